@@ -1,0 +1,140 @@
+"""Configuration of one sidecar: the file behind ``pgherd-sidecar --config FILE``.
+
+The file is JSON, written by whoever owns the deployment (``pgherd local`` on one machine, an
+operator elsewhere) and only read by the sidecar: it holds nothing that is learned at run time, so
+losing it loses nothing that cannot be written again. Unknown fields are errors, because a
+misspelt one would otherwise silently mean its default.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+Milliseconds = Annotated[int, Field(gt=0)]
+Bytes = Annotated[int, Field(gt=0)]
+
+
+class ConfigError(Exception):
+    """The configuration file cannot be used; the message is one line and names the file."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MemberAddress(_Section):
+    """One member of the herd, as its peers reach it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+    number: Annotated[int, Field(ge=1, le=1023, description="stable; interleaves the sequences")]
+    host: Annotated[str, Field(min_length=1, description="address of the peer port")]
+    port: Annotated[Port, Field(description="TCP port of the ordered log")]
+
+
+class PostgresAddress(_Section):
+    """The PostgreSQL server beside this sidecar; always the same machine, by Unix socket."""
+
+    host: Annotated[str, Field(description="directory of the server's Unix socket")]
+    port: Annotated[Port, Field(description="names the socket: .s.PGSQL.<port>")]
+    user: Annotated[str, Field(description="a superuser")] = "postgres"
+    database: Annotated[str, Field(description="the one replicated database")] = "app"
+
+
+class Timing(_Section):
+    """Times of the ordered log's failure detector."""
+
+    tick_ms: Annotated[Milliseconds, Field(description="pace of the protocol's clock")] = 20
+    heartbeat_ms: Annotated[Milliseconds, Field(description="silence a proposer allows itself")] = (
+        100
+    )
+    election_timeout_ms: Annotated[
+        Milliseconds, Field(description="least silence before an election; drawn from [t, 2t)")
+    ] = 1000
+
+    @model_validator(mode="after")
+    def _heartbeats_fit_into_the_timeout(self) -> Self:
+        if self.election_timeout_ms < 3 * self.heartbeat_ms:
+            raise ValueError("election_timeout_ms must be at least three heartbeat_ms")
+        return self
+
+
+class Limits(_Section):
+    """Bounds on what the sidecar keeps, sends and waits for."""
+
+    frame_bytes: Annotated[Bytes, Field(description="largest message between members")] = 64 << 20
+    writeset_bytes: Annotated[Bytes, Field(description="largest writeset of a transaction")] = (
+        32 << 20
+    )
+    pending_bytes: Annotated[Bytes, Field(description="submissions not yet ordered")] = 64 << 20
+    segment_bytes: Annotated[Bytes, Field(description="size of a log segment on disk")] = 16 << 20
+    log_cache_bytes: Annotated[Bytes, Field(description="newest log blocks kept in memory")] = (
+        32 << 20
+    )
+    log_retention_bytes: Annotated[
+        Bytes, Field(description="log kept for members that come back")
+    ] = 1 << 30
+    certification_keys: Annotated[
+        int, Field(gt=0, description="keys in the certification index, the same on every member")
+    ] = 1_000_000
+    verdict_timeout_ms: Annotated[
+        Milliseconds, Field(description="longest wait of a COMMIT before 08007")
+    ] = 10_000
+
+
+class NodeConfig(_Section):
+    """All that one sidecar is told.
+
+    Invariants: ``name`` and ``number`` are one of ``members``; names, numbers and peer addresses of
+    the members are unique.
+    """
+
+    cluster_id: UUID
+    name: str
+    number: int
+    members: Annotated[tuple[MemberAddress, ...], Field(min_length=1)]
+    data_dir: Annotated[Path, Field(description="ordered log, checkpoints, identity")]
+    postgres: PostgresAddress
+    hook_dir: Annotated[Path, Field(description="directory of the socket certify() connects to")]
+    admin_socket: Annotated[Path, Field(description="Unix socket of the admin API")]
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    timing: Timing = Timing()
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _members_are_consistent(self) -> Self:
+        me = (self.name, self.number)
+        if me not in {(member.name, member.number) for member in self.members}:
+            raise ValueError(f"members do not contain {self.name} with number {self.number}")
+        for what, values in (
+            ("names", [member.name for member in self.members]),
+            ("numbers", [member.number for member in self.members]),
+            ("addresses", [(member.host, member.port) for member in self.members]),
+        ):
+            if len(set(values)) != len(values):
+                raise ValueError(f"{what} of the members are not unique")
+        return self
+
+    @property
+    def address(self) -> MemberAddress:
+        """This member's own entry in ``members``: where its peer port listens."""
+        return next(member for member in self.members if member.name == self.name)
+
+
+def load(path: Path) -> NodeConfig:
+    """Read and check a configuration file.
+
+    Raises:
+        ConfigError: the file cannot be read or is not a valid configuration.
+    """
+    try:
+        return NodeConfig.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "file"
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise ConfigError(f"{path}: {where}: {first['msg']}{more}") from error
