@@ -1,0 +1,132 @@
+"""A herd of pgherd nodes, reached only through its command line.
+
+Starts and asks; it never looks into the herd's directory. Called by the demo and the benchmarks.
+What survives is the herd itself.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.commands import last_line
+from benchmarks.errors import BenchmarkError
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node as ``pgherd local status`` shows it."""
+
+    name: str
+    state: str
+    dsn: str
+    app_dsn: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What ``pgherd local verify`` found, with its own words in ``report``."""
+
+    identical: bool
+    report: str
+
+
+@dataclass(frozen=True, slots=True)
+class Herd:
+    """The herd in one directory."""
+
+    directory: Path
+
+    def up(self, *, port_base: int | None = None, quiet: bool = False) -> None:
+        """Start the herd, or resume it, and return when every node takes writes.
+
+        Args:
+            port_base: The first port; the command's default if None.
+            quiet: Do not pass the command's progress lines on.
+
+        Raises:
+            BenchmarkError: It did not come up; carries the command's own line.
+        """
+        ports = [] if port_base is None else ["--port-base", str(port_base)]
+        command = self._command("up", *ports)
+        heard: list[str] = []
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                # One line behind: the last one of a failure becomes our own error line.
+                if heard and not quiet:
+                    print(f"  {heard[-1]}", file=sys.stderr)
+                heard.append(line.rstrip())
+        if process.returncode != 0:
+            raise BenchmarkError(last_line("\n".join(heard)).removeprefix("Error: "))
+        if heard and not quiet:
+            print(f"  {heard[-1]}", file=sys.stderr)
+
+    def members(self) -> tuple[Member, ...]:
+        """Return the nodes in the order of their numbers.
+
+        Raises:
+            BenchmarkError: There is no herd in the directory.
+        """
+        status: dict[str, Any] = json.loads(self._run("status", "--json"))
+        return tuple(
+            Member(
+                name=member["name"],
+                state=member["state"],
+                dsn=member["dsn"],
+                app_dsn=member["app_dsn"],
+            )
+            for member in status["members"]
+        )
+
+    def verify(self) -> Verdict:
+        """Compare every replicated table on all nodes at one and the same GID.
+
+        Raises:
+            BenchmarkError: The comparison could not be made.
+        """
+        done = self._call("verify")
+        if done.returncode not in (0, 1):
+            raise BenchmarkError(f"verify: {last_line(done.stderr or done.stdout)}")
+        return Verdict(identical=done.returncode == 0, report=done.stdout.rstrip())
+
+    def destroy(self) -> None:
+        """Stop the herd and remove its directory.
+
+        Raises:
+            BenchmarkError: The command failed.
+        """
+        self._run("destroy")
+
+    def _run(self, verb: str, *arguments: str) -> str:
+        done = self._call(verb, *arguments)
+        if done.returncode != 0:
+            raise BenchmarkError(f"pgherd local {verb}: {last_line(done.stderr or done.stdout)}")
+        return done.stdout
+
+    def _call(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self._command(verb, *arguments), capture_output=True, text=True, check=False
+        )
+
+    def _command(self, verb: str, *arguments: str) -> Sequence[str]:
+        return [pgherd_program(), "local", verb, "--dir", str(self.directory), *arguments]
+
+
+def pgherd_program() -> str:
+    """Return the path of the ``pgherd`` command, this interpreter's own before any other.
+
+    Raises:
+        BenchmarkError: It is not installed.
+    """
+    beside = Path(sys.executable).parent / "pgherd"
+    found = str(beside) if beside.exists() else shutil.which("pgherd")
+    if found is None:
+        raise BenchmarkError("the pgherd command is not installed: run make setup")
+    return found
