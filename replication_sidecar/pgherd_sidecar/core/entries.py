@@ -1,0 +1,235 @@
+"""Log entries: what the opaque data of an ordered block means (wire format, version 1).
+
+A block's data is a run of entries, each length-prefixed, so it can be walked without an index;
+the entry's position in the log is its GID. ``docs/writeset-format.md`` is the specification and
+its worked example is checked against this module.
+
+The module only translates between bytes and values. It looks neither into the certification keys
+of a writeset (``certifier`` does) nor into its body (``merge`` does): at the origin both are bytes
+that PostgreSQL made, and no Python work is spent on each key or row.
+
+Called by the agent, at the origin to encode and on every member to walk delivered blocks. Keeps
+no state; what it encodes survives restarts as part of the ordered log, hence the version byte in
+each entry: a member that meets a version, kind or flag it does not know must stop, since guessing
+would make it differ from the others (C26).
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import assert_never
+
+import msgspec
+
+VERSION = 1
+FLAG_DDL = 1
+"""The writeset holds DDL: it is executed alone, never merged with others."""
+
+_KNOWN_FLAGS = FLAG_DDL
+_HEADER = struct.Struct(">IBBH")  # length of the whole entry, kind, version, flags
+_WRITESET = struct.Struct(">HIqqqI")  # member, incarnation, sequence, low water, xid, keys' length
+_INCARNATION = struct.Struct(">HI")
+_PUBLISH = struct.Struct(">Hq")
+_MARKER_ID_BYTES = 16
+
+
+class EntryFormatError(ValueError):
+    """The bytes are no entry of a version, kind and shape that this member understands."""
+
+
+class EntryKind(IntEnum):
+    """What an entry is about; the number is on the wire and is never given to another kind."""
+
+    NOOP = 0
+    WRITESET = 1
+    INCARNATION = 2
+    PUBLISH = 3
+    MARKER = 4
+
+
+class Noop(msgspec.Struct, frozen=True):
+    """The first entry of a new term: carries nothing, lets older terms' entries commit."""
+
+
+class Writeset(msgspec.Struct, frozen=True, gc=False):
+    """Everything one transaction changed, to be certified and applied at its GID.
+
+    Attributes:
+        member: number of the origin member, from 1.
+        incarnation: which start of the origin's server the transaction ran in.
+        sequence: number of the writeset within the incarnation, from 1.
+        low_water: oldest sequence of this incarnation that the origin has not resolved yet; it
+            will never send a lower one again.
+        xid: the transaction's 64-bit xid on its origin.
+        flags: ``FLAG_DDL`` or 0.
+        keys: certification keys, big-endian int64 groups ``base, n, key1 .. keyn``.
+        body: the changed rows as JSON.
+    """
+
+    member: int
+    incarnation: int
+    sequence: int
+    low_water: int
+    xid: int
+    flags: int
+    keys: bytes
+    body: bytes
+
+
+class Incarnation(msgspec.Struct, frozen=True, gc=False):
+    """A member's server started anew: nothing of its older incarnations commits after this."""
+
+    member: int
+    incarnation: int
+
+
+class Publish(msgspec.Struct, frozen=True, gc=False):
+    """A member says that none of its running transactions has a base GID below ``base``."""
+
+    member: int
+    base: int
+
+
+class Marker(msgspec.Struct, frozen=True, gc=False):
+    """A point in the total order at which every member exports a snapshot (``id``: 16 bytes)."""
+
+    id: bytes
+
+
+Entry = Noop | Writeset | Incarnation | Publish | Marker
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Encode one entry.
+
+    Args:
+        entry: the entry; numbers are non-negative and fit their fields.
+
+    Raises:
+        EntryFormatError: a value does not fit the format.
+    """
+    flags = 0
+    try:
+        match entry:
+            case Writeset():
+                kind, flags, payload = EntryKind.WRITESET, entry.flags, _writeset_payload(entry)
+            case Noop():
+                kind, payload = EntryKind.NOOP, b""
+            case Incarnation():
+                kind = EntryKind.INCARNATION
+                payload = _INCARNATION.pack(entry.member, entry.incarnation)
+            case Publish():
+                kind, payload = EntryKind.PUBLISH, _PUBLISH.pack(entry.member, entry.base)
+            case Marker():
+                kind, payload = EntryKind.MARKER, entry.id
+                _require(len(payload) == _MARKER_ID_BYTES, "a marker's id has 16 bytes")
+            case _:
+                assert_never(entry)
+        return _HEADER.pack(_HEADER.size + len(payload), kind, VERSION, flags) + payload
+    except struct.error as error:
+        raise EntryFormatError(f"{type(entry).__name__}: a number does not fit: {error}") from None
+
+
+def iter_entries(data: bytes) -> Iterator[Entry]:
+    """Walk the entries of a block's data in log order.
+
+    Args:
+        data: concatenated entries, as made by ``encode_entry``.
+
+    Raises:
+        EntryFormatError: the data is malformed, or newer than this member understands.
+    """
+    position, end = 0, len(data)
+    while position < end:
+        try:
+            length, kind, version, flags = _HEADER.unpack_from(data, position)
+        except struct.error:
+            raise EntryFormatError(f"offset {position}: header cut off") from None
+        next_position = position + length
+        if length < _HEADER.size or next_position > end:
+            raise EntryFormatError(f"offset {position}: length {length} does not fit the block")
+        if version != VERSION:
+            raise EntryFormatError(f"entry version {version}, this member reads {VERSION}")
+        payload_position = position + _HEADER.size
+        if kind == EntryKind.WRITESET:
+            yield _read_writeset(data, payload_position, next_position, flags)
+        else:
+            _require(flags == 0, f"flags {flags:#x} unknown to kind {kind}")
+            yield _read_small(kind, data[payload_position:next_position])
+        position = next_position
+
+
+def key_array(keys: bytes) -> "array[int]":
+    """Turn a writeset's key bytes into native integers (still groups ``base, n, key1 .. keyn``).
+
+    Raises:
+        EntryFormatError: the length is not a multiple of eight.
+    """
+    numbers = array("q")
+    try:
+        numbers.frombytes(keys)
+    except ValueError:
+        raise EntryFormatError("keys are not a stream of int64") from None
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
+
+
+def _writeset_payload(writeset: Writeset) -> bytes:
+    _require(writeset.flags & ~_KNOWN_FLAGS == 0, f"flags {writeset.flags:#x} unknown")
+    _require(len(writeset.keys) % 8 == 0, "keys are not a stream of int64")
+    _require(
+        min(writeset.sequence, writeset.low_water, writeset.xid) >= 0,
+        "negative sequence, low water mark or xid",
+    )
+    head = _WRITESET.pack(
+        writeset.member,
+        writeset.incarnation,
+        writeset.sequence,
+        writeset.low_water,
+        writeset.xid,
+        len(writeset.keys),
+    )
+    return head + writeset.keys + writeset.body
+
+
+def _read_writeset(data: bytes, start: int, end: int, flags: int) -> Writeset:
+    keys_start = start + _WRITESET.size
+    if keys_start > end:
+        raise EntryFormatError(f"offset {start}: writeset cut off")
+    member, incarnation, sequence, low_water, xid, keys_bytes = _WRITESET.unpack_from(data, start)
+    keys_end = keys_start + keys_bytes
+    if keys_end > end or keys_bytes & 7:
+        raise EntryFormatError(f"offset {start}: {keys_bytes} bytes of keys do not fit")
+    if flags & ~_KNOWN_FLAGS or sequence < 0 or low_water < 0 or xid < 0:
+        raise EntryFormatError(f"offset {start}: writeset with values out of range")
+    keys, body = data[keys_start:keys_end], data[keys_end:end]
+    return Writeset(member, incarnation, sequence, low_water, xid, flags, keys, body)
+
+
+def _read_small(kind: int, payload: bytes) -> Entry:
+    try:
+        match kind:
+            case EntryKind.NOOP:
+                _require(not payload, "a no-op carries nothing")
+                return Noop()
+            case EntryKind.INCARNATION:
+                return Incarnation(*_INCARNATION.unpack(payload))
+            case EntryKind.PUBLISH:
+                member, base = _PUBLISH.unpack(payload)
+                _require(base >= 0, "negative base GID")
+                return Publish(member, base)
+            case EntryKind.MARKER:
+                _require(len(payload) == _MARKER_ID_BYTES, "a marker's id has 16 bytes")
+                return Marker(payload)
+            case _:
+                raise EntryFormatError(f"entry kind {kind} unknown to version {VERSION}")
+    except struct.error:
+        raise EntryFormatError(f"{EntryKind(kind).name}: wrong length") from None
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise EntryFormatError(message)
