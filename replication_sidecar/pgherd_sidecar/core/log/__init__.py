@@ -1,0 +1,67 @@
+"""The ordered log: a replicated, uniform-reliable total order of opaque entries. Free of IO.
+
+It is Neon's walproposer/safekeeper protocol with blocks of entries in place of WAL, between a
+fixed list of members for now. Every member is a safekeeper with a log on disk; one is elected
+proposer and decides the order; an entry is committed when a quorum has flushed it. The rules and
+invariants are numbered in docs/protocol.md.
+
+Use, in the order that matters::
+
+    index, control = storage.open()
+    member = LogMember(name, Membership.fixed(...), control=control, log=index, ...)
+
+    # after each input (or a few of them):
+    member.tick(now)                          at the latest at member.deadline_s
+    member.receive(peer, message, now)        RemoteProtocolError: close that link, go on
+    member.submit(data, count, now)           False: keep it, submit it later
+    member.persisted(ticket, now)
+    member.fetched(fetch, blocks, now)
+
+    effects = member.take_effects()
+    effects.send      send now, in this order per peer; losing any of it is allowed
+    effects.persist   write and flush, then persisted(ticket); at most one is under way
+    effects.fetch     read from the log, then fetched(fetch, blocks)
+
+Nothing in `send` waits for `persist`: what does is handed out after `persisted`. So an
+acknowledgement before the flush can't be written by mistake. What is appended must be readable
+(`fetch`, delivery) from the moment the `Persist` is handed out, flushed or not.
+
+* **Delivery.** Entries up to `commit_position` are in the total order for good; the caller reads
+  them from its storage. The GID of an entry is its position. A commit position is always the end
+  of a block.
+* **Submissions** may be lost (link broken, proposer changed, its queue full) and may then be
+  ordered twice. The caller gives its entries an identity, keeps each until it sees it committed,
+  and submits it again when (`term`, `proposer`) changes, when the link to the proposer was made
+  anew, or after a while.
+* **The no-op.** The first block of each term is the proposer's `noop`; callers skip it.
+* **Failure of the disk**: stop calling; a member that can't persist is a member that is down.
+* **Effects of one `take_effects`** cover all inputs since the last one: taking them after several
+  received messages saves messages and flushes.
+"""
+
+from pgherd_sidecar.core.log.blocks import Block, LogIndex, TermStart
+from pgherd_sidecar.core.log.effects import Control, Effects, Fetch, Limits, Persist, Timing
+from pgherd_sidecar.core.log.errors import LocalProtocolError, LogError, RemoteProtocolError
+from pgherd_sidecar.core.log.member import LogMember, Role
+from pgherd_sidecar.core.log.messages import Message
+from pgherd_sidecar.core.log.quorum import Membership, View
+
+__all__ = [
+    "Block",
+    "Control",
+    "Effects",
+    "Fetch",
+    "Limits",
+    "LocalProtocolError",
+    "LogError",
+    "LogIndex",
+    "LogMember",
+    "Membership",
+    "Message",
+    "Persist",
+    "RemoteProtocolError",
+    "Role",
+    "TermStart",
+    "Timing",
+    "View",
+]

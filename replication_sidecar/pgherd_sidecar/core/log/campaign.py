@@ -1,0 +1,90 @@
+"""One candidacy: pre-vote, vote, and recovery of the log from the most advanced voter.
+
+Votes are given without regard to the candidate's log. Instead the winner takes over the most
+advanced log of its vote quorum, in (last term, last position) order, before it orders anything:
+whatever was committed is in that log [R1]. So a member may become proposer from any position.
+
+Called by `LogMember` only; a campaign serves one term and is lost by a restart.
+"""
+
+from dataclasses import dataclass
+
+from pgherd_sidecar.core.log.blocks import Block
+from pgherd_sidecar.core.log.errors import RemoteProtocolError
+from pgherd_sidecar.core.log.messages import FetchReply, Vote
+from pgherd_sidecar.core.log.quorum import Membership
+from pgherd_sidecar.core.log.safekeeper import Safekeeper
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The log to take over: the donor's, up to `target`."""
+
+    donor: str
+    target: int
+
+
+class Campaign:
+    """A candidate's votes in one term, then the recovery of its log."""
+
+    def __init__(self, name: str, term: int, pre: bool, membership: Membership) -> None:
+        self.term = term
+        self.pre = pre
+        self.recovery: Recovery | None = None
+        self._name = name
+        self._membership = membership
+        self._votes: dict[str, Vote] = {}
+
+    def count(self, voter: str, vote: Vote) -> bool:
+        """Count a vote; True if the campaign has a quorum."""
+        if vote.term == self.term and vote.pre == self.pre:
+            self._votes[voter] = vote
+        return self._membership.has_quorum(self._votes)
+
+    def start_recovery(self, keeper: Safekeeper) -> Recovery:
+        """Choose the donor and drop what its log doesn't share.
+
+        Nothing committed is dropped: it is in the donor's log.
+        """
+        donor = max(self._votes, key=self._advancement)
+        vote = self._votes[donor]
+        if donor != self._name:
+            keeper.truncate(keeper.index.common_point(vote.history, vote.last_position))
+        self.recovery = Recovery(donor, vote.last_position)
+        return self.recovery
+
+    def _advancement(self, voter: str) -> tuple[int, int, bool]:
+        vote = self._votes[voter]
+        last_term = vote.history[-1][0] if vote.history else 0
+        return last_term, vote.last_position, voter == self._name
+
+    def take(self, reply: FetchReply, keeper: Safekeeper) -> bool:
+        """Append fetched blocks; False if the donor can't help, having trimmed its log.
+
+        Raises:
+            RemoteProtocolError: these are not the blocks of the donor's log.
+        """
+        if self.recovery is None or reply.first != keeper.index.last + 1:
+            return True
+        check_chain(reply.blocks, reply.first, keeper.index.last_term, reply.term)
+        for block in reply.blocks:
+            if block.last <= self.recovery.target:
+                keeper.append(block)
+        return bool(reply.blocks)
+
+    def recovered(self, keeper: Safekeeper) -> bool:
+        """Tell whether the log holds all of the donor's."""
+        return self.recovery is not None and keeper.index.last >= self.recovery.target
+
+
+def check_chain(blocks: tuple[Block, ...], first: int, after_term: int, term: int) -> None:
+    """Check that blocks follow one another from `first`, with terms from `after_term` to `term`.
+
+    Raises:
+        RemoteProtocolError: they don't.
+    """
+    for block in blocks:
+        if block.first != first or block.count < 1 or not after_term <= block.term <= term:
+            raise RemoteProtocolError(f"block {block.term}/{block.first} out of place at {first}")
+        first += block.count
+        after_term = block.term

@@ -1,0 +1,227 @@
+"""Binary form of the log's messages: one message per frame, big-endian.
+
+A frame is: version (1 byte), kind (1 byte), the kind's fixed fields, then whatever has a variable
+length. The link adds and checks the length of the frame, and limits it; `encode` returns the
+pieces of a frame so that the bytes of blocks are handed to the socket without being copied.
+
+`decode` accepts exactly what `encode` makes, checks every length before it allocates, and checks
+the checksum of each block. Anything else gives `RemoteProtocolError` and nothing but that.
+
+Called by the links. Holds no state.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from struct import error as StructError
+from typing import assert_never
+
+from pgherd_sidecar.core.log.blocks import Block, TermStart
+from pgherd_sidecar.core.log.errors import RemoteProtocolError
+from pgherd_sidecar.core.log.messages import (
+    Ack,
+    Append,
+    Commit,
+    FetchReply,
+    FetchRequest,
+    Message,
+    Newer,
+    Reject,
+    Submit,
+    Vote,
+    VoteRequest,
+)
+
+VERSION = 1
+
+_HEAD = Struct(">BB")
+_VOTE_REQUEST = Struct(">BBQ?")
+_VOTE = Struct(">BBQ?QI")
+_TERM = Struct(">BBQ")
+_FETCH_REQUEST = Struct(">BBQQ")
+_FETCH_REPLY = Struct(">BBQQI")
+_APPEND = Struct(">BBQQQQI")
+_ACK = Struct(">BBQQ")
+_REJECT = Struct(">BBQQQI")
+_SUBMIT = Struct(">BBI")
+_HISTORY_ENTRY = Struct(">QQ")
+#: term, first, count, crc, size of the data
+_BLOCK = Struct(">QQIII")
+
+(
+    _KIND_VOTE_REQUEST,
+    _KIND_VOTE,
+    _KIND_NEWER,
+    _KIND_FETCH_REQUEST,
+    _KIND_FETCH_REPLY,
+    _KIND_APPEND,
+    _KIND_ACK,
+    _KIND_REJECT,
+    _KIND_COMMIT,
+    _KIND_SUBMIT,
+) = range(1, 11)
+
+
+def encode(message: Message) -> list[bytes]:
+    """Return the pieces of the message's frame, to be sent one after the other."""
+    match message:  # the frequent ones first
+        case Append(term, position, prev_term, bound, blocks):
+            head = _APPEND.pack(
+                VERSION, _KIND_APPEND, term, position, prev_term, bound, len(blocks)
+            )
+            return _with_blocks(head, blocks)
+        case Ack(term, position):
+            return [_ACK.pack(VERSION, _KIND_ACK, term, position)]
+        case Submit(count, data):
+            return [_SUBMIT.pack(VERSION, _KIND_SUBMIT, count), data]
+        case Commit(term, bound):
+            return [_ACK.pack(VERSION, _KIND_COMMIT, term, bound)]
+        case Reject(term, position, last, history):
+            head = _REJECT.pack(VERSION, _KIND_REJECT, term, position, last, len(history))
+            return [head, _pack_history(history)]
+        case VoteRequest(term, pre):
+            return [_VOTE_REQUEST.pack(VERSION, _KIND_VOTE_REQUEST, term, pre)]
+        case Vote(term, pre, last, history):
+            head = _VOTE.pack(VERSION, _KIND_VOTE, term, pre, last, len(history))
+            return [head, _pack_history(history)]
+        case Newer(term):
+            return [_TERM.pack(VERSION, _KIND_NEWER, term)]
+        case FetchRequest(term, first):
+            return [_FETCH_REQUEST.pack(VERSION, _KIND_FETCH_REQUEST, term, first)]
+        case FetchReply(term, first, blocks):
+            head = _FETCH_REPLY.pack(VERSION, _KIND_FETCH_REPLY, term, first, len(blocks))
+            return _with_blocks(head, blocks)
+        case _:
+            assert_never(message)
+
+
+def decode(frame: bytes) -> Message:
+    """Return the message in a frame.
+
+    Raises:
+        RemoteProtocolError: the frame is not a message of this version.
+    """
+    try:
+        version, kind = _HEAD.unpack_from(frame)
+        if version != VERSION:
+            raise RemoteProtocolError(f"version {version} of the log protocol, not {VERSION}")
+        decoder = _DECODERS.get(kind)
+        if decoder is None:
+            raise RemoteProtocolError(f"unknown kind of message {kind}")
+        return decoder(frame)
+    except StructError as error:
+        raise RemoteProtocolError("message cut short") from error
+
+
+def _with_blocks(head: bytes, blocks: tuple[Block, ...]) -> list[bytes]:
+    pieces = [head]
+    for block in blocks:
+        size = len(block.data)
+        pieces.append(_BLOCK.pack(block.term, block.first, block.count, block.crc, size))
+        pieces.append(block.data)
+    return pieces
+
+
+def _pack_history(history: tuple[TermStart, ...]) -> bytes:
+    return b"".join([_HISTORY_ENTRY.pack(*entry) for entry in history])
+
+
+def _check_end(frame: bytes, end: int) -> None:
+    if len(frame) != end:
+        raise RemoteProtocolError(f"message of {len(frame)} bytes instead of {end}")
+
+
+def _unpack_history(frame: bytes, offset: int, count: int) -> tuple[TermStart, ...]:
+    _check_end(frame, offset + count * _HISTORY_ENTRY.size)
+    history: list[TermStart] = []
+    after = (0, 0)
+    for entry in _HISTORY_ENTRY.iter_unpack(memoryview(frame)[offset:]):
+        term, start = entry
+        if term <= after[0] or start <= after[1]:
+            raise RemoteProtocolError("term history out of order")
+        after = (term, start)
+        history.append(after)
+    return tuple(history)
+
+
+def _unpack_blocks(frame: bytes, offset: int, count: int) -> tuple[Block, ...]:
+    blocks = []
+    for _ in range(count):
+        term, first, entries, crc, size = _BLOCK.unpack_from(frame, offset)
+        start = offset + _BLOCK.size
+        offset = start + size
+        if offset > len(frame):
+            raise RemoteProtocolError("block cut short")
+        block = Block(term, first, entries, frame[start:offset], crc)
+        if not block.intact():
+            raise RemoteProtocolError(f"checksum of block {term}/{first} is wrong")
+        blocks.append(block)
+    _check_end(frame, offset)
+    return tuple(blocks)
+
+
+def _decode_append(frame: bytes) -> Append:
+    _, _, term, position, prev_term, bound, count = _APPEND.unpack_from(frame)
+    return Append(term, position, prev_term, bound, _unpack_blocks(frame, _APPEND.size, count))
+
+
+def _decode_ack(frame: bytes) -> Ack:
+    _check_end(frame, _ACK.size)
+    _, _, term, position = _ACK.unpack(frame)
+    return Ack(term, position)
+
+
+def _decode_submit(frame: bytes) -> Submit:
+    _, _, count = _SUBMIT.unpack_from(frame)
+    return Submit(count, frame[_SUBMIT.size :])
+
+
+def _decode_commit(frame: bytes) -> Commit:
+    _check_end(frame, _ACK.size)
+    _, _, term, bound = _ACK.unpack(frame)
+    return Commit(term, bound)
+
+
+def _decode_reject(frame: bytes) -> Reject:
+    _, _, term, position, last, count = _REJECT.unpack_from(frame)
+    return Reject(term, position, last, _unpack_history(frame, _REJECT.size, count))
+
+
+def _decode_vote_request(frame: bytes) -> VoteRequest:
+    _check_end(frame, _VOTE_REQUEST.size)
+    _, _, term, pre = _VOTE_REQUEST.unpack(frame)
+    return VoteRequest(term, pre)
+
+
+def _decode_vote(frame: bytes) -> Vote:
+    _, _, term, pre, last, count = _VOTE.unpack_from(frame)
+    return Vote(term, pre, last, _unpack_history(frame, _VOTE.size, count))
+
+
+def _decode_newer(frame: bytes) -> Newer:
+    _check_end(frame, _TERM.size)
+    return Newer(_TERM.unpack(frame)[2])
+
+
+def _decode_fetch_request(frame: bytes) -> FetchRequest:
+    _check_end(frame, _FETCH_REQUEST.size)
+    _, _, term, first = _FETCH_REQUEST.unpack(frame)
+    return FetchRequest(term, first)
+
+
+def _decode_fetch_reply(frame: bytes) -> FetchReply:
+    _, _, term, first, count = _FETCH_REPLY.unpack_from(frame)
+    return FetchReply(term, first, _unpack_blocks(frame, _FETCH_REPLY.size, count))
+
+
+_DECODERS: dict[int, Callable[[bytes], Message]] = {
+    _KIND_VOTE_REQUEST: _decode_vote_request,
+    _KIND_VOTE: _decode_vote,
+    _KIND_NEWER: _decode_newer,
+    _KIND_FETCH_REQUEST: _decode_fetch_request,
+    _KIND_FETCH_REPLY: _decode_fetch_reply,
+    _KIND_APPEND: _decode_append,
+    _KIND_ACK: _decode_ack,
+    _KIND_REJECT: _decode_reject,
+    _KIND_COMMIT: _decode_commit,
+    _KIND_SUBMIT: _decode_submit,
+}

@@ -1,0 +1,98 @@
+"""What the log core asks of its caller, and the settings the caller gives it.
+
+The order of effects can't be got wrong: whatever depends on the disk is not handed out before
+`LogMember.persisted` has been called for the `Persist` it depends on, and there is one `Persist`
+at a time. So the caller sends at once all that it is given.
+"""
+
+from dataclasses import dataclass, field
+
+from pgherd_sidecar.core.log.blocks import Block
+from pgherd_sidecar.core.log.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What a member must not forget besides its blocks.
+
+    `commit_position` is a lower bound, written along when something else must be written; it
+    lets a restart tell a damaged log from a torn one.
+    """
+
+    term: int = 0
+    vote: str | None = None
+    commit_position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make durable, in this order: `control`, the truncation, the blocks.
+
+    Attributes:
+        ticket: to be given to `LogMember.persisted` when all of it is on stable storage.
+        control: None when unchanged.
+        truncate_after: drop every block after this position; None for no truncation.
+        blocks: to be appended.
+    """
+
+    ticket: int
+    control: Control | None
+    truncate_after: int | None
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Read blocks from the log for `peer`, from the one that starts at `first` on.
+
+    Hand it back to `LogMember.fetched` with the blocks: at least one, even if it is larger than
+    `max_bytes`; none only if the log no longer holds `first`.
+    """
+
+    peer: str
+    term: int
+    first: int
+    max_bytes: int
+
+
+@dataclass(slots=True)
+class Effects:
+    """Everything to do after one or several inputs. Order within `send` matters per peer."""
+
+    send: list[tuple[str, Message]] = field(default_factory=list)
+    persist: Persist | None = None
+    fetch: list[Fetch] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of the protocol, in seconds of the caller's clock. Safety depends on none of them.
+
+    Attributes:
+        heartbeat_s: how often an idle proposer lets itself be heard.
+        election_min_s: a proposer heard of less than this ago is alive: no votes for others.
+        election_max_s: each member draws the silence it bears between the two.
+    """
+
+    heartbeat_s: float = 0.1
+    election_min_s: float = 1.0
+    election_max_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on memory and on the size of messages, in bytes.
+
+    Attributes:
+        submission: largest single submission.
+        block: a block is filled with submissions up to this size.
+        pending: submissions waiting at the proposer for the next block.
+        inflight: blocks sent to one peer and not acknowledged; one block may exceed it.
+        fetch: blocks read at once for a lagging peer.
+    """
+
+    submission: int = 64 << 20
+    block: int = 1 << 20
+    pending: int = 128 << 20
+    inflight: int = 16 << 20
+    fetch: int = 1 << 20

@@ -1,0 +1,108 @@
+"""Messages between the members of one log.
+
+No message names its sender or receiver: the link knows them. Positions and terms are unsigned;
+position 0 is "before the first entry". The numbers in brackets are those of docs/protocol.md.
+"""
+
+from dataclasses import dataclass
+
+from pgherd_sidecar.core.log.blocks import Block, TermStart
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest:
+    """A candidate asks for a vote in `term`; with `pre`, whether it would get one [E1, E2]."""
+
+    term: int
+    pre: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """A vote, persisted before it is sent, and how far the voter's log goes [E3].
+
+    A pre-vote promises nothing and carries no log.
+    """
+
+    term: int
+    pre: bool
+    last_position: int = 0
+    history: tuple[TermStart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Newer:
+    """The receiver's term is over: the sender has seen `term` [E4]."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """An elected proposer asks the most advanced of its voters for blocks [R2]."""
+
+    term: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReply:
+    """Blocks for a recovering proposer; none if the voter has trimmed them away [R2]."""
+
+    term: int
+    first: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Blocks that follow (prev_position, prev_term); without blocks a heartbeat or probe [A1].
+
+    `commit_bound`: what the receiver has flushed itself is committed up to here, because enough
+    other members have flushed it [C3].
+    """
+
+    term: int
+    prev_position: int
+    prev_term: int
+    commit_bound: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The sender's log equals the proposer's up to `position`, flushed [A4]."""
+
+    term: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The sender's log has no (prev_position, prev_term); its history says what it has [A3]."""
+
+    term: int
+    prev_position: int
+    last_position: int
+    history: tuple[TermStart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A new commit bound when no Append will carry it soon; also "I am recovering" [C4]."""
+
+    term: int
+    commit_bound: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """`count` entries that the sender wants in the order; the proposer decides where [A0]."""
+
+    count: int
+    data: bytes
+
+
+Message = (
+    VoteRequest | Vote | Newer | FetchRequest | FetchReply | Append | Ack | Reject | Commit | Submit
+)

@@ -1,0 +1,119 @@
+"""The safekeeper half of a member: one log, one term, one vote.
+
+It decides what may be appended and truncated, what may be acknowledged, and what is committed;
+every member has one, the proposer's member too. It does not know roles, peers or time.
+
+What survives a restart: `Control` and the blocks. A safekeeper starts from these and knows no
+more of the commit position than was saved along.
+"""
+
+from pgherd_sidecar.core.log.blocks import Block, LogIndex
+from pgherd_sidecar.core.log.effects import Control
+from pgherd_sidecar.core.log.errors import LocalProtocolError
+from pgherd_sidecar.core.log.journal import Journal
+from pgherd_sidecar.core.log.messages import Append
+
+
+class Safekeeper:
+    """A member's log and promises.
+
+    Invariants:
+        I2: (term, vote) only moves to a higher term, or from no vote to a vote.
+        I8: nothing at or below `commit_position` is truncated.
+        `matched` <= last position: up to there the log equals that of the term's proposer.
+    """
+
+    def __init__(self, control: Control, index: LogIndex) -> None:
+        if control.commit_position > index.last:
+            raise LocalProtocolError(
+                f"the log ends at {index.last} but {control.commit_position} was committed"
+            )
+        self.term = control.term
+        self.vote = control.vote
+        self.index = index
+        self.commit_position = max(control.commit_position, index.base)
+        self.matched = 0
+        self.journal = Journal(control, index.last)
+        self._commit_bound = 0
+
+    @property
+    def durable_term(self) -> int:
+        """The term the disk knows of."""
+        return self.journal.durable.term
+
+    @property
+    def ack_position(self) -> int:
+        """How far the log is flushed and equal to the proposer's [A4]."""
+        return min(self.matched, self.journal.flushed_position)
+
+    def enter_term(self, term: int, vote: str | None) -> None:
+        """Promise to ignore all lower terms, and to vote for nobody but `vote` in this one.
+
+        Raises:
+            LocalProtocolError: the promise contradicts an earlier one (I2).
+        """
+        if term < self.term or (term == self.term and self.vote not in (None, vote)):
+            raise LocalProtocolError(f"promise {term}/{vote} after {self.term}/{self.vote}")
+        if term > self.term:
+            self.matched = 0
+            self._commit_bound = 0
+            self.journal.drop_held()
+        self.term, self.vote = term, vote
+        self.journal.save(Control(term, vote, self.commit_position))
+
+    def accept(self, append: Append) -> bool:
+        """Take blocks of the current term's proposer; False if they leave a gap [A2, A3].
+
+        A block that the log holds already is skipped; the first one that differs truncates what
+        the log has instead of it.
+        """
+        index, previous = self.index, append.prev_position
+        if previous > self.commit_position and (
+            previous > index.last or index.term_at(previous) != append.prev_term
+        ):
+            return False
+        for block in append.blocks:
+            if not self._holds(block):
+                if block.first <= index.last:
+                    self.truncate(block.first - 1)
+                self.append(block)
+            previous = block.last
+        self.matched = max(self.matched, previous)
+        return True
+
+    def _holds(self, block: Block) -> bool:
+        if block.last <= self.commit_position:
+            return True
+        return block.last <= self.index.last and self.index.term_at(block.last) == block.term
+
+    def append(self, block: Block) -> None:
+        """Append a block at the end of the log."""
+        self.index.append(block)
+        self.journal.append(block)
+
+    def truncate(self, position: int) -> None:
+        """Drop everything after `position`.
+
+        Raises:
+            LocalProtocolError: something committed would be lost (I8).
+        """
+        if position < self.commit_position:
+            raise LocalProtocolError(
+                f"truncation to {position} below the commit position {self.commit_position}"
+            )
+        self.index.truncate(position)
+        self.journal.truncate(position)
+        self.matched = min(self.matched, position)
+
+    def bound_commit(self, bound: int) -> None:
+        """Learn that up to `bound` the commit depends on this member's flush only [C3]."""
+        self._commit_bound = max(self._commit_bound, bound)
+        self.commit_to(min(self.ack_position, self._commit_bound))
+
+    def flushed(self) -> None:
+        """Commit what the latest flush allows."""
+        self.commit_to(min(self.ack_position, self._commit_bound))
+
+    def commit_to(self, position: int) -> None:
+        """Raise the commit position."""
+        self.commit_position = max(self.commit_position, position)
