@@ -1,23 +1,24 @@
 """Certification: does a writeset, at its place in the total order, commit or abort?
 
 The first committer in the total order wins. For each key the index remembers the last GID that
-touched it, per row-lock mode; a writeset aborts if a mode incompatible with its own was taken on
-one of its keys after the group's base GID, the newest GID that the transaction had seen when it
+took it, per row-lock mode; a writeset aborts if a mode incompatible with its own was taken on one
+of its keys after the group's base GID, the newest GID that the transaction had seen when it
 locked the row (C7, C15). Table and schema keys are keys like any other (C16).
 
-The four modes are ordered by strength, and PostgreSQL's conflict matrix has a staircase shape:
-mode ``m`` conflicts with every mode ``>= 3 - m``. So one stamp per key, its newest GID with that
-GID's mode, answers nearly every question; only where a weaker mode followed a stronger one is the
-stronger one's GID kept beside it.
+The modes are ordered by strength, and PostgreSQL's conflict matrix has the shape of a staircase:
+mode ``m`` conflicts with every mode ``>= 3 - m``. So one *stamp* per key answers nearly every
+question: its newest GID, that GID's mode, and the strongest mode ever. Only where a weaker mode
+followed a stronger one is the stronger one's GID kept beside it.
 
-Pruning is deterministic and costs nothing per key (C17): keys are recorded in the young one of two
-generations. When the young one is full, or when all members have published bases above the old
-one, the old one is dropped as a whole and the horizon becomes its end: a writeset with a base
-below the horizon aborts on every member. Verdicts are therefore a function of the log alone.
+The index is a queue of *generations*, each the keys of an interval of GIDs. A writeset looks only
+into those that end above its base, nearly always the newest, which fits the processor's cache.
+Pruning drops the oldest generation as a whole and raises the horizon to its end: a writeset with
+a base below the horizon aborts on every member. When that happens depends on the log alone: on
+the bases the members publish in it, and on the number of stamps held (C17).
 
-Invariants: the index holds every key committed above the horizon; a key's stamp in the young
-generation is newer than its stamp in the old one; at most ``index_limit`` stamps are held, plus
-the keys of one writeset. A stamp takes about 130 bytes.
+Invariants: the index holds every key committed above the horizon. It holds at most ``index_limit``
+stamps, or those of the newest full generation if a single writeset exceeds the limit. A stamp
+takes at most about 150 bytes.
 
 Called by ``state`` for delivered writesets, and through it by the agent for those still waiting
 to be ordered. Knows neither SQL nor origins. Survives a restart through ``dump`` and ``load``. No
@@ -25,12 +26,16 @@ dynamic tricks, so that mypyc can compile it.
 """
 
 from array import array
+from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 INDEX_LIMIT: Final = 1_000_000
 """Stamps the index may hold: part of the format, since verdicts depend on it."""
+
+_GENERATIONS: Final = 64
+_BASE_MAX: Final = (1 << 59) - 1  # a stamp has 63 bits: GID, strongest mode, newest mode
 
 
 class LockMode(IntEnum):
@@ -56,8 +61,8 @@ class Conflict:
 
     Attributes:
         reason: what was found.
-        key: the certification key it was found on (mode bits included); 0 if malformed.
-        winner: GID of the newest commit that excludes this one; the horizon if too old.
+        key: the certification key it was found on (mode bits included); 0 if there is none.
+        winner: GID of the newest commit that excludes this one; the horizon if too old; else 0.
     """
 
     reason: AbortReason
@@ -75,23 +80,47 @@ class _Generation:
 
     def __init__(self) -> None:
         self.end = 0
-        # key without mode -> newest GID << 2 | mode of that GID
+        # key without mode -> newest GID << 4 | strongest mode << 2 | mode of the newest GID
         self.newest: dict[int, int] = {}
-        # key with mode -> last GID in this mode, if a weaker mode came after it
+        # key with mode -> last GID in this mode, where a weaker mode came after it
         self.stronger: dict[int, int] = {}
 
     def size(self) -> int:
         return len(self.newest) + len(self.stronger)
 
-    def last_in_modes(self, slot: int, weakest: int) -> int:
-        """The newest GID that took ``slot`` in the mode ``weakest`` or a stronger one, or 0."""
-        last = 0
-        stamp = self.newest.get(slot, 0)
+    def conflict(self, keys: "array[int]", base: int) -> Conflict | None:
+        """The first of the keys that was taken in an incompatible mode after ``base``."""
+        newest = self.newest
+        seen = base << 4 | 15
+        for key in keys:
+            stamp = newest.get(key >> 2, 0)
+            if stamp > seen and (stamp >> 2 & 3) + (key & 3) >= 3:
+                winner = self._last_in_modes(key >> 2, stamp, 3 - (key & 3))
+                if winner > base:
+                    return Conflict(AbortReason.CONFLICT, key, winner)
+        return None
+
+    def record(self, keys: "array[int]", gid: int) -> None:
+        """Note that the keys were taken at ``gid``, the highest one so far."""
+        newest = self.newest
+        fresh = (gid << 4, gid << 4 | 5, gid << 4 | 10, gid << 4 | 15)
+        for key in keys:
+            slot, mode = key >> 2, key & 3
+            stamp = newest.get(slot)
+            if stamp is None or stamp & 15 == mode * 5:
+                newest[slot] = fresh[mode]
+            else:
+                newest[slot] = gid << 4 | max(stamp & 12, mode << 2) | mode
+                if stamp & 3 > mode:
+                    self.stronger[slot << 2 | stamp & 3] = stamp >> 4
+
+    def _last_in_modes(self, slot: int, stamp: int, weakest: int) -> int:
+        """The newest GID that took the slot in the mode ``weakest`` or a stronger one, or 0."""
         if stamp & 3 >= weakest:
-            last = stamp >> 2
-        elif stamp and self.stronger:
-            for mode in range(weakest, 4):
-                last = max(last, self.stronger.get(slot << 2 | mode, 0))
+            return stamp >> 4
+        last = 0
+        for mode in range(weakest, 4):
+            last = max(last, self.stronger.get(slot << 2 | mode, 0))
         return last
 
 
@@ -102,18 +131,18 @@ class Certifier:
         index_limit: stamps to hold at most; the same on every member.
     """
 
-    __slots__ = ("_generation_limit", "_old", "_young", "horizon", "index_limit")
+    __slots__ = ("_closed", "_closed_stamps", "_young", "horizon", "index_limit")
 
     def __init__(self, index_limit: int = INDEX_LIMIT) -> None:
         self.index_limit = index_limit
         self.horizon = 0
-        self._generation_limit = max(1, index_limit // 2)
-        self._old = _Generation()
         self._young = _Generation()
+        self._closed: deque[_Generation] = deque()  # oldest first
+        self._closed_stamps = 0
 
     def __len__(self) -> int:
         """The number of stamps held."""
-        return self._old.size() + self._young.size()
+        return self._closed_stamps + self._young.size()
 
     def certify(self, gid: int, keys: "array[int]") -> Conflict | None:
         """Decide the writeset ordered at ``gid`` and, if it commits, record its keys.
@@ -135,20 +164,18 @@ class Certifier:
 
         None promises nothing; a conflict is final, because what is recorded only grows.
         """
-        return self._check(keys, (1 << 61) - 1)
+        return self._check(keys, _BASE_MAX)
 
-    def release(self, gid: int, oldest_base: int) -> None:
-        """Drop what no transaction can ask for any more.
+    def release(self, oldest_base: int) -> None:
+        """Drop what no transaction asks for any more.
 
         Args:
-            gid: position of the entry that says so.
             oldest_base: minimum over the members of their published bases.
         """
-        if oldest_base >= self._old.end and self._young.newest:
-            self._rotate(gid)
+        while self._closed and self._closed[0].end <= oldest_base:
+            self._drop_oldest()
 
     def _check(self, keys: "array[int]", newest_base: int) -> Conflict | None:
-        young, old = self._young.newest, self._old.newest
         position, end = 0, len(keys)
         while position < end:
             first = position + 2
@@ -156,15 +183,14 @@ class Certifier:
                 return _MALFORMED
             base = keys[position]
             position = first + keys[position + 1]
+            group = keys[first:position]
             if not self.horizon <= base <= newest_base:
-                return self._outside(base, keys[first:position])
-            seen = base << 2 | 3
-            for key in keys[first:position]:
-                slot = key >> 2
-                if (young.get(slot) or old.get(slot, 0)) > seen:
-                    winner = self._winner(key)
-                    if winner > base:
-                        return Conflict(AbortReason.CONFLICT, key, winner)
+                return self._outside(base, group)
+            conflict = self._young.conflict(group, base)
+            if conflict is None and self._closed and self._closed[-1].end > base:
+                conflict = self._closed_conflict(group, base)
+            if conflict is not None:
+                return conflict
         return None
 
     def _outside(self, base: int, keys: "array[int]") -> Conflict:
@@ -173,36 +199,43 @@ class Certifier:
             return Conflict(AbortReason.TOO_OLD, keys[0] if keys else 0, self.horizon)
         return _MALFORMED
 
-    def _winner(self, key: int) -> int:
-        """The newest GID that took the key in a mode incompatible with the key's own, or 0."""
-        slot, weakest = key >> 2, 3 - (key & 3)
-        return self._young.last_in_modes(slot, weakest) or self._old.last_in_modes(slot, weakest)
+    def _closed_conflict(self, keys: "array[int]", base: int) -> Conflict | None:
+        for generation in reversed(self._closed):
+            if generation.end <= base:
+                break
+            conflict = generation.conflict(keys, base)
+            if conflict is not None:
+                return conflict
+        return None
 
     def _record(self, keys: "array[int]", gid: int) -> None:
-        newest, stronger = self._young.newest, self._young.stronger
-        position, end, stamp = 0, len(keys), gid << 2
+        position, end = 0, len(keys)
         while position < end:
             first = position + 2
             position = first + keys[position + 1]
-            for key in keys[first:position]:
-                slot, mode = key >> 2, key & 3
-                last = newest.get(slot, 0)
-                newest[slot] = stamp | mode
-                if last & 3 > mode:
-                    stronger[slot << 2 | last & 3] = last >> 2
-        if self._young.size() >= self._generation_limit:
-            self._rotate(gid)
+            self._young.record(keys[first:position], gid)
+        if self._young.size() * _GENERATIONS >= self.index_limit:
+            self._close_young(gid)
 
-    def _rotate(self, gid: int) -> None:
-        self.horizon = self._old.end
-        self._old = self._young
-        self._old.end = gid
+    def _close_young(self, gid: int) -> None:
+        self._young.end = gid
+        self._closed.append(self._young)
+        self._closed_stamps += self._young.size()
         self._young = _Generation()
+        limit = self.index_limit - self.index_limit // _GENERATIONS  # room for the young one
+        while self._closed_stamps > limit and len(self._closed) > 1:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        dropped = self._closed.popleft()
+        self._closed_stamps -= dropped.size()
+        self.horizon = dropped.end
 
     def dump(self) -> "list[array[int]]":
         """The whole index as int64 arrays, for a checkpoint (equal state, equal arrays)."""
-        arrays = [array("q", [self.index_limit, self.horizon, self._old.end])]
-        for generation in (self._old, self._young):
+        arrays = [array("q", [self.index_limit, self.horizon])]
+        for generation in (*self._closed, self._young):
+            arrays.append(array("q", [generation.end]))
             for stamps in (generation.newest, generation.stronger):
                 arrays += [array("q", stamps.keys()), array("q", stamps.values())]
         return arrays
@@ -214,13 +247,16 @@ class Certifier:
         Raises:
             ValueError: the arrays have another shape.
         """
-        limits, *stamps = arrays
-        index_limit, horizon, old_end = limits
+        index_limit, horizon = arrays[0]
         certifier = cls(index_limit)
         certifier.horizon = horizon
-        old, young = certifier._old, certifier._young
-        old.end = old_end
-        old.newest, old.stronger, young.newest, young.stronger = (
-            dict(zip(stamps[i], stamps[i + 1], strict=True)) for i in range(0, len(stamps), 2)
-        )
+        for first in range(1, len(arrays), 5):
+            (end,), slots, stamps, keys, gids = arrays[first : first + 5]
+            generation = _Generation()
+            generation.end = end
+            generation.newest = dict(zip(slots, stamps, strict=True))
+            generation.stronger = dict(zip(keys, gids, strict=True))
+            certifier._closed.append(generation)
+        certifier._young = certifier._closed.pop()
+        certifier._closed_stamps = sum(generation.size() for generation in certifier._closed)
         return certifier

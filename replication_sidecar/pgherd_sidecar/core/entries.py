@@ -167,9 +167,8 @@ def key_array(keys: bytes) -> "array[int]":
     Raises:
         EntryFormatError: the length is not a multiple of eight.
     """
-    numbers = array("q")
     try:
-        numbers.frombytes(keys)
+        numbers = array("q", keys)
     except ValueError:
         raise EntryFormatError("keys are not a stream of int64") from None
     if sys.byteorder == "little":
