@@ -20,7 +20,8 @@ def run_main(main: Callable[[], int]) -> None:
     try:
         status = main()
     except BenchmarkError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # libpq's messages have several lines; ours is one.
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         status = 1
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)

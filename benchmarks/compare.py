@@ -1,0 +1,186 @@
+"""``python -m benchmarks.compare``: pgherd beside its peers, one after the other, with sysbench.
+
+Each round starts each system afresh, alone on the machine, loads it and runs every workload with
+every number of clients. Writes ``benchmark.json``, ``benchmark.svg`` and the tables of
+``performance.md`` into the output directory. Called by ``make bench``. An interrupted or partly
+failed run leaves the cells that were measured.
+"""
+
+import argparse
+import asyncio
+import importlib.util
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import cpu, records, report, sysbench
+from benchmarks.errors import BenchmarkError, run_main
+from benchmarks.peers import SYSTEMS
+from benchmarks.peers.base import Endpoint, System
+from benchmarks.records import Cell, Record
+from benchmarks.sysbench import Job
+
+ATTEMPTS = 3
+WARM_UP_S = 2
+WARM_UP_CLIENTS = 8
+TABLES = 4
+ROWS = 20_000
+
+
+def main() -> int:
+    """Run the comparison; return 1 if a system could not be measured to the end."""
+    options = parse_arguments(sys.argv[1:])
+    if importlib.util.find_spec("matplotlib") is None:
+        raise BenchmarkError("matplotlib is not installed: pip install -e .[bench]")
+    record = Record(
+        machine=records.this_machine(),
+        options={
+            "seconds": str(options.seconds),
+            "rounds": str(options.rounds),
+            "tables": str(TABLES),
+            "rows": str(options.rows),
+        },
+    )
+    try:
+        with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=options.dir) as base:
+            # The servers run as other accounts, which have to reach their directories.
+            Path(base).chmod(0o755)
+            systems = {name: SYSTEMS[name](Path(base) / name) for name in options.systems}
+            for number in range(options.rounds):
+                run_round(systems, options, record, number)
+    finally:
+        if record.cells:
+            publish(record, options.output)
+    return 1 if record.failures else 0
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
+    parser.add_argument("--seconds", type=int, default=10, help="length of a cell")
+    parser.add_argument("--rounds", type=int, default=1, help="medians over so many rounds")
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows of each of the tables")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument(
+        "--workloads", nargs="+", choices=sysbench.WORKLOADS, default=list(sysbench.WORKLOADS)
+    )
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 8, 32])
+    parser.add_argument("--output", type=Path, default=Path("docs"), help="directory of the report")
+    parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
+    options = parser.parse_args(arguments)
+    if min(options.seconds, options.rounds, *options.clients) < 1:
+        parser.error("--seconds, --rounds and --clients must be at least 1")
+    return options
+
+
+def run_round(
+    systems: dict[str, System], options: argparse.Namespace, record: Record, number: int
+) -> None:
+    """Measure each system once; the first one of a round is another one every time."""
+    names = list(systems)
+    start = number % len(names)
+    for name in names[start:] + names[:start]:
+        if name in record.failures:
+            continue
+        try:
+            measure_system(name, systems[name], options, record)
+        except BenchmarkError as error:
+            record.failures[name] = str(error)
+            print(f"{name}: {error}", file=sys.stderr)
+
+
+def measure_system(name: str, system: System, options: argparse.Namespace, record: Record) -> None:
+    """Start, load and measure one system, and stop it whatever happens.
+
+    Raises:
+        BenchmarkError: It could not be started, loaded or measured.
+    """
+    print(f"{name}: starting and loading", flush=True)
+    try:
+        endpoints = system.start()
+        record.versions[name] = system.version()
+        system.load(tables=TABLES, rows=options.rows)
+        warm_up = Job(options.workloads[0], WARM_UP_CLIENTS, WARM_UP_S, TABLES, options.rows)
+        asyncio.run(sysbench.run(warm_up, endpoints))
+        for workload in options.workloads:
+            for clients in options.clients:
+                job = Job(workload, clients, options.seconds, TABLES, options.rows)
+                cell = measure(name, system, endpoints, job)
+                record.cells.append(cell)
+                record.save(options.output / "benchmark.json")
+                print(describe(cell), flush=True)
+    finally:
+        system.stop()
+
+
+def measure(name: str, system: System, endpoints: Sequence[Endpoint], job: Job) -> Cell:
+    """Measure one cell; again when sysbench gives up on an error that it cannot repeat."""
+    fatal: list[str] = []
+    for _ in range(ATTEMPTS):
+        cell, errors = asyncio.run(_measure_once(name, system, endpoints, job, tuple(fatal)))
+        if not errors:
+            return cell
+        fatal.extend(errors)
+    return cell
+
+
+async def _measure_once(
+    name: str, system: System, endpoints: Sequence[Endpoint], job: Job, fatal: tuple[str, ...]
+) -> tuple[Cell, tuple[str, ...]]:
+    running = asyncio.create_task(sysbench.run(job, endpoints))
+    # The middle half: all clients are connected and none has finished.
+    await asyncio.wait([running], timeout=job.seconds / 4)
+    began, before = time.monotonic(), _processes(system)
+    await asyncio.wait([running], timeout=job.seconds / 2)
+    ended, after = time.monotonic(), _processes(system)
+    result = await running
+    used = cpu.cpu_by_kind(before, after)
+    latency = result.latency
+    cell = Cell(
+        system=name,
+        workload=job.workload,
+        clients=job.clients,
+        tps=result.tps,
+        p50_ms=latency.p50_ms,
+        p95_ms=latency.p95_ms,
+        p99_ms=latency.p99_ms,
+        aborts_per_s=result.aborts_per_s,
+        cpu_us=cpu.per_transaction_us(used, interval_s=ended - began, tps=result.tps),
+        sidecar_rss_mb=cpu.largest_rss_mb(after, "sidecars"),
+        fatal=fatal + result.fatal,
+        incomplete=bool(result.fatal),
+    )
+    return cell, result.fatal
+
+
+def describe(cell: Cell) -> str:
+    """Return a cell as a line of the run's own output."""
+    errors = f"  stopped by: {cell.fatal[0]}" if cell.fatal else ""
+    return (
+        f"{cell.workload:18} {cell.clients:3} clients  {cell.system:8} {cell.tps:9.0f} tps  "
+        f"p95 {cell.p95_ms:7.2f} ms  {cell.aborts_per_s:6.1f} aborts/s  "
+        f"{sum(cell.cpu_us.values()):6.0f} µs CPU/tx{errors}"
+    )
+
+
+def publish(record: Record, output: Path) -> None:
+    """Write the JSON, the plot and the tables of the page, and print the tables."""
+    from benchmarks import plot  # noqa: PLC0415 (matplotlib takes a second that --help need not)
+
+    record.save(output / "benchmark.json")
+    plot.draw(record, output / "benchmark.svg")
+    tables = report.comparison(record)
+    page = output / "performance.md"
+    if page.exists():
+        page.write_text(report.replace_section(page.read_text(), "comparison", tables))
+    print(f"\n{tables}\n\nWritten to {output}: benchmark.json, benchmark.svg, performance.md")
+
+
+def _processes(system: System) -> list[cpu.Process]:
+    return cpu.belonging_to(system.directory, cpu.process_table())
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,44 @@
+"""Three pgherd nodes, all taking writes, reached through the command line only."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.herd import Herd, Member, pgherd_program
+from benchmarks.peers import postgres
+from benchmarks.peers.base import Endpoint
+
+PORT_BASE = 7660
+
+
+class Pgherd:
+    """A herd of three; sysbench connects as the ordinary role that owns the database."""
+
+    def __init__(self, directory: Path) -> None:
+        pgherd_program()
+        self.directory = directory
+        self.herd = Herd(directory / "herd")
+        self.members: Sequence[Member] = ()
+
+    def start(self) -> Sequence[Endpoint]:
+        """See System."""
+        self.directory.mkdir()
+        self.herd.up(port_base=PORT_BASE, quiet=True)
+        self.members = self.herd.members()
+        return [postgres.endpoint(member.app_dsn) for member in self.members]
+
+    def load(self, *, tables: int, rows: int) -> None:
+        """See System."""
+        writers = [member.app_dsn for member in self.members]
+        admins = [member.dsn for member in self.members]
+        postgres.load(writers, admins, tables=tables, rows=rows)
+
+    def version(self) -> str:
+        """See System."""
+        return postgres.server_version(self.members[0].dsn)
+
+    def stop(self) -> None:
+        """See System."""
+        if self.herd.directory.exists():
+            self.herd.destroy()
+        shutil.rmtree(self.directory, ignore_errors=True)
