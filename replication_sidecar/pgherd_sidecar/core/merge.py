@@ -1,0 +1,306 @@
+"""Merging: one set-oriented apply plan for a run of consecutive committed remote writesets.
+
+All writesets of a batch become one transaction, so only their joint effect is ever visible, and
+the rows of all of them can go into one statement per table and operation. What PostgreSQL checks
+row by row are unique keys (C10); so the plan is a list of *waves*, executed in order, and inside
+a wave truncations come first, then deletes, updates and inserts:
+
+* The rows of one writeset are a net effect. Rows whose unique columns changed come as delete and
+  insert, an update never touches a unique column. So one writeset fits into one wave.
+* A writeset goes into the first wave after every wave in which an earlier one of the batch took
+  one of its keys exclusively (NO KEY UPDATE or UPDATE mode), with two exceptions:
+* an insert may share the wave of the delete that last took its key, since deletes run first, and
+  what only inserts (only deletes) took one after the other never excluded each other;
+* an update of a row that the batch updated last is folded into that earlier update.
+
+Keys are hashes, so equal hashes may be different rows. That only ever costs a wave: rows are
+folded only if their primary keys are equal as text, column by column.
+
+Called by the applier, which bounds the batch by rows and bytes and must find the affected row
+counts equal to the expected ones. Knows neither SQL nor types; writesets with DDL are not merged.
+Keeps nothing between batches.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from pgherd_sidecar.core.entries import EntryFormatError
+from pgherd_sidecar.core.recordtext import RecordTextError, join_record, split_record
+
+Item = tuple[str, list[int], list[str]]
+"""Rows of one table: quoted qualified name, primary-key hash of each row, record of each row."""
+
+KeyColumns = Callable[[str], Sequence[int]]
+"""Positions of a table's primary-key columns among its live columns, from 0."""
+
+_decoder = msgspec.json.Decoder(list[Item])
+
+
+class Op(Enum):
+    """What a statement does with its records; in a wave they run in this order."""
+
+    TRUNCATE = "T"
+    DELETE = "D"
+    #: Delete if it exists.
+    ERASE = "E"
+    UPDATE = "U"
+    INSERT = "I"
+
+
+_ORDER = {op: rank for rank, op in enumerate(Op)}
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement of a wave.
+
+    Attributes:
+        op: what to do.
+        table: quoted qualified name.
+        bitmap: for an update '1' for each live column that it sets, '0' for the others; else "".
+        records: record literals of the table's row type; none for a truncation.
+    """
+
+    op: Op
+    table: str
+    bitmap: str
+    records: list[str]
+
+    @property
+    def expected_rows(self) -> int | None:
+        """Rows the statement must affect, None if any number is right."""
+        return None if self.op in (Op.TRUNCATE, Op.ERASE) else len(self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Statements in the order of their execution."""
+
+    statements: list[Statement]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The joint effect of a batch: waves in the order of their execution."""
+
+    waves: list[Wave]
+
+
+def decode_body(body: bytes) -> list[Item]:
+    """Decode a writeset's body.
+
+    Raises:
+        EntryFormatError: not a body of version 1.
+    """
+    try:
+        items = _decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise EntryFormatError(f"writeset body: {error}") from None
+    for _, pk_keys, records in items:
+        if len(pk_keys) != len(records) or not records or not all(records):
+            raise EntryFormatError("writeset body: an empty row, or not one key for each")
+    return items
+
+
+def merge_writesets(
+    writesets: "Iterable[tuple[array[int], list[Item]]]", key_columns: KeyColumns
+) -> Plan:
+    """Merge consecutive committed writesets of other members.
+
+    Args:
+        writesets: certification keys (groups, see ``entries.key_array``) and decoded body of
+            each, in GID order.
+        key_columns: says where a table's primary key is; asked only for rows updated twice.
+
+    Raises:
+        EntryFormatError: a record has an unknown operation or is malformed.
+    """
+    batch = _Batch(key_columns)
+    try:
+        for keys, items in writesets:
+            batch.add(_exclusive_keys(keys), items)
+    except RecordTextError as error:
+        raise EntryFormatError(f"record literal: {error}") from None
+    return Plan([Wave(_statements(wave)) for wave in batch.waves])
+
+
+# Where the plan holds the update of a row: table, wave, bitmap, record literals, place in them.
+_Update = tuple[str, int, str, list[str], int]
+_Groups = dict[str, dict[str, list[str]]]  # table -> op letter and bitmap -> record literals
+_NO_KEYS: frozenset[int] = frozenset()
+_DELETED, _INSERTED = 1, 2  # how a key was last taken, where that is sure
+
+
+class _Batch:
+    """Waves under construction. Keys are held without their mode bits."""
+
+    __slots__ = ("_floor", "_key_columns", "_taken", "_updates", "waves")
+
+    def __init__(self, key_columns: KeyColumns) -> None:
+        self.waves: list[_Groups] = []
+        self._key_columns = key_columns
+        self._floor = 0  # the wave of the last truncation: no later writeset goes below
+        self._taken: dict[int, int] = {}  # key -> last wave << 2 | how it was taken there
+        self._updates: dict[int, _Update] = {}  # primary-key hash -> update, if it came last
+
+    def add(self, exclusive: list[int], items: list[Item]) -> None:
+        """Add the next writeset, with the keys (and modes) that it took exclusively."""
+        operations = {record[0] for _, _, records in items for record in records}
+        inserted, deleted = _kinds(operations, exclusive, items)
+        keys = [key & -4 for key in exclusive]
+        if "T" in operations:
+            self._floor = len(self.waves)
+        if self._taken.keys().isdisjoint(keys):
+            wave = self._floor
+        else:
+            items, keys = self._fold(exclusive, items)
+            wave = self._wave(keys, inserted, deleted)
+        if not items:
+            return
+        if wave == len(self.waves):
+            self.waves.append({})
+        self._take(keys, wave << 2)
+        self._take(inserted, wave << 2 | _INSERTED)
+        self._take(deleted, wave << 2 | _DELETED)
+        for item in items:
+            self._place(wave, item)
+
+    def _take(self, keys: Iterable[int], stamp: int) -> None:
+        for key in keys:
+            self._taken[key] = stamp
+
+    def _wave(self, keys: list[int], inserted: Set[int], deleted: Set[int]) -> int:
+        """The first wave that a writeset which took these keys may go into."""
+        wave = self._floor
+        for key in keys:
+            taken = self._taken.get(key)
+            if taken is not None:
+                how = taken & 3
+                shared = how and (key in inserted or (how == _DELETED and key in deleted))
+                wave = max(wave, taken >> 2 if shared else (taken >> 2) + 1)
+        return wave
+
+    def _place(self, wave: int, item: Item) -> None:
+        table, pk_keys, records = item
+        groups = self.waves[wave].setdefault(table, {})
+        for pk_key, record in zip(pk_keys, records, strict=True):
+            if record[0] == "U":
+                prefix, literal = _split_update(record)
+                group = groups.setdefault(prefix, [])
+                self._updates[pk_key] = table, wave, prefix[1:], group, len(group)
+            else:
+                prefix, literal = record[0], record[1:]
+                group = groups.setdefault(prefix, [])
+                self._updates.pop(pk_key, None)
+            group.append(literal)
+
+    def _fold(self, exclusive: list[int], items: list[Item]) -> tuple[list[Item], list[int]]:
+        """Fold what can be folded; return the other rows, and the keys that they took."""
+        folded: set[int] = set()
+        kept: set[int] = set()
+        others: list[Item] = []
+        for table, pk_keys, records in items:
+            rows = []
+            for pk_key, record in zip(pk_keys, records, strict=True):
+                if record[0] == "U" and self._fold_row(table, pk_key, record):
+                    folded.add(pk_key)
+                else:
+                    kept.add(pk_key)
+                    rows.append((pk_key, record))
+            if rows:
+                others.append((table, [row[0] for row in rows], [row[1] for row in rows]))
+        folded -= kept  # a key that equals another row's still counts
+        keys = [key & -4 for key in exclusive if key & 1 or key & -4 not in folded]
+        return others, keys
+
+    def _fold_row(self, table: str, pk_key: int, record: str) -> bool:
+        """Fold an update into the row's earlier one, if that came last and is of the same row."""
+        last = self._updates.get(pk_key)
+        if last is None or last[0] != table:
+            return False
+        _, _, last_bitmap, last_records, place = last
+        prefix, literal = _split_update(record)
+        columns = self._key_columns(table)
+        count = max(columns) + 1
+        earlier, later = split_record(last_records[place], count), split_record(literal, count)
+        if any(earlier[column] != later[column] for column in columns):
+            return False
+        if prefix[1:] == last_bitmap:
+            last_records[place] = literal
+        else:
+            self._overlay(pk_key, last, prefix[1:], literal)
+        return True
+
+    def _overlay(self, pk_key: int, last: _Update, bitmap: str, literal: str) -> None:
+        """Join two updates of one row that set different columns."""
+        table, wave, last_bitmap, last_records, place = last
+        earlier, later = split_record(last_records[place]), split_record(literal)
+        if not len(earlier) == len(later) == len(bitmap) == len(last_bitmap):
+            raise EntryFormatError("updates of one row have different numbers of columns")
+        fields = [n if bit == "1" else o for o, n, bit in zip(earlier, later, bitmap, strict=True)]
+        joint = "".join(map(max, last_bitmap, bitmap))
+        group = self.waves[wave][table].setdefault("U" + joint, [])
+        last_records[place] = ""
+        self._updates[pk_key] = table, wave, joint, group, len(group)
+        group.append(join_record(fields))
+
+
+def _exclusive_keys(keys: "array[int]") -> list[int]:
+    """The keys taken in NO KEY UPDATE or UPDATE mode."""
+    exclusive: list[int] = []
+    position = 0
+    while position < len(keys):
+        first = position + 2
+        position = first + keys[position + 1]
+        exclusive += [key for key in keys[first:position] if key & 2]
+    return exclusive
+
+
+def _kinds(
+    operations: Set[str], exclusive: list[int], items: list[Item]
+) -> tuple[Set[int], Set[int]]:
+    """The keys that this writeset surely took by inserts only, and by deletes only.
+
+    Of other keys than primary keys it is known only if the writeset holds no rows of the other
+    kind. Updates take primary keys in NO KEY UPDATE mode, inserts and deletes take all in UPDATE.
+    """
+    if operations == {"U"}:
+        return _NO_KEYS, _NO_KEYS
+    if operations.isdisjoint("DE"):
+        return {key & -4 for key in exclusive if key & 1}, _NO_KEYS
+    if "I" not in operations:
+        return _NO_KEYS, {key & -4 for key in exclusive if key & 1}
+    inserted: set[int] = set()
+    others: set[int] = set()
+    for _, pk_keys, records in items:
+        for pk_key, record in zip(pk_keys, records, strict=True):
+            (inserted if record[0] == "I" else others).add(pk_key)
+    deleted = {key & -4 for key in exclusive if key & 1 and key & -4 in others}
+    return inserted - others, deleted - inserted
+
+
+def _split_update(record: str) -> tuple[str, str]:
+    """Split ``U010(1,abc,)`` into ``U010`` and the record literal."""
+    start = record.find("(")
+    if start < 0 or record[1:start].strip("01"):
+        raise EntryFormatError("update without a bitmap and a record")
+    return record[:start], record[start:]
+
+
+def _statements(groups: _Groups) -> list[Statement]:
+    """The statements of a wave, ordered so that equal work gives equal statements."""
+    statements = []
+    for table in sorted(groups):
+        for prefix in sorted(groups[table]):
+            try:
+                op = Op(prefix[0])
+            except ValueError:
+                raise EntryFormatError(f"unknown row operation {prefix[0]!r}") from None
+            records = [literal for literal in groups[table][prefix] if literal]
+            if records or op is Op.TRUNCATE:
+                statements.append(Statement(op, table, prefix[1:], records))
+    return sorted(statements, key=lambda statement: _ORDER[statement.op])
