@@ -1,0 +1,150 @@
+"""Client of a sidecar's admin API: HTTP over the Unix socket in the node's ``run`` directory.
+
+Knows the routes and the shape of the answers, not what to do about them. Keeps no connection
+between calls: the command line makes few.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import aiohttp
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+State = Literal["starting", "recovering", "primary", "secondary", "stopped", "diverged"]
+_ANSWER_S = 5.0
+
+
+class AdminError(Exception):
+    """The sidecar did not answer, or answered with an error; the message is one line."""
+
+
+class Status(BaseModel):
+    """Answer of ``GET /status``. More fields (counters) are kept as they are."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+    cluster_id: str
+    state: State
+    reason: str | None = None
+    gid: int | None = None
+    log_position: int | None = None
+
+
+class Marker(BaseModel):
+    """An ordered marker entry: ``gid`` is its position."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    gid: int
+
+
+class TableSummary(BaseModel):
+    """What one node holds of one table at the marker."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    rows: int
+    checksum: str
+    columns: str
+
+
+class _Tables(BaseModel):
+    tables: dict[str, TableSummary]
+
+
+class _Buckets(BaseModel):
+    buckets: dict[int, str]
+
+
+class _Keys(BaseModel):
+    keys: dict[str, str]
+
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+class AdminClient:
+    """Calls to one node's sidecar."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    async def status(self) -> Status:
+        """How the node is.
+
+        Raises:
+            AdminError: it does not answer.
+        """
+        return await self._call("GET", "/status", Status)
+
+    async def shutdown(self) -> None:
+        """Ask the sidecar to finish and exit; returns when it has agreed."""
+        await self._request("POST", "/shutdown")
+
+    async def order_marker(self) -> Marker:
+        """Put a marker entry into the log."""
+        return await self._call("POST", "/marker", Marker)
+
+    async def wait_marker(self, marker: str, timeout_s: float) -> None:
+        """Wait until the node holds its snapshot at exactly the marker's GID."""
+        path = f"/marker/{marker}/ready?timeout_s={timeout_s:g}"
+        await self._request("GET", path, timeout_s=timeout_s + _ANSWER_S)
+
+    async def tables(self, marker: str, timeout_s: float) -> dict[str, TableSummary]:
+        """Checksums of all replicated tables in the marker's snapshot."""
+        path = f"/marker/{marker}/tables"
+        return (await self._call("POST", path, _Tables, timeout_s=timeout_s)).tables
+
+    async def buckets(self, marker: str, table: str, timeout_s: float) -> dict[int, str]:
+        """Checksums of a table's rows by bucket of their key's hash."""
+        path, body = f"/marker/{marker}/buckets", {"table": table}
+        return (await self._call("POST", path, _Buckets, body, timeout_s)).buckets
+
+    async def keys(self, marker: str, table: str, bucket: int, timeout_s: float) -> dict[str, str]:
+        """Checksum of each row of one bucket, by key."""
+        path, body = f"/marker/{marker}/keys", {"table": table, "bucket": bucket}
+        return (await self._call("POST", path, _Keys, body, timeout_s)).keys
+
+    async def drop_marker(self, marker: str) -> None:
+        """Give the marker's snapshot back."""
+        await self._request("DELETE", f"/marker/{marker}")
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        answer: type[Answer],
+        body: dict[str, Any] | None = None,
+        timeout_s: float = _ANSWER_S,
+    ) -> Answer:
+        content = await self._request(method, path, body, timeout_s)
+        try:
+            return answer.model_validate_json(content)
+        except ValidationError as error:
+            raise AdminError(f"{method} {path}: unexpected answer {content[:200]!r}") from error
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        timeout_s: float = _ANSWER_S,
+    ) -> bytes:
+        connector = aiohttp.UnixConnector(path=str(self._socket))
+        limit = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=limit) as session,
+                session.request(method, f"http://sidecar{path}", json=body) as response,
+            ):
+                content = await response.read()
+                if response.ok:
+                    return content
+                text = content.decode(errors="replace").strip()
+                raise AdminError(f"{method} {path}: {text or response.reason}")
+        except TimeoutError as error:
+            raise AdminError(f"{method} {path}: no answer within {timeout_s:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise AdminError(f"{method} {path}: {error}") from error

@@ -1,0 +1,171 @@
+"""The herd directory: what ``herd.json`` holds, and where each node keeps its files.
+
+``herd.json`` is written once, by the first ``up``, and never changed; everything else about a herd
+is found out by looking at its processes. Layout of the directory::
+
+    herd.json  herd.lock
+    n1/pgdata  n1/sidecar   the server's and the sidecar's data
+    n1/node.json            the sidecar's configuration
+    n1/sidecar.log  n1/postgres.log  n1/log/    what they say
+    n1/run  n1/hook         sockets (elsewhere when their path would be too long)
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Annotated
+from uuid import UUID, uuid4
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pgherd_sidecar.cli.errors import HerdError
+
+FORMAT = 1
+HERD_FILE = "herd.json"
+SOCKET_PATH_MAX = 107
+"""Longest path of a Unix socket on Linux, in bytes."""
+_LONGEST_SOCKET = "/n1023/hook/.s.PGSQL.65535"
+PEER_PORT_OFFSET = 100
+
+
+class Member(BaseModel):
+    """One node: its stable number and name, and the ports of its server and of its log."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: Annotated[int, Field(ge=1)]
+    name: str
+    port: Annotated[int, Field(ge=1, le=65535)]
+    peer_port: Annotated[int, Field(ge=1, le=65535)]
+
+
+class Herd(BaseModel):
+    """The content of ``herd.json``. Secret: it holds the passwords."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int = FORMAT
+    cluster_id: UUID
+    directory: Path
+    sockets: Path
+    postgres_bin: Path
+    port_base: int
+    superuser_password: str
+    app_password: str
+    members: tuple[Member, ...]
+
+    def member(self, name: str) -> Member:
+        """Return the member of that name.
+
+        Raises:
+            HerdError: there is none.
+        """
+        for member in self.members:
+            if member.name == name:
+                return member
+        names = ", ".join(member.name for member in self.members)
+        raise HerdError(f"unknown node {name}: this herd has {names}")
+
+    def node(self, member: Member) -> "NodePaths":
+        """Where this member keeps its files."""
+        return NodePaths(self.directory / member.name, self.sockets / member.name)
+
+    def dsn(self, member: Member) -> str:
+        """Connection string of the superuser; works from any local account."""
+        return f"postgresql://postgres:{self.superuser_password}@127.0.0.1:{member.port}/app"
+
+    def app_dsn(self, member: Member) -> str:
+        """Connection string of the ordinary role ``app``."""
+        return f"postgresql://app:{self.app_password}@127.0.0.1:{member.port}/app"
+
+
+class NodePaths:
+    """Files and directories of one node."""
+
+    def __init__(self, root: Path, sockets: Path) -> None:
+        self.root = root
+        self.pgdata = root / "pgdata"
+        self.sidecar_data = root / "sidecar"
+        self.config = root / "node.json"
+        self.sidecar_pid = root / "sidecar.pid"
+        self.sidecar_log = root / "sidecar.log"
+        self.postgres_log = root / "postgres.log"
+        self.log_dir = root / "log"
+        self.run = sockets / "run"
+        self.hook = sockets / "hook"
+        self.admin_socket = self.run / "admin.sock"
+
+
+def new_herd(directory: Path, *, nodes: int, port_base: int, postgres_bin: Path) -> Herd:
+    """Describe a herd that does not exist yet.
+
+    Raises:
+        HerdError: the ports do not fit.
+    """
+    if nodes < 1 or nodes >= PEER_PORT_OFFSET:
+        raise HerdError(f"a herd has 1 to {PEER_PORT_OFFSET - 1} nodes: choose another --nodes")
+    if not 1 <= port_base <= 65535 - PEER_PORT_OFFSET - nodes:
+        raise HerdError(f"ports from {port_base} up do not exist: choose another --port-base")
+    cluster_id = uuid4()
+    too_long = len(os.fsencode(directory)) + len(_LONGEST_SOCKET) > SOCKET_PATH_MAX
+    return Herd(
+        cluster_id=cluster_id,
+        directory=directory,
+        sockets=Path(f"/tmp/pgherd-{cluster_id.hex[:12]}") if too_long else directory,
+        postgres_bin=postgres_bin,
+        port_base=port_base,
+        superuser_password=secrets.token_urlsafe(18),
+        app_password=secrets.token_urlsafe(18),
+        members=tuple(
+            Member(
+                number=number,
+                name=f"n{number}",
+                port=port_base + number,
+                peer_port=port_base + PEER_PORT_OFFSET + number,
+            )
+            for number in range(1, nodes + 1)
+        ),
+    )
+
+
+def save(herd: Herd) -> None:
+    """Write ``herd.json``, readable by the owner only, whole or not at all."""
+    path = herd.directory / HERD_FILE
+    fresh = path.with_suffix(".new")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(herd.model_dump_json(indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def is_herd(directory: Path) -> bool:
+    """Say whether a directory is a herd's."""
+    return (directory / HERD_FILE).is_file()
+
+
+def load(directory: Path) -> Herd:
+    """Read the description of the herd in ``directory``.
+
+    Raises:
+        HerdError: no herd, not readable, damaged, or a copy of a herd that lives elsewhere.
+    """
+    path = directory / HERD_FILE
+    try:
+        herd = Herd.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise HerdError(
+            f"{directory} is not a herd directory: create a herd with `pgherd local up`"
+        ) from error
+    except OSError as error:
+        raise HerdError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        raise HerdError(f"{path} is damaged ({error.errors()[0]['msg']}): restore it") from error
+    if herd.format != FORMAT:
+        raise HerdError(f"{path} has format {herd.format}: use the pgherd that wrote it")
+    if herd.directory != directory:
+        raise HerdError(
+            f"{directory} is a copy of another herd's directory, {herd.directory}: "
+            "a herd can be neither copied nor moved; use the original or an empty directory"
+        )
+    return herd

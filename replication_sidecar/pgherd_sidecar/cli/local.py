@@ -1,0 +1,230 @@
+"""What ``pgherd local`` does to a herd on this machine: up, start, kill, down, destroy.
+
+Runs as the account that owns the herd (``delegate.py`` sees to it). Whoever changes a herd holds
+its lock; waiting for a node to take writes is done without it where another command may be
+needed to get there.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgherd_sidecar.cli import binaries, herd
+from pgherd_sidecar.cli.directory import (
+    create,
+    remove_content,
+    remove_if_empty,
+    require_empty,
+    require_space,
+)
+from pgherd_sidecar.cli.errors import HerdError
+from pgherd_sidecar.cli.herd import Herd
+from pgherd_sidecar.cli.lock import locked
+from pgherd_sidecar.cli.node import Node, NodeState
+
+DEFAULT_NODES = 3
+DEFAULT_PORT_BASE = 7500
+_NODE_NEEDS_BYTES = 200 << 20
+"""A new server, its first WAL segments and the first segments of the ordered log."""
+_LOCK_WAIT_S = 60.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What the user asked for; None means: the default, or what the existing herd has."""
+
+    nodes: int | None
+    port_base: int | None
+    postgres_bin: Path | None
+    timeout_s: float
+
+
+def nodes_of(description: Herd) -> list[Node]:
+    """Return the nodes of a herd, in the order of their numbers."""
+    return [Node(description, member) for member in description.members]
+
+
+async def up(directory: Path, options: UpOptions) -> list[NodeState]:
+    """Create the herd or resume it; return when every node takes writes.
+
+    When it fails, what it started is stopped again, and a herd that it created is removed.
+
+    Raises:
+        HerdError: anything the user has to act on.
+    """
+    created = create(directory)
+    try:
+        async with locked(directory, _LOCK_WAIT_S):
+            if herd.is_herd(directory):
+                return await _resume(directory, options)
+            return await _create(directory, options)
+    finally:
+        remove_if_empty(created)
+
+
+async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
+    require_empty(directory)
+    try:
+        description = herd.new_herd(
+            directory,
+            nodes=DEFAULT_NODES if options.nodes is None else options.nodes,
+            port_base=DEFAULT_PORT_BASE if options.port_base is None else options.port_base,
+            postgres_bin=binaries.find(options.postgres_bin),
+        )
+        require_space(description, _NODE_NEEDS_BYTES)
+        nodes = nodes_of(description)
+        for node in nodes:
+            node.require_free_ports()
+        herd.save(description)
+        return await _start_all(nodes, options.timeout_s)
+    except BaseException:  # a Ctrl-C, too, leaves nothing behind
+        await _remove(directory)
+        raise
+
+
+async def _resume(directory: Path, options: UpOptions) -> list[NodeState]:
+    description = _adapted(herd.load(directory), options)
+    nodes = nodes_of(description)
+    for node in nodes:
+        node.require_free_ports()
+    were_running = [
+        (node, node.server.process() is not None, node.sidecar.process() is not None)
+        for node in nodes
+    ]
+    try:
+        return await _start_all(nodes, options.timeout_s)
+    except BaseException:
+        for node, server, sidecar in were_running:
+            await node.stop(server=not server, sidecar=not sidecar)
+        raise
+
+
+def _adapted(description: Herd, options: UpOptions) -> Herd:
+    """Check that the options fit the existing herd; a new --postgres-bin may take over."""
+    for option, asked, has in (
+        ("--nodes", options.nodes, len(description.members)),
+        ("--port-base", options.port_base, description.port_base),
+    ):
+        if asked not in (None, has):
+            raise HerdError(
+                f"{description.directory} holds another herd, with {option} {has}: "
+                "leave the option out or choose another --dir"
+            )
+    if options.postgres_bin in (None, description.postgres_bin):
+        binaries.find(description.postgres_bin)
+        return description
+    chosen = binaries.find(options.postgres_bin)
+    _require_same_major(description, chosen)
+    changed = description.model_copy(update={"postgres_bin": chosen})
+    herd.save(changed)
+    return changed
+
+
+def _require_same_major(description: Herd, chosen: Path) -> None:
+    for member in description.members:
+        version_file = description.node(member).pgdata / "PG_VERSION"
+        if version_file.exists():
+            major = binaries.major_version(chosen)
+            if version_file.read_text().strip() != str(major):
+                raise HerdError(
+                    f"{chosen} is PostgreSQL {major}, the herd's data are of "
+                    f"{version_file.read_text().strip()}: leave --postgres-bin out"
+                )
+
+
+async def _start_all(nodes: list[Node], timeout_s: float) -> list[NodeState]:
+    async def bring_up(node: Node) -> None:
+        await node.start(timeout_s)
+        await node.wait_primary()
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            await _together(bring_up(node) for node in nodes)
+    except TimeoutError as error:
+        raise _too_slow([await node.state() for node in nodes], timeout_s) from error
+    return [await node.state() for node in nodes]
+
+
+def _too_slow(states: list[NodeState], timeout_s: float) -> HerdError:
+    waiting = ", ".join(
+        f"{state.member.name} is {state.state} ({state.reason or 'no reason given'})"
+        for state in states
+        if not state.takes_writes
+    )
+    return HerdError(f"not every node takes writes after {timeout_s:g} s: {waiting}")
+
+
+async def start(directory: Path, name: str, timeout_s: float) -> NodeState:
+    """Start what does not run of one node; return when it takes writes.
+
+    While a majority of the sidecars does not run nobody can take writes: then it returns as soon
+    as the sidecar answers.
+    """
+    description = herd.load(directory)
+    node = Node(description, description.member(name))
+    async with locked(directory, _LOCK_WAIT_S):
+        node.require_free_ports()
+        await node.start(timeout_s)
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                state = await node.state()
+                if state.takes_writes or (
+                    state.state == "secondary" and not _majority_runs(description)
+                ):
+                    return state
+                node.require_hope(state)
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError as error:
+        raise _too_slow([await node.state()], timeout_s) from error
+
+
+def _majority_runs(description: Herd) -> bool:
+    running = [node for node in nodes_of(description) if node.sidecar.process() is not None]
+    return 2 * len(running) > len(description.members)
+
+
+async def kill(directory: Path, name: str, process: str) -> bool:
+    """SIGKILL a node's ``postgres``, ``sidecar`` or both (``node``); False when none ran."""
+    description = herd.load(directory)
+    node = Node(description, description.member(name))
+    async with locked(directory, _LOCK_WAIT_S):
+        return await node.kill(sidecar=process != "postgres", postgres=process != "sidecar")
+
+
+async def down(directory: Path) -> None:
+    """Stop every node cleanly."""
+    description = herd.load(directory)
+    async with locked(directory, _LOCK_WAIT_S):
+        await _together(node.stop() for node in nodes_of(description))
+
+
+async def destroy(directory: Path) -> None:
+    """Stop every node and remove the herd's directory."""
+    herd.load(directory)  # only a herd's directory is ever removed
+    async with locked(directory, _LOCK_WAIT_S):
+        await _remove(directory)
+    remove_if_empty([directory])
+
+
+async def _remove(directory: Path) -> None:
+    if herd.is_herd(directory):
+        description = herd.load(directory)
+        await _together(node.discard() for node in nodes_of(description))
+        if description.sockets != directory:
+            shutil.rmtree(description.sockets, ignore_errors=True)
+    remove_content(directory)
+
+
+async def _together(actions: Iterable[Awaitable[object]]) -> None:
+    """Run all at once; the first failure cancels the rest and is raised as it is."""
+    tasks = [asyncio.ensure_future(action) for action in actions]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -1,0 +1,223 @@
+"""One node's PostgreSQL server: created, configured, started, stopped, killed.
+
+Nothing of pgherd is installed in the server here: that is the sidecar's work. The server is asked
+for nothing but roles and the database. All functions run as the account that owns the herd.
+"""
+
+import asyncio
+import errno
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Literal
+
+import psycopg
+from psycopg import sql
+
+from pgherd_sidecar.cli.errors import HerdError, disk_full, last_words
+from pgherd_sidecar.cli.herd import Herd, Member, NodePaths
+from pgherd_sidecar.cli.process import ProcessId, processes_in, wait_all_exit
+
+_CHILDREN_EXIT_S = 10.0
+"""How long a dead postmaster's children may take to notice; a child that waits for the network
+inside a C function notices only when that wait ends."""
+
+_ACCESS = """\
+# Written by pgherd. The socket lies in a directory that only the owner's account can enter.
+local  all          postgres                trust
+local  all          all                     scram-sha-256
+host   all          all       127.0.0.1/32  scram-sha-256
+host   replication  all       127.0.0.1/32  scram-sha-256
+"""
+
+
+class PostgresServer:
+    """The server of one member of a herd on this machine."""
+
+    def __init__(self, herd: Herd, member: Member) -> None:
+        self._bin = herd.postgres_bin
+        self._herd = herd
+        self._member = member
+        self._paths: NodePaths = herd.node(member)
+
+    def process(self) -> ProcessId | None:
+        """Return the running postmaster, if any.
+
+        The pid in postmaster.pid counts only if that process works in our data directory; the
+        former children of a dead postmaster cannot have its pid.
+        """
+        try:
+            first_line = (self._paths.pgdata / "postmaster.pid").read_text().partition("\n")[0]
+        except FileNotFoundError:
+            return None
+        here = processes_in(self._paths.pgdata)
+        return next((process for process in here if str(process.pid) == first_line), None)
+
+    async def initialise(self) -> None:
+        """Create the data directory unless it is there; a half-made one is made again."""
+        if self._paths.pgdata.exists():
+            return
+        self._paths.root.mkdir(exist_ok=True, mode=0o700)
+        unfinished = self._paths.pgdata.with_name("pgdata.new")
+        password_file = self._paths.root / "password.new"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        with os.fdopen(os.open(password_file, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(self._herd.superuser_password + "\n")
+        try:
+            await self._run(
+                "initdb", f"--pgdata={unfinished}", "--username=postgres",
+                f"--pwfile={password_file}", "--auth=scram-sha-256", "--encoding=UTF8",
+                "--locale=C.UTF-8", "--data-checksums", "--no-instructions",
+            )  # fmt: skip
+        finally:
+            password_file.unlink()
+        with (unfinished / "postgresql.conf").open("a") as file:
+            file.write("\ninclude 'pgherd.conf'\n")
+        unfinished.rename(self._paths.pgdata)
+
+    async def start(self, timeout_s: float) -> None:
+        """Start the server and wait until it accepts connections (crash recovery included).
+
+        Raises:
+            HerdError: it does not start; carries the server's last words and their file.
+        """
+        for directory in (self._paths.run, self._paths.log_dir):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self._paths.pgdata / "pgherd.conf").write_text(self._settings())
+        (self._paths.pgdata / "pg_hba.conf").write_text(_ACCESS)
+        self._paths.postgres_log.unlink(missing_ok=True)
+        try:
+            await self._run(
+                "pg_ctl", "start", "--wait", f"--timeout={timeout_s:.0f}", "--silent",
+                f"--pgdata={self._paths.pgdata}", f"--log={self._paths.postgres_log}",
+            )  # fmt: skip
+        except HerdError as error:
+            raise self._failure(
+                f"PostgreSQL of {self._member.name} does not come up: {self.last_words()}"
+            ) from error
+
+    async def provide_database(self) -> None:
+        """Create the role and the database ``app`` unless they exist."""
+        async with await psycopg.AsyncConnection.connect(
+            host=str(self._paths.run),
+            port=self._member.port,
+            user="postgres",
+            dbname="postgres",
+            autocommit=True,
+        ) as connection:
+            password = sql.Literal(self._herd.app_password)
+            if not await _exists(connection, "SELECT 1 FROM pg_roles WHERE rolname = 'app'"):
+                await connection.execute(
+                    sql.SQL("CREATE ROLE app LOGIN PASSWORD {}").format(password)
+                )
+            if not await _exists(connection, "SELECT 1 FROM pg_database WHERE datname = 'app'"):
+                await connection.execute("CREATE DATABASE app OWNER app")
+
+    async def stop(self, timeout_s: float, mode: Literal["fast", "immediate"] = "fast") -> None:
+        """Stop the server: ``fast`` with a checkpoint, ``immediate`` without (but, unlike a
+        SIGKILL, without leaving its shared memory behind)."""
+        if self.process() is None:
+            return
+        await self._run(
+            "pg_ctl", "stop", f"--mode={mode}", "--wait", f"--timeout={timeout_s:.0f}", "--silent",
+            f"--pgdata={self._paths.pgdata}",
+        )  # fmt: skip
+
+    async def kill(self) -> bool:
+        """SIGKILL the postmaster, then wait until no child holds its data any more.
+
+        Returns:
+            False when there was nothing to kill.
+        """
+        children = processes_in(self._paths.pgdata)
+        postmaster = self.process()
+        if postmaster is None and not children:
+            return False
+        if postmaster is not None:
+            postmaster.signal(signal.SIGKILL)
+            await postmaster.wait_exit(_CHILDREN_EXIT_S)
+        await wait_all_exit(processes_in(self._paths.pgdata), _CHILDREN_EXIT_S)
+        for survivor in processes_in(self._paths.pgdata):
+            survivor.signal(signal.SIGKILL)
+            await survivor.wait_exit(_CHILDREN_EXIT_S)
+        return True
+
+    def _settings(self) -> str:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self._member.port,
+            "unix_socket_directories": f'"{self._paths.run}"',
+            "unix_socket_permissions": "0700",
+            "cluster_name": self._member.name,
+            "max_connections": 200,
+            "shared_buffers": "128MB",
+            "wal_level": "replica",
+            "synchronous_commit": "on",
+            "max_wal_size": "2GB",
+            "jit": "off",
+            "password_encryption": "scram-sha-256",
+            "logging_collector": "on",
+            "log_directory": self._paths.log_dir,
+            "log_filename": "postgresql-%a.log",
+            "log_rotation_age": "1d",
+            "log_truncate_on_rotation": "on",
+            "log_line_prefix": "%m [%p] %q%u@%d ",
+        }
+        lines = [f"{name} = '{_quoted(str(value))}'" for name, value in settings.items()]
+        return "\n".join(["# Written by pgherd at each start: changes are lost.", *lines, ""])
+
+    async def _run(self, program: str, *arguments: str) -> None:
+        process = await asyncio.create_subprocess_exec(
+            self._bin / program,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C is ours to handle, in order
+            cwd=self._paths.root,
+            env=_server_environment(),
+        )
+        finishing = asyncio.ensure_future(process.communicate())
+        try:
+            output, _ = await asyncio.shield(finishing)
+        except asyncio.CancelledError:
+            await finishing  # what it is starting must be known before anybody can undo it
+            raise
+        if process.returncode:
+            text = output.decode(errors="replace")
+            raise self._failure(f"{program} of {self._member.name} failed: {last_words(text)}")
+
+    def last_words(self) -> str:
+        """Its last complaint, and the log it is in."""
+        logs = [self._paths.postgres_log, *self._paths.log_dir.glob("*.log")]
+        newest = max((log for log in logs if log.exists()), key=_modified, default=None)
+        if newest is None:
+            return "it said nothing"
+        return f"{last_words(newest.read_text(errors='replace'))} (see {newest})"
+
+    def _failure(self, message: str) -> HerdError:
+        if os.strerror(errno.ENOSPC) in message:
+            return disk_full(self._paths.root)
+        return HerdError(message)
+
+
+def _server_environment() -> dict[str, str]:
+    """Our environment without what is meant for our own interpreter: PL/Python has its own."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYTHON") and name != "LD_LIBRARY_PATH"
+    } | {"LC_ALL": "C.UTF-8"}
+
+
+async def _exists(connection: psycopg.AsyncConnection, query: str) -> bool:
+    return await (await connection.execute(query)).fetchone() is not None
+
+
+def _quoted(value: str) -> str:
+    return value.replace("'", "''")
+
+
+def _modified(path: Path) -> float:
+    return path.stat().st_mtime

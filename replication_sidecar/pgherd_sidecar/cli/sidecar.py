@@ -1,0 +1,108 @@
+"""One node's sidecar process: configured, started, asked, stopped, killed.
+
+The sidecar is started detached, with its output in ``sidecar.log``, and known by its pid file.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+
+from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress
+from pgherd_sidecar.cli.admin import AdminClient, AdminError
+from pgherd_sidecar.cli.errors import last_words
+from pgherd_sidecar.cli.herd import Herd, Member
+from pgherd_sidecar.cli.process import ProcessId, identify, read_pid_file, write_pid_file
+
+SCRIPT_VARIABLE = "PGHERD_SIDECAR_SCRIPT"
+"""Environment variable: a Python file to run in place of the sidecar (the tests have some)."""
+_LOG_KEEP_BYTES = 16 << 20
+_KILL_S = 10.0
+
+
+class Sidecar:
+    """The sidecar of one member of a herd on this machine."""
+
+    def __init__(self, herd: Herd, member: Member) -> None:
+        self._herd = herd
+        self._member = member
+        self._paths = herd.node(member)
+        self.admin = AdminClient(self._paths.admin_socket)
+
+    def process(self) -> ProcessId | None:
+        """Return the running sidecar, if any."""
+        return read_pid_file(self._paths.sidecar_pid)
+
+    def start(self) -> None:
+        """Start the process; it becomes ready later (see ``admin.status``)."""
+        for directory in (self._paths.sidecar_data, self._paths.run, self._paths.hook):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._paths.config.write_text(self._config().model_dump_json(indent=2) + "\n")
+        self._rotate_log()
+        script = os.environ.get(SCRIPT_VARIABLE)
+        program = [script] if script else ["-P", "-m", "pgherd_sidecar.agent.main"]
+        with self._paths.sidecar_log.open("ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, *program, "--config", str(self._paths.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self._paths.root,
+            )
+        child.returncode = 0  # detached: it outlives us, Popen need not watch over it
+        process = identify(child.pid)
+        if process is not None:
+            write_pid_file(self._paths.sidecar_pid, process)
+
+    async def stop(self, timeout_s: float) -> None:
+        """End the process: ask it to finish, then SIGTERM, then SIGKILL."""
+        process = self.process()
+        if process is None:
+            return
+        try:
+            await self.admin.shutdown()
+        except AdminError:
+            process.signal(signal.SIGTERM)
+        if not await process.wait_exit(timeout_s):
+            process.signal(signal.SIGTERM)
+            if not await process.wait_exit(timeout_s):
+                await self.kill()
+        self._paths.sidecar_pid.unlink(missing_ok=True)
+
+    async def kill(self) -> bool:
+        """SIGKILL the process and wait until it is gone; False when there was none."""
+        process = self.process()
+        if process is None:
+            return False
+        process.signal(signal.SIGKILL)
+        await process.wait_exit(_KILL_S)
+        return True
+
+    def last_words(self) -> str:
+        """Its last complaint in the log, and the log's path."""
+        log = self._paths.sidecar_log
+        text = log.read_text(errors="replace") if log.exists() else ""
+        return f"{last_words(text)} (see {log})"
+
+    def _config(self) -> NodeConfig:
+        return NodeConfig(
+            cluster_id=self._herd.cluster_id,
+            name=self._member.name,
+            number=self._member.number,
+            members=tuple(
+                MemberAddress(
+                    name=peer.name, number=peer.number, host="127.0.0.1", port=peer.peer_port
+                )
+                for peer in self._herd.members
+            ),
+            data_dir=self._paths.sidecar_data,
+            postgres=PostgresAddress(host=str(self._paths.run), port=self._member.port),
+            hook_dir=self._paths.hook,
+            admin_socket=self._paths.admin_socket,
+        )
+
+    def _rotate_log(self) -> None:
+        log = self._paths.sidecar_log
+        if log.exists() and log.stat().st_size > _LOG_KEEP_BYTES:
+            log.replace(log.with_suffix(".log.1"))

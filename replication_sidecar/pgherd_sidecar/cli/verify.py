@@ -1,0 +1,193 @@
+"""Compare every replicated table on all nodes at one and the same GID.
+
+A marker entry is ordered in the log; each node holds a snapshot at exactly its GID, also under
+load; PostgreSQL computes a checksum of each table in it. Only where those differ are the keys
+looked for: buckets of the keys' hashes first, then the rows of the differing buckets.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pgherd_sidecar.cli.admin import AdminClient, AdminError, Marker, TableSummary
+from pgherd_sidecar.cli.errors import HerdError, progress
+from pgherd_sidecar.cli.node import Node
+
+DIFFERENT = 1
+"""Exit status when the nodes differ."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for."""
+
+    allow_missing: bool
+    max_keys: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableComparison:
+    """One table on each compared node; None where the table does not exist."""
+
+    name: str
+    nodes: Mapping[str, TableSummary | None]
+
+    @property
+    def identical(self) -> bool:
+        """All nodes have it, with the same columns and the same rows."""
+        return _all_equal(self.nodes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not the same everywhere: a table, its columns, or the row of one key.
+
+    ``versions`` has a checksum (or None: missing there) for each node.
+    """
+
+    table: str
+    kind: Literal["table", "columns", "row"]
+    key: str | None
+    versions: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The result of ``verify``. ``differences`` is cut off after ``max_keys`` keys of a table."""
+
+    gid: int
+    skipped: tuple[str, ...]
+    tables: tuple[TableComparison, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def identical(self) -> bool:
+        """No table differs."""
+        return all(table.identical for table in self.tables)
+
+
+async def verify(nodes: list[Node], options: Options) -> Comparison:
+    """Compare the nodes.
+
+    Raises:
+        HerdError: a node is not up, or does not answer in time.
+    """
+    clients, skipped = await _clients(nodes, options)
+    try:
+        async with asyncio.timeout(options.timeout_s):
+            return await _compare(clients, skipped, options)
+    except AdminError as error:
+        raise HerdError(f"verify could not be done: {error}") from error
+    except TimeoutError as error:
+        raise HerdError(
+            f"verify took longer than {options.timeout_s:g} s: give it a longer --timeout"
+        ) from error
+
+
+async def _clients(
+    nodes: list[Node], options: Options
+) -> tuple[dict[str, AdminClient], tuple[str, ...]]:
+    states = await asyncio.gather(*(node.state() for node in nodes))
+    missing = [state for state in states if not state.takes_writes]
+    skipped = tuple(state.member.name for state in missing)
+    if missing and not options.allow_missing:
+        which = ", ".join(f"{state.member.name} is {state.state}" for state in missing)
+        raise HerdError(f"not every node is up ({which}): start it, or leave it out with "
+                        "--allow-missing")  # fmt: skip
+    clients = {
+        node.member.name: node.sidecar.admin for node in nodes if node.member.name not in skipped
+    }
+    if not clients:
+        raise HerdError("no node is up: start the herd with `pgherd local up`")
+    if skipped:
+        progress(f"left out: {', '.join(skipped)}")
+    return clients, skipped
+
+
+async def _compare(
+    clients: dict[str, AdminClient], skipped: tuple[str, ...], options: Options
+) -> Comparison:
+    name, first = next(iter(clients.items()))
+    marker = await _named(name, first.order_marker())
+    try:
+        await _on_each(clients, lambda node: node.wait_marker(marker.id, options.timeout_s))
+        summaries = await _on_each(clients, lambda node: node.tables(marker.id, options.timeout_s))
+        names = sorted({table for tables in summaries.values() for table in tables})
+        tables = tuple(
+            TableComparison(table, {name: summaries[name].get(table) for name in clients})
+            for table in names
+        )
+        differences: list[Difference] = []
+        for table in tables:
+            if not table.identical:
+                differences += await _differences(clients, marker, table, options)
+        return Comparison(marker.gid, skipped, tables, tuple(differences))
+    finally:
+        await _drop(clients, marker)
+
+
+async def _differences(
+    clients: dict[str, AdminClient], marker: Marker, table: TableComparison, options: Options
+) -> list[Difference]:
+    columns = {name: node.columns if node else None for name, node in table.nodes.items()}
+    if None in columns.values():
+        return [Difference(table.name, "table", None, columns)]
+    if not _all_equal(columns.values()):
+        return [Difference(table.name, "columns", None, columns)]
+    buckets = await _on_each(
+        clients, lambda node: node.buckets(marker.id, table.name, options.timeout_s)
+    )
+    found: list[Difference] = []
+    for bucket in sorted({number for node in buckets.values() for number in node}):
+        if not _all_equal(node.get(bucket) for node in buckets.values()):
+            found += await _different_keys(clients, marker, table.name, bucket, options)
+            if len(found) >= options.max_keys:
+                return found[: options.max_keys]
+    return found
+
+
+async def _different_keys(
+    clients: dict[str, AdminClient], marker: Marker, table: str, bucket: int, options: Options
+) -> list[Difference]:
+    rows = await _on_each(
+        clients, lambda node: node.keys(marker.id, table, bucket, options.timeout_s)
+    )
+    keys = sorted({key for node in rows.values() for key in node})
+    versions = [(key, {name: node.get(key) for name, node in rows.items()}) for key in keys]
+    return [
+        Difference(table, "row", key, nodes)
+        for key, nodes in versions
+        if not _all_equal(nodes.values())
+    ]
+
+
+async def _on_each(
+    clients: dict[str, AdminClient], call: Callable[[AdminClient], Awaitable[Answer]]
+) -> dict[str, Answer]:
+    answers = await asyncio.gather(*(_named(name, call(node)) for name, node in clients.items()))
+    return dict(zip(clients, answers, strict=True))
+
+
+async def _named(name: str, call: Awaitable[Answer]) -> Answer:
+    try:
+        return await call
+    except AdminError as error:
+        raise AdminError(f"{name}: {error}") from error
+
+
+async def _drop(clients: dict[str, AdminClient], marker: Marker) -> None:
+    """Give the snapshots back; a node that does not hear of it gives its own back in time."""
+    for client in clients.values():
+        with contextlib.suppress(AdminError):
+            await client.drop_marker(marker.id)
+
+
+def _all_equal(values: Iterable[object]) -> bool:
+    iterator = iter(values)
+    first = next(iterator, None)
+    return all(value == first for value in iterator)

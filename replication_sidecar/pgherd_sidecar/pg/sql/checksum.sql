@@ -1,0 +1,50 @@
+-- What one node holds of its replicated tables, computed inside PostgreSQL for `pgherd local verify`.
+-- Each statement follows a line `-- name: NAME`; {...} are identifiers filled in by pg/checksum.py.
+--
+-- A row counts by its text: the record literal of the whole row under the settings below, hashed to
+-- 64 bits twice with different seeds; a set of rows by the sums of the hashes, so that the order in
+-- which they are read does not matter and no two equal rows cancel each other.
+
+-- name: settings
+SELECT set_config('DateStyle', 'ISO, YMD', true),
+       set_config('IntervalStyle', 'postgres', true),
+       set_config('TimeZone', 'UTC', true),
+       set_config('extra_float_digits', '3', true),
+       set_config('bytea_output', 'hex', true),
+       set_config('lc_monetary', 'C', true),
+       set_config('xmloption', 'content', true),
+       set_config('search_path', 'pg_catalog', true),
+       set_config('row_security', 'off', true);
+
+-- name: replicated_tables
+SELECT r.name, n.nspname, c.relname, c.relkind = 'p',
+       (SELECT md5(coalesce(string_agg(
+                   format('%s %s %s', a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull),
+                   E'\n' ORDER BY a.attnum), ''))
+          FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
+       (SELECT array_agg(a.attname::text ORDER BY k.position)
+          FROM pg_index i
+         CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, position)
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+         WHERE i.indrelid = c.oid AND i.indisprimary
+           AND k.position <= i.indnkeyatts) AS key
+  FROM pgherd.replicated_tables r
+  JOIN pg_class c ON c.oid = r.relid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ ORDER BY r.name;
+
+-- name: table
+SELECT count(*), sum(hashtextextended(t::text, 0)), sum(hashtextextended(t::text, 1))
+  FROM {table} t;
+
+-- name: buckets
+SELECT (hashtextextended(ROW({key})::text, 2) & 1023)::int AS bucket,
+       sum(hashtextextended(t::text, 0)), sum(hashtextextended(t::text, 1))
+  FROM {table} t
+ GROUP BY bucket;
+
+-- name: keys
+SELECT ROW({key})::text, hashtextextended(t::text, 0), hashtextextended(t::text, 1)
+  FROM {table} t
+ WHERE (hashtextextended(ROW({key})::text, 2) & 1023)::int = %(bucket)s;
