@@ -23,12 +23,12 @@ Use, in the order that matters::
     effects.fetch     read from the log, then fetched(fetch, blocks)
 
 Nothing in `send` waits for `persist`: what does is handed out after `persisted`. So an
-acknowledgement before the flush can't be written by mistake. What is appended must be readable
-(`fetch`, delivery) from the moment the `Persist` is handed out, flushed or not.
+acknowledgement before the flush can't be written by mistake.
 
-* **Delivery.** Entries up to `commit_position` are in the total order for good; the caller reads
-  them from its storage. The GID of an entry is its position. A commit position is always the end
-  of a block.
+* **Delivery.** Entries up to `commit_position` are in the total order for good and on this
+  member's disk; the caller reads them from its storage. The GID of an entry is its position. A
+  commit position is always the end of a block, and is not less than before a restart only as far
+  as `Control` had it saved.
 * **Submissions** may be lost (link broken, proposer changed, its queue full) and may then be
   ordered twice. The caller gives its entries an identity, keeps each until it sees it committed,
   and submits it again when (`term`, `proposer`) changes, when the link to the proposer was made

@@ -34,8 +34,8 @@ from pgherd_sidecar.core.log.messages import (
 VERSION = 1
 
 _HEAD = Struct(">BB")
-_VOTE_REQUEST = Struct(">BBQ?")
-_VOTE = Struct(">BBQ?QI")
+_VOTE_REQUEST = Struct(">BBQB")
+_VOTE = Struct(">BBQBQI")
 _TERM = Struct(">BBQ")
 _FETCH_REQUEST = Struct(">BBQQ")
 _FETCH_REPLY = Struct(">BBQQI")
@@ -61,7 +61,7 @@ _BLOCK = Struct(">QQIII")
 ) = range(1, 11)
 
 
-def encode(message: Message) -> list[bytes]:
+def encode(message: Message) -> list[bytes]:  # noqa: PLR0911 - one return a kind
     """Return the pieces of the message's frame, to be sent one after the other."""
     match message:  # the frequent ones first
         case Append(term, position, prev_term, bound, blocks):
@@ -130,6 +130,12 @@ def _check_end(frame: bytes, end: int) -> None:
         raise RemoteProtocolError(f"message of {len(frame)} bytes instead of {end}")
 
 
+def _flag(byte: int) -> bool:
+    if byte > 1:
+        raise RemoteProtocolError(f"{byte} is not a flag")
+    return byte == 1
+
+
 def _unpack_history(frame: bytes, offset: int, count: int) -> tuple[TermStart, ...]:
     _check_end(frame, offset + count * _HISTORY_ENTRY.size)
     history: list[TermStart] = []
@@ -189,12 +195,12 @@ def _decode_reject(frame: bytes) -> Reject:
 def _decode_vote_request(frame: bytes) -> VoteRequest:
     _check_end(frame, _VOTE_REQUEST.size)
     _, _, term, pre = _VOTE_REQUEST.unpack(frame)
-    return VoteRequest(term, pre)
+    return VoteRequest(term, _flag(pre))
 
 
 def _decode_vote(frame: bytes) -> Vote:
     _, _, term, pre, last, count = _VOTE.unpack_from(frame)
-    return Vote(term, pre, last, _unpack_history(frame, _VOTE.size, count))
+    return Vote(term, _flag(pre), last, _unpack_history(frame, _VOTE.size, count))
 
 
 def _decode_newer(frame: bytes) -> Newer:

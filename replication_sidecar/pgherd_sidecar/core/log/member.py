@@ -105,7 +105,7 @@ class LogMember:
 
     @property
     def commit_position(self) -> int:
-        """Up to here every entry is on a quorum for good: it may be delivered."""
+        """Up to here all entries are in the order for good, and flushed here: deliver them."""
         return self._keeper.commit_position
 
     @property

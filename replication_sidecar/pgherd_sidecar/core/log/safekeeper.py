@@ -20,6 +20,7 @@ class Safekeeper:
     Invariants:
         I2: (term, vote) only moves to a higher term, or from no vote to a vote.
         I8: nothing at or below `commit_position` is truncated.
+        `commit_position` <= flushed position.
         `matched` <= last position: up to there the log equals that of the term's proposer.
     """
 
@@ -115,5 +116,10 @@ class Safekeeper:
         self.commit_to(min(self.ack_position, self._commit_bound))
 
     def commit_to(self, position: int) -> None:
-        """Raise the commit position."""
+        """Raise the commit position, as far as the own disk has it.
+
+        A quorum may be faster than this member. Waiting for the own flush costs nothing that
+        matters, and whoever delivers or saves a commit position finds its entries on disk.
+        """
+        position = min(position, self.journal.flushed_position)
         self.commit_position = max(self.commit_position, position)

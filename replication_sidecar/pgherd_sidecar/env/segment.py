@@ -1,0 +1,239 @@
+"""One segment file of the log: its format, and reading and writing records in it.
+
+A segment is created at its full size, filled with zeros::
+
+    header   magic "pgherdL1" (8 bytes), size of the payload (4), CRC-32 of the payload (4),
+             payload: first position of the segment (8), first position of the segment before (8),
+             then (term, start position) of every term in the log before this segment (8 + 8 each)
+    records  one per block, each starting at a multiple of 8 bytes:
+             magic (4), size of the data (4), term (8), first position (8), count (4),
+             the block's CRC-32 (4), position known to be flushed when this was written (8),
+             CRC-32 of the record's header so far (4), data
+    zeros    to the end
+
+All numbers are big-endian. The position known to be flushed tells damage from a torn write: a bad
+record before a good one that was written when the bad one's positions were durable already is
+damage, and must not be cut off. Damage to what the very last flush wrote can't be told from a
+torn write.
+
+Called by `SegmentLog` only.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from struct import Struct
+from struct import error as StructError
+from zlib import crc32
+
+from pgherd_sidecar.core.log import Block, TermStart
+from pgherd_sidecar.env.disk import Directory, File
+
+_SEGMENT_MAGIC = b"pgherdL1"
+_SEGMENT_HEAD = Struct(">8sII")
+_SEGMENT_START = Struct(">QQ")
+_HISTORY_ENTRY = Struct(">QQ")
+_RECORD_MAGIC = 0x70676872
+_MAGIC_BYTES = _RECORD_MAGIC.to_bytes(4, "big")
+_RECORD = Struct(">IIQQIIQ")
+_RECORD_CRC = Struct(">I")
+_RECORD_HEAD_SIZE = _RECORD.size + _RECORD_CRC.size
+#: one position in so many bytes is remembered with its offset
+_INDEX_STEP = 64 << 10
+_READ_AHEAD = 64 << 10
+
+
+class StorageError(Exception):
+    """The log's storage can't do what it was asked."""
+
+
+class StorageCorrupt(StorageError):
+    """What is on disk can't be what was written: this member's log must be rebuilt."""
+
+
+class StorageFailed(StorageError):
+    """A write or flush failed; what is on disk is unknown until the log is opened again."""
+
+
+def pack_record(block: Block, flushed: int) -> bytes:
+    """Return a block as it stands in a segment, padded."""
+    head = _RECORD.pack(
+        _RECORD_MAGIC,
+        len(block.data),
+        block.term,
+        block.first,
+        block.count,
+        block.crc,
+        flushed,
+    )
+    size = _RECORD_HEAD_SIZE + len(block.data)
+    return b"".join((head, _RECORD_CRC.pack(crc32(head)), block.data, bytes(-size % 8)))
+
+
+def record_size(block: Block) -> int:
+    """Return the size of `pack_record`'s result."""
+    return _aligned(_RECORD_HEAD_SIZE + len(block.data))
+
+
+def _aligned(size: int) -> int:
+    return size + -size % 8
+
+
+class Segment:
+    """An open segment.
+
+    Attributes:
+        first: the position its first block has or will have.
+        previous: `first` of the segment before, 0 for none.
+        history: (term, start) of every term before `first`.
+        end: offset after the last record known.
+    """
+
+    def __init__(self, name: str, file: File) -> None:
+        """Open a segment.
+
+        Raises:
+            StorageCorrupt: its header is damaged.
+        """
+        self.name = name
+        self.file = file
+        self.size = file.size()
+        magic, size, crc = _unpack_head(name, file.read(0, _SEGMENT_HEAD.size))
+        payload = file.read(_SEGMENT_HEAD.size, size)
+        if magic != _SEGMENT_MAGIC or len(payload) != size or crc32(payload) != crc:
+            raise StorageCorrupt(f"{name}: the header is damaged")
+        self.first, self.previous = _SEGMENT_START.unpack_from(payload)
+        self.history: tuple[TermStart, ...] = tuple(
+            (term, start)
+            for term, start in _HISTORY_ENTRY.iter_unpack(payload[_SEGMENT_START.size :])
+        )
+        self._start = _aligned(_SEGMENT_HEAD.size + size)
+        self.end = self._start
+        self._positions: list[int] = []
+        self._offsets: list[int] = []
+
+    @staticmethod
+    def header(first: int, previous: int, history: tuple[TermStart, ...]) -> bytes:
+        """Return the header of a new segment, padded."""
+        entries = b"".join([_HISTORY_ENTRY.pack(*entry) for entry in history])
+        payload = _SEGMENT_START.pack(first, previous) + entries
+        header = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, len(payload), crc32(payload)) + payload
+        return header + bytes(-len(header) % 8)
+
+    @classmethod
+    def open(cls, name: str, directory: Directory) -> "Segment":
+        """Open the segment `name`."""
+        return cls(name, directory.open(name))
+
+    def remember(self, block: Block, offset: int, end: int) -> None:
+        """Account for a record."""
+        if not self._offsets or offset - self._offsets[-1] >= _INDEX_STEP:
+            self._positions.append(block.first)
+            self._offsets.append(offset)
+        self.end = end
+
+    def records(self, offset: int, position: int) -> Iterator[tuple[Block, int]]:
+        """Yield blocks with the offsets of their ends, up to the first that is not good.
+
+        Args:
+            offset: where to begin.
+            position: the position expected there.
+        """
+        buffer, base = b"", offset
+        while True:
+            if base + len(buffer) < offset + _RECORD_HEAD_SIZE:
+                buffer, base = self.file.read(offset, _READ_AHEAD), offset
+            parsed = _parse_head(buffer, offset - base)
+            if parsed is None:
+                return
+            size, block_head, _ = parsed
+            end = offset + _RECORD_HEAD_SIZE + size
+            if base + len(buffer) < end:
+                buffer, base = self.file.read(offset, max(end - offset, _READ_AHEAD)), offset
+            term, first, count, crc = block_head
+            data = buffer[offset - base + _RECORD_HEAD_SIZE : end - base]
+            block = Block(term, first, count, data, crc)
+            if first != position or count < 1 or not block.intact():
+                return
+            offset, position = _aligned(end), first + count
+            yield block, offset
+
+    def load(self) -> Iterator[Block]:
+        """Yield all blocks, and learn where they are."""
+        self._positions.clear()
+        self._offsets.clear()
+        self.end = self._start
+        for block, end in self.records(self._start, self.first):
+            self.remember(block, self.end, end)
+            yield block
+
+    def blocks_from(self, position: int) -> Iterator[tuple[Block, int]]:
+        """Yield the blocks from the one that starts at `position` on, with their end offsets."""
+        if not self._offsets:
+            for _ in self.load():
+                pass
+        i = bisect_right(self._positions, position) - 1
+        if i < 0:
+            return
+        for block, end in self.records(self._offsets[i], self._positions[i]):
+            if block.first >= position:
+                yield block, end
+
+    def flushed_after(self, position: int) -> bool:
+        """Tell whether a record after the end was written when `position` was durable."""
+        rest = self.file.read(self.end, self.size - self.end)
+        at = rest.find(_MAGIC_BYTES)
+        while at >= 0:
+            parsed = _parse_head(rest, at)
+            if parsed is not None and parsed[2] >= position:
+                return True
+            at = rest.find(_MAGIC_BYTES, at + 1)
+        return False
+
+    def cut(self, end: int) -> None:
+        """Zero everything from offset `end` on, durably."""
+        rest = self.file.read(end, self.size - end)
+        used = len(rest.rstrip(b"\0"))
+        if used:
+            self.file.write(end, bytes(used))
+            self.file.sync()
+        while self._offsets and self._offsets[-1] >= end:
+            self._offsets.pop()
+            self._positions.pop()
+        self.end = end
+
+    def end_of(self, position: int) -> int:
+        """Return the offset after the block that ends at `position`.
+
+        Raises:
+            StorageCorrupt: no block ends there.
+        """
+        if position < self.first:
+            return self._start
+        if not self._offsets:
+            for _ in self.load():
+                pass
+        i = bisect_right(self._positions, position) - 1
+        if i >= 0:
+            for block, end in self.records(self._offsets[i], self._positions[i]):
+                if block.last == position:
+                    return end
+        raise StorageCorrupt(f"{self.name}: no block ends at {position}")
+
+
+def _unpack_head(name: str, head: bytes) -> tuple[bytes, int, int]:
+    try:
+        magic, size, crc = _SEGMENT_HEAD.unpack(head)
+    except StructError as error:
+        raise StorageCorrupt(f"{name}: too short for a segment") from error
+    return magic, size, crc
+
+
+def _parse_head(buffer: bytes, at: int) -> tuple[int, tuple[int, int, int, int], int] | None:
+    """Return (data size, (term, first, count, crc), flushed) of a good record header."""
+    if at + _RECORD_HEAD_SIZE > len(buffer):
+        return None
+    magic, size, term, first, count, crc, flushed = _RECORD.unpack_from(buffer, at)
+    (head_crc,) = _RECORD_CRC.unpack_from(buffer, at + _RECORD.size)
+    if magic != _RECORD_MAGIC or head_crc != crc32(buffer[at : at + _RECORD.size]):
+        return None
+    return size, (term, first, count, crc), flushed

@@ -1,0 +1,319 @@
+"""The log on disk: segments of blocks, and the control file.
+
+A directory holds::
+
+    control                    term, vote, commit position, a pending truncation: one JSON line
+                               and its CRC-32; replaced atomically
+    00000000000000000001.seg   segments, named by their first position (format: segment.py)
+    spare                      a zero-filled file that becomes the next segment
+    *.new                      what was being made when the process ended; ignored, overwritten
+
+`persist` makes a `Persist` durable, in its order. `read` gives back blocks, `trim` removes old
+segments. What survives a restart: all of it up to the last completed `persist`, and perhaps part
+of one that wasn't completed. Opening drops a torn tail, completes an interrupted truncation, and
+refuses damage and gaps (`StorageCorrupt`).
+
+`persist`, `trim` and `prepare_spare` block and run in worker threads, `persist` and `trim` one at
+a time. `read` may be called from any thread meanwhile; it answers from memory for recent blocks
+and reads a file, up to a whole segment of it, for older ones. After a failed write or flush nobody knows
+what is on disk, so the object refuses everything from then on (`StorageFailed`).
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from threading import Lock
+from zlib import crc32
+
+from pgherd_sidecar.core.log import Block, Control, LogIndex, Persist
+from pgherd_sidecar.env.blockcache import BlockCache
+from pgherd_sidecar.env.disk import Directory
+from pgherd_sidecar.env.segment import (
+    Segment,
+    StorageCorrupt,
+    StorageError,
+    StorageFailed,
+    pack_record,
+    record_size,
+)
+
+__all__ = ["SegmentLog", "StorageCorrupt", "StorageError", "StorageFailed"]
+
+_CONTROL = "control"
+_SPARE = "spare"
+_SUFFIX = ".seg"
+
+
+class SegmentLog:
+    """One member's log.
+
+    Args:
+        directory: where the log is, or will be.
+        segment_bytes: size of a segment; one that begins with a larger block is larger.
+        cache_bytes: newest blocks kept in memory.
+
+    Raises:
+        StorageCorrupt: the directory holds no log that this member can have written.
+    """
+
+    def __init__(
+        self, directory: Directory, *, segment_bytes: int = 16 << 20, cache_bytes: int = 32 << 20
+    ) -> None:
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._lock = Lock()
+        self._spare_lock = Lock()
+        self._failed = False
+        self._cache = BlockCache(cache_bytes)
+        self._segments: list[Segment] = []
+        self._spare_ready = False
+        self.control, pending = self._load_control()
+        self._open_segments()
+        self._index = self._recover(pending)
+        if pending is not None:
+            self._finish_truncation(pending)
+        if self._index.last < self.control.commit_position:
+            raise StorageCorrupt(
+                f"the log ends at {self._index.last}, "
+                f"but position {self.control.commit_position} was committed"
+            )
+
+    @property
+    def index(self) -> LogIndex:
+        """A summary of the log, for `LogMember`."""
+        return self._index.copy()
+
+    @property
+    def spare_ready(self) -> bool:
+        """Whether the next segment is prepared."""
+        return self._spare_ready
+
+    # ---- use -------------------------------------------------------------------------------
+
+    def persist(self, persist: Persist) -> None:
+        """Make control, truncation and blocks durable, in this order.
+
+        Raises:
+            StorageFailed: now or earlier, a write or flush failed.
+        """
+        with self._failing():
+            if persist.control is not None:
+                self.control = persist.control
+            if persist.control is not None or persist.truncate_after is not None:
+                self._save_control(persist.truncate_after)
+            if persist.truncate_after is not None:
+                self._finish_truncation(persist.truncate_after)
+            if persist.blocks:
+                self._append(persist.blocks)
+
+    def read(self, first: int, max_bytes: int) -> tuple[Block, ...]:
+        """Return durable blocks from the one that starts at `first` on.
+
+        At least one, as many as fit into `max_bytes` of data and lie in one segment; none if
+        `first` is trimmed, or not written yet.
+
+        Raises:
+            StorageCorrupt: the blocks are damaged.
+            StorageFailed: the log has failed before, or can't be read.
+        """
+        with self._failing(), self._lock:
+            if not self._index.base < first <= self._index.last:
+                return ()
+            return self._cache.read(first, max_bytes) or self._read_segment(first, max_bytes)
+
+    def trim(self, position: int) -> int:
+        """Remove the segments that hold nothing after `position`; return the last one removed.
+
+        Raises:
+            StorageFailed: the directory can't be changed.
+        """
+        with self._failing():
+            while len(self._segments) > 1 and self._segments[1].first <= position + 1:
+                with self._lock:
+                    segment = self._segments.pop(0)
+                    self._index.trim(self._segments[0].first - 1)
+                segment.file.close()
+                self._directory.remove(segment.name)
+                self._directory.sync()
+            return self._index.base
+
+    def prepare_spare(self) -> None:
+        """Make the file for the next segment, so that no commit waits for that.
+
+        Raises:
+            StorageFailed: the file can't be made.
+        """
+        with self._failing(), self._spare_lock:
+            if not self._spare_ready:
+                self._make_spare(self._segment_bytes)
+                self._spare_ready = True
+
+    def close(self) -> None:
+        """Release the files; the object refuses everything afterwards."""
+        self._failed = True
+        with self._lock:
+            for segment in self._segments:
+                segment.file.close()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        if self._failed:
+            raise StorageFailed("the log has failed or is closed")
+        try:
+            yield
+        except OSError as error:
+            self._failed = True
+            raise StorageFailed(f"the log can't go on: {error}") from error
+
+    # ---- control ---------------------------------------------------------------------------
+
+    def _save_control(self, truncate_after: int | None) -> None:
+        line = json.dumps(asdict(self.control) | {"truncate_after": truncate_after}).encode()
+        data = line + b"\n%08x\n" % crc32(line)
+        file = self._directory.create(_CONTROL + ".new", 0)
+        file.write(0, data)
+        file.sync()
+        file.close()
+        self._directory.replace(_CONTROL + ".new", _CONTROL)
+        self._directory.sync()
+
+    def _load_control(self) -> tuple[Control, int | None]:
+        names = self._directory.names()
+        if _CONTROL not in names:
+            if any(name.endswith(_SUFFIX) for name in names):
+                raise StorageCorrupt("segments without a control file")
+            return Control(), None
+        file = self._directory.open(_CONTROL)
+        data = file.read(0, file.size())
+        file.close()
+        line, _, check = data.partition(b"\n")
+        if check != b"%08x\n" % crc32(line):
+            raise StorageCorrupt("the control file is damaged")
+        fields = json.loads(line)
+        truncate_after: int | None = fields.pop("truncate_after")
+        return Control(**fields), truncate_after
+
+    # ---- opening ---------------------------------------------------------------------------
+
+    def _open_segments(self) -> None:
+        previous = 0
+        for name in self._directory.names():
+            if not name.endswith(_SUFFIX):
+                continue
+            segment = Segment.open(name, self._directory)
+            if self._segments and segment.previous != previous:
+                raise StorageCorrupt(f"the segment before {name} is missing")
+            self._segments.append(segment)
+            previous = segment.first
+
+    def _recover(self, pending: int | None) -> LogIndex:
+        """Read the newest segment, cut off its torn tail, and return the log's index.
+
+        An interrupted truncation (`pending`) leaves good records after the ones it zeroed first.
+        """
+        if not self._segments:
+            return LogIndex()
+        newest = self._segments[-1]
+        index = LogIndex(newest.history, newest.first - 1)
+        for block in newest.load():
+            index.append(block)
+            self._cache.append(block)
+        truncating = pending is not None and pending <= index.last
+        if not truncating and newest.flushed_after(index.last + 1):
+            raise StorageCorrupt(f"{newest.name}: damaged after position {index.last}")
+        newest.cut(newest.end)
+        index.trim(self._segments[0].first - 1)
+        return index
+
+    # ---- writing ---------------------------------------------------------------------------
+
+    def _append(self, blocks: tuple[Block, ...]) -> None:
+        flushed = self._index.last
+        waiting: list[Block] = []
+        records: list[bytes] = []
+        end = self._segments[-1].end if self._segments else 0
+        for block in blocks:
+            if not self._segments or end + record_size(block) > self._segments[-1].size:
+                self._write(waiting, records)
+                self._roll(block)
+                waiting, records, end = [], [], self._segments[-1].end
+            waiting.append(block)
+            records.append(pack_record(block, flushed))
+            end += len(records[-1])
+        self._write(waiting, records)
+
+    def _write(self, blocks: list[Block], records: list[bytes]) -> None:
+        """Write and flush records at the end of the newest segment, then let them be read."""
+        if not blocks:
+            return
+        newest = self._segments[-1]
+        newest.file.write(newest.end, b"".join(records))
+        newest.file.sync()
+        with self._lock:
+            for block, record in zip(blocks, records, strict=True):
+                newest.remember(block, newest.end, newest.end + len(record))
+                self._index.append(block)
+                self._cache.append(block)
+
+    def _roll(self, block: Block) -> None:
+        """Begin a new segment with `block`; all of the segment before is durable."""
+        previous = self._segments[-1].first if self._segments else 0
+        header = Segment.header(block.first, previous, self._index.history)
+        size = max(self._segment_bytes, len(header) + record_size(block))
+        name = f"{block.first:020}{_SUFFIX}"
+        with self._spare_lock:
+            if not self._spare_ready or size > self._segment_bytes:
+                self._make_spare(size)
+            self._spare_ready = False
+            file = self._directory.open(_SPARE)
+            file.write(0, header)
+            file.sync()
+            self._directory.replace(_SPARE, name)
+            self._directory.sync()
+        segment = Segment(name, file)
+        with self._lock:
+            self._segments.append(segment)
+
+    def _make_spare(self, size: int) -> None:
+        file = self._directory.create(_SPARE + ".new", size)
+        file.sync()
+        file.close()
+        self._directory.replace(_SPARE + ".new", _SPARE)
+
+    def _finish_truncation(self, position: int) -> None:
+        """Drop everything after `position`, newest first, then forget that it was to be done.
+
+        The intention is in the control file, so a crash in between resumes here. What is cut off
+        is zeroed: an old record that happened to fit after the new end would come back to life.
+        """
+        with self._lock:
+            self._cache.truncate(position)
+            if position < self._index.last:
+                self._index.truncate(position)
+            while len(self._segments) > 1 and self._segments[-1].first > position:
+                segment = self._segments.pop()
+                segment.file.close()
+                self._directory.remove(segment.name)
+                self._directory.sync()
+            if self._segments:
+                newest = self._segments[-1]
+                newest.cut(newest.end_of(position))
+        self._save_control(None)
+
+    # ---- reading ---------------------------------------------------------------------------
+
+    def _read_segment(self, first: int, max_bytes: int) -> tuple[Block, ...]:
+        i = bisect_right(self._segments, first, key=lambda segment: segment.first) - 1
+        segment = self._segments[i]
+        found: list[Block] = []
+        size = 0
+        for block, _ in segment.blocks_from(first):
+            size += len(block.data)
+            if block.last > self._index.last or (found and size > max_bytes):
+                break
+            found.append(block)
+        if not found or found[0].first != first:
+            raise StorageCorrupt(f"{segment.name}: no good block at position {first}")
+        return tuple(found)
