@@ -1,0 +1,122 @@
+-- The private schema of pgherd inside one database: state that lives in PostgreSQL because it has to
+-- commit with the user's transaction, or has to be read by it under MVCC.
+--
+-- Installed by the sidecar, as superuser, each time it starts; every file here is idempotent.
+-- Nothing in it is open to ordinary users but the few functions granted in 090_grants.sql.
+
+CREATE SCHEMA IF NOT EXISTS pgherd;
+-- One schema for generated code, so that DROP of a table's functions cannot touch anything else.
+CREATE SCHEMA IF NOT EXISTS pgherd_gen;
+REVOKE ALL ON SCHEMA pgherd, pgherd_gen FROM PUBLIC;
+
+CREATE EXTENSION IF NOT EXISTS dblink SCHEMA pgherd;
+
+-- One row: what a transaction must know of the node it runs on.
+--   epoch     one start of the sidecar; names the dblink connection, so that no session talks to a dead one
+--   secret    proves to the sidecar that a message comes from certify(), not from a user of dblink
+--   writable  false outside the primary component: the first write fails early (the fence itself is certify())
+CREATE TABLE IF NOT EXISTS pgherd.node (
+    only_row      bool PRIMARY KEY DEFAULT true CHECK (only_row),
+    member        int  NOT NULL,
+    member_name   text NOT NULL,
+    slots         int  NOT NULL,
+    incarnation   int8 NOT NULL,
+    epoch         int8 NOT NULL,
+    secret        text NOT NULL,
+    hook_conninfo text NOT NULL,
+    writable      bool NOT NULL,
+    reason        text NOT NULL
+);
+
+-- The commit chain: one row per local transaction or merged batch of remote writesets, written in the
+-- same transaction, so that the last committed GID is exactly as durable as the rows (C8).
+CREATE TABLE IF NOT EXISTS pgherd.applied (
+    gid  int8 PRIMARY KEY,
+    prev int8 NOT NULL UNIQUE
+);
+
+-- Captured rows, keyed by transaction. Which of the two tables a transaction uses is a function of its
+-- xid (pgherd.capture_side): a side whose xids have all ended is truncated while nobody can hold a lock
+-- on it. Unlogged: a crash ends the transactions too.
+--   first  true on one row per transaction: that row arms the pre-commit hook
+--   tab    the replicated table, as a JSON string of its qualified name
+--   keys   certification keys, "k1,k2,..." in decimal (low two bits: lock mode)
+--   pks    per row: hash of its primary key, mode bits clear
+--   recs   per row: "I(...)", "D(...)", "U0101(...)", "T", see docs/writeset-format.md
+DO $$
+DECLARE side int;
+BEGIN
+    FOR side IN 0..1 LOOP
+        EXECUTE format(
+            'CREATE UNLOGGED TABLE IF NOT EXISTS pgherd.capture_%s (
+                 xid   xid8   NOT NULL,
+                 first bool   NOT NULL,
+                 base  int8   NOT NULL,
+                 tab   text   NOT NULL,
+                 keys  text   NOT NULL,
+                 pks   int8[] NOT NULL,
+                 recs  text[] NOT NULL
+             ) WITH (autovacuum_enabled = off)', side);
+        EXECUTE format(
+            'CREATE INDEX IF NOT EXISTS capture_%s_xid ON pgherd.capture_%s (xid)', side, side);
+    END LOOP;
+END $$;
+
+-- Tables that the user keeps local, by name: the mark is the same on all members.
+CREATE TABLE IF NOT EXISTS pgherd.local_tables (
+    name text PRIMARY KEY
+);
+
+-- What has been generated for which table; a fingerprint tells whether it has to be made anew.
+CREATE TABLE IF NOT EXISTS pgherd.generated (
+    relid       oid  PRIMARY KEY,
+    fingerprint text NOT NULL
+);
+
+-- 131,072 transactions on one side, then as many on the other.
+CREATE OR REPLACE FUNCTION pgherd.capture_side(x xid8) RETURNS int
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN ((x::text::int8 >> 17) & 1)::int;
+
+-- Advisory lock keys. Each certified transaction holds its own token until its commit is visible; its
+-- successor in the total order waits for it. Far from the small numbers that applications like to lock.
+CREATE OR REPLACE FUNCTION pgherd.token_of_xid(x xid8) RETURNS int8
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN x::text::int8 + 5785081970366611456;
+
+CREATE OR REPLACE FUNCTION pgherd.token_of_batch(batch int8) RETURNS int8
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN batch + 5786207870273454080;
+
+-- The newest GID committed here, as this snapshot sees it. Commits become visible in GID order, so all
+-- GIDs up to it are visible too.
+CREATE OR REPLACE FUNCTION pgherd.last_gid() RETURNS int8
+LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0);
+END;
+
+-- Names this transaction for pgherd.transaction_status(): readable before COMMIT, because a connection
+-- that dies delivers no error message. The incarnation makes a reused xid harmless (C12).
+CREATE OR REPLACE FUNCTION pgherd.current_token() RETURNS text
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT n.member || '.' || n.incarnation || '.' || pg_current_xact_id()::text FROM pgherd.node n;
+END;
+
+CREATE OR REPLACE FUNCTION pgherd.refuse_write(reason text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'this node takes no writes: %', reason
+        USING ERRCODE = '25006',
+              HINT = 'Connect to a member whose state is "primary", or wait until this one has caught up.';
+END $$;
+
+-- SQLSTATEs are those of the SQL standard's serialization rules: C4, "writes at SERIALIZABLE".
+CREATE OR REPLACE FUNCTION pgherd.refuse_serializable() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'writes at SERIALIZABLE are not supported on replicated tables'
+        USING ERRCODE = '0A000',
+              HINT = 'Use REPEATABLE READ or READ COMMITTED for transactions that write; reads at SERIALIZABLE are fine.';
+END $$;

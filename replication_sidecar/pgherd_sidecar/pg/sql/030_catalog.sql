@@ -1,0 +1,204 @@
+-- What pgherd has to know of the user's tables, read from PostgreSQL's catalogs.
+
+-- Tables whose rows are replicated: permanent, outside the schemas of PostgreSQL and pgherd, not marked
+-- local. `root_relid`: the topmost partitioned table, under whose name the rows of all partitions travel.
+CREATE OR REPLACE VIEW pgherd.user_tables AS
+SELECT c.oid AS relid,
+       coalesce(pg_partition_root(c.oid)::oid, c.oid) AS root_relid,
+       format('%I.%I', n.nspname, c.relname) AS name,
+       c.relkind = 'p' AS partitioned,
+       NOT c.relispartition AND c.relkind = 'r'
+           AND EXISTS (SELECT FROM pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent)) AS inherits
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+   AND n.nspname NOT LIKE 'pg\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
+   AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.name = format('%I.%I', n.nspname, c.relname));
+
+CREATE OR REPLACE VIEW pgherd.replicated_tables AS
+SELECT t.relid, t.name
+  FROM pgherd.user_tables t
+ WHERE t.relid = t.root_relid
+   AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = t.relid AND i.indisprimary);
+
+-- May a value's hash, as PostgreSQL's operator class makes it, be compared between members? Not where
+-- it is made of oids, which are local to a server (enums above all).
+CREATE OR REPLACE FUNCTION pgherd.hash_is_portable(t oid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE ty pg_type;
+BEGIN
+    SELECT * INTO ty FROM pg_type WHERE oid = t;
+    RETURN CASE
+        WHEN ty.typtype = 'd' THEN pgherd.hash_is_portable(ty.typbasetype)
+        WHEN ty.typtype = 'e' THEN false
+        WHEN ty.typtype = 'r' THEN (SELECT pgherd.hash_is_portable(r.rngsubtype) FROM pg_range r WHERE r.rngtypid = t)
+        WHEN ty.typtype = 'm' THEN (SELECT pgherd.hash_is_portable(r.rngsubtype) FROM pg_range r WHERE r.rngmultitypid = t)
+        WHEN ty.typtype = 'c' THEN (SELECT bool_and(pgherd.hash_is_portable(a.atttypid)) FROM pg_attribute a
+                                     WHERE a.attrelid = ty.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
+        WHEN ty.typcategory = 'A' AND ty.typelem <> 0 THEN pgherd.hash_is_portable(ty.typelem)
+        WHEN t = 'oid'::regtype OR ty.typname LIKE 'reg%' THEN false
+        ELSE true
+    END;
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.base_type(t oid) RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE b(oid, typtype, typbasetype) AS (
+        SELECT p.oid, p.typtype, p.typbasetype FROM pg_type p WHERE p.oid = t
+        UNION ALL
+        SELECT p.oid, p.typtype, p.typbasetype FROM b JOIN pg_type p ON p.oid = b.typbasetype WHERE b.typtype = 'd')
+    SELECT b.oid FROM b WHERE b.typtype <> 'd';
+END;
+
+-- The hash of one key column as SQL text, chained from `seed`; NULL when there is no portable hash.
+-- It is the extended hash function of the hash operator family that shares the index's equality operator,
+-- so it is equal exactly where the index says equal (C6): 1.0 and 1.00, citext, -0, int4 and int8.
+CREATE OR REPLACE FUNCTION pgherd.hash_term(expr text, typ oid, coll oid, equality oid, seed text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    base oid := pgherd.base_type(typ);
+    hash text;
+BEGIN
+    IF (SELECT t.typtype = 'e' FROM pg_type t WHERE t.oid = base) THEN
+        RETURN format('pg_catalog.hashtextextended(CASE WHEN %1$s IS NOT NULL THEN pg_catalog.format(''%%s'', %1$s) END COLLATE "C", %2$s)', expr, seed);
+    END IF;
+    IF NOT pgherd.hash_is_portable(base) THEN
+        RETURN NULL;
+    END IF;
+    SELECT format('%I.%I', n.nspname, p.proname) INTO hash
+      FROM pg_amop o
+      JOIN pg_am am ON am.oid = o.amopmethod AND am.amname = 'hash'
+      JOIN pg_amproc f ON f.amprocfamily = o.amopfamily AND f.amprocnum = 2
+                      AND f.amproclefttype = o.amoplefttype AND f.amprocrighttype = o.amoplefttype
+      JOIN pg_proc p ON p.oid = f.amproc
+      JOIN pg_namespace n ON n.oid = p.pronamespace
+     WHERE o.amopopr = equality AND o.amopstrategy = 1 AND o.amoplefttype = o.amoprighttype
+     ORDER BY o.oid LIMIT 1;
+    IF coll <> 0 THEN
+        expr := expr || (SELECT format(' COLLATE %I.%I', n.nspname, c.collname)
+                           FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace
+                          WHERE c.oid = coll AND c.collname <> 'default' UNION ALL SELECT '' LIMIT 1);
+    END IF;
+    RETURN format('%s(%s, %s)', hash, expr, seed);
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.name_hash(name text) RETURNS int8
+LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
+RETURN hashtextextended(name COLLATE "C", 20060112) & -4;
+
+-- The name under which the keys of an index are hashed: that of the partitioned index it belongs to.
+CREATE OR REPLACE FUNCTION pgherd.index_seed(idx oid) RETURNS int8
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pgherd.name_hash(format('index %I.%I', n.nspname, c.relname))
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.oid = coalesce(pg_partition_root(idx)::oid, idx);
+END;
+
+-- Key columns of an index: expression over the row `alias` (NULL: must not be evaluated here, because the
+-- user's own functions never run with our rights), type, collation, equality operator.
+CREATE OR REPLACE FUNCTION pgherd.index_columns(
+    idx oid, alias text, OUT pos int, OUT attnum int2, OUT expr text, OUT typ oid, OUT coll oid, OUT equality oid)
+RETURNS SETOF record LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT k.pos::int, k.attnum,
+           CASE WHEN k.attnum <> 0 THEN format('%s.%I', alias, ta.attname)
+                WHEN NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = idx
+                                  AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass))
+                THEN format('(SELECT %s FROM (SELECT %s.*) r)', pg_get_indexdef(idx, k.pos::int, false), alias)
+           END,
+           ia.atttypid, i.indcollation[k.pos - 1], o.amopopr
+      FROM pg_index i
+     CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, pos)
+      JOIN pg_opclass oc ON oc.oid = i.indclass[k.pos - 1]
+      LEFT JOIN pg_amop o ON o.amopfamily = oc.opcfamily AND o.amopstrategy = 3
+                         AND o.amoplefttype = oc.opcintype AND o.amoprighttype = oc.opcintype
+      JOIN pg_attribute ia ON ia.attrelid = idx AND ia.attnum = k.pos
+      LEFT JOIN pg_attribute ta ON ta.attrelid = i.indrelid AND ta.attnum = k.attnum AND k.attnum > 0
+     WHERE i.indexrelid = idx AND k.pos <= i.indnkeyatts;
+END;
+
+-- The certification key of an index for the row `alias`, as SQL text without mode bits; its value is NULL
+-- for a row that can conflict with no other. Where no exact hash exists: one key for the whole index,
+-- which only means more conflicts, never fewer.
+CREATE OR REPLACE FUNCTION pgherd.index_key(idx oid, alias text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    i      pg_index;
+    c      record;
+    term   text;
+    coarse int8 := pgherd.index_seed(idx);
+    result text := coarse::text;
+BEGIN
+    SELECT * INTO i FROM pg_index WHERE indexrelid = idx;
+    IF i.indisexclusion THEN
+        RETURN coarse::text;
+    END IF;
+    FOR c IN SELECT * FROM pgherd.index_columns(idx, alias) ORDER BY pos LOOP
+        IF c.expr IS NULL THEN
+            RETURN coarse::text;
+        END IF;
+        term := pgherd.hash_term(c.expr, c.typ, c.coll, c.equality, result);
+        IF term IS NULL THEN
+            RETURN coarse::text;
+        END IF;
+        IF to_jsonb(i) ->> 'indnullsnotdistinct' = 'true' THEN
+            term := format('coalesce(%s, pg_catalog.hashint8extended(%s, 1))', term, result);
+        END IF;
+        result := term;
+    END LOOP;
+    RETURN format('(%s & -4)', result);
+END $$;
+
+-- The key of the parent row that a foreign key of `alias` names: the same value as index_key() of the parent.
+CREATE OR REPLACE FUNCTION pgherd.foreign_key(con oid, alias text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    f      pg_constraint;
+    c      record;
+    child  record;
+    term   text;
+    coarse int8;
+    result text;
+BEGIN
+    SELECT * INTO f FROM pg_constraint WHERE oid = con;
+    coarse := pgherd.index_seed(f.conindid);
+    result := coarse::text;
+    FOR c IN SELECT * FROM pgherd.index_columns(f.conindid, alias) ORDER BY pos LOOP
+        SELECT format('%s.%I', alias, a.attname) AS expr, a.atttypid AS typ INTO child
+          FROM pg_attribute a
+         WHERE a.attrelid = f.conrelid AND a.attnum = f.conkey[array_position(f.confkey, c.attnum)];
+        IF pgherd.base_type(child.typ) <> pgherd.base_type(c.typ) THEN
+            child.expr := format('(%s)::%s', child.expr, format_type(pgherd.base_type(c.typ), NULL));
+        END IF;
+        term := pgherd.hash_term(child.expr, c.typ, c.coll, c.equality, result);
+        IF term IS NULL THEN
+            RETURN coarse::text;
+        END IF;
+        result := term;
+    END LOOP;
+    RETURN format('(%s & -4)', result);
+END $$;
+
+-- Settings under which a type's text form is the same in every session (C6), NULL when none matters.
+CREATE OR REPLACE FUNCTION pgherd.text_settings(rel oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE WHEN bool_and(pgherd.base_type(a.atttypid) = ANY (
+                        '{bool,int2,int4,int8,numeric,text,varchar,bpchar,name,uuid,json,jsonb,inet,cidr,bit,varbit}'::regtype[]::oid[]))
+                THEN ''
+                ELSE ' SET DateStyle = ''ISO, YMD'' SET IntervalStyle = ''postgres'' SET TimeZone = ''UTC'''
+                     ' SET extra_float_digits = 1 SET bytea_output = ''hex'' SET lc_monetary = ''C'' SET xmlbinary = ''base64'''
+                     ' SET quote_all_identifiers = off'
+           END
+      FROM pg_attribute a WHERE a.attrelid = rel AND a.attnum > 0 AND NOT a.attisdropped;
+END;
+
+-- True for types where the default "=" says equal only if the stored bytes are the same.
+CREATE OR REPLACE FUNCTION pgherd.equality_is_identity(typ oid, coll oid) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT typ = ANY ('{bool,int2,int4,int8,oid,date,timestamp,timestamptz,time,uuid,name,macaddr}'::regtype[]::oid[])
+        OR (typ = ANY ('{text,varchar}'::regtype[]::oid[])
+            AND coalesce((SELECT c.collisdeterministic FROM pg_collation c WHERE c.oid = coll), false));
+END;

@@ -1,0 +1,108 @@
+-- The pieces of SQL text of which a table's generated functions are put together.
+-- `rel` is the table whose rows are captured, `root` the one under whose name they travel: the columns of a
+-- partition may stand in another order, so everything is by name and in the order of `root`.
+
+CREATE OR REPLACE FUNCTION pgherd.columns(
+    root oid, OUT pos int, OUT col text, OUT typ oid, OUT coll oid, OUT generated bool, OUT is_notnull bool,
+    OUT in_pk bool, OUT in_unique bool)
+RETURNS SETOF record LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT (row_number() OVER (ORDER BY a.attnum))::int, quote_ident(a.attname), a.atttypid, a.attcollation,
+           a.attgenerated <> '', a.attnotnull,
+           coalesce(a.attnum = ANY (pk.indkey::int2[]), false),
+           -- A change of one of these travels as delete and insert (C10): columns of unique and exclusion
+           -- indexes, of any partition too, with those their expressions and predicates read, and
+           -- identity columns, which PostgreSQL does not let anybody UPDATE.
+           a.attidentity = 'a' OR EXISTS (
+               SELECT FROM pg_index i
+                 JOIN pg_attribute ia ON ia.attrelid = i.indrelid AND ia.attname = a.attname
+                WHERE (i.indisunique OR i.indisexclusion)
+                  AND (i.indrelid = root OR i.indrelid IN (SELECT t.relid FROM pg_partition_tree(root) t))
+                  AND (ia.attnum = ANY (i.indkey::int2[]) OR EXISTS (
+                       SELECT FROM pg_depend d
+                        WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
+                          AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid
+                          AND d.refobjsubid = ia.attnum)))
+      FROM pg_attribute a
+      LEFT JOIN pg_index pk ON pk.indrelid = a.attrelid AND pk.indisprimary
+     WHERE a.attrelid = root AND a.attnum > 0 AND NOT a.attisdropped
+     ORDER BY a.attnum;
+END;
+
+-- "did this column change between rows o and n", exactly: not by an "=" that calls 1.0 and 1.00 equal.
+CREATE OR REPLACE FUNCTION pgherd.changed(col text, typ oid, coll oid, is_notnull bool) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE
+    WHEN NOT pgherd.equality_is_identity(typ, coll)
+        THEN format('(ROW(n.%1$s)::record OPERATOR(pg_catalog.*<>) ROW(o.%1$s)::record)', col)
+    WHEN is_notnull THEN format('(n.%1$s OPERATOR(pg_catalog.<>) o.%1$s)', col)
+    ELSE format('((n.%1$s OPERATOR(pg_catalog.=) o.%1$s) IS NOT TRUE AND NOT (n.%1$s IS NULL AND o.%1$s IS NULL))', col)
+END;
+
+-- Record literals: the whole row, its key, its key and what changed; and the bitmap of changed columns.
+CREATE OR REPLACE FUNCTION pgherd.record_full(root oid, alias text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format('ROW(%s)::text', string_agg(CASE WHEN c.generated THEN 'NULL' ELSE alias || '.' || c.col END, ', ' ORDER BY c.pos))
+      FROM pgherd.columns(root) c;
+END;
+
+CREATE OR REPLACE FUNCTION pgherd.record_key(root oid, alias text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format('ROW(%s)::text', string_agg(CASE WHEN c.in_pk THEN alias || '.' || c.col ELSE 'NULL' END, ', ' ORDER BY c.pos))
+      FROM pgherd.columns(root) c;
+END;
+
+CREATE OR REPLACE FUNCTION pgherd.record_changes(root oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format('pg_catalog.concat(''U'', %s, ROW(%s)::text)',
+             string_agg(CASE WHEN c.in_pk OR c.generated OR c.in_unique THEN '''0'''
+                             ELSE format('CASE WHEN %s THEN ''1'' ELSE ''0'' END', pgherd.changed(c.col, c.typ, c.coll, c.is_notnull)) END,
+                        ', ' ORDER BY c.pos),
+             string_agg(CASE WHEN c.in_pk THEN 'n.' || c.col
+                             WHEN c.generated OR c.in_unique THEN 'NULL'
+                             ELSE format('CASE WHEN %s THEN n.%s END', pgherd.changed(c.col, c.typ, c.coll, c.is_notnull), c.col) END,
+                        ', ' ORDER BY c.pos))
+      FROM pgherd.columns(root) c;
+END;
+
+-- No column of a unique index differs between o and n.
+CREATE OR REPLACE FUNCTION pgherd.same_identity(root oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format('NOT (%s)', string_agg(pgherd.changed(c.col, c.typ, c.coll, c.is_notnull), ' OR ' ORDER BY c.pos))
+      FROM pgherd.columns(root) c WHERE c.in_pk OR c.in_unique;
+END;
+
+CREATE OR REPLACE FUNCTION pgherd.primary_index(root oid) RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = root AND i.indisprimary);
+
+-- Unique keys of a row (mode UPDATE): every unique index of the table, and those of single partitions.
+-- An exclusion constraint has one key for all; it can only be violated by what is inserted.
+CREATE OR REPLACE FUNCTION pgherd.unique_keys(root oid, alias text, inserted bool) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format('pg_catalog.concat_ws('','', %s)', string_agg(DISTINCT pgherd.index_key(i.indexrelid, alias) || ' | 3', ', '))
+      FROM pg_index i
+     WHERE (i.indisunique OR (i.indisexclusion AND inserted))
+       AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pg_partition_tree(root) t)
+                                  AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)));
+END;
+
+-- Foreign keys of a row (mode KEY SHARE on the parent's key); NULL when the table has none.
+-- `only_changed`: those whose columns differ between o and n.
+CREATE OR REPLACE FUNCTION pgherd.parent_keys(root oid, alias text, only_changed bool) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT string_agg(
+               CASE WHEN only_changed
+                    THEN format('CASE WHEN %s THEN %s END',
+                                (SELECT string_agg(pgherd.changed(quote_ident(a.attname), a.atttypid, a.attcollation, a.attnotnull), ' OR ')
+                                   FROM pg_attribute a WHERE a.attrelid = root AND a.attnum = ANY (f.conkey)),
+                                pgherd.foreign_key(f.oid, alias))
+                    ELSE pgherd.foreign_key(f.oid, alias) END, ', ' ORDER BY f.conname)
+      FROM pg_constraint f WHERE f.conrelid = root AND f.contype = 'f' AND f.conparentid = 0;
+END;
