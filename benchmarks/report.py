@@ -106,7 +106,7 @@ def _speed(cell: Cell | None) -> str:
     if cell is None:
         return "-"
     mark = " †" if cell.incomplete else ""
-    return f"{cell.tps:,.0f} ({cell.p95_ms:.1f} ms){mark}"
+    return f"{cell.tps:,.0f} ({cell.p95_ms:.2f} ms){mark}"
 
 
 def _cost(cell: Cell) -> list[str]:
