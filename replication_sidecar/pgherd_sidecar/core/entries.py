@@ -121,6 +121,7 @@ def encode_entry(entry: Entry) -> bytes:
                 kind = EntryKind.INCARNATION
                 payload = _INCARNATION.pack(entry.member, entry.incarnation)
             case Publish():
+                _require(entry.base >= 0, "negative base GID")
                 kind, payload = EntryKind.PUBLISH, _PUBLISH.pack(entry.member, entry.base)
             case Marker():
                 kind, payload = EntryKind.MARKER, entry.id

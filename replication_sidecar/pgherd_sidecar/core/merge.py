@@ -29,7 +29,7 @@ from enum import Enum
 import msgspec
 
 from pgherd_sidecar.core.entries import EntryFormatError
-from pgherd_sidecar.core.recordtext import RecordTextError, join_record, split_record
+from pgherd_sidecar.core.recordtext import join_record, split_record
 
 Item = tuple[str, list[int], list[str]]
 """Rows of one table: quoted qualified name, primary-key hash of each row, record of each row."""
@@ -52,6 +52,7 @@ class Op(Enum):
 
 
 _ORDER = {op: rank for rank, op in enumerate(Op)}
+_OPS = {op.value: op for op in Op}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +124,12 @@ def merge_writesets(
     try:
         for keys, items in writesets:
             batch.add(_exclusive_keys(keys), items)
-    except RecordTextError as error:
-        raise EntryFormatError(f"record literal: {error}") from None
+    except ValueError as error:
+        raise EntryFormatError(f"writeset body: {error}") from None
     return Plan([Wave(_statements(wave)) for wave in batch.waves])
 
 
-# Where the plan holds the update of a row: table, wave, bitmap, record literals, place in them.
+# Where the plan holds the update of a row: table, wave, prefix, record literals, place in them.
 _Update = tuple[str, int, str, list[str], int]
 _Groups = dict[str, dict[str, list[str]]]  # table -> op letter and bitmap -> record literals
 _NO_KEYS: frozenset[int] = frozenset()
@@ -163,15 +164,14 @@ class _Batch:
             return
         if wave == len(self.waves):
             self.waves.append({})
-        self._take(keys, wave << 2)
-        self._take(inserted, wave << 2 | _INSERTED)
-        self._take(deleted, wave << 2 | _DELETED)
+        for key in keys:
+            self._taken[key] = wave << 2
+        if inserted:
+            self._taken.update(dict.fromkeys(inserted, wave << 2 | _INSERTED))
+        if deleted:
+            self._taken.update(dict.fromkeys(deleted, wave << 2 | _DELETED))
         for item in items:
             self._place(wave, item)
-
-    def _take(self, keys: Iterable[int], stamp: int) -> None:
-        for key in keys:
-            self._taken[key] = stamp
 
     def _wave(self, keys: list[int], inserted: Set[int], deleted: Set[int]) -> int:
         """The first wave that a writeset which took these keys may go into."""
@@ -188,14 +188,19 @@ class _Batch:
         table, pk_keys, records = item
         groups = self.waves[wave].setdefault(table, {})
         for pk_key, record in zip(pk_keys, records, strict=True):
-            if record[0] == "U":
-                prefix, literal = _split_update(record)
-                group = groups.setdefault(prefix, [])
-                self._updates[pk_key] = table, wave, prefix[1:], group, len(group)
+            operation = record[0]
+            if operation == "U":
+                start = record.index("(")
+                prefix, literal = record[:start], record[start:]
             else:
-                prefix, literal = record[0], record[1:]
-                group = groups.setdefault(prefix, [])
-                self._updates.pop(pk_key, None)
+                prefix, literal = operation, record[1:]
+            group = groups.get(prefix)
+            if group is None:
+                group = groups[prefix] = []
+            if operation == "U":
+                self._updates[pk_key] = table, wave, prefix, group, len(group)
+            elif pk_key in self._updates:
+                del self._updates[pk_key]
             group.append(literal)
 
     def _fold(self, exclusive: list[int], items: list[Item]) -> tuple[list[Item], list[int]]:
@@ -222,28 +227,30 @@ class _Batch:
         last = self._updates.get(pk_key)
         if last is None or last[0] != table:
             return False
-        _, _, last_bitmap, last_records, place = last
-        prefix, literal = _split_update(record)
+        _, _, last_prefix, last_records, place = last
+        start = record.index("(")
+        prefix, literal = record[:start], record[start:]
         columns = self._key_columns(table)
         count = max(columns) + 1
         earlier, later = split_record(last_records[place], count), split_record(literal, count)
         if any(earlier[column] != later[column] for column in columns):
             return False
-        if prefix[1:] == last_bitmap:
+        if prefix == last_prefix:
             last_records[place] = literal
         else:
-            self._overlay(pk_key, last, prefix[1:], literal)
+            self._overlay(pk_key, last, prefix, literal)
         return True
 
-    def _overlay(self, pk_key: int, last: _Update, bitmap: str, literal: str) -> None:
+    def _overlay(self, pk_key: int, last: _Update, prefix: str, literal: str) -> None:
         """Join two updates of one row that set different columns."""
-        table, wave, last_bitmap, last_records, place = last
+        table, wave, last_prefix, last_records, place = last
         earlier, later = split_record(last_records[place]), split_record(literal)
-        if not len(earlier) == len(later) == len(bitmap) == len(last_bitmap):
+        if not len(earlier) == len(later) == len(prefix) - 1 == len(last_prefix) - 1:
             raise EntryFormatError("updates of one row have different numbers of columns")
-        fields = [n if bit == "1" else o for o, n, bit in zip(earlier, later, bitmap, strict=True)]
-        joint = "".join(map(max, last_bitmap, bitmap))
-        group = self.waves[wave][table].setdefault("U" + joint, [])
+        choice = zip(earlier, later, prefix[1:], strict=True)
+        fields = [new if bit == "1" else old for old, new, bit in choice]
+        joint = "".join(map(max, last_prefix, prefix))
+        group = self.waves[wave][table].setdefault(joint, [])
         last_records[place] = ""
         self._updates[pk_key] = table, wave, joint, group, len(group)
         group.append(join_record(fields))
@@ -252,8 +259,8 @@ class _Batch:
 def _exclusive_keys(keys: "array[int]") -> list[int]:
     """The keys taken in NO KEY UPDATE or UPDATE mode."""
     exclusive: list[int] = []
-    position = 0
-    while position < len(keys):
+    position, end = 0, len(keys)
+    while position < end:
         first = position + 2
         position = first + keys[position + 1]
         exclusive += [key for key in keys[first:position] if key & 2]
@@ -283,24 +290,15 @@ def _kinds(
     return inserted - others, deleted - inserted
 
 
-def _split_update(record: str) -> tuple[str, str]:
-    """Split ``U010(1,abc,)`` into ``U010`` and the record literal."""
-    start = record.find("(")
-    if start < 0 or record[1:start].strip("01"):
-        raise EntryFormatError("update without a bitmap and a record")
-    return record[:start], record[start:]
-
-
 def _statements(groups: _Groups) -> list[Statement]:
     """The statements of a wave, ordered so that equal work gives equal statements."""
     statements = []
     for table in sorted(groups):
         for prefix in sorted(groups[table]):
-            try:
-                op = Op(prefix[0])
-            except ValueError:
-                raise EntryFormatError(f"unknown row operation {prefix[0]!r}") from None
+            op, bitmap = _OPS.get(prefix[0]), prefix[1:]
+            if op is None or bitmap.strip("01"):
+                raise EntryFormatError(f"unknown row operation {prefix!r}")
             records = [literal for literal in groups[table][prefix] if literal]
             if records or op is Op.TRUNCATE:
-                statements.append(Statement(op, table, prefix[1:], records))
+                statements.append(Statement(op, table, bitmap, records))
     return sorted(statements, key=lambda statement: _ORDER[statement.op])
