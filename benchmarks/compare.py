@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks import cpu, records, report, sysbench
 from benchmarks.errors import BenchmarkError, run_main
 from benchmarks.peers import SYSTEMS
-from benchmarks.peers.base import Endpoint, System
+from benchmarks.peers.base import Contents, Endpoint, System
 from benchmarks.records import Cell, Record
 from benchmarks.sysbench import Job
 
@@ -41,6 +41,7 @@ def main() -> int:
             "rounds": str(options.rounds),
             "tables": str(TABLES),
             "rows": str(options.rows),
+            "ids": "with gaps" if options.gaps else "dense",
         },
     )
     try:
@@ -67,11 +68,17 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--workloads", nargs="+", choices=sysbench.WORKLOADS, default=list(sysbench.WORKLOADS)
     )
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 8, 32])
+    parser.add_argument(
+        "--gaps", action="store_true", help="ids as sysbench's prepare leaves them: see Contents"
+    )
     parser.add_argument("--output", type=Path, default=Path("docs"), help="directory of the report")
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
     options = parser.parse_args(arguments)
     if min(options.seconds, options.rounds, *options.clients) < 1:
         parser.error("--seconds, --rounds and --clients must be at least 1")
+    for directory in (options.output, options.dir):
+        if not directory.is_dir():
+            parser.error(f"{directory} is not a directory")
     return options
 
 
@@ -101,7 +108,9 @@ def measure_system(name: str, system: System, options: argparse.Namespace, recor
     try:
         endpoints = system.start()
         record.versions[name] = system.version()
-        system.load(tables=TABLES, rows=options.rows)
+        # As sysbench's own prepare would leave it: gaps where several nodes deal out numbers.
+        step = len(endpoints) if options.gaps else 1
+        system.load(Contents(TABLES, options.rows, step))
         warm_up = Job(options.workloads[0], WARM_UP_CLIENTS, WARM_UP_S, TABLES, options.rows)
         asyncio.run(sysbench.run(warm_up, endpoints))
         for workload in options.workloads:

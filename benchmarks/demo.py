@@ -110,7 +110,9 @@ def prove(members: Sequence[Member], herd: Herd | None) -> bool:
         print("\nComparing all nodes at one position of the total order")
         verdict = herd.verify()
         identical = verdict.identical
-        print("\n".join(f"  {line}" for line in verdict.report.splitlines()))
+        print("\n".join(f"  {line}" for line in summary.comparison(verdict)))
+        if not identical:
+            print(f"  The keys that differ: pgherd local verify --dir {herd.directory}")
     print("\nConsistency conditions of TPC-B and TPC-C")
     checks = {member.name: schema.check(member.app_dsn) for member in members}
     lines, holds = summary.consistency(checks)

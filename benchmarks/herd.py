@@ -28,11 +28,23 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Table:
+    """One table at the position where the nodes were compared."""
+
+    name: str
+    identical: bool
+    rows: dict[str, int | None]
+    """By node; None where the table is missing."""
+    checksums: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """What ``pgherd local verify`` found, with its own words in ``report``."""
+    """What ``pgherd local verify`` found."""
 
     identical: bool
-    report: str
+    gid: int
+    tables: tuple[Table, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +76,7 @@ class Herd:
                     print(f"  {heard[-1]}", file=sys.stderr)
                 heard.append(line.rstrip())
         if process.returncode != 0:
-            raise BenchmarkError(last_line("\n".join(heard)).removeprefix("Error: "))
+            raise BenchmarkError(reason("\n".join(heard)))
         if heard and not quiet:
             print(f"  {heard[-1]}", file=sys.stderr)
 
@@ -91,10 +103,15 @@ class Herd:
         Raises:
             BenchmarkError: The comparison could not be made.
         """
-        done = self._call("verify")
+        done = self._call("verify", "--json")
         if done.returncode not in (0, 1):
-            raise BenchmarkError(f"verify: {last_line(done.stderr or done.stdout)}")
-        return Verdict(identical=done.returncode == 0, report=done.stdout.rstrip())
+            raise BenchmarkError(f"verify: {reason(done.stderr)}")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return Verdict(
+            identical=found["identical"],
+            gid=found["gid"],
+            tables=tuple(_table(table) for table in found["tables"]),
+        )
 
     def destroy(self) -> None:
         """Stop the herd and remove its directory.
@@ -107,7 +124,7 @@ class Herd:
     def _run(self, verb: str, *arguments: str) -> str:
         done = self._call(verb, *arguments)
         if done.returncode != 0:
-            raise BenchmarkError(f"pgherd local {verb}: {last_line(done.stderr or done.stdout)}")
+            raise BenchmarkError(f"pgherd local {verb}: {reason(done.stderr)}")
         return done.stdout
 
     def _call(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -117,6 +134,21 @@ class Herd:
 
     def _command(self, verb: str, *arguments: str) -> Sequence[str]:
         return [pgherd_program(), "local", verb, "--dir", str(self.directory), *arguments]
+
+
+def reason(stderr: str) -> str:
+    """Return the command's own error line without its name."""
+    return last_line(stderr).removeprefix("pgherd: ").removeprefix("Error: ")
+
+
+def _table(table: dict[str, Any]) -> Table:
+    present = {name: node for name, node in table["nodes"].items() if node is not None}
+    return Table(
+        name=table["table"],
+        identical=table["identical"],
+        rows={name: node["rows"] if node else None for name, node in table["nodes"].items()},
+        checksums={name: node["checksum"] for name, node in present.items()},
+    )
 
 
 def pgherd_program() -> str:

@@ -55,8 +55,9 @@ def _circumstances(record: Record) -> str:
     return (
         f"Machine: {machine['cpus']} CPUs ({machine['cpu']}), kernel {machine['kernel']}, "
         f"all nodes and clients on it. {versions}. {record.options['tables']} tables of "
-        f"{record.options['rows']} rows, {record.options['seconds']} s a cell, rounds: "
-        f"{record.options['rounds']} (medians). Transactions a second, p95 in brackets."
+        f"{record.options['rows']} rows (ids {record.options['ids']}), "
+        f"{record.options['seconds']} s a cell, rounds: {record.options['rounds']} (medians). "
+        f"Transactions a second, p95 in brackets."
     )
 
 

@@ -19,6 +19,26 @@ class Endpoint:
     database: str
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What sysbench's tables hold.
+
+    sysbench's own ``prepare`` lets the server number the rows. Systems that interleave their
+    sequences (Galera and pgherd) then leave gaps: two of three ids that the workloads draw do not
+    exist, and updates are cheap for the wrong reason. So the ids are given here.
+    """
+
+    tables: int
+    rows: int
+    """Rows of each table, with the ids 1, 1 + step, 1 + 2 * step ..."""
+    step: int = 1
+
+    @property
+    def last_id(self) -> int:
+        """The greatest id."""
+        return 1 + (self.rows - 1) * self.step
+
+
 class System(Protocol):
     """One system under test. Making one raises BenchmarkError if a program of it is missing."""
 
@@ -32,12 +52,8 @@ class System(Protocol):
             BenchmarkError: It cannot run here, or did not start.
         """
 
-    def load(self, *, tables: int, rows: int) -> None:
-        """Create sysbench's tables with ids 1 to ``rows`` and leave every node settled.
-
-        sysbench's own ``prepare`` lets the server number the rows. Systems that interleave their
-        sequences (Galera and pgherd) would leave gaps, two of three ids that the workloads draw
-        would not exist, and their updates would be cheap for the wrong reason.
+    def load(self, contents: Contents) -> None:
+        """Create and fill sysbench's tables and leave every node settled.
 
         Raises:
             BenchmarkError: A statement failed.

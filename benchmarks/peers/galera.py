@@ -13,7 +13,7 @@ from string import Template
 
 from benchmarks.commands import last_line, owned_directory, program, run, server_account, wait_until
 from benchmarks.errors import BenchmarkError
-from benchmarks.peers.base import Endpoint
+from benchmarks.peers.base import Contents, Endpoint
 
 HERE = Path(__file__).parent
 ACCOUNT = "mysql"
@@ -54,10 +54,16 @@ class Galera:
             for number in range(1, NODES + 1)
         ]
 
-    def load(self, *, tables: int, rows: int) -> None:
+    def load(self, contents: Contents) -> None:
         """See System."""
-        for number in range(1, tables + 1):
-            self._run_sql("galera_table.sql", table=f"sbtest{number}", rows=rows)
+        for number in range(1, contents.tables + 1):
+            self._run_sql(
+                "galera_table.sql",
+                table=f"sbtest{number}",
+                rows=contents.rows,
+                last=contents.last_id,
+                step=contents.step,
+            )
 
     def version(self) -> str:
         """See System."""

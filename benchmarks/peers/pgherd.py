@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.herd import Herd, Member, pgherd_program
 from benchmarks.peers import postgres
-from benchmarks.peers.base import Endpoint
+from benchmarks.peers.base import Contents, Endpoint
 
 PORT_BASE = 7660
 
@@ -27,11 +27,11 @@ class Pgherd:
         self.members = self.herd.members()
         return [postgres.endpoint(member.app_dsn) for member in self.members]
 
-    def load(self, *, tables: int, rows: int) -> None:
+    def load(self, contents: Contents) -> None:
         """See System."""
         writers = [member.app_dsn for member in self.members]
         admins = [member.dsn for member in self.members]
-        postgres.load(writers, admins, tables=tables, rows=rows)
+        postgres.load(writers, admins, contents)
 
     def version(self) -> str:
         """See System."""

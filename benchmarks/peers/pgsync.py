@@ -12,7 +12,7 @@ import psycopg
 
 from benchmarks.commands import postgres_bin, wait_until
 from benchmarks.peers import postgres
-from benchmarks.peers.base import Endpoint
+from benchmarks.peers.base import Contents, Endpoint
 from benchmarks.peers.postgres import PostgresServer
 
 PORTS = (7611, 7612, 7613)
@@ -53,9 +53,9 @@ class QuorumStreaming:
         wait_until(self._attached, timeout_s=ATTACH_S, failure="the standbys did not attach")
         return [postgres.endpoint(self.primary.dsn)]
 
-    def load(self, *, tables: int, rows: int) -> None:
+    def load(self, contents: Contents) -> None:
         """See System."""
-        postgres.load([self.primary.dsn], [self.primary.dsn], tables=tables, rows=rows)
+        postgres.load([self.primary.dsn], [self.primary.dsn], contents)
 
     def version(self) -> str:
         """See System."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.commands import postgres_bin
 from benchmarks.peers import postgres
-from benchmarks.peers.base import Endpoint
+from benchmarks.peers.base import Contents, Endpoint
 from benchmarks.peers.postgres import PostgresServer
 
 PORT = 7601
@@ -28,9 +28,9 @@ class PlainPostgres:
         self.server.create_database()
         return [postgres.endpoint(self.server.dsn)]
 
-    def load(self, *, tables: int, rows: int) -> None:
+    def load(self, contents: Contents) -> None:
         """See System."""
-        postgres.load([self.server.dsn], [self.server.dsn], tables=tables, rows=rows)
+        postgres.load([self.server.dsn], [self.server.dsn], contents)
 
     def version(self) -> str:
         """See System."""

@@ -21,7 +21,7 @@ from benchmarks.commands import (
     wait_until,
 )
 from benchmarks.errors import BenchmarkError
-from benchmarks.peers.base import Endpoint
+from benchmarks.peers.base import Contents, Endpoint
 
 SQL = Path(__file__).parent / "sql"
 ACCOUNT = "postgres"
@@ -133,7 +133,7 @@ def endpoint(dsn: str) -> Endpoint:
     )
 
 
-def load(writers: Sequence[str], admins: Sequence[str], *, tables: int, rows: int) -> None:
+def load(writers: Sequence[str], admins: Sequence[str], contents: Contents) -> None:
     """Create and fill sysbench's tables on the first writer and settle every server.
 
     Args:
@@ -143,14 +143,21 @@ def load(writers: Sequence[str], admins: Sequence[str], *, tables: int, rows: in
     Raises:
         BenchmarkError: A statement failed or a node did not receive the rows.
     """
-    names = [f"sbtest{number}" for number in range(1, tables + 1)]
+    names = [f"sbtest{number}" for number in range(1, contents.tables + 1)]
     for name in names:
-        psql_file(SQL / "postgres_table.sql", writers[0], table=name, rows=rows)
+        psql_file(
+            SQL / "postgres_table.sql",
+            writers[0],
+            table=name,
+            rows=contents.rows,
+            last=contents.last_id,
+            step=contents.step,
+        )
     for dsn in writers:
         with psycopg.connect(dsn, autocommit=True) as connection:
             for name in names:
-                _await_rows(connection, name, rows)
-                _pass_over(connection, name, rows)
+                _await_rows(connection, name, contents.rows)
+                _pass_over(connection, name, contents.last_id)
     for dsn in admins:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
@@ -176,11 +183,11 @@ def _await_rows(connection: psycopg.Connection, table: str, rows: int) -> None:
     wait_until(complete, timeout_s=CATCH_UP_S, failure=f"{table} did not reach every node")
 
 
-def _pass_over(connection: psycopg.Connection, table: str, rows: int) -> None:
+def _pass_over(connection: psycopg.Connection, table: str, last: int) -> None:
     """Move this node's sequence past the ids that were loaded explicitly.
 
     By nextval, which is right on every system: setval would have to know how the sequence is
     interleaved.
     """
     statement = (SQL / "postgres_pass_over.sql").read_bytes()
-    connection.execute(statement, {"table": table, "rows": rows})
+    connection.execute(statement, {"table": table, "last": last})

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from benchmarks.herd import Verdict
 from benchmarks.percentiles import of_values
 from benchmarks.workload.pgbench import MIX, NodeResult
 from benchmarks.workload.schema import Condition
@@ -40,6 +41,26 @@ def aborts(results: Sequence[NodeResult]) -> list[str]:
     if lost:
         reason = next(result.last_error for result in results if result.lost_clients)
         lines.append(f"{lost} clients stopped on an error that is not to be repeated: {reason}")
+    return lines
+
+
+def comparison(verdict: Verdict) -> list[str]:
+    """Return a line for each table: rows and checksum if all nodes agree, else each node's."""
+    lines = []
+    for table in verdict.tables:
+        if table.identical:
+            rows, checksum = next(iter(table.rows.values())), next(iter(table.checksums.values()))
+            nodes = ", ".join(table.rows)
+            lines.append(f"{table.name:24}{rows:>9} rows  {checksum}  identical on {nodes}")
+            continue
+        lines.append(f"{table.name:24} DIFFERS")
+        lines += [
+            f"    {node}: "
+            + ("missing" if rows is None else f"{rows} rows, {table.checksums[node]}")
+            for node, rows in table.rows.items()
+        ]
+    outcome = "identical on all nodes" if verdict.identical else "the nodes DIFFER"
+    lines.append(f"{len(verdict.tables)} tables at GID {verdict.gid}: {outcome}")
     return lines
 
 

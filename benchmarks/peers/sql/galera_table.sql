@@ -1,4 +1,4 @@
--- sysbench's table and index as its own `prepare` makes them, with ids 1 to $rows.
+-- sysbench's table and index as its own `prepare` makes them, with explicit ids.
 USE sbtest;
 CREATE TABLE $table (
     id  INTEGER NOT NULL AUTO_INCREMENT,
@@ -18,6 +18,6 @@ SELECT seq,
        CONCAT_WS('-', LPAD(FLOOR(RAND() * 1e11), 11, '0'), LPAD(FLOOR(RAND() * 1e11), 11, '0'),
                       LPAD(FLOOR(RAND() * 1e11), 11, '0'), LPAD(FLOOR(RAND() * 1e11), 11, '0'),
                       LPAD(FLOOR(RAND() * 1e11), 11, '0'))
-  FROM seq_1_to_$rows;
+  FROM seq_1_to_${last}_step_$step;
 CREATE INDEX k_$table ON $table (k);
 ANALYZE TABLE $table;

@@ -2,4 +2,4 @@
 SELECT max(nextval(seq.name))
   FROM (SELECT pg_get_serial_sequence(%(table)s, 'id')::regclass AS name) seq
   JOIN pg_sequence ON seqrelid = seq.name,
-       generate_series(1, %(rows)s / seqincrement + 1);
+       generate_series(1, %(last)s / seqincrement + 1);

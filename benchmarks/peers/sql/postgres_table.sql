@@ -1,4 +1,4 @@
--- sysbench's table and index as its own `prepare` makes them, with ids 1 to :rows.
+-- sysbench's table and index as its own `prepare` makes them, with explicit ids.
 CREATE TABLE :"table" (
     id  SERIAL,
     k   INTEGER DEFAULT '0' NOT NULL,
@@ -14,5 +14,5 @@ SELECT id,
           FROM generate_series(1, 10) WHERE id > 0),
        (SELECT string_agg(lpad(floor(random() * 1e11)::bigint::text, 11, '0'), '-')
           FROM generate_series(1, 5) WHERE id > 0)
-  FROM generate_series(1, :rows) id;
+  FROM generate_series(1, :last, :step) id;
 CREATE INDEX ON :"table" (k);

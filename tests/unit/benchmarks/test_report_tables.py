@@ -12,7 +12,7 @@ from benchmarks.records import Cell, Record, over_rounds
 from benchmarks.report import comparison, replace_section
 
 MACHINE = {"cpus": "4", "cpu": "Some CPU", "kernel": "6.1"}
-OPTIONS = {"seconds": "10", "rounds": "1", "tables": "4", "rows": "20000"}
+OPTIONS = {"seconds": "10", "rounds": "1", "tables": "4", "rows": "20000", "ids": "dense"}
 
 
 def cell(system: str, tps: float, *, clients: int = 8, fatal: tuple[str, ...] = ()) -> Cell:
