@@ -1,4 +1,4 @@
-"""What pgbench (15 or newer) says, as data: progress lines, latency log, summary.
+"""What pgbench (15 or newer) says, as data: progress lines and latency log.
 
 Pure text in, values out. Called by ``pgbench.py``.
 """
@@ -13,7 +13,6 @@ PROGRESS = re.compile(
     r"(?: stddev (?:[\d.]+|NaN))?, (?P<failed>\d+) failed"
     r"(?:, (?P<retried>\d+) retried, (?P<retries>\d+) retries)?"
 )
-SUMMARY = re.compile(r"^(?P<name>total number of retries|number of [^:()]+): (?P<count>\d+)")
 ABORTED_CLIENT = re.compile(r"client \d+ (?:script \d+ )?aborted")
 FAILURES = ("failed", "serialization", "deadlock")
 
@@ -81,13 +80,3 @@ def parse_log(lines: Iterable[str]) -> LatencyLog:
         else:
             log.latencies_ms.setdefault(script, []).append(int(time) / 1000)
     return log
-
-
-def parse_summary(text: str) -> dict[str, int]:
-    """Return the counts of pgbench's final report by their names, totals before scripts."""
-    counts: dict[str, int] = {}
-    for line in text.splitlines():
-        match = SUMMARY.match(line)
-        if match is not None:
-            counts.setdefault(match["name"].strip(), int(match["count"]))
-    return counts
