@@ -15,7 +15,6 @@ from typing import Any
 
 import psycopg
 from aiohttp import web
-
 from pgherd_sidecar.agent import config
 from pgherd_sidecar.pg import checksum
 

@@ -4,14 +4,20 @@ Knows the routes and the shape of the answers, not what to do about them. Keeps 
 between calls: the command line makes few.
 """
 
+import asyncio
+import contextlib
+import http.client
+import json
+import re
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import aiohttp
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 State = Literal["starting", "recovering", "primary", "secondary", "stopped", "diverged"]
 _ANSWER_S = 5.0
+_STATUS_LINE = re.compile(rb"HTTP/1\.\d (\d{3})")
+_CONTENT_LENGTH = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
 
 
 class AdminError(Exception):
@@ -132,19 +138,47 @@ class AdminClient:
         body: dict[str, Any] | None = None,
         timeout_s: float = _ANSWER_S,
     ) -> bytes:
-        connector = aiohttp.UnixConnector(path=str(self._socket))
-        limit = aiohttp.ClientTimeout(total=timeout_s)
         try:
-            async with (
-                aiohttp.ClientSession(connector=connector, timeout=limit) as session,
-                session.request(method, f"http://sidecar{path}", json=body) as response,
-            ):
-                content = await response.read()
-                if response.ok:
-                    return content
-                text = content.decode(errors="replace").strip()
-                raise AdminError(f"{method} {path}: {text or response.reason}")
+            async with asyncio.timeout(timeout_s):
+                status, content = await self._exchange(method, path, body)
         except TimeoutError as error:
             raise AdminError(f"{method} {path}: no answer within {timeout_s:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise AdminError(f"{method} {path}: {error}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise AdminError(f"{method} {path}: {error or type(error).__name__}") from error
+        if not 200 <= status < 300:
+            text = content.decode(errors="replace").strip()
+            raise AdminError(f"{method} {path}: {text or status}")
+        return content
+
+    async def _exchange(
+        self, method: str, path: str, body: dict[str, Any] | None
+    ) -> tuple[int, bytes]:
+        """One HTTP/1.0 request: the answer ends with the connection.
+
+        A client library would take longer to import than most commands take to run.
+        """
+        content = b"" if body is None else json.dumps(body).encode()
+        head = (
+            f"{method} {path} HTTP/1.0\r\nHost: sidecar\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        reader, writer = await asyncio.open_unix_connection(str(self._socket))
+        try:
+            writer.write(head.encode() + content)
+            await writer.drain()
+            return _parse(await reader.read())
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+def _parse(answer: bytes) -> tuple[int, bytes]:
+    head, separator, content = answer.partition(b"\r\n\r\n")
+    match = _STATUS_LINE.match(head)
+    if match is None or not separator:
+        raise http.client.BadStatusLine(repr(answer[:80]))
+    length = _CONTENT_LENGTH.search(head)
+    if length is not None and int(length.group(1)) != len(content):
+        raise http.client.IncompleteRead(content, int(length.group(1)) - len(content))
+    return int(match.group(1)), content

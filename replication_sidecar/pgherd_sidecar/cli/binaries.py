@@ -8,7 +8,7 @@ from pathlib import Path
 from pgherd_sidecar.cli.errors import HerdError
 
 OLDEST_MAJOR = 15
-_NEEDED = ("postgres", "initdb", "pg_ctl", "pg_config")
+_NEEDED = ("postgres", "initdb", "pg_ctl", "pg_config", "psql")
 _DISTRIBUTION_DIRS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin")
 
 

@@ -9,16 +9,15 @@ import errno
 import os
 import shutil
 import signal
+from importlib import resources
 from pathlib import Path
 from typing import Literal
-
-import psycopg
-from psycopg import sql
 
 from pgherd_sidecar.cli.errors import HerdError, disk_full, last_words
 from pgherd_sidecar.cli.herd import Herd, Member, NodePaths
 from pgherd_sidecar.cli.process import ProcessId, processes_in, wait_all_exit
 
+_DATABASE_SQL = "sql/database.sql"
 _CHILDREN_EXIT_S = 10.0
 """How long a dead postmaster's children may take to notice; a child that waits for the network
 inside a C function notices only when that wait ends."""
@@ -84,6 +83,7 @@ class PostgresServer:
         """
         for directory in (self._paths.run, self._paths.log_dir):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await self._clear_remains()
         (self._paths.pgdata / "pgherd.conf").write_text(self._settings())
         (self._paths.pgdata / "pg_hba.conf").write_text(_ACCESS)
         self._paths.postgres_log.unlink(missing_ok=True)
@@ -99,20 +99,13 @@ class PostgresServer:
 
     async def provide_database(self) -> None:
         """Create the role and the database ``app`` unless they exist."""
-        async with await psycopg.AsyncConnection.connect(
-            host=str(self._paths.run),
-            port=self._member.port,
-            user="postgres",
-            dbname="postgres",
-            autocommit=True,
-        ) as connection:
-            password = sql.Literal(self._herd.app_password)
-            if not await _exists(connection, "SELECT 1 FROM pg_roles WHERE rolname = 'app'"):
-                await connection.execute(
-                    sql.SQL("CREATE ROLE app LOGIN PASSWORD {}").format(password)
-                )
-            if not await _exists(connection, "SELECT 1 FROM pg_database WHERE datname = 'app'"):
-                await connection.execute("CREATE DATABASE app OWNER app")
+        with resources.as_file(resources.files("pgherd_sidecar.pg") / _DATABASE_SQL) as script:
+            await self._run(
+                "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--file={script}",
+                f"--host={self._paths.run}", f"--port={self._member.port}",
+                "--username=postgres", "--dbname=postgres",
+                environment={"PGHERD_APP_PASSWORD": self._herd.app_password},
+            )  # fmt: skip
 
     async def stop(self, timeout_s: float, mode: Literal["fast", "immediate"] = "fast") -> None:
         """Stop the server: ``fast`` with a checkpoint, ``immediate`` without (but, unlike a
@@ -130,18 +123,28 @@ class PostgresServer:
         Returns:
             False when there was nothing to kill.
         """
-        children = processes_in(self._paths.pgdata)
         postmaster = self.process()
-        if postmaster is None and not children:
-            return False
         if postmaster is not None:
             postmaster.signal(signal.SIGKILL)
             await postmaster.wait_exit(_CHILDREN_EXIT_S)
-        await wait_all_exit(processes_in(self._paths.pgdata), _CHILDREN_EXIT_S)
-        for survivor in processes_in(self._paths.pgdata):
+        return await self._end_children() or postmaster is not None
+
+    async def _end_children(self) -> bool:
+        """End a dead postmaster's children; False when there were none."""
+        children = processes_in(self._paths.pgdata)
+        for survivor in await wait_all_exit(children, _CHILDREN_EXIT_S):
             survivor.signal(signal.SIGKILL)
             await survivor.wait_exit(_CHILDREN_EXIT_S)
-        return True
+        return bool(children)
+
+    async def _clear_remains(self) -> None:
+        """Remove what a killed postmaster left and PostgreSQL would take for a running server.
+
+        It asks only whether *some* process has the pid in postmaster.pid: a recycled one or, in a
+        container whose init does not reap, a zombie would keep it from starting.
+        """
+        await self._end_children()
+        (self._paths.pgdata / "postmaster.pid").unlink(missing_ok=True)
 
     def _settings(self) -> str:
         settings = {
@@ -167,7 +170,9 @@ class PostgresServer:
         lines = [f"{name} = '{_quoted(str(value))}'" for name, value in settings.items()]
         return "\n".join(["# Written by pgherd at each start: changes are lost.", *lines, ""])
 
-    async def _run(self, program: str, *arguments: str) -> None:
+    async def _run(
+        self, program: str, *arguments: str, environment: dict[str, str] | None = None
+    ) -> None:
         process = await asyncio.create_subprocess_exec(
             self._bin / program,
             *arguments,
@@ -176,7 +181,7 @@ class PostgresServer:
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C is ours to handle, in order
             cwd=self._paths.root,
-            env=_server_environment(),
+            env=_server_environment() | (environment or {}),
         )
         finishing = asyncio.ensure_future(process.communicate())
         try:
@@ -209,10 +214,6 @@ def _server_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith("PYTHON") and name != "LD_LIBRARY_PATH"
     } | {"LC_ALL": "C.UTF-8"}
-
-
-async def _exists(connection: psycopg.AsyncConnection, query: str) -> bool:
-    return await (await connection.execute(query)).fetchone() is not None
 
 
 def _quoted(value: str) -> str:

@@ -26,7 +26,7 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
     ]
     text = _table(("NAME", "STATE", "GID", "LOG", "DSN"), rows)
     reasons = [
-        f"{node.member.name}: {node.reason}"
+        f"{node.member.name}: {' '.join(node.reason.split())}"
         for node in nodes
         if node.reason and not node.takes_writes
     ]

@@ -57,15 +57,17 @@ def interpreter_for(account: pwd.struct_passwd) -> Interpreter:
     own = Interpreter((sys.executable, "-P"), {})
     if _can_read(account, _telling_files()):
         return own
-    copy = _copied()
-    probe = [*copy.command, "-c", "import pgherd_sidecar.cli.main"]
-    done = _as_account(account, probe, copy.environment)
-    if done.returncode != 0:
-        raise HerdError(
-            f"{account.pw_name} can run neither {sys.executable} nor a copy of it in {CACHE} "
-            f"({last_words(done.stderr)}): install pgherd where {account.pw_name} can read it, "
-            "for example with `python3 -m venv /opt/pgherd`"
-        )
+    copy, tested = _copied(account)
+    if not tested.exists():
+        probe = [*copy.command, "-c", "import pgherd_sidecar.cli.main"]
+        done = _as_account(account, probe, copy.environment)
+        if done.returncode != 0:
+            raise HerdError(
+                f"{account.pw_name} can run neither {sys.executable} nor a copy of it in {CACHE} "
+                f"({last_words(done.stderr)}): install pgherd where {account.pw_name} can read "
+                "it, for example with `python3 -m venv /opt/pgherd`"
+            )
+        tested.touch()
     return copy
 
 
@@ -96,12 +98,13 @@ def _as_account(
     )
 
 
-def _copied() -> Interpreter:
+def _copied(account: pwd.struct_passwd) -> tuple[Interpreter, Path]:
+    """Return the copy, and the file that says it has been tested with this account."""
     CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
     base = _once("python", _environment_key(), _copy_environment)
     package = _once("package", _package_key(), _copy_package)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return Interpreter(
+    interpreter = Interpreter(
         (str(base / "bin" / version), "-P"),
         {
             "PYTHONHOME": str(base),
@@ -110,13 +113,13 @@ def _copied() -> Interpreter:
             "PYTHONDONTWRITEBYTECODE": "1",
         },
     )
+    return interpreter, base / f"works-for-{account.pw_uid}"
 
 
 def _once(kind: str, key: str, make: Callable[[Path], None]) -> Path:
     """Return the copy of that key; make it whole under another name first if it is missing."""
     target = CACHE / f"{kind}-{key}"
     if not target.exists():
-        progress(f"making a copy of {kind} that other accounts can run, in {target}")
         unfinished = Path(tempfile.mkdtemp(prefix=f"{kind}-", suffix=".new", dir=CACHE))
         try:
             make(unfinished)
@@ -131,6 +134,7 @@ def _once(kind: str, key: str, make: Callable[[Path], None]) -> Path:
 
 def _copy_environment(target: Path) -> None:
     """Copy interpreter, standard library and installed packages."""
+    progress(f"{sys.prefix} is not open to other accounts: making a copy in {CACHE}")
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     (target / "bin").mkdir()
     _link(str(Path(sys.executable).resolve()), str(target / "bin" / version))
