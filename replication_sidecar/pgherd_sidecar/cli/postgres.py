@@ -140,11 +140,12 @@ class PostgresServer:
     async def _clear_remains(self) -> None:
         """Remove what a killed postmaster left and PostgreSQL would take for a running server.
 
-        It asks only whether *some* process has the pid in postmaster.pid: a recycled one or, in a
-        container whose init does not reap, a zombie would keep it from starting.
+        It asks only whether *some* process has the pid in its lock files: a recycled one or, where
+        init is slow to reap, a zombie would keep it from starting.
         """
         await self._end_children()
         (self._paths.pgdata / "postmaster.pid").unlink(missing_ok=True)
+        (self._paths.run / f".s.PGSQL.{self._member.port}.lock").unlink(missing_ok=True)
 
     def _settings(self) -> str:
         settings = {

@@ -1,0 +1,41 @@
+# Every command works on a fresh Debian or Ubuntu: `setup` installs what is missing and says so.
+
+PYTHON = .venv/bin/python
+
+.PHONY: help setup demo bench test lint test-unit simulate test-integration test-e2e
+
+help:
+	@echo 'make demo              a herd of three under a real workload, proved identical'
+	@echo 'make test              lint, unit tests, simulation, integration tests'
+	@echo 'make bench             pgherd beside Galera and PostgreSQL with synchronous replication'
+	@echo 'make setup             install what the above need'
+	@echo 'make lint | test-unit | simulate | test-integration | test-e2e'
+
+setup:
+	@scripts/setup
+
+demo: setup
+	@$(PYTHON) -m benchmarks.demo
+
+bench: setup
+	@benchmarks/setup
+	@$(PYTHON) -m benchmarks.compare
+
+test: lint test-unit simulate test-integration
+
+lint: setup
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+
+test-unit: setup
+	.venv/bin/pytest tests/unit
+
+simulate: setup
+	.venv/bin/pytest tests/simulation
+
+test-integration: setup
+	.venv/bin/pytest tests/integration
+
+test-e2e: setup
+	.venv/bin/pytest tests/e2e
