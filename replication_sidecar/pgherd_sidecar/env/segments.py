@@ -15,8 +15,10 @@ refuses damage and gaps (`StorageCorrupt`).
 
 `persist`, `trim` and `prepare_spare` block and run in worker threads, `persist` and `trim` one at
 a time. `read` may be called from any thread meanwhile; it answers from memory for recent blocks
-and reads a file, up to a whole segment of it, for older ones. After a failed write or flush nobody knows
-what is on disk, so the object refuses everything from then on (`StorageFailed`).
+and reads a file, up to a whole segment of it, for older ones.
+
+After a failed write or flush nobody knows what is on disk, so the object refuses everything from
+then on (`StorageFailed`).
 """
 
 import json
@@ -122,6 +124,25 @@ class SegmentLog:
             if not self._index.base < first <= self._index.last:
                 return ()
             return self._cache.read(first, max_bytes) or self._read_segment(first, max_bytes)
+
+    def start_of(self, position: int) -> int:
+        """Return where the block that holds `position` starts, 0 if the log doesn't hold it.
+
+        Reads the segment up to there.
+
+        Raises:
+            StorageCorrupt: the blocks before it are damaged.
+            StorageFailed: the log has failed before, or can't be read.
+        """
+        with self._failing(), self._lock:
+            if not self._index.base < position <= self._index.last:
+                return 0
+            i = bisect_right(self._segments, position, key=lambda segment: segment.first) - 1
+            segment = self._segments[i]
+            for block, _ in segment.blocks_from(segment.first):
+                if block.last >= position:
+                    return block.first
+            raise StorageCorrupt(f"{segment.name}: no good block holds position {position}")
 
     def trim(self, position: int) -> int:
         """Remove the segments that hold nothing after `position`; return the last one removed.

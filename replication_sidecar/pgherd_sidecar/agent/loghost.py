@@ -1,0 +1,354 @@
+"""The ordered log of one member as a running thing: protocol core, disk and links on one loop.
+
+It feeds what arrives to ``LogMember`` and does what that asks for, and adds nothing to the
+protocol. All inputs of one iteration of the event loop are followed by one flush, so that many
+messages together cost one append, one write to disk and one message to each peer.
+
+The caller (the replica) submits entries, is told when the commit position has advanced, and reads
+blocks. The contract of submissions is the log's (see ``core.log``): they may be lost or ordered
+twice, so the caller keeps and identifies them.
+
+What survives a restart is in ``data_dir/log``; the commit position may be lower after one.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+import structlog
+
+from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.logwriter import LogWriter
+from pgherd_sidecar.core.entries import Noop, encode_entry
+from pgherd_sidecar.core.log import (
+    Block,
+    Fetch,
+    Limits,
+    LocalProtocolError,
+    LogMember,
+    Membership,
+    Message,
+    Role,
+    Timing,
+)
+from pgherd_sidecar.env.disk import RealDirectory
+from pgherd_sidecar.env.frames import PROTOCOL_VERSION, Hello
+from pgherd_sidecar.env.links import Bounds, Links, Peer
+from pgherd_sidecar.env.segments import SegmentLog, StorageError
+
+_log = structlog.get_logger()
+
+_OVERHEAD_BYTES = 4096
+"""More than a message around one submission takes."""
+
+
+class LogHost:
+    """This member's part in the ordered log.
+
+    Attributes:
+        on_commit: called on the loop, synchronously, when ``commit_position`` has advanced.
+        on_proposer: called likewise when term or proposer have changed, or the link to the
+            proposer was made anew: what was submitted may be lost, submit it again.
+
+    Args:
+        config: whose log, where, and who the peers are.
+        on_failure: called once, on the loop, when this member must not go on: its disk failed or
+            it would break the protocol. Nothing is sent any more; the process should exit.
+    """
+
+    def __init__(self, config: NodeConfig, *, on_failure: Callable[[Exception], None]) -> None:
+        self.on_commit: Callable[[], None] = _nothing
+        self.on_proposer: Callable[[], None] = _nothing
+        self.max_submission_bytes = config.limits.frame_bytes - _OVERHEAD_BYTES
+        self._config = config
+        self._on_failure = on_failure
+        self._running = False
+        self._flush_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._reported = 0
+        self._proposer_reported: tuple[int, str | None] = (0, None)
+        self._relinked = False
+        self._next_read = 1
+
+    # ---- the caller's side -----------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the log and take part.
+
+        Raises:
+            StorageError: the log on disk can't be used.
+            OSError: the peer port can't be listened on.
+        """
+        loop = self._loop = asyncio.get_running_loop()
+        config = self._config
+        self._storage = await loop.run_in_executor(None, _open_log, config)
+        self._member = LogMember(
+            config.name,
+            Membership.fixed(*(member.name for member in config.members)),
+            control=self._storage.control,
+            log=self._storage.index,
+            timing=_timing(config),
+            rng=Random(),
+            noop=encode_entry(Noop()),
+            now=loop.time(),
+            limits=Limits(
+                submission=self.max_submission_bytes, pending=config.limits.pending_bytes
+            ),
+        )
+        self._writer = LogWriter(
+            self._storage, persisted=self._persisted, trimmed=self._trimmed, failed=self._fail
+        )
+        self._links = _links(config, self._receive, self._link_up)
+        self._reported = self.commit_position
+        self._running = True
+        await self._links.start()
+        self._wake()
+
+    async def stop(self) -> None:
+        """Leave: close the links, finish what is being written, close the log."""
+        self._running = False
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._links.stop()
+        await self._writer.close()
+        self._storage.close()
+
+    def submit(self, data: bytes, count: int) -> bool:
+        """Ask for ``count`` entries to be ordered; True promises nothing.
+
+        Returns:
+            False if no proposer is known or its queue is full: submit again later.
+
+        Raises:
+            LocalProtocolError: larger than ``max_submission_bytes``, or empty.
+        """
+        self._wake()
+        return self._running and self._member.submit(data, count, self._loop.time())
+
+    def read(self, first: int, max_bytes: int) -> list[Block]:
+        """Return committed blocks from the one that holds position ``first`` on.
+
+        At least one, as many as fit into ``max_bytes``; none if ``first`` was trimmed or is not
+        committed yet. Recent blocks come from memory. Older ones are read on the loop, which
+        takes tens of milliseconds once a segment, and whenever ``first`` is not where the last
+        read ended.
+
+        Raises:
+            StorageError: the log is damaged.
+        """
+        last = self.commit_position
+        if first > last:
+            return []
+        if first != self._next_read:
+            first = self._storage.start_of(first)
+        blocks = [block for block in self._storage.read(first, max_bytes) if block.last <= last]
+        if blocks:
+            self._next_read = blocks[-1].last + 1
+        return blocks
+
+    def trim(self, position: int) -> None:
+        """Give up the log up to ``position``, as far as whole segments hold nothing newer.
+
+        Raises:
+            LocalProtocolError: not all of it is committed.
+        """
+        if position > self.commit_position:
+            raise LocalProtocolError(f"trim to {position} beyond {self.commit_position}")
+        self._writer.trim(position)
+
+    @property
+    def commit_position(self) -> int:
+        """Entries up to here are in the order for good and can be read here."""
+        return self._member.commit_position
+
+    @property
+    def flushed_position(self) -> int:
+        """The log is on this member's disk up to here."""
+        return self._member.flushed_position
+
+    @property
+    def last_position(self) -> int:
+        """The end of this member's log, flushed or not, committed or not."""
+        return self._member.last_position
+
+    @property
+    def term(self) -> int:
+        """The highest term seen."""
+        return self._member.term
+
+    @property
+    def proposer(self) -> str | None:
+        """The member that orders entries, None if not known."""
+        return self._member.proposer
+
+    @property
+    def role(self) -> Role:
+        """What this member is at the moment."""
+        return self._member.role
+
+    def status(self) -> dict[str, int | float | str | None]:
+        """Return positions, roles and counters, for people and metrics."""
+        counters, pace = self._links.counters, self._writer.pace
+        return {
+            "term": self.term,
+            "proposer": self.proposer,
+            "role": self.role.value,
+            "commit_position": self.commit_position,
+            "flushed_position": self.flushed_position,
+            "log_position": self.last_position,
+            "links_up": len(self._links.up),
+            "links_dialled": counters.dialled,
+            "links_refused": counters.refused,
+            "links_offended": counters.offended,
+            "links_overflowed": counters.overflowed,
+            "log_flush_average_s": pace.average_s,
+            "log_flush_slowest_s": pace.slowest_s,
+        }
+
+    # ---- inputs ----------------------------------------------------------------------------
+
+    def _receive(self, peer: str, message: Message) -> None:
+        if not self._running:
+            return
+        try:
+            self._member.receive(peer, message, self._loop.time())
+        except LocalProtocolError as error:
+            self._fail(error)
+        self._wake()
+
+    def _link_up(self, peer: str) -> None:
+        self._relinked |= peer == self._member.proposer
+        self._wake()
+
+    def _persisted(self, ticket: int) -> None:
+        self._member.persisted(ticket, self._loop.time())
+        self._wake()
+
+    def _trimmed(self, position: int) -> None:
+        self._member.trim(position)
+
+    def _fetched(self, fetch: Fetch, done: asyncio.Future[tuple[Block, ...]]) -> None:
+        error = done.exception()
+        if not self._running:
+            return
+        if isinstance(error, StorageError):
+            self._fail(error)
+            return
+        self._member.fetched(fetch, done.result(), self._loop.time())
+        self._wake()
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        if now >= self._member.deadline_s:
+            self._member.tick(now)
+            self._wake()
+        else:
+            self._set_timer()
+
+    # ---- outputs ---------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Flush when everything that this iteration of the loop brings has been taken in."""
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if not self._running:
+            return
+        try:
+            self._carry_out()
+        except (StorageError, LocalProtocolError) as error:
+            self._fail(error)
+            return
+        self._set_timer()
+        self._report()
+
+    def _carry_out(self) -> None:
+        """Do what the core asks for; what it sends leaves before the disk is waited for."""
+        written = True
+        while written:
+            effects = self._member.take_effects()
+            self._links.send(effects.send)
+            for fetch in effects.fetch:
+                read = partial(self._storage.read, fetch.first, fetch.max_bytes)
+                reading = self._loop.run_in_executor(None, read)
+                reading.add_done_callback(partial(self._fetched, fetch))
+            persist = effects.persist
+            written = persist is not None and self._writer.write(persist)
+            if persist is not None and written:
+                self._member.persisted(persist.ticket, self._loop.time())
+
+    def _set_timer(self) -> None:
+        """Have `_tick` called by the deadline; a timer that comes too early sets the next one.
+
+        Most messages move the deadline away, and moving the timer each time would cost more.
+        """
+        deadline_s = self._member.deadline_s
+        if self._timer is not None and self._timer.when() > deadline_s:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline_s, self._tick)
+
+    def _report(self) -> None:
+        """Tell the caller what is new, once everything urgent is under way."""
+        proposer = (self._member.term, self._member.proposer)
+        if proposer != self._proposer_reported or self._relinked:
+            if proposer != self._proposer_reported:
+                _log.info("proposer_changed", term=self.term, proposer=self.proposer)
+            self._proposer_reported = proposer
+            self._relinked = False
+            self.on_proposer()
+        if self._member.commit_position > self._reported:
+            self._reported = self._member.commit_position
+            self.on_commit()
+
+    def _fail(self, error: Exception) -> None:
+        """Fall silent and say why."""
+        if self._running:
+            self._running = False
+            _log.critical("log_failed", error=str(error), kind=type(error).__name__)
+            self._on_failure(error)
+
+
+def _nothing() -> None:
+    """Stand in for a callback that nobody has set."""
+
+
+def _open_log(config: NodeConfig) -> SegmentLog:
+    return SegmentLog(
+        RealDirectory(config.data_dir / "log"),
+        segment_bytes=config.limits.segment_bytes,
+        cache_bytes=config.limits.log_cache_bytes,
+    )
+
+
+def _timing(config: NodeConfig) -> Timing:
+    timing = config.timing
+    return Timing(
+        heartbeat_s=timing.heartbeat_ms / 1000,
+        election_min_s=timing.election_timeout_ms / 1000,
+        election_max_s=2 * timing.election_timeout_ms / 1000,
+    )
+
+
+def _links(
+    config: NodeConfig, receive: Callable[[str, Message], None], on_up: Callable[[str], None]
+) -> Links:
+    return Links(
+        me=Hello(PROTOCOL_VERSION, str(config.cluster_id), config.name, config.number),
+        host=config.address.host,
+        port=config.address.port,
+        peers=[
+            Peer(member.name, member.number, member.host, member.port)
+            for member in config.members
+            if member.name != config.name
+        ],
+        bounds=Bounds(frame=config.limits.frame_bytes, buffer=config.limits.pending_bytes),
+        receive=receive,
+        on_up=on_up,
+    )
