@@ -9,8 +9,8 @@ a wave truncations come first, then deletes, updates and inserts:
   insert, an update never touches a unique column. So one writeset fits into one wave.
 * A writeset goes into the first wave after every wave in which an earlier one of the batch took
   one of its keys exclusively (NO KEY UPDATE or UPDATE mode), with two exceptions:
-* an insert may share the wave of the delete that last took its key, since deletes run first, and
-  what only inserts (only deletes) took one after the other never excluded each other;
+* an insert may share the wave in which its key was last taken: what it inserts was deleted there
+  or before, and deletes run first;
 * an update of a row that the batch updated last is folded into that earlier update.
 
 Keys are hashes, so equal hashes may be different rows. That only ever costs a wave: rows are
@@ -99,7 +99,7 @@ def decode_body(body: bytes) -> list[Item]:
     """
     try:
         items = _decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise EntryFormatError(f"writeset body: {error}") from None
     for _, pk_keys, records in items:
         if len(pk_keys) != len(records) or not records or not all(records):
@@ -133,7 +133,6 @@ def merge_writesets(
 _Update = tuple[str, int, str, list[str], int]
 _Groups = dict[str, dict[str, list[str]]]  # table -> op letter and bitmap -> record literals
 _NO_KEYS: frozenset[int] = frozenset()
-_DELETED, _INSERTED = 1, 2  # how a key was last taken, where that is sure
 
 
 class _Batch:
@@ -145,13 +144,13 @@ class _Batch:
         self.waves: list[_Groups] = []
         self._key_columns = key_columns
         self._floor = 0  # the wave of the last truncation: no later writeset goes below
-        self._taken: dict[int, int] = {}  # key -> last wave << 2 | how it was taken there
+        self._taken: dict[int, int] = {}  # key -> last wave in which it was taken
         self._updates: dict[int, _Update] = {}  # primary-key hash -> update, if it came last
 
     def add(self, exclusive: list[int], items: list[Item]) -> None:
         """Add the next writeset, with the keys (and modes) that it took exclusively."""
         operations = {record[0] for _, _, records in items for record in records}
-        inserted, deleted = _kinds(operations, exclusive, items)
+        inserted = _inserted_keys(operations, exclusive, items)
         keys = [key & -4 for key in exclusive]
         if "T" in operations:
             self._floor = len(self.waves)
@@ -159,29 +158,23 @@ class _Batch:
             wave = self._floor
         else:
             items, keys = self._fold(exclusive, items)
-            wave = self._wave(keys, inserted, deleted)
+            wave = self._wave(keys, inserted)
         if not items:
             return
         if wave == len(self.waves):
             self.waves.append({})
         for key in keys:
-            self._taken[key] = wave << 2
-        if inserted:
-            self._taken.update(dict.fromkeys(inserted, wave << 2 | _INSERTED))
-        if deleted:
-            self._taken.update(dict.fromkeys(deleted, wave << 2 | _DELETED))
+            self._taken[key] = wave
         for item in items:
             self._place(wave, item)
 
-    def _wave(self, keys: list[int], inserted: Set[int], deleted: Set[int]) -> int:
+    def _wave(self, keys: list[int], inserted: Set[int]) -> int:
         """The first wave that a writeset which took these keys may go into."""
         wave = self._floor
         for key in keys:
             taken = self._taken.get(key)
             if taken is not None:
-                how = taken & 3
-                shared = how and (key in inserted or (how == _DELETED and key in deleted))
-                wave = max(wave, taken >> 2 if shared else (taken >> 2) + 1)
+                wave = max(wave, taken if key in inserted else taken + 1)
         return wave
 
     def _place(self, wave: int, item: Item) -> None:
@@ -233,6 +226,8 @@ class _Batch:
         columns = self._key_columns(table)
         count = max(columns) + 1
         earlier, later = split_record(last_records[place], count), split_record(literal, count)
+        if not len(earlier) == len(later) == count:
+            raise EntryFormatError(f"update of {table} without its primary key")
         if any(earlier[column] != later[column] for column in columns):
             return False
         if prefix == last_prefix:
@@ -267,27 +262,21 @@ def _exclusive_keys(keys: "array[int]") -> list[int]:
     return exclusive
 
 
-def _kinds(
-    operations: Set[str], exclusive: list[int], items: list[Item]
-) -> tuple[Set[int], Set[int]]:
-    """The keys that this writeset surely took by inserts only, and by deletes only.
+def _inserted_keys(operations: Set[str], exclusive: list[int], items: list[Item]) -> Set[int]:
+    """The keys that this writeset surely took by inserts only.
 
-    Of other keys than primary keys it is known only if the writeset holds no rows of the other
-    kind. Updates take primary keys in NO KEY UPDATE mode, inserts and deletes take all in UPDATE.
+    A writeset that also deletes does not say which of its unique keys are whose, and a hash that
+    an updated row shares with an inserted one is not sure either.
     """
-    if operations == {"U"}:
-        return _NO_KEYS, _NO_KEYS
-    if operations.isdisjoint("DE"):
-        return {key & -4 for key in exclusive if key & 1}, _NO_KEYS
-    if "I" not in operations:
-        return _NO_KEYS, {key & -4 for key in exclusive if key & 1}
-    inserted: set[int] = set()
-    others: set[int] = set()
-    for _, pk_keys, records in items:
-        for pk_key, record in zip(pk_keys, records, strict=True):
-            (inserted if record[0] == "I" else others).add(pk_key)
-    deleted = {key & -4 for key in exclusive if key & 1 and key & -4 in others}
-    return inserted - others, deleted - inserted
+    if "I" not in operations or not operations.isdisjoint("DE"):
+        return _NO_KEYS
+    inserted = {key & -4 for key in exclusive if key & 1}
+    if "U" in operations:
+        for _, pk_keys, records in items:
+            inserted.difference_update(
+                pk_key for pk_key, record in zip(pk_keys, records, strict=True) if record[0] == "U"
+            )
+    return inserted
 
 
 def _statements(groups: _Groups) -> list[Statement]:

@@ -46,10 +46,12 @@ def split_record(literal: str, count: int | None = None) -> list[str | None]:
         quoted, plain = match.groups()
         fields.append(_unescape(quoted) if quoted is not None else plain or None)
         position = match.end()
-        if position == last or len(fields) == count:
+        if position == last:
             return fields
         if literal[position] != ",":
             raise RecordTextError(f"unexpected character at offset {position}")
+        if len(fields) == count:
+            return fields
         position += 1
 
 

@@ -126,7 +126,7 @@ def test_c17_the_horizon_is_the_slowest_members_published_base() -> None:
     assert too_old.conflict == Conflict(AbortReason.TOO_OLD, key(99, 3), 7)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(logs(), st.sampled_from([1, 3, 64, 200, 1_000_000]), st.data())
 def test_c17_verdicts_survive_checkpoint_restart_and_trim_at_any_point(
     entries: list[Entry], index_limit: int, data: st.DataObject

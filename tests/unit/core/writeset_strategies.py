@@ -58,7 +58,7 @@ def key_groups(draw: st.DrawFn, gid: int) -> array[int]:
 
 
 @st.composite
-def logs(draw: st.DrawFn, max_size: int = 40) -> list[Entry]:
+def logs(draw: st.DrawFn, max_size: int = 25) -> list[Entry]:
     """A log of three members: writesets with copies, restarts, publications."""
     entries: list[Entry] = []
     next_sequence = dict.fromkeys(MEMBERS, 1)

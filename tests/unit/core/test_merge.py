@@ -1,0 +1,206 @@
+"""Merged apply plans: equal to applying one writeset at a time, and cheap where it matters."""
+
+from array import array
+from random import Random
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pgherd_sidecar.core.entries import EntryFormatError
+from pgherd_sidecar.core.merge import (
+    Item,
+    Op,
+    Plan,
+    Statement,
+    Wave,
+    decode_body,
+    merge_writesets,
+)
+from table_model import PK_COLUMNS, History, NaiveDatabase
+from writeset_strategies import groups, key
+
+T = "public.t"
+TABLE_KEY = key(1000, 0)
+
+
+def merge(*writesets: tuple["array[int]", list[Item]]) -> Plan:
+    return merge_writesets(writesets, PK_COLUMNS.__getitem__)
+
+
+def rows(
+    *records: str, pk: int = 1, keys: list[int] | None = None
+) -> tuple["array[int]", list[Item]]:
+    """A writeset of rows that all have the primary-key hash ``pk`` (and take more keys)."""
+    modes = {2 if record[0] == "U" else 3 for record in records}
+    taken = [TABLE_KEY, *(key(pk, mode) for mode in modes), *(keys or [])]
+    return groups((0, taken)), [(T, [key(pk, 0)] * len(records), list(records))]
+
+
+def waves(plan: Plan) -> list[list[tuple[str, list[str]]]]:
+    return [
+        [
+            (statement.op.value + statement.bitmap, statement.records)
+            for statement in wave.statements
+        ]
+        for wave in plan.waves
+    ]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from([2, 7, 30, 2**40]))
+@example(seed=0, transactions=300, hashes=2**40)
+@example(seed=1, transactions=300, hashes=5)
+def test_c10_a_merged_batch_equals_one_writeset_at_a_time(
+    seed: int, transactions: int, hashes: int
+) -> None:
+    random = Random(seed)
+    history = History(random, hashes)
+    merged, one_by_one = NaiveDatabase(), NaiveDatabase()
+    while transactions > 0:
+        size = random.randint(1, 12)
+        transactions -= size
+        batch = [history.transaction() for _ in range(size)]
+        merged.apply(merge(*batch), random.shuffle)
+        for writeset in batch:
+            one_by_one.apply(merge(writeset), random.shuffle)
+        assert merged.tables == one_by_one.tables == history.tables
+
+
+@given(st.integers(0, 2**32), st.sampled_from([2, 30, 2**40]))
+def test_c10_one_writeset_is_one_wave(seed: int, hashes: int) -> None:
+    history = History(Random(seed), hashes)
+    for _ in range(5):
+        assert len(merge(history.transaction()).waves) <= 1
+
+
+def test_c10_a_unique_value_that_moves_between_rows_waits_for_the_next_wave() -> None:
+    value = key(50, 3)  # two rows exchange the unique value 5 in two transactions
+    first = rows("D(1,,,)", "I(1,6,,)", pk=1, keys=[value, key(60, 3)])
+    second = rows("D(2,,,)", "I(2,5,,)", pk=2, keys=[key(70, 3), value])
+    assert waves(merge(first, second)) == [
+        [("D", ["(1,,,)"]), ("I", ["(1,6,,)"])],
+        [("D", ["(2,,,)"]), ("I", ["(2,5,,)"])],
+    ]
+
+
+def test_c10_an_insert_shares_the_wave_of_the_delete_before_it() -> None:
+    plan = merge(rows("D(1,,,)"), rows("I(1,,a,)"))
+    assert waves(plan) == [[("D", ["(1,,,)"]), ("I", ["(1,,a,)"])]]
+
+
+def test_c10_a_delete_waits_for_the_insert_before_it() -> None:
+    plan = merge(rows("I(1,,a,)"), rows("D(1,,,)"))
+    assert waves(plan) == [[("I", ["(1,,a,)"])], [("D", ["(1,,,)"])]]
+
+
+def test_c10_inserts_under_one_coarse_key_share_a_wave() -> None:
+    coarse = [key(500, 3)]
+    plan = merge(rows("I(1,,,)", pk=1, keys=coarse), rows("I(2,,,)", pk=2, keys=coarse))
+    assert waves(plan) == [[("I", ["(1,,,)", "(2,,,)"])]]
+
+
+def test_c10_updates_of_a_hot_row_become_its_last_state() -> None:
+    plan = merge(*(rows(f"U0010(1,,{value},)") for value in range(100)))
+    assert waves(plan) == [[("U0010", ["(1,,99,)"])]]
+
+
+def test_c10_updates_of_different_columns_of_a_row_are_joined() -> None:
+    plan = merge(
+        rows('U0010(1,,"a b",)'), rows("U0001(1,,,c)"), rows("U0010(1,,,)"), rows("U0001(1,,,d)")
+    )
+    assert waves(plan) == [[("U0011", ["(1,,,d)"])]]
+
+
+def test_c10_colliding_hashes_never_merge_two_rows() -> None:
+    plan = merge(rows("U0010(1,,a,)"), rows("U0010(2,,b,)"), rows("U0010(1,,c,)"))
+    assert waves(plan) == [
+        [("U0010", ["(1,,a,)"])],
+        [("U0010", ["(2,,b,)"])],
+        [("U0010", ["(1,,c,)"])],
+    ]
+
+
+def test_c10_colliding_hashes_never_merge_rows_of_two_tables() -> None:
+    one, other = (
+        (groups((0, [key(1, 2)])), [(table, [key(1, 0)], ["U01(1,a)"])]) for table in ("t", "u")
+    )
+    plan = merge_writesets([one, other], lambda _table: (0,))
+    assert [wave.statements[0].table for wave in plan.waves] == ["t", "u"]
+
+
+def test_c10_an_update_is_not_folded_across_a_delete_of_its_row() -> None:
+    plan = merge(rows("U0010(1,,a,)"), rows("D(1,,,)"), rows("I(1,,b,)"), rows("U0010(1,,c,)"))
+    assert waves(plan) == [
+        [("U0010", ["(1,,a,)"])],
+        [("D", ["(1,,,)"]), ("I", ["(1,,b,)"])],
+        [("U0010", ["(1,,c,)"])],
+    ]
+
+
+def test_c10_truncate_divides_a_batch() -> None:
+    truncate = groups((0, [key(1000, 3)])), [(T, [0], ["T"])]
+    plan = merge(rows("I(1,,a,)", pk=1), truncate, rows("I(2,,b,)", pk=2))
+    assert waves(plan) == [[("I", ["(1,,a,)"])], [("T", []), ("I", ["(2,,b,)"])]]
+
+
+def test_c10_the_plan_says_how_many_rows_each_statement_must_affect() -> None:
+    plan = merge(rows("E(1,,,)", "I(1,,a,)"), rows("D(2,,,)", pk=2))
+    assert [(s.op, s.expected_rows) for s in plan.waves[0].statements] == [
+        (Op.DELETE, 1),
+        (Op.ERASE, None),
+        (Op.INSERT, 1),
+    ]
+
+
+def test_independent_rows_of_many_writesets_make_one_statement() -> None:
+    plan = merge(*(rows(f"U0010({n},,a,)", pk=n) for n in range(100)))
+    assert plan.waves == [
+        Wave([Statement(Op.UPDATE, T, "0010", [f"({n},,a,)" for n in range(100)])])
+    ]
+
+
+def test_key_columns_are_asked_for_only_where_rows_meet() -> None:
+    def forbidden(table: str) -> tuple[int, ...]:
+        raise AssertionError(table)
+
+    merge_writesets([rows(f"U0010({n},,a,)", pk=n) for n in range(9)], forbidden)
+
+
+def test_an_empty_batch_is_an_empty_plan() -> None:
+    assert merge() == Plan([])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[[]]",
+        b'[["t",[1],[]]]',
+        b'[["t",[1,2],["I(1)"]]]',
+        b'[["t",[1],[""]]]',
+        b'[["t",[1.5],["I(1)"]]]',
+        b'[["t",[1],["I(\xff)"]]]',
+    ],
+)
+def test_a_malformed_body_is_refused(body: bytes) -> None:
+    with pytest.raises(EntryFormatError):
+        decode_body(body)
+
+
+@pytest.mark.parametrize("record", ["X(1,,,)", "U0010", "U00x0(1,,,)", "Uabc(1,,,)"])
+def test_a_malformed_row_is_refused(record: str) -> None:
+    with pytest.raises(EntryFormatError):
+        merge(rows(record))
+
+
+@pytest.mark.parametrize("record", ["U0010(1", 'U0010("1)', "U01(1,,,)"])
+def test_a_malformed_second_update_is_refused(record: str) -> None:
+    with pytest.raises(EntryFormatError):
+        merge(rows("U0010(1,,a,)"), rows(record))
+
+
+def test_bodies_are_decoded() -> None:
+    assert decode_body(b'[["public.t",[-8],["I(1,\\"a b\\")"]]]') == [
+        ("public.t", [-8], ['I(1,"a b")'])
+    ]
