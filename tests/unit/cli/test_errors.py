@@ -1,0 +1,38 @@
+"""Every error is one line that says what to do."""
+
+import errno
+import io
+
+import pytest
+from pgherd_sidecar.cli.errors import HerdError, from_os_error, last_words
+
+
+def test_an_error_is_one_line_on_stderr() -> None:
+    out = io.StringIO()
+    HerdError("the server said:\n\tno\n").show(out)
+    assert out.getvalue() == "pgherd: the server said: no\n"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_called_so(code: int) -> None:
+    message = from_os_error(OSError(code, "whatever", "/herd/n1/pgherd.conf")).message
+    assert message.startswith("disk full: make room on the device of /herd/n1/pgherd.conf")
+
+
+def test_any_other_failed_call_names_its_file() -> None:
+    error = OSError(errno.EACCES, "Permission denied", "/herd")
+    assert from_os_error(error).message == "/herd: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("", "it said nothing"),
+        ("starting\nready\n\n", "ready"),
+        ("FATAL: no room\nLOG: shut down\n", "FATAL: no room"),
+        ("ERROR: first\nERROR: second\nbye", "ERROR: second"),
+        ('{"level": "error", "event": "x"}\n{"level": "info"}', '{"level": "error", "event": "x"}'),
+    ],
+)
+def test_last_words_are_the_last_complaint_or_the_last_line(log: str, words: str) -> None:
+    assert last_words(log) == words

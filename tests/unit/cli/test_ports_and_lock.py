@@ -1,0 +1,56 @@
+"""Ports that are taken, and one command at a time."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from pgherd_sidecar.cli.errors import HerdError
+from pgherd_sidecar.cli.lock import LOCK_FILE, locked
+from pgherd_sidecar.cli.ports import require_free
+
+
+def test_a_taken_port_is_named_with_who_has_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(HerdError, match=rf"port {port} is taken by \S+ \(pid {os.getpid()}\)"):
+            require_free([port])
+
+
+def test_a_port_taken_on_all_addresses_counts() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(HerdError, match=f"port {port} is taken"):
+            require_free([port])
+
+
+def test_a_released_port_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    require_free([port])
+
+
+async def test_a_second_command_gives_up_after_its_time(tmp_path: Path) -> None:
+    async with locked(tmp_path, timeout_s=0):
+        with pytest.raises(HerdError, match="another pgherd command is at work in"):
+            async with locked(tmp_path, timeout_s=0):
+                pass
+
+
+async def test_the_lock_can_be_taken_again_after_its_release(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with locked(tmp_path, timeout_s=0):
+            pass
+
+
+async def test_a_lock_file_that_was_replaced_does_not_count(tmp_path: Path) -> None:
+    async with locked(tmp_path, timeout_s=0):
+        (tmp_path / LOCK_FILE).unlink()
+        async with locked(tmp_path, timeout_s=0):
+            assert (tmp_path / LOCK_FILE).exists()
+
+
+async def test_no_directory_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(HerdError, match=r"cannot open .*: No such file"):
+        async with locked(tmp_path / "gone", timeout_s=0):
+            pass

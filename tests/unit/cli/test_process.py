@@ -1,0 +1,93 @@
+"""Processes are known by pid and start time."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pgherd_sidecar.cli import process
+from pgherd_sidecar.cli.process import ProcessId
+
+SLEEP = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"]
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(SLEEP, cwd=tmp_path, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield child
+        child.kill()
+
+
+def identity(child: subprocess.Popen[bytes]) -> ProcessId:
+    found = process.identify(child.pid)
+    assert found is not None
+    return found
+
+
+def recycled(known: ProcessId) -> ProcessId:
+    """A process that had the same pid before."""
+    return dataclasses.replace(known, start_time=known.start_time - 1)
+
+
+async def test_a_running_process_is_found_again_by_its_pid_file(
+    child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    process.write_pid_file(tmp_path / "pid", identity(child))
+    assert process.read_pid_file(tmp_path / "pid") == identity(child)
+
+
+@pytest.mark.parametrize("change", ["start_time", "boot_id"])
+async def test_another_process_with_the_pid_is_not_taken_for_it(
+    child: subprocess.Popen[bytes], tmp_path: Path, change: str
+) -> None:
+    known = identity(child)
+    old = recycled(known) if change == "start_time" else dataclasses.replace(known, boot_id="old")
+    process.write_pid_file(tmp_path / "pid", old)
+    assert process.read_pid_file(tmp_path / "pid") is None
+    assert not old.signal(signal.SIGKILL)
+    assert await old.wait_exit(timeout_s=0)
+    assert known.is_running()
+
+
+@pytest.mark.parametrize("content", ["", "12", "1 2 3 4", None])
+def test_a_torn_or_missing_pid_file_names_no_process(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "pid").write_text(content)
+    assert process.read_pid_file(tmp_path / "pid") is None
+
+
+async def test_waiting_ends_when_the_process_does(child: subprocess.Popen[bytes]) -> None:
+    known = identity(child)
+    assert not await known.wait_exit(timeout_s=0.01)
+    assert known.signal(signal.SIGKILL)
+    assert await known.wait_exit(timeout_s=60)
+    assert not known.is_running()
+
+
+def test_a_zombie_does_not_run(child: subprocess.Popen[bytes]) -> None:
+    known = identity(child)
+    child.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert process.identify(child.pid) is None
+    assert not known.is_running()
+
+
+def test_processes_are_found_by_their_working_directory(
+    child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    assert process.processes_in(tmp_path) == [identity(child)]
+    assert process.processes_in(tmp_path / "elsewhere") == []
+
+
+async def test_waiting_for_several_returns_those_that_stay(
+    child: subprocess.Popen[bytes],
+) -> None:
+    ended = recycled(identity(child))
+    both = [identity(child), ended]
+    assert await process.wait_all_exit(both, timeout_s=0.01) == [both[0]]

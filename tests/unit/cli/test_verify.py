@@ -1,0 +1,186 @@
+"""``verify`` on nodes that are Python objects: who is asked for what, and what is concluded."""
+
+import json
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+from pgherd_sidecar.cli import render
+from pgherd_sidecar.cli.admin import AdminError, Marker, TableSummary
+from pgherd_sidecar.cli.errors import HerdError
+from pgherd_sidecar.cli.herd import Member
+from pgherd_sidecar.cli.node import Node, NodeState
+from pgherd_sidecar.cli.verify import Comparison, Options, verify
+
+OPTIONS = Options(allow_missing=False, max_keys=100, timeout_s=60)
+BUCKETS = 4
+
+
+@dataclass
+class FakeNode:
+    """A node whose tables are ``{table: {key: row}}``; keys are spread over a few buckets."""
+
+    name: str
+    tables: dict[str, dict[int, str]]
+    columns: str = "c"
+    state_name: str = "primary"
+    fails_at: str = ""
+    calls: list[str] = field(default_factory=list)
+
+    @property
+    def member(self) -> Member:
+        return Member(number=1, name=self.name, port=1, peer_port=2)
+
+    @property
+    def sidecar(self) -> "FakeNode":
+        return self
+
+    @property
+    def admin(self) -> "FakeAdmin":
+        return FakeAdmin(self)
+
+    async def state(self) -> NodeState:
+        return NodeState(self.member, self.state_name, None, 5, 5, True, True, {})
+
+
+class FakeAdmin:
+    def __init__(self, node: FakeNode) -> None:
+        self._node = node
+
+    def _called(self, what: str) -> None:
+        self._node.calls.append(what)
+        if what == self._node.fails_at:
+            raise AdminError("broken pipe")
+
+    async def order_marker(self) -> Marker:
+        self._called("order")
+        return Marker(id="m", gid=9)
+
+    async def wait_marker(self, marker: str, _timeout_s: float) -> None:
+        self._called("wait")
+        assert marker == "m"
+
+    async def tables(self, _marker: str, _timeout_s: float) -> dict[str, TableSummary]:
+        self._called("tables")
+        return {
+            name: TableSummary(
+                rows=len(rows), checksum=repr(sorted(rows.items())), columns=self._node.columns
+            )
+            for name, rows in self._node.tables.items()
+        }
+
+    async def buckets(self, _marker: str, table: str, _timeout_s: float) -> dict[int, str]:
+        self._called(f"buckets {table}")
+        found: dict[int, str] = {}
+        for key, row in sorted(self._node.tables[table].items()):
+            found[key % BUCKETS] = found.get(key % BUCKETS, "") + row
+        return found
+
+    async def keys(
+        self, _marker: str, table: str, bucket: int, _timeout_s: float
+    ) -> dict[str, str]:
+        self._called(f"keys {table} {bucket}")
+        rows = self._node.tables[table]
+        return {f"({key})": row for key, row in rows.items() if key % BUCKETS == bucket}
+
+    async def drop_marker(self, _marker: str) -> None:
+        self._called("drop")
+
+
+async def compare(*nodes: FakeNode, options: Options = OPTIONS) -> Comparison:
+    return await verify(cast(list[Node], list(nodes)), options)
+
+
+def table(**changes: str) -> dict[str, dict[int, str]]:
+    """Forty rows; ``k7="x"`` replaces a row, ``k7=""`` removes it."""
+    rows = {key: f"row {key}" for key in range(40)}
+    rows |= {int(name[1:]): row for name, row in changes.items()}
+    return {"public.t": {key: row for key, row in rows.items() if row}}
+
+
+async def test_equal_nodes_are_identical_without_a_look_at_keys() -> None:
+    nodes = [FakeNode(name, table()) for name in ("n1", "n2", "n3")]
+    result = await compare(*nodes)
+    assert result.identical
+    assert (result.gid, result.differences) == (9, ())
+    assert [node.calls for node in nodes] == [
+        ["order", "wait", "tables", "drop"],
+        ["wait", "tables", "drop"],
+        ["wait", "tables", "drop"],
+    ]
+
+
+async def test_only_buckets_that_differ_are_looked_into() -> None:
+    nodes = [FakeNode("n1", table()), FakeNode("n2", table(k7="changed"))]
+    result = await compare(*nodes)
+    assert not result.identical
+    assert [(found.key, dict(found.versions)) for found in result.differences] == [
+        ("(7)", {"n1": "row 7", "n2": "changed"})
+    ]
+    assert [call for call in nodes[1].calls if call.startswith("keys")] == ["keys public.t 3"]
+
+
+async def test_a_missing_row_is_missing_in_text_and_json() -> None:
+    result = await compare(
+        FakeNode("n1", table()), FakeNode("n2", table(k8="")), FakeNode("n3", table(k8="odd"))
+    )
+    assert "public.t key (8): missing on n2, differs: n1 | n3" in render.comparison(result)
+    answer = json.loads(render.comparison_json(result))
+    assert answer["differences"][0]["missing_on"] == ["n2"]
+    assert answer["identical"] is False
+
+
+async def test_nodes_that_agree_are_shown_together() -> None:
+    odd = FakeNode("n2", table(k1="odd"))
+    result = await compare(FakeNode("n1", table()), odd, FakeNode("n3", table()))
+    assert "public.t key (1): differs: n1=n3 | n2" in render.comparison(result)
+
+
+async def test_a_missing_table_is_a_difference() -> None:
+    result = await compare(FakeNode("n1", table()), FakeNode("n2", {}))
+    assert "public.t: does not exist on n2" in render.comparison(result)
+
+
+async def test_an_empty_table_is_not_a_missing_table() -> None:
+    result = await compare(FakeNode("n1", {"t": {}}), FakeNode("n2", {"t": {}}))
+    assert result.identical
+
+
+async def test_other_columns_are_a_difference_though_the_rows_look_equal() -> None:
+    result = await compare(FakeNode("n1", table()), FakeNode("n2", table(), columns="other"))
+    assert "public.t: columns differ: n1 | n2" in render.comparison(result)
+
+
+async def test_no_more_keys_are_listed_than_asked_for() -> None:
+    options = Options(allow_missing=False, max_keys=3, timeout_s=60)
+    empty = FakeNode("n2", {"public.t": {}})
+    result = await compare(FakeNode("n1", table()), empty, options=options)
+    assert len(result.differences) == 3
+
+
+async def test_a_node_that_is_not_up_is_an_error() -> None:
+    with pytest.raises(HerdError, match=r"not every node is up \(n2 is recovering\)"):
+        await compare(FakeNode("n1", table()), FakeNode("n2", table(), state_name="recovering"))
+
+
+async def test_a_node_that_is_not_up_can_be_left_out() -> None:
+    options = Options(allow_missing=True, max_keys=3, timeout_s=60)
+    absent = FakeNode("n2", {}, state_name="stopped")
+    result = await compare(FakeNode("n1", table()), absent, options=options)
+    assert result.identical
+    assert result.skipped == ("n2",)
+    assert absent.calls == []
+
+
+async def test_no_node_up_is_an_error_even_then() -> None:
+    options = Options(allow_missing=True, max_keys=3, timeout_s=60)
+    with pytest.raises(HerdError, match="no node is up"):
+        await compare(FakeNode("n1", {}, state_name="stopped"), options=options)
+
+
+@pytest.mark.parametrize("step", ["wait", "tables", "buckets public.t", "keys public.t 3"])
+async def test_a_node_that_fails_midway_is_an_error_and_snapshots_are_given_back(step: str) -> None:
+    nodes = [FakeNode("n1", table()), FakeNode("n2", table(k7="odd"), fails_at=step)]
+    with pytest.raises(HerdError, match="verify could not be done: n2: broken pipe"):
+        await compare(*nodes)
+    assert [node.calls[-1] for node in nodes] == ["drop", "drop"]
