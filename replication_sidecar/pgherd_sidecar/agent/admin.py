@@ -1,0 +1,225 @@
+"""The admin API: HTTP on a Unix socket, for whoever may open the socket (mode 0600).
+
+Translates between HTTP and ``AdminBackend`` and decides nothing. The routes and the shape of their
+answers are those that the ``pgherd`` command calls. Every error is a JSON object with one field,
+``error``, under a status code that says whose it is. ``GET /metrics`` is the status once more, in
+the text form that Prometheus reads.
+
+Started by ``main``; keeps nothing.
+"""
+
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Protocol, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+StatusValue = str | int | float | bool | None
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class UnknownMarker(LookupError):
+    """No such marker is held on this node."""
+
+
+class Unavailable(Exception):
+    """It can't be done now, but perhaps later; the message says why."""
+
+
+class AdminBackend(Protocol):
+    """What the API asks of the replica.
+
+    All but ``status`` and ``shutdown`` may raise ``Unavailable``; those that name a marker raise
+    ``UnknownMarker``, those that name a table ``UnknownTable``.
+    """
+
+    async def status(self) -> Mapping[str, StatusValue]:
+        """Return at least ``name``, ``cluster_id``, ``state``, ``reason``, and counters."""
+        ...
+
+    async def shutdown(self) -> None:
+        """Begin a clean stop; returns before it is done."""
+        ...
+
+    async def order_marker(self) -> tuple[str, int]:
+        """Put a marker into the log; return its id and GID."""
+        ...
+
+    async def marker_ready(self, marker: str, timeout_s: float) -> int:
+        """Wait until the snapshot at the marker is exported; return the marker's GID.
+
+        Raises:
+            TimeoutError: it is not after ``timeout_s``.
+        """
+        ...
+
+    async def marker_tables(self, marker: str) -> Mapping[str, TableChecksum]:
+        """Return the checksum of each replicated table in the marker's snapshot."""
+        ...
+
+    async def marker_buckets(self, marker: str, table: str) -> Mapping[int, str]:
+        """Return the checksums of a table's rows by bucket of their keys' hash."""
+        ...
+
+    async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
+        """Return the checksum of each row of a bucket by its key."""
+        ...
+
+    async def drop_marker(self, marker: str) -> None:
+        """Give the marker's snapshot back; no error if it is gone."""
+        ...
+
+
+class AdminServer:
+    """The API of one sidecar.
+
+    Args:
+        path: the socket; one left behind by a dead sidecar is replaced.
+        backend: answers.
+    """
+
+    def __init__(self, path: Path, backend: AdminBackend) -> None:
+        self._path = path
+        application = web.Application(middlewares=[_errors_as_json])
+        application.add_routes(_Routes(backend).table())
+        self._runner = web.AppRunner(application, access_log=None)
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the socket can't be made.
+        """
+        await self._runner.setup()
+        await web.SockSite(self._runner, _listen(self._path)).start()
+
+    async def stop(self) -> None:
+        """Answer what was asked, then close the socket."""
+        await self._runner.cleanup()
+        self._path.unlink(missing_ok=True)
+
+
+def _listen(path: Path) -> socket.socket:
+    """Return a listening socket that was never open to other accounts."""
+    if path.is_socket():
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen()  # nobody could connect before this
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class _Table(msgspec.Struct):
+    table: str
+
+
+class _Bucket(_Table):
+    bucket: int
+
+
+class _Routes:
+    """One method a route."""
+
+    def __init__(self, backend: AdminBackend) -> None:
+        self._backend = backend
+
+    def table(self) -> list[web.RouteDef]:
+        return [
+            web.get("/status", self._status),
+            web.get("/metrics", self._metrics),
+            web.post("/shutdown", self._shutdown),
+            web.post("/marker", self._order),
+            web.get("/marker/{id}/ready", self._ready),
+            web.post("/marker/{id}/tables", self._tables),
+            web.post("/marker/{id}/buckets", self._buckets),
+            web.post("/marker/{id}/keys", self._keys),
+            web.delete("/marker/{id}", self._drop),
+        ]
+
+    async def _status(self, _: web.Request) -> web.Response:
+        return web.json_response(dict(await self._backend.status()))
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=to_metrics(await self._backend.status()))
+
+    async def _shutdown(self, _: web.Request) -> web.Response:
+        await self._backend.shutdown()
+        return web.json_response({})
+
+    async def _order(self, _: web.Request) -> web.Response:
+        marker, gid = await self._backend.order_marker()
+        return web.json_response({"id": marker, "gid": gid})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        wait = _parse(request.query.get("timeout_s", "60").encode(), _Seconds)
+        gid = await self._backend.marker_ready(request.match_info["id"], wait)
+        return web.json_response({"gid": gid})
+
+    async def _tables(self, request: web.Request) -> web.Response:
+        found = await self._backend.marker_tables(request.match_info["id"])
+        return web.json_response({"tables": {name: asdict(one) for name, one in found.items()}})
+
+    async def _buckets(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Table)
+        found = await self._backend.marker_buckets(request.match_info["id"], body.table)
+        return web.json_response({"buckets": dict(found)})
+
+    async def _keys(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Bucket)
+        found = await self._backend.marker_keys(request.match_info["id"], body.table, body.bucket)
+        return web.json_response({"keys": dict(found)})
+
+    async def _drop(self, request: web.Request) -> web.Response:
+        await self._backend.drop_marker(request.match_info["id"])
+        return web.json_response({})
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:  # no such route, body too large
+        return _error(error.status, error.text or error.reason)
+    except (UnknownMarker, UnknownTable) as error:
+        return _error(404, str(error))
+    except TimeoutError as error:
+        return _error(504, str(error) or "not within the time given")
+    except Unavailable as error:
+        return _error(503, str(error))
+
+
+def _parse(content: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        raise web.HTTPBadRequest(text=str(error)) from error
+
+
+def _error(status: int, text: str) -> web.Response:
+    return web.json_response({"error": text}, status=status)
+
+
+def to_metrics(status: Mapping[str, StatusValue]) -> str:
+    """Return the numbers of a status in Prometheus' text format, and its state as a label."""
+    label = f'{{member="{_escaped(status.get("name"))}"'
+    lines = [f'pgherd_state{label},state="{_escaped(status.get("state"))}"}} 1']
+    for key, value in status.items():
+        if isinstance(value, int | float):  # True and False are 1 and 0
+            lines.append(f"pgherd_{key}{label}}} {value + 0}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(value: StatusValue) -> str:
+    return str(value).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

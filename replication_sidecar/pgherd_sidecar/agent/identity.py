@@ -1,0 +1,141 @@
+"""Who this member is: what the sidecar keeps in ``data_dir`` besides the log.
+
+A directory holds::
+
+    identity.json   cluster id, member's name and number, the disk's UUID, the incarnation
+    lock            locked while a sidecar runs on the directory
+
+The disk's UUID is made with the directory: an empty disk under an old name is a new identity, and
+must not vote as the old one (C18). The incarnation counts the starts of the PostgreSQL server as
+its transactions' identities see them (C12); it is on stable storage before anybody learns it.
+
+Called by ``main`` and the replica. Survives a restart, the lock excepted, which the kernel gives
+back when the process ends.
+"""
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from uuid import uuid4
+
+from pgherd_sidecar.agent.config import NodeConfig
+
+_FILE = "identity.json"
+_LOCK = "lock"
+_LOG = "log"
+
+
+class IdentityError(Exception):
+    """This sidecar must not run on this ``data_dir``; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """Contents of the file."""
+
+    cluster_id: str
+    name: str
+    number: int
+    disk_id: str
+    incarnation: int
+
+
+class Identity:
+    """The identity in one ``data_dir``, which is locked until ``close``.
+
+    Attributes:
+        disk_id: UUID of the directory, made when it was empty.
+
+    Args:
+        config: names the directory, and whose it has to be.
+
+    Raises:
+        IdentityError: another sidecar runs on it, or it belongs to another cluster or member.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._directory = config.data_dir
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = _acquire(self._directory / _LOCK)
+            try:
+                self._record = self._load(config)
+            except IdentityError:
+                self.close()
+                raise
+        except OSError as error:
+            raise IdentityError(f"cannot use {self._directory}: {error.strerror}") from error
+        self.disk_id = self._record.disk_id
+
+    @property
+    def incarnation(self) -> int:
+        """The newest incarnation, 0 before the first."""
+        return self._record.incarnation
+
+    def next_incarnation(self) -> int:
+        """Begin a new incarnation; it is on stable storage when this returns.
+
+        Raises:
+            OSError: it can't be stored; nothing has begun.
+        """
+        self._save(replace(self._record, incarnation=self._record.incarnation + 1))
+        return self._record.incarnation
+
+    def close(self) -> None:
+        """Let another sidecar use the directory."""
+        os.close(self._lock)
+
+    def _load(self, config: NodeConfig) -> _Record:
+        path = self._directory / _FILE
+        mine = (str(config.cluster_id), config.name, config.number)
+        try:
+            record = _Record(**json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            if (self._directory / _LOG).exists():
+                raise IdentityError(f"{self._directory} holds a log but no {_FILE}") from None
+            self._save(_Record(*mine, disk_id=str(uuid4()), incarnation=0))
+            return self._record
+        except (ValueError, TypeError) as error:
+            raise IdentityError(f"{path} is damaged: {error}") from error
+        if record.cluster_id != mine[0]:
+            raise IdentityError(
+                f"{self._directory} belongs to cluster {record.cluster_id}, "
+                f"this sidecar is configured for cluster {mine[0]}"
+            )
+        if (record.name, record.number) != mine[1:]:
+            raise IdentityError(
+                f"{self._directory} belongs to member {record.name} (number {record.number}), "
+                f"this sidecar is configured as {mine[1]} (number {mine[2]})"
+            )
+        return record
+
+    def _save(self, record: _Record) -> None:
+        content = json.dumps(asdict(record), indent=2) + "\n"
+        _replace_durably(self._directory, _FILE, content.encode())
+        self._record = record
+
+
+def _acquire(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise IdentityError(f"another sidecar runs on {path.parent}") from error
+    return descriptor
+
+
+def _replace_durably(directory: Path, name: str, content: bytes) -> None:
+    new = directory / (name + ".new")
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(directory / name)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
