@@ -53,23 +53,6 @@ class Service(AdminBackend, Protocol):
 MakeService = Callable[[NodeConfig, LogHost, Identity], Service]
 
 
-def run(self) -> None:
-        """Work until ``stop`` is called or something fails."""
-        ...
-
-    async def stop(self) -> None:
-        """Make ``run`` return soon; may be called more than once."""
-        ...
-
-
-MakeService = Callable[[NodeConfig, LogHost, Identity], Service]
-
-
-def main() -> None:
-    """Run the sidecar."""
-    run(sys.argv[1:], Replica)
-
-
 def run(arguments: list[str], make_service: MakeService) -> None:
     """Run a sidecar around the service that ``make_service`` returns; exits on errors."""
     parser = argparse.ArgumentParser("pgherd-sidecar", description="Replication manager of a node.")
