@@ -2,7 +2,7 @@
 tested by itself.
 
 It is ``primary`` once its PostgreSQL answers; a marker's snapshot is taken at once, under GID 1;
-the replicated tables are all ordinary tables of the schema ``public``.
+the replicated tables are all tables of the schema ``public``.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ CREATE SCHEMA IF NOT EXISTS pgherd;
 CREATE OR REPLACE VIEW pgherd.replicated_tables AS
 SELECT c.oid AS relid, quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS name
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE c.relkind = 'r' AND n.nspname = 'public'
+ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname = 'public'
 """
 
 

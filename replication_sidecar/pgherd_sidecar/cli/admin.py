@@ -68,6 +68,10 @@ class _Keys(BaseModel):
     keys: dict[str, str]
 
 
+class _Refusal(BaseModel):
+    error: str
+
+
 Answer = TypeVar("Answer", bound=BaseModel)
 
 
@@ -146,8 +150,7 @@ class AdminClient:
         except (OSError, http.client.HTTPException) as error:
             raise AdminError(f"{method} {path}: {error or type(error).__name__}") from error
         if not 200 <= status < 300:
-            text = content.decode(errors="replace").strip()
-            raise AdminError(f"{method} {path}: {text or status}")
+            raise AdminError(f"{method} {path}: {_reason(content) or status}")
         return content
 
     async def _exchange(
@@ -171,6 +174,14 @@ class AdminClient:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+
+def _reason(content: bytes) -> str:
+    """The reason in an error answer; as it came if it is not the documented JSON."""
+    try:
+        return _Refusal.model_validate_json(content).error
+    except ValidationError:
+        return content.decode(errors="replace").strip()
 
 
 def _parse(answer: bytes) -> tuple[int, bytes]:

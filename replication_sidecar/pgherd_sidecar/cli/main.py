@@ -35,7 +35,7 @@ def _timeout(default_s: float) -> Callable[[Command], Command]:
     return click.option(
         "--timeout",
         "timeout_s",
-        type=click.FloatRange(min=0, min_open=True),
+        type=click.FloatRange(min=0, min_open=True, max=3600),
         default=default_s,
         show_default=True,
         help="Give up after this many seconds.",

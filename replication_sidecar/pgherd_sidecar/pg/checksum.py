@@ -104,7 +104,7 @@ def _rows(schema: str, relation: str, *, partitioned: bool) -> sql.Composed:
 def _key(columns: list[str] | None) -> sql.Composed:
     """The key's columns; the whole row where there is no key, for want of anything better."""
     if not columns:
-        return sql.SQL("t").format()
+        return sql.SQL("t.*").format()
     return sql.SQL(", ").join(sql.Identifier("t", column) for column in columns)
 
 

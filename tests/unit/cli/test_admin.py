@@ -19,7 +19,7 @@ async def client(tmp_path: Path) -> AsyncIterator[AdminClient]:
     async def buckets(request: web.Request) -> web.Response:
         table = (await request.json())["table"]
         if table != "public.t":
-            return web.Response(status=404, text=f"no table {table}\n")
+            return web.json_response({"error": f"no table {table}"}, status=404)
         return web.json_response({"buckets": {"3": "ab"}})
 
     async def never(_request: web.Request) -> web.Response:
