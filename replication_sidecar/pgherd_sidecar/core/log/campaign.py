@@ -44,12 +44,13 @@ class Campaign:
     def start_recovery(self, keeper: Safekeeper) -> Recovery:
         """Choose the donor and drop what its log doesn't share.
 
-        Nothing committed is dropped: it is in the donor's log.
+        What is committed is in the donor's log, even if the donor has trimmed it away since.
         """
         donor = max(self._votes, key=self._advancement)
         vote = self._votes[donor]
         if donor != self._name:
-            keeper.truncate(keeper.index.common_point(vote.history, vote.last_position))
+            common = keeper.index.common_point(vote.history, vote.last_position)
+            keeper.truncate(max(common, keeper.commit_position))
         self.recovery = Recovery(donor, vote.last_position)
         return self.recovery
 

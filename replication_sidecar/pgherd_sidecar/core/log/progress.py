@@ -69,9 +69,9 @@ class Progress:
         while inflight and inflight[0][0] <= position:
             self._inflight_bytes -= inflight.popleft()[1]
 
-    def rejected(self, common: int) -> None:
-        """The logs agree up to `common` only: probe from there."""
-        self.next = max(common, self.match) + 1
+    def probe_after(self, position: int) -> None:
+        """The logs may agree up to `position` only: probe from there."""
+        self.next = max(position, self.match) + 1
         self.probing = True
         self.sent = False
         self.fetching = 0

@@ -72,6 +72,7 @@ class Proposer:
         progress = self.peers[peer]
         progress.heard_s = now
         progress.acknowledged(ack.position)
+        self.stranded.discard(peer)
         self._count(peer, progress.match)
 
     def flushed(self) -> None:
@@ -91,7 +92,7 @@ class Proposer:
             return
         if progress.probing and reject.prev_position != expected:
             return
-        progress.rejected(self._keeper.index.common_point(reject.history, reject.last_position))
+        progress.probe_after(self._keeper.index.common_point(reject.history, reject.last_position))
 
     def fetched(self, fetch: Fetch, blocks: tuple[Block, ...]) -> Append | None:
         """Return the Append for a lagging peer, unless the peer is elsewhere by now."""
@@ -107,13 +108,14 @@ class Proposer:
 
     def heartbeat(self, effects: Effects) -> None:
         """Let every peer hear this proposer, and probe whether what was sent has arrived."""
+        base = self._keeper.index.base
         for peer, progress in self.peers.items():
             progress.sent = False
-            previous = progress.next - 1
-            if previous < self._keeper.index.base:
-                effects.send.append((peer, Commit(self._keeper.term, self._bound(peer))))
-            else:
-                effects.send.append((peer, self._append(peer, progress, previous, ())))
+            if progress.next <= base:  # perhaps it has more than this proposer has heard of
+                progress.probe_after(base)
+                progress.sent = True
+            append = self._append(peer, progress, progress.next - 1, ())
+            effects.send.append((peer, append))
 
     def flush(self, effects: Effects) -> None:
         """Make a block if it is time, feed the peers, and announce commit bounds [C4]."""

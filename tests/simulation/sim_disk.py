@@ -1,0 +1,137 @@
+"""A directory in memory that behaves like a disk at a crash.
+
+Modelled: a write is lost, kept or torn by sectors of 512 bytes if it was not synced; creations,
+renames and removals not synced are kept up to a random one only, in order; the process may die
+between any two operations (`crash_after`). Not modelled: bit rot, errors, misdirected writes.
+"""
+
+from random import Random
+
+_SECTOR = 512
+
+
+class PowerLoss(Exception):
+    """The process died between two operations of the disk."""
+
+
+class Inode:
+    """Contents of one file: what is seen, what is durable, and the writes in between."""
+
+    def __init__(self) -> None:
+        self.seen = bytearray()
+        self.durable = bytearray()
+        self.pending: list[tuple[int, bytes]] = []
+
+    def crash(self, rng: Random) -> None:
+        """Keep a random part of the writes that were not synced."""
+        for offset, data in self.pending:
+            fate = rng.random()
+            if fate < 0.3:
+                continue
+            for start in range(0, len(data), _SECTOR):
+                if fate < 0.6 or rng.random() < 0.5:
+                    _put(self.durable, offset + start, data[start : start + _SECTOR])
+        self.pending = []
+        self.seen = bytearray(self.durable)
+
+
+def _put(content: bytearray, offset: int, data: bytes) -> None:
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+class SimDirectory:
+    """The `Directory` that a simulated member keeps its log in."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Inode] = {}
+        self._durable: dict[str, Inode] = {}
+        self._renames: list[dict[str, Inode]] = []
+        #: operations left before the process dies; None for no limit
+        self.crash_after: int | None = None
+
+    def step(self) -> None:
+        """Count an operation."""
+        if self.crash_after is not None:
+            if self.crash_after == 0:
+                raise PowerLoss
+            self.crash_after -= 1
+
+    def crash(self, rng: Random) -> None:
+        """Lose what was not durable."""
+        self.crash_after = None
+        states = [self._durable, *self._renames]
+        self._durable = dict(rng.choice(states))
+        self._seen = dict(self._durable)
+        self._renames = []
+        for inode in self._durable.values():
+            inode.crash(rng)
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        return sorted(self._seen)
+
+    def create(self, name: str, size: int) -> "SimFile":
+        """Create or empty a file and fill it with zeros."""
+        self.step()
+        self._seen[name] = Inode()
+        self._renames.append(dict(self._seen))
+        file = SimFile(self, self._seen[name])
+        if size:
+            file.write(0, bytes(size))
+        return file
+
+    def open(self, name: str) -> "SimFile":
+        """Open an existing file."""
+        return SimFile(self, self._seen[name])
+
+    def replace(self, name: str, new_name: str) -> None:
+        """Rename a file."""
+        self.step()
+        self._seen[new_name] = self._seen.pop(name)
+        self._renames.append(dict(self._seen))
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self.step()
+        del self._seen[name]
+        self._renames.append(dict(self._seen))
+
+    def sync(self) -> None:
+        """Make names durable."""
+        self.step()
+        self._durable = dict(self._seen)
+        self._renames = []
+
+
+class SimFile:
+    """An open file of a `SimDirectory`."""
+
+    def __init__(self, directory: SimDirectory, inode: Inode) -> None:
+        self._directory = directory
+        self._inode = inode
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        return len(self._inode.seen)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes."""
+        return bytes(self._inode.seen[offset : offset + size])
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write all of `data`."""
+        self._directory.step()
+        _put(self._inode.seen, offset, data)
+        self._inode.pending.append((offset, bytes(data)))
+
+    def sync(self) -> None:
+        """Make all writes so far durable."""
+        self._directory.step()
+        for offset, data in self._inode.pending:
+            _put(self._inode.durable, offset, data)
+        self._inode.pending = []
+
+    def close(self) -> None:
+        """Release the file."""
