@@ -113,7 +113,7 @@ class Identity:
 
     def _save(self, record: _Record) -> None:
         content = json.dumps(asdict(record), indent=2) + "\n"
-        _replace_durably(self._directory, _FILE, content.encode())
+        replace_durably(self._directory, _FILE, content.encode())
         self._record = record
 
 
@@ -127,7 +127,7 @@ def _acquire(path: Path) -> int:
     return descriptor
 
 
-def _replace_durably(directory: Path, name: str, content: bytes) -> None:
+def replace_durably(directory: Path, name: str, content: bytes) -> None:
     new = directory / (name + ".new")
     with new.open("wb") as file:
         file.write(content)

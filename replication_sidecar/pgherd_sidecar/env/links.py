@@ -18,6 +18,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import structlog
 
@@ -255,8 +256,7 @@ class _Connection(asyncio.Protocol):
         self._reason = "closed by the peer"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         self._links.connections.add(self)
         self._hello_timer = asyncio.get_running_loop().call_later(
             _HELLO_S, self.abort, "no hello in time"

@@ -30,9 +30,11 @@ CREATE TABLE IF NOT EXISTS pgherd.node (
 
 -- The commit chain: one row per local transaction or merged batch of remote writesets, written in the
 -- same transaction, so that the last committed GID is exactly as durable as the rows (C8).
+-- xid: of a local transaction, NULL for a batch.
 CREATE TABLE IF NOT EXISTS pgherd.applied (
     gid  int8 PRIMARY KEY,
-    prev int8 NOT NULL UNIQUE
+    prev int8 NOT NULL UNIQUE,
+    xid  xid8
 );
 
 -- Captured rows, keyed by transaction. Which of the two tables a transaction uses is a function of its

@@ -153,7 +153,7 @@ BEGIN
                 gid := verdict[2];
                 prev := verdict[3];
             END IF;
-            INSERT INTO pgherd.applied VALUES (gid, prev);
+            INSERT INTO pgherd.applied VALUES (gid, prev, x);
             PERFORM pgherd.wait_for_predecessor(n, conn, x, prev, verdict[4], verdict[5]);
             EXIT;
         EXCEPTION

@@ -306,14 +306,15 @@ BEGIN
     RETURN substr(body, 2);
 END $$;
 
--- What the applier must know of a table to write it: by its name as it stands in writesets.
+-- What the applier must know of a table to write it, by its name as it stands in writesets: see TableShape.
 CREATE OR REPLACE FUNCTION pgherd.describe(
-    tab text, OUT columns text[], OUT types text[], OUT pk int[], OUT generated int[], OUT "only" bool)
+    tab text, OUT columns text[], OUT pk int[], OUT generated int[], OUT same_key text, OUT "only" bool)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT array_agg(c.col ORDER BY c.pos), array_agg(format_type(c.typ, NULL) ORDER BY c.pos),
-           (SELECT array_agg(k.pos - 1 ORDER BY k.pos) FROM pgherd.columns(tab::regclass) k WHERE k.in_pk),
-           coalesce((SELECT array_agg(k.pos - 1 ORDER BY k.pos) FROM pgherd.columns(tab::regclass) k WHERE k.generated), '{}'),
+    SELECT array_agg(c.col ORDER BY c.pos),
+           array_agg(c.pos - 1 ORDER BY c.pos) FILTER (WHERE c.in_pk),
+           coalesce(array_agg(c.pos - 1 ORDER BY c.pos) FILTER (WHERE c.generated), '{}'),
+           pgherd.key_equal(tab::regclass),
            (SELECT u.inherits FROM pgherd.user_tables u WHERE u.relid = tab::regclass)
       FROM pgherd.columns(tab::regclass) c;
 END;

@@ -1,0 +1,276 @@
+"""The applier: writes what other members committed, in GID order, on one connection.
+
+Work comes as *items* in chain order. Consecutive remote writesets collect in one batch until the
+connection is free or a local transaction follows; a batch is one round, one transaction (Slony-II
+13.4, "replication backend"). Items that stand alone (DDL, markers) bring their own procedure.
+
+Each item has a batch number whose token this connection holds in advance, so that a local verdict
+can name a batch which has not begun. Called by ``replica``. Nothing survives: what was not applied
+is delivered again.
+"""
+
+import asyncio
+from array import array
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
+from pgherd_sidecar.core.entries import Writeset, key_array
+from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
+from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
+from pgherd_sidecar.pg.rows import RowStatements
+
+log = structlog.get_logger()
+
+TOKEN_WINDOW = 256
+_BATCH_ROWS = 5_000
+_BATCH_BYTES = 4 << 20
+_USUAL_S = 0.003
+_BINARY = 1
+
+SETUP = (
+    "SET session_replication_role = replica",
+    "SET synchronous_commit = off",
+    # A merged statement joins a handful of keys to a table of any size: only index lookups scale.
+    "SET enable_seqscan = off",
+    "SET enable_hashjoin = off",
+    "SET enable_mergejoin = off",
+    "SET enable_bitmapscan = off",
+    "SET plan_cache_mode = force_generic_plan",
+    "SET jit = off",
+    # The records were written under these (CORRECTNESS C6).
+    "SET search_path = pg_catalog",
+    "SET DateStyle = 'ISO, YMD'",
+    "SET IntervalStyle = 'postgres'",
+    "SET TimeZone = 'UTC'",
+    "SET lc_monetary = 'C'",
+    "SET xmloption = 'content'",
+    "SET client_min_messages = error",
+    # Somebody else is to be the victim of a deadlock.
+    "SET deadlock_timeout = '1h'",
+    "SET lock_timeout = 0",
+    "SET statement_timeout = 0",
+    "SET idle_in_transaction_session_timeout = 0",
+)
+_STATEMENTS = {
+    b"pgherd_wait": b"SELECT pgherd.await_local($1::xid8)",
+    b"pgherd_applied": b"INSERT INTO pgherd.applied VALUES ($1, $2)",
+    b"pgherd_pass": b"SELECT pgherd.pass_token($1::int8, $2::int8)",
+}
+
+
+class DivergedError(Exception):
+    """This node's data differ from the others', or an ordered change can't be done here."""
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One item.
+
+    Attributes:
+        link: its place in the chain.
+        predecessor: the local transaction that must have committed first.
+        writesets: keys and rows of a batch.
+        alone: the procedure of an item that is not a batch.
+        fresh_catalog: the schema has changed just before it.
+    """
+
+    link: BatchLink
+    predecessor: LocalLink | None
+    writesets: list[tuple["array[int]", list[Item]]] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    alone: Callable[["Work"], Awaitable[None]] | None = None
+    fresh_catalog: bool = False
+
+
+class Applier:
+    """Applies items one after the other.
+
+    Args:
+        pipeline: its connection, set up with `SETUP`.
+        chain: the node's commit chain.
+        rows: statements for rows.
+        first_batch: number of the first batch; tokens from here on are free.
+        repair: makes a certified local transaction good that did not commit.
+        settled: waits until a GID is visible here.
+        on_token: called when more tokens are held.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        chain: Chain,
+        rows: RowStatements,
+        first_batch: int,
+        repair: Callable[[LocalLink], Awaitable[None]],
+        settled: Callable[[int], Awaitable[None]],
+        on_token: Callable[[], None],
+    ) -> None:
+        self.pipeline = pipeline
+        self.rows = rows
+        self.token_limit = first_batch
+        self.queued_bytes = 0
+        self.batches = 0
+        self.applied_writesets = 0
+        #: set while an item takes longer than usual
+        self.slow = asyncio.Event()
+        self._chain = chain
+        self._next_batch = first_batch
+        self._repair = repair
+        self._settled = settled
+        self._on_token = on_token
+        self._queue: deque[Work] = deque()
+        self._open: Work | None = None
+        self._work = asyncio.Event()
+        self._fresh_catalog = False
+        self._loop = asyncio.get_running_loop()
+
+    # ---- filling the queue -------------------------------------------------------------------
+
+    def add(self, gid: int, writeset: Writeset) -> None:
+        """Queue a committed writeset of another member, or one of ours that nobody waits for."""
+        items = decode_body(writeset.body)
+        work = self._open
+        if work is None or work.link.closed or work.rows > _BATCH_ROWS or work.bytes > _BATCH_BYTES:
+            if work is not None:
+                work.link.closed = True
+            work = self._open = self._append(gid)
+        work.link.gid = gid
+        work.writesets.append((key_array(writeset.keys), items))
+        work.rows += sum(len(records) for _, _, records in items)
+        size = len(writeset.body)
+        work.bytes += size
+        self.queued_bytes += size
+
+    def add_alone(
+        self, gid: int | None, run: Callable[[Work], Awaitable[None]], size: int = 0
+    ) -> None:
+        """Queue an item with a procedure of its own; ``gid`` None: it writes no link."""
+        work = self._append(self._chain.tail_gid if gid is None else gid)
+        work.link.closed = True
+        work.link.pinned = gid is None
+        work.alone = run
+        work.bytes = size
+        self.queued_bytes += size
+
+    def schema_changes(self) -> None:
+        """A local transaction with DDL was added to the chain: later items see another schema."""
+        self._fresh_catalog = True
+
+    def _append(self, gid: int) -> Work:
+        tail = self._chain.tail
+        if isinstance(tail, BatchLink):
+            tail.closed = True
+        link = BatchLink(self._next_batch, gid, self._chain.tail_gid)
+        self._next_batch += 1
+        self._chain.append(link)
+        work = Work(link, tail if isinstance(tail, LocalLink) else None)
+        work.fresh_catalog, self._fresh_catalog = self._fresh_catalog, False
+        self._queue.append(work)
+        self._work.set()
+        return work
+
+    # ---- working it off ----------------------------------------------------------------------
+
+    async def take_tokens(self) -> None:
+        """Take the tokens of the first batches.
+
+        Raises:
+            ServerGoneError: the connection broke.
+        """
+        for name, query in _STATEMENTS.items():
+            self.pipeline.prepare(name, query)
+        limit = self._next_batch + TOKEN_WINDOW
+        self.pipeline.prepare(
+            b"pgherd_tokens",
+            b"SELECT pg_advisory_lock(pgherd.token_of_batch(b))"
+            b" FROM generate_series($1::int8, $2::int8) b",
+        )
+        parameters = (b"%d" % self._next_batch, b"%d" % (limit - 1))
+        await self.pipeline.run([Prepared(b"pgherd_tokens", parameters, (0, 0))])
+        self.token_limit = limit
+
+    async def run(self) -> None:
+        """Apply for ever.
+
+        Raises:
+            DivergedError: an item can't be applied.
+            ServerGoneError: the connection broke.
+        """
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            while self._queue:
+                work = self._queue.popleft()
+                work.link.closed = True
+                timer = self._loop.call_later(_USUAL_S, self.slow.set)
+                await self._do(work)
+                timer.cancel()
+                self.slow.clear()
+                self._finish(work)
+
+    async def _do(self, work: Work) -> None:
+        if work.fresh_catalog:
+            await self._settled(work.link.prev)
+            self.rows.forget()
+        if work.alone is not None:
+            await self._settled(work.link.prev)
+            await work.alone(work)
+            return
+        statements = await self._statements(work)
+        while True:
+            try:
+                await self.pipeline.run(self._round(work, statements))
+                return
+            except RoundFailedError as error:
+                if error.sqlstate == "PH002" and work.predecessor is not None:
+                    await self._repair(work.predecessor)
+                    work.predecessor = None
+                elif error.sqlstate not in ("40P01", "57014"):
+                    raise DivergedError(f"GID {work.link.gid}: {error}") from error
+
+    async def _statements(self, work: Work) -> list[Prepared]:
+        tables = {table for _, items in work.writesets for table, _, _ in items}
+        unknown = [table for table in tables if not self.rows.knows(table)]
+        if unknown:
+            await self.rows.learn(unknown)
+        statements = self.rows.prepared(merge_writesets(work.writesets, self.rows.key_columns))
+        for statement in statements:
+            if not self.pipeline.knows(statement.name):
+                self.pipeline.prepare(statement.name, self.rows.query(statement.name))
+        return statements
+
+    def _round(self, work: Work, statements: list[Prepared]) -> list[Prepared]:
+        round_ = list(statements)
+        predecessor = work.predecessor
+        if predecessor is not None and predecessor.gid > self._chain.settled_gid:
+            round_.insert(0, Prepared(b"pgherd_wait", (b"%d" % predecessor.xid,), (0,)))
+        round_.append(applied(work.link.gid, work.link.prev))
+        return round_
+
+    def _finish(self, work: Work) -> None:
+        self.batches += 1
+        self.applied_writesets += len(work.writesets)
+        self.queued_bytes -= work.bytes
+        if self._open is work:
+            self._open = None
+        numbers = (b"%d" % work.link.number, b"%d" % self.token_limit)
+        passing = self.pipeline.run([Prepared(b"pgherd_pass", numbers, (0, 0))])
+        passing.add_done_callback(self._passed)
+        work.link.pinned = False
+        self._chain.settle(work.link.gid)
+
+    def _passed(self, passing: "asyncio.Future[None]") -> None:
+        if not passing.cancelled() and passing.exception() is None:
+            self.token_limit += 1
+            self._on_token()
+
+
+def applied(gid: int, prev: int) -> Prepared:
+    """The statement that adds a link to ``pgherd.applied``."""
+    return Prepared(b"pgherd_applied", (b"%d" % gid, b"%d" % prev), (0, 0))

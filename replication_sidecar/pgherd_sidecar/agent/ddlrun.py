@@ -1,0 +1,101 @@
+"""Executes an ordered transaction with DDL on a member other than its origin (Slony-II 10).
+
+The body's items are in the order of their execution: rows are written with the same statements as
+the applier's, commands by ``pg.ddl``, all in one transaction with its link of the commit chain.
+"""
+
+from typing import Any
+
+import psycopg
+
+from pgherd_sidecar.agent.applier import SETUP, DivergedError
+from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.startup import connect
+from pgherd_sidecar.core.entries import Writeset, key_array
+from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
+from pgherd_sidecar.pg import ddl
+from pgherd_sidecar.pg.rows import RowStatements, TableShape
+
+
+async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> TableShape:
+    """Read a table's shape from the catalog, as the connection's transaction sees it.
+
+    Raises:
+        DivergedError: this member has no such table.
+    """
+    try:
+        rows = await connection.execute(
+            'SELECT columns, pk, generated, same_key, "only" FROM pgherd.describe($1)', (table,)
+        )
+        row = await rows.fetchone()
+    except psycopg.Error as error:
+        raise DivergedError(f"table {table}: {error}") from error
+    if row is None or row[1] is None:
+        raise DivergedError(f"table {table} has no primary key here")
+    columns, pk, generated, same_key, only = row
+    return TableShape(columns, pk, frozenset(generated), same_key, only)
+
+
+class DdlRunner:
+    """Runs transactions with DDL, each on a connection of its own (they are rare)."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        #: the server process at work, for those who look for locks in its way
+        self.backend_pid = 0
+
+    async def run(self, writeset: Writeset, gid: int, prev: int) -> None:
+        """Execute a writeset that holds DDL.
+
+        Raises:
+            DivergedError: it fails here, though it was ordered to commit.
+        """
+        connection = await connect(self._config, "pgherd ddl")
+        self.backend_pid = connection.info.backend_pid
+        try:
+            await connection.execute("; ".join(SETUP))
+            async with connection.transaction():
+                await self._items(connection, writeset)
+                await connection.execute("INSERT INTO pgherd.applied VALUES ($1, $2)", (gid, prev))
+        except psycopg.OperationalError:
+            raise
+        except psycopg.Error as error:
+            raise DivergedError(f"GID {gid}: {error}") from error
+        finally:
+            self.backend_pid = 0
+            await connection.close()
+
+    async def _items(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        writeset: Writeset,
+    ) -> None:
+        segment: list[Item] = []
+        for item in decode_body(writeset.body):
+            if item[0]:
+                segment.append(item)
+                continue
+            await self._rows(connection, writeset, segment)
+            segment = []
+            for command in item[2]:
+                await ddl.execute_command(connection, command)
+        await self._rows(connection, writeset, segment)
+        await ddl.finish(connection)
+
+    async def _rows(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        writeset: Writeset,
+        segment: list[Item],
+    ) -> None:
+        if not segment:
+            return
+
+        async def shape(table: str) -> TableShape:
+            return await describe(connection, table)
+
+        rows = RowStatements(shape)
+        await rows.learn([table for table, _, _ in segment])
+        plan = merge_writesets([(key_array(writeset.keys), segment)], rows.key_columns)
+        for query, parameters in rows.plain(plan):
+            await connection.execute(query, parameters)

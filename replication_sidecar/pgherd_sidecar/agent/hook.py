@@ -1,0 +1,405 @@
+"""Where ``pgherd.certify()`` calls: the socket on which local transactions wait for their verdict.
+
+Each session of the server has one dblink connection here. Requests, one query each::
+
+    W secret pid xid flags \\n keys \\n body    order this writeset, answer its verdict
+    R secret xid       go on waiting for it (after a cancel)
+    P secret xid gid   answer when this GID is visible here
+    Y secret xid       may the certified transaction go on?
+
+``HookServer`` keeps the writesets that are under way (``Pending``), submits them to the ordered
+log, again whenever they may have been lost, and hands out verdicts. It decides nothing: ``replica``
+does when the log delivers. Nothing survives a restart; a new incarnation in the log rules out
+whatever was under way (C11, C12).
+"""
+
+import asyncio
+import hmac
+import sys
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+import msgspec
+import structlog
+
+from pgherd_sidecar.core.certifier import AbortReason, Conflict
+from pgherd_sidecar.core.entries import Writeset, encode_entry
+from pgherd_sidecar.core.merge import decode_body
+from pgherd_sidecar.pg.ddl import DdlNotSupported, resolve_commands
+from pgherd_sidecar.pg.hookwire import HookWire, HookWireError, command_complete, error_response
+
+log = structlog.get_logger()
+
+_RESUBMIT_S = 2.0
+_SWEEP_S = 0.25
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A local writeset that was sent into the log and has no verdict yet.
+
+    ``connection`` is None when nobody waits for the verdict any more; the writeset is under way
+    all the same, and if it commits it is applied as if remote.
+    """
+
+    writeset: Writeset
+    encoded: bytes
+    keys: "array[int]"
+    pid: int
+    connection: "HookConnection | None"
+    sent_s: float
+    deadline_s: float
+    lost: bool = False
+
+
+class HookBackend(Protocol):
+    """What the hook needs of the replica."""
+
+    def refusal(self) -> str | None:
+        """Why this node takes no writes now, None if it does."""
+
+    def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
+        """Call ``wake`` once ``gid`` is visible on this node; repair it if need be."""
+
+    def must_yield(self, xid: int) -> bool:
+        """The certified transaction has to give way to the applier."""
+
+    def gone(self, pid: int) -> None:
+        """A session ended; what it was certified for may have to be repaired."""
+
+
+class HookServer:
+    """The socket, and the writesets under way.
+
+    Args:
+        directory: where the socket is made; only the server's account may reach it.
+        secret: what each message must carry.
+        submit: sends entries to the ordered log; False if that was not possible now.
+        backend: see `HookBackend`.
+        timeout_s: longest wait for a verdict before 08007.
+        query_max: largest writeset accepted, in bytes.
+    """
+
+    def __init__(  # noqa: PLR0913 - the ports of the hook, all by name
+        self,
+        *,
+        directory: Path,
+        secret: str,
+        member: int,
+        incarnation: int,
+        submit: Callable[[bytes, int], bool],
+        backend: HookBackend,
+        timeout_s: float,
+        query_max: int,
+    ) -> None:
+        self.backend = backend
+        self.query_max = query_max
+        self.pending: dict[int, Pending] = {}  # by sequence, oldest first
+        self._by_xid: dict[int, Pending] = {}
+        self._path = directory / ".s.PGSQL.1"
+        self._secret = secret.encode()
+        self._member = member
+        self._incarnation = incarnation
+        self._submit = submit
+        self._timeout_s = timeout_s
+        self._sequence = 0
+        self._outbox: list[Pending] = []
+        self._server: asyncio.AbstractServer | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._connections: set[HookConnection] = set()
+        self._loop = asyncio.get_running_loop()
+
+    async def start(self) -> None:
+        """Listen."""
+        self._path.unlink(missing_ok=True)
+        self._server = await self._loop.create_unix_server(
+            lambda: HookConnection(self), str(self._path)
+        )
+        self._path.chmod(0o600)
+        self._sweep()
+
+    async def stop(self) -> None:
+        """Close everything; who still waits learns that the outcome is unknown here."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        self._path.unlink(missing_ok=True)
+        for connection in list(self._connections):
+            connection.close()
+
+    # ---- requests --------------------------------------------------------------------------
+
+    def request(self, connection: "HookConnection", query: bytes) -> None:
+        """Handle one query of a session."""
+        head, _, rest = query.partition(b"\n")
+        words = head.split(b" ")
+        if len(words) < 3 or not hmac.compare_digest(words[1], self._secret):
+            # A stranger, or a transaction older than this incarnation of the sidecar.
+            connection.fail("08006", "this is not the sidecar's current incarnation")
+            return
+        match words[0]:
+            case b"W":
+                self._order(connection, words, rest)
+            case b"R":
+                self._resume(connection, int(words[2]))
+            case b"P":
+                self.backend.when_visible(int(words[3]), lambda: connection.done(b"OK"))
+            case b"Y":
+                yields = self.backend.must_yield(int(words[2]))
+                connection.done(b"YIELD" if yields else b"GO")
+            case _:
+                connection.fail("08P01", "unknown request")
+
+    def _order(self, connection: "HookConnection", words: list[bytes], rest: bytes) -> None:
+        refusal = self.backend.refusal()
+        if refusal is not None:
+            connection.fail(
+                "25006",
+                f"this node takes no writes: {refusal}",
+                hint="Connect to a member whose state is primary.",
+            )
+            return
+        keys_text, _, body = rest.partition(b"\n")
+        flags, xid = int(words[4]), int(words[3])
+        if xid in self._by_xid:
+            connection.fail("08007", "this transaction has been sent before")
+            return
+        if flags:
+            try:
+                items = resolve_commands(decode_body(body))
+                body = msgspec.json.encode(items)
+            except DdlNotSupported as error:
+                connection.fail("0A000", str(error), hint=error.hint)
+                return
+        pending = self._send(xid, flags, parse_keys(keys_text), body, int(words[2]))
+        pending.connection = connection
+        connection.pending = pending
+        connection.pid = pending.pid
+
+    def adopt(self, xid: int, keys_text: bytes, body: bytes) -> None:
+        """Order what a transaction wrote that committed without being certified (C1)."""
+        self._send(xid, 0, parse_keys(keys_text), body, 0)
+
+    def _send(self, xid: int, flags: int, keys: "array[int]", body: bytes, pid: int) -> Pending:
+        """Make a writeset and put it on its way."""
+        self._sequence += 1
+        wire_keys = keys[:]
+        if sys.byteorder == "little":
+            wire_keys.byteswap()
+        writeset = Writeset(
+            self._member,
+            self._incarnation,
+            self._sequence,
+            next(iter(self.pending), self._sequence),
+            xid,
+            flags,
+            wire_keys.tobytes(),
+            body,
+        )
+        now = self._loop.time()
+        pending = Pending(
+            writeset, encode_entry(writeset), keys, pid, None, now, now + self._timeout_s
+        )
+        self.pending[self._sequence] = pending
+        self._by_xid[xid] = pending
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(pending)
+        return pending
+
+    def _resume(self, connection: "HookConnection", xid: int) -> None:
+        pending = self._by_xid.get(xid)
+        if pending is None:
+            connection.fail("08007", "the verdict was given on another connection")
+            return
+        if pending.connection is not None:
+            pending.connection.pending = None
+        pending.connection = connection
+        connection.pending = pending
+        connection.pid = pending.pid
+
+    # ---- submission ------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        batch, self._outbox = self._outbox, []
+        if not self._submit(b"".join([p.encoded for p in batch]), len(batch)):
+            for pending in batch:
+                pending.lost = True
+
+    def resubmit(self) -> None:
+        """Send everything under way again: the proposer is another one, or it was long ago."""
+        batch = list(self.pending.values())
+        if batch and self._submit(b"".join([p.encoded for p in batch]), len(batch)):
+            now = self._loop.time()
+            for pending in batch:
+                pending.lost = False
+                pending.sent_s = now
+
+    def _sweep(self) -> None:
+        """Answer who has waited too long, and send again what may have been lost."""
+        now = self._loop.time()
+        stale = False
+        for pending in self.pending.values():
+            stale = stale or pending.lost or now - pending.sent_s > _RESUBMIT_S
+            if now >= pending.deadline_s and pending.connection is not None:
+                self._unknown(pending, "no majority has confirmed it in time")
+        if stale:
+            self.resubmit()
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def _unknown(self, pending: Pending, why: str) -> None:
+        connection = self._detach(pending)
+        if connection is not None:
+            w = pending.writeset
+            connection.fail(
+                "08007",
+                f"the outcome of this transaction is not known yet: {why}",
+                f"Its token is {w.member}.{w.incarnation}.{w.xid}.",
+                "Do not repeat it before you know: "
+                "SELECT pgherd.transaction_status(token) answers on any member.",
+            )
+
+    # ---- verdicts --------------------------------------------------------------------------
+
+    def take(self, sequence: int) -> Pending | None:
+        """Remove and return what was delivered; None if this incarnation did not send it."""
+        pending = self.pending.pop(sequence, None)
+        if pending is not None:
+            self._by_xid.pop(pending.writeset.xid, None)
+        return pending
+
+    def committed(self, pending: Pending, gid: int, prev: int, wait: bytes) -> None:
+        """Answer COMMIT; ``wait`` names the predecessor to wait for."""
+        connection = self._detach(pending)
+        assert connection is not None
+        connection.done(b"C %d %d %b" % (gid, prev, wait))
+
+    def aborted(self, pending: Pending, conflict: Conflict) -> None:
+        """Answer ABORT, if somebody still waits (it may have been told before)."""
+        connection = self._detach(pending)
+        if connection is None:
+            return
+        message, detail = explain(conflict, pending.writeset.body)
+        connection.fail("40001", message, detail, "Repeat the transaction.")
+
+    def _detach(self, pending: Pending) -> "HookConnection | None":
+        connection, pending.connection = pending.connection, None
+        if connection is not None:
+            connection.pending = None
+        return connection
+
+    # ---- connections -----------------------------------------------------------------------
+
+    def opened(self, connection: "HookConnection") -> None:
+        """Note a new session."""
+        self._connections.add(connection)
+
+    def closed(self, connection: "HookConnection") -> None:
+        """Note the end of a session."""
+        self._connections.discard(connection)
+        if connection.pending is not None:
+            connection.pending.connection = None
+        if connection.pid:
+            self.backend.gone(connection.pid)
+
+
+class HookConnection(asyncio.Protocol):
+    """One session's connection."""
+
+    def __init__(self, server: HookServer) -> None:
+        self.pid = 0
+        self.pending: Pending | None = None
+        self._server = server
+        self._wire = HookWire(server.query_max)
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+        self._server.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        try:
+            reply, queries = self._wire.receive(data)
+        except HookWireError as error:
+            log.warning("hook.protocol_error", error=str(error))
+            self.close()
+            return
+        if reply:
+            self._write(reply)
+        for query in queries:
+            try:
+                self._server.request(self, query)
+            except (ValueError, IndexError) as error:
+                log.warning("hook.bad_request", error=str(error))
+                self.fail("08P01", "malformed request")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._transport = None
+        self._server.closed(self)
+
+    def done(self, tag: bytes) -> None:
+        """Answer with a command tag of at most 63 bytes."""
+        self._write(command_complete(tag))
+
+    def fail(self, sqlstate: str, message: str, detail: str = "", hint: str = "") -> None:
+        """Answer with an error."""
+        self._write(error_response(sqlstate, message, detail, hint))
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+
+def parse_keys(text: bytes) -> "array[int]":
+    """Turn ``base:k1,k2;base:...`` into groups ``base, n, k1 .. kn``.
+
+    Raises:
+        ValueError: not of that form.
+    """
+    keys = array("q")
+    for group in text.split(b";"):
+        base, _, numbers = group.partition(b":")
+        values = [int(number) for number in numbers.split(b",")]
+        keys.append(int(base))
+        keys.append(len(values))
+        keys.extend(values)
+    return keys
+
+
+def explain(conflict: Conflict, body: bytes) -> tuple[str, str]:
+    """Say in words why a writeset lost: message and detail."""
+    if conflict.reason is AbortReason.TOO_OLD:
+        return (
+            "could not serialize access: the transaction is too old to be certified",
+            f"The herd has forgotten what committed before GID {conflict.winner}.",
+        )
+    if conflict.reason is AbortReason.MALFORMED:
+        return "could not serialize access: the writeset is malformed", ""
+    message = (
+        f"could not serialize access due to a concurrent commit on another node "
+        f"(GID {conflict.winner})"
+    )
+    tables = []
+    for table, pks, records in msgspec.json.decode(body):
+        for pk, record in zip(pks, records, strict=True):
+            if pk == conflict.key & -4:
+                row = record[record.find("(") :]
+                return message, f"Key of row {row} of table {table}, winner GID {conflict.winner}."
+        if table not in tables:
+            tables.append(table)
+    where = ", ".join(table or "the schema" for table in tables)
+    return message, (
+        f"A unique key, foreign key or table lock of {where}, winner GID {conflict.winner}."
+    )

@@ -1,0 +1,420 @@
+"""A session of the replica: what the ordered log means for the server beside it, while it lasts.
+
+It takes each committed entry in order: the replicated state decides, and the session turns
+decisions into verdicts for local transactions and work for the applier. It ends with the first
+error, mostly because the server went away; ``replica`` begins another one.
+
+Nothing of a session survives it but what is in the server, in the log, and in the checkpoint.
+"""
+
+import asyncio
+import contextlib
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import psycopg
+import structlog
+
+from pgherd_sidecar.agent import startup, upkeep
+from pgherd_sidecar.agent.applier import SETUP, Applier, DivergedError, Work
+from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
+from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
+from pgherd_sidecar.agent.hook import HookServer, Pending
+from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.agent.markers import Markers
+from pgherd_sidecar.agent.settler import Settler
+from pgherd_sidecar.agent.victims import VictimWatch
+from pgherd_sidecar.core.entries import (
+    FLAG_DDL,
+    Entry,
+    Incarnation,
+    Marker,
+    Publish,
+    Writeset,
+    encode_entry,
+    iter_entries,
+)
+from pgherd_sidecar.core.state import Decision, DecisionKind, ReplicatedState
+from pgherd_sidecar.pg.pipeline import Pipeline
+from pgherd_sidecar.pg.rows import RowStatements, TableShape
+
+log = structlog.get_logger()
+
+_READ_BYTES = 1 << 20
+_QUEUE_BYTES = 64 << 20
+_INCARNATION_RETRY_S = 1.0
+
+
+class ReplicaSession:
+    """One session with the server, from its connections to the first error.
+
+    Invariant: ``state.position`` is the last delivered entry; every link of the chain is a
+    committed writeset (or a run of them) above the server's ``chain_end``.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of a session, all by name
+        self,
+        config: NodeConfig,
+        host: LogHost,
+        *,
+        incarnation: int,
+        server: startup.Server,
+        state: ReplicatedState,
+        admin: psycopg.AsyncConnection[Any],
+        watch: psycopg.AsyncConnection[Any],
+        appliers: tuple[Pipeline, Pipeline],
+        markers: Markers,
+    ) -> None:
+        self.state = state
+        self.ready = False
+        self.markers = markers
+        self._config = config
+        self._host = host
+        self._incarnation = incarnation
+        self._admin = admin
+        self._skip_to = server.chain_end
+        self.chain = Chain(server.chain_end)
+        rows = RowStatements(self._describe)
+        self._ddl = DdlRunner(config)
+        self.settler = Settler(
+            connection=admin, pipeline=appliers[1], rows=rows, ddl=self._ddl, chain=self.chain
+        )
+        self.applier = Applier(
+            pipeline=appliers[0],
+            chain=self.chain,
+            rows=rows,
+            first_batch=incarnation << 32,
+            repair=self.settler.repair,
+            settled=self.settler.visible,
+            on_token=self._answer_deferred,
+        )
+        self.hook = HookServer(
+            directory=config.hook_dir,
+            secret=server.secret,
+            member=config.number,
+            incarnation=incarnation,
+            submit=host.submit,
+            backend=self,
+            timeout_s=config.limits.verdict_timeout_ms / 1000,
+            query_max=config.limits.writeset_bytes,
+        )
+        self._watch = VictimWatch(
+            watch,
+            applier=self.applier,
+            chain=self.chain,
+            hook=self.hook,
+            appliers=lambda: [*(p.backend_pid for p in appliers), self._ddl.backend_pid],
+        )
+        self._upkeep_connection = watch
+        self._deferred: deque[tuple[int, Callable[[], None]]] = deque()
+        self._orders: dict[str, asyncio.Future[int]] = {}
+        self._adopting: set[int] = set()
+        self._began: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._counts = dict.fromkeys(DecisionKind, 0)
+        self._loop = asyncio.get_running_loop()
+
+    # ---- life --------------------------------------------------------------------------------
+
+    async def run(self, keep_house: psycopg.AsyncConnection[Any]) -> None:
+        """Run until something fails.
+
+        Raises:
+            DivergedError: this node must not go on.
+            psycopg.Error, ServerGoneError: the server is gone.
+        """
+        house = upkeep.Upkeep(
+            keep_house,
+            directory=self._config.data_dir,
+            chain=self.chain,
+            state=self.state,
+            publish=self._publish,
+            leaked=self._leaked,
+            trim=self._host.trim,
+        )
+        await self.applier.take_tokens()
+        await self.hook.start()
+        self._host.on_commit = self.deliver
+        self._host.on_proposer = self.hook.resubmit
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._raise_failure())
+                group.create_task(self.applier.run())
+                group.create_task(self.settler.run())
+                group.create_task(self._watch.run())
+                await self._begin()
+                group.create_task(house.run())
+        finally:
+            self.ready = False
+            self._host.on_commit = self._host.on_proposer = lambda: None
+            await self.hook.stop()
+
+    async def _begin(self) -> None:
+        """Catch up, and open this incarnation for writes."""
+        self._loop.call_soon(self.deliver)
+        entry = encode_entry(Incarnation(self._config.number, self._incarnation))
+        while not self._began.done():
+            self._host.submit(entry, 1)
+            await asyncio.wait([self._began], timeout=_INCARNATION_RETRY_S)
+        await self.settler.visible(min(self._began.result(), self.chain.tail_gid))
+        await self._admin.execute("SELECT pgherd.sequences_after_crash()")
+        await startup.set_writable(self._admin, True, "")
+        self.ready = True
+        log.info("node.primary", gid=self.chain.settled_gid, incarnation=self._incarnation)
+
+    async def _raise_failure(self) -> None:
+        await self._failed
+
+    async def _describe(self, table: str) -> TableShape:
+        return await describe(self._admin, table)
+
+    # ---- delivery ----------------------------------------------------------------------------
+
+    def deliver(self) -> None:
+        """Take what the log has committed, in order, as far as the applier keeps up."""
+        if self._failed.done():
+            return
+        try:
+            while self.state.position < self._host.commit_position:
+                if self.applier.queued_bytes > _QUEUE_BYTES:
+                    self._loop.call_later(0.01, self.deliver)
+                    return
+                for block in self._host.read(self.state.position + 1, _READ_BYTES):
+                    self._take_block(block.first, block.data)
+        except Exception as error:  # noqa: BLE001 - a supervisor: the session ends with it
+            self._failed.set_exception(error)
+
+    def _take_block(self, first: int, data: bytes) -> None:
+        committed = False
+        for gid, entry in enumerate(iter_entries(data), first):
+            if gid <= self.state.position:
+                continue
+            decision = self.state.deliver(gid, entry)
+            self._counts[decision.kind] += 1
+            if isinstance(entry, Writeset):
+                self._take_writeset(gid, entry, decision)
+                committed = committed or decision.kind is DecisionKind.COMMIT
+            else:
+                self._take_other(gid, entry)
+        if committed:
+            self._tell_losers()
+
+    def _take_writeset(self, gid: int, writeset: Writeset, decision: Decision) -> None:
+        pending = None
+        if writeset.member == self._config.number and writeset.incarnation == self._incarnation:
+            pending = self.hook.take(writeset.sequence)
+        if decision.kind is DecisionKind.COMMIT:
+            if gid <= self._skip_to:
+                return
+            if writeset.xid in self._adopting and pending is not None:
+                self._adopt(gid, writeset)
+            elif pending is not None and pending.connection is not None:
+                self._commit_local(gid, pending)
+            else:
+                self._commit_remote(gid, writeset)
+        elif decision.conflict is not None and pending is not None:
+            if writeset.xid in self._adopting:
+                raise DivergedError(
+                    f"transaction {writeset.xid} committed here without certification, and lost"
+                )
+            self.hook.aborted(pending, decision.conflict)
+
+    def _commit_local(self, gid: int, pending: Pending) -> None:
+        tail = self.chain.tail
+        prev = self.chain.tail_gid
+        writeset = pending.writeset
+        self.chain.append(
+            LocalLink(gid, prev, writeset.xid, pending.pid, writeset, self._loop.time())
+        )
+        if writeset.flags & FLAG_DDL:
+            self.applier.schema_changes()
+        if tail is None:
+            self.hook.committed(pending, gid, prev, b"N")
+        elif isinstance(tail, LocalLink):
+            self.hook.committed(pending, gid, prev, b"L %d" % tail.xid)
+        else:
+            tail.closed = True
+            self._name_batch(tail, pending, gid, prev)
+
+    def _name_batch(self, batch: BatchLink, pending: Pending, gid: int, prev: int) -> None:
+        """Answer with a batch to wait for, as soon as its token is held."""
+
+        def answer() -> None:
+            self.hook.committed(pending, gid, prev, b"B %d" % batch.number)
+
+        if batch.number < self.applier.token_limit:
+            answer()
+        else:
+            self._deferred.append((batch.number, answer))
+
+    def _answer_deferred(self) -> None:
+        while self._deferred and self._deferred[0][0] < self.applier.token_limit:
+            self._deferred.popleft()[1]()
+
+    def _commit_remote(self, gid: int, writeset: Writeset) -> None:
+        if not writeset.flags & FLAG_DDL:
+            self.applier.add(gid, writeset)
+            return
+
+        async def run(work: Work) -> None:
+            await self._ddl.run(writeset, gid, work.link.prev)
+            self.applier.rows.forget()
+
+        self.applier.add_alone(gid, run, len(writeset.body))
+
+    def _tell_losers(self) -> None:
+        """Writesets still under way that have lost already: say so, they may hold locks."""
+        for pending in self.hook.pending.values():
+            if pending.connection is not None:
+                conflict = self.state.preview(pending.keys)
+                if conflict is not None:
+                    self.hook.aborted(pending, conflict)
+
+    def _take_other(self, gid: int, entry: Entry) -> None:
+        if isinstance(entry, Incarnation):
+            me = (self._config.number, self._incarnation)
+            if (entry.member, entry.incarnation) == me and not self._began.done():
+                self._began.set_result(gid)
+        elif isinstance(entry, Marker):
+            self._take_marker(gid, uuid.UUID(bytes=entry.id).hex)
+
+    # ---- markers -----------------------------------------------------------------------------
+
+    async def order_marker(self) -> tuple[str, int]:
+        """Order a marker; return its id and GID."""
+        marker = uuid.uuid4()
+        ordered = self._orders[marker.hex] = self._loop.create_future()
+        try:
+            while not ordered.done():
+                self._host.submit(encode_entry(Marker(marker.bytes)), 1)
+                await asyncio.wait([ordered], timeout=_INCARNATION_RETRY_S)
+            return marker.hex, ordered.result()
+        finally:
+            del self._orders[marker.hex]
+
+    def _take_marker(self, gid: int, marker: str) -> None:
+        ordered = self._orders.get(marker)
+        if ordered is not None:
+            if ordered.done():
+                return  # the copy of a marker that was submitted twice
+            ordered.set_result(gid)
+
+        async def run(work: Work) -> None:
+            await self.markers.take_snapshot(marker, gid)
+
+        self.markers.expect(marker)
+        self.applier.add_alone(None, run)
+
+    # ---- leaks (C1) --------------------------------------------------------------------------
+
+    async def _leaked(self, xid: int) -> None:
+        """A transaction committed without certification: certify it now."""
+        if xid in self._adopting:
+            return
+        self._adopting.add(xid)
+        rows = await self._admin.execute(
+            "SELECT keys, CASE WHEN repeated THEN pgherd.final_state($1::text::xid8) ELSE body END"
+            " FROM pgherd.captured($1::text::xid8)",
+            (str(xid),),
+        )
+        row = await rows.fetchone()
+        assert row is not None
+        self.hook.adopt(xid, row[0].encode(), b"[%b]" % row[1].encode())
+
+    def _adopt(self, gid: int, writeset: Writeset) -> None:
+        async def run(work: Work) -> None:
+            await self._admin.execute(
+                "INSERT INTO pgherd.applied VALUES ($1, $2, $3::text::xid8)",
+                (gid, work.link.prev, str(writeset.xid)),
+            )
+            self._adopting.discard(writeset.xid)
+
+        self.applier.add_alone(gid, run)
+
+    def _publish(self, base: int) -> None:
+        self._host.submit(encode_entry(Publish(self._config.number, base)), 1)
+
+    # ---- HookBackend -------------------------------------------------------------------------
+
+    def refusal(self) -> str | None:
+        """See HookBackend."""
+        if not self.ready:
+            return "it is catching up"
+        return None if self._host.proposer is not None else "it has no majority"
+
+    def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
+        """See HookBackend."""
+        self.settler.when_visible(gid, wake)
+
+    def must_yield(self, xid: int) -> bool:
+        """See HookBackend."""
+        return any(link.yielding for link in self.chain.locals() if link.xid == xid)
+
+    def gone(self, pid: int) -> None:
+        """See HookBackend."""
+        self.settler.gone(pid)
+
+    def status(self) -> dict[str, Any]:
+        """Counters of this session."""
+        return {
+            "gid": self.chain.settled_gid,
+            "delivered": self.state.position,
+            "pending": len(self.hook.pending),
+            "apply_queue_bytes": self.applier.queued_bytes,
+            "batches": self.applier.batches,
+            "applied_writesets": self.applier.applied_writesets,
+            "repairs": self.settler.repairs,
+            "victims": self._watch.victims,
+            "index_keys": self.state.index_size,
+            **{f"decisions_{kind.value}": count for kind, count in self._counts.items()},
+        }
+
+
+@contextlib.asynccontextmanager
+async def session(
+    config: NodeConfig, host: LogHost, incarnation: int, markers: Markers
+) -> "AsyncIterator[tuple[ReplicaSession, psycopg.AsyncConnection[Any]]]":
+    """Connect to the server, prepare it, and read where it stands.
+
+    Raises:
+        DivergedError, psycopg.Error, ServerGoneError: as for ``prepare_server``.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def connection(name: str) -> psycopg.AsyncConnection[Any]:
+            opened = await startup.connect(config, name)
+            stack.push_async_callback(opened.close)
+            return opened
+
+        admin = await connection("pgherd")
+        watch, house = await connection("pgherd watch"), await connection("pgherd upkeep")
+        server = await startup.prepare_server(config, admin, incarnation)
+        appliers = []
+        for name in ("pgherd apply", "pgherd repair"):
+            pipeline = await Pipeline.connect(startup.conninfo(config, name), SETUP)
+            stack.callback(pipeline.close)
+            appliers.append(pipeline)
+        data = upkeep.read_checkpoint(config.data_dir)
+        members = [member.number for member in config.members]
+        state = (
+            ReplicatedState(members, config.limits.certification_keys)
+            if data is None
+            else ReplicatedState.restore(data)
+        )
+        yield (
+            ReplicaSession(
+                config,
+                host,
+                incarnation=incarnation,
+                server=server,
+                state=state,
+                admin=admin,
+                watch=watch,
+                appliers=(appliers[0], appliers[1]),
+                markers=markers,
+            ),
+            house,
+        )

@@ -1,0 +1,132 @@
+"""Learns which certified local transactions became visible, and repairs those that did not.
+
+A local transaction commits without telling anybody. That it did is seen from the batch after it,
+or here, by asking the server. One whose backend died after the verdict is *repaired*: its writeset
+is applied in its place in the chain, as on every other member (C8, ARCHITECTURE "Apply").
+
+Called by ``replica``. Nothing survives a restart.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import structlog
+
+from pgherd_sidecar.agent.applier import DivergedError, applied
+from pgherd_sidecar.agent.chain import Chain, LocalLink
+from pgherd_sidecar.agent.ddlrun import DdlRunner
+from pgherd_sidecar.core.entries import FLAG_DDL, key_array
+from pgherd_sidecar.core.merge import decode_body, merge_writesets
+from pgherd_sidecar.pg.pipeline import Pipeline, RoundFailedError
+from pgherd_sidecar.pg.rows import RowStatements
+
+log = structlog.get_logger()
+
+
+class Settler:
+    """Settles local links.
+
+    Args:
+        connection: an administrative connection.
+        pipeline: a connection like the applier's, used for repairs only.
+        rows: statements for rows.
+        ddl: executes transactions with DDL.
+        chain: the node's commit chain.
+        pace_s: how often to look without being asked.
+    """
+
+    def __init__(
+        self,
+        *,
+        connection: psycopg.AsyncConnection[Any],
+        pipeline: Pipeline,
+        rows: RowStatements,
+        ddl: DdlRunner,
+        chain: Chain,
+        pace_s: float = 0.5,
+    ) -> None:
+        self.repairs = 0
+        self._connection = connection
+        self._pipeline = pipeline
+        self._rows = rows
+        self._ddl = ddl
+        self._chain = chain
+        self._pace_s = pace_s
+        self._asked = asyncio.Event()
+        self._repairing = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Settle for ever.
+
+        Raises:
+            DivergedError: a transaction can't be repaired.
+            psycopg.Error, ServerGoneError: the server is gone.
+        """
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), self._pace_s)
+            self._asked.clear()
+            await self._settle()
+
+    def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
+        """Call ``wake`` once ``gid`` is visible here."""
+        self._chain.when_settled(gid, wake)
+        if gid > self._chain.settled_gid:
+            self._asked.set()
+
+    async def visible(self, gid: int) -> None:
+        """Wait until ``gid`` is visible here."""
+        reached = asyncio.Event()
+        self.when_visible(gid, reached.set)
+        await reached.wait()
+
+    def gone(self, pid: int) -> None:
+        """A session ended: look at once if it was in the middle of a commit."""
+        if any(link.pid == pid for link in self._chain.locals()):
+            self._asked.set()
+
+    async def _settle(self) -> None:
+        links = self._chain.locals()
+        rows = await self._connection.execute(
+            "SELECT gid, statuses FROM pgherd.outcomes($1)", ([str(link.xid) for link in links],)
+        )
+        row = await rows.fetchone()
+        assert row is not None
+        gid, statuses = row
+        self._chain.settle(gid)
+        for link, status in zip(links, statuses or [], strict=True):
+            if status == "aborted" and link.gid > self._chain.settled_gid:
+                await self.repair(link)
+
+    async def repair(self, link: LocalLink) -> None:
+        """Apply a local transaction that was certified and did not commit.
+
+        Raises:
+            DivergedError: it can't be applied.
+            ServerGoneError: the server is gone.
+        """
+        await self.visible(link.prev)
+        async with self._repairing:
+            if link.gid <= self._chain.settled_gid:
+                return
+            if link.writeset.flags & FLAG_DDL:
+                await self._ddl.run(link.writeset, link.gid, link.prev)
+                self._chain.settle(link.gid)
+                return
+            items = decode_body(link.writeset.body)
+            await self._rows.learn([table for table, _, _ in items])
+            plan = merge_writesets([(key_array(link.writeset.keys), items)], self._rows.key_columns)
+            statements = [*self._rows.prepared(plan), applied(link.gid, link.prev)]
+            for statement in statements[:-1]:
+                if not self._pipeline.knows(statement.name):
+                    self._pipeline.prepare(statement.name, self._rows.query(statement.name))
+            try:
+                await self._pipeline.run(statements)
+            except RoundFailedError as error:
+                raise DivergedError(f"GID {link.gid}: {error}") from error
+            self.repairs += 1
+            log.info("transaction.repaired", gid=link.gid, xid=link.xid)
+            self._chain.settle(link.gid)

@@ -1,0 +1,155 @@
+"""Brings the server beside the sidecar to a known state before a new incarnation begins.
+
+In this order: our SQL is installed, the node is fenced under a new secret, whatever an earlier
+incarnation left in the middle of a commit is ended, and only then the end of the commit chain is
+read: nobody can add to it any more but this incarnation.
+"""
+
+import asyncio
+import hashlib
+import secrets
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import psycopg
+import structlog
+
+from pgherd_sidecar.agent.applier import DivergedError
+from pgherd_sidecar.agent.config import NodeConfig
+
+log = structlog.get_logger()
+
+_WAIT_S = 0.05
+_SLOTS_MIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a new incarnation knows of its server.
+
+    Attributes:
+        chain_end: everything up to this GID is applied.
+        secret: what messages of certify() carry.
+    """
+
+    chain_end: int
+    secret: str
+
+
+def conninfo(config: NodeConfig, application_name: str) -> str:
+    """How to connect to the server as superuser."""
+    return psycopg.conninfo.make_conninfo(
+        host=config.postgres.host,
+        port=config.postgres.port,
+        user=config.postgres.user,
+        dbname=config.postgres.database,
+        application_name=application_name,
+        connect_timeout=10,
+    )
+
+
+async def connect(
+    config: NodeConfig,
+    application_name: str,
+    cursor: type[psycopg.AsyncCursor[Any]] = psycopg.AsyncRawCursor,
+) -> psycopg.AsyncConnection[Any]:
+    """Open an administrative connection: outside replication, and with no limits of its own."""
+    connection = await psycopg.AsyncConnection.connect(
+        conninfo(config, application_name), autocommit=True, cursor_factory=cursor
+    )
+    await connection.execute(
+        "SET session_replication_role = replica; SET statement_timeout = 0; SET lock_timeout = 0;"
+        " SET idle_in_transaction_session_timeout = 0; SET client_min_messages = warning"
+    )
+    return connection
+
+
+async def prepare_server(
+    config: NodeConfig,
+    connection: psycopg.AsyncConnection[Any],
+    incarnation: int,
+) -> Server:
+    """Do all of the above.
+
+    Raises:
+        DivergedError: the commit chain has a hole.
+        psycopg.Error: the server is not there, or refuses.
+    """
+    await _install(connection)
+    secret = secrets.token_hex(16)
+    await _fence(config, connection, incarnation, secret)
+    await _end_old_commits(connection)
+    row = await (await connection.execute("SELECT * FROM pgherd.chain_end()")).fetchone()
+    assert row is not None
+    chain_end, broken_at = row
+    if broken_at is not None:
+        raise DivergedError(f"the commit chain is broken at GID {broken_at}")
+    return Server(chain_end, secret)
+
+
+async def _install(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Run our SQL files, if they are not the ones that were run last."""
+    folder = resources.files("pgherd_sidecar.pg") / "sql"
+    scripts = sorted(
+        (entry for entry in folder.iterdir() if entry.name[:2].isdigit()), key=lambda e: e.name
+    )
+    texts = [script.read_text() for script in scripts]
+    fingerprint = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    known = await connection.execute("SELECT to_regclass('pgherd.installed') IS NOT NULL")
+    if (await known.fetchone() or (False,))[0]:
+        same = await connection.execute(
+            "SELECT FROM pgherd.installed WHERE fingerprint = $1", (fingerprint,)
+        )
+        if await same.fetchone() is not None:
+            return
+    async with connection.transaction():
+        for text in texts:
+            await connection.execute(text)
+        await connection.execute(
+            "CREATE TABLE IF NOT EXISTS pgherd.installed (fingerprint text NOT NULL)"
+        )
+        await connection.execute("DELETE FROM pgherd.installed")
+        await connection.execute("INSERT INTO pgherd.installed VALUES ($1)", (fingerprint,))
+        await connection.execute("SELECT pgherd.reconcile()")
+    log.info("server.installed", fingerprint=fingerprint[:12])
+
+
+async def _fence(
+    config: NodeConfig,
+    connection: psycopg.AsyncConnection[Any],
+    incarnation: int,
+    secret: str,
+) -> None:
+    hook = psycopg.conninfo.make_conninfo(
+        host=str(config.hook_dir), port=1, user="pgherd", dbname="pgherd", connect_timeout=5
+    )
+    slots = max(_SLOTS_MIN, *(member.number for member in config.members))
+    async with connection.transaction():
+        await connection.execute("DELETE FROM pgherd.node")
+        await connection.execute(
+            "INSERT INTO pgherd.node (member, member_name, slots, incarnation, epoch, secret,"
+            " hook_conninfo, writable, reason) VALUES ($1, $2, $3, $4, $4, $5, $6, false, $7)",
+            (config.number, config.name, slots, incarnation, secret, hook, "it is starting"),
+        )
+
+
+async def _end_old_commits(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Terminate whoever holds a commit token, and wait until none is held."""
+    while True:
+        rows = await connection.execute("SELECT pgherd.end_token_holders()")
+        left = await rows.fetchone()
+        if left is None or left[0] == 0:
+            return
+        await asyncio.sleep(_WAIT_S)
+
+
+async def set_writable(
+    connection: psycopg.AsyncConnection[Any],
+    writable: bool,
+    reason: str,
+) -> None:
+    """Let the first write of a transaction pass, or fail with this reason."""
+    await connection.execute(
+        "UPDATE pgherd.node SET writable = $1, reason = $2", (writable, reason)
+    )

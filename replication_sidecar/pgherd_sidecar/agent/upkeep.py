@@ -1,0 +1,145 @@
+"""Housekeeping of one node, paced by the clock: nothing here is in a transaction's way.
+
+* truncates the capture table whose transactions have all ended (C14: never waiting for a lock);
+* looks for committed transactions that were never certified (C1) and reports them;
+* prunes ``pgherd.applied``;
+* publishes the oldest base GID that a running transaction may have (C17);
+* writes checkpoints of the replicated state, and trims the log behind them.
+
+A checkpoint is only of use if the server's data are not behind it: the server commits
+asynchronously, so its WAL is flushed before the checkpoint is written. Called by ``replica``.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import structlog
+
+from pgherd_sidecar.agent.chain import Chain
+from pgherd_sidecar.agent.identity import replace_durably
+from pgherd_sidecar.core.state import ReplicatedState
+
+log = structlog.get_logger()
+
+_FILE = "checkpoint"
+_PACE_S = 1.0
+_APPLIED_KEEP = 10_000
+_SAMPLES_MAX = 900
+_CHECKPOINT_ENTRIES = 100_000
+_CHECKPOINT_S = 60.0
+
+
+class Upkeep:
+    """The housekeeping tasks.
+
+    Args:
+        connection: an administrative connection of its own.
+        state: called for the replicated state of the moment.
+        publish: orders a PUBLISH entry with this base GID.
+        leaked: what to do with an xid that committed without certification.
+        trim: gives up the log up to this position.
+    """
+
+    def __init__(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        *,
+        directory: Path,
+        chain: Chain,
+        state: ReplicatedState,
+        publish: Callable[[int], None],
+        leaked: Callable[[int], Awaitable[None]],
+        trim: Callable[[int], None],
+    ) -> None:
+        self._connection = connection
+        self._directory = directory
+        self._chain = chain
+        self._state = state
+        self._publish = publish
+        self._leaked = leaked
+        self._trim = trim
+        self._samples: deque[tuple[int, int]] = deque(maxlen=_SAMPLES_MAX)
+        self._published = 0
+        self._audited_xid = 0
+        self._loop = asyncio.get_running_loop()
+        self._checkpoint_due = self._loop.time() + _CHECKPOINT_S
+        self._checkpointed = state.position
+
+    async def run(self) -> None:
+        """Keep house for ever.
+
+        Raises:
+            psycopg.Error: the server is gone.
+        """
+        while True:
+            await asyncio.sleep(_PACE_S)
+            await self._audit()
+            await self._truncate_capture()
+            await self._publish_base()
+            await self._connection.execute(
+                "DELETE FROM pgherd.applied"
+                " WHERE gid < $1 AND (xid IS NULL OR xid < $2::text::xid8)",
+                (self._chain.settled_gid - _APPLIED_KEEP, str(self._audited_xid)),
+            )
+            await self._maybe_checkpoint()
+
+    async def _audit(self) -> None:
+        rows = await self._connection.execute(
+            "SELECT leaks, audited FROM pgherd.audit($1::text)", (str(self._audited_xid),)
+        )
+        row = await rows.fetchone()
+        assert row is not None
+        leaks, audited = row
+        for xid in leaks or []:
+            log.error("capture.leak", xid=xid)
+            await self._leaked(int(xid))
+        self._audited_xid = int(audited)
+
+    async def _truncate_capture(self) -> None:
+        try:
+            await self._connection.execute(
+                "SELECT pgherd.truncate_idle_capture($1::text)", (str(self._audited_xid),)
+            )
+        except psycopg.errors.LockNotAvailable:
+            log.debug("capture.busy")
+
+    async def _publish_base(self) -> None:
+        """Remember (next xid, visible GID) over time; what runs now began after some of it."""
+        rows = await self._connection.execute("SELECT next_xid, oldest, gid FROM pgherd.running()")
+        row = await rows.fetchone()
+        assert row is not None
+        next_xid, oldest, gid = int(row[0]), int(row[1]), row[2]
+        base = None
+        while self._samples and self._samples[0][0] <= oldest:
+            base = self._samples.popleft()[1]
+        if base is not None and base > self._published:
+            self._published = base
+            self._publish(base)
+        self._samples.append((next_xid, gid))
+
+    async def _maybe_checkpoint(self) -> None:
+        moved = self._state.position - self._checkpointed
+        if moved == 0 or (moved < _CHECKPOINT_ENTRIES and self._loop.time() < self._checkpoint_due):
+            return
+        position, data = self._state.position, self._state.checkpoint()
+        reached = asyncio.Event()
+        self._chain.when_settled(min(position, self._chain.tail_gid), reached.set)
+        await reached.wait()
+        await self._connection.execute("SELECT pgherd.flush_wal()")
+        await self._loop.run_in_executor(None, replace_durably, self._directory, _FILE, data)
+        self._checkpointed = position
+        self._checkpoint_due = self._loop.time() + _CHECKPOINT_S
+        self._trim(position)
+        log.info("checkpoint.written", position=position, bytes=len(data))
+
+
+def read_checkpoint(directory: Path) -> bytes | None:
+    """The newest checkpoint, None if there is none yet."""
+    try:
+        return (directory / _FILE).read_bytes()
+    except FileNotFoundError:
+        return None

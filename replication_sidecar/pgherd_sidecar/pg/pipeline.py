@@ -1,0 +1,208 @@
+"""One connection to the server beside us, driven in libpq's pipeline mode from the event loop.
+
+The applier's hot path: a *round* is a list of prepared statements sent in one go, ending in a
+sync point, so it is one transaction; its outcome comes back as one future. psycopg's own async
+interface costs several times more CPU per statement, and the applier runs on every member for
+every transaction of the herd.
+
+Knows no SQL. Nothing survives the connection.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg import Error, pq
+from psycopg.pq.abc import PGresult
+
+_OK: Final = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+
+
+class ServerGoneError(Exception):
+    """The connection broke; whether the last round committed is not known."""
+
+
+class RoundFailedError(Exception):
+    """The server refused a statement; the round was rolled back as a whole.
+
+    Attributes:
+        sqlstate: five characters.
+        statement: which of the round's statements failed, from 0.
+    """
+
+    def __init__(self, sqlstate: str, message: str, statement: int) -> None:
+        super().__init__(f"{sqlstate}: {message}")
+        self.sqlstate = sqlstate
+        self.statement = statement
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A statement by the name under which it was prepared, with its parameters.
+
+    Attributes:
+        formats: libpq's format code of each parameter.
+    """
+
+    name: bytes
+    parameters: Sequence[bytes | None]
+    formats: Sequence[int]
+
+
+@dataclass(slots=True)
+class _Round:
+    future: "asyncio.Future[None]"
+    prepares: int
+    results: int = 0
+    error: RoundFailedError | None = None
+
+
+class Pipeline:
+    """A connection in pipeline mode.
+
+    Invariant: results arrive in the order of the rounds; a failed round fails no other.
+    """
+
+    def __init__(self, connection: pq.abc.PGconn) -> None:
+        self._pg = connection
+        self._loop = asyncio.get_running_loop()
+        self._rounds: deque[_Round] = deque()
+        self._prepared: set[bytes] = set()
+        self._pending_prepares = 0
+        self._writing = False
+        self.closed = False
+
+    @classmethod
+    async def connect(cls, conninfo: str, setup: Sequence[str]) -> "Pipeline":
+        """Connect and run the set-up statements.
+
+        Raises:
+            ServerGoneError: the server does not answer or refuses a statement.
+        """
+        pg = await asyncio.get_running_loop().run_in_executor(None, _connect, conninfo, setup)
+        return cls(pg).attach()
+
+    def attach(self) -> "Pipeline":
+        """Start reading."""
+        self._loop.add_reader(self._pg.socket, self._readable)
+        return self
+
+    @property
+    def backend_pid(self) -> int:
+        """The server process at the other end."""
+        return self._pg.backend_pid
+
+    @property
+    def idle(self) -> bool:
+        """No round is under way."""
+        return not self._rounds
+
+    def knows(self, name: bytes) -> bool:
+        """The statement has been prepared."""
+        return name in self._prepared
+
+    def prepare(self, name: bytes, query: bytes) -> None:
+        """Prepare a statement as part of the next round; an error there is the round's error."""
+        self._pg.send_prepare(name, query)
+        self._prepared.add(name)
+        self._pending_prepares += 1
+
+    def run(self, statements: Sequence[Prepared]) -> "asyncio.Future[None]":
+        """Send a round: one transaction.
+
+        Returns:
+            A future that ends when the round has committed, with RoundFailedError when it was
+            rolled back, with ServerGoneError when nobody knows.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        if self.closed:
+            future.set_exception(ServerGoneError("not connected"))
+            return future
+        pg = self._pg
+        round_ = _Round(future, self._pending_prepares)
+        self._pending_prepares = 0
+        for statement in statements:
+            pg.send_query_prepared(
+                statement.name, statement.parameters, param_formats=statement.formats
+            )
+        pg.pipeline_sync()
+        self._rounds.append(round_)
+        self._flush()
+        return future
+
+    def close(self) -> None:
+        """Break the connection; rounds under way end with ServerGoneError."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._pg.socket)
+        if self._writing:
+            self._loop.remove_writer(self._pg.socket)
+        self._pg.finish()
+        while self._rounds:
+            future = self._rounds.popleft().future
+            if not future.done():
+                future.set_exception(ServerGoneError("connection closed"))
+
+    def _flush(self) -> None:
+        try:
+            pending = self._pg.flush()
+        except Error:
+            self.close()
+            return
+        if bool(pending) != self._writing:
+            self._writing = bool(pending)
+            if self._writing:
+                self._loop.add_writer(self._pg.socket, self._flush)
+            else:
+                self._loop.remove_writer(self._pg.socket)
+
+    def _readable(self) -> None:
+        pg = self._pg
+        try:
+            pg.consume_input()
+        except Error:
+            self.close()
+            return
+        while self._rounds and not pg.is_busy():
+            result = pg.get_result()
+            if result is not None:
+                self._take(result)
+
+    def _take(self, result: PGresult) -> None:
+        round_ = self._rounds[0]
+        status = result.status
+        if status == pq.ExecStatus.PIPELINE_SYNC:
+            self._rounds.popleft()
+            if round_.future.done():
+                return
+            if round_.error is None:
+                round_.future.set_result(None)
+            else:
+                round_.future.set_exception(round_.error)
+            return
+        if round_.prepares:
+            round_.prepares -= 1
+        else:
+            round_.results += 1
+        if status not in _OK and status != pq.ExecStatus.PIPELINE_ABORTED and round_.error is None:
+            round_.error = RoundFailedError(
+                (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode(),
+                (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(),
+                max(round_.results - 1, 0),
+            )
+
+
+def _connect(conninfo: str, setup: Sequence[str]) -> pq.abc.PGconn:
+    pg = pq.PGconn.connect(conninfo.encode())
+    if pg.status != pq.ConnStatus.OK:
+        raise ServerGoneError(pg.get_error_message())
+    for statement in setup:
+        result = pg.exec_(statement.encode())
+        if result.status not in _OK:
+            raise ServerGoneError(result.get_error_message())
+    pg.nonblocking = 1
+    pg.enter_pipeline_mode()
+    return pg

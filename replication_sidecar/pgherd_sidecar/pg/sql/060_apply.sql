@@ -1,0 +1,65 @@
+-- What the applier calls on its own connections.
+
+-- A batch must affect exactly the rows it names (C10): anything else means that this node differs from the
+-- others, and it stops instead of going on.
+CREATE OR REPLACE FUNCTION pgherd.expect(actual int8, wanted int8) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF actual <> wanted THEN
+        RAISE EXCEPTION '% rows affected instead of %', actual, wanted USING ERRCODE = 'PH001';
+    END IF;
+END $$;
+
+-- Waits until a local transaction of the commit chain has ended; it must have committed (C8).
+CREATE OR REPLACE FUNCTION pgherd.await_local(x xid8) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(pgherd.token_of_xid(x));
+    IF pg_xact_status(x) IS DISTINCT FROM 'committed' THEN
+        RAISE EXCEPTION 'transaction % was certified and did not commit', x USING ERRCODE = 'PH002';
+    END IF;
+END $$;
+
+-- After batch `done`: hands its token to whoever waits, and takes that of batch `next`, so that verdicts
+-- can name batches that have not begun.
+CREATE OR REPLACE FUNCTION pgherd.pass_token(done int8, next int8) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pg_advisory_unlock(pgherd.token_of_batch(done)), pg_advisory_lock(pgherd.token_of_batch(next));
+END $$;
+
+-- The end of the commit chain: applied rows in order, each naming the one before it (C8).
+CREATE OR REPLACE FUNCTION pgherd.chain_end(OUT gid int8, OUT broken_at int8) 
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce(max(a.gid), 0), min(a.gid) FILTER (WHERE a.broken)
+      FROM (SELECT a.gid, a.prev <> lag(a.gid, 1, a.prev) OVER (ORDER BY a.gid) AS broken FROM pgherd.applied a) a;
+END;
+
+-- Terminates every session that holds a commit token (of a transaction or of a batch), other than ours;
+-- returns how many there were. The keys are those of token_of_xid() and token_of_batch(): from 2^62 on.
+CREATE OR REPLACE FUNCTION pgherd.end_token_holders() RETURNS int8
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT count(pg_terminate_backend(l.pid))
+      FROM (SELECT DISTINCT l.pid FROM pg_locks l
+             WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted
+               AND l.classid::int8 >= 1073741824 AND l.pid <> pg_backend_pid()) l;
+END;
+
+-- What became of certified transactions: the newest visible GID, and the status of each xid
+-- ('committed', 'aborted', 'in progress').
+CREATE OR REPLACE FUNCTION pgherd.outcomes(xids text[], OUT gid int8, OUT statuses text[])
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pgherd.last_gid(), (SELECT array_agg(pg_xact_status(u.x::xid8) ORDER BY u.i) FROM unnest(xids) WITH ORDINALITY u(x, i));
+END;
+
+-- Sessions that hold what the applier's connections wait for.
+CREATE OR REPLACE FUNCTION pgherd.blockers(appliers int[], OUT pid int, OUT waits_for_order bool) RETURNS SETOF record
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT DISTINCT b.pid, s.wait_event = 'advisory'
+      FROM pg_stat_activity s CROSS JOIN LATERAL unnest(pg_blocking_pids(s.pid)) AS b(pid)
+     WHERE s.pid = ANY (appliers) AND s.wait_event_type = 'Lock' AND NOT (b.pid = ANY (appliers));
+END;

@@ -1,0 +1,49 @@
+-- Housekeeping, called by the sidecar about once a second.
+
+-- Committed transactions with captured rows that were never certified (C1): their cursor was closed behind
+-- our back. A captured row is visible exactly when its transaction's row in `applied` would be.
+CREATE OR REPLACE FUNCTION pgherd.audit(since text, OUT leaks text[], OUT audited text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT (SELECT array_agg(DISTINCT c.xid::text)
+              FROM (SELECT a.xid, a.tab FROM pgherd.capture_0 a WHERE a.xid >= since::xid8 AND a.first
+                    UNION ALL
+                    SELECT b.xid, b.tab FROM pgherd.capture_1 b WHERE b.xid >= since::xid8 AND b.first) c
+             WHERE c.tab <> 'sentinel' AND NOT EXISTS (SELECT FROM pgherd.applied p WHERE p.xid = c.xid)),
+           pg_snapshot_xmin(pg_current_snapshot())::text;
+END;
+
+-- Empties the capture table whose transactions have all ended and were audited. Nobody can hold a lock on it
+-- then; if somebody does all the same (an administrator looks into it), not now.
+CREATE OR REPLACE FUNCTION pgherd.truncate_idle_capture(audited text) RETURNS bool
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    next_xid xid8 := pg_snapshot_xmax(pg_current_snapshot());
+    idle     text := format('pgherd.capture_%s', 1 - pgherd.capture_side(next_xid));
+BEGIN
+    IF audited::int8 < (next_xid::text::int8 >> 17) << 17 OR pg_relation_size(idle) = 0 THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', idle);
+    EXECUTE format('TRUNCATE %s', idle);
+    RETURN true;
+END $$;
+
+-- The next xid, the oldest xid or snapshot that any session of this database still works with, and the
+-- newest GID visible now.
+CREATE OR REPLACE FUNCTION pgherd.running(OUT next_xid text, OUT oldest text, OUT gid int8)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT n.x::text,
+           (n.x - coalesce((SELECT max(greatest(age(s.backend_xmin), age(s.backend_xid))) FROM pg_stat_activity s
+                             WHERE s.datname = current_database() AND s.pid <> pg_backend_pid()), 0))::text,
+           pgherd.last_gid()
+      FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8 AS x) n;
+END;
+
+-- Everything committed so far is on disk when this returns.
+CREATE OR REPLACE FUNCTION pgherd.flush_wal() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'pgherd', 'flush');
+END $$;
