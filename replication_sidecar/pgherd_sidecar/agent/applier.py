@@ -31,7 +31,7 @@ _BATCH_BYTES = 4 << 20
 _USUAL_S = 0.003
 _BINARY = 1
 
-SETUP = (
+WRITER_SETTINGS = (
     "SET session_replication_role = replica",
     "SET synchronous_commit = off",
     # A merged statement joins a handful of keys to a table of any size: only index lookups scale.
@@ -183,8 +183,6 @@ class Applier:
         Raises:
             ServerGoneError: the connection broke.
         """
-        for name, query in _STATEMENTS.items():
-            self.pipeline.prepare(name, query)
         limit = self._next_batch + TOKEN_WINDOW
         self.pipeline.prepare(
             b"pgherd_tokens",
@@ -269,6 +267,18 @@ class Applier:
         if not passing.cancelled() and passing.exception() is None:
             self.token_limit += 1
             self._on_token()
+
+
+async def connect_pipeline(conninfo: str) -> Pipeline:
+    """Open a connection that can write as the applier does.
+
+    Raises:
+        ServerGoneError: the server does not answer, or refuses.
+    """
+    pipeline = await Pipeline.connect(conninfo, WRITER_SETTINGS)
+    for name, query in _STATEMENTS.items():
+        pipeline.prepare(name, query)
+    return pipeline
 
 
 def applied(gid: int, prev: int) -> Prepared:

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from pgherd_sidecar.agent.applier import SETUP, DivergedError
+from pgherd_sidecar.agent.applier import WRITER_SETTINGS, DivergedError
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.startup import connect
 from pgherd_sidecar.core.entries import Writeset, key_array
@@ -53,7 +53,7 @@ class DdlRunner:
         connection = await connect(self._config, "pgherd ddl")
         self.backend_pid = connection.info.backend_pid
         try:
-            await connection.execute("; ".join(SETUP))
+            await connection.execute("; ".join(WRITER_SETTINGS))
             async with connection.transaction():
                 await self._items(connection, writeset)
                 await connection.execute("INSERT INTO pgherd.applied VALUES ($1, $2)", (gid, prev))

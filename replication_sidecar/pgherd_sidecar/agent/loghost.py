@@ -66,6 +66,7 @@ class LogHost:
         self._running = False
         self._flush_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._reported = 0
         self._proposer_reported: tuple[int, str | None] = (0, None)
         self._relinked = False
@@ -288,10 +289,11 @@ class LogHost:
         Most messages move the deadline away, and moving the timer each time would cost more.
         """
         deadline_s = self._member.deadline_s
-        if self._timer is not None and self._timer.when() > deadline_s:
+        if self._timer is not None and self._timer_s > deadline_s:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
+            self._timer_s = deadline_s  # uvloop's handle of a time gone by knows none
             self._timer = self._loop.call_at(deadline_s, self._tick)
 
     def _report(self) -> None:

@@ -18,7 +18,7 @@ import psycopg
 import structlog
 
 from pgherd_sidecar.agent import startup, upkeep
-from pgherd_sidecar.agent.applier import SETUP, Applier, DivergedError, Work
+from pgherd_sidecar.agent.applier import Applier, DivergedError, Work, connect_pipeline
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
@@ -394,7 +394,7 @@ async def session(
         server = await startup.prepare_server(config, admin, incarnation)
         appliers = []
         for name in ("pgherd apply", "pgherd repair"):
-            pipeline = await Pipeline.connect(startup.conninfo(config, name), SETUP)
+            pipeline = await connect_pipeline(startup.conninfo(config, name))
             stack.callback(pipeline.close)
             appliers.append(pipeline)
         data = upkeep.read_checkpoint(config.data_dir)

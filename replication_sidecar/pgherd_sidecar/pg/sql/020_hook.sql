@@ -162,12 +162,12 @@ BEGIN
                 conn := pgherd.after_interruption(n, conn, x, gid);
                 request := concat('R ', n.secret, ' ', x);
             WHEN connection_failure THEN
-                PERFORM pgherd.outcome_unknown(x, gid);
+                PERFORM pgherd.outcome_unknown(x, gid, SQLERRM);
             WHEN OTHERS THEN
                 IF gid IS NULL THEN
                     RAISE; -- the sidecar's own word: not ordered, or ordered and lost
                 END IF;
-                PERFORM pgherd.outcome_unknown(x, gid);
+                PERFORM pgherd.outcome_unknown(x, gid, SQLERRM);
         END;
     END LOOP;
     -- The majority has it on disk (Tashkent); only this transaction may skip its own flush (C13).
@@ -208,7 +208,7 @@ DECLARE
 BEGIN
     IF gid IS NOT NULL THEN
         IF pgherd.dblink_exec(conn, concat('Y ', n.secret, ' ', x)) = 'YIELD' THEN
-            PERFORM pgherd.outcome_unknown(x, gid);
+            PERFORM pgherd.outcome_unknown(x, gid, 'it gives way to a change ordered before it');
         END IF;
         RETURN conn;
     END IF;
@@ -217,12 +217,12 @@ BEGIN
     RETURN fresh;
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.outcome_unknown(x xid8, gid int8) RETURNS void
+CREATE OR REPLACE FUNCTION pgherd.outcome_unknown(x xid8, gid int8, cause text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION '%', CASE WHEN gid IS NULL THEN 'the outcome of this transaction is not known here'
                               ELSE 'the transaction could not be finished here, but it is committed as GID ' || gid END
         USING ERRCODE = '08007',
-              DETAIL = 'Its token is ' || pgherd.current_token() || '.',
+              DETAIL = format('Its token is %s. Cause: %s', pgherd.current_token(), cause),
               HINT = 'Do not repeat it before you know: SELECT pgherd.transaction_status(token) answers on any member.';
 END $$;
