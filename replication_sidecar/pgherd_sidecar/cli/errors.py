@@ -5,6 +5,7 @@ click uses for a wrong command line).
 """
 
 import errno
+import json
 import re
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import IO, Any
 import click
 
 COULD_NOT = 2
+_TELLING = ("text", "reason", "error")
+"""Fields of a structured log line that are worth a place in an error."""
 _COMPLAINT = re.compile(r"\b(FATAL|PANIC|ERROR|CRITICAL|error|critical)\b")
 
 
@@ -44,7 +47,20 @@ def last_words(log: str) -> str:
     """Return the last complaint in a program's output, or its last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     complaints = [line for line in lines if _COMPLAINT.search(line)]
-    return next(reversed(complaints or lines), "it said nothing")
+    return _readable(next(reversed(complaints or lines), "it said nothing"))
+
+
+def _readable(line: str) -> str:
+    """Make a structured log line a sentence: the event, its text, the exception's last line."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(fields, dict) or "event" not in fields:
+        return line
+    exception = str(fields.get("exception", "")).strip().rpartition("\n")[2].strip()
+    parts = [str(fields["event"]), *(str(fields.get(name, "")) for name in _TELLING), exception]
+    return ": ".join(dict.fromkeys(part for part in parts if part))
 
 
 def progress(text: str) -> None:

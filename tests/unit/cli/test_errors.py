@@ -31,7 +31,13 @@ def test_any_other_failed_call_names_its_file() -> None:
         ("starting\nready\n\n", "ready"),
         ("FATAL: no room\nLOG: shut down\n", "FATAL: no room"),
         ("ERROR: first\nERROR: second\nbye", "ERROR: second"),
-        ('{"level": "error", "event": "x"}\n{"level": "info"}', '{"level": "error", "event": "x"}'),
+        ('{"level": "error", "event": "log.torn", "pos": 1}\n{"level": "info"}', "log.torn"),
+        ('{"level": "error", "event": "crashed", "error": "no room"}', "crashed: no room"),
+        (
+            '{"event": "crashed", "exception": "Traceback\\n  x\\nValueError: no"}',
+            "crashed: ValueError: no",
+        ),
+        ("[1, 2]", "[1, 2]"),
     ],
 )
 def test_last_words_are_the_last_complaint_or_the_last_line(log: str, words: str) -> None:
