@@ -180,7 +180,7 @@ END $$;
 -- kind: 'L' a local transaction (argument: its xid), 'B' a batch of the applier (argument: its number),
 -- 'N' nothing to wait for.
 CREATE OR REPLACE FUNCTION pgherd.wait_for_predecessor(
-    n pgherd.node, conn text, x xid8, prev int8, kind text, predecessor text) RETURNS void
+    n pgherd.node, conn text, x xid8, after int8, kind text, predecessor text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE visible bool;
 BEGIN
@@ -191,11 +191,11 @@ BEGIN
         visible := pg_xact_status(predecessor::xid8) = 'committed'; -- bound to no snapshot
     ELSE
         PERFORM pg_advisory_xact_lock_shared(pgherd.token_of_batch(predecessor::int8));
-        visible := EXISTS (SELECT FROM pgherd.applied a WHERE a.gid = prev);
+        visible := EXISTS (SELECT FROM pgherd.applied a WHERE a.gid = after);
     END IF;
     IF NOT visible THEN
         -- It died, and the sidecar applies it from the log (C8); or our snapshot is too old to see it.
-        PERFORM pgherd.dblink_exec(conn, concat('P ', n.secret, ' ', x, ' ', prev));
+        PERFORM pgherd.dblink_exec(conn, concat('P ', n.secret, ' ', x, ' ', after));
     END IF;
 END $$;
 
