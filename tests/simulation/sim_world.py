@@ -7,20 +7,15 @@ must agree, and order something new, within bounded virtual time.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from heapq import heappop, heappush
 from random import Random
 
-from sim_checker import Checker, InvariantBroken, require
-from sim_disk import PowerLoss, SimDirectory
-
 from pgherd_sidecar.core.log import (
-    Control,
     Effects,
     Fetch,
     Limits,
-    LogIndex,
     LogMember,
     Membership,
     Persist,
@@ -30,8 +25,11 @@ from pgherd_sidecar.core.log import (
 from pgherd_sidecar.core.log.codec import decode, encode
 from pgherd_sidecar.core.log.messages import Message
 from pgherd_sidecar.env.segments import SegmentLog
+from sim_checker import Checker, require
+from sim_disk import PowerLoss, SimDirectory
 
-TIMING = Timing(heartbeat_s=0.05, election_min_s=0.3, election_max_s=0.6)
+HEARTBEAT_S = 0.05
+ELECTION_MIN_S = 0.3
 LIMITS = Limits(submission=4096, block=600, pending=20_000, inflight=4_000, fetch=3_000)
 HEAL_S = 30.0
 
@@ -53,10 +51,26 @@ class Dials:
     pause_every_s: float
     lazy: float
     trim_every_s: float
+    restart_s: float = 1.5
+    election_max_s: float = 0.6
 
     @classmethod
     def draw(cls, rng: Random) -> "Dials":
-        """Draw a world."""
+        """Draw a world: one in four is a storm of crashes and split votes."""
+        dials = cls._draw_plain(rng)
+        if rng.random() > 0.25:
+            return dials
+        return replace(
+            dials,
+            members=rng.choice([3, 3, 5]),
+            submit_every_s=0.02,
+            crash_every_s=rng.uniform(0.05, 0.3),
+            restart_s=rng.choice([0.005, 0.05, 0.3]),
+            election_max_s=ELECTION_MIN_S + rng.choice([0.01, 0.05]),
+        )
+
+    @classmethod
+    def _draw_plain(cls, rng: Random) -> "Dials":
 
         def sometimes(value: float) -> float:
             return value if rng.random() < 0.6 else 0.0
@@ -117,7 +131,7 @@ class SimNode:
             Membership.fixed(*world.names),
             control=self.log.control,
             log=self.log.index,
-            timing=TIMING,
+            timing=Timing(HEARTBEAT_S, ELECTION_MIN_S, world.dials.election_max_s),
             rng=Random(world.rng.random()),
             noop=b"noop",
             now=world.now,
@@ -200,7 +214,7 @@ class SimNode:
             return
         world = self.world
         self.input(incarnation, lambda member: member.tick(world.now))
-        wait = min(max(self.member.deadline_s - world.now, 0.001), TIMING.heartbeat_s)
+        wait = min(max(self.member.deadline_s - world.now, 0.001), HEARTBEAT_S)
         world.after(wait, lambda: self._tick(incarnation))
 
     # ---- effects ---------------------------------------------------------------------------
@@ -385,7 +399,7 @@ class World:
         for name in victims:
             node = self.nodes[name]
             node.crash()
-            self.after(self.rng.uniform(0.01, 1.5), node.start)
+            self.after(self.rng.uniform(0.001, self.dials.restart_s), node.start)
 
     def _partition(self) -> None:
         kind = self.rng.randrange(4)
@@ -430,6 +444,3 @@ class World:
         if not fresh:
             self.nodes[self.rng.choice(self.names)].submit(b"fresh", 1)
         return bool(fresh)
-
-
-__all__ = ["Control", "InvariantBroken", "LogIndex", "World"]

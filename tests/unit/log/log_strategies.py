@@ -1,0 +1,43 @@
+"""Hypothesis strategies for the log: blocks, histories and every kind of message."""
+
+from hypothesis import strategies as st
+from pgherd_sidecar.core.log import Block, Message
+from pgherd_sidecar.core.log.messages import (
+    Ack,
+    Append,
+    Commit,
+    FetchReply,
+    FetchRequest,
+    Newer,
+    Reject,
+    Submit,
+    Vote,
+    VoteRequest,
+)
+
+numbers = st.integers(0, 2**64 - 1)
+counts = st.integers(1, 2**32 - 1)
+blocks = st.builds(Block.make, numbers, numbers, counts, st.binary(max_size=50))
+chains = st.lists(blocks, max_size=3).map(tuple)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[tuple[int, int], ...]:
+    """Term histories: both columns strictly increasing."""
+    size = draw(st.integers(0, 4))
+    column = st.lists(st.integers(1, 2**64 - 1), min_size=size, max_size=size, unique=True)
+    return tuple(zip(sorted(draw(column)), sorted(draw(column)), strict=True))
+
+
+messages: st.SearchStrategy[Message] = st.one_of(
+    st.builds(VoteRequest, numbers, st.booleans()),
+    st.builds(Vote, numbers, st.booleans(), numbers, histories()),
+    st.builds(Newer, numbers),
+    st.builds(FetchRequest, numbers, numbers),
+    st.builds(FetchReply, numbers, numbers, chains),
+    st.builds(Append, numbers, numbers, numbers, numbers, chains),
+    st.builds(Ack, numbers, numbers),
+    st.builds(Reject, numbers, numbers, numbers, histories()),
+    st.builds(Commit, numbers, numbers),
+    st.builds(Submit, counts, st.binary(max_size=50)),
+)

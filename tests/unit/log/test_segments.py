@@ -1,0 +1,332 @@
+"""The log on disk: what was promised is there after any interruption, and damage is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pgherd_sidecar.core.log import Block, Control, Persist
+from pgherd_sidecar.env.disk import File, RealDirectory
+from pgherd_sidecar.env.segments import SegmentLog, StorageCorrupt, StorageFailed
+
+SEGMENT_BYTES = 1024
+
+
+def open_log(path: Path, cache_bytes: int = 0) -> SegmentLog:
+    return SegmentLog(RealDirectory(path), segment_bytes=SEGMENT_BYTES, cache_bytes=cache_bytes)
+
+
+def blocks(first: int, last: int, term: int = 1, size: int = 100) -> tuple[Block, ...]:
+    return tuple(
+        Block.make(term, position, 1, f"{term}/{position} ".encode().ljust(size, b"."))
+        for position in range(first, last + 1)
+    )
+
+
+def persist(
+    *, control: Control | None = None, truncate: int | None = None, new: tuple[Block, ...] = ()
+) -> Persist:
+    return Persist(1, control, truncate, new)
+
+
+def start(path: Path, *batches: tuple[Block, ...]) -> SegmentLog:
+    log = open_log(path)
+    log.persist(persist(control=Control(term=1, vote="n1")))
+    for batch in batches:
+        log.persist(persist(new=batch))
+    return log
+
+
+def contents(log: SegmentLog) -> tuple[Block, ...]:
+    found: list[Block] = []
+    while batch := log.read((found[-1].last if found else log.index.base) + 1, 10_000):
+        found += batch
+    return tuple(found)
+
+
+def newest_segment(path: Path) -> Path:
+    return max(path.glob("*.seg"))
+
+
+class DyingDirectory(RealDirectory):
+    """Dies before the operation number `lives`, and does nothing more from then on."""
+
+    def __init__(self, path: Path, lives: int) -> None:
+        super().__init__(path)
+        self.lives = lives
+
+    def step(self) -> None:
+        self.lives -= 1
+        if self.lives < 0:
+            raise OSError("died")
+
+    def create(self, name: str, size: int) -> "DyingFile":  # type: ignore[override]
+        self.step()
+        return DyingFile(self, super().create(name, size))
+
+    def open(self, name: str) -> "DyingFile":  # type: ignore[override]
+        return DyingFile(self, super().open(name))
+
+    def replace(self, name: str, new_name: str) -> None:
+        self.step()
+        super().replace(name, new_name)
+
+    def remove(self, name: str) -> None:
+        self.step()
+        super().remove(name)
+
+    def sync(self) -> None:
+        self.step()
+        super().sync()
+
+
+class DyingFile:
+    def __init__(self, directory: DyingDirectory, file: File) -> None:
+        self._directory = directory
+        self._file = file
+        self.size = file.size
+        self.read = file.read
+        self.close = file.close
+
+    def write(self, offset: int, data: bytes) -> None:
+        if self._directory.lives == 0:  # the last thing it does is half a write
+            self._file.write(offset, data[: len(data) // 2])
+        self._directory.step()
+        self._file.write(offset, data)
+
+    def sync(self) -> None:
+        self._directory.step()
+        self._file.sync()
+
+
+def die_at_every_operation(
+    path: Path, prepare: Callable[[Path], None], last: Persist
+) -> list[Path]:
+    """Return a directory for each point at which `last` can be interrupted."""
+    left = []
+    for lives in range(100):
+        copy = path / str(lives)
+        prepare(copy)
+        directory = DyingDirectory(copy, lives)
+        log = SegmentLog(directory, segment_bytes=SEGMENT_BYTES, cache_bytes=0)
+        if directory.lives < lives:
+            continue  # opening wrote something: not the point in question
+        left.append(copy)
+        try:
+            log.persist(last)
+        except StorageFailed:
+            log.close()
+            continue
+        log.close()
+        return left
+    raise AssertionError("it never ended")
+
+
+def test_an_empty_directory_is_an_empty_log(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log")
+    assert (log.index.last, log.index.history, log.control) == (0, (), Control())
+    assert log.read(1, 1000) == ()
+
+
+def test_blocks_and_control_are_there_after_reopening(tmp_path: Path) -> None:
+    written = blocks(1, 20) + blocks(21, 30, term=4)
+    start(tmp_path, written[:3], written[3:]).close()
+    log = open_log(tmp_path)
+    assert contents(log) == written
+    assert log.control == Control(term=1, vote="n1")
+    assert log.index.history == ((1, 1), (4, 21))
+    assert len(list(tmp_path.glob("*.seg"))) > 3
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 300, 100_000])
+def test_reading_starts_at_the_block_asked_for_and_respects_the_limit(
+    tmp_path: Path, cache_bytes: int
+) -> None:
+    start(tmp_path, blocks(1, 40)).close()
+    log = open_log(tmp_path, cache_bytes)
+    log.persist(persist(new=blocks(41, 45)))
+    for first in range(1, 46):
+        assert log.read(first, 1) == blocks(first, first)
+        assert 1 <= len(log.read(first, 250)) <= 2
+        assert log.read(first, 250)[0].first == first
+    assert log.read(46, 1000) == ()
+
+
+def test_a_block_larger_than_a_segment_gets_one_of_its_own(tmp_path: Path) -> None:
+    written = (*blocks(1, 2), *blocks(3, 3, size=5 * SEGMENT_BYTES), *blocks(4, 5))
+    start(tmp_path, written).close()
+    assert contents(open_log(tmp_path)) == written
+
+
+def test_a_prepared_spare_becomes_the_next_segment(tmp_path: Path) -> None:
+    log = start(tmp_path, blocks(1, 2))
+    log.prepare_spare()
+    assert log.spare_ready
+    log.persist(persist(new=blocks(3, 12)))
+    assert not log.spare_ready
+    log.close()
+    assert contents(open_log(tmp_path)) == blocks(1, 12)
+
+
+def test_a_tail_torn_at_any_byte_is_dropped_and_overwritten(tmp_path: Path) -> None:
+    start(tmp_path, blocks(1, 3)).close()
+    segment = newest_segment(tmp_path)
+    log = open_log(tmp_path)
+    before = segment.read_bytes()
+    log.persist(persist(new=blocks(4, 4)))
+    log.close()
+    after = segment.read_bytes()
+    begin = next(i for i, byte in enumerate(before) if byte != after[i])
+    end = len(after.rstrip(b"\0"))
+    for torn in range(begin, end):
+        segment.write_bytes(after[:torn] + bytes(len(after) - torn))
+        log = open_log(tmp_path)
+        assert contents(log) == blocks(1, 3)
+        log.persist(persist(new=blocks(4, 5, term=2)))
+        log.close()
+        log = open_log(tmp_path)
+        assert contents(log) == blocks(1, 3) + blocks(4, 5, term=2)
+        log.close()
+
+
+def test_a_batch_torn_in_its_middle_keeps_its_beginning(tmp_path: Path) -> None:
+    start(tmp_path, blocks(1, 2), blocks(3, 5)).close()
+    segment = newest_segment(tmp_path)
+    content = segment.read_bytes()
+    at = content.index(b"1/4 ")
+    segment.write_bytes(content[:at] + b"lost" + content[at + 4 :])
+    assert contents(open_log(tmp_path)) == blocks(1, 3)
+
+
+def test_a_flipped_bit_anywhere_before_the_last_flush_is_refused(tmp_path: Path) -> None:
+    start(tmp_path, blocks(1, 2), blocks(3, 3), blocks(4, 4)).close()
+    segment = newest_segment(tmp_path)
+    content = segment.read_bytes()
+    for at in range(content.index(b"1/4 ") - 44):
+        damaged = bytearray(content)
+        damaged[at] ^= 0x10
+        segment.write_bytes(bytes(damaged))
+        try:
+            log = open_log(tmp_path)
+        except StorageCorrupt:
+            continue
+        assert contents(log) == blocks(1, 4), f"byte {at}"  # padding
+        log.close()
+
+
+def test_damage_in_an_old_segment_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    start(tmp_path, blocks(1, 30)).close()
+    oldest = min(tmp_path.glob("*.seg"))
+    content = oldest.read_bytes()
+    oldest.write_bytes(content.replace(b"1/3 ", b"1/8 "))
+    log = open_log(tmp_path)
+    with pytest.raises(StorageCorrupt, match="position 3"):
+        log.read(3, 1000)
+
+
+def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
+    start(tmp_path, blocks(1, 30)).close()
+    sorted(tmp_path.glob("*.seg"))[1].unlink()
+    with pytest.raises(StorageCorrupt, match="missing"):
+        open_log(tmp_path)
+
+
+def test_a_missing_newest_segment_is_refused_if_it_was_committed(tmp_path: Path) -> None:
+    log = start(tmp_path, blocks(1, 30))
+    log.persist(persist(control=Control(term=2, vote=None, commit_position=30)))
+    log.close()
+    newest_segment(tmp_path).unlink()
+    with pytest.raises(StorageCorrupt, match="position 30 was committed"):
+        open_log(tmp_path)
+
+
+def test_a_damaged_or_missing_control_file_is_refused(tmp_path: Path) -> None:
+    start(tmp_path, blocks(1, 3)).close()
+    control = tmp_path / "control"
+    control.write_bytes(control.read_bytes().replace(b"n1", b"n2"))
+    with pytest.raises(StorageCorrupt, match="control"):
+        open_log(tmp_path)
+    control.unlink()
+    with pytest.raises(StorageCorrupt, match="control"):
+        open_log(tmp_path)
+
+
+@pytest.mark.parametrize("position", [0, 1, 7, 14, 29])
+def test_truncation_and_new_blocks_survive_reopening(tmp_path: Path, position: int) -> None:
+    log = start(tmp_path, blocks(1, 30))
+    new = blocks(position + 1, position + 3, term=2)
+    log.persist(persist(truncate=position, new=new))
+    assert contents(log) == blocks(1, position) + new
+    log.close()
+    assert contents(open_log(tmp_path)) == blocks(1, position) + new
+
+
+def test_truncated_records_that_would_fit_do_not_come_back(tmp_path: Path) -> None:
+    """[D3] Old 5 (term 3) would follow new 4 (term 2), of the same size, without a gap."""
+    log = start(tmp_path, blocks(1, 3), blocks(4, 5, term=3))
+    log.persist(persist(truncate=3, new=blocks(4, 4, term=2)))
+    log.close()
+    assert contents(open_log(tmp_path)) == blocks(1, 3) + blocks(4, 4, term=2)
+
+
+@pytest.mark.parametrize("position", [1, 9, 26])
+def test_a_truncation_interrupted_anywhere_leaves_the_old_log_or_the_new(
+    tmp_path: Path, position: int
+) -> None:
+    def prepare(path: Path) -> None:
+        start(path, blocks(1, 10), blocks(11, 30)).close()
+
+    new = blocks(position + 1, position + 12, term=2)
+    old = blocks(1, 30)
+    seen = set()
+    for path in die_at_every_operation(tmp_path, prepare, persist(truncate=position, new=new)):
+        log = open_log(path)
+        found = contents(log)
+        log.close()
+        allowed = {old, *((old[:position] + new[:kept]) for kept in range(len(new) + 1))}
+        assert found in allowed
+        seen.add(found)
+    assert {old, old[:position], old[:position] + new} <= seen
+
+
+def test_an_append_interrupted_anywhere_leaves_a_beginning_of_it(tmp_path: Path) -> None:
+    def prepare(path: Path) -> None:
+        start(path, blocks(1, 5)).close()
+
+    everything = blocks(1, 20)
+    for path in die_at_every_operation(tmp_path, prepare, persist(new=blocks(6, 20))):
+        log = open_log(path)
+        found = contents(log)
+        assert len(found) >= 5
+        assert found == everything[: len(found)]
+        log.persist(persist(new=blocks(len(found) + 1, 21)))
+        log.close()
+        log = open_log(path)
+        assert contents(log) == blocks(1, 21)
+        log.close()
+
+
+def test_trim_removes_whole_segments_and_keeps_the_rest(tmp_path: Path) -> None:
+    log = start(tmp_path, blocks(1, 15), blocks(16, 30, term=2))
+    base = log.trim(20)
+    assert 10 < base <= 20
+    assert contents(log) == (blocks(1, 15) + blocks(16, 30, term=2))[base:]
+    assert log.read(base, 1000) == ()
+    log.close()
+    log = open_log(tmp_path)
+    assert log.index.base == base
+    assert log.index.term_at(base) == (1 if base <= 15 else 2)
+    assert contents(log)[0].first == base + 1
+
+
+def test_nothing_is_written_after_a_failure(tmp_path: Path) -> None:
+    start(tmp_path, blocks(1, 2)).close()
+    directory = DyingDirectory(tmp_path, lives=1)
+    log = SegmentLog(directory, segment_bytes=SEGMENT_BYTES)
+    with pytest.raises(StorageFailed, match="died"):
+        log.persist(persist(new=blocks(3, 3)))
+    directory.lives = 1000
+    with pytest.raises(StorageFailed):
+        log.persist(persist(new=blocks(3, 3)))
+    with pytest.raises(StorageFailed):
+        log.read(1, 1000)
+    log.close()
