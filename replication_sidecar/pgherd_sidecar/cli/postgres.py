@@ -15,7 +15,7 @@ from typing import Literal
 
 from pgherd_sidecar.cli.errors import HerdError, disk_full, last_words
 from pgherd_sidecar.cli.herd import Herd, Member, NodePaths
-from pgherd_sidecar.cli.process import ProcessId, processes_in, wait_all_exit
+from pgherd_sidecar.cli.process import ProcessId, identify_in, processes_in, wait_all_exit
 
 _DATABASE_SQL = "sql/database.sql"
 _CHILDREN_EXIT_S = 10.0
@@ -47,11 +47,10 @@ class PostgresServer:
         former children of a dead postmaster cannot have its pid.
         """
         try:
-            first_line = (self._paths.pgdata / "postmaster.pid").read_text().partition("\n")[0]
-        except FileNotFoundError:
+            pid = int((self._paths.pgdata / "postmaster.pid").read_text().partition("\n")[0])
+        except (FileNotFoundError, ValueError):  # ValueError: it is just being written
             return None
-        here = processes_in(self._paths.pgdata)
-        return next((process for process in here if str(process.pid) == first_line), None)
+        return identify_in(self._paths.pgdata, pid)
 
     async def initialise(self) -> None:
         """Create the data directory unless it is there; a half-made one is made again."""
@@ -61,7 +60,9 @@ class PostgresServer:
         unfinished = self._paths.pgdata.with_name("pgdata.new")
         password_file = self._paths.root / "password.new"
         shutil.rmtree(unfinished, ignore_errors=True)
-        with os.fdopen(os.open(password_file, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        with os.fdopen(
+            os.open(password_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
+        ) as file:
             file.write(self._herd.superuser_password + "\n")
         try:
             await self._run(

@@ -81,6 +81,15 @@ def identify(pid: int) -> ProcessId | None:
     return ProcessId(pid, int(fields[_START_TIME_FIELD]), _BOOT_ID.read_text().strip())
 
 
+def identify_in(directory: Path, pid: int) -> ProcessId | None:
+    """Return the process that has this pid now, if ``directory`` is its working directory."""
+    process = identify(pid)
+    with suppress(OSError):  # gone meanwhile, or another account's
+        if Path(f"/proc/{pid}/cwd").readlink() == directory:
+            return process
+    return None
+
+
 def write_pid_file(path: Path, process: ProcessId) -> None:
     """Remember a process that was just started."""
     path.write_text(f"{process.pid} {process.start_time} {process.boot_id}\n")
@@ -102,16 +111,8 @@ def processes_in(directory: Path) -> list[ProcessId]:
     PostgreSQL's processes all work in their data directory and nothing else does, so this finds a
     dead postmaster's surviving children, which no pid file names.
     """
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        with suppress(OSError):  # gone meanwhile, or another account's
-            if (entry / "cwd").readlink() == directory:
-                process = identify(int(entry.name))
-                if process is not None:
-                    found.append(process)
-    return found
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [process for pid in pids if (process := identify_in(directory, pid)) is not None]
 
 
 async def wait_all_exit(processes: list[ProcessId], timeout_s: float) -> list[ProcessId]:

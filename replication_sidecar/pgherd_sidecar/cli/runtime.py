@@ -5,7 +5,8 @@ Root's virtual environment, or the interpreter below it, often lies where no oth
 directory, made once for each environment: hard links where the file system allows, so that it
 takes no space. pgherd's own package is copied separately, anew when it has changed.
 
-The copies are a cache: they can be removed whenever no herd runs.
+The copies are a cache: those that no command used for a month are removed, and all can be whenever
+no herd runs.
 """
 
 import compileall
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,8 @@ import pgherd_sidecar
 from pgherd_sidecar.cli.errors import HerdError, last_words, progress
 
 CACHE = Path("/var/cache/pgherd")
+_KEEP_S = 30 * 24 * 3600
+"""How long a copy is kept after its last use by a command; its herds should run no longer."""
 _NOT_NEEDED = shutil.ignore_patterns(
     "test", "tests", "idlelib", "lib2to3", "ensurepip", "tkinter", "turtledemo",
     "config-*", "site-packages", "dist-packages",
@@ -129,7 +133,15 @@ def _once(kind: str, key: str, make: Callable[[Path], None]) -> Path:
             shutil.rmtree(unfinished, ignore_errors=True)
             if not target.exists():  # else another command was faster
                 raise
+        _forget_old_copies()
+    os.utime(target)
     return target
+
+
+def _forget_old_copies() -> None:
+    for copy in CACHE.iterdir():
+        if copy.stat().st_mtime < time.time() - _KEEP_S:
+            shutil.rmtree(copy)
 
 
 def _copy_environment(target: Path) -> None:
