@@ -30,7 +30,6 @@ from sim_disk import PowerLoss, SimDirectory
 
 HEARTBEAT_S = 0.05
 ELECTION_MIN_S = 0.3
-LIMITS = Limits(submission=4096, block=600, pending=20_000, inflight=4_000, fetch=3_000)
 HEAL_S = 30.0
 
 
@@ -53,25 +52,36 @@ class Dials:
     trim_every_s: float
     restart_s: float = 1.5
     election_max_s: float = 0.6
+    fetch: int = 3000
 
     @classmethod
     def draw(cls, rng: Random) -> "Dials":
-        """Draw a world: one in four is a storm of crashes and split votes."""
+        """Draw a world: one in four is a storm."""
         dials = cls._draw_plain(rng)
-        if rng.random() > 0.25:
-            return dials
+        return cls._storm(dials, rng) if rng.random() < 0.25 else dials
+
+    @classmethod
+    def draw_storm(cls, rng: Random) -> "Dials":
+        """Draw a world in which hardly any proposer lives long enough to commit something."""
+        return cls._storm(cls._draw_plain(rng), rng)
+
+    @staticmethod
+    def _storm(dials: "Dials", rng: Random) -> "Dials":
         return replace(
             dials,
             members=rng.choice([3, 3, 5]),
-            submit_every_s=0.02,
-            crash_every_s=rng.uniform(0.05, 0.3),
+            duration_s=6.0,
+            submit_every_s=0.03,
+            delay_s=rng.choice([0.005, 0.02]),
+            crash_every_s=rng.uniform(0.05, 0.4),
+            partition_every_s=rng.choice([0.0, 0.2, 0.5]),
             restart_s=rng.choice([0.005, 0.05, 0.3]),
             election_max_s=ELECTION_MIN_S + rng.choice([0.01, 0.05]),
+            fetch=100,
         )
 
     @classmethod
     def _draw_plain(cls, rng: Random) -> "Dials":
-
         def sometimes(value: float) -> float:
             return value if rng.random() < 0.6 else 0.0
 
@@ -126,7 +136,7 @@ class SimNode:
             self.log.index.last >= witnessed.durable_last,
             f"disk of {self.name} lost {self.log.index.last}..{witnessed.durable_last}",
         )
-        self.member = world.member_class(
+        self.member = LogMember(
             self.name,
             Membership.fixed(*world.names),
             control=self.log.control,
@@ -135,7 +145,7 @@ class SimNode:
             rng=Random(world.rng.random()),
             noop=b"noop",
             now=world.now,
-            limits=LIMITS,
+            limits=Limits(4096, block=600, pending=20_000, inflight=4_000, fetch=world.dials.fetch),
         )
         self._inflight = None
         self._drain_due = False
@@ -297,10 +307,9 @@ def _ignore(_: object) -> None:
 class World:
     """The whole simulation of one seed."""
 
-    def __init__(self, seed: int, member_class: type[LogMember] = LogMember) -> None:
+    def __init__(self, seed: int, *, storm: bool = False) -> None:
         self.rng = Random(seed)
-        self.dials = Dials.draw(self.rng)
-        self.member_class = member_class
+        self.dials = Dials.draw_storm(self.rng) if storm else Dials.draw(self.rng)
         self.now = 0.0
         self.names = [f"n{i}" for i in range(1, self.dials.members + 1)]
         self.quorum = len(self.names) // 2 + 1

@@ -100,7 +100,7 @@ class Proposer:
         if progress.fetching != fetch.first:
             return None
         progress.fetching = 0
-        if not blocks:
+        if not blocks or fetch.first <= self._keeper.index.base:
             self.stranded.add(fetch.peer)
             return None
         progress.note_sent(blocks[-1].last, sum(len(block.data) for block in blocks))
@@ -153,12 +153,12 @@ class Proposer:
         keeper, newest, first = self._keeper, self._newest, progress.next
         if first > keeper.index.last or not progress.ready(self._limits.inflight):
             return
-        if newest is not None and first == newest.first:
+        if first <= keeper.index.base:
+            self.stranded.add(peer)
+        elif newest is not None and first == newest.first:
             append = self._append(peer, progress, first - 1, (newest,))
             progress.note_sent(newest.last, len(newest.data))
             effects.send.append((peer, append))
-        elif first <= keeper.index.base:
-            self.stranded.add(peer)
         elif first <= keeper.journal.flushed_position:
             progress.fetching = first
             effects.fetch.append(Fetch(peer, keeper.term, first, self._limits.fetch))

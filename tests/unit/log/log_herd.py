@@ -1,0 +1,158 @@
+"""A few members on an ideal machine: every message and flush is delivered when the story says so.
+
+Nothing happens by itself. `settle` delivers everything that is under way, except on links that
+are `cut` and to members that are `down`.
+"""
+
+from collections import deque
+from random import Random
+
+from pgherd_sidecar.core.log import (
+    Block,
+    Control,
+    Fetch,
+    Limits,
+    LogIndex,
+    LogMember,
+    Membership,
+    Message,
+    Persist,
+    Role,
+    Timing,
+)
+
+TIMING = Timing(heartbeat_s=0.1, election_min_s=1.0, election_max_s=1.0)
+
+
+class Machine:
+    """One member with its disk."""
+
+    def __init__(self, herd: "Herd", name: str) -> None:
+        self.herd = herd
+        self.name = name
+        self.control = Control()
+        self.blocks: list[Block] = []
+        self.persist: Persist | None = None
+        self.slow_disk = False
+        self.start()
+
+    def start(self) -> None:
+        """Start, or restart, on what was flushed."""
+        self.persist = None
+        index = LogIndex()
+        for block in self.blocks:
+            index.append(block)
+        self.member = LogMember(
+            self.name,
+            Membership.fixed(*self.herd.names),
+            control=self.control,
+            log=index,
+            timing=TIMING,
+            rng=Random(1),
+            noop=b"noop",
+            now=self.herd.now,
+            limits=Limits(pending=1000, inflight=200, fetch=100),
+        )
+
+    def flush(self) -> None:
+        """Complete the `Persist` that is under way."""
+        persist, self.persist = self.persist, None
+        assert persist is not None
+        self.control = persist.control or self.control
+        if persist.truncate_after is not None:
+            self.blocks = [b for b in self.blocks if b.last <= persist.truncate_after]
+        self.blocks += persist.blocks
+        self.member.persisted(persist.ticket, self.herd.now)
+
+    def fetch(self, fetch: Fetch) -> None:
+        """Answer a fetch with one block."""
+        found = [block for block in self.blocks if block.first == fetch.first]
+        self.member.fetched(fetch, tuple(found), self.herd.now)
+
+    @property
+    def data(self) -> list[bytes]:
+        """What is flushed here, block by block."""
+        return [block.data for block in self.blocks]
+
+
+class Herd:
+    """All members, and the messages between them."""
+
+    def __init__(self, count: int) -> None:
+        self.now = 0.0
+        self.names = [f"n{i}" for i in range(1, count + 1)]
+        self.cut: set[tuple[str, str]] = set()
+        self.down: set[str] = set()
+        self.carried: list[tuple[str, str, Message]] = []
+        self.waiting: deque[tuple[str, str, Message]] = deque()
+        self.machines = {name: Machine(self, name) for name in self.names}
+
+    def __getitem__(self, name: str) -> Machine:
+        return self.machines[name]
+
+    def take_effects(self) -> None:
+        """Collect what every member wants done."""
+        for name, machine in self.machines.items():
+            if name in self.down:
+                continue
+            effects = machine.member.take_effects()
+            self.waiting += [(name, peer, message) for peer, message in effects.send]
+            if effects.persist is not None:
+                machine.persist = effects.persist
+            for fetch in effects.fetch:
+                machine.fetch(fetch)
+
+    def deliver(self) -> bool:
+        """Deliver the oldest message; False if there is none."""
+        if not self.waiting:
+            return False
+        sender, receiver, message = self.waiting.popleft()
+        if (sender, receiver) not in self.cut and not {sender, receiver} & self.down:
+            self.carried.append((sender, receiver, message))
+            self[receiver].member.receive(sender, message, self.now)
+        return True
+
+    def settle(self) -> None:
+        """Deliver and flush until nothing is under way."""
+        self.take_effects()
+        busy = True
+        while busy:
+            busy = self.deliver()
+            for name, machine in self.machines.items():
+                if machine.persist and not machine.slow_disk and name not in self.down:
+                    machine.flush()
+                    busy = True
+            self.take_effects()
+            busy = busy or bool(self.waiting)
+
+    def elect(self, name: str) -> None:
+        """Let `name` be the first whose patience ends."""
+        self.now += 2
+        self[name].member.tick(self.now)
+        self.settle()
+        assert self[name].member.role is Role.PROPOSER
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass in steps of a heartbeat, settling at each."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += TIMING.heartbeat_s
+            for name, machine in self.machines.items():
+                if name not in self.down:
+                    machine.member.tick(self.now)
+            self.settle()
+
+    def isolate(self, *names: str) -> None:
+        """Cut all links between `names` and the others."""
+        others = [name for name in self.names if name not in names]
+        self.cut = {pair for a in names for b in others for pair in ((a, b), (b, a))}
+
+    def heal(self) -> None:
+        """Repair all links."""
+        self.cut = set()
+
+    def kinds(self) -> list[str]:
+        """The kinds of the messages carried since this was last asked for."""
+        kinds = [type(message).__name__ for _, _, message in self.carried]
+        self.carried.clear()
+        return kinds

@@ -1,0 +1,259 @@
+"""Stories of the protocol, one rule each; the numbers are those of docs/protocol.md."""
+
+from collections import Counter
+
+import pytest
+from log_herd import Herd
+from pgherd_sidecar.core.log import LocalProtocolError, RemoteProtocolError, Role
+from pgherd_sidecar.core.log.messages import Ack, Append, Commit, VoteRequest
+
+
+def test_a_herd_elects_a_proposer_whose_no_op_commits_at_once() -> None:
+    herd = Herd(3)
+    herd.elect("n1")
+    for machine in herd.machines.values():
+        assert machine.member.proposer == "n1"
+        assert machine.member.commit_position == 1
+        assert machine.data == [b"noop"]
+
+
+def test_a_herd_of_one_needs_nobody() -> None:
+    herd = Herd(1)
+    herd.elect("n1")
+    assert herd["n1"].member.submit(b"entry", 1, herd.now)
+    herd.settle()
+    assert herd["n1"].member.commit_position == 2
+
+
+def test_a_block_costs_one_append_and_one_ack_per_peer_and_a_commit_if_nothing_follows() -> None:
+    """[C4]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd.kinds()
+    herd["n1"].member.submit(b"one", 1, herd.now)
+    herd.settle()
+    kinds = Counter(herd.kinds())
+    assert (kinds["Append"], kinds["Ack"]) == (2, 2)
+    assert kinds["Commit"] <= 2
+    assert all(m.member.commit_position == 2 for m in herd.machines.values())
+
+
+def test_the_origin_learns_of_its_commit_without_waiting_for_acks_at_the_proposer() -> None:
+    """[C3] Own flush plus the proposer's is a quorum of three: one round trip."""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd["n2"].member.submit(b"mine", 1, herd.now)
+    herd.cut = {("n2", "n1"), ("n3", "n1")}
+    herd.cut.remove(("n2", "n1"))
+    herd.take_effects()
+    herd.deliver()  # the submission
+    herd.cut.add(("n2", "n1"))  # no acknowledgement ever arrives
+    herd.settle()
+    assert herd["n2"].member.commit_position == 2
+    assert herd["n1"].member.commit_position == 1
+
+
+def test_submissions_that_arrive_during_a_flush_share_the_next_block_sorted_by_origin() -> None:
+    """[A0]"""
+    herd = Herd(3)
+    herd.elect("n2")
+    proposer = herd["n2"]
+    proposer.slow_disk = True
+    proposer.member.submit(b"first", 1, herd.now)
+    herd.settle()
+    for name, data in (("n3", b"C1"), ("n1", b"A1"), ("n2", b"B1"), ("n3", b"C2"), ("n1", b"A2")):
+        herd[name].member.submit(data, 1, herd.now)
+        herd.settle()
+    proposer.slow_disk = False
+    herd.settle()
+    assert proposer.data == [b"noop", b"first", b"A1A2B1C1C2"]
+    assert proposer.blocks[-1].count == 5
+
+
+def test_nothing_is_acknowledged_before_it_is_flushed() -> None:
+    """[D1]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd["n2"].slow_disk = herd["n3"].slow_disk = True
+    herd["n1"].member.submit(b"entry", 1, herd.now)
+    herd.kinds()
+    herd.settle()
+    assert "Ack" not in herd.kinds()
+    assert herd["n1"].member.commit_position == 1
+    herd["n3"].slow_disk = False
+    herd.settle()
+    assert herd["n1"].member.commit_position == 2
+
+
+def test_a_vote_is_not_sent_before_it_is_flushed() -> None:
+    """[E3]"""
+    herd = Herd(3)
+    herd["n2"].slow_disk = herd["n3"].slow_disk = True
+    herd.now += 2
+    herd["n1"].member.tick(herd.now)
+    herd.settle()
+    assert herd["n1"].member.proposer is None
+    assert "Vote" not in [type(m).__name__ for s, _, m in herd.carried if not getattr(m, "pre", 0)]
+    herd["n3"].slow_disk = False
+    herd.settle()
+    assert herd["n1"].member.proposer == "n1"
+
+
+def test_a_member_that_forgot_nothing_votes_once_per_term() -> None:
+    """[E3] I2"""
+    herd = Herd(5)
+    voter = herd["n3"]
+    voter.member.receive("n1", VoteRequest(1, pre=False), herd.now)
+    herd.settle()
+    voter.start()
+    voter.member.receive("n2", VoteRequest(1, pre=False), herd.now)
+    herd.take_effects()
+    assert not [message for sender, _, message in herd.waiting if sender == "n3"]
+
+
+def test_a_new_proposer_takes_over_the_most_advanced_log_of_its_voters() -> None:
+    """[R1, R2]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd.down = {"n3"}
+    for data in (b"a", b"b", b"c"):
+        herd["n1"].member.submit(data, 1, herd.now)
+        herd.settle()
+    herd.down = {"n1"}
+    herd.elect("n3")
+    assert herd["n3"].data == [b"noop", b"a", b"b", b"c", b"noop"]
+    assert herd["n3"].member.commit_position == 5
+
+
+def test_a_diverged_tail_is_truncated_when_its_owner_returns() -> None:
+    """[A2, A3]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd.isolate("n1")
+    herd["n1"].member.submit(b"lost", 1, herd.now)
+    herd.settle()
+    herd.elect("n2")
+    herd["n2"].member.submit(b"kept", 1, herd.now)
+    herd.settle()
+    assert herd["n1"].data == [b"noop", b"lost"]
+    herd.heal()
+    herd.pass_time(0.5)
+    assert herd["n1"].data == herd["n2"].data == [b"noop", b"noop", b"kept"]
+    assert herd["n1"].member.commit_position == 3
+
+
+def test_blocks_of_an_older_term_do_not_commit_by_counting_alone() -> None:
+    """[C2] The case of Raft's figure 8: a quorum holds the old block, and it may yet be lost."""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd.isolate("n1")
+    herd["n1"].member.submit(b"old", 1, herd.now)
+    herd.settle()
+    herd["n1"].start()
+    herd.heal()
+    herd.cut = {("n1", "n3"), ("n3", "n1")}
+    herd.now += 2
+    herd["n1"].member.tick(herd.now)
+    proposer, follower = herd["n1"], herd["n2"]
+    for _ in range(100):  # until n2 holds the old block, but not yet the new no-op
+        herd.take_effects()
+        if not herd.deliver() and proposer.persist:
+            proposer.flush()
+        elif follower.persist and follower.member.last_position < 3:
+            follower.flush()
+        if follower.data == [b"noop", b"old"]:
+            break
+    proposer.member.receive("n2", Ack(proposer.member.term, 2), herd.now)
+    assert proposer.member.commit_position <= 1
+    herd.settle()
+    assert proposer.member.commit_position == 3
+
+
+def test_a_member_cut_off_does_not_disturb_when_it_returns() -> None:
+    """[E2]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd.isolate("n3")
+    herd.pass_time(10)
+    assert herd["n3"].member.proposer is None
+    herd.heal()
+    herd.pass_time(1)
+    assert herd["n1"].member.role is Role.PROPOSER
+    assert {m.member.term for m in herd.machines.values()} == {1}
+    assert herd["n3"].member.proposer == "n1"
+
+
+def test_a_proposer_that_hears_nobody_steps_down_and_says_so_to_its_callers() -> None:
+    """[E5]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd.isolate("n1")
+    herd.pass_time(3)
+    assert herd["n1"].member.role is not Role.PROPOSER
+    assert not herd["n1"].member.submit(b"entry", 1, herd.now)
+
+
+def test_a_lagging_member_is_fed_from_disk_and_bounded_in_flight() -> None:
+    """[A5]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd.down = {"n3"}
+    for i in range(20):
+        herd["n1"].member.submit(b"%3d" % i * 20, 1, herd.now)
+        herd.settle()
+    herd.down = set()
+    herd.pass_time(0.5)
+    assert herd["n3"].data == herd["n1"].data
+    assert herd["n3"].member.commit_position == 21
+
+
+def test_a_member_behind_the_trimmed_log_is_reported_as_stranded() -> None:
+    """[A5]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd.down = {"n3"}
+    herd["n1"].member.submit(b"entry", 1, herd.now)
+    herd.settle()
+    herd["n1"].member.trim(2)
+    herd["n3"].blocks.clear()
+    herd["n3"].start()
+    herd.down = set()
+    herd.pass_time(0.5)
+    assert herd["n1"].member.stranded == {"n3"}
+
+
+def test_the_queue_of_the_proposer_is_bounded() -> None:
+    herd = Herd(3)
+    herd.elect("n1")
+    proposer = herd["n1"]
+    proposer.slow_disk = True
+    assert proposer.member.submit(b"x", 1, herd.now)
+    herd.settle()
+    accepted = [proposer.member.submit(bytes(300), 1, herd.now) for _ in range(5)]
+    assert accepted == [True, True, True, False, False]
+
+
+def test_impossible_messages_are_the_peers_fault() -> None:
+    herd = Herd(3)
+    herd.elect("n1")
+    proposer, follower = herd["n1"].member, herd["n2"].member
+    with pytest.raises(RemoteProtocolError, match="does not exist"):
+        proposer.receive("n2", Ack(1, 99), herd.now)
+    with pytest.raises(RemoteProtocolError, match="taken"):
+        follower.receive("n3", Commit(1, 0), herd.now)
+    with pytest.raises(RemoteProtocolError, match="not a member"):
+        follower.receive("n9", Commit(1, 0), herd.now)
+    gap = (herd["n1"].blocks[0],)
+    with pytest.raises(RemoteProtocolError, match="out of place"):
+        follower.receive("n1", Append(1, 5, 1, 0, gap), herd.now)
+
+
+def test_misuse_is_the_callers_fault() -> None:
+    herd = Herd(3)
+    member = herd["n1"].member
+    with pytest.raises(LocalProtocolError, match="not under way"):
+        member.persisted(1, herd.now)
+    with pytest.raises(LocalProtocolError, match="0 entries"):
+        member.submit(b"", 0, herd.now)
+    with pytest.raises(LocalProtocolError, match="beyond"):
+        member.trim(1)
