@@ -7,16 +7,11 @@ there is room, for speed: what a killed process has written survives there as we
 """
 
 import contextlib
-import json
 import os
 import random
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,68 +19,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-COMMAND_TIMEOUT_S = 300
-NODES = 3
+from .localherd import BROKEN_SIDECAR, SLEEPING_SIDECAR, LocalHerd, free_port_base
+
 _ROOM_BYTES = 8 << 30
-_PORTS_TO_TRY = range(20000, 30000, 250)
-
-
-@dataclass
-class LocalHerd:
-    """A herd directory and the command line on it. ``environment`` is added to the command's."""
-
-    directory: Path
-    port_base: int
-    environment: dict[str, str] = field(default_factory=dict)
-
-    def run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run ``pgherd local COMMAND ... --dir`` and return how it went, whatever it was."""
-        return subprocess.run(
-            self.command(command, *arguments),
-            env=os.environ | self.environment,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
-        )
-
-    def command(self, command: str, *arguments: str) -> list[str]:
-        """The command line, for tests that start it themselves."""
-        program = [sys.executable, "-m", "pgherd_sidecar.cli.main", "local", command]
-        return [*program, *arguments, "--dir", str(self.directory)]
-
-    def must(self, command: str, *arguments: str) -> str:
-        """Run a command that has to succeed; return its stdout."""
-        done = self.run(command, *arguments)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def up(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run ``up`` with this herd's ports and account."""
-        user = ["--user", os.environ.get("PGHERD_TEST_USER", "postgres")]
-        as_user = user if os.geteuid() == 0 and "--user" not in arguments else []
-        return self.run("up", "--port-base", str(self.port_base), *as_user, *arguments)
-
-    def members(self) -> list[dict[str, Any]]:
-        """The members as ``status --json`` shows them."""
-        members: list[dict[str, Any]] = json.loads(self.must("status", "--json"))["members"]
-        return members
-
-    def member(self, name: str) -> dict[str, Any]:
-        """One member as ``status --json`` shows it."""
-        return next(member for member in self.members() if member["name"] == name)
-
-
-def free_port_base(nodes: int = NODES) -> int:
-    """Return a port base of which no port is in use, below the kernel's ephemeral range."""
-    for base in random.sample(_PORTS_TO_TRY, len(_PORTS_TO_TRY)):
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for number in range(1, nodes + 1):
-                for port in (base + number, base + 100 + number):
-                    probe = stack.enter_context(socket.socket())
-                    probe.bind(("127.0.0.1", port))
-            return base
-    raise AssertionError("no free ports on this machine")
+_STANDIN = Path(__file__).with_name("standin_sidecar.py")
 
 
 @pytest.fixture(scope="session")
@@ -109,6 +46,47 @@ def herd(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd of three with real sidecars, for the whole session."""
     herd = LocalHerd(work_directory / "herd", free_port_base())
     done = herd.up()
+    assert done.returncode == 0, done.stderr
+    yield herd
+    herd.must("destroy")
+
+
+@pytest.fixture(scope="session")
+def scripts(work_directory: Path) -> Path:
+    """Stand-ins for the sidecar, where the servers' account can read them."""
+    directory = work_directory / "scripts"
+    directory.mkdir()
+    shutil.copy(_STANDIN, directory / "standin.py")
+    (directory / "broken.py").write_text(BROKEN_SIDECAR)
+    (directory / "sleeping.py").write_text(SLEEPING_SIDECAR)
+    for path in (directory, *directory.iterdir()):
+        path.chmod(0o755)
+    return directory
+
+
+@pytest.fixture
+def fresh(work_directory: Path, scripts: Path) -> Iterator[LocalHerd]:
+    """A herd that does not exist yet; whatever a test leaves of it is destroyed."""
+    herd = LocalHerd(
+        work_directory / "fresh",
+        free_port_base(),
+        {"PGHERD_SIDECAR_SCRIPT": str(scripts / "standin.py")},
+    )
+    yield herd
+    if herd.directory.exists():
+        herd.run("destroy")
+        shutil.rmtree(herd.directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def running(work_directory: Path, scripts: Path) -> Iterator[LocalHerd]:
+    """A herd of two that is up; each test that uses it leaves it as it was."""
+    herd = LocalHerd(
+        work_directory / "running",
+        free_port_base(),
+        {"PGHERD_SIDECAR_SCRIPT": str(scripts / "standin.py")},
+    )
+    done = herd.up("--nodes", "2")
     assert done.returncode == 0, done.stderr
     yield herd
     herd.must("destroy")

@@ -56,6 +56,8 @@ async def up(directory: Path, options: UpOptions) -> list[NodeState]:
         HerdError: anything the user has to act on.
     """
     created = create(directory)
+    if not herd.is_herd(directory):
+        require_empty(directory)  # before the lock file is put into somebody else's directory
     try:
         async with locked(directory, _LOCK_WAIT_S):
             if herd.is_herd(directory):

@@ -1,0 +1,120 @@
+"""The ``pgherd local`` command as the integration tests call it, and what they look at."""
+
+import contextlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+COMMAND_TIMEOUT_S = 300
+NODES = 3
+_PORTS_TO_TRY = range(20000, 30000, 250)
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can do this")
+BROKEN_SIDECAR = "import sys; sys.exit('cannot open the log: bad checksum')\n"
+SLEEPING_SIDECAR = "import time; time.sleep(600)\n"
+
+
+@dataclass
+class LocalHerd:
+    """A herd directory and the command line on it. ``environment`` is added to the command's."""
+
+    directory: Path
+    port_base: int
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``pgherd local COMMAND ... --dir`` and return how it went, whatever it was."""
+        return subprocess.run(
+            self.command(command, *arguments),
+            env=os.environ | self.environment,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+
+    def command(self, command: str, *arguments: str) -> list[str]:
+        """The command line, for tests that start it themselves."""
+        program = [sys.executable, "-m", "pgherd_sidecar.cli.main", "local", command]
+        return [*program, *arguments, "--dir", str(self.directory)]
+
+    def must(self, command: str, *arguments: str) -> str:
+        """Run a command that has to succeed; return its stdout."""
+        done = self.run(command, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def up(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``up`` with this herd's ports and account."""
+        user = ["--user", os.environ.get("PGHERD_TEST_USER", "postgres")]
+        as_user = user if os.geteuid() == 0 and "--user" not in arguments else []
+        return self.run("up", "--port-base", str(self.port_base), *as_user, *arguments)
+
+    def members(self) -> list[dict[str, Any]]:
+        """The members as ``status --json`` shows them."""
+        members: list[dict[str, Any]] = json.loads(self.must("status", "--json"))["members"]
+        return members
+
+    def member(self, name: str) -> dict[str, Any]:
+        """One member as ``status --json`` shows it."""
+        return next(member for member in self.members() if member["name"] == name)
+
+
+def free_port_base(nodes: int = NODES) -> int:
+    """Return a port base of which no port is in use, below the kernel's ephemeral range."""
+    for base in random.sample(_PORTS_TO_TRY, len(_PORTS_TO_TRY)):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for number in range(1, nodes + 1):
+                for port in (base + number, base + 100 + number):
+                    probe = stack.enter_context(socket.socket())
+                    probe.bind(("127.0.0.1", port))
+            return base
+    raise AssertionError("no free ports on this machine")
+
+
+def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+def error_of(done: subprocess.CompletedProcess[str]) -> str:
+    """The error of a command that could not be done: exactly one line, after any progress."""
+    assert done.returncode == 2, done
+    errors = [line for line in done.stderr.splitlines() if line.startswith("pgherd: ")]
+    assert errors == done.stderr.splitlines()[-1:]
+    assert "Traceback" not in done.stderr
+    return errors[0]
+
+
+def pids_in(directory: Path) -> list[int]:
+    """The processes that name ``directory`` in their command line or work in it: all of a herd."""
+    pids = []
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if process.name.isdecimal() and (
+                str(directory).encode() in (process / "cmdline").read_bytes()
+                or works_in(process, directory)
+            ):
+                pids.append(int(process.name))
+    return pids
+
+
+def works_in(process: Path, directory: Path) -> bool:
+    """False for processes of other accounts where root may not look at them (containers)."""
+    with contextlib.suppress(PermissionError):
+        return (process / "cwd").readlink().is_relative_to(directory)
+    return False
+
+
+def assert_nothing_left(herd: LocalHerd) -> None:
+    assert not herd.directory.exists()
+    assert pids_in(herd.directory) == []
