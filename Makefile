@@ -17,7 +17,8 @@ setup:
 demo: setup
 	@$(PYTHON) -m benchmarks.demo
 
-bench: setup
+bench:
+	@scripts/setup bench
 	@benchmarks/setup
 	@$(PYTHON) -m benchmarks.compare
 
