@@ -40,7 +40,11 @@ def main() -> int:
     herd.up(port_base=options.port_base)
     members = list(herd.members())
     print(f"All nodes take writes ({time.monotonic() - started:.1f} s)")
-    return run(members, options, herd=herd)
+    try:
+        return run(members, options, herd=herd)
+    except BenchmarkError as error:
+        # What failed here is often only the first sign of a node that has stopped.
+        raise BenchmarkError(herd.ailing() or str(error)) from error
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:

@@ -25,6 +25,8 @@ class Member:
     state: str
     dsn: str
     app_dsn: str
+    reason: str = ""
+    """Why it does not take writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,19 @@ class Herd:
                 state=member["state"],
                 dsn=member["dsn"],
                 app_dsn=member["app_dsn"],
+                reason=member.get("reason") or "",
             )
             for member in status["members"]
         )
+
+    def ailing(self) -> str:
+        """Return which nodes do not take writes and why; empty if all do.
+
+        Raises:
+            BenchmarkError: There is no herd in the directory.
+        """
+        ill = [member for member in self.members() if member.state != "primary"]
+        return "; ".join(f"{one.name} is {one.state}: {one.reason or 'no reason'}" for one in ill)
 
     def verify(self) -> Verdict:
         """Compare every replicated table on all nodes at one and the same GID.

@@ -77,6 +77,14 @@ def test_members_are_read_from_the_status(command: Command) -> None:
     assert (found.name, found.state, found.dsn, found.app_dsn) == ("n1", "primary", "a", "b")
 
 
+def test_a_node_that_takes_no_writes_is_named_with_its_reason(command: Command) -> None:
+    well = {"name": "n1", "state": "primary", "dsn": "a", "app_dsn": "b", "reason": None}
+    ill = {**well, "name": "n2", "state": "diverged", "reason": "a row was missing"}
+    command.says(out=json.dumps({"members": [well, ill]}))
+
+    assert Herd(Path("/somewhere")).ailing() == "n2 is diverged: a row was missing"
+
+
 def test_nodes_that_agree_are_one_line_with_the_checksum(command: Command) -> None:
     command.says(out=verify_output(n1="abc", n2="abc"))
 
