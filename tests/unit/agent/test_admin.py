@@ -1,0 +1,185 @@
+"""The admin API, called by the command line's own client wherever that has a call for it."""
+
+import asyncio
+import json
+import stat
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from pgherd_sidecar.agent.admin import (
+    AdminServer,
+    StatusValue,
+    Unavailable,
+    UnknownMarker,
+    to_metrics,
+)
+from pgherd_sidecar.cli.admin import AdminClient, AdminError
+from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
+
+MARKER = "00ff"
+
+
+class Backend:
+    """Holds one marker; remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.orders = True
+
+    async def status(self) -> Mapping[str, StatusValue]:
+        return {
+            "name": 'n"1',
+            "cluster_id": "c",
+            "state": "primary",
+            "reason": None,
+            "gid": 7,
+            "log_position": 9,
+            "commits": 3,
+            "fenced": False,
+            "flush_s": 0.5,
+        }
+
+    async def shutdown(self) -> None:
+        self.told.append("shutdown")
+
+    async def order_marker(self) -> tuple[str, int]:
+        if not self.orders:
+            raise Unavailable("no proposer")
+        return MARKER, 8
+
+    async def marker_ready(self, marker: str, timeout_s: float) -> int:
+        self._check(marker)
+        if timeout_s < 1:
+            raise TimeoutError
+        return 8
+
+    async def marker_tables(self, marker: str) -> Mapping[str, TableChecksum]:
+        self._check(marker)
+        return {'public."T"': TableChecksum(rows=2, checksum="ab", columns="cd")}
+
+    async def marker_buckets(self, marker: str, table: str) -> Mapping[int, str]:
+        self._check(marker)
+        if table != "t":
+            raise UnknownTable(table)
+        return {3: "ab"}
+
+    async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
+        self._check(marker)
+        return {f"{table} {bucket}": "ab"}
+
+    async def drop_marker(self, marker: str) -> None:
+        self.told.append(f"drop {marker}")
+
+    def _check(self, marker: str) -> None:
+        if marker != MARKER:
+            raise UnknownMarker(f"no marker {marker}")
+
+
+@asynccontextmanager
+async def serving(path: Path, backend: Backend) -> AsyncIterator[AdminClient]:
+    server = AdminServer(path, backend)
+    await server.start()
+    try:
+        yield AdminClient(path)
+    finally:
+        await server.stop()
+
+
+async def call(path: Path, method: str, route: str, body: bytes = b"") -> tuple[int, str]:
+    connector = aiohttp.UnixConnector(str(path))
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.request(method, f"http://sidecar{route}", data=body) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> None:
+    backend = Backend()
+    async with serving(tmp_path / "s", backend) as client:
+        status = await client.status()
+        assert (status.state, status.gid, status.log_position) == ("primary", 7, 9)
+        marker = await client.order_marker()
+        assert (marker.id, marker.gid) == (MARKER, 8)
+        await client.wait_marker(MARKER, 5)
+        tables = await client.tables(MARKER, 5)
+        assert tables['public."T"'].rows == 2
+        assert await client.buckets(MARKER, "t", 5) == {3: "ab"}
+        assert await client.keys(MARKER, "t", 3, 5) == {"t 3": "ab"}
+        await client.drop_marker(MARKER)
+        await client.shutdown()
+    assert backend.told == [f"drop {MARKER}", "shutdown"]
+
+
+@pytest.mark.parametrize(
+    "method, route, body, expected",
+    [
+        ("GET", "/nothing", b"", 404),
+        ("DELETE", "/status", b"", 405),
+        ("GET", "/marker/dead/ready?timeout_s=5", b"", 404),
+        ("POST", "/marker/dead/tables", b"", 404),
+        ("POST", "/marker/00ff/buckets", b'{"table": "u"}', 404),
+        ("GET", "/marker/00ff/ready?timeout_s=0.5", b"", 504),
+        ("GET", "/marker/00ff/ready?timeout_s=-1", b"", 400),
+        ("GET", "/marker/00ff/ready?timeout_s=soon", b"", 400),
+        ("POST", "/marker/00ff/buckets", b"", 400),
+        ("POST", "/marker/00ff/buckets", b'{"table": 1}', 400),
+        ("POST", "/marker/00ff/keys", b'{"table": "t"}', 400),
+        ("POST", "/marker", b"", 503),
+    ],
+)
+async def test_errors_are_json_under_a_telling_status(
+    tmp_path: Path, method: str, route: str, body: bytes, expected: int
+) -> None:
+    backend = Backend()
+    backend.orders = False
+    async with serving(tmp_path / "s", backend):
+        status, text = await call(tmp_path / "s", method, route, body)
+    assert status == expected
+    error = json.loads(text)
+    assert list(error) == ["error"] and error["error"]
+
+
+async def test_the_client_shows_the_text_of_an_error(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s", Backend()) as client:
+        with pytest.raises(AdminError, match="no marker dead"):
+            await client.tables("dead", 5)
+
+
+async def test_only_the_owner_can_open_the_socket_and_it_is_removed_at_the_end(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s"
+    async with serving(path, Backend()):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not path.exists()
+
+
+async def test_a_socket_left_behind_is_replaced_but_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    server = await asyncio.start_unix_server(lambda *_: None, str(path))
+    server.close()
+    await server.wait_closed()
+    async with serving(path, Backend()) as client:
+        await client.status()
+    path.write_text("precious")
+    with pytest.raises(OSError):
+        await AdminServer(path, Backend()).start()
+    assert path.read_text() == "precious"
+
+
+async def test_metrics_are_the_numbers_of_the_status(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s", Backend()):
+        _, text = await call(tmp_path / "s", "GET", "/metrics")
+    assert text == to_metrics(await Backend().status())
+    assert text.splitlines() == [
+        'pgherd_state{member="n\\"1",state="primary"} 1',
+        'pgherd_gid{member="n\\"1"} 7',
+        'pgherd_log_position{member="n\\"1"} 9',
+        'pgherd_commits{member="n\\"1"} 3',
+        'pgherd_fenced{member="n\\"1"} 0',
+        'pgherd_flush_s{member="n\\"1"} 0.5',
+    ]

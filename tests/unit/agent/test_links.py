@@ -1,0 +1,252 @@
+"""Links between members: who is let in, what garbage does, what a peer that does not read costs."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+from pgherd_sidecar.core.log import Message, RemoteProtocolError
+from pgherd_sidecar.core.log.messages import Newer, Submit
+from pgherd_sidecar.env.frames import (
+    HELLO_BYTES,
+    PROTOCOL_VERSION,
+    FrameError,
+    FrameReader,
+    Hello,
+    to_frame,
+)
+from pgherd_sidecar.env.links import Bounds, Links, Peer
+
+CLUSTER = str(uuid4())
+PATIENCE_S = 20.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class End:
+    """One member's links, and everything that reached it."""
+
+    def __init__(self, number: int, ports: dict[int, int], cluster: str = CLUSTER) -> None:
+        self.received: list[tuple[str, Message]] = []
+        self.ups: list[str] = []
+        self.changed = asyncio.Condition()
+        self.objection: Exception | None = None
+        self.number = number
+        self.links = Links(
+            me=Hello(PROTOCOL_VERSION, cluster, f"n{number}", number),
+            host="127.0.0.1",
+            port=ports[number],
+            peers=[
+                Peer(f"n{other}", other, "127.0.0.1", port)
+                for other, port in ports.items()
+                if other != number
+            ],
+            bounds=Bounds(frame=1 << 20, buffer=1 << 16),
+            receive=self._receive,
+            on_up=self.ups.append,
+        )
+
+    def _receive(self, peer: str, message: Message) -> None:
+        self.received.append((peer, message))
+        if self.objection:
+            raise self.objection
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until the condition holds; the limit only ends a test that has failed."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - conditions of objects that tell nobody
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def running(*ends: End) -> AsyncIterator[None]:
+    try:
+        for end in ends:
+            await end.links.start()
+        yield
+    finally:
+        for end in ends:
+            await end.links.stop()
+
+
+@asynccontextmanager
+async def connection(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """Return what still arrives until the other side closes."""
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+async def test_messages_arrive_in_order_from_the_member_that_sent_them() -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one, two = End(1, ports), End(2, ports)
+    async with running(one, two):
+        await until(lambda: one.links.up and two.links.up)
+        sent: list[Message] = [Submit(1, b"x" * size) for size in (1, 500_000, 0, 70_000)]
+        one.links.send(("n2", message) for message in sent[:2])
+        await until(lambda: len(two.received) == 2)
+        one.links.send(("n2", message) for message in sent[2:])
+        await until(lambda: len(two.received) == 4)
+    assert two.received == [("n1", message) for message in sent]
+    assert one.received == []
+
+
+async def test_what_is_sent_without_a_link_is_lost() -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one, two = End(1, ports), End(2, ports)
+    one.links.send([("n2", Newer(1))])
+    async with running(one, two):
+        await until(lambda: one.links.up)
+        one.links.send([("n2", Newer(2))])
+        await until(lambda: two.received)
+    assert two.received == [("n1", Newer(2))]
+
+
+async def test_a_link_is_made_again_when_the_peer_comes_back() -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one = End(1, ports)
+    async with running(one):
+        async with running(End(2, ports)):
+            await until(lambda: one.links.up)
+        await until(lambda: not one.links.up)
+        second = End(2, ports)
+        async with running(second):
+            await until(lambda: one.links.up)
+            one.links.send([("n2", Newer(3))])
+            await until(lambda: second.received)
+    assert one.ups == ["n2", "n2"]
+
+
+async def test_a_member_of_another_cluster_is_refused_and_both_clusters_named_once() -> None:
+    ports, theirs = {1: free_port(), 2: free_port()}, str(uuid4())
+    one, stranger = End(1, ports), End(2, ports, theirs)
+    with structlog.testing.capture_logs() as logs:
+        async with running(one, stranger):
+            await until(lambda: one.links.counters.refused > 2)
+    assert not one.links.up and not stranger.links.up
+    reasons = [line["reason"] for line in logs if line["event"] == "link_refused"]
+    assert len(reasons) == len({(theirs in reason, reason) for reason in reasons}) <= 2
+    assert all(CLUSTER in reason and theirs in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("name, number", [("n3", 3), ("n2", 3), ("n1", 1)])
+async def test_a_stranger_of_the_same_cluster_is_refused(name: str, number: int) -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one = End(1, ports)
+    async with running(one), connection(ports[1]) as (reader, writer):
+        writer.write(Hello(PROTOCOL_VERSION, CLUSTER, name, number).encode())
+        answer = Hello.decode(FrameReader(HELLO_BYTES).feed(await ended(reader))[0])
+    assert "is not a member" in answer.refused
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xff\xff\xff",
+        b"".join(to_frame([b"not json"])),
+        b"".join(to_frame([b"\xff\xfe"])),
+        b"".join(to_frame([b'{"version": 1}'])),
+        b"\x00\x00\x00\x00",
+    ],
+)
+async def test_garbage_closes_its_connection_only(garbage: bytes) -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one, two = End(1, ports), End(2, ports)
+    async with running(one, two):
+        await until(lambda: one.links.up and two.links.up)
+        async with connection(ports[1]) as (reader, writer):
+            writer.write(garbage)
+            assert await ended(reader) == b""
+        assert one.links.counters.offended == 1
+        two.links.send([("n1", Newer(4))])
+        await until(lambda: one.received)
+    assert one.links.counters.dialled == two.links.counters.dialled == 1
+
+
+async def test_garbage_after_a_good_hello_closes_the_connection() -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one = End(1, ports)
+    async with running(one), connection(ports[1]) as (reader, writer):
+        writer.write(Hello(PROTOCOL_VERSION, CLUSTER, "n2", 2).encode())
+        await reader.readuntil(b"}")
+        writer.write(b"".join(to_frame([b"\x01\xff"])))
+        await ended(reader)
+    assert one.links.counters.offended == 1
+    assert one.received == []
+
+
+async def test_a_message_the_protocol_rejects_closes_the_link_and_it_is_made_anew() -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one, two = End(1, ports), End(2, ports)
+    two.objection = RemoteProtocolError("impossible")
+    async with running(one, two):
+        await until(lambda: one.links.up)
+        one.links.send([("n2", Newer(1)), ("n2", Newer(2))])
+        await until(lambda: len(one.ups) == 2)
+    assert two.received == [("n1", Newer(1))]
+    assert two.links.counters.offended == 1
+
+
+async def test_a_peer_that_does_not_read_costs_a_bounded_buffer_and_the_link() -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one = End(1, ports)
+    answered, never = asyncio.Event(), asyncio.Event()
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(Hello(PROTOCOL_VERSION, CLUSTER, "n2", 2).encode())
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        answered.set()
+        await never.wait()
+        writer.close()
+
+    server = await asyncio.start_server(deaf, "127.0.0.1", ports[2], limit=1)
+    async with server, running(one):
+        await until(lambda: one.links.up)
+        link = one.links.up["n2"]
+        largest = 0
+        while one.links.counters.overflowed == 0:
+            one.links.send([("n2", Submit(1, bytes(1 << 15)))])
+            largest = max(largest, link._transport.get_write_buffer_size())
+            await asyncio.sleep(0)
+        await until(link.closed.done)
+        assert (1 << 16) < largest <= (1 << 17)
+        never.set()
+
+
+@given(st.lists(st.binary(max_size=300), max_size=20), st.integers(1, 50))
+def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
+    contents: list[bytes], step: int
+) -> None:
+    stream = b"".join(piece for content in contents for piece in to_frame([content]))
+    reader = FrameReader(300)
+    found = []
+    for offset in range(0, len(stream), step):
+        found += reader.feed(stream[offset : offset + step])
+    assert found == contents
+
+
+def test_a_frame_beyond_the_limit_is_refused_before_it_has_arrived() -> None:
+    with pytest.raises(FrameError, match="301 bytes"):
+        FrameReader(300).feed((301).to_bytes(4, "big"))

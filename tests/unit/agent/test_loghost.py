@@ -1,0 +1,347 @@
+"""Three log hosts on loopback and real disks: one order, whatever is stopped and started."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from pgherd_sidecar.agent.config import (
+    Limits,
+    MemberAddress,
+    NodeConfig,
+    PostgresAddress,
+    Timing,
+)
+from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.agent.logwriter import FlushPace
+from pgherd_sidecar.core.entries import Marker, Noop, encode_entry, iter_entries
+from pgherd_sidecar.core.log import LocalProtocolError, Persist, Role
+from pgherd_sidecar.env.segments import SegmentLog, StorageFailed
+
+PATIENCE_S = 30.0
+NAMES = ("n1", "n2", "n3")
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def entry(number: int) -> bytes:
+    return encode_entry(Marker(number.to_bytes(16, "big")))
+
+
+class Node:
+    """A host and the entries it has delivered, over all its restarts."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.config = config
+        self.delivered: dict[int, int] = {}
+        self.position = 0
+        self.proposers: list[tuple[int, str | None]] = []
+        self.failure: Exception | None = None
+        self.running = False
+
+    async def start(self) -> None:
+        self.host = LogHost(self.config, on_failure=self._failed)
+        self.host.on_commit = self.deliver
+        self.host.on_proposer = lambda: self.proposers.append((self.host.term, self.host.proposer))
+        await self.host.start()
+        self.running = True
+
+    async def stop(self) -> None:
+        if self.running:
+            self.running = False
+            await self.host.stop()
+
+    def _failed(self, error: Exception) -> None:
+        self.failure = error
+
+    def deliver(self) -> None:
+        while self.position < self.host.commit_position:
+            blocks = self.host.read(self.position + 1, 1 << 16)
+            assert blocks, f"position {self.position + 1} is committed but can't be read"
+            for block in blocks:
+                assert block.last <= self.host.commit_position <= self.host.flushed_position
+                self._take(block.first, block.data)
+                self.position = block.last
+
+    def _take(self, first: int, data: bytes) -> None:
+        for gid, found in enumerate(iter_entries(data), first):
+            if isinstance(found, Marker):
+                number = int.from_bytes(found.id, "big")
+                assert self.delivered.setdefault(gid, number) == number
+            else:
+                assert isinstance(found, Noop)
+
+
+class Trio:
+    def __init__(self, directory: Path, limits: Limits | None = None) -> None:
+        cluster: UUID = uuid4()
+        members = tuple(
+            MemberAddress(name=name, number=number, host="127.0.0.1", port=port)
+            for number, (name, port) in enumerate(zip(NAMES, free_ports(3), strict=True), 1)
+        )
+        self.nodes = {
+            member.name: Node(
+                NodeConfig(
+                    cluster_id=cluster,
+                    name=member.name,
+                    number=member.number,
+                    members=members,
+                    data_dir=directory / member.name,
+                    postgres=PostgresAddress(host="/nowhere", port=5432),
+                    hook_dir=directory,
+                    admin_socket=directory / f"{member.name}.sock",
+                    timing=Timing(heartbeat_ms=30, election_timeout_ms=150),
+                    limits=limits or Limits(segment_bytes=1 << 16),
+                )
+            )
+            for member in members
+        }
+
+    def alive(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.running]
+
+    async def start(self, *names: str) -> None:
+        await asyncio.gather(*(self.nodes[name].start() for name in names or NAMES))
+
+    async def stop(self, *names: str) -> None:
+        await asyncio.gather(*(self.nodes[name].stop() for name in names or NAMES))
+
+    async def proposer(self) -> Node:
+        """Wait until the running nodes agree on a proposer among them; return it."""
+
+        def agreed() -> bool:
+            named = {node.host.proposer for node in self.alive()}
+            running = {node.config.name for node in self.alive()}
+            return len(named) == 1 and named <= running
+
+        await until(agreed)
+        return self.nodes[str(self.alive()[0].host.proposer)]
+
+    async def order(self, node: Node, *numbers: int) -> None:
+        """Submit until it is delivered on every running node: what the replica has to do too."""
+
+        def seen() -> bool:
+            return all(set(numbers) <= set(one.delivered.values()) for one in self.alive())
+
+        async with asyncio.timeout(PATIENCE_S):
+            while not seen():
+                missing = [n for n in numbers if n not in node.delivered.values()]
+                if missing:
+                    node.host.submit(b"".join(map(entry, missing)), len(missing))
+                for _ in range(100):
+                    if seen():
+                        break
+                    await asyncio.sleep(0.002)
+
+    def assert_same_order(self) -> None:
+        longest = max((node.delivered for node in self.nodes.values()), key=len)
+        for node in self.nodes.values():
+            assert node.delivered.items() <= longest.items()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - conditions of objects that tell nobody
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def trio(directory: Path, limits: Limits | None = None) -> AsyncIterator[Trio]:
+    herd = Trio(directory, limits)
+    try:
+        await herd.start()
+        yield herd
+    finally:
+        await herd.stop()
+    assert [node.failure for node in herd.nodes.values()] == [None] * 3
+
+
+async def test_one_proposer_is_elected_and_every_member_told(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        assert leader.host.role is Role.PROPOSER
+        await until(lambda: all(node.proposers for node in herd.nodes.values()))
+        for node in herd.nodes.values():
+            assert node.proposers[-1] == (leader.host.term, leader.config.name)
+
+
+async def test_submissions_of_all_members_come_in_one_order(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        await herd.proposer()
+        nodes = list(herd.nodes.values())
+        await asyncio.gather(
+            *(
+                herd.order(node, *range(1000 * i + burst, 1000 * i + burst + 3))
+                for i, node in enumerate(nodes)
+                for burst in range(0, 60, 3)
+            )
+        )
+        await until(lambda: len({node.position for node in nodes}) == 1)
+        herd.assert_same_order()
+        assert nodes[0].delivered == nodes[1].delivered == nodes[2].delivered
+
+
+async def test_two_go_on_when_the_proposer_stops_and_it_catches_up_later(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        first = await herd.proposer()
+        await herd.order(first, 1, 2)
+        await herd.stop(first.config.name)
+        second = await herd.proposer()
+        assert second.host.term > 1
+        await herd.order(second, 3, 4)
+        await herd.start(first.config.name)
+        await herd.order(first, 5)
+        await until(lambda: len({node.position for node in herd.nodes.values()}) == 1)
+        herd.assert_same_order()
+        assert set(first.delivered.values()) >= {1, 2, 3, 4, 5}
+
+
+async def test_a_member_that_was_away_for_long_is_fed_from_disk(tmp_path: Path) -> None:
+    limits = Limits(segment_bytes=1 << 16, log_cache_bytes=1 << 12)
+    async with trio(tmp_path, limits) as herd:
+        leader = await herd.proposer()
+        away = next(name for name in NAMES if name != leader.config.name)
+        await herd.stop(away)
+        for start in range(0, 9_000, 500):
+            await herd.order(leader, *range(start, start + 500))
+        assert len(list((tmp_path / leader.config.name / "log").glob("*.seg"))) > 2
+        await herd.start(away)
+        await until(lambda: herd.nodes[away].position == leader.position)
+        herd.assert_same_order()
+
+
+async def test_everything_is_still_there_after_all_have_stopped(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        await herd.order(leader, *range(100))
+        await herd.stop()
+        await herd.start()
+        leader = await herd.proposer()
+        await herd.order(leader, 1000)
+        for node in herd.nodes.values():
+            before, node.delivered, node.position = node.delivered, {}, 0
+            node.deliver()
+            assert before.items() <= node.delivered.items()
+        herd.assert_same_order()
+
+
+async def test_a_minority_commits_nothing(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        await herd.order(leader, 1)
+        await herd.stop(*(name for name in NAMES if name != leader.config.name))
+        position = leader.host.commit_position
+        leader.host.submit(entry(2), 1)
+        await until(lambda: leader.host.proposer is None)
+        assert leader.host.commit_position == position
+        assert not leader.host.submit(entry(3), 1)
+
+
+async def test_reading_from_inside_a_block_returns_the_whole_block(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        await herd.order(leader, *range(50))
+        [block] = [b for b in leader.host.read(1, 1 << 20) if b.count >= 50][:1]
+        for position in (block.first, block.first + 20, block.last, block.first + 1):
+            assert leader.host.read(position, 1)[0] == block
+        assert leader.host.read(leader.host.commit_position + 1, 1 << 20) == []
+
+
+async def test_trimmed_positions_are_gone_and_the_rest_is_not(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        for start in range(0, 6_000, 500):
+            await herd.order(leader, *range(start, start + 500))
+        with pytest.raises(LocalProtocolError):
+            leader.host.trim(leader.host.commit_position + 1)
+        segments = tmp_path / leader.config.name / "log"
+        before = len(list(segments.glob("*.seg")))
+        leader.host.trim(leader.host.commit_position)
+        await until(lambda: len(list(segments.glob("*.seg"))) == 1)
+        assert before > 1
+        assert leader.host.read(1, 1 << 20) == []
+        await herd.order(leader, 99_999)
+
+
+async def test_a_failed_disk_silences_the_member_and_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    herd = Trio(tmp_path)
+    await herd.start()
+    leader = await herd.proposer()
+    await herd.order(leader, 1)
+    sick = leader.host._storage
+    persist = SegmentLog.persist
+
+    def fail(log: SegmentLog, what: Persist) -> None:
+        if log is sick:
+            raise StorageFailed("no space")
+        persist(log, what)
+
+    monkeypatch.setattr(SegmentLog, "persist", fail)
+    leader.host.submit(entry(2), 1)
+    await until(lambda: leader.failure)
+    assert isinstance(leader.failure, StorageFailed)
+    leader.running = False
+    others = herd.alive()
+    await until(lambda: all(n.host.proposer not in (None, leader.config.name) for n in others))
+    await herd.order(others[0], 3)
+    assert leader.host.submit(entry(4), 1) is False
+    await leader.host.stop()
+    await herd.stop()
+
+
+@pytest.mark.parametrize("fast", [True, False])
+async def test_fast_disks_are_flushed_on_the_loop_and_slow_ones_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool
+) -> None:
+    on_loop: set[bool] = set()
+    persist = SegmentLog.persist
+
+    def noting(log: SegmentLog, what: Persist) -> None:
+        on_loop.add(threading.current_thread() is threading.main_thread())
+        persist(log, what)
+
+    monkeypatch.setattr(FlushPace, "fast", fast)
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        await herd.order(leader, 1)
+        await until(lambda: all(n.host._storage.spare_ready for n in herd.nodes.values()))
+        monkeypatch.setattr(SegmentLog, "persist", noting)
+        await herd.order(leader, 2, 3)
+    assert on_loop == {fast}
+
+
+def test_the_pace_is_slow_until_flushes_were_fast_for_a_while() -> None:
+    pace = FlushPace()
+    assert not pace.fast
+    for _ in range(50):
+        pace.note(50e-6)
+    assert pace.fast
+
+
+def test_one_stall_ends_inline_flushes_and_a_few_fast_ones_do_not_bring_them_back() -> None:
+    pace = FlushPace()
+    for _ in range(1000):
+        pace.note(50e-6)
+    pace.note(1.0)
+    assert not pace.fast
+    for _ in range(20):
+        pace.note(50e-6)
+    assert not pace.fast
+    for _ in range(200):
+        pace.note(50e-6)
+    assert pace.fast and pace.slowest_s == 1.0

@@ -1,0 +1,233 @@
+"""The sidecar as a process: what it keeps, how it ends, what it says. Runs a stand-in replica."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress
+from pgherd_sidecar.agent.identity import Identity, IdentityError
+
+PATIENCE_S = 30.0
+STAND_IN = """
+import asyncio, os, sys
+from pgherd_sidecar.agent.process import run
+
+class StandIn:
+    def __init__(self, config, host, identity):
+        self.host, self.finished = host, asyncio.Event()
+        identity.next_incarnation()
+    async def run(self):
+        {act}
+        await self.finished.wait()
+    async def stop(self):
+        self.finished.set()
+
+run(["--config", sys.argv[1]], StandIn)
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> NodeConfig:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return NodeConfig(
+        cluster_id=uuid4(),
+        name="n1",
+        number=1,
+        members=(MemberAddress(name="n1", number=1, host="127.0.0.1", port=port),),
+        data_dir=tmp_path / "data",
+        postgres=PostgresAddress(host=str(tmp_path), port=5432),
+        hook_dir=tmp_path,
+        admin_socket=tmp_path / "admin.sock",
+    )
+
+
+class Process:
+    """A running sidecar, and the log lines it has written."""
+
+    def __init__(self, config: NodeConfig, act: str = "pass") -> None:
+        file = config.data_dir.parent / "node.json"
+        file.write_text(config.model_dump_json())
+        self.child = subprocess.Popen(
+            [sys.executable, "-c", STAND_IN.format(act=act), str(file)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.child.stderr is not None
+        self.stderr = self.child.stderr
+
+    def until(self, event: str) -> dict[str, object]:
+        for line in self.stderr:
+            fields: dict[str, object] = json.loads(line)
+            if fields["event"] == event:
+                return fields
+        raise AssertionError(f"ended without {event}")
+
+    def ended(self) -> tuple[int, str]:
+        _, text = self.child.communicate(timeout=PATIENCE_S)
+        return self.child.returncode, text
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for process in started:
+        process.child.kill()
+        process.child.wait()
+        process.stderr.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(
+    config: NodeConfig, processes: list[Process], number: signal.Signals
+) -> None:
+    processes.append(process := Process(config))
+    assert process.until("started")["member"] == "n1"
+    process.child.send_signal(number)
+    code, text = process.ended()
+    assert code == 0
+    assert json.loads(text.splitlines()[-1])["event"] == "stopped"
+    assert not config.admin_socket.exists()
+
+
+def test_a_second_sidecar_on_the_same_directory_is_refused_in_one_line(
+    config: NodeConfig, processes: list[Process]
+) -> None:
+    processes.append(first := Process(config))
+    first.until("started")
+    processes.append(second := Process(config))
+    code, text = second.ended()
+    assert code == 2
+    assert text == f"pgherd-sidecar: error: another sidecar runs on {config.data_dir}\n"
+
+
+def test_a_killed_sidecar_leaves_no_lock_and_starts_again(
+    config: NodeConfig, processes: list[Process]
+) -> None:
+    for _ in range(2):
+        processes.append(process := Process(config))
+        process.until("started")
+        process.child.kill()
+        process.child.wait()
+    identity = Identity(config)
+    assert identity.incarnation == 2
+    identity.close()
+
+
+def test_a_bad_configuration_is_one_line_and_status_2(
+    config: NodeConfig, processes: list[Process]
+) -> None:
+    broken = config.model_copy(update={"name": "n9"})
+    processes.append(process := Process(broken))
+    code, text = process.ended()
+    assert code == 2
+    assert len(text.splitlines()) == 1 and "n9" in text
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "raise RuntimeError('planted')",
+        "asyncio.get_running_loop().call_soon(lambda: 1 / 0)",
+    ],
+)
+def test_a_defect_is_logged_with_its_traceback_and_status_1(
+    config: NodeConfig, processes: list[Process], act: str
+) -> None:
+    processes.append(process := Process(config, act))
+    crash = process.until("crashed")
+    assert "Traceback" in str(crash["exception"])
+    assert process.ended()[0] == 1
+
+
+def test_trouble_of_a_connection_ends_nothing(config: NodeConfig, processes: list[Process]) -> None:
+    act = (
+        "asyncio.get_running_loop().call_exception_handler("
+        "{'message': 'transport', 'exception': OSError('unreachable')})"
+    )
+    processes.append(process := Process(config, act))
+    process.until("event_loop_complaint")
+    process.child.terminate()
+    assert process.ended()[0] == 0
+
+
+def test_a_failed_disk_ends_it_at_once_with_status_70(
+    config: NodeConfig, processes: list[Process]
+) -> None:
+    act = "self.host._storage.close()"
+    act += "; self.host.on_proposer = lambda: self.host.submit(b'x', 1)"
+    processes.append(process := Process(config, act))
+    assert "closed" in str(process.until("log_failed")["error"])
+    assert process.ended()[0] == 70
+
+
+def test_a_damaged_log_is_not_started_on(config: NodeConfig, processes: list[Process]) -> None:
+    processes.append(process := Process(config))
+    process.until("proposer_changed")
+    process.child.kill()
+    process.child.wait()
+    control = config.data_dir / "log" / "control"
+    control.write_bytes(b"damaged\n")
+    processes.append(again := Process(config))
+    again.until("log_unusable")
+    assert again.ended()[0] == 70
+
+
+def test_a_directory_of_another_cluster_is_refused_naming_both(config: NodeConfig) -> None:
+    Identity(config).close()
+    other = config.model_copy(update={"cluster_id": uuid4()})
+    with pytest.raises(IdentityError) as refusal:
+        Identity(other)
+    assert str(config.cluster_id) in str(refusal.value)
+    assert str(other.cluster_id) in str(refusal.value)
+    Identity(config).close()
+
+
+def test_a_directory_of_another_member_is_refused(config: NodeConfig) -> None:
+    Identity(config).close()
+    with pytest.raises(IdentityError, match="belongs to member n1"):
+        Identity(config.model_copy(update={"name": "n2", "number": 2}))
+
+
+def test_c18_an_empty_disk_is_a_new_identity_and_a_kept_one_is_the_same(
+    config: NodeConfig, tmp_path: Path
+) -> None:
+    first = Identity(config)
+    first.close()
+    again = Identity(config)
+    again.close()
+    empty = Identity(config.model_copy(update={"data_dir": tmp_path / "empty"}))
+    empty.close()
+    assert first.disk_id == again.disk_id != empty.disk_id
+
+
+def test_c12_an_incarnation_is_never_given_twice(config: NodeConfig) -> None:
+    given = []
+    for _ in range(3):
+        identity = Identity(config)
+        given += [identity.next_incarnation(), identity.next_incarnation()]
+        identity.close()
+    assert given == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_log_without_its_identity_is_refused(config: NodeConfig) -> None:
+    (config.data_dir / "log").mkdir(parents=True)
+    with pytest.raises(IdentityError, match="holds a log but no identity"):
+        Identity(config)
+
+
+def test_a_damaged_identity_is_refused_not_replaced(config: NodeConfig) -> None:
+    Identity(config).close()
+    path = config.data_dir / "identity.json"
+    path.write_text("{}")
+    with pytest.raises(IdentityError, match="damaged"):
+        Identity(config)
+    assert path.read_text() == "{}"
