@@ -50,6 +50,11 @@ BEGIN ATOMIC
     SELECT b.oid FROM b WHERE b.typtype <> 'd';
 END;
 
+-- A type's name as it means the same under every search path.
+CREATE OR REPLACE FUNCTION pgherd.type_name(t oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN (SELECT format('%I.%I', n.nspname, p.typname) FROM pg_type p JOIN pg_namespace n ON n.oid = p.typnamespace WHERE p.oid = t);
+
 -- The hash of one key column as SQL text, chained from `seed`; NULL when there is no portable hash.
 -- It is the extended hash function of the hash operator family that shares the index's equality operator,
 -- so it is equal exactly where the index says equal (C6): 1.0 and 1.00, citext, -0, int4 and int8.
@@ -60,7 +65,7 @@ DECLARE
     hash text;
 BEGIN
     IF (SELECT t.typtype = 'e' FROM pg_type t WHERE t.oid = base) THEN
-        RETURN format('pg_catalog.hashtextextended(CASE WHEN %1$s IS NOT NULL THEN pg_catalog.format(''%%s'', %1$s) END COLLATE "C", %2$s)', expr, seed);
+        RETURN format('pg_catalog.hashtextextended(CASE WHEN %1$s IS NOT NULL THEN pg_catalog.format(''%%s'', %1$s) END COLLATE pg_catalog."C", %2$s)', expr, seed);
     END IF;
     IF NOT pgherd.hash_is_portable(base) THEN
         RETURN NULL;
@@ -147,7 +152,7 @@ BEGIN
         END IF;
         result := term;
     END LOOP;
-    RETURN format('(%s & -4)', result);
+    RETURN format('(%s OPERATOR(pg_catalog.&) -4)', result);
 END $$;
 
 -- The key of the parent row that a foreign key of `alias` names: the same value as index_key() of the parent.
@@ -169,7 +174,7 @@ BEGIN
           FROM pg_attribute a
          WHERE a.attrelid = f.conrelid AND a.attnum = f.conkey[array_position(f.confkey, c.attnum)];
         IF pgherd.base_type(child.typ) <> pgherd.base_type(c.typ) THEN
-            child.expr := format('(%s)::%s', child.expr, format_type(pgherd.base_type(c.typ), NULL));
+            child.expr := format('(%s)::%s', child.expr, pgherd.type_name(pgherd.base_type(c.typ)));
         END IF;
         term := pgherd.hash_term(child.expr, c.typ, c.coll, c.equality, result);
         IF term IS NULL THEN
@@ -177,19 +182,24 @@ BEGIN
         END IF;
         result := term;
     END LOOP;
-    RETURN format('(%s & -4)', result);
+    RETURN format('(%s OPERATOR(pg_catalog.&) -4)', result);
 END $$;
 
--- Settings under which a type's text form is the same in every session (C6), NULL when none matters.
+-- Settings under which the text form of the columns is the same in every session, and can be read back
+-- (C6); '' when none matters. An expression of an index is the one piece of generated text that is not
+-- qualified name by name, so there the search path is fixed too: what it finds runs with our rights.
 CREATE OR REPLACE FUNCTION pgherd.text_settings(rel oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE WHEN bool_and(pgherd.base_type(a.atttypid) = ANY (
                         '{bool,int2,int4,int8,numeric,text,varchar,bpchar,name,uuid,json,jsonb,inet,cidr,bit,varbit}'::regtype[]::oid[]))
+                     AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid IN (SELECT rel UNION ALL SELECT t.relid FROM pg_partition_tree(rel) t)
+                                                              AND i.indexprs IS NOT NULL AND (i.indisunique OR i.indisexclusion))
                 THEN ''
-                ELSE ' SET DateStyle = ''ISO, YMD'' SET IntervalStyle = ''postgres'' SET TimeZone = ''UTC'''
-                     ' SET extra_float_digits = 1 SET bytea_output = ''hex'' SET lc_monetary = ''C'' SET xmlbinary = ''base64'''
-                     ' SET quote_all_identifiers = off'
+                ELSE ' SET search_path = pg_catalog, pg_temp'
+                     ' SET DateStyle = ''ISO, YMD'' SET IntervalStyle = ''postgres'' SET TimeZone = ''UTC'''
+                     ' SET extra_float_digits = 1 SET bytea_output = ''hex'' SET lc_monetary = ''C'''
+                     ' SET xmloption = content SET array_nulls = on SET quote_all_identifiers = off'
            END
       FROM pg_attribute a WHERE a.attrelid = rel AND a.attnum > 0 AND NOT a.attisdropped;
 END;

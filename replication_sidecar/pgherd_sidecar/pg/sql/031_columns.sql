@@ -34,7 +34,7 @@ CREATE OR REPLACE FUNCTION pgherd.changed(col text, typ oid, coll oid, is_notnul
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN CASE
     WHEN NOT pgherd.equality_is_identity(typ, coll)
-        THEN format('(ROW(n.%1$s)::record OPERATOR(pg_catalog.*<>) ROW(o.%1$s)::record)', col)
+        THEN format('(ROW(n.%1$s)::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(o.%1$s)::pg_catalog.record)', col)
     WHEN is_notnull THEN format('(n.%1$s OPERATOR(pg_catalog.<>) o.%1$s)', col)
     ELSE format('((n.%1$s OPERATOR(pg_catalog.=) o.%1$s) IS NOT TRUE AND NOT (n.%1$s IS NULL AND o.%1$s IS NULL))', col)
 END;
@@ -43,21 +43,21 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.record_full(root oid, alias text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format('ROW(%s)::text', string_agg(CASE WHEN c.generated THEN 'NULL' ELSE alias || '.' || c.col END, ', ' ORDER BY c.pos))
+    SELECT format('ROW(%s)::pg_catalog.text', string_agg(CASE WHEN c.generated THEN 'NULL' ELSE alias || '.' || c.col END, ', ' ORDER BY c.pos))
       FROM pgherd.columns(root) c;
 END;
 
 CREATE OR REPLACE FUNCTION pgherd.record_key(root oid, alias text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format('ROW(%s)::text', string_agg(CASE WHEN c.in_pk THEN alias || '.' || c.col ELSE 'NULL' END, ', ' ORDER BY c.pos))
+    SELECT format('ROW(%s)::pg_catalog.text', string_agg(CASE WHEN c.in_pk THEN alias || '.' || c.col ELSE 'NULL' END, ', ' ORDER BY c.pos))
       FROM pgherd.columns(root) c;
 END;
 
 CREATE OR REPLACE FUNCTION pgherd.record_changes(root oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format('pg_catalog.concat(''U'', %s, ROW(%s)::text)',
+    SELECT format('pg_catalog.concat(''U'', %s, ROW(%s)::pg_catalog.text)',
              string_agg(CASE WHEN c.in_pk OR c.generated OR c.in_unique THEN '''0'''
                              ELSE format('CASE WHEN %s THEN ''1'' ELSE ''0'' END', pgherd.changed(c.col, c.typ, c.coll, c.is_notnull)) END,
                         ', ' ORDER BY c.pos),
@@ -85,7 +85,7 @@ RETURN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = root AND i.indisp
 CREATE OR REPLACE FUNCTION pgherd.unique_keys(root oid, alias text, inserted bool) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format('pg_catalog.concat_ws('','', %s)', string_agg(DISTINCT pgherd.index_key(i.indexrelid, alias) || ' | 3', ', '))
+    SELECT format('pg_catalog.concat_ws('','', %s)', string_agg(DISTINCT pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3', ', '))
       FROM pg_index i
      WHERE (i.indisunique OR (i.indisexclusion AND inserted))
        AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pg_partition_tree(root) t)

@@ -85,7 +85,7 @@ DECLARE
     parents    text := pgherd.parent_keys(root, 'n', false);
     k_ins      text := pgherd.unique_keys(root, 'n', true) || coalesce(', ' || parents, '');
     k_del      text := pgherd.unique_keys(root, 'o', false);
-    k_upd      text := pgherd.index_key(pk, 'n') || ' | 2' || coalesce(', ' || pgherd.parent_keys(root, 'n', true), '');
+    k_upd      text := pgherd.index_key(pk, 'n') || ' OPERATOR(pg_catalog.|) 2' || coalesce(', ' || pgherd.parent_keys(root, 'n', true), '');
     ins_rec    text := format('pg_catalog.concat(''I'', %s)', pgherd.record_full(root, 'n'));
     del_rec    text := format('pg_catalog.concat(''D'', %s)', pgherd.record_key(root, 'o'));
     same       text := pgherd.same_identity(root);
@@ -153,8 +153,8 @@ BEGIN
         RETURN '';
     END IF;
     RETURN pgherd.capture_function(fname, '', '1',
-               pgherd.capture_one(0, to_json(t.name)::text, quote_literal(keys), 'ARRAY[0]::int8[]', 'ARRAY[''T'']', '(VALUES (0)) v'),
-               pgherd.capture_one(1, to_json(t.name)::text, quote_literal(keys), 'ARRAY[0]::int8[]', 'ARRAY[''T'']', '(VALUES (0)) v'),
+               pgherd.capture_one(0, to_json(t.name)::text, quote_literal(keys), 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v'),
+               pgherd.capture_one(1, to_json(t.name)::text, quote_literal(keys), 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v'),
                NULL, NULL)
         || format(E'CREATE TRIGGER pgherd_truncate AFTER TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION pgherd_gen.%I();\n', t.name, fname);
 END $$;
