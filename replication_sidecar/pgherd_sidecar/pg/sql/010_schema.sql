@@ -122,3 +122,15 @@ BEGIN
         USING ERRCODE = '0A000',
               HINT = 'Use REPEATABLE READ or READ COMMITTED for transactions that write; reads at SERIALIZABLE are fine.';
 END $$;
+
+-- Says why a write was not captured.
+CREATE OR REPLACE FUNCTION pgherd.refuse_capture() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE n pgherd.node;
+BEGIN
+    SELECT * INTO n FROM pgherd.node;
+    IF current_setting('transaction_isolation') = 'serializable' THEN
+        PERFORM pgherd.refuse_serializable();
+    END IF;
+    PERFORM pgherd.refuse_write(coalesce(n.reason, 'it has never been started'));
+END $$;

@@ -16,12 +16,13 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     context  text;
     query    text := lower(current_query() COLLATE "C");
-    message  int8 := extract(epoch FROM statement_timestamp()) * 1000000;
+    message  int8;
     firing   int8 := 1;
     possible int8 := 0;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
     IF position(E'\n' IN context) > 0 OR position('constraints' IN query) > 0 THEN
+        message := extract(epoch FROM statement_timestamp()) * 1000000;
         IF NEW.tab = 'sentinel' AND NEW.pks[1] = message THEN
             firing := NEW.base + 1;
         END IF;
@@ -54,24 +55,18 @@ BEGIN
     END LOOP;
 END $$;
 
--- The dblink connection of this session to the sidecar, opened when there is none of this epoch.
-CREATE OR REPLACE FUNCTION pgherd.hook_connection(n pgherd.node) RETURNS text
+-- Opens the dblink connection of this session to the sidecar, and closes those of earlier epochs.
+CREATE OR REPLACE FUNCTION pgherd.connect_hook(conn text, conninfo text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    wanted text := 'pgherd_' || n.epoch;
-    open   text[] := coalesce(pgherd.dblink_get_connections(), '{}');
-    stale  text;
+    stale text;
 BEGIN
-    IF wanted = ANY (open) THEN
-        RETURN wanted;
-    END IF;
-    FOREACH stale IN ARRAY open LOOP
+    FOREACH stale IN ARRAY coalesce(pgherd.dblink_get_connections(), '{}') LOOP
         IF stale LIKE 'pgherd\_%' THEN
             PERFORM pgherd.dblink_disconnect(stale);
         END IF;
     END LOOP;
-    PERFORM pgherd.dblink_connect_u(wanted, n.hook_conninfo);
-    RETURN wanted;
+    PERFORM pgherd.dblink_connect_u(conn, conninfo);
 EXCEPTION WHEN sqlclient_unable_to_establish_sqlconnection THEN
     PERFORM pgherd.refuse_write('its sidecar does not answer');
 END $$;
@@ -83,32 +78,86 @@ CREATE OR REPLACE FUNCTION pgherd.captured(
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
     IF pgherd.capture_side(x) = 0 THEN
-        SELECT count(*), count(*) > 1, coalesce(bool_or(c.tab = 'ddl'), false),
+        SELECT count(*), count(*) > 1, coalesce(bool_or(c.tab = '""'), false),
                string_agg(c.base || ':' || c.keys, ';'),
                string_agg('[' || c.tab || ',' || array_to_json(c.pks) || ',' || array_to_json(c.recs) || ']', ',')
           INTO statements, repeated, ddl, keys, body
           FROM pgherd.capture_0 c WHERE c.xid = x AND c.tab <> 'sentinel';
     ELSE
-        SELECT count(*), count(*) > 1, coalesce(bool_or(c.tab = 'ddl'), false),
+        SELECT count(*), count(*) > 1, coalesce(bool_or(c.tab = '""'), false),
                string_agg(c.base || ':' || c.keys, ';'),
                string_agg('[' || c.tab || ',' || array_to_json(c.pks) || ',' || array_to_json(c.recs) || ']', ',')
           INTO statements, repeated, ddl, keys, body
           FROM pgherd.capture_1 c WHERE c.xid = x AND c.tab <> 'sentinel';
     END IF;
-    IF statements > 1 THEN
+    IF ddl THEN
+        repeated := false;
+        SELECT * INTO statements, keys, body FROM pgherd.ordered_body(x);
+    ELSIF statements > 1 THEN
         repeated := pgherd.touches_a_row_twice(x);
     END IF;
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.touches_a_row_twice(x xid8) RETURNS bool
+-- since: among the rows captured after that statement (cmin) of the transaction.
+CREATE OR REPLACE FUNCTION pgherd.touches_a_row_twice(x xid8, since int8 DEFAULT -1) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
     IF pgherd.capture_side(x) = 0 THEN
         RETURN (SELECT count(*) <> count(DISTINCT k) OR coalesce(bool_or(k = 0), false)
-                  FROM pgherd.capture_0 c, unnest(c.pks) AS k WHERE c.xid = x AND c.tab NOT IN ('sentinel', 'ddl'));
+                  FROM pgherd.capture_0 c, unnest(c.pks) AS k
+                 WHERE c.xid = x AND c.tab NOT IN ('sentinel', '""') AND c.cmin::text::int8 > since);
     END IF;
     RETURN (SELECT count(*) <> count(DISTINCT k) OR coalesce(bool_or(k = 0), false)
-              FROM pgherd.capture_1 c, unnest(c.pks) AS k WHERE c.xid = x AND c.tab NOT IN ('sentinel', 'ddl'));
+              FROM pgherd.capture_1 c, unnest(c.pks) AS k
+             WHERE c.xid = x AND c.tab NOT IN ('sentinel', '""') AND c.cmin::text::int8 > since);
+END $$;
+
+-- What certify() has to do for a transaction, in one query, because each statement and each expression of
+-- PL/pgSQL costs microseconds in every transaction. `todo`: '' for the usual case, one captured statement
+-- that `request` carries; otherwise what is different about it.
+DO $do$
+DECLARE side int;
+BEGIN
+    FOR side IN 0..1 LOOP
+        EXECUTE format($f$
+            CREATE OR REPLACE VIEW pgherd.committing_%1$s AS
+            SELECT CASE WHEN c.statements = 0 THEN 'nothing'
+                        WHEN EXISTS (SELECT FROM pg_cursor() u
+                                      WHERE u.is_holdable AND u.name <> 'pgherd_commit'
+                                        AND u.creation_time >= transaction_timestamp()) THEN 'cursors'
+                        WHEN c.statements > 1 OR c.ddl THEN 'collect'
+                        WHEN n.conn = ANY (pgherd.dblink_get_connections()) THEN ''
+                        ELSE 'connect'
+                   END AS todo,
+                   n.conn, n.secret, n.hook_conninfo,
+                   concat('W ', n.secret, ' ', pg_backend_pid(), ' ', n.xid, E' 0\n', c.keys, E'\n[', c.body, ']') AS request,
+                   pg_advisory_xact_lock(pgherd.token_of_xid(n.xid)) IS NULL AS token -- held until the commit is visible
+              FROM (SELECT 'pgherd_' || n.epoch AS conn, n.secret, n.hook_conninfo, pg_current_xact_id() AS xid
+                      FROM pgherd.node n) n
+             CROSS JOIN LATERAL (
+                   SELECT count(*) AS statements, bool_or(c.tab = '""') AS ddl, min(c.base || ':' || c.keys) AS keys,
+                          min('[' || c.tab || ',' || array_to_json(c.pks) || ',' || array_to_json(c.recs) || ']') AS body
+                     FROM pgherd.capture_%1$s c WHERE c.xid = n.xid AND c.tab <> 'sentinel') c $f$, side);
+    END LOOP;
+END $do$;
+
+-- The request of a transaction that is not the usual case.
+CREATE OR REPLACE FUNCTION pgherd.unusual_request(todo text, x xid8, conn text, conninfo text, secret text, request text) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF todo = 'cursors' THEN
+        -- C2: its query may write, and PostgreSQL runs it in an order that nobody promises.
+        RAISE EXCEPTION 'a transaction that writes replicated tables cannot leave a WITH HOLD cursor behind'
+            USING ERRCODE = '0A000', HINT = 'Declare the cursor in a transaction of its own, or close it before COMMIT.';
+    ELSIF todo = 'collect' THEN
+        request := (SELECT concat('W ', secret, ' ', pg_backend_pid(), ' ', x, CASE WHEN c.ddl THEN ' 1' ELSE ' 0' END, E'\n',
+                                  c.keys, E'\n[', CASE WHEN c.repeated THEN pgherd.final_state(x) ELSE c.body END, ']')
+                      FROM pgherd.captured(x) c);
+    END IF;
+    IF (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE THEN
+        PERFORM pgherd.connect_hook(conn, conninfo);
+    END IF;
+    RETURN request;
 END $$;
 
 -- Certifies the transaction that is committing; runs inside its COMMIT. Returns when the transaction has
@@ -117,111 +166,102 @@ END $$;
 --   08007  the outcome cannot be told here, or it was ordered to commit but could not be finished here:
 --          then the node applies it from the log like any other member (C4, C9)
 CREATE OR REPLACE FUNCTION pgherd.certify() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    x        xid8 := pg_current_xact_id();
-    n        pgherd.node;
-    ws       record;
-    conn     text;
-    request  text;
-    verdict  text[];
-    gid      int8;
-    prev     int8;
+    x       xid8 := pg_current_xact_id();
+    c       record;
+    verdict text[]; -- C, GID, GID of the predecessor, its kind, its name
 BEGIN
-    SELECT * INTO n FROM pgherd.node;
-    SELECT * INTO ws FROM pgherd.captured(x);
-    IF ws.statements = 0 THEN
-        RETURN; -- everything was rolled back to a savepoint
+    IF pgherd.capture_side(x) = 0 THEN
+        SELECT * INTO c FROM pgherd.committing_0;
+    ELSE
+        SELECT * INTO c FROM pgherd.committing_1;
     END IF;
-    IF EXISTS (SELECT FROM pg_cursors c WHERE c.is_holdable AND c.name <> 'pgherd_commit'
-                                          AND c.creation_time >= transaction_timestamp()) THEN
-        -- C2: its query may write, and PostgreSQL runs it in an order that nobody promises.
-        RAISE EXCEPTION 'a transaction that writes replicated tables cannot leave a WITH HOLD cursor behind'
-            USING ERRCODE = '0A000', HINT = 'Declare the cursor in a transaction of its own, or close it before COMMIT.';
+    IF c.todo <> '' THEN
+        IF c.todo = 'nothing' THEN
+            RETURN; -- everything was rolled back to a savepoint
+        END IF;
+        c.request := pgherd.unusual_request(c.todo, x, c.conn, c.hook_conninfo, c.secret, c.request);
     END IF;
-    IF ws.repeated THEN
-        ws.body := pgherd.final_state(x);
-    END IF;
-    conn := pgherd.hook_connection(n);
-    request := concat('W ', n.secret, ' ', pg_backend_pid(), ' ', x, ' ', CASE WHEN ws.ddl THEN 1 ELSE 0 END,
-                      E'\n', ws.keys, E'\n[', ws.body, ']');
-    PERFORM pg_advisory_xact_lock(pgherd.token_of_xid(x));
     LOOP
         BEGIN
-            IF gid IS NULL THEN
-                verdict := string_to_array(pgherd.dblink_exec(conn, request), ' ');
-                gid := verdict[2];
-                prev := verdict[3];
+            IF verdict IS NULL THEN
+                verdict := string_to_array(pgherd.dblink_exec(c.conn, c.request), ' ');
             END IF;
-            INSERT INTO pgherd.applied VALUES (gid, prev, x);
-            PERFORM pgherd.wait_for_predecessor(n, conn, x, prev, verdict[4], verdict[5]);
+            INSERT INTO pgherd.applied VALUES (verdict[2]::int8, verdict[3]::int8, x);
+            IF verdict[4] <> 'N' THEN
+                PERFORM pgherd.wait_for_predecessor(c.conn, c.secret, x, verdict);
+            END IF;
             EXIT;
         EXCEPTION
             WHEN query_canceled OR deadlock_detected OR lock_not_available THEN
                 -- The order is fixed already or may be: to stop here would read as an abort.
-                conn := pgherd.after_interruption(n, conn, x, gid);
-                request := concat('R ', n.secret, ' ', x);
+                c.conn := pgherd.after_interruption(c.conn, c.hook_conninfo, c.secret, x, verdict);
+                c.request := concat('R ', c.secret, ' ', x);
             WHEN connection_failure THEN
-                PERFORM pgherd.outcome_unknown(x, gid, SQLERRM);
+                PERFORM pgherd.outcome_unknown(verdict, SQLERRM);
             WHEN OTHERS THEN
-                IF gid IS NULL THEN
+                IF verdict IS NULL THEN
                     RAISE; -- the sidecar's own word: not ordered, or ordered and lost
                 END IF;
-                PERFORM pgherd.outcome_unknown(x, gid, SQLERRM);
+                PERFORM pgherd.outcome_unknown(verdict, SQLERRM);
         END;
     END LOOP;
-    -- The majority has it on disk (Tashkent); only this transaction may skip its own flush (C13).
-    PERFORM set_config('synchronous_commit', 'off', true),
-            -- PostgreSQL itself refuses whatever would still write after this (C2).
-            set_config('transaction_read_only', 'on', true);
+    PERFORM
+        -- The majority has it on disk (Tashkent); only this transaction may skip its own flush (C13).
+        set_config('synchronous_commit', 'off', true),
+        -- PostgreSQL itself refuses whatever would still write after this (C2).
+        set_config('transaction_read_only', 'on', true),
+        CASE WHEN right(c.conn, 1) = 'r' THEN pgherd.disconnect_hook(c.conn) END;
 END $$;
 
--- Waits until the predecessor in the commit chain is visible here (visibility order = GID order).
--- kind: 'L' a local transaction (argument: its xid), 'B' a batch of the applier (argument: its number),
--- 'N' nothing to wait for.
-CREATE OR REPLACE FUNCTION pgherd.wait_for_predecessor(
-    n pgherd.node, conn text, x xid8, after int8, kind text, predecessor text) RETURNS void
+-- Waits until the predecessor in the commit chain is visible here (visibility order = GID order): 'L' a local
+-- transaction, named by its xid, 'B' a batch of the applier, named by its number.
+CREATE OR REPLACE FUNCTION pgherd.wait_for_predecessor(conn text, secret text, x xid8, verdict text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE visible bool;
 BEGIN
-    IF kind = 'N' THEN
-        RETURN;
-    ELSIF kind = 'L' THEN
-        PERFORM pg_advisory_xact_lock_shared(pgherd.token_of_xid(predecessor::xid8));
-        visible := pg_xact_status(predecessor::xid8) = 'committed'; -- bound to no snapshot
+    IF verdict[4] = 'L' THEN -- its status is bound to no snapshot
+        IF (CASE WHEN pg_advisory_xact_lock_shared(pgherd.token_of_xid(verdict[5]::xid8)) IS NOT NULL
+                 THEN pg_xact_status(verdict[5]::xid8) = 'committed' END) THEN
+            RETURN;
+        END IF;
     ELSE
-        PERFORM pg_advisory_xact_lock_shared(pgherd.token_of_batch(predecessor::int8));
-        visible := EXISTS (SELECT FROM pgherd.applied a WHERE a.gid = after);
+        PERFORM pg_advisory_xact_lock_shared(pgherd.token_of_batch(verdict[5]::int8));
+        IF EXISTS (SELECT FROM pgherd.applied a WHERE a.gid = verdict[3]::int8) THEN
+            RETURN;
+        END IF;
     END IF;
-    IF NOT visible THEN
-        -- It died, and the sidecar applies it from the log (C8); or our snapshot is too old to see it.
-        PERFORM pgherd.dblink_exec(conn, concat('P ', n.secret, ' ', x, ' ', after));
-    END IF;
+    -- It died, and the sidecar applies it from the log (C8); or our snapshot is too old to see it.
+    PERFORM pgherd.dblink_exec(conn, concat('P ', secret, ' ', x, ' ', verdict[3]));
 END $$;
 
 -- After a cancel, a timeout or a deadlock report in certify(): may this transaction go on waiting?
 -- Returns the connection to use from now on; raises 08007 when the applier needs its locks (C9).
-CREATE OR REPLACE FUNCTION pgherd.after_interruption(n pgherd.node, conn text, x xid8, gid int8) RETURNS text
+CREATE OR REPLACE FUNCTION pgherd.after_interruption(
+    conn text, conninfo text, secret text, x xid8, verdict text[]) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    fresh text := 'pgherd_' || n.epoch || '_' || md5(conn);
 BEGIN
-    IF gid IS NOT NULL THEN
-        IF pgherd.dblink_exec(conn, concat('Y ', n.secret, ' ', x)) = 'YIELD' THEN
-            PERFORM pgherd.outcome_unknown(x, gid, 'it gives way to a change ordered before it');
+    IF verdict IS NOT NULL THEN
+        IF pgherd.dblink_exec(conn, concat('Y ', secret, ' ', x)) = 'YIELD' THEN
+            PERFORM pgherd.outcome_unknown(verdict, 'it gives way to a change ordered before it');
         END IF;
         RETURN conn;
     END IF;
     -- From PostgreSQL 17 on the wait itself was interrupted: that connection is in the middle of a query.
-    PERFORM pgherd.dblink_connect_u(fresh, n.hook_conninfo);
-    RETURN fresh;
+    conn := conn || 'r';
+    PERFORM pgherd.dblink_connect_u(conn, conninfo);
+    RETURN conn;
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.outcome_unknown(x xid8, gid int8, cause text) RETURNS void
+CREATE OR REPLACE FUNCTION pgherd.disconnect_hook(conn text) RETURNS text
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+RETURN pgherd.dblink_disconnect(conn) || pgherd.dblink_disconnect(rtrim(conn, 'r'));
+
+CREATE OR REPLACE FUNCTION pgherd.outcome_unknown(verdict text[], cause text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION '%', CASE WHEN gid IS NULL THEN 'the outcome of this transaction is not known here'
-                              ELSE 'the transaction could not be finished here, but it is committed as GID ' || gid END
+    RAISE EXCEPTION '%', CASE WHEN verdict IS NULL THEN 'the outcome of this transaction is not known here'
+                              ELSE 'the transaction could not be finished here, but it is committed as GID ' || verdict[2] END
         USING ERRCODE = '08007',
               DETAIL = format('Its token is %s. Cause: %s', pgherd.current_token(), cause),
               HINT = 'Do not repeat it before you know: SELECT pgherd.transaction_status(token) answers on any member.';

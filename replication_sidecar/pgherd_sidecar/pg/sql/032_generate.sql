@@ -6,11 +6,14 @@
 -- because a statement trigger of the parent does not tell which child a row belongs to.
 
 -- INSERT INTO capture ... for one row or one pair of rows.
+-- `first` asks for the smallest xid from ours on, because only that makes the planner use the index whatever
+-- it believes of a table that is empty now and then.
 CREATE OR REPLACE FUNCTION pgherd.capture_one(side int, tab text, keys text, pks text, recs text, source text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN format(
     'INSERT INTO pgherd.capture_%1$s
-     SELECT v_xid, NOT EXISTS (SELECT FROM pgherd.capture_%1$s c WHERE c.xid OPERATOR(pg_catalog.=) v_xid), v_base,
+     SELECT v_xid, coalesce((SELECT c.xid FROM pgherd.capture_%1$s c WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid LIMIT 1)
+                     OPERATOR(pg_catalog.<>) v_xid, true), v_base,
             %2$L, %3$s, %4$s, %5$s
        FROM %6$s;', side, tab, keys, pks, recs, source);
 
@@ -21,7 +24,8 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN format(
     'INSERT INTO pgherd.capture_%1$s
      SELECT v_xid, r.chunk OPERATOR(pg_catalog.=) 0
-                   AND NOT EXISTS (SELECT FROM pgherd.capture_%1$s c WHERE c.xid OPERATOR(pg_catalog.=) v_xid), v_base,
+                   AND coalesce((SELECT c.xid FROM pgherd.capture_%1$s c WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid LIMIT 1)
+                     OPERATOR(pg_catalog.<>) v_xid, true), v_base,
             %2$L, pg_catalog.concat_ws('','', %3$L, pg_catalog.string_agg(CASE WHEN u.i OPERATOR(pg_catalog.=) 1 THEN r.keys END, '','')),
             pg_catalog.array_agg(u.pk), pg_catalog.array_agg(u.rec)
        FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk,
@@ -37,23 +41,19 @@ RETURN format($f$
 CREATE OR REPLACE FUNCTION pgherd_gen.%1$I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER%2$s AS $body$
 #variable_conflict use_variable
 DECLARE
-    v_xid      pg_catalog.xid8;
-    v_base     pg_catalog.int8;
-    v_rows     pg_catalog.int8;
-    v_writable pg_catalog.bool;
-    v_reason   pg_catalog.text;
+    v_xid  pg_catalog.xid8;
+    v_base pg_catalog.int8;
+    v_rows pg_catalog.int8;
 BEGIN
-    SELECT n.writable, n.reason, %3$s,
-           coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0)
-      INTO v_writable, v_reason, v_rows, v_base FROM pgherd.node n;
+    SELECT k.rows, CASE WHEN k.rows OPERATOR(pg_catalog.>) 0 THEN pg_catalog.pg_current_xact_id() END,
+           CASE WHEN n.writable AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable'
+                THEN coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0) END
+      INTO v_rows, v_xid, v_base FROM pgherd.node n, (SELECT %3$s AS rows) k;
     IF v_rows OPERATOR(pg_catalog.=) 0 THEN
         RETURN NULL;
-    ELSIF NOT v_writable THEN
-        PERFORM pgherd.refuse_write(v_reason);
-    ELSIF pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'serializable' THEN
-        PERFORM pgherd.refuse_serializable();
+    ELSIF v_base IS NULL THEN
+        PERFORM pgherd.refuse_capture();
     END IF;
-    v_xid := pg_catalog.pg_current_xact_id();
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
         IF v_rows OPERATOR(pg_catalog.=) 1 THEN
             %4$s
@@ -281,30 +281,40 @@ BEGIN
     END LOOP;
 END $$;
 
--- The body of a writeset that touches a row more than once: final states instead of steps (C3).
-CREATE OR REPLACE FUNCTION pgherd.final_state(x xid8) RETURNS text
+-- The rows that a transaction captured after statement `since` as items of a body that touches no row
+-- twice: final states instead of steps (C3).
+CREATE OR REPLACE FUNCTION pgherd.final_items(x xid8, since int8, OUT tab text, OUT pks int8[], OUT recs text[])
+RETURNS SETOF record
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    t    record;
-    made record;
-    body text := '';
+    t   record;
+    rel oid;
 BEGIN
     FOR t IN EXECUTE format(
         'SELECT c.tab, array_agg(r ORDER BY r) AS recs FROM pgherd.capture_%s c, unnest(c.recs) r
-          WHERE c.xid = $1 AND c.tab <> ''sentinel'' GROUP BY c.tab ORDER BY bool_or(r = ''T'') DESC, c.tab', pgherd.capture_side(x)) USING x
+          WHERE c.xid = $1 AND c.cmin::text::int8 > $2 AND c.tab <> ''sentinel''
+          GROUP BY c.tab ORDER BY bool_or(r = ''T'') DESC, c.tab', pgherd.capture_side(x)) USING x, since
     LOOP
+        tab := t.tab;
         IF 'T' = ANY (t.recs) THEN
-            body := concat(body, ',[', t.tab, ',[0],["T"]]');
+            pks := '{0}'; recs := '{T}';
+            RETURN NEXT;
         END IF;
-        EXECUTE format('SELECT * FROM pgherd_gen.%I($1)', 'final_' || coalesce(pg_partition_root((t.tab::json #>> '{}')::regclass)::oid,
-                                                                              (t.tab::json #>> '{}')::regclass::oid))
-            INTO made USING t.recs;
-        IF made.pks IS NOT NULL THEN
-            body := concat(body, ',[', t.tab, ',', array_to_json(made.pks), ',', array_to_json(made.final), ']');
+        rel := (t.tab::json #>> '{}')::regclass;
+        EXECUTE format('SELECT * FROM pgherd_gen.%I($1)', 'final_' || coalesce(pg_partition_root(rel)::oid, rel))
+            INTO pks, recs USING t.recs;
+        IF pks IS NOT NULL THEN
+            RETURN NEXT;
         END IF;
     END LOOP;
-    RETURN substr(body, 2);
 END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.final_state(x xid8) RETURNS text
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT string_agg(concat('[', f.tab, ',', array_to_json(f.pks), ',', array_to_json(f.recs), ']'), ',')
+      FROM pgherd.final_items(x, -1) f;
+END;
 
 -- What the applier must know of a table to write it, by its name as it stands in writesets: see TableShape.
 CREATE OR REPLACE FUNCTION pgherd.describe(
