@@ -80,7 +80,6 @@ class DdlRunner:
             for command in item[2]:
                 await ddl.execute_command(connection, command)
         await self._rows(connection, writeset, segment)
-        await ddl.finish(connection)
 
     async def _rows(
         self,

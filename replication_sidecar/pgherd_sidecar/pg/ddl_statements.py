@@ -1,0 +1,279 @@
+"""Which statement was it? Finds the text of each captured command.
+
+PostgreSQL tells an event trigger the text of the client's whole message, the command's tag, and the
+stack of functions it runs in. A command at the top level is found by its place: in a transaction
+that commits, each statement of the message that fires event triggers has fired them once, in
+order. A command inside a function is quoted in the stack. Whatever is not certain is refused.
+
+Called by ``ddl``. Knows nothing of what a statement does. Keeps nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from pglast import ast, enums, parser
+
+from pgherd_sidecar.pg.ddl_refusal import DdlNotSupported
+
+_QUOTE: Final = 'SQL statement "'
+_READINGS_MAX: Final = 64
+
+#: Statements that change shared or session state only: PostgreSQL fires no event trigger for them.
+_SILENT: Final = (
+    ast.AlterDatabaseRefreshCollStmt,
+    ast.AlterDatabaseSetStmt,
+    ast.AlterDatabaseStmt,
+    ast.AlterEventTrigStmt,
+    ast.AlterRoleSetStmt,
+    ast.AlterRoleStmt,
+    ast.AlterSystemStmt,
+    ast.AlterTableSpaceOptionsStmt,
+    ast.CallStmt,
+    ast.CheckPointStmt,
+    ast.ClosePortalStmt,
+    ast.ClusterStmt,
+    ast.ConstraintsSetStmt,
+    ast.CopyStmt,
+    ast.CreateEventTrigStmt,
+    ast.CreateRoleStmt,
+    ast.CreateTableSpaceStmt,
+    ast.CreatedbStmt,
+    ast.DeallocateStmt,
+    ast.DeclareCursorStmt,
+    ast.DeleteStmt,
+    ast.DiscardStmt,
+    ast.DoStmt,
+    ast.DropRoleStmt,
+    ast.DropTableSpaceStmt,
+    ast.DropdbStmt,
+    ast.ExecuteStmt,
+    ast.ExplainStmt,
+    ast.FetchStmt,
+    ast.GrantRoleStmt,
+    ast.InsertStmt,
+    ast.ListenStmt,
+    ast.LoadStmt,
+    ast.LockStmt,
+    ast.MergeStmt,
+    ast.NotifyStmt,
+    ast.PrepareStmt,
+    ast.ReassignOwnedStmt,
+    ast.ReindexStmt,
+    ast.TransactionStmt,
+    ast.TruncateStmt,
+    ast.UnlistenStmt,
+    ast.UpdateStmt,
+    ast.VacuumStmt,
+    ast.VariableSetStmt,
+    ast.VariableShowStmt,
+)
+_SHARED_OBJECTS: Final = {
+    enums.ObjectType.OBJECT_DATABASE,
+    enums.ObjectType.OBJECT_EVENT_TRIGGER,
+    enums.ObjectType.OBJECT_PARAMETER_ACL,
+    enums.ObjectType.OBJECT_ROLE,
+    enums.ObjectType.OBJECT_TABLESPACE,
+}
+_ENDS: Final = {
+    enums.TransactionStmtKind.TRANS_STMT_COMMIT,
+    enums.TransactionStmtKind.TRANS_STMT_ROLLBACK,
+    enums.TransactionStmtKind.TRANS_STMT_PREPARE,
+}
+
+
+class Captured(msgspec.Struct, frozen=True):
+    """A command as the event triggers captured it.
+
+    Attributes:
+        tag: PostgreSQL's command tag.
+        role, settings, standard_strings: of the session, when it ran.
+        query: text of the client's message; None: that of an earlier command of the message.
+        message: identifies the client's message within the transaction.
+        context: the stack of functions, innermost first.
+        temporary: names of the session's temporary relations.
+        local: it concerned temporary objects only, or nothing.
+        rewrites: it computed new values for a table that has rows.
+        made: for CREATE TABLE AS, the table it made.
+        extension: for CREATE EXTENSION, name, schema and version.
+        rels, everything: see ``ddl.Command``.
+        fill, act, sql, verifiers: of commands that are no statement, see ``sql/053_execute.sql``.
+    """
+
+    tag: str = ""
+    role: str = ""
+    settings: dict[str, str] = {}
+    standard_strings: str = "on"
+    query: str | None = None
+    message: str = ""
+    context: str = ""
+    temporary: list[str] | None = None
+    local: bool = False
+    rewrites: bool = False
+    made: str | None = None
+    extension: list[str] | None = None
+    rels: list[str] = []
+    everything: bool = False
+    fill: str | None = None
+    act: str | None = None
+    sql: str = ""
+    verifiers: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement: its exact text and its parse tree."""
+
+    text: str
+    node: Any
+
+
+def parse_captured(record: str) -> Captured:
+    """Decode a captured command.
+
+    Raises:
+        msgspec.DecodeError: not what the event triggers write.
+    """
+    return msgspec.json.decode(record, type=Captured)
+
+
+def statements_of(captured: Sequence[Captured]) -> list[Statement | None]:
+    """Find the statement of each command; None for what is no DDL statement.
+
+    Raises:
+        DdlNotSupported: it cannot be told.
+    """
+    found: list[Statement | None] = [None] * len(captured)
+    messages: dict[str, list[int]] = defaultdict(list)
+    for place, command in enumerate(captured):
+        if not command.tag:
+            continue
+        stack = _stack(command)
+        if stack and not command.local:
+            found[place] = _quoted_statement(command.tag, stack)
+        messages[command.message].append(place)
+    for places in messages.values():
+        query = next(text for place in places if (text := captured[place].query) is not None)
+        unquoted = [place for place in places if not _stack(captured[place])]
+        texts = _statements_at_top(query, [captured[place].tag for place in unquoted])
+        for place, statement in zip(unquoted, texts, strict=True):
+            found[place] = statement
+    return found
+
+
+def parse(text: str) -> list[Statement]:
+    """Split a text into statements.
+
+    Raises:
+        DdlNotSupported: it is not SQL as far as we know.
+    """
+    try:
+        nodes = parser.parse_sql(text)
+        slices = parser.split(text, only_slices=True)
+    except parser.ParseError as error:
+        raise DdlNotSupported(
+            f"this DDL is not understood: {error}", "Write it in the syntax of PostgreSQL's manual."
+        ) from None
+    return [Statement(text[part], node.stmt) for part, node in zip(slices, nodes, strict=True)]
+
+
+def _stack(command: Captured) -> str:
+    """The functions that the command ran in, without the event trigger's own."""
+    return command.context.partition("\n")[2]
+
+
+def _statements_at_top(query: str, tags: Sequence[str]) -> list[Statement]:
+    """The statements of a message that one of its transactions executed, given their tags."""
+    if not tags:
+        return []
+    readings = [
+        part
+        for part in _transactions(parse(query))
+        if len(part) == len(tags) and all(map(_agrees, part, tags))
+    ]
+    if not readings or any(
+        [one.text for one in part] != [one.text for one in readings[0]] for part in readings
+    ):
+        raise DdlNotSupported(
+            "it cannot be told which statements of the message this transaction executed",
+            "Send DDL statements one by one, or without ROLLBACK among them.",
+        )
+    return readings[0]
+
+
+def _transactions(statements: Sequence[Statement]) -> Iterator[list[Statement]]:
+    """The DDL statements of each transaction that a message may commit."""
+    part: list[Statement] = []
+    for statement in statements:
+        node = statement.node
+        if isinstance(node, ast.TransactionStmt) and node.kind in _ENDS:
+            if node.kind == enums.TransactionStmtKind.TRANS_STMT_COMMIT:
+                yield part
+            part = []
+        elif _fires(node):
+            part.append(statement)
+    yield part
+
+
+def _fires(node: Any) -> bool:
+    """Does PostgreSQL fire event triggers for this statement?"""
+    if isinstance(node, ast.SelectStmt):
+        while node.larg is not None:
+            node = node.larg
+        return node.intoClause is not None
+    if isinstance(node, _SILENT):
+        return False
+    for attribute in ("objtype", "objectType", "removeType", "renameType"):
+        kind = getattr(node, attribute, None)
+        if isinstance(kind, enums.ObjectType) and kind in _SHARED_OBJECTS:
+            return False
+    return True
+
+
+def _agrees(statement: Statement, tag: str) -> bool:
+    """Can this statement have this command tag? Its words stand in the statement, in order."""
+    node = statement.node
+    if (tag == "CREATE TABLE AS") != (
+        isinstance(node, ast.CreateTableAsStmt) and node.objtype == enums.ObjectType.OBJECT_TABLE
+    ):
+        return False
+    text = statement.text
+    words = iter(
+        text[token.start : token.end + 1].upper()
+        for token in parser.scan(text)
+        if token.kind != "NO_KEYWORD"
+    )
+    return all(word in words for word in tag.split())
+
+
+def _quoted_statement(tag: str, stack: str) -> Statement:
+    """The statement quoted by the innermost entry of a stack.
+
+    The quotation is not escaped, so its end is where the text before it is one statement of the
+    right kind; a text that could be read in two ways is refused.
+    """
+    readings = []
+    if stack.startswith(_QUOTE):
+        quoted = stack[len(_QUOTE) :]
+        ends = [i for i, c in enumerate(quoted) if c == '"' and quoted[i + 1 : i + 2] in ("", "\n")]
+        readings = [
+            statement
+            for end in ends[:_READINGS_MAX]
+            if (statement := _single(quoted[:end])) is not None and _agrees(statement, tag)
+        ]
+    if len(readings) != 1:
+        raise DdlNotSupported(
+            f"{tag} inside a function: its text cannot be told",
+            "Execute it at the top level, or in PL/pgSQL with one statement in each EXECUTE.",
+        )
+    return readings[0]
+
+
+def _single(text: str) -> Statement | None:
+    try:
+        statements = parse(text)
+    except DdlNotSupported:
+        return None
+    return statements[0] if len(statements) == 1 and _fires(statements[0].node) else None

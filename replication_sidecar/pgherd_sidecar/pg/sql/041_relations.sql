@@ -1,0 +1,88 @@
+-- What a DDL command means for the replicated tables: which of them it concerns, and so which
+-- certification keys it takes and for which tables the capture functions are made anew.
+
+CREATE OR REPLACE VIEW pgherd.all_tables AS
+SELECT c.oid AS relid, format('%I.%I', n.nspname, c.relname) AS name, c.relnatts AS columns,
+       (SELECT format('%I.%I', rn.nspname, r.relname)
+          FROM pg_class r JOIN pg_namespace rn ON rn.oid = r.relnamespace
+         WHERE r.oid = coalesce(pg_partition_root(c.oid), c.oid)) AS root_name
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+   AND n.nspname NOT LIKE 'pg\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen');
+
+-- The tables as the event triggers have last seen them. `names`: the table's and its partition root's, whose
+-- hashes writers hold as certification keys; after ALTER TABLE ... RENAME the old ones still count for
+-- transactions that wrote before. Attribute numbers above `columns` belong to columns that are new.
+-- A table made behind the event triggers' back (EXPLAIN ANALYZE CREATE TABLE AS) is missing here.
+DO $$
+BEGIN
+    IF to_regclass('pgherd.tables') IS NULL THEN
+        CREATE TABLE pgherd.tables (relid oid PRIMARY KEY, names text[] NOT NULL, columns int2 NOT NULL);
+        INSERT INTO pgherd.tables SELECT a.relid, ARRAY[a.name, a.root_name], a.columns FROM pgherd.all_tables a;
+    END IF;
+END $$;
+
+-- `relid`: the local table on this member; its name follows when it is renamed.
+ALTER TABLE pgherd.local_tables ADD COLUMN IF NOT EXISTS relid oid;
+
+-- The table that an object belongs to, or the relation itself; NULL for objects of other kinds.
+CREATE OR REPLACE FUNCTION pgherd.relation_of(class oid, obj oid) RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE class
+        WHEN 'pg_class'::regclass THEN coalesce((SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = obj), obj)
+        WHEN 'pg_trigger'::regclass THEN (SELECT t.tgrelid FROM pg_trigger t WHERE t.oid = obj)
+        WHEN 'pg_rewrite'::regclass THEN (SELECT r.ev_class FROM pg_rewrite r WHERE r.oid = obj)
+        WHEN 'pg_policy'::regclass THEN (SELECT p.polrelid FROM pg_policy p WHERE p.oid = obj)
+        WHEN 'pg_constraint'::regclass THEN (SELECT nullif(c.conrelid, 0) FROM pg_constraint c WHERE c.oid = obj)
+        WHEN 'pg_attrdef'::regclass THEN (SELECT d.adrelid FROM pg_attrdef d WHERE d.oid = obj)
+        WHEN 'pg_statistic_ext'::regclass THEN (SELECT s.stxrelid FROM pg_statistic_ext s WHERE s.oid = obj)
+    END;
+END;
+
+-- With each relation go the table that owns it (a sequence), the tables of its inheritance or partition
+-- tree, then those that a foreign key ties to one of them: their triggers know each other's columns.
+CREATE OR REPLACE FUNCTION pgherd.with_relatives(rels oid[]) RETURNS oid[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE tree(relid) AS (
+        SELECT u.r FROM unnest(rels) AS u(r)
+        UNION
+        SELECT d.refobjid FROM pg_depend d
+         WHERE d.classid = 'pg_class'::regclass AND d.objid = ANY (rels) AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
+        UNION
+        SELECT CASE WHEN i.inhrelid = t.relid THEN i.inhparent ELSE i.inhrelid END
+          FROM tree t JOIN pg_inherits i ON t.relid IN (i.inhrelid, i.inhparent)
+    ), related(relid) AS (
+        SELECT t.relid FROM tree t
+        UNION
+        SELECT CASE WHEN f.conrelid = t.relid THEN f.confrelid ELSE f.conrelid END
+          FROM tree t JOIN pg_constraint f ON f.contype = 'f' AND t.relid IN (f.conrelid, f.confrelid)
+    )
+    SELECT coalesce(array_agg(r.relid ORDER BY r.relid), '{}') FROM related r;
+END;
+
+-- Certification keys of tables, exclusively (C16): under the names that writers have used so far, and
+-- under those they will use from now on.
+CREATE OR REPLACE FUNCTION pgherd.table_keys(rels oid[]) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce(string_agg(DISTINCT (pgherd.name_hash('table ' || k.name) | 3)::text, ','), '')
+      FROM (SELECT unnest(t.names) AS name FROM pgherd.tables t WHERE t.relid = ANY (rels)
+            UNION SELECT unnest(ARRAY[a.name, a.root_name]) FROM pgherd.all_tables a WHERE a.relid = ANY (rels)) k;
+END;
+
+-- Is an expression or query, as the catalog stores it, the same for every member at one GID? Not if it
+-- calls a volatile function, or one that knows the time, the session or the server. Conservative: what
+-- looks like a function's oid counts as one.
+CREATE OR REPLACE FUNCTION pgherd.same_everywhere(tree pg_node_tree) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT tree::text !~ '\{(SQLVALUEFUNCTION|NEXTVALUEEXPR)'
+       AND NOT EXISTS (
+           SELECT FROM regexp_matches(tree::text, ':(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)', 'g') AS f(id)
+             JOIN pg_proc p ON p.oid = f.id[1]::oid
+            WHERE p.provolatile = 'v'
+               OR (p.pronamespace = 'pg_catalog'::regnamespace AND p.provolatile = 's'
+                   AND p.proname ~ '^(now|statement_timestamp|transaction_timestamp|current_.*|session_user|age|inet_.*|pg_.*|version|txid_.*|has_.*|row_security_active|(to|from)_reg.*|obj_description|col_description|.*_to_xml.*)$'));
+END;

@@ -1,0 +1,108 @@
+-- The event triggers. They fire for every session that is not in replica role: not for the sidecar's own.
+--
+-- pgherd_1_context runs with the rights of the user, since only so can it see his role and settings; what
+-- it leaves in a custom setting is read by the next event trigger at once, before any code of the user
+-- could have changed it. All others are SECURITY DEFINER.
+
+-- Role and settings that give the text of a command its meaning.
+CREATE OR REPLACE FUNCTION pgherd.command_context() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_catalog.set_config('pgherd.command_context', pg_catalog.json_build_object(
+        'role', current_user,
+        'standard_strings', pg_catalog.current_setting('standard_conforming_strings'),
+        'settings', pg_catalog.json_build_object(
+            'search_path', pg_catalog.current_setting('search_path'),
+            'DateStyle', pg_catalog.current_setting('DateStyle'),
+            'IntervalStyle', pg_catalog.current_setting('IntervalStyle'),
+            'TimeZone', pg_catalog.current_setting('TimeZone'),
+            'xmloption', pg_catalog.current_setting('xmloption'),
+            'array_nulls', pg_catalog.current_setting('array_nulls'),
+            'transform_null_equals', pg_catalog.current_setting('transform_null_equals'),
+            'check_function_bodies', pg_catalog.current_setting('check_function_bodies'),
+            'default_table_access_method', pg_catalog.current_setting('default_table_access_method'),
+            'default_toast_compression', pg_catalog.current_setting('default_toast_compression'),
+            'default_text_search_config', pg_catalog.current_setting('default_text_search_config')))::pg_catalog.text, true);
+END $$;
+
+-- Names of the session's temporary relations: the sidecar's parser sees names, not objects.
+CREATE OR REPLACE FUNCTION pgherd.temporary_names() RETURNS json
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE WHEN pg_my_temp_schema() <> 0 THEN
+    (SELECT json_agg(c.relname ORDER BY c.relname) FROM pg_class c WHERE c.relnamespace = pg_my_temp_schema() AND c.relkind <> 'i') END;
+
+CREATE OR REPLACE FUNCTION pgherd.command_start() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lc_messages = 'C' AS $$
+DECLARE
+    x       xid8  := pg_current_xact_id();
+    command jsonb := current_setting('pgherd.command_context');
+    message text  := extract(epoch FROM statement_timestamp())::text || md5(current_query());
+    context text;
+BEGIN
+    IF TG_TAG = 'REINDEX' THEN
+        RETURN; -- changes nothing that anybody could see
+    END IF;
+    IF TG_TAG IN ('CREATE INDEX', 'DROP INDEX', 'ALTER TABLE') AND current_query() ~* '\mconcurrently\M' THEN
+        PERFORM pgherd.refuse(TG_TAG || ' CONCURRENTLY is not supported: it runs in several transactions', 'Leave CONCURRENTLY out.');
+    ELSIF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.keys = 'open') THEN
+        PERFORM pgherd.refuse(TG_TAG || ' inside another DDL command is not supported', 'An event trigger or a function called by the outer command does this.');
+    END IF;
+    GET DIAGNOSTICS context = PG_CONTEXT;
+    PERFORM pgherd.settle(x);
+    -- A script of many commands in one message is kept once.
+    IF EXISTS (SELECT FROM pgherd.capture_rows(x) c
+                WHERE c.tab IN ('""', 'sentinel') AND c.recs <> '{}' AND c.recs[1]::jsonb ->> 'message' = message
+                  AND c.recs[1]::jsonb ->> 'query' IS NOT NULL) THEN
+        command := command || jsonb_build_object('query', NULL);
+    ELSE
+        command := command || jsonb_build_object('query', current_query());
+    END IF;
+    PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}',
+                       ARRAY[(command || jsonb_build_object('tag', TG_TAG, 'message', message, 'context', context,
+                                                            'temporary', pgherd.temporary_names()))::text]);
+END $$;
+
+-- sql_drop: which relations are concerned. Dropped tables by oid, tables that lost a part by name.
+CREATE OR REPLACE FUNCTION pgherd.command_drops() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    d    record;
+    note jsonb;
+BEGIN
+    FOR d IN SELECT o.address_names AS names FROM pg_event_trigger_dropped_objects() o
+              WHERE o.object_type = 'trigger' AND o.address_names[3] LIKE 'pgherd\_%'
+                AND to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) IN (SELECT g.relid FROM pgherd.generated g) LOOP
+        PERFORM pgherd.refuse(format('trigger %I of table %I.%I belongs to replication', d.names[3], d.names[1], d.names[2]),
+                              'To keep a table out of replication: SELECT pgherd.set_local(''table'').');
+    END LOOP;
+    SELECT jsonb_build_object(
+               'dropped', true,
+               'ours', bool_or(o.schema_name IN ('pgherd', 'pgherd_gen') OR o.object_identity IN ('pgherd', 'pgherd_gen') AND o.object_type = 'schema'),
+               'temporary', bool_and(o.is_temporary OR coalesce(o.address_names[1] = 'pg_temp', false)),
+               'some_temporary', bool_or(o.is_temporary),
+               'strays', bool_and(o.object_type = 'table' AND t.relid IS NULL) FILTER (WHERE o.original),
+               'rels', jsonb_agg(DISTINCT coalesce(t.relid, r.relid)) FILTER (WHERE t.relid IS NOT NULL OR r.relid IS NOT NULL))
+      INTO note
+      FROM pg_event_trigger_dropped_objects() o
+      LEFT JOIN pgherd.tables t ON o.classid = 'pg_class'::regclass AND t.relid = o.objid
+      LEFT JOIN pgherd.all_tables r ON r.relid = CASE WHEN cardinality(o.address_names) > 1
+                THEN to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) END;
+    PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY[note::text]);
+END $$;
+
+-- table_rewrite: a rewrite computes values, on each member for itself.
+CREATE OR REPLACE FUNCTION pgherd.command_rewrites() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    rel    regclass := pg_event_trigger_table_rewrite_oid();
+    filled bool;
+BEGIN
+    IF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) THEN
+        RETURN;
+    END IF;
+    EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', rel) INTO filled;
+    IF filled AND pg_event_trigger_table_rewrite_reason() & 2 <> 0 THEN
+        PERFORM pgherd.refuse_computed(format('the default of a new column of table %s', rel));
+    ELSIF filled THEN
+        PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY['{"rewrites": true}']);
+    END IF;
+END $$;

@@ -1,0 +1,196 @@
+-- The end of a DDL command: what it did is judged, its certification keys are known, triggers and sequences
+-- follow the new shape of the tables.
+
+-- Objects whose change concerns the rows of no table: they need no table's key.
+CREATE OR REPLACE FUNCTION pgherd.concerns_no_rows(command_tag text, object_type text) RETURNS bool
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN coalesce(command_tag LIKE 'CREATE %' OR command_tag IN ('COMMENT', 'GRANT', 'REVOKE', 'SECURITY LABEL',
+                'ALTER DEFAULT PRIVILEGES', 'REFRESH MATERIALIZED VIEW')
+            OR object_type IN ('view', 'materialized view', 'function', 'procedure', 'aggregate', 'sequence',
+                               'publication', 'statistics object', 'policy'), false);
+
+-- What the running command did.
+--   rels       relations concerned, with their relatives
+--   made       relations that it reports
+--   coarse     it cannot be told which tables it concerns
+--   here_only  it concerns this node alone
+CREATE OR REPLACE FUNCTION pgherd.command_effect(
+    x xid8, tag text, OUT rels oid[], OUT made oid[], OUT coarse bool, OUT here_only bool, OUT rewrites bool)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    done  record;
+    notes record;
+BEGIN
+    SELECT count(*) AS objects,
+           bool_and(coalesce(o.schema_name = 'pg_temp' OR c.relpersistence = 't', false)) AS temporary,
+           bool_or(coalesce(o.schema_name = 'pg_temp' OR c.relpersistence = 't', false)) AS some_temporary,
+           bool_or(coalesce(o.schema_name, '') IN ('pgherd', 'pgherd_gen')
+                   OR o.object_type = 'schema' AND o.object_identity IN ('pgherd', 'pgherd_gen')) AS ours,
+           bool_or(c.oid IS NULL AND NOT pgherd.concerns_no_rows(o.command_tag, o.object_type)) AS coarse,
+           array_agg(c.oid) FILTER (WHERE c.oid IS NOT NULL) AS rels
+      INTO done
+      FROM pg_event_trigger_ddl_commands() o
+      LEFT JOIN pg_class c ON c.oid = pgherd.relation_of(o.classid, o.objid);
+    SELECT count(*) FILTER (WHERE n.j ->> 'dropped' = 'true') AS drops,
+           bool_and((n.j ->> 'temporary')::bool) AS temporary, bool_or((n.j ->> 'some_temporary')::bool) AS some_temporary,
+           bool_or((n.j ->> 'ours')::bool) AS ours, bool_and(coalesce((n.j ->> 'strays')::bool, false)) FILTER (WHERE n.j ? 'dropped') AS strays,
+           coalesce(bool_or((n.j ->> 'rewrites')::bool), false) AS rewrites,
+           (SELECT array_agg(r.oid::oid) FROM pgherd.capture_rows(x) c, jsonb_array_elements_text(c.recs[1]::jsonb -> 'rels') AS r(oid)
+             WHERE c.keys = 'note' AND jsonb_typeof(c.recs[1]::jsonb -> 'rels') = 'array') AS rels
+      INTO notes
+      FROM (SELECT c.recs[1]::jsonb AS j FROM pgherd.capture_rows(x) c WHERE c.keys = 'note') n;
+    IF done.ours OR notes.ours THEN
+        PERFORM pgherd.refuse('the schemas pgherd and pgherd_gen belong to replication', 'They are installed by the sidecar and look after themselves.');
+    END IF;
+    here_only := coalesce(done.temporary, true) AND coalesce(notes.temporary OR notes.strays, true) AND tag <> 'DROP OWNED';
+    IF NOT here_only AND (coalesce(done.some_temporary, false) OR coalesce(notes.some_temporary, false)) THEN
+        PERFORM pgherd.refuse(tag || ' of temporary and permanent objects together is not supported', 'Use one command for each kind.');
+    END IF;
+    rewrites := notes.rewrites;
+    coarse := coalesce(done.coarse, false) OR tag = 'DROP OWNED';
+    made := coalesce(done.rels, '{}') || array(
+        SELECT d.objid FROM pg_event_trigger_ddl_commands() o JOIN pg_depend d ON d.refclassid = o.classid AND d.refobjid = o.objid
+         WHERE o.object_type = 'extension' AND d.classid = 'pg_class'::regclass AND d.deptype = 'e');
+    rels := pgherd.with_relatives(made || coalesce(notes.rels, '{}'));
+END $$;
+
+-- After a command, on every member: registers tables, interleaves sequences, makes triggers anew.
+-- rels: the relations concerned and their relatives; everything: possibly all others too.
+CREATE OR REPLACE FUNCTION pgherd.follow_command(rels oid[], everything bool) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica
+SET client_min_messages = warning AS $$
+BEGIN
+    DELETE FROM pgherd.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.relid);
+    INSERT INTO pgherd.tables AS t
+    SELECT a.relid, ARRAY[a.name, a.root_name], a.columns FROM pgherd.all_tables a
+     WHERE everything AND EXISTS (SELECT FROM pgherd.tables k WHERE k.relid = a.relid) OR a.relid = ANY (rels)
+        ON CONFLICT (relid) DO UPDATE SET names = EXCLUDED.names, columns = EXCLUDED.columns
+     WHERE (t.names, t.columns) IS DISTINCT FROM (EXCLUDED.names, EXCLUDED.columns);
+    PERFORM pgherd.follow_local_tables();
+    PERFORM pgherd.align_sequences(rels, everything);
+    PERFORM pgherd.reconcile(CASE WHEN NOT everything THEN rels END);
+END $$;
+
+-- CREATE TABLE AS and SELECT INTO: the table as it came out, instead of the query; its rows follow.
+CREATE OR REPLACE FUNCTION pgherd.table_made(rel oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format('CREATE TABLE %I.%I (%s)%s%s', n.nspname, c.relname,
+             (SELECT string_agg(format('%I %s%s', a.attname, format_type(a.atttypid, a.atttypmod),
+                                       CASE WHEN a.attcollation NOT IN (0, t.typcollation) THEN ' COLLATE ' || a.attcollation::regcollation::text ELSE '' END),
+                                ', ' ORDER BY a.attnum)
+                FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = rel AND a.attnum > 0 AND NOT a.attisdropped),
+             (SELECT format(' USING %I', am.amname) FROM pg_am am WHERE am.oid = c.relam),
+             CASE WHEN o.options IS NOT NULL THEN format(' WITH (%s)', o.options) ELSE '' END)
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+      LEFT JOIN pg_class toast ON toast.oid = c.reltoastrelid
+     CROSS JOIN LATERAL (SELECT string_agg(u.o, ', ') AS options
+                           FROM (SELECT unnest(c.reloptions) UNION ALL SELECT 'toast.' || unnest(toast.reloptions)) AS u(o)) o
+     WHERE c.oid = rel;
+END;
+
+-- The rows of a table that the command has filled, as a command of its own for each thousand.
+CREATE OR REPLACE FUNCTION pgherd.put_filled_table(x xid8, rel regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET DateStyle = 'ISO, YMD' SET IntervalStyle = 'postgres'
+SET TimeZone = 'UTC' SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmlbinary = 'base64'
+SET quote_all_identifiers = off AS $$
+DECLARE chunk record;
+BEGIN
+    FOR chunk IN EXECUTE format(
+        'SELECT json_agg(r.row_text) AS rows FROM (SELECT t::text AS row_text, row_number() OVER () / 1000 AS n FROM ONLY %s t) r GROUP BY r.n ORDER BY r.n', rel)
+    LOOP
+        PERFORM pgherd.put(x, 0, '""', '', '{0}', ARRAY[json_build_object('fill', rel::text, 'rows', chunk.rows)::text]);
+    END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.check_writable() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE n pgherd.node;
+BEGIN
+    SELECT * INTO n FROM pgherd.node;
+    IF NOT n.writable THEN
+        PERFORM pgherd.refuse_write(n.reason);
+    ELSIF current_setting('transaction_isolation') = 'serializable' THEN
+        PERFORM pgherd.refuse_serializable();
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.check_command(effect record) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgherd.check_writable();
+    PERFORM pgherd.check_strays(effect.made);
+    PERFORM pgherd.check_triggers(CASE WHEN NOT effect.coarse THEN effect.rels END);
+    PERFORM pgherd.check_tables(effect.rels);
+    PERFORM pgherd.check_new_columns(effect.rels);
+    PERFORM pgherd.check_materialized_views(effect.made);
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.relation_names(rels oid[]) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN (SELECT coalesce(jsonb_agg(c.oid::regclass::text), '[]') FROM pg_class c WHERE c.oid = ANY (rels));
+
+CREATE OR REPLACE FUNCTION pgherd.command_end() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    x       xid8 := pg_current_xact_id();
+    opened  record;
+    effect  record;
+    command jsonb;
+BEGIN
+    SELECT * INTO opened FROM pgherd.capture_rows(x) c WHERE c.keys = 'open';
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT * INTO effect FROM pgherd.command_effect(x, TG_TAG);
+    IF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.cid > opened.cid AND c.tab <> 'sentinel') THEN
+        PERFORM pgherd.refuse(TG_TAG || ' wrote rows of replicated tables while it ran, which is not supported', 'A function that it called does this.');
+    END IF;
+    PERFORM pgherd.remove_open(x);
+    command := opened.recs[1]::jsonb;
+    IF effect.here_only THEN
+        PERFORM pgherd.put(x, 0, 'sentinel', 'local', '{0}', ARRAY[(command || '{"local": true}')::text]);
+        RETURN;
+    END IF;
+    PERFORM pgherd.check_command(effect);
+    IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
+        command := command || jsonb_build_object('made', pgherd.table_made(effect.made[1]));
+    ELSIF TG_TAG = 'CREATE EXTENSION' THEN
+        command := command || (SELECT jsonb_build_object('extension', json_build_array(e.extname, n.nspname, e.extversion))
+                                 FROM pg_event_trigger_ddl_commands() o JOIN pg_extension e ON e.oid = o.objid
+                                 JOIN pg_namespace n ON n.oid = e.extnamespace WHERE o.object_type = 'extension' LIMIT 1);
+    END IF;
+    PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || jsonb_build_object('rewrites', effect.rewrites));
+    IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
+        PERFORM pgherd.put_filled_table(x, effect.made[1]);
+    END IF;
+END $$;
+
+-- Puts a command that has been executed here among the captured rows, with its certification keys (C16).
+-- `base`: what it saw of the schema; what it saw of the tables' rows, under their locks, is all up to now.
+-- Two commands always exclude each other; a command and a writer only if one of its tables is concerned.
+CREATE OR REPLACE FUNCTION pgherd.put_command(x xid8, base int8, rels oid[], coarse bool, command jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    tables text := pgherd.table_keys(rels);
+BEGIN
+    PERFORM pgherd.follow_command(rels, coarse);
+    PERFORM pgherd.put(x, base, '""', (pgherd.name_hash('schema') | CASE WHEN coarse THEN 3 ELSE 2 END)::text, '{0}',
+                       ARRAY[(command || jsonb_build_object('rels', pgherd.relation_names(rels), 'everything', coarse))::text]);
+    IF tables <> '' THEN
+        PERFORM pgherd.put(x, pgherd.last_gid(), '""', tables, '{}', '{}');
+    END IF;
+END $$;
+
+DO $$
+DECLARE e record;
+BEGIN
+    FOR e IN SELECT * FROM (VALUES ('pgherd_1_context', 'ddl_command_start', 'command_context'),
+                                   ('pgherd_2_start', 'ddl_command_start', 'command_start'),
+                                   ('pgherd_drop', 'sql_drop', 'command_drops'),
+                                   ('pgherd_rewrite', 'table_rewrite', 'command_rewrites'),
+                                   ('pgherd_end', 'ddl_command_end', 'command_end')) AS e(name, event, fname) LOOP
+        EXECUTE format('DROP EVENT TRIGGER IF EXISTS %I', e.name);
+        EXECUTE format('CREATE EVENT TRIGGER %I ON %s EXECUTE FUNCTION pgherd.%I()', e.name, e.event, e.fname);
+    END LOOP;
+END $$;

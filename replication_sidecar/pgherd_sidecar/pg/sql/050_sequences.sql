@@ -1,0 +1,137 @@
+-- Sequences are interleaved: the numbers are dealt out to the members once and for all, so they never collide
+-- and nextval never waits. With step s the numbers 1 .. |s| belong to member 1, the next |s| to member 2, and so
+-- on, round and round; for a descending sequence -1 .. -|s| and so on. Each sequence steps by s * slots
+-- from a number of its own member, wherever the user lets it start.
+
+-- `step`: what the user means by INCREMENT; the catalog holds step * slots.
+CREATE TABLE IF NOT EXISTS pgherd.sequences (
+    relid oid  PRIMARY KEY,
+    step  int8 NOT NULL
+);
+
+-- There from the first start after the server was stopped cleanly until a crash, which empties it.
+CREATE UNLOGGED TABLE IF NOT EXISTS pgherd.clean_since (
+    only_row bool PRIMARY KEY DEFAULT true CHECK (only_row)
+);
+
+-- Sequences to interleave: permanent, the user's, and not those of local tables.
+CREATE OR REPLACE VIEW pgherd.user_sequences AS
+SELECT c.oid AS relid, o.refobjid AS owner, o.refobjsubid AS owner_column,
+       s.seqincrement, s.seqstart, s.seqmin, s.seqmax, s.seqcycle
+  FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_depend o ON o.classid = 'pg_class'::regclass AND o.objid = c.oid AND o.refclassid = 'pg_class'::regclass
+                       AND o.deptype IN ('a', 'i')
+ WHERE c.relpersistence <> 't' AND n.nspname NOT LIKE 'pg\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
+   AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = o.refobjid);
+
+-- The first of v, v + step, v + 2 * step, ... that belongs to this member.
+CREATE OR REPLACE FUNCTION pgherd.first_own(v numeric, step int8) RETURNS numeric
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT v + step * mod(mod(n.member - 1 - floor_run.r, n.slots) + n.slots, n.slots)
+      FROM pgherd.node n
+     CROSS JOIN LATERAL (SELECT v * sign(step::numeric) - 1 AS u, abs(step)::numeric AS width) d
+     CROSS JOIN LATERAL (SELECT div(d.u - mod(mod(d.u, d.width) + d.width, d.width), d.width) AS r) floor_run;
+END;
+
+-- The last number, in the direction of the sequence, that the column owning it holds; NULL if nothing owns it.
+-- own: only numbers that this member gave out.
+CREATE OR REPLACE FUNCTION pgherd.last_in_column(s pgherd.user_sequences, step int8, own bool) RETURNS int8
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    col  text;
+    last int8;
+BEGIN
+    SELECT format('%I', a.attname) INTO col FROM pg_attribute a
+     WHERE a.attrelid = s.owner AND a.attnum = s.owner_column AND a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype);
+    IF col IS NOT NULL THEN
+        EXECUTE format('SELECT t.%1$s FROM %2$s t WHERE t.%1$s IS NOT NULL AND (NOT $2 OR pgherd.first_own(t.%1$s, $1) = t.%1$s) ORDER BY t.%1$s %3$s LIMIT 1',
+                       col, s.owner::regclass, CASE WHEN step > 0 THEN 'DESC' ELSE 'ASC' END)
+            INTO last USING step, own;
+    END IF;
+    RETURN last;
+END $$;
+
+-- Puts a sequence where the next number it gives is `v` or the first of this member's own after it.
+CREATE OR REPLACE FUNCTION pgherd.move_sequence(rel regclass, v numeric, step int8, low int8, high int8) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE own numeric := pgherd.first_own(v, step);
+BEGIN
+    IF own BETWEEN low AND high THEN
+        EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', rel, own);
+    ELSE
+        PERFORM setval(rel, CASE WHEN step > 0 THEN high ELSE low END, true); -- nothing is left of its share
+    END IF;
+END $$;
+
+-- Interleaves one sequence: after CREATE, after ALTER, and again at any time without effect.
+CREATE OR REPLACE FUNCTION pgherd.align_sequence(s pgherd.user_sequences) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    slots int  := (SELECT n.slots FROM pgherd.node n);
+    known int8 := (SELECT k.step FROM pgherd.sequences k WHERE k.relid = s.relid);
+    step  int8 := CASE WHEN s.seqincrement = known * slots THEN known ELSE s.seqincrement END;
+    start numeric := pgherd.first_own(s.seqstart, step);
+    at    record;
+    next  numeric;
+BEGIN
+    IF s.seqcycle THEN
+        PERFORM pgherd.refuse(format('sequence %s: CYCLE is not supported', s.relid::regclass), 'Members would give out each other''s numbers again.');
+    ELSIF start NOT BETWEEN s.seqmin AND s.seqmax THEN
+        PERFORM pgherd.refuse(format('sequence %s has no numbers for every member', s.relid::regclass),
+                              format('Its range must hold %s numbers from START on.', slots));
+    END IF;
+    EXECUTE format('SELECT q.last_value AS value, q.is_called AS called FROM %s q', s.relid::regclass) INTO at;
+    next := at.value + CASE WHEN at.called THEN step ELSE 0 END;
+    IF known <> step THEN
+        -- The shares are dealt anew: past all that was given out before.
+        next := CASE WHEN step > 0 THEN greatest(next, pgherd.last_in_column(s, step, false) + step)
+                     ELSE least(next, pgherd.last_in_column(s, step, false) + step) END;
+    END IF;
+    IF s.seqincrement <> step * slots OR s.seqstart <> start THEN
+        EXECUTE format('ALTER SEQUENCE %s INCREMENT BY %s START WITH %s', s.relid::regclass, step * slots, start);
+    END IF;
+    IF known IS DISTINCT FROM step OR pgherd.first_own(at.value, step) <> at.value THEN
+        PERFORM pgherd.move_sequence(s.relid, next, step, s.seqmin, s.seqmax);
+    END IF;
+    INSERT INTO pgherd.sequences VALUES (s.relid, step) ON CONFLICT (relid) DO UPDATE SET step = EXCLUDED.step;
+END $$;
+
+-- Interleaves the sequences among `rels` and those their tables own; with `everything`, all.
+CREATE OR REPLACE FUNCTION pgherd.align_sequences(rels oid[], everything bool) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+BEGIN
+    DELETE FROM pgherd.sequences k WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = k.relid);
+    PERFORM pgherd.align_sequence(s) FROM pgherd.user_sequences s CROSS JOIN pgherd.node
+      WHERE everything OR s.relid = ANY (rels) OR s.owner = ANY (rels);
+END $$;
+
+-- At each start of the sidecar, before the node takes writes. What nextval gave out since the last flush
+-- of the log is forgotten by a crash and would be given out again (C12): numbers that came into rows are
+-- found there, for others there is a jump that no node makes within the time of one flush.
+CREATE OR REPLACE FUNCTION pgherd.sequences_after_crash() RETURNS int
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica SET row_security = off AS $$
+DECLARE
+    s     pgherd.user_sequences;
+    step  int8;
+    at    int8;
+    jump  numeric;
+    moved int := 0;
+BEGIN
+    IF EXISTS (SELECT FROM pgherd.clean_since) THEN
+        RETURN 0;
+    END IF;
+    PERFORM pgherd.align_sequences('{}', true);
+    FOR s IN SELECT * FROM pgherd.user_sequences LOOP
+        step := (SELECT k.step FROM pgherd.sequences k WHERE k.relid = s.relid);
+        EXECUTE format('SELECT q.last_value FROM %s q', s.relid::regclass) INTO at;
+        jump := least(32768, div(s.seqmax::numeric - s.seqmin, abs(s.seqincrement)) / 10000);
+        PERFORM pgherd.move_sequence(
+            s.relid, CASE WHEN step > 0 THEN greatest(at, pgherd.last_in_column(s, step, true))
+                          ELSE least(at, pgherd.last_in_column(s, step, true)) END + s.seqincrement * (1 + floor(jump)),
+            step, s.seqmin, s.seqmax);
+        moved := moved + 1;
+    END LOOP;
+    INSERT INTO pgherd.clean_since DEFAULT VALUES;
+    RETURN moved;
+END $$;

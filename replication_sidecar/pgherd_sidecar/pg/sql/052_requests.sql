@@ -1,0 +1,120 @@
+-- Acts that a user asks of all members at once: SELECT pgherd.set_local('t') and the like.
+--
+-- A request is a row inserted by the user's own function call. Whose request it is says the default of
+-- the column `role`, which nobody may set; a trigger with our rights does the rest and keeps no row.
+
+CREATE TABLE IF NOT EXISTS pgherd.request (
+    role   name NOT NULL DEFAULT current_user,
+    act    text NOT NULL,
+    object text NOT NULL,
+    value  int8,
+    called bool
+);
+
+CREATE OR REPLACE FUNCTION pgherd.set_local("table" regclass) RETURNS void
+LANGUAGE sql VOLATILE BEGIN ATOMIC
+    INSERT INTO pgherd.request (act, object) VALUES ('set_local', "table"::oid::text);
+END;
+
+CREATE OR REPLACE FUNCTION pgherd.set_replicated("table" regclass) RETURNS void
+LANGUAGE sql VOLATILE BEGIN ATOMIC
+    INSERT INTO pgherd.request (act, object) VALUES ('set_replicated', "table"::oid::text);
+END;
+
+-- As PostgreSQL's setval, for all members; each goes on with the next number of its own share.
+CREATE OR REPLACE FUNCTION pgherd.setval(sequence regclass, value int8, is_called bool DEFAULT true) RETURNS int8
+LANGUAGE sql VOLATILE BEGIN ATOMIC
+    INSERT INTO pgherd.request (act, object, value, called) VALUES ('setval', sequence::oid::text, value, is_called);
+    SELECT value;
+END;
+
+-- For what belongs to the server and not to the database, and so fires no event trigger: roles above all.
+CREATE OR REPLACE FUNCTION pgherd.run_everywhere(command text) RETURNS void
+LANGUAGE sql VOLATILE BEGIN ATOMIC
+    INSERT INTO pgherd.request (act, object) VALUES ('run', command);
+END;
+
+-- setval on every member.
+CREATE OR REPLACE FUNCTION pgherd.set_sequence(rel regclass, value int8, called bool) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+DECLARE
+    q    pg_sequence;
+    step int8 := (SELECT k.step FROM pgherd.sequences k WHERE k.relid = rel);
+BEGIN
+    SELECT * INTO q FROM pg_sequence s WHERE s.seqrelid = rel;
+    IF value NOT BETWEEN q.seqmin AND q.seqmax THEN
+        RAISE EXCEPTION 'setval: value % is out of bounds for sequence %', value, rel USING ERRCODE = '22003';
+    END IF;
+    PERFORM pgherd.move_sequence(rel, value::numeric + CASE WHEN called THEN step ELSE 0 END, step, q.seqmin, q.seqmax);
+END $$;
+
+-- Does, on any member, what was asked for; returns the relations concerned.
+CREATE OR REPLACE FUNCTION pgherd.perform(command jsonb) RETURNS oid[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE rel oid;
+BEGIN
+    IF command ->> 'act' = 'run' THEN
+        EXECUTE command ->> 'sql';
+        RETURN '{}';
+    END IF;
+    rel := (command ->> 'object')::regclass;
+    CASE command ->> 'act'
+        WHEN 'set_local' THEN PERFORM pgherd.mark_local(rel);
+        WHEN 'set_replicated' THEN PERFORM pgherd.mark_replicated(rel);
+        WHEN 'setval' THEN PERFORM pgherd.set_sequence(rel, (command ->> 'value')::int8, (command ->> 'called')::bool);
+    END CASE;
+    RETURN pgherd.with_relatives(ARRAY[rel]);
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.check_request(r pgherd.request) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgherd.check_writable();
+    IF r.act IN ('set_local', 'set_replicated') THEN
+        PERFORM pgherd.check_mark(r.role, r.object::oid, r.act);
+    ELSIF r.act = 'setval' THEN
+        IF NOT has_sequence_privilege(r.role, r.object::oid, 'UPDATE') THEN
+            RAISE EXCEPTION 'permission denied for sequence %', r.object::oid::regclass USING ERRCODE = '42501';
+        ELSIF NOT EXISTS (SELECT FROM pgherd.sequences k WHERE k.relid = r.object::oid) THEN
+            PERFORM pgherd.refuse(format('sequence %s is not replicated', r.object::oid::regclass), 'Sequences of local tables are set by their owner with ALTER SEQUENCE ... RESTART.');
+        END IF;
+    ELSIF r.act <> 'run' OR NOT (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = r.role) THEN
+        RAISE EXCEPTION 'only a superuser may run a command on every member' USING ERRCODE = '42501';
+    END IF;
+END $$;
+
+-- Passwords travel as verifiers: those of the roles that a command has changed.
+CREATE OR REPLACE FUNCTION pgherd.verifiers() RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN (SELECT jsonb_object_agg(a.rolname, a.rolpassword) FROM pg_authid a WHERE a.rolpassword IS NOT NULL);
+
+CREATE OR REPLACE FUNCTION pgherd.serve_request() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    x       xid8 := pg_current_xact_id();
+    base    int8 := pgherd.last_gid();
+    before  jsonb;
+    rels    oid[];
+    command jsonb;
+BEGIN
+    PERFORM pgherd.check_request(NEW);
+    PERFORM pgherd.settle(x);
+    IF NEW.act = 'run' THEN
+        before := pgherd.verifiers();
+        rels := pgherd.perform(jsonb_build_object('act', 'run', 'sql', NEW.object));
+        command := jsonb_build_object('act', 'run', 'sql', NEW.object, 'verifiers',
+            (SELECT coalesce(jsonb_object_agg(v.key, v.value), '{}') FROM jsonb_each(pgherd.verifiers()) v
+              WHERE v.value IS DISTINCT FROM before -> v.key));
+    ELSE
+        command := jsonb_build_object('act', NEW.act, 'object', NEW.object::oid::regclass::text, 'value', NEW.value, 'called', NEW.called);
+        rels := pgherd.perform(command);
+        IF NEW.act = 'set_local' THEN
+            PERFORM pgherd.check_tables(rels);
+        END IF;
+    END IF;
+    PERFORM pgherd.put_command(x, base, rels, false, command);
+    RETURN NULL;
+END $$;
+
+DROP TRIGGER IF EXISTS serve ON pgherd.request;
+CREATE TRIGGER serve BEFORE INSERT ON pgherd.request FOR EACH ROW EXECUTE FUNCTION pgherd.serve_request();

@@ -1,0 +1,41 @@
+-- Execution of an ordered command on a member that is not its origin.
+
+-- Runs one statement with the rights of a role, and nothing more: inside a SECURITY DEFINER function of
+-- that role PostgreSQL allows neither SET ROLE nor SET SESSION AUTHORIZATION, so functions that the
+-- statement calls (a check constraint's, say) cannot come back to the superuser who called us.
+CREATE OR REPLACE FUNCTION pgherd.run_as(role name, statement text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    CREATE OR REPLACE FUNCTION pgherd_gen.run_command(statement pg_catalog.text) RETURNS pg_catalog.void
+        LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN EXECUTE statement; END';
+    EXECUTE pg_catalog.format('ALTER FUNCTION pgherd_gen.run_command(pg_catalog.text) OWNER TO %I', role);
+    PERFORM pgherd_gen.run_command(statement);
+    DROP FUNCTION pgherd_gen.run_command(pg_catalog.text);
+END $$;
+
+-- Executes one command of a writeset.
+CREATE OR REPLACE FUNCTION pgherd.execute_command(command jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    before    jsonb;
+    rels      oid[];
+    -- Evaluated here, not under the user's search_path: nothing of his may run with our rights.
+    role      name := command ->> 'role';
+    statement text := command ->> 'sql';
+BEGIN
+    IF command ? 'fill' THEN
+        EXECUTE format('INSERT INTO %1$s SELECT (u.r::%1$s).* FROM unnest($1) AS u(r)', command ->> 'fill')
+            USING array(SELECT jsonb_array_elements_text(command -> 'rows'));
+        RETURN;
+    ELSIF command ? 'act' THEN
+        PERFORM pgherd.perform(command);
+    ELSE
+        SELECT jsonb_object_agg(s.key, current_setting(s.key)) INTO before FROM jsonb_each_text(command -> 'settings') s;
+        PERFORM set_config(s.key, s.value, true) FROM jsonb_each_text(command -> 'settings') s;
+        PERFORM pgherd.run_as(role, statement);
+        PERFORM pg_catalog.set_config(s.key, s.value, true) FROM pg_catalog.jsonb_each_text(before) s;
+    END IF;
+    SELECT array_agg(DISTINCT c.oid) INTO rels
+      FROM jsonb_array_elements_text(command -> 'rels') AS r(name) JOIN pg_class c ON c.oid = to_regclass(r.name);
+    PERFORM pgherd.follow_command(coalesce(rels, '{}'), coalesce((command ->> 'everything')::bool, false));
+END $$;

@@ -1,0 +1,28 @@
+-- What ordinary users may call, and nothing else: functions are open to PUBLIC when they are made.
+
+REVOKE ALL ON ALL TABLES IN SCHEMA pgherd FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA pgherd, pgherd_gen FROM PUBLIC;
+REVOKE ALL ON SCHEMA pgherd, pgherd_gen FROM PUBLIC;
+
+GRANT USAGE ON SCHEMA pgherd TO PUBLIC;
+GRANT INSERT (act, object, value, called) ON pgherd.request TO PUBLIC;
+GRANT EXECUTE ON FUNCTION pgherd.current_token(), pgherd.set_local(regclass), pgherd.set_replicated(regclass),
+    pgherd.setval(regclass, int8, bool), pgherd.run_everywhere(text) TO PUBLIC;
+
+-- last_gid() reads pgherd.applied, which holds nothing secret.
+GRANT EXECUTE ON FUNCTION pgherd.last_gid() TO PUBLIC;
+GRANT SELECT ON pgherd.applied TO PUBLIC;
+
+-- Where it exists: pgherd.transaction_status(token).
+DO $$
+BEGIN
+    IF to_regprocedure('pgherd.transaction_status(text)') IS NOT NULL THEN
+        GRANT EXECUTE ON FUNCTION pgherd.transaction_status(text) TO PUBLIC;
+    END IF;
+END $$;
+
+-- State that no trigger sees (CORRECTNESS C23): large objects, and setval, which knows one member only.
+REVOKE EXECUTE ON FUNCTION pg_catalog.lo_creat(int), pg_catalog.lo_create(oid), pg_catalog.lo_from_bytea(oid, bytea),
+    pg_catalog.lo_put(oid, int8, bytea), pg_catalog.lowrite(int, bytea), pg_catalog.lo_truncate(int, int),
+    pg_catalog.lo_truncate64(int, int8), pg_catalog.lo_unlink(oid), pg_catalog.lo_import(text), pg_catalog.lo_import(text, oid),
+    pg_catalog.setval(regclass, int8), pg_catalog.setval(regclass, int8, bool) FROM PUBLIC;
