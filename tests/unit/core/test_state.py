@@ -90,6 +90,13 @@ def test_c12_a_new_incarnation_excludes_what_the_older_one_still_had_under_way()
     assert state.deliver(8, writeset(groups((0, [key(1, 3)])), incarnation=2)) == COMMIT
 
 
+def test_c12_sequences_start_anew_with_an_incarnation() -> None:
+    state = started()
+    state.deliver(4, writeset(groups((0, [key(1, 3)])), sequence=9, low_water=9))
+    state.deliver(5, Incarnation(1, 2))
+    assert state.deliver(6, writeset(groups((0, [key(2, 3)])), incarnation=2)) == COMMIT
+
+
 def test_c12_a_writeset_before_its_incarnation_was_announced_does_not_commit() -> None:
     state = ReplicatedState(MEMBERS)
     assert state.deliver(1, writeset(groups((0, [key(1, 3)])))) == STALE
