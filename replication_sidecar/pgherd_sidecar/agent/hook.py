@@ -6,6 +6,7 @@ Each session of the server has one dblink connection here. Requests, one query e
     R secret xid       go on waiting for it (after a cancel)
     P secret xid gid   answer when this GID is visible here
     Y secret xid       may the certified transaction go on?
+    T secret token     what became of this transaction?
 
 ``HookServer`` keeps the writesets that are under way (``Pending``), submits them to the ordered
 log, again whenever they may have been lost, and hands out verdicts. It decides nothing: ``replica``
@@ -66,6 +67,9 @@ class HookBackend(Protocol):
 
     def must_yield(self, xid: int) -> bool:
         """The certified transaction has to give way to the applier."""
+
+    def outcome(self, token: str) -> str:
+        """What became of a transaction, by its token ``member.incarnation.xid``."""
 
     def gone(self, pid: int) -> None:
         """A session ended; what it was certified for may have to be repaired."""
@@ -151,6 +155,8 @@ class HookServer:
             case b"Y":
                 yields = self.backend.must_yield(int(words[2]))
                 connection.done(b"YIELD" if yields else b"GO")
+            case b"T":
+                connection.done(self.backend.outcome(words[2].decode()).encode())
             case _:
                 connection.fail("08P01", "unknown request")
 

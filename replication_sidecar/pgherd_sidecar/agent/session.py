@@ -25,6 +25,7 @@ from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
 from pgherd_sidecar.agent.hook import HookServer, Pending
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markers import Markers
+from pgherd_sidecar.agent.outcomes import Outcomes
 from pgherd_sidecar.agent.settler import Settler
 from pgherd_sidecar.agent.victims import VictimWatch
 from pgherd_sidecar.core.entries import (
@@ -112,6 +113,7 @@ class ReplicaSession:
         self._deferred: deque[tuple[int, Callable[[], None]]] = deque()
         self._orders: dict[str, asyncio.Future[int]] = {}
         self._adopting: set[int] = set()
+        self._outcomes = Outcomes()
         self._began: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._counts = dict.fromkeys(DecisionKind, 0)
@@ -203,6 +205,7 @@ class ReplicaSession:
             self._tell_losers()
 
     def _take_writeset(self, gid: int, writeset: Writeset, decision: Decision) -> None:
+        self._outcomes.note(gid, writeset, decision)
         pending = None
         if writeset.member == self._config.number and writeset.incarnation == self._incarnation:
             pending = self.hook.take(writeset.sequence)
@@ -352,6 +355,10 @@ class ReplicaSession:
     def must_yield(self, xid: int) -> bool:
         """See HookBackend."""
         return any(link.yielding for link in self.chain.locals() if link.xid == xid)
+
+    def outcome(self, token: str) -> str:
+        """See HookBackend."""
+        return self._outcomes.of(token)
 
     def gone(self, pid: int) -> None:
         """See HookBackend."""

@@ -266,3 +266,23 @@ BEGIN
               DETAIL = format('Its token is %s. Cause: %s', pgherd.current_token(), cause),
               HINT = 'Do not repeat it before you know: SELECT pgherd.transaction_status(token) answers on any member.';
 END $$;
+
+-- What became of the transaction that current_token() named: 'committed GID', 'aborted', or 'unknown' when it
+-- is still under way, or so long ago that this member has forgotten. Any member may be asked.
+CREATE OR REPLACE FUNCTION pgherd.transaction_status(token text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    n    pgherd.node;
+    conn text;
+BEGIN
+    IF token !~ '^[0-9]{1,4}\.[0-9]{1,10}\.[0-9]{1,19}$' THEN
+        RAISE EXCEPTION 'not a token: %', token
+            USING ERRCODE = '22023', HINT = 'A token is what pgherd.current_token() returned in the transaction.';
+    END IF;
+    SELECT * INTO n FROM pgherd.node;
+    conn := 'pgherd_' || n.epoch;
+    IF (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE THEN
+        PERFORM pgherd.connect_hook(conn, n.hook_conninfo);
+    END IF;
+    RETURN pgherd.dblink_exec(conn, concat('T ', n.secret, ' ', token));
+END $$;
