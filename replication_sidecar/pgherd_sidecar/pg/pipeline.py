@@ -67,6 +67,7 @@ class Pipeline:
 
     def __init__(self, connection: pq.abc.PGconn) -> None:
         self._pg = connection
+        self._socket = connection.socket  # a connection that is lost knows it no more
         self._loop = asyncio.get_running_loop()
         self._rounds: deque[_Round] = deque()
         self._prepared: set[bytes] = set()
@@ -86,7 +87,7 @@ class Pipeline:
 
     def attach(self) -> "Pipeline":
         """Start reading."""
-        self._loop.add_reader(self._pg.socket, self._readable)
+        self._loop.add_reader(self._socket, self._readable)
         return self
 
     @property
@@ -105,7 +106,13 @@ class Pipeline:
 
     def prepare(self, name: bytes, query: bytes) -> None:
         """Prepare a statement as part of the next round; an error there is the round's error."""
-        self._pg.send_prepare(name, query)
+        if self.closed:
+            return  # the next round says so
+        try:
+            self._pg.send_prepare(name, query)
+        except Error:
+            self.close()
+            return
         self._prepared.add(name)
         self._pending_prepares += 1
 
@@ -121,15 +128,18 @@ class Pipeline:
             future.set_exception(ServerGoneError("not connected"))
             return future
         pg = self._pg
-        round_ = _Round(future, self._pending_prepares)
+        self._rounds.append(_Round(future, self._pending_prepares))
         self._pending_prepares = 0
-        for statement in statements:
-            pg.send_query_prepared(
-                statement.name, statement.parameters, param_formats=statement.formats
-            )
-        pg.pipeline_sync()
-        self._rounds.append(round_)
-        self._flush()
+        try:
+            for statement in statements:
+                pg.send_query_prepared(
+                    statement.name, statement.parameters, param_formats=statement.formats
+                )
+            pg.pipeline_sync()
+        except Error:
+            self.close()
+        else:
+            self._flush()
         return future
 
     def close(self) -> None:
@@ -137,9 +147,9 @@ class Pipeline:
         if self.closed:
             return
         self.closed = True
-        self._loop.remove_reader(self._pg.socket)
+        self._loop.remove_reader(self._socket)
         if self._writing:
-            self._loop.remove_writer(self._pg.socket)
+            self._loop.remove_writer(self._socket)
         self._pg.finish()
         while self._rounds:
             future = self._rounds.popleft().future
@@ -155,9 +165,9 @@ class Pipeline:
         if bool(pending) != self._writing:
             self._writing = bool(pending)
             if self._writing:
-                self._loop.add_writer(self._pg.socket, self._flush)
+                self._loop.add_writer(self._socket, self._flush)
             else:
-                self._loop.remove_writer(self._pg.socket)
+                self._loop.remove_writer(self._socket)
 
     def _readable(self) -> None:
         pg = self._pg
@@ -166,10 +176,16 @@ class Pipeline:
         except Error:
             self.close()
             return
+        ended = False
         while self._rounds and not pg.is_busy():
             result = pg.get_result()
             if result is not None:
                 self._take(result)
+            elif ended:
+                break  # one None ends a statement, two say that nothing is to come
+            ended = result is None
+        if pg.status == pq.ConnStatus.BAD:
+            self.close()
 
     def _take(self, result: PGresult) -> None:
         round_ = self._rounds[0]
