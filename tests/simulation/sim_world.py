@@ -19,7 +19,6 @@ from pgherd_sidecar.core.log import (
     LogMember,
     Membership,
     Persist,
-    Role,
     Timing,
 )
 from pgherd_sidecar.core.log.codec import decode, encode
@@ -28,8 +27,7 @@ from pgherd_sidecar.env.segments import SegmentLog
 from sim_checker import Checker, require
 from sim_disk import PowerLoss, SimDirectory
 
-HEARTBEAT_S = 0.05
-ELECTION_MIN_S = 0.3
+HEARTBEAT_S = 0.03
 HEAL_S = 30.0
 
 
@@ -51,7 +49,9 @@ class Dials:
     lazy: float
     trim_every_s: float
     restart_s: float = 1.5
+    election_min_s: float = 0.3
     election_max_s: float = 0.6
+    block: int = 600
     fetch: int = 3000
 
     @classmethod
@@ -71,12 +71,15 @@ class Dials:
             dials,
             members=rng.choice([3, 3, 5]),
             duration_s=6.0,
-            submit_every_s=0.03,
+            submit_every_s=0.01,
             delay_s=rng.choice([0.005, 0.02]),
-            crash_every_s=rng.uniform(0.05, 0.4),
-            partition_every_s=rng.choice([0.0, 0.2, 0.5]),
+            disk_s=rng.choice([0.002, 0.02]),
+            crash_every_s=rng.uniform(0.05, 0.3),
+            partition_every_s=rng.choice([0.0, 0.05, 0.2, 0.5]),
             restart_s=rng.choice([0.005, 0.05, 0.3]),
-            election_max_s=ELECTION_MIN_S + rng.choice([0.01, 0.05]),
+            election_min_s=0.08,
+            election_max_s=rng.choice([0.09, 0.16]),
+            block=100,
             fetch=100,
         )
 
@@ -127,6 +130,7 @@ class SimNode:
         if self.member is not None:
             return
         self.incarnation += 1
+        self._leading = False
         self.log = SegmentLog(self.disk, segment_bytes=2048, cache_bytes=2000)
         witnessed = checker.members[self.name]
         checker.promised(self.name, self.log.control.term)
@@ -141,14 +145,15 @@ class SimNode:
             Membership.fixed(*world.names),
             control=self.log.control,
             log=self.log.index,
-            timing=Timing(HEARTBEAT_S, ELECTION_MIN_S, world.dials.election_max_s),
+            timing=Timing(HEARTBEAT_S, world.dials.election_min_s, world.dials.election_max_s),
             rng=Random(world.rng.random()),
             noop=b"noop",
             now=world.now,
-            limits=Limits(4096, block=600, pending=20_000, inflight=4_000, fetch=world.dials.fetch),
+            limits=world.limits,
         )
         self._inflight = None
         self._drain_due = False
+        self._leading = False
         self._term = self.member.term
         self._commit = self.member.commit_position
         self._checked = self.log.index.base
@@ -171,7 +176,7 @@ class SimNode:
         if persist is not None and self.log is not None:
             if persist.truncate_after is not None:
                 self.world.checker.truncated(self.name, persist.truncate_after)
-            self.disk.crash_after = rng.randrange(5)
+            self.disk.crash_after = rng.randrange(4 if persist.truncate_after is None else 12)
             try:
                 self.log.persist(persist)
             except PowerLoss:
@@ -287,17 +292,31 @@ class SimNode:
         assert log is not None
         require(member.term >= self._term, f"I2: {self.name} went back to term {member.term}")
         self._term = member.term
-        if member.role is Role.PROPOSER:
-            checker.proposes(self.name, self.incarnation, member.term, member.last_position)
+        if member._leading is not None:
+            start = member._leading.start
+            checker.proposes(self.name, self.incarnation, member.term, start)
+            advanced = self._leading and member.commit_position > self._commit
+            # (its peers may have flushed its first block before itself)
+            own = member.flushed_position >= start
+            require(
+                not (advanced and own) or member.commit_position >= start,
+                f"C2: {self.name} commits {member.commit_position} alone, its term starts {start}",
+            )
+        self._leading = member._leading is not None
         checker.commits(self.name, self._commit, member.commit_position)
         self._commit = member.commit_position
         require(member.commit_position <= log.index.last, "I5: committed but not flushed here")
         while self._checked < self._commit:
-            for block in log.read(self._checked + 1, 4096):
+            blocks = log.read(self._checked + 1, 4096)
+            require(bool(blocks), f"I5: {self.name} committed {self._commit} and does not have it")
+            for block in blocks:
                 if block.last > self._commit:
                     break
-                checker.committed(self.name, block, self.world.quorum)
+                checker.committed(self.name, member.term, block, self.world.quorum)
                 self._checked = block.last
+            else:
+                continue
+            require(self._checked == self._commit, "I4: a commit position inside a block")
 
 
 def _ignore(_: object) -> None:
@@ -310,6 +329,13 @@ class World:
     def __init__(self, seed: int, *, storm: bool = False) -> None:
         self.rng = Random(seed)
         self.dials = Dials.draw_storm(self.rng) if storm else Dials.draw(self.rng)
+        self.limits = Limits(
+            submission=4096,
+            block=self.dials.block,
+            pending=20_000,
+            inflight=4_000,
+            fetch=self.dials.fetch,
+        )
         self.now = 0.0
         self.names = [f"n{i}" for i in range(1, self.dials.members + 1)]
         self.quorum = len(self.names) // 2 + 1
