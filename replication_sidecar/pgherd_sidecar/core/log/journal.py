@@ -8,6 +8,7 @@ Called by the safekeeper and the member only. Nothing here survives a restart by
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from pgherd_sidecar.core.log.blocks import Block
 from pgherd_sidecar.core.log.effects import Control, Persist
@@ -74,10 +75,10 @@ class Journal:
         self._held.clear()
         self._inflight_held.clear()
 
-    def take_messages(self) -> list[tuple[str, Message]]:
+    def take_messages(self) -> Sequence[tuple[str, Message]]:
         """Return what need not wait, because there is nothing to wait for."""
         if not self._held or not self.idle:
-            return []
+            return ()
         held, self._held = self._held, []
         return held
 

@@ -328,7 +328,7 @@ class LogMember:
     def _acknowledge(self, proposer: str, effects: Effects) -> None:
         keeper = self._keeper
         position = keeper.ack_position
-        if keeper.durable_term == keeper.term and (self._ack_due or position > self._acked):
+        if (self._ack_due or position > self._acked) and keeper.durable_term == keeper.term:
             self._acked = position
             self._ack_due = False
             effects.send.append((proposer, Ack(keeper.term, position)))

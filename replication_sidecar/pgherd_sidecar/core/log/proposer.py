@@ -122,8 +122,10 @@ class Proposer:
         keeper = self._keeper
         if self._queue and keeper.journal.flushed_position == keeper.index.last:
             self.append(*self._queue.take(self._limits.block))
+        last = keeper.index.last
         for peer, progress in self.peers.items():
-            self._feed(peer, progress, effects)
+            if progress.next <= last and progress.ready(self._limits.inflight):
+                self._feed(peer, progress, effects)
         if self._counted_more and not self._queue:
             self._counted_more = False
             self._announce(effects)
@@ -138,7 +140,8 @@ class Proposer:
             return
         self._counted[member] = position
         self._counted_more = True
-        self._keeper.commit_to(self._committed())
+        if position > self._keeper.commit_position:
+            self._keeper.commit_to(self._committed())
 
     def _committed(self) -> int:
         """Return what is committed: 0 until a quorum has a block of this term [C1, C2]."""
@@ -151,8 +154,6 @@ class Proposer:
 
     def _feed(self, peer: str, progress: Progress, effects: Effects) -> None:
         keeper, newest, first = self._keeper, self._newest, progress.next
-        if first > keeper.index.last or not progress.ready(self._limits.inflight):
-            return
         if first <= keeper.index.base:
             self.stranded.add(peer)
         elif newest is not None and first == newest.first:
@@ -171,8 +172,11 @@ class Proposer:
         return Append(keeper.term, previous, keeper.index.term_at(previous), bound, blocks)
 
     def _announce(self, effects: Effects) -> None:
+        last = self._keeper.index.last
         for peer, progress in self.peers.items():
+            if progress.announced == last or progress.probing:
+                continue
             bound = self._bound(peer)
-            if bound > progress.announced and not progress.probing:
+            if bound > progress.announced:
                 progress.announced = bound
                 effects.send.append((peer, Commit(self._keeper.term, bound)))

@@ -51,14 +51,14 @@ class Membership:
             assume: a member taken to have flushed everything. The result then is what will be
                 committed as soon as that member has it, which it can judge alone.
         """
-        lowest = -1
+        lowest = _EVERYTHING
         for view in self.views:
-            positions = sorted(
-                _EVERYTHING if voter == assume else flushed.get(voter, 0) for voter in view.voters
-            )
-            position = positions[(len(positions) - 1) // 2]
-            if lowest < 0 or position < lowest:
-                lowest = position
+            voters = view.voters
+            positions = [flushed.get(voter, 0) for voter in voters]
+            if assume in voters:
+                positions[voters.index(assume)] = _EVERYTHING
+            positions.sort()
+            lowest = min(lowest, positions[(len(positions) - 1) // 2])
         return lowest
 
 
