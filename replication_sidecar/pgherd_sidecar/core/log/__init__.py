@@ -41,8 +41,9 @@ acknowledgement before the flush can't be written by mistake.
 
 from pgherd_sidecar.core.log.blocks import Block, LogIndex, TermStart
 from pgherd_sidecar.core.log.effects import Control, Effects, Fetch, Limits, Persist, Timing
+from pgherd_sidecar.core.log.elections import Role
 from pgherd_sidecar.core.log.errors import LocalProtocolError, LogError, RemoteProtocolError
-from pgherd_sidecar.core.log.member import LogMember, Role
+from pgherd_sidecar.core.log.member import LogMember
 from pgherd_sidecar.core.log.messages import Message
 from pgherd_sidecar.core.log.quorum import Membership, View
 

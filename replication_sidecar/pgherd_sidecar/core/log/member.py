@@ -1,19 +1,16 @@
-"""One member of the log: roles, elections, and the face the caller sees.
+"""One member of the log: the face the caller sees, and the flow of blocks.
 
-``LogMember`` joins the halves: the safekeeper, which every member always is, and, for a time, a
-campaign or a proposer. It dispatches messages, watches the time, and collects effects. It does no
-IO, knows no clock, and is deterministic given its inputs and its random generator.
-
-How to use it is written in the package's docstring. What survives a restart is the safekeeper's.
+``LogMember`` dispatches messages and collects effects. It does no IO, knows no clock, and is
+deterministic given its inputs and its random generator. How to use it is written in the package's
+docstring; roles and elections are in elections.py.
 """
 
-from enum import Enum
-from random import Random
 from typing import assert_never
 
-from pgherd_sidecar.core.log.blocks import Block, LogIndex
-from pgherd_sidecar.core.log.campaign import Campaign, check_chain
-from pgherd_sidecar.core.log.effects import Control, Effects, Fetch, Limits, Timing
+from pgherd_sidecar.core.log.blocks import Block
+from pgherd_sidecar.core.log.campaign import check_chain
+from pgherd_sidecar.core.log.effects import Effects, Fetch
+from pgherd_sidecar.core.log.elections import Elections, Role
 from pgherd_sidecar.core.log.errors import LocalProtocolError, RemoteProtocolError
 from pgherd_sidecar.core.log.messages import (
     Ack,
@@ -28,28 +25,9 @@ from pgherd_sidecar.core.log.messages import (
     Vote,
     VoteRequest,
 )
-from pgherd_sidecar.core.log.proposer import Proposer
-from pgherd_sidecar.core.log.quorum import Membership
-from pgherd_sidecar.core.log.safekeeper import Safekeeper
-from pgherd_sidecar.core.log.submissions import Submissions
 
 
-class Role(Enum):
-    """What a member is besides a safekeeper."""
-
-    #: follows a proposer, or waits to hear of one
-    FOLLOWER = "follower"
-    #: asks whether it would be elected
-    PRECANDIDATE = "precandidate"
-    #: asks for votes
-    CANDIDATE = "candidate"
-    #: elected; takes over the most advanced log of its voters
-    RECOVERING = "recovering"
-    #: orders entries
-    PROPOSER = "proposer"
-
-
-class LogMember:
+class LogMember(Elections):
     """A member of the replicated log.
 
     Args:
@@ -64,45 +42,6 @@ class LogMember:
         limits: see `Limits`.
     """
 
-    def __init__(  # noqa: PLR0913 - the ports of the core, all by name
-        self,
-        name: str,
-        membership: Membership,
-        *,
-        control: Control,
-        log: LogIndex,
-        timing: Timing,
-        rng: Random,
-        noop: bytes,
-        now: float,
-        limits: Limits | None = None,
-    ) -> None:
-        self.name = name
-        self.role = Role.FOLLOWER
-        self.proposer: str | None = None
-        self._membership = membership
-        self._peers = [peer for peer in membership.members if peer != name]
-        self._keeper = Safekeeper(control, log.copy())
-        self._timing = timing
-        self._rng = rng
-        self._noop = noop
-        self._limits = limits or Limits()
-        self._queue = Submissions(self._limits.pending)
-        self._campaign: Campaign | None = None
-        self._leading: Proposer | None = None
-        self._effects = Effects()
-        self._heard_s = now
-        self._election_s = now
-        self._heartbeat_s = now
-        self._acked = 0
-        self._ack_due = False
-        self._await_election(now)
-
-    @property
-    def term(self) -> int:
-        """The highest term this member has seen."""
-        return self._keeper.term
-
     @property
     def commit_position(self) -> int:
         """Up to here all entries are in the order for good, and flushed here: deliver them."""
@@ -112,11 +51,6 @@ class LogMember:
     def flushed_position(self) -> int:
         """Up to here the log is on this member's disk."""
         return self._keeper.journal.flushed_position
-
-    @property
-    def last_position(self) -> int:
-        """The last position of the log, flushed or not, committed or not."""
-        return self._keeper.index.last
 
     @property
     def stranded(self) -> frozenset[str]:
@@ -255,75 +189,7 @@ class LogMember:
         effects.persist = keeper.journal.take()
         return effects
 
-    # ---- roles -----------------------------------------------------------------------------
-
-    def _become_follower(self, proposer: str | None, now: float) -> None:
-        self.role = Role.FOLLOWER
-        self.proposer = proposer
-        self._campaign = None
-        self._leading = None
-        self._queue.clear()
-        self._acked = 0
-        self._ack_due = False
-        self._await_election(now)
-
-    def _become_precandidate(self, now: float) -> None:
-        self._become_follower(None, now)
-        self._start_campaign(Role.PRECANDIDATE, self.term + 1)
-        request = VoteRequest(self.term + 1, pre=True)
-        self._effects.send += [(peer, request) for peer in self._peers]
-        self._count_vote(self.name, Vote(self.term + 1, pre=True), now)
-
-    def _become_candidate(self, now: float) -> None:
-        self._keeper.enter_term(self.term + 1, self.name)
-        self._start_campaign(Role.CANDIDATE, self.term)
-        for peer in self._peers:
-            self._keeper.journal.hold(peer, VoteRequest(self.term, pre=False))
-        self._await_election(now)
-
-    def _start_campaign(self, role: Role, term: int) -> None:
-        self.role = role
-        pre = role is Role.PRECANDIDATE
-        self._campaign = Campaign(self.name, term, pre, self._membership)
-
-    def _become_recovering(self, campaign: Campaign, now: float) -> None:
-        campaign.start_recovery(self._keeper)
-        self.role = Role.RECOVERING
-        self._heartbeat_s = now + self._timing.heartbeat_s
-        self._await_election(now)
-        self._maybe_become_proposer(campaign, now)
-        if self._leading is None:
-            self._heartbeat()
-
-    def _maybe_become_proposer(self, campaign: Campaign, now: float) -> None:
-        if not campaign.recovered(self._keeper):
-            return
-        self._campaign = None
-        self.role = Role.PROPOSER
-        self.proposer = self.name
-        self._leading = Proposer(
-            self.name, self._keeper, self._membership, self._limits, self._queue, now
-        )
-        self._leading.append(self._noop, 1)
-        self._await_election(now)
-
-    def _await_election(self, now: float) -> None:
-        timing = self._timing
-        self._patience_s = self._rng.uniform(timing.election_min_s, timing.election_max_s)
-        self._election_s = now + self._patience_s
-
-    def _heartbeat(self) -> None:
-        if self._leading is not None:
-            self._leading.heartbeat(self._effects)
-            return
-        silence = Commit(self.term, 0)
-        self._effects.send += [(peer, silence) for peer in self._peers]
-        self._request_blocks()
-
-    def _request_blocks(self) -> None:
-        if self._campaign is not None and self._campaign.recovery is not None:
-            request = FetchRequest(self.term, self.last_position + 1)
-            self._effects.send.append((self._campaign.recovery.donor, request))
+    # ---- the log ---------------------------------------------------------------------------
 
     def _acknowledge(self, proposer: str, effects: Effects) -> None:
         keeper = self._keeper
@@ -332,90 +198,6 @@ class LogMember:
             self._acked = position
             self._ack_due = False
             effects.send.append((proposer, Ack(keeper.term, position)))
-
-    # ---- elections -------------------------------------------------------------------------
-
-    def _hears_proposer(self, now: float) -> bool:
-        if self._leading is not None:
-            return True
-        return self.proposer is not None and now - self._heard_s < self._timing.election_min_s
-
-    def _own_vote(self) -> Vote:
-        index = self._keeper.index
-        return Vote(self.term, pre=False, last_position=index.last, history=index.history)
-
-    def _adopt(self, term: int, now: float) -> None:
-        self._keeper.enter_term(term, None)
-        self._become_follower(None, now)
-
-    def _count_vote(self, voter: str, vote: Vote, now: float) -> None:
-        campaign = self._campaign
-        if campaign is None or campaign.recovery is not None or not campaign.count(voter, vote):
-            return
-        if campaign.pre:
-            self._become_candidate(now)
-        else:
-            self._become_recovering(campaign, now)
-
-    def _handle_vote_request(self, sender: str, request: VoteRequest, now: float) -> None:
-        if request.term < self.term + request.pre:
-            self._effects.send.append((sender, Newer(self.term)))
-        elif self._hears_proposer(now):
-            return  # a live proposer is not disturbed [E2]
-        elif request.pre:
-            self._effects.send.append((sender, Vote(request.term, pre=True)))
-        elif request.term > self.term or self._keeper.vote in (None, sender):
-            if request.term > self.term:
-                self._become_follower(None, now)
-            self._keeper.enter_term(request.term, sender)
-            self._keeper.journal.hold(sender, self._own_vote())
-            self._await_election(now)
-
-    def _handle_newer(self, newer: Newer, now: float) -> None:
-        if newer.term > self.term:
-            self._adopt(newer.term, now)
-
-    # ---- recovery of an elected proposer -----------------------------------------------------
-
-    def _handle_fetch_request(self, sender: str, request: FetchRequest) -> None:
-        keeper = self._keeper
-        if request.term != self.term or keeper.vote != sender or request.first > keeper.index.last:
-            return
-        if request.first <= keeper.index.base:
-            nothing = FetchReply(request.term, request.first, ())
-            self._effects.send.append((sender, nothing))
-            return
-        fetch = Fetch(sender, request.term, request.first, self._limits.fetch)
-        self._effects.fetch.append(fetch)
-
-    def _handle_fetch_reply(self, sender: str, reply: FetchReply, now: float) -> None:
-        campaign = self._campaign
-        if campaign is None or campaign.recovery is None or reply.term != self.term:
-            return
-        if sender != campaign.recovery.donor:
-            return
-        if campaign.take(reply, self._keeper):
-            self._await_election(now)
-            self._maybe_become_proposer(campaign, now)
-        else:
-            self._become_follower(None, now)
-
-    # ---- the log ---------------------------------------------------------------------------
-
-    def _hear(self, sender: str, term: int, now: float) -> bool:
-        """Note a sign of life of a term's proposer; False if its term is over."""
-        if term < self.term:
-            self._effects.send.append((sender, Newer(self.term)))
-            return False
-        if term > self.term:
-            self._adopt(term, now)
-        if self.proposer != sender:
-            if self.proposer is not None or self.role is Role.RECOVERING:
-                raise RemoteProtocolError(f"{sender} proposes in term {term}, which is taken")
-            self._become_follower(sender, now)
-        self._heard_s = now
-        self._election_s = now + self._patience_s
-        return True
 
     def _handle_append(self, sender: str, append: Append, now: float) -> None:
         check_chain(append.blocks, append.prev_position + 1, append.prev_term, append.term)
