@@ -4,7 +4,7 @@ Each is the kind of slip that a protocol of this family has had somewhere: one m
 replaced by a version that forgets one rule. The rule it breaks is named as in docs/protocol.md.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pgherd_sidecar.core.log.blocks import Block
@@ -16,17 +16,20 @@ from pgherd_sidecar.core.log.proposer import Proposer
 from pgherd_sidecar.core.log.quorum import Membership
 from pgherd_sidecar.core.log.safekeeper import Safekeeper
 from pgherd_sidecar.env.segment import Segment
-from pgherd_sidecar.env.segments import SegmentLog
 
 
 @dataclass(frozen=True)
 class PlantedBug:
-    """A replacement for `owner.attribute` that breaks `rule`."""
+    """A replacement for `owner.attribute` that breaks `rule`.
+
+    `seed` is where the search begins: shortly before a seed that found it, to save time.
+    """
 
     rule: str
     owner: type
     attribute: str
     replacement: object
+    seed: int = 0
 
 
 def _elects_with_half(membership: Membership, who: Collection[str]) -> bool:
@@ -122,33 +125,27 @@ def _leaves_old_records(segment: Segment, end: int) -> None:
     segment.end = end
 
 
-def _forgets_intention(log: SegmentLog, _truncate_after: int | None) -> None:
-    _save_control(log, None)
-
-
-_save_control = SegmentLog._save_control
-
-
-def _bug(rule: str, owner: type, attribute: str, replacement: Callable[..., object]) -> PlantedBug:
-    return PlantedBug(rule, owner, attribute, replacement)
-
-
 PLANTED_BUGS = {
-    "elected by half": _bug("Q1", Membership, "has_quorum", _elects_with_half),
-    "committed by too few": _bug("C1", Membership, "flushed_by_quorum", _commits_with_one_less),
+    "elected by half": PlantedBug("Q1", Membership, "has_quorum", _elects_with_half),
+    "committed by too few": PlantedBug(
+        "C1", Membership, "flushed_by_quorum", _commits_with_one_less
+    ),
     "ack before flush": PlantedBug(
         "D1", Safekeeper, "ack_position", property(_acknowledges_unflushed)
     ),
-    "vote not persisted": _bug("E3", Safekeeper, "enter_term", _forgets_vote),
-    "vote sent before flush": _bug("D1", Journal, "take_messages", _sends_before_flush),
-    "ack below term start counted": _bug("C2", Proposer, "_count", _counts_below_start),
-    "diverged tail not truncated": _bug("A2", Safekeeper, "_holds", _keeps_other_blocks),
-    "previous block not compared": _bug("A2", Safekeeper, "accept", _ignores_previous),
-    "diverged tail acknowledged": _bug("A4", Safekeeper, "accept", _matches_all),
-    "longest log wins": _bug("R1", Campaign, "_advancement", _longest_log_wins),
-    "own log wins": _bug("R1", Campaign, "_advancement", _own_log_wins),
-    "commit bound beyond match": _bug("C3", Safekeeper, "bound_commit", _commits_unmatched),
-    "truncation leaves flushed position": _bug("D1", Journal, "truncate", _keeps_flushed_position),
-    "truncated records left on disk": _bug("D3", Segment, "cut", _leaves_old_records),
-    "truncation not resumed": _bug("D3", SegmentLog, "_save_control", _forgets_intention),
+    "vote not persisted": PlantedBug("E3", Safekeeper, "enter_term", _forgets_vote, 12),
+    "vote sent before flush": PlantedBug("D1", Journal, "take_messages", _sends_before_flush, 18),
+    "ack below term start counted": PlantedBug("C2", Proposer, "_count", _counts_below_start),
+    "diverged tail not truncated": PlantedBug("A2", Safekeeper, "_holds", _keeps_other_blocks),
+    "previous block not compared": PlantedBug("A2", Safekeeper, "accept", _ignores_previous, 6),
+    "diverged tail acknowledged": PlantedBug("A4", Safekeeper, "accept", _matches_all, 7),
+    "longest log wins": PlantedBug("R1", Campaign, "_advancement", _longest_log_wins, 86),
+    "own log wins": PlantedBug("R1", Campaign, "_advancement", _own_log_wins),
+    "commit bound beyond match": PlantedBug(
+        "C3", Safekeeper, "bound_commit", _commits_unmatched, 11
+    ),
+    "truncation leaves flushed position": PlantedBug(
+        "D1", Journal, "truncate", _keeps_flushed_position
+    ),
+    "truncated records left on disk": PlantedBug("D3", Segment, "cut", _leaves_old_records, 12),
 }
