@@ -123,14 +123,16 @@ BEGIN
               HINT = 'Use REPEATABLE READ or READ COMMITTED for transactions that write; reads at SERIALIZABLE are fine.';
 END $$;
 
--- Says why a write was not captured.
-CREATE OR REPLACE FUNCTION pgherd.refuse_capture() RETURNS void
+-- The base GID for a write that is captured now; says why where it must not be.
+CREATE OR REPLACE FUNCTION pgherd.check_capture() RETURNS int8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE n pgherd.node;
 BEGIN
     SELECT * INTO n FROM pgherd.node;
     IF current_setting('transaction_isolation') = 'serializable' THEN
         PERFORM pgherd.refuse_serializable();
+    ELSIF n.writable IS NOT TRUE THEN
+        PERFORM pgherd.refuse_write(coalesce(n.reason, 'it has never been started'));
     END IF;
-    PERFORM pgherd.refuse_write(coalesce(n.reason, 'it has never been started'));
+    RETURN pgherd.last_gid();
 END $$;

@@ -5,17 +5,23 @@
 -- rows in chunks of 1,000. Tables in a (non-partitioned) inheritance tree are captured row by row,
 -- because a statement trigger of the parent does not tell which child a row belongs to.
 
--- INSERT INTO capture ... for one row or one pair of rows.
+-- INSERT INTO capture ... for one row or one pair of rows. Checks and values in one statement, because every
+-- executor start counts: nothing is inserted if the node takes no writes or `counted` holds more rows.
 -- `first` asks for the smallest xid from ours on, because only that makes the planner use the index whatever
 -- it believes of a table that is empty now and then.
-CREATE OR REPLACE FUNCTION pgherd.capture_one(side int, tab text, keys text, pks text, recs text, source text) RETURNS text
+CREATE OR REPLACE FUNCTION pgherd.capture_one(
+    side int, tab text, keys text, pks text, recs text, source text, counted text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN format(
     'INSERT INTO pgherd.capture_%1$s
      SELECT v_xid, coalesce((SELECT c.xid FROM pgherd.capture_%1$s c WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid LIMIT 1)
-                     OPERATOR(pg_catalog.<>) v_xid, true), v_base,
+                     OPERATOR(pg_catalog.<>) v_xid, true),
+            coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0),
             %2$L, %3$s, %4$s, %5$s
-       FROM %6$s;', side, tab, keys, pks, recs, source);
+       FROM %6$s, pgherd.node s
+      WHERE s.writable AND pg_catalog.current_setting(''transaction_isolation'') OPERATOR(pg_catalog.<>) ''serializable''%7$s;',
+    side, tab, keys, pks, recs, source,
+    CASE WHEN counted <> '' THEN format(' AND NOT EXISTS (SELECT FROM %s OFFSET 1)', counted) ELSE '' END);
 
 -- The same for many: `keys`, `pks`, `recs` are per source row, the last two arrays of equal length.
 CREATE OR REPLACE FUNCTION pgherd.capture_many(
@@ -33,44 +39,37 @@ RETURN format(
       CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(r.pks), pg_catalog.unnest(r.recs)) WITH ORDINALITY AS u(pk, rec, i)
       GROUP BY r.chunk;', side, tab, table_keys, keys, pks, recs, source);
 
--- A trigger function: checks that hold for every write, then `one` or `many` on the side of this xid.
+-- A trigger function: `one`, and where that captured nothing, why not: no row, a node that takes no writes,
+-- or more rows than one, for which there is `many`. Whoever changed a row has an xid already.
 CREATE OR REPLACE FUNCTION pgherd.capture_function(
-    fname text, settings text, rows text, one0 text, one1 text, many0 text, many1 text) RETURNS text
+    fname text, settings text, counted text, one0 text, one1 text, many0 text, many1 text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN format($f$
 CREATE OR REPLACE FUNCTION pgherd_gen.%1$I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER%2$s AS $body$
 #variable_conflict use_variable
 DECLARE
-    v_xid  pg_catalog.xid8;
+    v_xid  pg_catalog.xid8 := pg_catalog.pg_current_xact_id_if_assigned();
     v_base pg_catalog.int8;
-    v_rows pg_catalog.int8;
 BEGIN
-    SELECT k.rows, CASE WHEN k.rows OPERATOR(pg_catalog.>) 0 THEN pg_catalog.pg_current_xact_id() END,
-           CASE WHEN n.writable AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable'
-                THEN coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0) END
-      INTO v_rows, v_xid, v_base FROM pgherd.node n, (SELECT %3$s AS rows) k;
-    IF v_rows OPERATOR(pg_catalog.=) 0 THEN
-        RETURN NULL;
-    ELSIF v_base IS NULL THEN
-        PERFORM pgherd.refuse_capture();
-    END IF;
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
-        IF v_rows OPERATOR(pg_catalog.=) 1 THEN
-            %4$s
-        ELSE
-            %6$s
-        END IF;
+        %4$s
     ELSE
-        IF v_rows OPERATOR(pg_catalog.=) 1 THEN
-            %5$s
-        ELSE
-            %7$s
-        END IF;
+        %5$s
+    END IF;
+    IF FOUND%3$s THEN
+        RETURN NULL;
+    END IF;
+    v_base := pgherd.check_capture();
+    IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
+        %6$s
+    ELSE
+        %7$s
     END IF;
     RETURN NULL;
 END $body$;
 REVOKE ALL ON FUNCTION pgherd_gen.%1$I() FROM PUBLIC;
-$f$, fname, settings, rows, one0, one1, coalesce(many0, 'NULL;'), coalesce(many1, 'NULL;'));
+$f$, fname, settings, CASE WHEN counted <> '' THEN format(' OR NOT EXISTS (SELECT FROM %s)', counted) ELSE '' END,
+      one0, one1, coalesce(many0, 'NULL;'), coalesce(many1, 'NULL;'));
 
 -- Everything that a statement of one kind needs: its function and its trigger.
 -- kind: INSERT, UPDATE or DELETE.
@@ -94,7 +93,7 @@ DECLARE
     n          text := CASE WHEN by_row THEN '(SELECT NEW.*) n' ELSE 'new_rows n' END;
     keys text; pks text; recs text; source text;
     many_keys text; many_pks text; many_recs text; many_source text;
-    counted    text := CASE kind WHEN 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
+    counted    text := CASE WHEN by_row THEN '' WHEN kind = 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
 BEGIN
     IF kind = 'INSERT' THEN
         keys := k_ins; pks := format('ARRAY[%s]', pgherd.index_key(pk, 'n')); recs := format('ARRAY[%s]', ins_rec); source := n;
@@ -117,8 +116,9 @@ BEGIN
     keys := format('pg_catalog.concat_ws('','', %L, %s)', table_keys, keys);
     RETURN pgherd.capture_function(
                fname, pgherd.text_settings(root),
-               CASE WHEN by_row THEN '1' ELSE format('(SELECT pg_catalog.count(*) FROM (SELECT FROM %s LIMIT 2) c)', counted) END,
-               pgherd.capture_one(0, tab, keys, pks, recs, source), pgherd.capture_one(1, tab, keys, pks, recs, source),
+               counted,
+               pgherd.capture_one(0, tab, keys, pks, recs, source, counted),
+               pgherd.capture_one(1, tab, keys, pks, recs, source, counted),
                CASE WHEN NOT by_row THEN pgherd.capture_many(0, tab, table_keys, many_keys, many_pks, many_recs, many_source) END,
                CASE WHEN NOT by_row THEN pgherd.capture_many(1, tab, table_keys, many_keys, many_pks, many_recs, many_source) END)
         || format(E'CREATE TRIGGER pgherd_%s AFTER %s ON %s%s FOR EACH %s EXECUTE FUNCTION pgherd_gen.%I();\n',
@@ -152,9 +152,9 @@ BEGIN
     IF t.partitioned THEN
         RETURN '';
     END IF;
-    RETURN pgherd.capture_function(fname, '', '1',
-               pgherd.capture_one(0, to_json(t.name)::text, quote_literal(keys), 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v'),
-               pgherd.capture_one(1, to_json(t.name)::text, quote_literal(keys), 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v'),
+    RETURN pgherd.capture_function(fname, '', '',
+               pgherd.capture_one(0, to_json(t.name)::text, quote_literal(keys), 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', ''),
+               pgherd.capture_one(1, to_json(t.name)::text, quote_literal(keys), 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', ''),
                NULL, NULL)
         || format(E'CREATE TRIGGER pgherd_truncate AFTER TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION pgherd_gen.%I();\n', t.name, fname);
 END $$;
