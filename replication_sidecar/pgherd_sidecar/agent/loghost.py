@@ -149,14 +149,14 @@ class LogHost:
         return blocks
 
     def trim(self, position: int) -> None:
-        """Give up the log up to ``position``, as far as whole segments hold nothing newer.
+        """Give up the log up to ``position``, but for what is kept for members that come back.
 
         Raises:
             LocalProtocolError: not all of it is committed.
         """
         if position > self.commit_position:
             raise LocalProtocolError(f"trim to {position} beyond {self.commit_position}")
-        self._writer.trim(position)
+        self._writer.trim(position, self._config.limits.log_retention_bytes)
 
     @property
     def commit_position(self) -> int:

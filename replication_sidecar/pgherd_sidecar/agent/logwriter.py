@@ -106,10 +106,10 @@ class LogWriter:
         )
         return False
 
-    def trim(self, position: int) -> None:
-        """Remove old segments that end at or before ``position``; ``trimmed`` is called then."""
+    def trim(self, position: int, keep_bytes: int) -> None:
+        """Remove old segments, see ``SegmentLog.trim``; ``trimmed`` is called then."""
         self._queued += 1
-        self._submit(self._thread, partial(self._log.trim, position), self._removed)
+        self._submit(self._thread, partial(self._log.trim, position, keep_bytes), self._removed)
 
     async def close(self) -> None:
         """Wait for what is under way; nothing is called back any more."""

@@ -144,14 +144,22 @@ class SegmentLog:
                     return block.first
             raise StorageCorrupt(f"{segment.name}: no good block holds position {position}")
 
-    def trim(self, position: int) -> int:
-        """Remove the segments that hold nothing after `position`; return the last one removed.
+    def trim(self, position: int, keep_bytes: int = 0) -> int:
+        """Remove the oldest segments that hold nothing after `position`.
+
+        Args:
+            position: the last position that may go.
+            keep_bytes: what stays all the same, for members that come back.
+
+        Returns:
+            The last position that is gone.
 
         Raises:
             StorageFailed: the directory can't be changed.
         """
         with self._failing():
-            while len(self._segments) > 1 and self._segments[1].first <= position + 1:
+            keep = max(1, keep_bytes // self._segment_bytes)
+            while len(self._segments) > keep and self._segments[1].first <= position + 1:
                 with self._lock:
                     segment = self._segments.pop(0)
                     self._index.trim(self._segments[0].first - 1)
