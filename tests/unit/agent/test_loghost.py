@@ -104,7 +104,7 @@ class Trio:
                     hook_dir=directory,
                     admin_socket=directory / f"{member.name}.sock",
                     timing=Timing(heartbeat_ms=30, election_timeout_ms=150),
-                    limits=limits or Limits(segment_bytes=1 << 16),
+                    limits=limits or Limits(segment_bytes=1 << 16, log_retention_bytes=1 << 16),
                 )
             )
             for member in members
