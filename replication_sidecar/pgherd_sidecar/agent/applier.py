@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
+from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import Writeset, key_array
 from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
@@ -28,7 +29,6 @@ log = structlog.get_logger()
 TOKEN_WINDOW = 256
 _BATCH_ROWS = 5_000
 _BATCH_BYTES = 4 << 20
-_USUAL_S = 0.003
 _BINARY = 1
 
 WRITER_SETTINGS = (
@@ -51,6 +51,9 @@ WRITER_SETTINGS = (
     "SET client_min_messages = error",
     # Somebody else is to be the victim of a deadlock.
     "SET deadlock_timeout = '1h'",
+    "SET default_transaction_isolation = 'read committed'",
+    "SET default_transaction_read_only = off",
+    "SET array_nulls = on",
     "SET lock_timeout = 0",
     "SET statement_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
@@ -95,8 +98,8 @@ class Applier:
         chain: the node's commit chain.
         rows: statements for rows.
         first_batch: number of the first batch; tokens from here on are free.
+        writers: where it says what it is about.
         repair: makes a certified local transaction good that did not commit.
-        settled: waits until a GID is visible here.
         on_token: called when more tokens are held.
     """
 
@@ -107,8 +110,8 @@ class Applier:
         chain: Chain,
         rows: RowStatements,
         first_batch: int,
+        writers: Writers,
         repair: Callable[[LocalLink], Awaitable[None]],
-        settled: Callable[[int], Awaitable[None]],
         on_token: Callable[[], None],
     ) -> None:
         self.pipeline = pipeline
@@ -117,18 +120,15 @@ class Applier:
         self.queued_bytes = 0
         self.batches = 0
         self.applied_writesets = 0
-        #: set while an item takes longer than usual
-        self.slow = asyncio.Event()
         self._chain = chain
+        self._writers = writers
         self._next_batch = first_batch
         self._repair = repair
-        self._settled = settled
         self._on_token = on_token
         self._queue: deque[Work] = deque()
         self._open: Work | None = None
         self._work = asyncio.Event()
         self._fresh_catalog = False
-        self._loop = asyncio.get_running_loop()
 
     # ---- filling the queue -------------------------------------------------------------------
 
@@ -206,28 +206,37 @@ class Applier:
             while self._queue:
                 work = self._queue.popleft()
                 work.link.closed = True
-                timer = self._loop.call_later(_USUAL_S, self.slow.set)
-                await self._do(work)
-                timer.cancel()
-                self.slow.clear()
+                with self._writers.writing(self.pipeline.backend_pid, work.link.gid):
+                    await self._do(work)
                 self._finish(work)
 
     async def _do(self, work: Work) -> None:
+        if work.fresh_catalog or work.alone is not None:
+            await self._round(work, [])
+            self._chain.settle(work.link.prev)
         if work.fresh_catalog:
-            await self._settled(work.link.prev)
             self.rows.forget()
         if work.alone is not None:
-            await self._settled(work.link.prev)
             await work.alone(work)
             return
-        statements = await self._statements(work)
+        end = applied(work.link.gid, work.link.prev)
+        await self._round(work, [*await self._statements(work), end])
+
+    async def _round(self, work: Work, statements: list[Prepared]) -> None:
+        """Execute these once the predecessor is visible, which is repaired if need be."""
         while True:
+            predecessor = work.predecessor
+            round_ = statements
+            if predecessor is not None and predecessor.gid > self._chain.settled_gid:
+                round_ = [awaited(predecessor.xid), *statements]
+            if not round_:
+                return
             try:
-                await self.pipeline.run(self._round(work, statements))
+                await self.pipeline.run(round_)
                 return
             except RoundFailedError as error:
-                if error.sqlstate == "PH002" and work.predecessor is not None:
-                    await self._repair(work.predecessor)
+                if error.sqlstate == "PH002" and predecessor is not None:
+                    await self._repair(predecessor)
                     work.predecessor = None
                 elif error.sqlstate not in ("40P01", "57014"):
                     raise DivergedError(f"GID {work.link.gid}: {error}") from error
@@ -242,14 +251,6 @@ class Applier:
             if not self.pipeline.knows(statement.name):
                 self.pipeline.prepare(statement.name, self.rows.query(statement.name))
         return statements
-
-    def _round(self, work: Work, statements: list[Prepared]) -> list[Prepared]:
-        round_ = list(statements)
-        predecessor = work.predecessor
-        if predecessor is not None and predecessor.gid > self._chain.settled_gid:
-            round_.insert(0, Prepared(b"pgherd_wait", (b"%d" % predecessor.xid,), (0,)))
-        round_.append(applied(work.link.gid, work.link.prev))
-        return round_
 
     def _finish(self, work: Work) -> None:
         self.batches += 1
@@ -279,6 +280,11 @@ async def connect_pipeline(conninfo: str) -> Pipeline:
     for name, query in _STATEMENTS.items():
         pipeline.prepare(name, query)
     return pipeline
+
+
+def awaited(xid: int) -> Prepared:
+    """The statement that waits for a local transaction and fails with PH002 if it aborted."""
+    return Prepared(b"pgherd_wait", (b"%d" % xid,), (0,))
 
 
 def applied(gid: int, prev: int) -> Prepared:

@@ -76,6 +76,17 @@ class Chain:
         """The GID that the next link must name as its predecessor."""
         return self._links[-1].gid if self._links else self.settled_gid
 
+    @property
+    def head(self) -> Link | None:
+        """The first link whose GID is not settled."""
+        return next((link for link in self._links if link.gid > self.settled_gid), None)
+
+    @property
+    def wanted_gid(self) -> int:
+        """The lowest GID that somebody waits for, as far as there are links for it."""
+        wanted = min((gid for gid, _ in self._waiters), default=0)
+        return min(wanted, self.tail_gid)
+
     def append(self, link: Link) -> None:
         """Add the next link."""
         assert link.prev == self.tail_gid, f"link {link.gid} after {self.tail_gid}"

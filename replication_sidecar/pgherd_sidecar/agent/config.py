@@ -76,6 +76,15 @@ class Limits(_Section):
     log_retention_bytes: Annotated[
         Bytes, Field(description="log kept for members that come back")
     ] = 1 << 30
+    checkpoint_entries: Annotated[
+        int, Field(gt=0, description="entries after which a checkpoint is written")
+    ] = 100_000
+    checkpoint_ms: Annotated[
+        Milliseconds, Field(description="time after which one is written if anything changed")
+    ] = 60_000
+    applied_entries: Annotated[
+        int, Field(gt=0, description="positions that pgherd.applied goes back at least")
+    ] = 10_000
     certification_keys: Annotated[
         int, Field(gt=0, description="keys in the certification index, the same on every member")
     ] = 1_000_000

@@ -11,6 +11,7 @@ import psycopg
 from pgherd_sidecar.agent.applier import WRITER_SETTINGS, DivergedError
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.startup import connect
+from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import Writeset, key_array
 from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
 from pgherd_sidecar.pg import ddl
@@ -39,10 +40,9 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
 class DdlRunner:
     """Runs transactions with DDL, each on a connection of its own (they are rare)."""
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, writers: Writers) -> None:
         self._config = config
-        #: the server process at work, for those who look for locks in its way
-        self.backend_pid = 0
+        self._writers = writers
 
     async def run(self, writeset: Writeset, gid: int, prev: int) -> None:
         """Execute a writeset that holds DDL.
@@ -51,18 +51,19 @@ class DdlRunner:
             DivergedError: it fails here, though it was ordered to commit.
         """
         connection = await connect(self._config, "pgherd ddl")
-        self.backend_pid = connection.info.backend_pid
         try:
             await connection.execute("; ".join(WRITER_SETTINGS))
-            async with connection.transaction():
-                await self._items(connection, writeset)
-                await connection.execute("INSERT INTO pgherd.applied VALUES ($1, $2)", (gid, prev))
+            with self._writers.writing(connection.info.backend_pid, gid):
+                async with connection.transaction():
+                    await self._items(connection, writeset)
+                    await connection.execute(
+                        "INSERT INTO pgherd.applied VALUES ($1, $2)", (gid, prev)
+                    )
         except psycopg.OperationalError:
             raise
         except psycopg.Error as error:
             raise DivergedError(f"GID {gid}: {error}") from error
         finally:
-            self.backend_pid = 0
             await connection.close()
 
     async def _items(

@@ -18,7 +18,7 @@ import asyncio
 import hmac
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
@@ -36,6 +36,8 @@ log = structlog.get_logger()
 
 _RESUBMIT_S = 2.0
 _SWEEP_S = 0.25
+_SUBMISSION_BYTES = 1 << 20
+_REPEAT = "Repeat the transaction."
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +66,9 @@ class HookBackend(Protocol):
 
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         """Call ``wake`` once ``gid`` is visible on this node; repair it if need be."""
+
+    def lost(self, keys: "array[int]") -> Conflict | None:
+        """What a writeset with these keys loses against, wherever it would be ordered."""
 
     def must_yield(self, xid: int) -> bool:
         """The certified transaction has to give way to the applier."""
@@ -142,8 +147,10 @@ class HookServer:
         head, _, rest = query.partition(b"\n")
         words = head.split(b" ")
         if len(words) < 3 or not hmac.compare_digest(words[1], self._secret):
-            # A stranger, or a transaction older than this incarnation of the sidecar.
-            connection.fail("08006", "this is not the sidecar's current incarnation")
+            # A stranger, or a transaction older than this incarnation of the sidecar. What it
+            # asks to be ordered never will be; of anything else this incarnation knows nothing.
+            code = "40001" if words[0] == b"W" else "08006"
+            connection.fail(code, "the sidecar has begun anew during this transaction")
             return
         match words[0]:
             case b"W":
@@ -181,7 +188,12 @@ class HookServer:
             except DdlNotSupported as error:
                 connection.fail("0A000", str(error), hint=error.hint)
                 return
-        pending = self._send(xid, flags, parse_keys(keys_text), body, int(words[2]))
+        keys = parse_keys(keys_text)
+        conflict = self.backend.lost(keys)
+        if conflict is not None:  # no need to order what has lost already
+            connection.fail("40001", *explain(conflict, body), _REPEAT)
+            return
+        pending = self._send(xid, flags, keys, body, int(words[2]))
         pending.connection = connection
         connection.pending = pending
         connection.pid = pending.pid
@@ -220,7 +232,11 @@ class HookServer:
     def _resume(self, connection: "HookConnection", xid: int) -> None:
         pending = self._by_xid.get(xid)
         if pending is None:
-            connection.fail("08007", "the verdict was given on another connection")
+            outcome = self.backend.outcome(f"{self._member}.{self._incarnation}.{xid}")
+            if outcome.startswith("committed"):
+                connection.fail("08007", f"the transaction is {outcome}, its session was too late")
+            else:
+                connection.fail("40001", "the transaction was interrupted", hint=_REPEAT)
             return
         if pending.connection is not None:
             pending.connection.pending = None
@@ -232,18 +248,31 @@ class HookServer:
 
     def _flush(self) -> None:
         batch, self._outbox = self._outbox, []
-        if not self._submit(b"".join([p.encoded for p in batch]), len(batch)):
-            for pending in batch:
-                pending.lost = True
+        self._submit_all(batch)
 
     def resubmit(self) -> None:
         """Send everything under way again: the proposer is another one, or it was long ago."""
-        batch = list(self.pending.values())
-        if batch and self._submit(b"".join([p.encoded for p in batch]), len(batch)):
-            now = self._loop.time()
-            for pending in batch:
-                pending.lost = False
-                pending.sent_s = now
+        self._submit_all(self.pending.values())
+
+    def _submit_all(self, batch: Iterable[Pending]) -> None:
+        """Submit in pieces that are not too large for one message."""
+        piece: list[Pending] = []
+        size = 0
+        for pending in batch:
+            if piece and size + len(pending.encoded) > _SUBMISSION_BYTES:
+                self._submit_piece(piece)
+                piece, size = [], 0
+            piece.append(pending)
+            size += len(pending.encoded)
+        if piece:
+            self._submit_piece(piece)
+
+    def _submit_piece(self, piece: list[Pending]) -> None:
+        now = self._loop.time()
+        lost = not self._submit(b"".join([p.encoded for p in piece]), len(piece))
+        for pending in piece:
+            pending.lost = lost
+            pending.sent_s = now
 
     def _sweep(self) -> None:
         """Answer who has waited too long, and send again what may have been lost."""
@@ -290,7 +319,7 @@ class HookServer:
         if connection is None:
             return
         message, detail = explain(conflict, pending.writeset.body)
-        connection.fail("40001", message, detail, "Repeat the transaction.")
+        connection.fail("40001", message, detail, _REPEAT)
 
     def _detach(self, pending: Pending) -> "HookConnection | None":
         connection, pending.connection = pending.connection, None

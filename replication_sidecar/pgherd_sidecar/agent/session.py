@@ -10,6 +10,7 @@ Nothing of a session survives it but what is in the server, in the log, and in t
 import asyncio
 import contextlib
 import uuid
+from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -28,6 +29,8 @@ from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.outcomes import Outcomes
 from pgherd_sidecar.agent.settler import Settler
 from pgherd_sidecar.agent.victims import VictimWatch
+from pgherd_sidecar.agent.writers import Writers
+from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import (
     FLAG_DDL,
     Entry,
@@ -46,6 +49,7 @@ log = structlog.get_logger()
 
 _READ_BYTES = 1 << 20
 _QUEUE_BYTES = 64 << 20
+_FULL_S = 0.01
 _INCARNATION_RETRY_S = 1.0
 
 
@@ -79,17 +83,23 @@ class ReplicaSession:
         self._skip_to = server.chain_end
         self.chain = Chain(server.chain_end)
         rows = RowStatements(self._describe)
-        self._ddl = DdlRunner(config)
+        writers = Writers()
+        self._ddl = DdlRunner(config, writers)
         self.settler = Settler(
-            connection=admin, pipeline=appliers[1], rows=rows, ddl=self._ddl, chain=self.chain
+            connection=admin,
+            pipeline=appliers[1],
+            rows=rows,
+            ddl=self._ddl,
+            writers=writers,
+            chain=self.chain,
         )
         self.applier = Applier(
             pipeline=appliers[0],
             chain=self.chain,
             rows=rows,
             first_batch=incarnation << 32,
+            writers=writers,
             repair=self.settler.repair,
-            settled=self.settler.visible,
             on_token=self._answer_deferred,
         )
         self.hook = HookServer(
@@ -102,14 +112,9 @@ class ReplicaSession:
             timeout_s=config.limits.verdict_timeout_ms / 1000,
             query_max=config.limits.writeset_bytes,
         )
-        self._watch = VictimWatch(
-            watch,
-            applier=self.applier,
-            chain=self.chain,
-            hook=self.hook,
-            appliers=lambda: [*(p.backend_pid for p in appliers), self._ddl.backend_pid],
-        )
+        self._watch = VictimWatch(watch, writers=writers, chain=self.chain, hook=self.hook)
         self._upkeep_connection = watch
+        self._delivery: asyncio.TimerHandle | None = None
         self._deferred: deque[tuple[int, Callable[[], None]]] = deque()
         self._orders: dict[str, asyncio.Future[int]] = {}
         self._adopting: set[int] = set()
@@ -136,6 +141,7 @@ class ReplicaSession:
             publish=self._publish,
             leaked=self._leaked,
             trim=self._host.trim,
+            limits=self._config.limits,
         )
         await self.applier.take_tokens()
         await self.hook.start()
@@ -151,6 +157,8 @@ class ReplicaSession:
                 group.create_task(house.run())
         finally:
             self.ready = False
+            if self._delivery is not None:
+                self._delivery.cancel()
             self._host.on_commit = self._host.on_proposer = lambda: None
             await self.hook.stop()
 
@@ -180,14 +188,27 @@ class ReplicaSession:
         if self._failed.done():
             return
         try:
-            while self.state.position < self._host.commit_position:
-                if self.applier.queued_bytes > _QUEUE_BYTES:
-                    self._loop.call_later(0.01, self.deliver)
-                    return
-                for block in self._host.read(self.state.position + 1, _READ_BYTES):
-                    self._take_block(block.first, block.data)
+            if self.applier.queued_bytes > _QUEUE_BYTES:
+                self._deliver_again(_FULL_S)
+                return
+            blocks = self._host.read(self.state.position + 1, _READ_BYTES)
+            if not blocks and self.state.position < self._host.commit_position:
+                raise DivergedError(f"the log no longer holds entry {self.state.position + 1}")
+            for block in blocks:
+                self._take_block(block.first, block.data)
+            if self.state.position < self._host.commit_position:
+                self._deliver_again(0)  # after whatever else the loop has to do
         except Exception as error:  # noqa: BLE001 - a supervisor: the session ends with it
             self._failed.set_exception(error)
+
+    def _deliver_again(self, delay_s: float) -> None:
+        """Go on later; once, however often the log calls meanwhile."""
+        if self._delivery is None:
+            self._delivery = self._loop.call_later(delay_s, self._deliver_rest)
+
+    def _deliver_rest(self) -> None:
+        self._delivery = None
+        self.deliver()
 
     def _take_block(self, first: int, data: bytes) -> None:
         committed = False
@@ -246,7 +267,8 @@ class ReplicaSession:
         """Answer with a batch to wait for, as soon as its token is held."""
 
         def answer() -> None:
-            self.hook.committed(pending, gid, prev, b"B %d" % batch.number)
+            if pending.connection is not None:  # else it has died meanwhile, and is repaired
+                self.hook.committed(pending, gid, prev, b"B %d" % batch.number)
 
         if batch.number < self.applier.token_limit:
             answer()
@@ -351,6 +373,10 @@ class ReplicaSession:
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         """See HookBackend."""
         self.settler.when_visible(gid, wake)
+
+    def lost(self, keys: "array[int]") -> Conflict | None:
+        """See HookBackend."""
+        return self.state.preview(keys)
 
     def must_yield(self, xid: int) -> bool:
         """See HookBackend."""

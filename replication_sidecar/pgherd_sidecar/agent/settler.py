@@ -15,9 +15,10 @@ from typing import Any
 import psycopg
 import structlog
 
-from pgherd_sidecar.agent.applier import DivergedError, applied
+from pgherd_sidecar.agent.applier import DivergedError, applied, awaited
 from pgherd_sidecar.agent.chain import Chain, LocalLink
 from pgherd_sidecar.agent.ddlrun import DdlRunner
+from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import FLAG_DDL, key_array
 from pgherd_sidecar.core.merge import decode_body, merge_writesets
 from pgherd_sidecar.pg.pipeline import Pipeline, RoundFailedError
@@ -34,6 +35,7 @@ class Settler:
         pipeline: a connection like the applier's, used for repairs only.
         rows: statements for rows.
         ddl: executes transactions with DDL.
+        writers: where it says what it is about.
         chain: the node's commit chain.
         pace_s: how often to look without being asked.
     """
@@ -45,6 +47,7 @@ class Settler:
         pipeline: Pipeline,
         rows: RowStatements,
         ddl: DdlRunner,
+        writers: Writers,
         chain: Chain,
         pace_s: float = 0.5,
     ) -> None:
@@ -53,6 +56,7 @@ class Settler:
         self._pipeline = pipeline
         self._rows = rows
         self._ddl = ddl
+        self._writers = writers
         self._chain = chain
         self._pace_s = pace_s
         self._asked = asyncio.Event()
@@ -70,6 +74,9 @@ class Settler:
                 await asyncio.wait_for(self._asked.wait(), self._pace_s)
             self._asked.clear()
             await self._settle()
+            while self._chain.wanted_gid > self._chain.settled_gid:
+                await self._next_ended()
+                await self._settle()
 
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         """Call ``wake`` once ``gid`` is visible here."""
@@ -89,6 +96,7 @@ class Settler:
             self._asked.set()
 
     async def _settle(self) -> None:
+        """Settle and repair in order, as far as transactions have ended."""
         links = self._chain.locals()
         rows = await self._connection.execute(
             "SELECT gid, statuses FROM pgherd.outcomes($1)", ([str(link.xid) for link in links],)
@@ -98,8 +106,22 @@ class Settler:
         gid, statuses = row
         self._chain.settle(gid)
         for link, status in zip(links, statuses or [], strict=True):
+            # To wait here for what comes before would be to wait for this very loop.
+            if self._chain.settled_gid < link.prev:
+                return
             if status == "aborted" and link.gid > self._chain.settled_gid:
                 await self.repair(link)
+
+    async def _next_ended(self) -> None:
+        """Wait until the first unsettled link may have been settled."""
+        first = self._chain.head
+        if isinstance(first, LocalLink):
+            with contextlib.suppress(RoundFailedError):
+                await self._pipeline.run([awaited(first.xid)])
+        elif first is not None:
+            settled = asyncio.Event()
+            self._chain.when_settled(first.gid, settled.set)
+            await settled.wait()
 
     async def repair(self, link: LocalLink) -> None:
         """Apply a local transaction that was certified and did not commit.
@@ -124,7 +146,8 @@ class Settler:
                 if not self._pipeline.knows(statement.name):
                     self._pipeline.prepare(statement.name, self._rows.query(statement.name))
             try:
-                await self._pipeline.run(statements)
+                with self._writers.writing(self._pipeline.backend_pid, link.gid):
+                    await self._pipeline.run(statements)
             except RoundFailedError as error:
                 raise DivergedError(f"GID {link.gid}: {error}") from error
             self.repairs += 1

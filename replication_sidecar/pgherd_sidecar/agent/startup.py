@@ -135,9 +135,14 @@ async def _fence(
 
 
 async def _end_old_commits(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Terminate whoever holds a commit token, and wait until none is held."""
+    """Terminate whoever holds a commit token or wrote for the applier; wait until none is left.
+
+    A repair of an earlier incarnation, say, would add to the commit chain behind our back.
+    """
     while True:
-        rows = await connection.execute("SELECT pgherd.end_token_holders()")
+        rows = await connection.execute(
+            "SELECT pgherd.end_token_holders() + pgherd.end_old_writers()"
+        )
         left = await rows.fetchone()
         if left is None or left[0] == 0:
             return

@@ -20,6 +20,7 @@ import psycopg
 import structlog
 
 from pgherd_sidecar.agent.chain import Chain
+from pgherd_sidecar.agent.config import Limits
 from pgherd_sidecar.agent.identity import replace_durably
 from pgherd_sidecar.core.state import ReplicatedState
 
@@ -27,10 +28,7 @@ log = structlog.get_logger()
 
 _FILE = "checkpoint"
 _PACE_S = 1.0
-_APPLIED_KEEP = 10_000
 _SAMPLES_MAX = 900
-_CHECKPOINT_ENTRIES = 100_000
-_CHECKPOINT_S = 60.0
 
 
 class Upkeep:
@@ -42,9 +40,10 @@ class Upkeep:
         publish: orders a PUBLISH entry with this base GID.
         leaked: what to do with an xid that committed without certification.
         trim: gives up the log up to this position.
+        limits: when to write a checkpoint, and what to keep.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its ports, all by name
         self,
         connection: psycopg.AsyncConnection[Any],
         *,
@@ -54,6 +53,7 @@ class Upkeep:
         publish: Callable[[int], None],
         leaked: Callable[[int], Awaitable[None]],
         trim: Callable[[int], None],
+        limits: Limits,
     ) -> None:
         self._connection = connection
         self._directory = directory
@@ -62,11 +62,13 @@ class Upkeep:
         self._publish = publish
         self._leaked = leaked
         self._trim = trim
+        self._limits = limits
+        self._checkpoint_s = limits.checkpoint_ms / 1000
         self._samples: deque[tuple[int, int]] = deque(maxlen=_SAMPLES_MAX)
         self._published = 0
         self._audited_xid = 0
         self._loop = asyncio.get_running_loop()
-        self._checkpoint_due = self._loop.time() + _CHECKPOINT_S
+        self._checkpoint_due = self._loop.time() + self._checkpoint_s
         self._checkpointed = state.position
 
     async def run(self) -> None:
@@ -75,15 +77,18 @@ class Upkeep:
         Raises:
             psycopg.Error: the server is gone.
         """
+        rows = await self._connection.execute("SELECT pgherd.audited_until()")
+        row = await rows.fetchone()
+        assert row is not None
+        self._audited_xid = int(row[0])
         while True:
             await asyncio.sleep(_PACE_S)
             await self._audit()
             await self._truncate_capture()
             await self._publish_base()
             await self._connection.execute(
-                "DELETE FROM pgherd.applied"
-                " WHERE gid < $1 AND (xid IS NULL OR xid < $2::text::xid8)",
-                (self._chain.settled_gid - _APPLIED_KEEP, str(self._audited_xid)),
+                "SELECT pgherd.prune($1, $2)",
+                (self._chain.settled_gid - self._limits.applied_entries, str(self._audited_xid)),
             )
             await self._maybe_checkpoint()
 
@@ -123,7 +128,8 @@ class Upkeep:
 
     async def _maybe_checkpoint(self) -> None:
         moved = self._state.position - self._checkpointed
-        if moved == 0 or (moved < _CHECKPOINT_ENTRIES and self._loop.time() < self._checkpoint_due):
+        due = moved >= self._limits.checkpoint_entries or self._loop.time() >= self._checkpoint_due
+        if moved == 0 or not due:
             return
         position, data = self._state.position, self._state.checkpoint()
         reached = asyncio.Event()
@@ -132,7 +138,7 @@ class Upkeep:
         await self._connection.execute("SELECT pgherd.flush_wal()")
         await self._loop.run_in_executor(None, replace_durably, self._directory, _FILE, data)
         self._checkpointed = position
-        self._checkpoint_due = self._loop.time() + _CHECKPOINT_S
+        self._checkpoint_due = self._loop.time() + self._checkpoint_s
         self._trim(position)
         log.info("checkpoint.written", position=position, bytes=len(data))
 

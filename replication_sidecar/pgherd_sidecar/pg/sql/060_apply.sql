@@ -55,11 +55,38 @@ BEGIN ATOMIC
     SELECT pgherd.last_gid(), (SELECT array_agg(pg_xact_status(u.x::xid8) ORDER BY u.i) FROM unnest(xids) WITH ORDINALITY u(x, i));
 END;
 
--- Sessions that hold what the applier's connections wait for.
-CREATE OR REPLACE FUNCTION pgherd.blockers(appliers int[], OUT pid int, OUT waits_for_order bool) RETURNS SETOF record
+-- Sessions that hold what these wait for: who waits, who holds it in which transaction (0: it has no xid), and
+-- whether that one waits for a lock itself. The activity is one snapshot, older than the locks.
+DROP FUNCTION IF EXISTS pgherd.blockers(int[]);
+CREATE FUNCTION pgherd.blockers(waiting int[], OUT waiter int, OUT pid int, OUT xid int8, OUT waits bool) RETURNS SETOF record
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT DISTINCT b.pid, s.wait_event = 'advisory'
-      FROM pg_stat_activity s CROSS JOIN LATERAL unnest(pg_blocking_pids(s.pid)) AS b(pid)
-     WHERE s.pid = ANY (appliers) AND s.wait_event_type = 'Lock' AND NOT (b.pid = ANY (appliers));
+    SELECT DISTINCT s.pid, b.pid, coalesce(o.backend_xid::text::int8, 0), coalesce(o.wait_event_type = 'Lock', false)
+      FROM pg_stat_activity s
+     CROSS JOIN LATERAL unnest(pg_blocking_pids(s.pid)) AS b(pid)
+      LEFT JOIN pg_stat_activity o ON o.pid = b.pid
+     WHERE s.pid = ANY (waiting) AND s.wait_event_type = 'Lock' AND NOT (b.pid = s.pid);
 END;
+
+-- Cancels what a session does, if it still does it in that transaction.
+CREATE OR REPLACE FUNCTION pgherd.cancel(backend int, xid text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pg_cancel_backend(s.pid) FROM pg_stat_activity s WHERE s.pid = backend AND s.backend_xid::text = xid;
+END;
+
+-- Terminates what an earlier incarnation of the sidecar may have left at work on its own connections.
+CREATE OR REPLACE FUNCTION pgherd.end_old_writers() RETURNS int8
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT count(pg_terminate_backend(s.pid)) FROM pg_stat_activity s
+     WHERE s.application_name IN ('pgherd', 'pgherd apply', 'pgherd repair', 'pgherd ddl') AND s.pid <> pg_backend_pid()
+       AND s.datname = current_database() AND s.usename = current_user;
+END;
+
+-- A local transaction that waits for a writer which waits for it hears 40P01 soon and keeps its session; only if
+-- it is no deadlock the sidecar has to end it. Milliseconds.
+DO $$
+BEGIN
+    EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 40', current_database());
+END $$;

@@ -13,6 +13,31 @@ BEGIN ATOMIC
            pg_snapshot_xmin(pg_current_snapshot())::text;
 END;
 
+-- Up to where the audit has come. It survives a restart of the sidecar, because after one the rows in
+-- `applied` that prove older captured rows certified may be gone.
+CREATE TABLE IF NOT EXISTS pgherd.audited (
+    only_row bool PRIMARY KEY DEFAULT true CHECK (only_row),
+    xid      xid8 NOT NULL
+);
+
+CREATE OR REPLACE FUNCTION pgherd.audited_until() RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce((SELECT a.xid::text FROM pgherd.audited a), '0');
+END;
+
+-- Removes links of the commit chain below `before` that no audit will ask for. The limit of the audit is written
+-- now and then only, so that an idle server is not written to.
+CREATE OR REPLACE FUNCTION pgherd.prune(before int8, audited text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    INSERT INTO pgherd.audited AS a (xid) VALUES (audited::xid8)
+        ON CONFLICT (only_row) DO UPDATE SET xid = excluded.xid
+        WHERE excluded.xid::text::int8 - a.xid::text::int8 > 1000;
+    DELETE FROM pgherd.applied a
+     WHERE a.gid < before AND (a.xid IS NULL OR a.xid < (SELECT b.xid FROM pgherd.audited b));
+END;
+
 -- Empties the capture table whose transactions have all ended and were audited. Nobody can hold a lock on it
 -- then; if somebody does all the same (an administrator looks into it), not now.
 CREATE OR REPLACE FUNCTION pgherd.truncate_idle_capture(audited text) RETURNS bool
