@@ -151,6 +151,7 @@ class SimNode:
             now=world.now,
             limits=world.limits,
         )
+        self.member.flush_first = world.rng.random() < 0.5
         self._inflight = None
         self._drain_due = False
         self._leading = False

@@ -269,8 +269,9 @@ class LogHost:
         self._report()
 
     def _carry_out(self) -> None:
-        """Do what the core asks for; what it sends leaves before the disk is waited for."""
+        """Do what the core asks for."""
         written = True
+        self._member.flush_first = self._writer.pace.fast
         while written:
             effects = self._member.take_effects()
             self._links.send(effects.send)

@@ -117,12 +117,17 @@ class Proposer:
             append = self._append(peer, progress, progress.next - 1, ())
             effects.send.append((peer, append))
 
-    def flush(self, effects: Effects) -> None:
-        """Make a block if it is time, feed the peers, and announce commit bounds [C4]."""
+    def flush(self, effects: Effects, *, flush_first: bool) -> None:
+        """Make a block if it is time, feed the peers, and announce commit bounds [C4].
+
+        Args:
+            effects: where to.
+            flush_first: send only what is flushed here (see ``LogMember.flush_first``).
+        """
         keeper = self._keeper
         if self._queue and keeper.journal.flushed_position == keeper.index.last:
             self.append(*self._queue.take(self._limits.block))
-        last = keeper.index.last
+        last = keeper.journal.flushed_position if flush_first else keeper.index.last
         for peer, progress in self.peers.items():
             if progress.next <= last and progress.ready(self._limits.inflight):
                 self._feed(peer, progress, effects)
