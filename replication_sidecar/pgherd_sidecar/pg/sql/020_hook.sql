@@ -199,7 +199,8 @@ BEGIN
                 c.conn := pgherd.after_interruption(c.conn, c.hook_conninfo, c.secret, x, verdict);
                 c.request := concat('R ', c.secret, ' ', x);
             WHEN connection_failure THEN
-                PERFORM pgherd.outcome_unknown(verdict, SQLERRM);
+                PERFORM pgherd.dblink_disconnect(c.conn), -- the next transaction shall not find a dead one
+                        pgherd.outcome_unknown(verdict, SQLERRM);
             WHEN OTHERS THEN
                 IF verdict IS NULL THEN
                     RAISE; -- the sidecar's own word: not ordered, or ordered and lost
