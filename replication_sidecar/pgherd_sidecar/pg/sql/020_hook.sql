@@ -212,8 +212,7 @@ BEGIN
         -- The majority has it on disk (Tashkent); only this transaction may skip its own flush (C13).
         set_config('synchronous_commit', 'off', true),
         -- PostgreSQL itself refuses whatever would still write after this (C2).
-        set_config('transaction_read_only', 'on', true),
-        CASE WHEN right(c.conn, 1) = 'r' THEN pgherd.disconnect_hook(c.conn) END;
+        set_config('transaction_read_only', 'on', true);
 END $$;
 
 -- Waits until the predecessor in the commit chain is visible here (visibility order = GID order): 'L' a local
@@ -248,15 +247,11 @@ BEGIN
         END IF;
         RETURN conn;
     END IF;
-    -- From PostgreSQL 17 on the wait itself was interrupted: that connection is in the middle of a query.
-    conn := conn || 'r';
-    PERFORM pgherd.dblink_connect_u(conn, conninfo);
-    RETURN conn;
+    -- From PostgreSQL 17 on the wait itself was interrupted: that connection is in the middle of a query, and must
+    -- not answer anything else. The next transaction opens one under the usual name.
+    PERFORM pgherd.dblink_connect_u(conn || 'r', conninfo), pgherd.dblink_disconnect(conn);
+    RETURN conn || 'r';
 END $$;
-
-CREATE OR REPLACE FUNCTION pgherd.disconnect_hook(conn text) RETURNS text
-LANGUAGE sql SET search_path = pg_catalog, pg_temp
-RETURN pgherd.dblink_disconnect(conn) || pgherd.dblink_disconnect(rtrim(conn, 'r'));
 
 CREATE OR REPLACE FUNCTION pgherd.outcome_unknown(verdict text[], cause text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
