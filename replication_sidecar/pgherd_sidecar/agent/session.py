@@ -81,6 +81,7 @@ class ReplicaSession:
         self._incarnation = incarnation
         self._admin = admin
         self._skip_to = server.chain_end
+        self._old = host.commit_position
         self.chain = Chain(server.chain_end)
         rows = RowStatements(self._describe)
         writers = Writers()
@@ -322,6 +323,8 @@ class ReplicaSession:
 
     def _take_marker(self, gid: int, marker: str) -> None:
         ordered = self._orders.get(marker)
+        if gid <= self._old:
+            return  # whoever ordered it has given up
         if ordered is not None:
             if ordered.done():
                 return  # the copy of a marker that was submitted twice

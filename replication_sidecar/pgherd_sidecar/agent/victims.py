@@ -8,7 +8,8 @@ Slony-II 12.3). Who that is decides how:
 * waits for its verdict: left alone, the verdict is on its way, and if it lost it is told at once;
 * certified with a later GID (it holds a row lock only, C9): cancelled; it rolls back, its client
   hears 08007, and its rows are written in its place;
-* waits for a lock itself: PostgreSQL's deadlock detector gets the time to tell it 40P01;
+* began to wait for a lock itself: PostgreSQL's deadlock detector, which looks once, may end it
+  with 40P01;
 * anything else, running or idle: it gets a short grace to reach COMMIT, where it is told 40001,
   and then its session is ended, since PostgreSQL has no way to give it a 40001.
 
@@ -28,10 +29,9 @@ from pgherd_sidecar.agent.writers import Writers
 
 log = structlog.get_logger()
 
-_PACE_S = 0.003
+_PACE_S = 0.01
 _IDLE_PACE_S = 1.0
 _GRACE_S = 0.05
-_DEADLOCK_GRACE_S = 0.25  # several times the deadlock_timeout that 060_apply.sql sets
 _STUCK_S = 1.0
 _COMMIT_MAX_S = 10.0
 _XID_MASK = (1 << 32) - 1
@@ -119,7 +119,7 @@ class VictimWatch:
                 await self._end(pid, "certified, and does not yield")
         elif any(p.pid == pid and p.connection for p in self._hook.pending.values()):
             return
-        elif seen_s > (_DEADLOCK_GRACE_S if waits else _GRACE_S):
+        elif seen_s > _GRACE_S and not waits:
             await self._end(pid, "holds a lock that is needed for what is certain to commit")
 
     def _certified(self, pid: int, xid: int) -> LocalLink | None:

@@ -56,12 +56,16 @@ BEGIN ATOMIC
 END;
 
 -- Sessions that hold what these wait for: who waits, who holds it in which transaction (0: it has no xid), and
--- whether that one waits for a lock itself. The activity is one snapshot, older than the locks.
+-- whether that one waits for a lock itself, not for long enough yet to have looked for a deadlock. The activity
+-- is one snapshot, older than the locks.
 DROP FUNCTION IF EXISTS pgherd.blockers(int[]);
 CREATE FUNCTION pgherd.blockers(waiting int[], OUT waiter int, OUT pid int, OUT xid int8, OUT waits bool) RETURNS SETOF record
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT DISTINCT s.pid, b.pid, coalesce(o.backend_xid::text::int8, 0), coalesce(o.wait_event_type = 'Lock', false)
+    SELECT DISTINCT s.pid, b.pid, coalesce(o.backend_xid::text::int8, 0),
+           EXISTS (SELECT FROM pg_locks l
+                    WHERE l.pid = b.pid AND NOT l.granted
+                      AND l.waitstart > clock_timestamp() - 2 * current_setting('deadlock_timeout')::interval)
       FROM pg_stat_activity s
      CROSS JOIN LATERAL unnest(pg_blocking_pids(s.pid)) AS b(pid)
       LEFT JOIN pg_stat_activity o ON o.pid = b.pid
