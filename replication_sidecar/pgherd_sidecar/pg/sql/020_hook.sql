@@ -5,6 +5,16 @@
 -- inside COMMIT after all deferred triggers and before the commit record. certify() sends the
 -- writeset to the sidecar and returns when this transaction may become visible.
 
+-- Who made arm() fire, if not the client's own message: the next line of the call stack, in English. Inside a
+-- function a SET CONSTRAINTS is an SQL statement there; the COMMIT of a procedure is a line of the procedure.
+CREATE OR REPLACE FUNCTION pgherd.caller_of_arm() RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lc_messages = 'C' AS $$
+DECLARE context text;
+BEGIN
+    GET DIAGNOSTICS context = PG_CONTEXT;
+    RETURN substring(context FROM 'function pgherd\.arm\(\)[^\n]*\n([^\n]*)');
+END $$;
+
 -- Arms the hook (CORRECTNESS C1). SET CONSTRAINTS can fire this trigger before COMMIT; the cursor could
 -- then be closed, so in that case another deferred event (a sentinel row) is queued. That this firing
 -- is COMMIT's own is proven, not guessed: PostgreSQL fires deferred triggers only in COMMIT and in
@@ -16,18 +26,20 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     context  text;
     query    text := lower(current_query() COLLATE "C");
+    early    bool;
     message  int8;
     firing   int8 := 1;
     possible int8 := 0;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
     IF position(E'\n' IN context) > 0 OR position('constraints' IN query) > 0 THEN
+        early := position(E'\n' IN context) > 0 AND pgherd.caller_of_arm() NOT LIKE 'PL/%';
         message := extract(epoch FROM statement_timestamp()) * 1000000;
         IF NEW.tab = 'sentinel' AND NEW.pks[1] = message THEN
             firing := NEW.base + 1;
         END IF;
         possible := (length(query) - length(replace(query, 'constraints', ''))) / length('constraints');
-        IF position(E'\n' IN context) > 0 OR firing <= possible THEN
+        IF early OR firing <= possible THEN
             EXECUTE 'SET CONSTRAINTS pgherd.arm DEFERRED';
             EXECUTE format('INSERT INTO pgherd.capture_%s VALUES ($1, true, $2, ''sentinel'', '''', ARRAY[$3], ''{}'')',
                            pgherd.capture_side(NEW.xid))
