@@ -287,6 +287,8 @@ def _statements(groups: _Groups) -> list[Statement]:
             op, bitmap = _OPS.get(prefix[0]), prefix[1:]
             if op is None or bitmap.strip("01"):
                 raise EntryFormatError(f"unknown row operation {prefix!r}")
+            if op is Op.UPDATE and "1" not in bitmap:
+                continue  # it set every column to what it was: certified, but nothing to write
             records = [literal for literal in groups[table][prefix] if literal]
             if records or op is Op.TRUNCATE:
                 statements.append(Statement(op, table, bitmap, records))
