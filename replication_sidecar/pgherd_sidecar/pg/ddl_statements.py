@@ -11,6 +11,7 @@ Called by ``ddl``. Knows nothing of what a statement does. Keeps nothing.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
@@ -233,18 +234,21 @@ def _fires(node: Any) -> bool:
 
 
 def _agrees(statement: Statement, tag: str) -> bool:
-    """Can this statement have this command tag? Its words stand in the statement, in order."""
+    """Can this statement have this command tag?
+
+    The words of a tag stand, in this order, among the key words with which a statement begins.
+    """
     node = statement.node
-    if (tag == "CREATE TABLE AS") != (
-        isinstance(node, ast.CreateTableAsStmt) and node.objtype == enums.ObjectType.OBJECT_TABLE
-    ):
+    if isinstance(node, ast.SelectStmt) or tag == "SELECT INTO":
+        return isinstance(node, ast.SelectStmt) and tag == "SELECT INTO"
+    table_as = isinstance(node, ast.CreateTableAsStmt)
+    if tag == "CREATE TABLE AS":
+        return table_as and node.objtype == enums.ObjectType.OBJECT_TABLE
+    if table_as and tag == "CREATE TABLE":
         return False
     text = statement.text
-    words = iter(
-        text[token.start : token.end + 1].upper()
-        for token in parser.scan(text)
-        if token.kind != "NO_KEYWORD"
-    )
+    beginning = takewhile(lambda token: token.kind != "NO_KEYWORD", parser.scan(text))
+    words = (text[token.start : token.end + 1].upper() for token in beginning)
     return all(word in words for word in tag.split())
 
 

@@ -8,6 +8,7 @@
 --                       a run of row changes ends and the next begins here
 --   'sentinel', open    a command that is running
 --   'sentinel', note    what another event said about the running command
+--   'sentinel', nested  a command of an extension's script that is running inside CREATE EXTENSION
 --   'sentinel', local   a command that concerns this node only (temporary objects, IF EXISTS without
 --                       effect): kept so that the statements of a message can be counted
 
@@ -43,13 +44,19 @@ BEGIN
          SELECT g.xid, false, g.base, g.tab, g.keys, ''{}'', ''{}'' FROM gone g', pgherd.capture_side(x)) USING x, since;
 END $$;
 
--- Removes the row of the running command, and the notes about it.
+-- Removes the row of the command that is running, with the notes about it, or that of one inside it.
 CREATE OR REPLACE FUNCTION pgherd.remove_open(x xid8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    since int8 := (SELECT max(c.cid) FROM pgherd.capture_rows(x) c WHERE c.tab = 'sentinel' AND c.keys IN ('open', 'nested'));
 BEGIN
-    EXECUTE format('DELETE FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.tab = ''sentinel'' AND c.keys IN (''open'', ''note'')',
-                   pgherd.capture_side(x)) USING x;
+    EXECUTE format('DELETE FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.cmin::text::int8 >= $2 AND c.tab = ''sentinel''',
+                   pgherd.capture_side(x)) USING x, since;
 END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.is_nested(x xid8) RETURNS bool
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+RETURN EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.tab = 'sentinel' AND c.keys = 'nested');
 
 -- Ends a run of row changes: rows touched twice in it are brought to their final state (C3), while their
 -- tables still have the row types under which they were captured.

@@ -43,6 +43,9 @@ BEGIN
     END IF;
     IF TG_TAG IN ('CREATE INDEX', 'DROP INDEX', 'ALTER TABLE') AND current_query() ~* '\mconcurrently\M' THEN
         PERFORM pgherd.refuse(TG_TAG || ' CONCURRENTLY is not supported: it runs in several transactions', 'Leave CONCURRENTLY out.');
+    ELSIF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.keys = 'open' AND c.recs[1]::jsonb ->> 'tag' LIKE '% EXTENSION') THEN
+        PERFORM pgherd.put(x, 0, 'sentinel', 'nested', '{0}', '{}'); -- part of the extension's script
+        RETURN;
     ELSIF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.keys = 'open') THEN
         PERFORM pgherd.refuse(TG_TAG || ' inside another DDL command is not supported', 'An event trigger or a function called by the outer command does this.');
     END IF;
@@ -68,6 +71,9 @@ DECLARE
     d    record;
     note jsonb;
 BEGIN
+    IF pgherd.is_nested(pg_current_xact_id()) THEN
+        RETURN;
+    END IF;
     FOR d IN SELECT o.address_names AS names FROM pg_event_trigger_dropped_objects() o
               WHERE o.object_type = 'trigger' AND o.address_names[3] LIKE 'pgherd\_%'
                 AND to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) IN (SELECT g.relid FROM pgherd.generated g) LOOP
@@ -96,7 +102,7 @@ DECLARE
     rel    regclass := pg_event_trigger_table_rewrite_oid();
     filled bool;
 BEGIN
-    IF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) THEN
+    IF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) OR pgherd.is_nested(pg_current_xact_id()) THEN
         RETURN;
     END IF;
     EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', rel) INTO filled;

@@ -141,6 +141,9 @@ BEGIN
     SELECT * INTO opened FROM pgherd.capture_rows(x) c WHERE c.keys = 'open';
     IF NOT FOUND THEN
         RETURN;
+    ELSIF pgherd.is_nested(x) THEN
+        PERFORM pgherd.remove_open(x);
+        RETURN;
     END IF;
     SELECT * INTO effect FROM pgherd.command_effect(x, TG_TAG);
     IF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.cid > opened.cid AND c.tab <> 'sentinel') THEN

@@ -3,10 +3,11 @@
 -- on, round and round; for a descending sequence -1 .. -|s| and so on. Each sequence steps by s * slots
 -- from a number of its own member, wherever the user lets it start.
 
--- `step`: what the user means by INCREMENT; the catalog holds step * slots.
+-- What the user means by INCREMENT and START; the catalog holds step * slots and the member's first number.
 CREATE TABLE IF NOT EXISTS pgherd.sequences (
     relid oid  PRIMARY KEY,
-    step  int8 NOT NULL
+    step  int8 NOT NULL,
+    start int8 NOT NULL
 );
 
 -- There from the first start after the server was stopped cleanly until a crash, which empties it.
@@ -68,33 +69,54 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.align_sequence(s pgherd.user_sequences) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    slots int  := (SELECT n.slots FROM pgherd.node n);
-    known int8 := (SELECT k.step FROM pgherd.sequences k WHERE k.relid = s.relid);
-    step  int8 := CASE WHEN s.seqincrement = known * slots THEN known ELSE s.seqincrement END;
-    start numeric := pgherd.first_own(s.seqstart, step);
+    slots int := (SELECT n.slots FROM pgherd.node n);
+    known pgherd.sequences;
+    step  int8;
+    start int8;     -- the user's
+    own   numeric;  -- this member's
     at    record;
     next  numeric;
 BEGIN
+    SELECT * INTO known FROM pgherd.sequences k WHERE k.relid = s.relid;
+    step := CASE WHEN s.seqincrement = known.step * slots THEN known.step ELSE s.seqincrement END;
+    start := CASE WHEN s.seqstart = pgherd.first_own(known.start, known.step) THEN known.start ELSE s.seqstart END;
+    own := pgherd.first_own(start, step);
     IF s.seqcycle THEN
         PERFORM pgherd.refuse(format('sequence %s: CYCLE is not supported', s.relid::regclass), 'Members would give out each other''s numbers again.');
-    ELSIF start NOT BETWEEN s.seqmin AND s.seqmax THEN
+    ELSIF NOT start + step::numeric * (slots - 1) BETWEEN s.seqmin AND s.seqmax THEN -- the same on every member
         PERFORM pgherd.refuse(format('sequence %s has no numbers for every member', s.relid::regclass),
                               format('Its range must hold %s numbers from START on.', slots));
     END IF;
     EXECUTE format('SELECT q.last_value AS value, q.is_called AS called FROM %s q', s.relid::regclass) INTO at;
     next := at.value + CASE WHEN at.called THEN step ELSE 0 END;
-    IF known <> step THEN
+    IF known.step <> step THEN
         -- The shares are dealt anew: past all that was given out before.
         next := CASE WHEN step > 0 THEN greatest(next, pgherd.last_in_column(s, step, false) + step)
                      ELSE least(next, pgherd.last_in_column(s, step, false) + step) END;
     END IF;
-    IF s.seqincrement <> step * slots OR s.seqstart <> start THEN
-        EXECUTE format('ALTER SEQUENCE %s INCREMENT BY %s START WITH %s', s.relid::regclass, step * slots, start);
+    IF s.seqincrement <> step * slots OR s.seqstart <> own THEN
+        EXECUTE format('ALTER SEQUENCE %s INCREMENT BY %s START WITH %s', s.relid::regclass, step * slots, own);
     END IF;
-    IF known IS DISTINCT FROM step OR pgherd.first_own(at.value, step) <> at.value THEN
+    IF known.step IS DISTINCT FROM step OR pgherd.first_own(at.value, step) <> at.value THEN
         PERFORM pgherd.move_sequence(s.relid, next, step, s.seqmin, s.seqmax);
     END IF;
-    INSERT INTO pgherd.sequences VALUES (s.relid, step) ON CONFLICT (relid) DO UPDATE SET step = EXCLUDED.step;
+    INSERT INTO pgherd.sequences VALUES (s.relid, step, start)
+        ON CONFLICT (relid) DO UPDATE SET step = EXCLUDED.step, start = EXCLUDED.start;
+END $$;
+
+-- Gives a sequence back to the user as he made it.
+CREATE OR REPLACE FUNCTION pgherd.release_sequence(s pgherd.user_sequences) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    k    pgherd.sequences;
+    used bool;
+BEGIN
+    DELETE FROM pgherd.sequences d WHERE d.relid = s.relid RETURNING * INTO k;
+    IF FOUND THEN
+        EXECUTE format('SELECT q.is_called FROM %s q', s.relid::regclass) INTO used;
+        EXECUTE format('ALTER SEQUENCE %s INCREMENT BY %s START WITH %s', s.relid::regclass, k.step, k.start)
+             || CASE WHEN NOT used THEN ' RESTART' ELSE '' END;
+    END IF;
 END $$;
 
 -- Interleaves the sequences among `rels` and those their tables own; with `everything`, all.

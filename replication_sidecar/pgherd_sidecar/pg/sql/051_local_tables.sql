@@ -15,13 +15,8 @@ END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.mark_local(rel oid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
-DECLARE s pgherd.user_sequences;
 BEGIN
-    FOR s IN SELECT * FROM pgherd.user_sequences q WHERE q.owner = rel LOOP
-        EXECUTE format('ALTER SEQUENCE %s INCREMENT BY %s', s.relid::regclass,
-                       coalesce((SELECT k.step FROM pgherd.sequences k WHERE k.relid = s.relid), s.seqincrement));
-        DELETE FROM pgherd.sequences k WHERE k.relid = s.relid;
-    END LOOP;
+    PERFORM pgherd.release_sequence(s) FROM pgherd.user_sequences s WHERE s.owner = rel;
     INSERT INTO pgherd.local_tables (name, relid) SELECT a.name, a.relid FROM pgherd.all_tables a WHERE a.relid = rel
         ON CONFLICT DO NOTHING;
 END $$;

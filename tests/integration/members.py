@@ -1,0 +1,109 @@
+"""What the tests of DDL and sequences ask of all members of a herd."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from .localherd import LocalHerd
+
+Connection = psycopg.AsyncConnection[Any]
+
+_PATIENCE_S = 30
+_DEBIAN = Path("/usr/lib/postgresql")
+
+
+@contextlib.asynccontextmanager
+async def superusers(herd: LocalHerd, schema: str) -> AsyncIterator[list[Connection]]:
+    """A superuser's connection to each node, with the test's schema first in its search path."""
+    async with contextlib.AsyncExitStack() as stack:
+        connections = []
+        for member in herd.members():
+            connection = await stack.enter_async_context(
+                await psycopg.AsyncConnection.connect(member["dsn"], autocommit=True)
+            )
+            await run(connection, f"SET search_path = {schema}, public")
+            connections.append(connection)
+        yield connections
+
+
+async def run(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
+    """Execute a message of one or more statements; return the rows of the last."""
+    cursor = await connection.execute(statement.encode())
+    while cursor.nextset():
+        pass
+    return await cursor.fetchall() if cursor.description else []
+
+
+async def failure(connection: Connection, statement: str) -> psycopg.Error:
+    """Execute what must fail; return how."""
+    try:
+        await run(connection, statement)
+    except psycopg.Error as error:
+        if not connection.autocommit or connection.info.transaction_status:
+            await run(connection, "ROLLBACK")
+        return error
+    raise AssertionError(f"it worked: {statement}")
+
+
+async def caught_up(connections: Sequence[Connection]) -> None:
+    """Wait until each member has applied what any of them has committed."""
+    gids = [(await run(one, "SELECT pgherd.last_gid()"))[0][0] for one in connections]
+    async with asyncio.timeout(_PATIENCE_S):
+        for connection in connections:
+            while (await run(connection, "SELECT pgherd.last_gid()"))[0][0] < max(gids):
+                await run(connection, "SELECT pg_sleep(0.02)")
+
+
+async def same_everywhere(
+    connections: Sequence[Connection], statement: str
+) -> list[tuple[Any, ...]]:
+    """The rows of a query, which must be the same on all members."""
+    await caught_up(connections)
+    answers = [await run(connection, statement) for connection in connections]
+    assert answers[1:] == answers[:-1]
+    return answers[0]
+
+
+async def assert_same_schema(connections: Sequence[Connection], schema: str) -> str:
+    """Compare everything that pg_dump knows of a schema; return the dump."""
+    await caught_up(connections)
+    dumps = await asyncio.gather(*(asyncio.to_thread(dump, one, schema) for one in connections))
+    assert dumps[1:] == dumps[:-1]
+    return dumps[0]
+
+
+def dump(connection: Connection, schema: str) -> str:
+    """A schema as pg_dump writes it, without the numbers at which sequences start."""
+    info = connection.info
+    done = subprocess.run(
+        [_pg_dump(info.server_version // 10000), "--schema-only", "--schema", schema],
+        env=os.environ
+        | {
+            "PGHOST": info.host,
+            "PGPORT": str(info.port),
+            "PGUSER": info.user,
+            "PGPASSWORD": info.password,
+            "PGDATABASE": info.dbname,
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # pg_dump writes a random word since its versions of August 2025.
+    own = ("    START WITH ", "\\restrict", "\\unrestrict")
+    lines = done.stdout.splitlines()
+    return "\n".join(line for line in lines if not line.startswith(own) and "pgherd_" not in line)
+
+
+def _pg_dump(major: int) -> str:
+    debian = _DEBIAN / str(major) / "bin" / "pg_dump"
+    path = str(debian) if debian.exists() else shutil.which("pg_dump")
+    assert path is not None, "pg_dump is missing"
+    return path

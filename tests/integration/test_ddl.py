@@ -1,0 +1,442 @@
+"""DDL done on one member is done on all, at the same place in the order (issue point 8)."""
+
+import asyncio
+
+import pytest
+
+from .localherd import LocalHerd
+from .members import (
+    Connection,
+    assert_same_schema,
+    caught_up,
+    failure,
+    run,
+    same_everywhere,
+    superusers,
+)
+
+#: One line each of the table "replicated" in docs/ddl.md: what is there before, what is done.
+REPLICATED = {
+    "create_table": ("", "CREATE TABLE t (id int PRIMARY KEY, x text DEFAULT 'a', CHECK (id > 0))"),
+    "create_table_serial_identity": (
+        "",
+        "CREATE TABLE t (id serial PRIMARY KEY, n bigint GENERATED ALWAYS AS IDENTITY)",
+    ),
+    "create_table_like": (
+        "CREATE TABLE p (id serial PRIMARY KEY, x text NOT NULL DEFAULT 'x')",
+        "CREATE TABLE t (LIKE p INCLUDING ALL)",
+    ),
+    "create_table_as": ("", "CREATE TABLE t AS SELECT 1 AS id, 'x'::varchar(5) COLLATE \"C\" AS x"),
+    "create_table_as_options": ("", "CREATE TABLE t WITH (fillfactor = 70) AS SELECT 1 AS id"),
+    "select_into": ("", "SELECT 1 AS id, now() AS at INTO t"),
+    "create_table_inherits": (
+        "CREATE TABLE p (id int PRIMARY KEY)",
+        "CREATE TABLE t () INHERITS (p)",
+    ),
+    "partitions": (
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE t PARTITION OF p FOR VALUES FROM (1) TO (10)",
+    ),
+    "attach_partition": (
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "ALTER TABLE p ATTACH PARTITION t FOR VALUES FROM (1) TO (10)",
+    ),
+    "detach_partition": (
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE t PARTITION OF p FOR VALUES FROM (1) TO (10)",
+        "ALTER TABLE p DETACH PARTITION t",
+    ),
+    "add_column": (
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "ALTER TABLE t ADD x int DEFAULT 5, ADD y text",
+    ),
+    "drop_column": ("CREATE TABLE t (id int PRIMARY KEY, x int)", "ALTER TABLE t DROP COLUMN x"),
+    "column_type": (
+        "CREATE TABLE t (id int PRIMARY KEY, x text); INSERT INTO t VALUES (1, ' 5 ')",
+        "ALTER TABLE t ALTER x TYPE int USING trim(x)::int",
+    ),
+    "rename_column": (
+        "CREATE TABLE t (id int PRIMARY KEY, x int)",
+        'ALTER TABLE t RENAME x TO "Übung"',
+    ),
+    "rename_table": ("CREATE TABLE t (id int PRIMARY KEY)", 'ALTER TABLE t RENAME TO "T 2"'),
+    "set_schema": (
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "ALTER TABLE t SET SCHEMA public; DROP TABLE public.t",
+    ),
+    "foreign_key": (
+        "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE t (id int PRIMARY KEY, p int)",
+        "ALTER TABLE t ADD FOREIGN KEY (p) REFERENCES p ON DELETE CASCADE",
+    ),
+    "exclusion": (
+        "",
+        "CREATE TABLE t (id int PRIMARY KEY, r int4range, EXCLUDE USING gist (r WITH &&))",
+    ),
+    "drop_table_cascade": (
+        "CREATE TABLE p (id int PRIMARY KEY);"
+        "CREATE TABLE t (id int PRIMARY KEY, p int REFERENCES p)",
+        "DROP TABLE p CASCADE",
+    ),
+    "create_index": (
+        "CREATE TABLE t (id int PRIMARY KEY, x text)",
+        "CREATE UNIQUE INDEX ON t (lower(x)) WHERE id > 0",
+    ),
+    "drop_index": ("CREATE TABLE t (id int PRIMARY KEY); CREATE INDEX i ON t (id)", "DROP INDEX i"),
+    "rename_index": (
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "ALTER INDEX t_pkey RENAME TO key_of_t",
+    ),
+    "statistics": (
+        "CREATE TABLE t (id int PRIMARY KEY, x int)",
+        "CREATE STATISTICS s ON id, x FROM t",
+    ),
+    "sequence": ("", "CREATE SEQUENCE s INCREMENT 3 START 10 MAXVALUE 100000"),
+    "drop_sequence": ("CREATE SEQUENCE s", "DROP SEQUENCE s"),
+    "view": ("CREATE TABLE t (id int PRIMARY KEY)", "CREATE VIEW v AS SELECT * FROM t"),
+    "materialized_view": (
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE MATERIALIZED VIEW v AS SELECT * FROM t",
+    ),
+    "function": (
+        "",
+        "CREATE FUNCTION f() RETURNS int LANGUAGE sql BEGIN ATOMIC SELECT 1; SELECT 2; END",
+    ),
+    "procedure": ("", "CREATE PROCEDURE f() LANGUAGE plpgsql AS $$ BEGIN NULL; END; $$"),
+    "aggregate": ("", "CREATE AGGREGATE f (int) (SFUNC = int4pl, STYPE = int)"),
+    "operator": ("", "CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = int4eq)"),
+    "enum": ("", "CREATE TYPE e AS ENUM ('a', 'b')"),
+    "enum_value": ("CREATE TYPE e AS ENUM ('a', 'b')", "ALTER TYPE e ADD VALUE 'c' BEFORE 'b'"),
+    "composite": ("", "CREATE TYPE c AS (a int, b text)"),
+    "range": ("", "CREATE TYPE r AS RANGE (SUBTYPE = float8)"),
+    "domain": ("", "CREATE DOMAIN d AS int CHECK (VALUE > 0)"),
+    "alter_domain": ("CREATE DOMAIN d AS int", "ALTER DOMAIN d SET DEFAULT 7"),
+    "collation": ("", "CREATE COLLATION c (provider = icu, locale = 'und', deterministic = false)"),
+    "text_search": ("", "CREATE TEXT SEARCH CONFIGURATION c (COPY = simple)"),
+    "trigger": (
+        "CREATE TABLE t (id int PRIMARY KEY);"
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$",
+        "CREATE TRIGGER a BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
+    ),
+    "disable_own_trigger": (
+        "CREATE TABLE t (id int PRIMARY KEY);"
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;"
+        "CREATE TRIGGER a BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
+        "ALTER TABLE t DISABLE TRIGGER a",
+    ),
+    "rule": (
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE RULE r AS ON DELETE TO t DO INSTEAD NOTHING",
+    ),
+    "policy": (
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON t USING (id > 0)",
+    ),
+    "comment": ("CREATE TABLE t (id int PRIMARY KEY)", "COMMENT ON TABLE t IS 'it''s; here'"),
+    "grant": ("CREATE TABLE t (id int PRIMARY KEY)", "GRANT SELECT ON t TO PUBLIC"),
+    "revoke": (
+        "CREATE TABLE t (id int PRIMARY KEY); GRANT SELECT ON t TO PUBLIC",
+        "REVOKE SELECT ON t FROM PUBLIC",
+    ),
+    "unqualified_names": ("", "CREATE TABLE t (id int PRIMARY KEY); CREATE VIEW v AS TABLE t"),
+    "date_under_settings": (
+        "SET DateStyle = 'SQL, DMY'",
+        "CREATE TABLE t (id int PRIMARY KEY, d date DEFAULT '01/02/2024')",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+async def schema_is_everywhere(connections: list[Connection], schema: str) -> None:
+    """Two members' commands exclude each other: whoever has not seen the last one gets 40001."""
+    await caught_up(connections)
+
+
+@pytest.mark.parametrize("case", REPLICATED)
+async def test_command_gives_the_same_catalog_on_every_member(
+    connections: list[Connection], schema: str, case: str
+) -> None:
+    before, statement = REPLICATED[case]
+    if before:
+        await run(connections[1], before)
+    empty = await assert_same_schema(connections, schema)
+    await run(connections[1], statement)
+    assert (await assert_same_schema(connections, schema) != empty) or case in ("set_schema",)
+
+
+async def test_table_takes_writes_everywhere_as_soon_as_it_exists(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id serial PRIMARY KEY, x int)")
+    await caught_up(connections)
+    for number, connection in enumerate(connections):
+        await run(connection, f"INSERT INTO t (x) VALUES ({number})")
+        await caught_up(connections)
+    assert await same_everywhere(connections, "SELECT x FROM t ORDER BY x") == [(0,), (1,), (2,)]
+
+
+async def test_rows_and_commands_of_one_transaction_keep_their_order(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[2],
+        """
+        BEGIN;
+        CREATE TABLE t (id int PRIMARY KEY, x text);
+        INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c');
+        UPDATE t SET x = 'a2' WHERE id = 1;
+        DELETE FROM t WHERE id = 3;
+        ALTER TABLE t ADD y int DEFAULT 5;
+        UPDATE t SET x = x || y, y = id;
+        UPDATE t SET y = y + 100 WHERE id = 2;
+        ALTER TABLE t DROP COLUMN x;
+        ALTER TABLE t RENAME TO u;
+        INSERT INTO u VALUES (4, 4);
+        COMMIT
+        """,
+    )
+    await assert_same_schema(connections, schema)
+    rows = await same_everywhere(connections, "SELECT * FROM u ORDER BY id")
+    assert rows == [(1, 1), (2, 102), (4, 4)]
+
+
+async def test_c22_create_table_as_ships_the_rows_it_made(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE TABLE t AS SELECT i AS id, random() AS r, clock_timestamp() AS at, NULL::int[] AS n"
+        " FROM generate_series(1, 2500) i",
+    )
+    rows = await same_everywhere(connections, "SELECT * FROM t ORDER BY id")
+    assert len(rows) == 2500
+    await run(connections[0], "ALTER TABLE t ADD PRIMARY KEY (id)")
+    await caught_up(connections)
+    await run(connections[1], "UPDATE t SET r = 0 WHERE id = 7")
+    assert await same_everywhere(connections, "SELECT id FROM t WHERE r = 0") == [(7,)]
+
+
+async def test_commands_inside_functions_and_blocks(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[1],
+        """
+        CREATE TABLE a (id int PRIMARY KEY);
+        DO $$
+        DECLARE i int;
+        BEGIN
+            CREATE TABLE b (id int PRIMARY KEY, x text DEFAULT '"
+PL/pgSQL function f() line 1 at SQL statement');
+            FOR i IN 1..3 LOOP
+                EXECUTE format('CREATE TABLE c%s (id int PRIMARY KEY)', i);
+            END LOOP;
+        END $$;
+        CREATE TABLE d (id int PRIMARY KEY);
+        """,
+    )
+    await assert_same_schema(connections, schema)
+    tables = await same_everywhere(
+        connections, f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}' ORDER BY 1"
+    )
+    assert [name for (name,) in tables] == ["a", "b", "c1", "c2", "c3", "d"]
+
+
+async def test_what_a_savepoint_took_back_is_not_replicated(
+    connections: list[Connection], schema: str
+) -> None:
+    for statement in (
+        "BEGIN",
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "SAVEPOINT s",
+        "CREATE TABLE b (id int PRIMARY KEY)",
+        "INSERT INTO b VALUES (1)",
+        "ROLLBACK TO s",
+        "CREATE TABLE c (id int PRIMARY KEY)",
+        "INSERT INTO c VALUES (1)",
+        "COMMIT",
+    ):
+        await run(connections[0], statement)
+    await assert_same_schema(connections, schema)
+    tables = await same_everywhere(
+        connections, f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}' ORDER BY 1"
+    )
+    assert tables == [("a",), ("c",)]
+
+
+async def test_several_transactions_in_one_message(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE TABLE a (id int PRIMARY KEY); COMMIT; BEGIN; CREATE VIEW b AS TABLE a; ROLLBACK;"
+        " BEGIN; CREATE VIEW c AS TABLE a; COMMIT; CREATE SEQUENCE d",
+    )
+    assert "CREATE VIEW" in await assert_same_schema(connections, schema)
+
+
+async def test_conflicting_commands_of_two_members_leave_all_equal(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    results = await asyncio.gather(
+        *(
+            run(connection, f"CREATE TABLE t (id int PRIMARY KEY, from_{number} int)")
+            for number, connection in enumerate(connections)
+        ),
+        return_exceptions=True,
+    )
+    assert sum(not isinstance(result, BaseException) for result in results) == 1
+    async with superusers(herd, schema) as admins:  # the losers' sessions may have been ended
+        assert "from_" in await assert_same_schema(admins, schema)
+
+
+async def test_c16_row_captured_before_a_unique_index_does_not_pass_it(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, x int)")
+    await caught_up(connections)
+    await run(connections[0], "INSERT INTO t VALUES (1, 7)")
+    await caught_up(connections)
+    await run(connections[1], "BEGIN; INSERT INTO t VALUES (2, 7)")
+    await run(connections[0], "CREATE UNIQUE INDEX ON t (x)")
+    # The applier needs the table and ends the transaction, or certification does.
+    assert (await failure(connections[1], "COMMIT")).sqlstate in ("40001", "57P01", None)
+
+
+async def test_command_passes_while_others_write_other_tables(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE busy (id int PRIMARY KEY, x int)")
+    await caught_up(connections)
+    await run(connections[1], "INSERT INTO busy VALUES (1, 0)")
+    stop = asyncio.Event()
+
+    async def keep_writing() -> None:
+        while not stop.is_set():
+            await run(connections[1], "UPDATE busy SET x = x + 1")
+
+    writer = asyncio.create_task(keep_writing())
+    try:
+        for number in range(5):
+            await run(connections[0], f"CREATE TABLE t{number} (id serial PRIMARY KEY)")
+            await run(connections[0], f"CREATE INDEX ON t{number} (id)")
+    finally:
+        stop.set()
+        await writer
+    await assert_same_schema(connections, schema)
+
+
+async def test_temporary_objects_stay_local(connections: list[Connection], schema: str) -> None:
+    await run(
+        connections[0],
+        "CREATE TEMP TABLE scratch (id int PRIMARY KEY, x text); CREATE INDEX ON scratch (x);"
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO scratch VALUES (1, 'a');"
+        "GRANT SELECT ON scratch TO PUBLIC; ALTER TABLE scratch ADD y int; DROP TABLE scratch",
+    )
+    await assert_same_schema(connections, schema)
+
+
+async def test_commands_without_effect_are_nothing(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
+    await run(
+        connections[0],
+        "CREATE TABLE IF NOT EXISTS t (id int); DROP TABLE IF EXISTS nowhere; CREATE SEQUENCE s",
+    )
+    await assert_same_schema(connections, schema)
+
+
+async def test_owner_is_whoever_was_the_current_role(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    async with superusers(herd, schema) as admins:
+        await run(admins[1], "SET ROLE app; CREATE TABLE a (id int PRIMARY KEY)")
+        await run(
+            admins[1],
+            "RESET ROLE; CREATE TABLE b (id int PRIMARY KEY); ALTER TABLE b OWNER TO app;"
+            "CREATE TABLE c (id int PRIMARY KEY)",
+        )
+        owners = await same_everywhere(
+            admins,
+            f"SELECT tablename, tableowner FROM pg_tables WHERE schemaname = '{schema}' ORDER BY 1",
+        )
+    assert owners == [("a", "app"), ("b", "app"), ("c", "postgres")]
+
+
+async def test_function_called_by_a_command_cannot_become_superuser_on_other_members(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        """
+        CREATE TABLE t (id int PRIMARY KEY);
+        INSERT INTO t VALUES (1);
+        CREATE FUNCTION climb(i int) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS $$
+        BEGIN
+            IF session_user <> 'app' THEN
+                BEGIN
+                    PERFORM set_config('role', 'none', true);
+                EXCEPTION WHEN OTHERS THEN
+                    RETURN true;
+                END;
+                RETURN false;
+            END IF;
+            RETURN true;
+        END $$;
+        """,
+    )
+    await run(connections[0], "ALTER TABLE t ADD CHECK (climb(id))")
+    await assert_same_schema(connections, schema)
+
+
+async def test_extension_has_the_same_version_everywhere(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    async with superusers(herd, schema) as admins:
+        await run(admins[2], "CREATE EXTENSION citext")
+        try:
+            versions = await same_everywhere(
+                admins,
+                "SELECT e.extversion, e.extnamespace::regnamespace::text"
+                " FROM pg_extension e WHERE e.extname = 'citext'",
+            )
+            assert [namespace for _, namespace in versions] == [schema]
+        finally:
+            await run(admins[2], "DROP EXTENSION citext")
+
+
+async def test_run_everywhere_creates_roles_without_sending_passwords(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    role = f"role_{schema}"
+    async with superusers(herd, schema) as admins:
+        await run(
+            admins[1], f"SELECT pgherd.run_everywhere('CREATE ROLE {role} LOGIN PASSWORD ''pw''')"
+        )
+        try:
+            rows = await same_everywhere(
+                admins, f"SELECT rolcanlogin, rolpassword FROM pg_authid WHERE rolname = '{role}'"
+            )
+            assert rows[0][0] is True
+            assert rows[0][1].startswith("SCRAM-SHA-256$")
+        finally:
+            await run(admins[1], f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
+
+
+async def test_local_table_keeps_its_rows_to_itself(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id serial, x text); SELECT pgherd.set_local('t')")
+    await caught_up(connections)
+    for number, connection in enumerate(connections):
+        await run(connection, f"INSERT INTO t (x) VALUES ('{number}')")
+    rows = [await run(connection, "SELECT id, x FROM t") for connection in connections]
+    assert rows == [[(1, "0")], [(1, "1")], [(1, "2")]]
+    await run(connections[0], "ALTER TABLE t RENAME TO u; ALTER TABLE u ADD y int")
+    await assert_same_schema(connections, schema)
+    await run(connections[2], "DELETE FROM u; ALTER TABLE u ADD PRIMARY KEY (id)")
+    await run(connections[2], "SELECT pgherd.set_replicated('u')")
+    await caught_up(connections)
+    await run(connections[1], "INSERT INTO u (x) VALUES ('now everywhere')")
+    assert await same_everywhere(connections, "SELECT x FROM u") == [("now everywhere",)]

@@ -1,0 +1,235 @@
+"""What cannot be replicated is refused with 0A000, never silently local (C22, C23)."""
+
+import psycopg
+import pytest
+
+from .localherd import LocalHerd
+from .members import Connection, assert_same_schema, caught_up, failure, run, superusers
+
+_TABLE = "CREATE TABLE t (id int PRIMARY KEY, x text); INSERT INTO t VALUES (1, 'a')"
+_TRIGGER = (
+    "CREATE FUNCTION g() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;"
+    "CREATE TRIGGER a BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION g()"
+)
+_VOLATILE = "CREATE FUNCTION f() RETURNS text LANGUAGE sql VOLATILE RETURN random()::text"
+
+#: One line each of the table "refused" in docs/ddl.md: what is there before, what is tried.
+REFUSED = {
+    "volatile_default": (_TABLE, "ALTER TABLE t ADD r float8 DEFAULT random()"),
+    "default_now": (_TABLE, "ALTER TABLE t ADD at timestamptz DEFAULT now()"),
+    "default_current_user": (_TABLE, "ALTER TABLE t ADD who name DEFAULT current_user"),
+    "add_serial": (_TABLE, "ALTER TABLE t ADD n serial"),
+    "add_identity": (_TABLE, "ALTER TABLE t ADD n int GENERATED ALWAYS AS IDENTITY"),
+    "type_using_volatile": (_TABLE, "ALTER TABLE t ALTER x TYPE float8 USING random()"),
+    "type_using_own_function": (
+        f"{_TABLE}; {_VOLATILE}",
+        "ALTER TABLE t ALTER x TYPE varchar USING f() || x",
+    ),
+    "check_volatile": (_TABLE, "ALTER TABLE t ADD CHECK (random() < 2)"),
+    "check_time": ("", "CREATE TABLE t (id int PRIMARY KEY, at date CHECK (at <= current_date))"),
+    "domain_check_volatile": (_VOLATILE, "CREATE DOMAIN d AS text CHECK (VALUE <> f())"),
+    "materialized_view_volatile": ("", "CREATE MATERIALIZED VIEW v AS SELECT random()"),
+    "materialized_view_time": ("", "CREATE MATERIALIZED VIEW v AS SELECT now()"),
+    "index_concurrently": (_TABLE, "CREATE INDEX CONCURRENTLY ON t (x)"),
+    "unlogged": ("", "CREATE UNLOGGED TABLE t (id int PRIMARY KEY)"),
+    "set_unlogged": (_TABLE, "ALTER TABLE t SET UNLOGGED"),
+    "tablespace": ("", "CREATE TABLE t (id int PRIMARY KEY) TABLESPACE elsewhere"),
+    "disable_trigger": (_TABLE, "ALTER TABLE t DISABLE TRIGGER pgherd_insert"),
+    "disable_trigger_all": (_TABLE, "ALTER TABLE t DISABLE TRIGGER ALL"),
+    "disable_trigger_user": (_TABLE, "ALTER TABLE t DISABLE TRIGGER USER"),
+    "drop_trigger": (_TABLE, "DROP TRIGGER pgherd_insert ON t"),
+    "rename_trigger": (_TABLE, "ALTER TRIGGER pgherd_insert ON t RENAME TO harmless"),
+    "trigger_named_like_ours": (
+        f"{_TABLE}; {_TRIGGER}",
+        "CREATE TRIGGER pgherd_insert2 BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION g()",
+    ),
+    "trigger_enable_always": (
+        f"{_TABLE}; {_TRIGGER}",
+        "ALTER TABLE t ENABLE ALWAYS TRIGGER a",
+    ),
+    "rule_enable_replica": (
+        f"{_TABLE}; CREATE RULE r AS ON DELETE TO t DO INSTEAD NOTHING",
+        "ALTER TABLE t ENABLE REPLICA RULE r",
+    ),
+    "sequence_cycle": ("", "CREATE SEQUENCE s MAXVALUE 1000 CYCLE"),
+    "sequence_too_narrow": ("", "CREATE SEQUENCE s MAXVALUE 2"),
+    "sequence_range": ("CREATE SEQUENCE s", "ALTER SEQUENCE s MAXVALUE 1000"),
+    "like_temporary": ("CREATE TEMP TABLE scratch (id int)", "CREATE TABLE t (LIKE scratch)"),
+    "session_user": ("", "CREATE SCHEMA again AUTHORIZATION SESSION_USER"),
+    "command_in_sql_function": (
+        "CREATE FUNCTION g() RETURNS void LANGUAGE sql AS 'CREATE TABLE made (id int PRIMARY KEY)'",
+        "SELECT g()",
+    ),
+    "rollback_in_message": (
+        "",
+        "BEGIN; SAVEPOINT s; CREATE TABLE a (id int); ROLLBACK TO s;"
+        " CREATE TABLE b (id int); COMMIT",
+    ),
+    "foreign_key_to_local_table": (
+        "CREATE TABLE p (id int PRIMARY KEY); SELECT pgherd.set_local('p')",
+        "CREATE TABLE t (id int PRIMARY KEY REFERENCES p)",
+    ),
+    "set_local_with_foreign_key": (
+        "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE t (id int PRIMARY KEY REFERENCES p)",
+        "SELECT pgherd.set_local('p')",
+    ),
+    "set_local_partition": (
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY LIST (id);"
+        "CREATE TABLE t PARTITION OF p FOR VALUES IN (1)",
+        "SELECT pgherd.set_local('t')",
+    ),
+    "set_replicated_with_rows": (
+        "CREATE TABLE t (id int PRIMARY KEY);"
+        "SELECT pgherd.set_local('t'); INSERT INTO t VALUES (1)",
+        "SELECT pgherd.set_replicated('t')",
+    ),
+    "standard_strings": ("SET standard_conforming_strings = off", "CREATE TABLE t (id int)"),
+    "serializable": ("SET default_transaction_isolation = serializable", "CREATE TABLE t (id int)"),
+}
+
+#: What PostgreSQL itself refuses, because the rights were taken away: 42501.
+DENIED = {
+    "lo_create": "SELECT lo_create(0)",
+    "lo_from_bytea": "SELECT lo_from_bytea(0, 'x')",
+    "setval": "SELECT setval('s', 5)",
+    "setval_of_another": "SELECT pgherd.setval('public.of_another', 5)",
+    "set_local_of_another": "SELECT pgherd.set_local('public.table_of_another')",
+    "run_everywhere": "SELECT pgherd.run_everywhere('CREATE ROLE x')",
+    "forged_request": "INSERT INTO pgherd.request (role, act, object)"
+    " VALUES ('postgres', 'run', 'CREATE ROLE x')",
+    "dblink": "SELECT pgherd.dblink_connect('x', 'port=1')",
+    "internals": "SELECT pgherd.put('5', 0, '\"\"', '', '{}', '{}')",
+    "capture": "DELETE FROM pgherd.capture_0",
+    "generated": "SELECT pgherd.execute_command('{}')",
+    "create_in_our_schema": "CREATE TABLE pgherd.t (id int)",
+}
+
+#: What only superusers can try.
+REFUSED_TO_SUPERUSERS = {
+    "c_function": "CREATE FUNCTION f() RETURNS int LANGUAGE c"
+    " AS '$libdir/dblink', 'dblink_connect'",
+    "foreign_server": "CREATE FOREIGN DATA WRAPPER w",
+    "our_schema": "CREATE TABLE pgherd.mine (id int)",
+    "drop_our_function": "DROP FUNCTION pgherd.certify()",
+    "drop_our_schema": "DROP SCHEMA pgherd_gen CASCADE",
+    "rename_our_schema": "ALTER SCHEMA pgherd RENAME TO other",
+    "drop_dblink": "DROP EXTENSION dblink CASCADE",
+    "extension_cascade": "CREATE EXTENSION earthdistance CASCADE",
+    "run_everywhere_table": "SELECT pgherd.run_everywhere('CREATE TABLE t (id int)')",
+    "run_everywhere_two": "SELECT pgherd.run_everywhere('DROP ROLE a; DROP ROLE b')",
+    "run_everywhere_select": "SELECT pgherd.run_everywhere('SELECT 1')",
+}
+
+
+@pytest.fixture(autouse=True)
+async def schema_is_everywhere(connections: list[Connection], schema: str) -> None:
+    await caught_up(connections)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tablespace(herd: LocalHerd) -> None:
+    """Each server gets one that ordinary users may use."""
+    for member in herd.members():
+        with psycopg.connect(member["dsn"], autocommit=True) as admin:
+            admin.execute("SET allow_in_place_tablespaces = on")
+            admin.execute("CREATE TABLESPACE elsewhere LOCATION ''")
+            admin.execute("GRANT CREATE ON TABLESPACE elsewhere TO PUBLIC")
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_refused(connections: list[Connection], schema: str, case: str) -> None:
+    before, statement = REFUSED[case]
+    if before:
+        await run(connections[0], before)
+    found = await assert_same_schema(connections, schema)
+    error = await failure(connections[0], statement)
+    assert error.sqlstate == "0A000", error
+    assert error.diag.message_hint
+    assert await assert_same_schema(connections, schema) == found
+
+
+@pytest.mark.parametrize("case", DENIED)
+async def test_denied(
+    connections: list[Connection], schema: str, herd: LocalHerd, case: str
+) -> None:
+    async with superusers(herd, schema) as admins:
+        await run(
+            admins[0],
+            "CREATE SEQUENCE IF NOT EXISTS public.of_another;"
+            "CREATE TABLE IF NOT EXISTS public.table_of_another (id int)",
+        )
+        await caught_up(admins)
+    await run(connections[0], "CREATE SEQUENCE s")
+    error = await failure(connections[0], DENIED[case])
+    assert error.sqlstate == "42501", error
+
+
+@pytest.mark.parametrize("case", REFUSED_TO_SUPERUSERS)
+async def test_refused_to_superusers(
+    connections: list[Connection], schema: str, herd: LocalHerd, case: str
+) -> None:
+    async with superusers(herd, schema) as admins:
+        error = await failure(admins[0], REFUSED_TO_SUPERUSERS[case])
+        assert error.sqlstate == "0A000", error
+        assert error.diag.message_hint
+
+
+async def test_defaults_that_differ_are_fine_on_an_empty_table(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
+    await run(
+        connections[0],
+        "ALTER TABLE t ADD r float8 DEFAULT random(), ADD at timestamptz DEFAULT now(),"
+        " ADD n serial",
+    )
+    await run(connections[0], "INSERT INTO t (id) VALUES (1); ALTER TABLE t ADD x int DEFAULT 3")
+    await assert_same_schema(connections, schema)
+
+
+async def test_table_that_explain_made_stays_out_and_blocks_ddl_until_dropped(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "EXPLAIN ANALYZE CREATE TABLE stray AS SELECT 1 AS id")
+    error = await failure(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
+    assert error.sqlstate == "0A000"
+    assert "stray" in str(error)
+    await run(connections[0], "DROP TABLE stray")
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
+    await assert_same_schema(connections, schema)
+
+
+async def test_command_that_writes_replicated_rows_itself_is_refused(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE TABLE log (id serial PRIMARY KEY); CREATE FUNCTION f() RETURNS int LANGUAGE sql"
+        " AS 'INSERT INTO log DEFAULT VALUES RETURNING id'",
+    )
+    error = await failure(connections[0], "CREATE TABLE t AS SELECT f() AS id")
+    assert error.sqlstate == "0A000"
+
+
+async def test_names_of_a_hostile_search_path_are_not_called(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        """
+        CREATE FUNCTION format(text, VARIADIC text[]) RETURNS text LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'called as %', current_user; END $$;
+        CREATE FUNCTION current_setting(text) RETURNS text LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'called as %', current_user; END $$;
+        CREATE FUNCTION get(jsonb, text) RETURNS text LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'called as %', current_user; END $$;
+        CREATE OPERATOR ->> (LEFTARG = jsonb, RIGHTARG = text, FUNCTION = get);
+        """,
+    )
+    await caught_up(connections)
+    await run(connections[0], f"SET search_path = {schema}, pg_catalog")
+    await run(
+        connections[0], "CREATE TABLE t (id serial PRIMARY KEY); INSERT INTO t DEFAULT VALUES"
+    )
+    await run(connections[0], "ALTER TABLE t ADD x int; UPDATE t SET x = 1; DROP TABLE t")
+    await assert_same_schema(connections, schema)

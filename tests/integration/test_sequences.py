@@ -1,0 +1,163 @@
+"""Numbers never collide across members, and nextval never waits (C12, issue point 7)."""
+
+import asyncio
+
+import pytest
+
+from .localherd import LocalHerd
+from .members import Connection, assert_same_schema, caught_up, run, same_everywhere, superusers
+
+_SLOTS = 8
+
+
+@pytest.fixture(autouse=True)
+async def schema_is_everywhere(connections: list[Connection], schema: str) -> None:
+    await caught_up(connections)
+
+
+async def numbers(
+    connections: list[Connection], count: int, sequence: str = "s"
+) -> list[list[int]]:
+    """What ``count`` calls of nextval give on each member."""
+    return [
+        [
+            n
+            for (n,) in await run(
+                one, f"SELECT nextval('{sequence}') FROM generate_series(1, {count})"
+            )
+        ]
+        for one in connections
+    ]
+
+
+async def test_numbers_start_where_the_user_says_and_are_dealt_round(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[1], "CREATE SEQUENCE s")
+    await caught_up(connections)
+    assert await numbers(connections, 2) == [[1, 9], [2, 10], [3, 11]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "START 1000",
+        "INCREMENT 10 START 5",
+        "INCREMENT 7 MINVALUE -100 START -50",
+        "INCREMENT -1",
+        "INCREMENT -3 START -4",
+        "AS smallint",
+        "AS bigint START 9223372036854770000",
+        "CACHE 20",
+    ],
+)
+async def test_members_never_give_the_same_number(
+    connections: list[Connection], schema: str, options: str
+) -> None:
+    await run(connections[0], f"CREATE SEQUENCE s {options}")
+    await caught_up(connections)
+    given = await numbers(connections, 40)
+    assert len({n for own in given for n in own}) == 3 * 40
+    descending = "INCREMENT -" in options
+    assert all(own == sorted(own, reverse=descending) for own in given)
+
+
+async def test_alter_keeps_the_shares_apart(connections: list[Connection], schema: str) -> None:
+    await run(connections[0], "CREATE SEQUENCE s")
+    await caught_up(connections)
+    for number, statement in enumerate(
+        (
+            "ALTER SEQUENCE s RESTART WITH 500",
+            "ALTER SEQUENCE s INCREMENT BY 5 RESTART WITH 10000",
+            "ALTER SEQUENCE s START WITH 20000 RESTART",
+            "ALTER SEQUENCE s MINVALUE -7 MAXVALUE 1000000 START WITH 30000 RESTART WITH 30000",
+            "SELECT pgherd.setval('s', 40000)",
+        )
+    ):
+        await run(connections[number % 3], statement)
+        await caught_up(connections)
+        given = await numbers(connections, 5)
+        assert len({n for own in given for n in own}) == 15, statement
+        first = min(min(own) for own in given)
+        assert (500, 10000, 20000, 30000, 40000)[number] <= first, statement
+    await assert_same_schema(connections, schema)
+
+
+async def test_increment_change_moves_past_the_numbers_in_the_table(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id serial PRIMARY KEY)")
+    await caught_up(connections)
+    for connection in connections:
+        await run(connection, "INSERT INTO t SELECT FROM generate_series(1, 50)")
+        await caught_up(connections)
+    await run(connections[2], "ALTER SEQUENCE t_id_seq INCREMENT BY 2")
+    await caught_up(connections)
+    for connection in connections:
+        await run(connection, "INSERT INTO t SELECT FROM generate_series(1, 50)")
+        await caught_up(connections)
+    assert await same_everywhere(connections, "SELECT count(*) FROM t") == [(300,)]
+
+
+async def test_truncate_restart_identity_stays_in_the_own_share(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)")
+    await caught_up(connections)
+    for connection in connections:
+        await run(connection, "INSERT INTO t SELECT FROM generate_series(1, 10)")
+        await caught_up(connections)
+    await run(connections[1], "TRUNCATE t RESTART IDENTITY")
+    await caught_up(connections)
+    for connection in connections:
+        await run(connection, "INSERT INTO t SELECT FROM generate_series(1, 10)")
+        await caught_up(connections)
+    assert await same_everywhere(connections, "SELECT count(*), min(id) FROM t") == [(30, 2)]
+
+
+async def test_concurrent_inserts_on_all_members_lose_nothing(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id bigserial PRIMARY KEY, x int)")
+    await caught_up(connections)
+
+    async def insert(connection: Connection) -> None:
+        for number in range(50):
+            await run(connection, f"INSERT INTO t (x) VALUES ({number})")
+
+    await asyncio.gather(*map(insert, connections))
+    assert await same_everywhere(connections, "SELECT count(*) FROM t") == [(150,)]
+
+
+async def test_sequences_of_temporary_and_local_tables_are_left_alone(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[1], "CREATE TEMP SEQUENCE s")
+    assert await run(connections[1], "SELECT nextval('s'), nextval('s')") == [(1, 2)]
+    await run(connections[1], "CREATE TABLE t (id serial); SELECT pgherd.set_local('t')")
+    await run(connections[1], "ALTER SEQUENCE t_id_seq RESTART")
+    await caught_up(connections)
+    assert await run(connections[1], "SELECT nextval('t_id_seq'), nextval('t_id_seq')") == [(1, 2)]
+
+
+async def test_c12_after_an_unclean_stop_a_sequence_goes_on_past_its_own_numbers(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id serial PRIMARY KEY, x int); CREATE SEQUENCE s")
+    await caught_up(connections)
+    await run(connections[0], "INSERT INTO t (id) VALUES (2000000001)")  # of member 1, by hand
+    await run(connections[1], "INSERT INTO t (id) VALUES (7)")
+    await caught_up(connections)
+    async with superusers(herd, schema) as admins:
+        assert await run(admins[0], "SELECT pgherd.sequences_after_crash()") == [(0,)]
+        await run(
+            admins[1], "BEGIN; SET session_replication_role = replica; TRUNCATE pgherd.clean_since"
+        )
+        await run(admins[1], "SELECT pgherd.sequences_after_crash()")
+        moved = await run(admins[1], "SELECT last_value, is_called FROM s")
+        at = (await run(admins[1], "SELECT last_value FROM t_id_seq"))[0][0]
+        await run(admins[1], "ROLLBACK")
+    assert moved[0][0] > 32768
+    assert 7 < at < 2000000001, "another member's numbers do not count"
+    assert at % _SLOTS == 2
