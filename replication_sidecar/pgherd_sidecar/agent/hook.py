@@ -44,6 +44,7 @@ _REPEAT = "Repeat the transaction."
 class Pending:
     """A local writeset that was sent into the log and has no verdict yet.
 
+    ``slots`` are the keys without their modes (and a few other numbers), to find conflicts fast.
     ``connection`` is None when nobody waits for the verdict any more; the writeset is under way
     all the same, and if it commits it is applied as if remote.
     """
@@ -51,6 +52,7 @@ class Pending:
     writeset: Writeset
     encoded: bytes
     keys: "array[int]"
+    slots: frozenset[int]
     pid: int
     connection: "HookConnection | None"
     sent_s: float
@@ -220,7 +222,14 @@ class HookServer:
         )
         now = self._loop.time()
         pending = Pending(
-            writeset, encode_entry(writeset), keys, pid, None, now, now + self._timeout_s
+            writeset,
+            encode_entry(writeset),
+            keys,
+            frozenset([key >> 2 for key in keys]),
+            pid,
+            None,
+            now,
+            now + self._timeout_s,
         )
         self.pending[self._sequence] = pending
         self._by_xid[xid] = pending

@@ -40,6 +40,7 @@ from pgherd_sidecar.core.entries import (
     Writeset,
     encode_entry,
     iter_entries,
+    key_array,
 )
 from pgherd_sidecar.core.state import Decision, DecisionKind, ReplicatedState
 from pgherd_sidecar.pg.pipeline import Pipeline
@@ -212,7 +213,7 @@ class ReplicaSession:
         self.deliver()
 
     def _take_block(self, first: int, data: bytes) -> None:
-        committed = False
+        taken: set[int] = set()
         for gid, entry in enumerate(iter_entries(data), first):
             if gid <= self.state.position:
                 continue
@@ -220,11 +221,12 @@ class ReplicaSession:
             self._counts[decision.kind] += 1
             if isinstance(entry, Writeset):
                 self._take_writeset(gid, entry, decision)
-                committed = committed or decision.kind is DecisionKind.COMMIT
+                if decision.kind is DecisionKind.COMMIT:
+                    taken.update([key >> 2 for key in key_array(entry.keys) if key & 2])
             else:
                 self._take_other(gid, entry)
-        if committed:
-            self._tell_losers()
+        if taken:
+            self._tell_losers(taken)
 
     def _take_writeset(self, gid: int, writeset: Writeset, decision: Decision) -> None:
         self._outcomes.note(gid, writeset, decision)
@@ -291,10 +293,14 @@ class ReplicaSession:
 
         self.applier.add_alone(gid, run, len(writeset.body))
 
-    def _tell_losers(self) -> None:
-        """Writesets still under way that have lost already: say so, they may hold locks."""
+    def _tell_losers(self, taken: set[int]) -> None:
+        """Writesets still under way that have lost already: say so, they may hold locks.
+
+        Args:
+            taken: keys just taken exclusively, without their mode (and a few other numbers).
+        """
         for pending in self.hook.pending.values():
-            if pending.connection is not None:
+            if pending.connection is not None and not taken.isdisjoint(pending.slots):
                 conflict = self.state.preview(pending.keys)
                 if conflict is not None:
                     self.hook.aborted(pending, conflict)
