@@ -1,0 +1,204 @@
+"""Which statement a captured command was, and what its words refuse. No server is needed."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from pgherd_sidecar.core.merge import Item
+from pgherd_sidecar.pg.ddl import DdlNotSupported, resolve_commands
+
+_OWN = "PL/pgSQL function pgherd.command_start() line 16 at GET DIAGNOSTICS"
+_FRAME = "PL/pgSQL function inline_code_block line 3 at SQL statement"
+
+
+def command(tag: str, query: str | None, *, message: str = "m1", **more: Any) -> Item:
+    fields = {"tag": tag, "query": query, "message": message, "role": "app", "context": _OWN}
+    return "", [0], [msgspec.json.encode(fields | more).decode()]
+
+
+def inside(tag: str, text: str, query: str | None = "SELECT f()", **more: Any) -> Item:
+    return command(tag, query, context=f'{_OWN}\nSQL statement "{text}"\n{_FRAME}', **more)
+
+
+def texts(*items: Item) -> list[str]:
+    resolved = resolve_commands(list(items))
+    return [msgspec.json.decode(one)["sql"] for _, _, records in resolved for one in records]
+
+
+def test_statement_of_a_message_keeps_its_exact_text() -> None:
+    text = "CREATE  TABLE é (x text DEFAULT ';')  -- the first\n"
+    assert texts(command("CREATE TABLE", f"/* a */ {text}; SELECT 1")) == [
+        "CREATE  TABLE é (x text DEFAULT ';')  -- the first"
+    ]
+
+
+def test_each_command_finds_its_place_in_a_script() -> None:
+    script = (
+        "CREATE TABLE a (); INSERT INTO a DEFAULT VALUES; CREATE VIEW b AS TABLE a; DROP VIEW b"
+    )
+    assert texts(
+        command("CREATE TABLE", script),
+        command("CREATE VIEW", None),
+        command("DROP VIEW", None),
+    ) == ["CREATE TABLE a ()", "CREATE VIEW b AS TABLE a", "DROP VIEW b"]
+
+
+def test_commands_of_roles_and_databases_are_not_counted() -> None:
+    script = "CREATE ROLE r; GRANT r TO s; COMMENT ON ROLE r IS 'x'; COMMENT ON TABLE t IS 'y'"
+    assert texts(command("COMMENT", script)) == ["COMMENT ON TABLE t IS 'y'"]
+
+
+def test_transaction_of_a_script_is_told_by_its_commands() -> None:
+    script = "CREATE TABLE a (); COMMIT; CREATE VIEW b AS TABLE a; CREATE VIEW c AS TABLE a"
+    found = texts(command("CREATE VIEW", script), command("CREATE VIEW", None))
+    assert found == ["CREATE VIEW b AS TABLE a", "CREATE VIEW c AS TABLE a"]
+
+
+@pytest.mark.parametrize(
+    ("tag", "script"),
+    [
+        ("CREATE TABLE", "CREATE TABLE a (); COMMIT; CREATE TABLE b ()"),
+        ("CREATE TABLE", "SAVEPOINT s; CREATE TABLE a (); ROLLBACK TO s; CREATE TABLE b ()"),
+        ("CREATE TABLE", "CREATE VIEW v AS SELECT 1"),
+        ("CREATE TABLE", "SELECT 1"),
+        ("CREATE TABLE", "CREATE TABLE a AS SELECT 1"),
+        ("CREATE TABLE", "CREATE TABLE ("),
+    ],
+)
+def test_statement_that_cannot_be_told_is_refused(tag: str, script: str) -> None:
+    with pytest.raises(DdlNotSupported) as refusal:
+        resolve_commands([command(tag, script)])
+    assert refusal.value.hint
+
+
+def test_command_inside_a_function_is_quoted_in_the_stack() -> None:
+    assert texts(inside("CREATE TABLE", "CREATE TABLE a (x text DEFAULT '\"')")) == [
+        "CREATE TABLE a (x text DEFAULT '\"')"
+    ]
+
+
+def test_quotation_that_pretends_to_end_early_is_read_to_its_end() -> None:
+    text = f"CREATE TABLE a (x text DEFAULT '\"\n{_FRAME}')"
+    assert texts(inside("CREATE TABLE", text)) == [text]
+
+
+def test_quotation_that_can_be_read_in_two_ways_is_refused() -> None:
+    text = f'CREATE TABLE a () /*"\n{_FRAME}*/'
+    assert texts(inside("CREATE TABLE", text)) == [text]
+    with pytest.raises(DdlNotSupported):
+        texts(inside("CREATE TABLE", f'CREATE TABLE a () --"\n--{_FRAME}'))
+
+
+@pytest.mark.parametrize("stack", ['SQL function "f" statement 1', "PL/Perl function f"])
+def test_command_without_a_quotation_is_refused(stack: str) -> None:
+    with pytest.raises(DdlNotSupported):
+        resolve_commands([command("CREATE TABLE", "SELECT f()", context=f"{_OWN}\n{stack}")])
+
+
+def test_commands_at_the_top_and_inside_blocks_keep_their_order() -> None:
+    script = "CREATE TABLE a (); DO 'BEGIN CREATE TABLE b (); END'; CREATE TABLE c ()"
+    assert texts(
+        command("CREATE TABLE", script),
+        inside("CREATE TABLE", "CREATE TABLE b ()", None),
+        command("CREATE TABLE", None),
+    ) == ["CREATE TABLE a ()", "CREATE TABLE b ()", "CREATE TABLE c ()"]
+
+
+def test_local_commands_count_but_do_not_travel() -> None:
+    script = "CREATE TEMP TABLE a (); CREATE TABLE b ()"
+    local = command("CREATE TABLE", script, local=True)
+    assert texts(local, command("CREATE TABLE", None)) == ["CREATE TABLE b ()"]
+
+
+def test_rows_stay_where_they_are_among_the_commands() -> None:
+    rows: Item = ("public.t", [4], ["I(1)"])
+    script = "CREATE TABLE t (id int); DROP TABLE t"
+    create, drop = command("CREATE TABLE", script), command("DROP TABLE", None)
+    assert [item[0] for item in resolve_commands([create, rows, drop])] == ["", "public.t", ""]
+
+
+def test_grant_on_a_temporary_table_is_local() -> None:
+    grant = command("GRANT", "GRANT SELECT ON a, pg_temp.b TO PUBLIC", temporary=["a", "b"])
+    assert resolve_commands([grant]) == []
+
+
+@pytest.mark.parametrize(
+    ("tag", "text", "more"),
+    [
+        ("CREATE TABLE", "CREATE TABLE t (LIKE a)", {"temporary": ["a"]}),
+        ("CREATE SCHEMA", "CREATE SCHEMA s AUTHORIZATION SESSION_USER", {}),
+        ("CREATE FUNCTION", "CREATE FUNCTION f() RETURNS int LANGUAGE C AS 'a', 'b'", {}),
+        ("CREATE SERVER", "CREATE SERVER s FOREIGN DATA WRAPPER w", {}),
+        ("COMMENT", "COMMENT ON LARGE OBJECT 1 IS 'x'", {}),
+        ("CREATE SUBSCRIPTION", "CREATE SUBSCRIPTION s CONNECTION '' PUBLICATION p", {}),
+        ("ALTER SEQUENCE", "ALTER SEQUENCE s MAXVALUE 9", {}),
+        ("ALTER SEQUENCE", "ALTER SEQUENCE s MAXVALUE 9 START 1 RESTART", {}),
+        ("ALTER TABLE", "ALTER TABLE t ALTER x SET MAXVALUE 9", {}),
+        ("ALTER TABLE", "ALTER TABLE t ALTER x TYPE int USING f(x)", {"rewrites": True}),
+        ("ALTER TABLE", "ALTER TABLE t ALTER x TYPE date USING current_date", {"rewrites": True}),
+        ("ALTER EXTENSION", "ALTER EXTENSION e UPDATE", {}),
+        ("CREATE TABLE", "CREATE TABLE t ()", {"standard_strings": "off"}),
+    ],
+)
+def test_words_that_are_refused(tag: str, text: str, more: dict[str, Any]) -> None:
+    with pytest.raises(DdlNotSupported) as refusal:
+        resolve_commands([command(tag, text, **more)])
+    assert refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("tag", "text", "more"),
+    [
+        ("ALTER TABLE", "ALTER TABLE t ALTER x TYPE int USING f(x)", {}),
+        ("ALTER TABLE", "ALTER TABLE t ALTER x TYPE int USING trim(x)::int", {"rewrites": True}),
+        ("ALTER SEQUENCE", "ALTER SEQUENCE s MAXVALUE 9 START 1 RESTART 1", {}),
+        ("CREATE FUNCTION", "CREATE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1", {}),
+        ("DROP TABLE", "DROP TABLE t", {"temporary": ["a"]}),
+    ],
+)
+def test_words_that_pass(tag: str, text: str, more: dict[str, Any]) -> None:
+    assert texts(command(tag, text, **more)) == [text]
+
+
+def test_table_made_by_a_query_travels_as_the_table() -> None:
+    made = command("CREATE TABLE AS", "CREATE TABLE t AS SELECT 1", made="CREATE TABLE t (x int)")
+    assert texts(made) == ["CREATE TABLE t (x int)"]
+    into = command("SELECT INTO", "SELECT 1 INTO t UNION SELECT 2", made="CREATE TABLE t (x int)")
+    assert texts(into) == ["CREATE TABLE t (x int)"]
+
+
+def test_extension_travels_with_its_version() -> None:
+    item = command("CREATE EXTENSION", "CREATE EXTENSION e", extension=["e", "my s", "1.0"])
+    assert texts(item) == ['CREATE EXTENSION IF NOT EXISTS "e" WITH SCHEMA "my s" VERSION "1.0"']
+
+
+def everywhere(sql: str, **verifiers: str) -> Item:
+    fields = {"act": "run", "sql": sql, "verifiers": verifiers}
+    return "", [0], [msgspec.json.encode(fields).decode()]
+
+
+def test_password_travels_as_its_verifier() -> None:
+    item = everywhere("CREATE ROLE \"Password\" PASSWORD 'se''cret' LOGIN", Password="SCRAM-x")
+    assert texts(item) == ["CREATE ROLE \"Password\" PASSWORD 'SCRAM-x' LOGIN"]
+
+
+def test_password_without_a_verifier_does_not_travel() -> None:
+    with pytest.raises(DdlNotSupported):
+        resolve_commands([everywhere("ALTER ROLE r PASSWORD 'secret'")])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DROP ROLE a; DROP ROLE b",
+        "CREATE TABLE t ()",
+        "DELETE FROM t",
+        "ALTER SYSTEM SET port = 1",
+        "DROP DATABASE app",
+        "ALTER EVENT TRIGGER pgherd_end DISABLE",
+        "COMMENT ON TABLE t IS 'x'",
+    ],
+)
+def test_only_what_belongs_to_the_server_runs_everywhere(text: str) -> None:
+    with pytest.raises(DdlNotSupported):
+        resolve_commands([everywhere(text)])
