@@ -70,7 +70,13 @@ BEGIN
     IF NOT pgherd.hash_is_portable(base) THEN
         RETURN NULL;
     END IF;
-    SELECT format('%I.%I', n.nspname, p.proname) INTO hash
+    SELECT CASE WHEN p.proargtypes[0] = o.amoplefttype OR p.proargtypes[0]::regtype::text LIKE 'any%'
+                     OR EXISTS (SELECT FROM pg_cast k WHERE k.castsource = o.amoplefttype AND k.casttarget = p.proargtypes[0]
+                                                        AND k.castmethod = 'b' AND k.castcontext = 'i')
+                THEN format('%I.%I(%%s, %%s)', n.nspname, p.proname)
+                -- date, timestamptz, bool, bytea: SQL may not call the function, a record's hash does.
+                ELSE 'CASE WHEN %1$s IS NOT NULL THEN pg_catalog.hash_record_extended(ROW(%1$s), %2$s) END'
+           END INTO hash
       FROM pg_amop o
       JOIN pg_am am ON am.oid = o.amopmethod AND am.amname = 'hash'
       JOIN pg_amproc f ON f.amprocfamily = o.amopfamily AND f.amprocnum = 2
@@ -84,7 +90,7 @@ BEGIN
                            FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace
                           WHERE c.oid = coll AND c.collname <> 'default' UNION ALL SELECT '' LIMIT 1);
     END IF;
-    RETURN format('%s(%s, %s)', hash, expr, seed);
+    RETURN format(hash, expr, seed);
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.name_hash(name text) RETURNS int8
