@@ -144,7 +144,7 @@ class RowStatements:
                 parts["columns"] = sql.SQL(", ").join(written)
                 parts["values"] = sql.SQL(", ").join(sql.SQL("n.") + c for c in written)
                 change = sql.SQL(
-                    "INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE"
+                    "INSERT INTO {type} ({columns}) OVERRIDING SYSTEM VALUE"
                     " SELECT {values} FROM unnest($1::text[]::{type}[]) n"
                 )
             case Op.UPDATE:
