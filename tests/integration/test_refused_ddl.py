@@ -112,11 +112,10 @@ REFUSED_TO_SUPERUSERS = {
     "our_schema": "CREATE TABLE pgherd.mine (id int)",
     "drop_our_function": "DROP FUNCTION pgherd.certify()",
     "drop_our_schema": "DROP SCHEMA pgherd_gen CASCADE",
-    "rename_our_schema": "ALTER SCHEMA pgherd RENAME TO other",
     "drop_dblink": "DROP EXTENSION dblink CASCADE",
     "extension_cascade": "CREATE EXTENSION earthdistance CASCADE",
-    "run_everywhere_table": "SELECT pgherd.run_everywhere('CREATE TABLE t (id int)')",
-    "run_everywhere_two": "SELECT pgherd.run_everywhere('DROP ROLE a; DROP ROLE b')",
+    "run_everywhere_table": "SELECT pgherd.run_everywhere('CREATE TABLE public.t (id int)')",
+    "run_everywhere_two": "SELECT pgherd.run_everywhere('RESET work_mem; RESET jit')",
     "run_everywhere_select": "SELECT pgherd.run_everywhere('SELECT 1')",
 }
 
@@ -172,6 +171,14 @@ async def test_refused_to_superusers(
         error = await failure(admins[0], REFUSED_TO_SUPERUSERS[case])
         assert error.sqlstate == "0A000", error
         assert error.diag.message_hint
+
+
+async def test_our_schema_cannot_be_renamed(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    async with superusers(herd, schema) as admins:
+        error = await failure(admins[0], "ALTER SCHEMA pgherd RENAME TO other")
+        assert error.sqlstate == "3F000", "what would have to judge it no longer finds its way"
 
 
 async def test_defaults_that_differ_are_fine_on_an_empty_table(
