@@ -110,9 +110,10 @@ END;
 -- user's own functions never run with our rights), type, collation, equality operator.
 CREATE OR REPLACE FUNCTION pgherd.index_columns(
     idx oid, alias text, OUT pos int, OUT attnum int2, OUT expr text, OUT typ oid, OUT coll oid, OUT equality oid)
-RETURNS SETOF record LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT k.pos::int, k.attnum,
+RETURNS SETOF record LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT k.pos::int, k.attnum,
            CASE WHEN k.attnum <> 0 THEN format('%s.%I', alias, ta.attname)
                 WHEN NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = idx
                                   AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass))
@@ -127,7 +128,7 @@ BEGIN ATOMIC
       JOIN pg_attribute ia ON ia.attrelid = idx AND ia.attnum = k.pos
       LEFT JOIN pg_attribute ta ON ta.attrelid = i.indrelid AND ta.attnum = k.attnum AND k.attnum > 0
      WHERE i.indexrelid = idx AND k.pos <= i.indnkeyatts;
-END;
+END $$;
 
 -- The certification key of an index for the row `alias`, as SQL text without mode bits; its value is NULL
 -- for a row that can conflict with no other. Where no exact hash exists: one key for the whole index,

@@ -2,12 +2,14 @@
 -- `rel` is the table whose rows are captured, `root` the one under whose name they travel: the columns of a
 -- partition may stand in another order, so everything is by name and in the order of `root`.
 
+-- In PL/pgSQL, here and in index_columns(), because it keeps the plan: a table's source asks twenty times.
 CREATE OR REPLACE FUNCTION pgherd.columns(
     root oid, OUT pos int, OUT col text, OUT typ oid, OUT coll oid, OUT generated bool, OUT is_notnull bool,
     OUT in_pk bool, OUT in_unique bool)
-RETURNS SETOF record LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT (row_number() OVER (ORDER BY a.attnum))::int, quote_ident(a.attname), a.atttypid, a.attcollation,
+RETURNS SETOF record LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT (row_number() OVER (ORDER BY a.attnum))::int, quote_ident(a.attname), a.atttypid, a.attcollation,
            a.attgenerated <> '', a.attnotnull,
            coalesce(a.attnum = ANY (pk.indkey::int2[]), false),
            -- A change of one of these travels as delete and insert (C10): columns of unique and exclusion
@@ -27,7 +29,7 @@ BEGIN ATOMIC
       LEFT JOIN pg_index pk ON pk.indrelid = a.attrelid AND pk.indisprimary
      WHERE a.attrelid = root AND a.attnum > 0 AND NOT a.attisdropped
      ORDER BY a.attnum;
-END;
+END $$;
 
 -- "did this column change between rows o and n", exactly: not by an "=" that calls 1.0 and 1.00 equal.
 CREATE OR REPLACE FUNCTION pgherd.changed(col text, typ oid, coll oid, is_notnull bool) RETURNS text
