@@ -8,6 +8,8 @@ CREATE OR REPLACE FUNCTION pgherd.columns(
     OUT in_pk bool, OUT in_unique bool)
 RETURNS SETOF record LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE
+    tree oid[] := root || array(SELECT t.relid::oid FROM pg_partition_tree(root) t);
 BEGIN
     RETURN QUERY SELECT (row_number() OVER (ORDER BY a.attnum))::int, quote_ident(a.attname), a.atttypid, a.attcollation,
            a.attgenerated <> '', a.attnotnull,
@@ -19,7 +21,7 @@ BEGIN
                SELECT FROM pg_index i
                  JOIN pg_attribute ia ON ia.attrelid = i.indrelid AND ia.attname = a.attname
                 WHERE (i.indisunique OR i.indisexclusion)
-                  AND (i.indrelid = root OR i.indrelid IN (SELECT t.relid FROM pg_partition_tree(root) t))
+                  AND i.indrelid = ANY (tree)
                   AND (ia.attnum = ANY (i.indkey::int2[]) OR EXISTS (
                        SELECT FROM pg_depend d
                         WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
