@@ -39,37 +39,42 @@ RETURN format(
       CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(r.pks), pg_catalog.unnest(r.recs)) WITH ORDINALITY AS u(pk, rec, i)
       GROUP BY r.chunk;', side, tab, table_keys, keys, pks, recs, source);
 
+-- A function that nobody may call. Its body is a quoted literal: the names in it are the user's, and one
+-- that holds a dollar quote must not end it.
+CREATE OR REPLACE FUNCTION pgherd.function_source(signature text, properties text, body text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN format(E'CREATE OR REPLACE FUNCTION %1$s %2$s AS %3$L;\nREVOKE ALL ON FUNCTION %1$s FROM PUBLIC;\n', signature, properties, body);
+
 -- A trigger function: `one`, and where that captured nothing, why not: no row, a node that takes no writes,
 -- or more rows than one, for which there is `many`. Whoever changed a row has an xid already.
 CREATE OR REPLACE FUNCTION pgherd.capture_function(
     fname text, settings text, counted text, one0 text, one1 text, many0 text, many1 text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN format($f$
-CREATE OR REPLACE FUNCTION pgherd_gen.%1$I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER%2$s AS $body$
+RETURN pgherd.function_source(
+    format('pgherd_gen.%I()', fname), 'RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER' || settings,
+    format($f$
 #variable_conflict use_variable
 DECLARE
     v_xid  pg_catalog.xid8 := pg_catalog.pg_current_xact_id_if_assigned();
     v_base pg_catalog.int8;
 BEGIN
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
-        %4$s
+        %2$s
     ELSE
-        %5$s
+        %3$s
     END IF;
-    IF FOUND%3$s THEN
+    IF FOUND%1$s THEN
         RETURN NULL;
     END IF;
     v_base := pgherd.check_capture();
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
-        %6$s
+        %4$s
     ELSE
-        %7$s
+        %5$s
     END IF;
     RETURN NULL;
-END $body$;
-REVOKE ALL ON FUNCTION pgherd_gen.%1$I() FROM PUBLIC;
-$f$, fname, settings, CASE WHEN counted <> '' THEN format(' OR NOT EXISTS (SELECT FROM %s)', counted) ELSE '' END,
-      one0, one1, coalesce(many0, 'NULL;'), coalesce(many1, 'NULL;'));
+END $f$, CASE WHEN counted <> '' THEN format(' OR NOT EXISTS (SELECT FROM %s)', counted) ELSE '' END,
+      one0, one1, coalesce(many0, 'NULL;'), coalesce(many1, 'NULL;')));
 
 -- Everything that a statement of one kind needs: its function and its trigger.
 -- kind: INSERT, UPDATE or DELETE.
@@ -166,37 +171,38 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     name    text := (SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root);
     only_   text := (SELECT CASE WHEN t.inherits THEN 'ONLY ' ELSE '' END FROM pgherd.user_tables t WHERE t.relid = root);
-    pk_o    text := (SELECT string_agg('k.' || c.col, ', ' ORDER BY c.pos) FROM pgherd.columns(root) c WHERE c.in_pk);
+    parsed  text := (SELECT string_agg(format('(k.image).%s AS k%s', c.col, c.pos), ', ' ORDER BY c.pos) FROM pgherd.columns(root) c WHERE c.in_pk);
+    grouped text := (SELECT string_agg('(k.image).' || c.col, ', ' ORDER BY c.pos) FROM pgherd.columns(root) c WHERE c.in_pk);
+    named   text := (SELECT string_agg(format('s.k%s AS %s', c.pos, c.col), ', ' ORDER BY c.pos) FROM pgherd.columns(root) c WHERE c.in_pk);
     first   text := (SELECT c.col FROM pgherd.columns(root) c WHERE c.in_pk ORDER BY c.pos LIMIT 1);
     width   int  := (SELECT count(*) FROM pgherd.columns(root));
     changes text := (SELECT string_agg(
                         CASE WHEN c.in_pk THEN 'n.' || c.col
                              WHEN c.generated THEN 'NULL'
-                             ELSE format('CASE WHEN get_bit(o.bits, %s) = 1 THEN n.%s END', c.pos - 1, c.col) END, ', ' ORDER BY c.pos)
+                             ELSE format('CASE WHEN get_bit(s.bits, %s) = 1 THEN n.%s END', c.pos - 1, c.col) END, ', ' ORDER BY c.pos)
                        FROM pgherd.columns(root) c);
 BEGIN
-    RETURN format($f$
-CREATE OR REPLACE FUNCTION pgherd_gen.%1$I(recs text[], OUT pks int8[], OUT final text[]) LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan%2$s AS $body$
+    RETURN pgherd.function_source(
+        format('pgherd_gen.%I(recs text[], OUT pks int8[], OUT final text[])', 'final_' || root),
+        'LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan' || pgherd.text_settings(root),
+        format($f$
 BEGIN
     WITH k AS (
-        SELECT (substr(r, strpos(r, '('))::%3$s).*, left(r, 1) AS pgherd_op,
-               CASE WHEN left(r, 1) = 'U' THEN substr(r, 2, %4$s)::bit(%4$s) END AS pgherd_bits
+        SELECT substr(r, strpos(r, '('))::%1$s AS image, left(r, 1) = 'U' AS updated,
+               CASE WHEN left(r, 1) = 'U' THEN substr(r, 2, %2$s)::bit(%2$s) END AS bits
           FROM unnest(recs) r WHERE left(r, 1) <> 'T'
-    ), o AS (
-        SELECT %5$s, bool_and(k.pgherd_op = 'U') AS only_updates, bit_or(k.pgherd_bits) AS bits FROM k GROUP BY %5$s
+    ), s AS (
+        SELECT %3$s, bool_and(k.updated) AS only_updates, bit_or(k.bits) AS bits FROM k GROUP BY %11$s
     )
     SELECT array_agg(u.pk), array_agg(u.rec) INTO pks, final
-      FROM (SELECT %6$s AS pk,
-                   CASE WHEN n.%7$s IS NULL THEN ARRAY[concat('E', %8$s)]
-                        WHEN o.only_updates THEN ARRAY[concat('U', o.bits::text, ROW(%9$s)::text)]
-                        ELSE ARRAY[concat('E', %8$s), concat('I', %10$s)] END AS made
-              FROM o LEFT JOIN %11$s%3$s n ON (%12$s)) m
+      FROM (SELECT %4$s AS pk,
+                   CASE WHEN n.%5$s IS NULL THEN ARRAY[concat('E', %6$s)]
+                        WHEN s.only_updates THEN ARRAY[concat('U', s.bits::text, ROW(%7$s)::text)]
+                        ELSE ARRAY[concat('E', %6$s), concat('I', %8$s)] END AS made
+              FROM s CROSS JOIN LATERAL (SELECT %12$s) o LEFT JOIN %9$s%1$s n ON (%10$s)) m
      CROSS JOIN LATERAL (SELECT m.pk, unnest(m.made) AS rec) u;
-END $body$;
-REVOKE ALL ON FUNCTION pgherd_gen.%1$I(text[]) FROM PUBLIC;
-$f$, 'final_' || root, pgherd.text_settings(root), name, width, pk_o, pgherd.index_key(pgherd.primary_index(root), 'o'), first,
-      pgherd.record_key(root, 'o'), changes, pgherd.record_full(root, 'n'), only_, pgherd.key_equal(root));
+END $f$, name, width, parsed, pgherd.index_key(pgherd.primary_index(root), 'o'), first,
+      pgherd.record_key(root, 'o'), changes, pgherd.record_full(root, 'n'), only_, pgherd.key_equal(root), grouped, named));
 END $$;
 
 -- A table that cannot be replicated says so on the first write.
