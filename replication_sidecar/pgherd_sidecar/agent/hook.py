@@ -30,7 +30,13 @@ from pgherd_sidecar.core.certifier import AbortReason, Conflict
 from pgherd_sidecar.core.entries import Writeset, encode_entry
 from pgherd_sidecar.core.merge import decode_body
 from pgherd_sidecar.pg.ddl import DdlNotSupported, resolve_commands
-from pgherd_sidecar.pg.hookwire import HookWire, HookWireError, command_complete, error_response
+from pgherd_sidecar.pg.hookwire import (
+    OVERSIZED,
+    HookWire,
+    HookWireError,
+    command_complete,
+    error_response,
+)
 
 log = structlog.get_logger()
 
@@ -146,6 +152,13 @@ class HookServer:
 
     def request(self, connection: "HookConnection", query: bytes) -> None:
         """Handle one query of a session."""
+        if query == OVERSIZED:
+            connection.fail(
+                "54000",
+                f"the transaction writes more than {self.query_max} bytes",
+                hint="Split it, or raise limits.writeset_bytes of every member.",
+            )
+            return
         head, _, rest = query.partition(b"\n")
         words = head.split(b" ")
         if len(words) < 3 or not hmac.compare_digest(words[1], self._secret):
@@ -200,9 +213,9 @@ class HookServer:
         connection.pending = pending
         connection.pid = pending.pid
 
-    def adopt(self, xid: int, keys_text: bytes, body: bytes) -> None:
+    def adopt(self, xid: int, flags: int, keys_text: bytes, body: bytes) -> None:
         """Order what a transaction wrote that committed without being certified (C1)."""
-        self._send(xid, 0, parse_keys(keys_text), body, 0)
+        self._send(xid, flags, parse_keys(keys_text), body, 0)
 
     def _send(self, xid: int, flags: int, keys: "array[int]", body: bytes, pid: int) -> Pending:
         """Make a writeset and put it on its way."""

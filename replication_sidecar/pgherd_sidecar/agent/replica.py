@@ -64,8 +64,7 @@ class Replica:
         self._stopping.set()
 
     async def _one_session(self) -> None:
-        incarnation = self._identity.next_incarnation()
-        async with session(self._config, self._host, incarnation, self._markers) as opened:
+        async with session(self._config, self._host, self._identity, self._markers) as opened:
             self._session, keep_house = opened
             await self._session.run(keep_house)
 

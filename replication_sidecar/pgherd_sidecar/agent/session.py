@@ -24,6 +24,8 @@ from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
 from pgherd_sidecar.agent.hook import HookServer, Pending
+from pgherd_sidecar.agent.identity import Identity
+from pgherd_sidecar.agent.leaks import Leaks
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.outcomes import Outcomes
@@ -115,11 +117,10 @@ class ReplicaSession:
             query_max=config.limits.writeset_bytes,
         )
         self._watch = VictimWatch(watch, writers=writers, chain=self.chain, hook=self.hook)
-        self._upkeep_connection = watch
         self._delivery: asyncio.TimerHandle | None = None
         self._deferred: deque[tuple[int, Callable[[], None]]] = deque()
         self._orders: dict[str, asyncio.Future[int]] = {}
-        self._adopting: set[int] = set()
+        self._leaks = Leaks(admin, config.number)
         self._outcomes = Outcomes()
         self._began: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -141,11 +142,12 @@ class ReplicaSession:
             chain=self.chain,
             state=self.state,
             publish=self._publish,
-            leaked=self._leaked,
+            leaked=lambda xid: self._leaks.order(xid, self.hook),
             trim=self._host.trim,
             limits=self._config.limits,
         )
         await self.applier.take_tokens()
+        await self._leaks.look_back()
         await self.hook.start()
         self._host.on_commit = self.deliver
         self._host.on_proposer = self.hook.resubmit
@@ -233,20 +235,17 @@ class ReplicaSession:
         pending = None
         if writeset.member == self._config.number and writeset.incarnation == self._incarnation:
             pending = self.hook.take(writeset.sequence)
-        if decision.kind is DecisionKind.COMMIT:
+        decided = decision.kind in (DecisionKind.COMMIT, DecisionKind.ABORT)
+        if decided and gid > self._skip_to and self._leaks.holds(writeset):
+            self.applier.add_alone(gid, self._leaks.adoption(gid, writeset, decision.kind))
+        elif decision.kind is DecisionKind.COMMIT:
             if gid <= self._skip_to:
                 return
-            if writeset.xid in self._adopting and pending is not None:
-                self._adopt(gid, writeset)
-            elif pending is not None and pending.connection is not None:
+            if pending is not None and pending.connection is not None:
                 self._commit_local(gid, pending)
             else:
                 self._commit_remote(gid, writeset)
         elif decision.conflict is not None and pending is not None:
-            if writeset.xid in self._adopting:
-                raise DivergedError(
-                    f"transaction {writeset.xid} committed here without certification, and lost"
-                )
             self.hook.aborted(pending, decision.conflict)
 
     def _commit_local(self, gid: int, pending: Pending) -> None:
@@ -342,32 +341,6 @@ class ReplicaSession:
         self.markers.expect(marker)
         self.applier.add_alone(None, run)
 
-    # ---- leaks (C1) --------------------------------------------------------------------------
-
-    async def _leaked(self, xid: int) -> None:
-        """A transaction committed without certification: certify it now."""
-        if xid in self._adopting:
-            return
-        self._adopting.add(xid)
-        rows = await self._admin.execute(
-            "SELECT keys, CASE WHEN repeated THEN pgherd.final_state($1::text::xid8) ELSE body END"
-            " FROM pgherd.captured($1::text::xid8)",
-            (str(xid),),
-        )
-        row = await rows.fetchone()
-        assert row is not None
-        self.hook.adopt(xid, row[0].encode(), b"[%b]" % row[1].encode())
-
-    def _adopt(self, gid: int, writeset: Writeset) -> None:
-        async def run(work: Work) -> None:
-            await self._admin.execute(
-                "INSERT INTO pgherd.applied VALUES ($1, $2, $3::text::xid8)",
-                (gid, work.link.prev, str(writeset.xid)),
-            )
-            self._adopting.discard(writeset.xid)
-
-        self.applier.add_alone(gid, run)
-
     def _publish(self, base: int) -> None:
         self._host.submit(encode_entry(Publish(self._config.number, base)), 1)
 
@@ -417,7 +390,7 @@ class ReplicaSession:
 
 @contextlib.asynccontextmanager
 async def session(
-    config: NodeConfig, host: LogHost, incarnation: int, markers: Markers
+    config: NodeConfig, host: LogHost, identity: Identity, markers: Markers
 ) -> "AsyncIterator[tuple[ReplicaSession, psycopg.AsyncConnection[Any]]]":
     """Connect to the server, prepare it, and read where it stands.
 
@@ -433,6 +406,7 @@ async def session(
 
         admin = await connection("pgherd")
         watch, house = await connection("pgherd watch"), await connection("pgherd upkeep")
+        incarnation = await asyncio.to_thread(identity.next_incarnation)
         server = await startup.prepare_server(config, admin, incarnation)
         appliers = []
         for name in ("pgherd apply", "pgherd repair"):

@@ -12,6 +12,7 @@ _PROTOCOL_3 = 3 << 16
 _SSL_REQUEST = 80877103
 _GSS_REQUEST = 80877104
 _STARTUP_MAX = 10_000
+OVERSIZED = b"\0"
 _READY = b"Z\x00\x00\x00\x05I"
 
 
@@ -55,14 +56,16 @@ class HookWire:
     """One connection's incoming bytes.
 
     Args:
-        query_max: largest query accepted, in bytes.
+        query_max: largest query accepted, in bytes; `OVERSIZED` stands for a larger one, which is
+            read and forgotten.
     """
 
-    __slots__ = ("_buffer", "_query_max", "_started")
+    __slots__ = ("_buffer", "_query_max", "_skip", "_started")
 
     def __init__(self, query_max: int) -> None:
         self._buffer = bytearray()
         self._query_max = query_max
+        self._skip = 0
         self._started = False
 
     def receive(self, data: bytes) -> tuple[bytes, list[bytes]]:
@@ -74,6 +77,14 @@ class HookWire:
         Raises:
             HookWireError: close the connection.
         """
+        if self._skip:
+            skipped = min(self._skip, len(data))
+            self._skip -= skipped
+            if self._skip:
+                return b"", []
+            self._buffer += data[skipped:]
+            reply, rest = self.receive(b"")
+            return reply, [OVERSIZED, *rest]
         self._buffer += data
         reply = b""
         while not self._started:
@@ -86,9 +97,17 @@ class HookWire:
         buffer = self._buffer
         while len(buffer) - position >= _HEADER.size:
             kind, length = _HEADER.unpack_from(buffer, position)
-            if length < 4 or length > self._query_max:
+            if length < 4 or (length > self._query_max and kind != b"Q"):
                 raise HookWireError(f"message of {length} bytes")
             end = position + 1 + length
+            if length > self._query_max:
+                self._skip = max(end - len(buffer), 0)
+                del buffer[:end]
+                if self._skip:
+                    return reply, queries
+                queries.append(OVERSIZED)
+                position = 0
+                continue
             if len(buffer) < end:
                 break
             if kind == b"Q":

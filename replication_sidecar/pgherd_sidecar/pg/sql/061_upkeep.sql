@@ -13,6 +13,21 @@ BEGIN ATOMIC
            pg_snapshot_xmin(pg_current_snapshot())::text;
 END;
 
+-- The writeset of a leak, as certify() would have sent it.
+CREATE OR REPLACE FUNCTION pgherd.leaked(x text, OUT keys text, OUT body text, OUT ddl bool)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT c.keys, '[' || CASE WHEN c.repeated THEN pgherd.final_state(x::xid8) ELSE c.body END || ']', c.ddl
+      FROM pgherd.captured(x::xid8) c;
+END;
+
+-- Makes a leak, whose rows are here already, a link of the commit chain.
+CREATE OR REPLACE FUNCTION pgherd.adopt(gid int8, prev int8, x text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    INSERT INTO pgherd.applied VALUES (gid, prev, x::xid8);
+END;
+
 -- Up to where the audit has come. It survives a restart of the sidecar, because after one the rows in
 -- `applied` that prove older captured rows certified may be gone.
 CREATE TABLE IF NOT EXISTS pgherd.audited (
