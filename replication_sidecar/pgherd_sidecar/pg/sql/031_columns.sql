@@ -61,15 +61,19 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.record_changes(root oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
+    WITH c AS (
+        SELECT c.pos,
+               CASE WHEN c.in_pk OR c.generated OR c.in_unique THEN '''0'''
+                    ELSE format('CASE WHEN %s THEN ''1'' ELSE ''0'' END', pgherd.changed(c.col, c.typ, c.coll, c.is_notnull)) END AS bit,
+               CASE WHEN c.in_pk THEN 'n.' || c.col
+                    WHEN c.generated OR c.in_unique THEN 'NULL'
+                    ELSE format('CASE WHEN %s THEN n.%s END', pgherd.changed(c.col, c.typ, c.coll, c.is_notnull), c.col) END AS field
+          FROM pgherd.columns(root) c
+    ), bits AS ( -- a function takes 100 arguments
+        SELECT c.pos / 90 AS part, format('pg_catalog.concat(%s)', string_agg(c.bit, ', ' ORDER BY c.pos)) AS bits FROM c GROUP BY c.pos / 90
+    )
     SELECT format('pg_catalog.concat(''U'', %s, ROW(%s)::pg_catalog.text)',
-             string_agg(CASE WHEN c.in_pk OR c.generated OR c.in_unique THEN '''0'''
-                             ELSE format('CASE WHEN %s THEN ''1'' ELSE ''0'' END', pgherd.changed(c.col, c.typ, c.coll, c.is_notnull)) END,
-                        ', ' ORDER BY c.pos),
-             string_agg(CASE WHEN c.in_pk THEN 'n.' || c.col
-                             WHEN c.generated OR c.in_unique THEN 'NULL'
-                             ELSE format('CASE WHEN %s THEN n.%s END', pgherd.changed(c.col, c.typ, c.coll, c.is_notnull), c.col) END,
-                        ', ' ORDER BY c.pos))
-      FROM pgherd.columns(root) c;
+                  (SELECT string_agg(b.bits, ', ' ORDER BY b.part) FROM bits b), (SELECT string_agg(c.field, ', ' ORDER BY c.pos) FROM c));
 END;
 
 -- No column of a unique index differs between o and n.
