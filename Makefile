@@ -28,6 +28,7 @@ lint: setup
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+	.venv/bin/lint-imports
 
 test-unit: setup
 	.venv/bin/pytest tests/unit

@@ -111,6 +111,12 @@ def test_c10_updates_of_different_columns_of_a_row_are_joined() -> None:
     assert waves(plan) == [[("U0011", ["(1,,,d)"])]]
 
 
+def test_c10_an_update_that_set_no_column_writes_nothing_but_joins_one_that_does() -> None:
+    assert waves(merge(rows("U0000(1,,,)"))) == [[]]
+    plan = merge(rows("U0000(1,,,)"), rows("U0010(1,,a,)"))
+    assert waves(plan) == [[("U0010", ["(1,,a,)"])]]
+
+
 def test_c10_colliding_hashes_never_merge_two_rows() -> None:
     plan = merge(rows("U0010(1,,a,)"), rows("U0010(2,,b,)"), rows("U0010(1,,c,)"))
     assert waves(plan) == [

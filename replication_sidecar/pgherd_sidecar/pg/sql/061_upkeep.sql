@@ -6,9 +6,9 @@ CREATE OR REPLACE FUNCTION pgherd.audit(since text, OUT leaks text[], OUT audite
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT (SELECT array_agg(DISTINCT c.xid::text)
-              FROM (SELECT a.xid, a.tab FROM pgherd.capture_0 a WHERE a.xid >= since::xid8 AND a.first
+              FROM (SELECT a.xid, a.tab FROM pgherd.capture_0 a WHERE a.xid >= since::xid8
                     UNION ALL
-                    SELECT b.xid, b.tab FROM pgherd.capture_1 b WHERE b.xid >= since::xid8 AND b.first) c
+                    SELECT b.xid, b.tab FROM pgherd.capture_1 b WHERE b.xid >= since::xid8) c
              WHERE c.tab <> 'sentinel' AND NOT EXISTS (SELECT FROM pgherd.applied p WHERE p.xid = c.xid)),
            pg_snapshot_xmin(pg_current_snapshot())::text;
 END;
