@@ -1,0 +1,103 @@
+"""The nodes of a herd as the tests of SQL behaviour see them: connections, and what must be equal.
+
+A commit becomes visible on its node after everything ordered before it, so one commit on each
+node is a wait for all that was committed anywhere before: no test here looks twice.
+"""
+
+import contextlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from .localherd import LocalHerd
+
+TIDE = "CREATE TABLE public.tide (id uuid PRIMARY KEY DEFAULT gen_random_uuid())"
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class Nodes:
+    """Connections to each node: of an ordinary role (``app``) and of the superuser (``admin``).
+
+    All are in autocommit mode and look first into ``schema``, which is this test's own.
+    """
+
+    def __init__(self, stack: contextlib.ExitStack, herd: LocalHerd, schema: str) -> None:
+        members = herd.members()
+        self.schema = schema
+        self._stack = stack
+        self._options = f"-c search_path={schema},public"
+        self._app_dsns = [member["app_dsn"] for member in members]
+        self._admin_dsns = [member["dsn"] for member in members]
+        self.app = [self.connect(number) for number in range(len(members))]
+        self.admin = [self.connect(number, admin=True) for number in range(len(members))]
+
+    def connect(self, number: int, *, admin: bool = False) -> Connection:
+        """One more connection, closed at the end of the test."""
+        dsn = (self._admin_dsns if admin else self._app_dsns)[number]
+        connection = psycopg.connect(dsn, autocommit=True, options=self._options)
+        return self._stack.enter_context(contextlib.closing(connection))
+
+    def create(self, ddl: str) -> None:
+        """Execute DDL as ``app`` on the first node, and wait until all have it."""
+        run(self.app[0], ddl)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until each node shows all that was committed before, the first also what waits."""
+        for app in (*self.app, self.app[0]):
+            run(app, "INSERT INTO public.tide DEFAULT VALUES")
+
+    def rows(self, table: str) -> list[list[str]]:
+        """The rows of a table on each node, as text, sorted, with settings that hide nothing."""
+        self.settle()
+        return [
+            sorted(row[0] for row in run(admin, f"SELECT (t.*)::text FROM {table} AS t"))
+            for admin in self.admin
+        ]
+
+    def equal_rows(self, *tables: str) -> list[str]:
+        """Assert that the tables are the same on all nodes; return the rows of all of them."""
+        found: list[str] = []
+        for table in tables:
+            rows = self.rows(table)
+            for other in rows[1:]:
+                assert other == rows[0], table
+            found += rows[0]
+        return found
+
+
+@contextlib.contextmanager
+def nodes_of(herd: LocalHerd) -> Iterator[Nodes]:
+    """The nodes of ``herd``, with a schema for one test."""
+    schema = f"t_{random.getrandbits(40):x}"
+    with contextlib.ExitStack() as stack:
+        nodes = Nodes(stack, herd, schema)
+        if run(nodes.app[0], "SELECT to_regclass('public.tide')") == [(None,)]:
+            run(nodes.app[0], TIDE)
+            herd.must("verify")  # it waits for all nodes
+        nodes.create(f"CREATE SCHEMA {schema}")
+        yield nodes
+        nodes.settle()
+        run(nodes.connect(0), f"SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE")
+
+
+def run(connection: Connection, statements: str) -> list[tuple[Any, ...]]:
+    """Execute one or more statements as one message; return the rows of the last."""
+    cursor = connection.execute(statements.encode())
+    while cursor.nextset():
+        pass
+    return cursor.fetchall() if cursor.description else []
+
+
+def sql_file(name: str) -> str:
+    """A file of ``sql/``."""
+    return Path(__file__).with_name("sql").joinpath(f"{name}.sql").read_text()
+
+
+def sql_cases(name: str) -> dict[str, str]:
+    """The cases of a file of ``sql/``, by the names in their headings."""
+    cases = (case.partition("\n") for case in sql_file(name).split("-- case: ")[1:])
+    return {title: statements for title, _, statements in cases}
