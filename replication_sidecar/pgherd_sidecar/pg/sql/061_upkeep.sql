@@ -41,7 +41,8 @@ BEGIN ATOMIC
     SELECT coalesce((SELECT a.xid::text FROM pgherd.audited a), '0');
 END;
 
--- Removes links of the commit chain below `before` that no audit will ask for. The limit of the audit is written
+-- Removes the links of the commit chain below `before`, up to the first that an audit may still ask for: what
+-- stays has no hole, which would read as a broken chain. The limit of the audit is written
 -- now and then only, so that an idle server is not written to.
 CREATE OR REPLACE FUNCTION pgherd.prune(before int8, audited text) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -50,7 +51,8 @@ BEGIN ATOMIC
         ON CONFLICT (only_row) DO UPDATE SET xid = excluded.xid
         WHERE excluded.xid::text::int8 - a.xid::text::int8 > 1000;
     DELETE FROM pgherd.applied a
-     WHERE a.gid < before AND (a.xid IS NULL OR a.xid < (SELECT b.xid FROM pgherd.audited b));
+     WHERE a.gid < before
+       AND a.gid < coalesce((SELECT min(u.gid) FROM pgherd.applied u, pgherd.audited b WHERE u.xid >= b.xid), before);
 END;
 
 -- Empties the capture table whose transactions have all ended and were audited. Nobody can hold a lock on it
