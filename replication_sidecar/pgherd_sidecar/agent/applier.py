@@ -26,7 +26,7 @@ from pgherd_sidecar.pg.rows import RowStatements
 
 log = structlog.get_logger()
 
-TOKEN_WINDOW = 256
+TOKEN_WINDOW = 32
 _BATCH_ROWS = 5_000
 _BATCH_BYTES = 4 << 20
 _BINARY = 1
