@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
+from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import Writeset, key_array
 from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
@@ -63,10 +64,6 @@ _STATEMENTS = {
     b"pgherd_applied": b"INSERT INTO pgherd.applied VALUES ($1, $2)",
     b"pgherd_pass": b"SELECT pgherd.pass_token($1::int8, $2::int8)",
 }
-
-
-class DivergedError(Exception):
-    """This node's data differ from the others', or an ordered change can't be done here."""
 
 
 @dataclass(slots=True, eq=False)

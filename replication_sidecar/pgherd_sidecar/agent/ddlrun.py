@@ -8,8 +8,9 @@ from typing import Any
 
 import psycopg
 
-from pgherd_sidecar.agent.applier import WRITER_SETTINGS, DivergedError
+from pgherd_sidecar.agent.applier import WRITER_SETTINGS
 from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.startup import connect
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import Writeset, key_array

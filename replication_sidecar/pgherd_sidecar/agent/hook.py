@@ -19,24 +19,19 @@ import hmac
 import sys
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 import msgspec
 import structlog
 
-from pgherd_sidecar.core.certifier import AbortReason, Conflict
+from pgherd_sidecar.agent.hookconnection import HookConnection, Pending
+from pgherd_sidecar.agent.hooktext import explain, parse_keys
+from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import Writeset, encode_entry
 from pgherd_sidecar.core.merge import decode_body
 from pgherd_sidecar.pg.ddl import DdlNotSupported, resolve_commands
-from pgherd_sidecar.pg.hookwire import (
-    OVERSIZED,
-    HookWire,
-    HookWireError,
-    command_complete,
-    error_response,
-)
+from pgherd_sidecar.pg.hookwire import OVERSIZED
 
 log = structlog.get_logger()
 
@@ -44,26 +39,6 @@ _RESUBMIT_S = 2.0
 _SWEEP_S = 0.25
 _SUBMISSION_BYTES = 1 << 20
 _REPEAT = "Repeat the transaction."
-
-
-@dataclass(slots=True, eq=False)
-class Pending:
-    """A local writeset that was sent into the log and has no verdict yet.
-
-    ``slots`` are the keys without their modes (and a few other numbers), to find conflicts fast.
-    ``connection`` is None when nobody waits for the verdict any more; the writeset is under way
-    all the same, and if it commits it is applied as if remote.
-    """
-
-    writeset: Writeset
-    encoded: bytes
-    keys: "array[int]"
-    slots: frozenset[int]
-    pid: int
-    connection: "HookConnection | None"
-    sent_s: float
-    deadline_s: float
-    lost: bool = False
 
 
 class HookBackend(Protocol):
@@ -362,101 +337,3 @@ class HookServer:
             connection.pending.connection = None
         if connection.pid:
             self.backend.gone(connection.pid)
-
-
-class HookConnection(asyncio.Protocol):
-    """One session's connection."""
-
-    def __init__(self, server: HookServer) -> None:
-        self.pid = 0
-        self.pending: Pending | None = None
-        self._server = server
-        self._wire = HookWire(server.query_max)
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
-        self._server.opened(self)
-
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
-        try:
-            reply, queries = self._wire.receive(data)
-        except HookWireError as error:
-            log.warning("hook.protocol_error", error=str(error))
-            self.close()
-            return
-        if reply:
-            self._write(reply)
-        for query in queries:
-            try:
-                self._server.request(self, query)
-            except (ValueError, IndexError) as error:
-                log.warning("hook.bad_request", error=str(error))
-                self.fail("08P01", "malformed request")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
-        self._transport = None
-        self._server.closed(self)
-
-    def done(self, tag: bytes) -> None:
-        """Answer with a command tag of at most 63 bytes."""
-        self._write(command_complete(tag))
-
-    def fail(self, sqlstate: str, message: str, detail: str = "", hint: str = "") -> None:
-        """Answer with an error."""
-        self._write(error_response(sqlstate, message, detail, hint))
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
-
-
-def parse_keys(text: bytes) -> "array[int]":
-    """Turn ``base:k1,k2;base:...`` into groups ``base, n, k1 .. kn``.
-
-    Raises:
-        ValueError: not of that form.
-    """
-    keys = array("q")
-    for group in text.split(b";"):
-        base, _, numbers = group.partition(b":")
-        values = [int(number) for number in numbers.split(b",")]
-        keys.append(int(base))
-        keys.append(len(values))
-        keys.extend(values)
-    return keys
-
-
-def explain(conflict: Conflict, body: bytes) -> tuple[str, str]:
-    """Say in words why a writeset lost: message and detail."""
-    if conflict.reason is AbortReason.TOO_OLD:
-        return (
-            "could not serialize access: the transaction is too old to be certified",
-            f"The herd has forgotten what committed before GID {conflict.winner}.",
-        )
-    if conflict.reason is AbortReason.MALFORMED:
-        return "could not serialize access: the writeset is malformed", ""
-    message = (
-        f"could not serialize access due to a concurrent commit on another node "
-        f"(GID {conflict.winner})"
-    )
-    tables = []
-    for table, pks, records in msgspec.json.decode(body):
-        for pk, record in zip(pks, records, strict=True):
-            if pk == conflict.key & -4:
-                row = record[record.find("(") :]
-                return message, f"Key of row {row} of table {table}, winner GID {conflict.winner}."
-        if table not in tables:
-            tables.append(table)
-    where = ", ".join(table or "the schema" for table in tables)
-    return message, (
-        f"A unique key, foreign key or table lock of {where}, winner GID {conflict.winner}."
-    )

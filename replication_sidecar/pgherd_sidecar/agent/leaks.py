@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import psycopg
 
-from pgherd_sidecar.agent.applier import DivergedError, Work
+from pgherd_sidecar.agent.applier import Work
+from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.hook import HookServer
 from pgherd_sidecar.core.entries import FLAG_DDL, Writeset
 from pgherd_sidecar.core.merge import decode_body

@@ -15,12 +15,13 @@ import psycopg
 import structlog
 
 from pgherd_sidecar.agent.admin import StatusValue, Unavailable
-from pgherd_sidecar.agent.applier import DivergedError
 from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markers import Markers
-from pgherd_sidecar.agent.session import ReplicaSession, session
+from pgherd_sidecar.agent.opening import session
+from pgherd_sidecar.agent.session import ReplicaSession
 from pgherd_sidecar.pg.checksum import TableChecksum
 from pgherd_sidecar.pg.pipeline import ServerGoneError
 

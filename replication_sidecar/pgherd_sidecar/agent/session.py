@@ -8,23 +8,23 @@ Nothing of a session survives it but what is in the server, in the log, and in t
 """
 
 import asyncio
-import contextlib
 import uuid
 from array import array
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import structlog
 
 from pgherd_sidecar.agent import startup, upkeep
-from pgherd_sidecar.agent.applier import Applier, DivergedError, Work, connect_pipeline
+from pgherd_sidecar.agent.applier import Applier, Work
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
-from pgherd_sidecar.agent.hook import HookServer, Pending
-from pgherd_sidecar.agent.identity import Identity
+from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.hook import HookServer
+from pgherd_sidecar.agent.hookconnection import Pending
 from pgherd_sidecar.agent.leaks import Leaks
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markers import Markers
@@ -386,51 +386,3 @@ class ReplicaSession:
             "index_keys": self.state.index_size,
             **{f"decisions_{kind.value}": count for kind, count in self._counts.items()},
         }
-
-
-@contextlib.asynccontextmanager
-async def session(
-    config: NodeConfig, host: LogHost, identity: Identity, markers: Markers
-) -> "AsyncIterator[tuple[ReplicaSession, psycopg.AsyncConnection[Any]]]":
-    """Connect to the server, prepare it, and read where it stands.
-
-    Raises:
-        DivergedError, psycopg.Error, ServerGoneError: as for ``prepare_server``.
-    """
-    async with contextlib.AsyncExitStack() as stack:
-
-        async def connection(name: str) -> psycopg.AsyncConnection[Any]:
-            opened = await startup.connect(config, name)
-            stack.push_async_callback(opened.close)
-            return opened
-
-        admin = await connection("pgherd")
-        watch, house = await connection("pgherd watch"), await connection("pgherd upkeep")
-        incarnation = await asyncio.to_thread(identity.next_incarnation)
-        server = await startup.prepare_server(config, admin, incarnation)
-        appliers = []
-        for name in ("pgherd apply", "pgherd repair"):
-            pipeline = await connect_pipeline(startup.conninfo(config, name))
-            stack.callback(pipeline.close)
-            appliers.append(pipeline)
-        data = upkeep.read_checkpoint(config.data_dir)
-        members = [member.number for member in config.members]
-        state = (
-            ReplicatedState(members, config.limits.certification_keys)
-            if data is None
-            else ReplicatedState.restore(data)
-        )
-        yield (
-            ReplicaSession(
-                config,
-                host,
-                incarnation=incarnation,
-                server=server,
-                state=state,
-                admin=admin,
-                watch=watch,
-                appliers=(appliers[0], appliers[1]),
-                markers=markers,
-            ),
-            house,
-        )

@@ -15,9 +15,10 @@ from typing import Any
 import psycopg
 import structlog
 
-from pgherd_sidecar.agent.applier import DivergedError, applied, awaited
+from pgherd_sidecar.agent.applier import applied, awaited
 from pgherd_sidecar.agent.chain import Chain, LocalLink
 from pgherd_sidecar.agent.ddlrun import DdlRunner
+from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import FLAG_DDL, key_array
 from pgherd_sidecar.core.merge import decode_body, merge_writesets

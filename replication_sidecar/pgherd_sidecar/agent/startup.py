@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 import structlog
 
-from pgherd_sidecar.agent.applier import DivergedError
 from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.errors import DivergedError
 
 log = structlog.get_logger()
 

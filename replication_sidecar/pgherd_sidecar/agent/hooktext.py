@@ -1,0 +1,53 @@
+"""Text between certify() and the hook: certification keys in, reasons for an abort out.
+
+Free of IO; called by ``hook``.
+"""
+
+from array import array
+
+import msgspec
+
+from pgherd_sidecar.core.certifier import AbortReason, Conflict
+
+
+def parse_keys(text: bytes) -> "array[int]":
+    """Turn ``base:k1,k2;base:...`` into groups ``base, n, k1 .. kn``.
+
+    Raises:
+        ValueError: not of that form.
+    """
+    keys = array("q")
+    for group in text.split(b";"):
+        base, _, numbers = group.partition(b":")
+        values = [int(number) for number in numbers.split(b",")]
+        keys.append(int(base))
+        keys.append(len(values))
+        keys.extend(values)
+    return keys
+
+
+def explain(conflict: Conflict, body: bytes) -> tuple[str, str]:
+    """Say in words why a writeset lost: message and detail."""
+    if conflict.reason is AbortReason.TOO_OLD:
+        return (
+            "could not serialize access: the transaction is too old to be certified",
+            f"The herd has forgotten what committed before GID {conflict.winner}.",
+        )
+    if conflict.reason is AbortReason.MALFORMED:
+        return "could not serialize access: the writeset is malformed", ""
+    message = (
+        f"could not serialize access due to a concurrent commit on another node "
+        f"(GID {conflict.winner})"
+    )
+    tables = []
+    for table, pks, records in msgspec.json.decode(body):
+        for pk, record in zip(pks, records, strict=True):
+            if pk == conflict.key & -4:
+                row = record[record.find("(") :]
+                return message, f"Key of row {row} of table {table}, winner GID {conflict.winner}."
+        if table not in tables:
+            tables.append(table)
+    where = ", ".join(table or "the schema" for table in tables)
+    return message, (
+        f"A unique key, foreign key or table lock of {where}, winner GID {conflict.winner}."
+    )

@@ -1,0 +1,68 @@
+"""Opens a session with the server: connections, a known state, a new incarnation.
+
+Called by ``replica`` for each session; closes again what it opened when the session ends.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+
+from pgherd_sidecar.agent import startup, upkeep
+from pgherd_sidecar.agent.applier import connect_pipeline
+from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.identity import Identity
+from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.agent.markers import Markers
+from pgherd_sidecar.agent.session import ReplicaSession
+from pgherd_sidecar.core.state import ReplicatedState
+
+
+@contextlib.asynccontextmanager
+async def session(
+    config: NodeConfig, host: LogHost, identity: Identity, markers: Markers
+) -> "AsyncIterator[tuple[ReplicaSession, psycopg.AsyncConnection[Any]]]":
+    """Connect to the server, prepare it, and read where it stands.
+
+    Raises:
+        DivergedError, psycopg.Error, ServerGoneError: as for ``prepare_server``.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def connection(name: str) -> psycopg.AsyncConnection[Any]:
+            opened = await startup.connect(config, name)
+            stack.push_async_callback(opened.close)
+            return opened
+
+        admin = await connection("pgherd")
+        watch, house = await connection("pgherd watch"), await connection("pgherd upkeep")
+        incarnation = await asyncio.to_thread(identity.next_incarnation)
+        server = await startup.prepare_server(config, admin, incarnation)
+        appliers = []
+        for name in ("pgherd apply", "pgherd repair"):
+            pipeline = await connect_pipeline(startup.conninfo(config, name))
+            stack.callback(pipeline.close)
+            appliers.append(pipeline)
+        data = upkeep.read_checkpoint(config.data_dir)
+        members = [member.number for member in config.members]
+        state = (
+            ReplicatedState(members, config.limits.certification_keys)
+            if data is None
+            else ReplicatedState.restore(data)
+        )
+        yield (
+            ReplicaSession(
+                config,
+                host,
+                incarnation=incarnation,
+                server=server,
+                state=state,
+                admin=admin,
+                watch=watch,
+                appliers=(appliers[0], appliers[1]),
+                markers=markers,
+            ),
+            house,
+        )
