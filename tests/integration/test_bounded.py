@@ -1,0 +1,132 @@
+"""Under a steady load nothing grows for ever: capture, log, ``applied``.
+
+The limits are set low in the sidecars' configuration; the code is the real one.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from .ledger import Ledger
+from .localherd import LocalHerd, free_port_base, query
+
+NODES = ["n1", "n2", "n3"]
+SEGMENT_BYTES = 1 << 18
+RETENTION_BYTES = 4 * SEGMENT_BYTES
+APPLIED_ENTRIES = 100
+_PATIENCE_S = 120
+
+LOW_LIMITS = f"""
+import json, pathlib, sys
+from pgherd_sidecar.agent.main import main
+given = pathlib.Path(sys.argv[sys.argv.index("--config") + 1])
+config = json.loads(given.read_text())
+config["limits"] |= {{
+    "segment_bytes": {SEGMENT_BYTES}, "log_retention_bytes": {RETENTION_BYTES},
+    "log_cache_bytes": {SEGMENT_BYTES}, "applied_entries": {APPLIED_ENTRIES},
+    "checkpoint_entries": 200, "checkpoint_ms": 1000,
+}}
+low = given.with_name("low.json")
+low.write_text(json.dumps(config))
+sys.argv[sys.argv.index(str(given))] = str(low)
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def tight(work_directory: Path) -> Iterator[LocalHerd]:
+    """A herd with low limits."""
+    script = work_directory / "low_limits.py"
+    script.write_text(LOW_LIMITS)
+    script.chmod(0o755)
+    herd = LocalHerd(
+        work_directory / "tight", free_port_base(), {"PGHERD_SIDECAR_SCRIPT": str(script)}
+    )
+    done = herd.up()
+    assert done.returncode == 0, done.stderr
+    yield herd
+    herd.must("destroy")
+
+
+@pytest.fixture
+def ledger(tight: LocalHerd) -> Ledger:
+    ledger = Ledger(tight, f"l_{random.getrandbits(40):x}")
+    ledger.create()
+    return ledger
+
+
+def log_bytes(herd: LocalHerd, node: str) -> int:
+    """The size of a node's log on disk."""
+    return sum(file.stat().st_size for file in (herd.directory / node / "sidecar/log").iterdir())
+
+
+def log_is_small(herd: LocalHerd, node: str) -> bool:
+    """Besides what is kept, one segment is being written, one is prepared, one is on its way."""
+    return log_bytes(herd, node) <= RETENTION_BYTES + 3 * SEGMENT_BYTES
+
+
+async def becomes(true: Callable[[], bool]) -> None:
+    """Wait until it is so."""
+    async with asyncio.timeout(_PATIENCE_S):
+        while not await asyncio.to_thread(true):  # noqa: ASYNC110 - files and servers do not tell
+            await asyncio.sleep(0.1)
+
+
+async def test_log_and_applied_stay_small_and_a_restart_needs_no_more(
+    tight: LocalHerd, ledger: Ledger
+) -> None:
+    before = tight.members()[0]["log_position"]
+    async with ledger.load(clients=3):
+        await ledger.commits(4000)
+        await asyncio.to_thread(tight.must, "kill", "n3", "--process", "node")
+        await ledger.commits(300)
+        await asyncio.to_thread(tight.must, "start", "n3")
+        await ledger.commits(100, on=NODES)
+    assert tight.members()[0]["log_position"] > before + 4000
+    for node in NODES:
+        await becomes(partial(log_is_small, tight, node))
+    ledger.check()
+
+
+async def test_capture_is_truncated_when_its_transactions_have_ended(
+    tight: LocalHerd, ledger: Ledger
+) -> None:
+    async with ledger.load(clients=1):
+        await ledger.commits(100, on=NODES)
+        dsn = tight.member("n1")["dsn"]
+        used = query(dsn, "SELECT pgherd.capture_side(pg_current_xact_id())")[0][0]
+        size = f"SELECT pg_relation_size('pgherd.capture_{used}')"
+        assert query(dsn, size)[0][0] > 0
+        # 131,072 transactions later the other side is in use; subtransactions count, too.
+        query(
+            dsn,
+            "CREATE TEMP TABLE waste (n int); DO $$ BEGIN FOR i IN 1..132000 LOOP"
+            " BEGIN INSERT INTO waste VALUES (i); EXCEPTION WHEN others THEN NULL; END;"
+            " END LOOP; END $$",
+        )
+        await becomes(lambda: query(dsn, size)[0][0] == 0)
+        await ledger.commits(100, on=NODES)
+        applied = "SELECT count(*) FROM pgherd.applied WHERE gid < pgherd.last_gid() - 2000"
+        await becomes(lambda: query(dsn, applied)[0][0] == 0)
+    ledger.check()
+
+
+async def test_a_sidecar_that_starts_anew_takes_no_certified_transaction_for_a_leak(
+    tight: LocalHerd, ledger: Ledger
+) -> None:
+    """Its row in ``applied`` is pruned long before its captured rows are."""
+    async with ledger.load(clients=2):
+        await ledger.commits(1500, on=["n1"])
+    dsn = tight.member("n1")["dsn"]
+    old = "SELECT count(*) FROM pgherd.applied WHERE gid < pgherd.last_gid() - 1200"
+    await becomes(lambda: query(dsn, old)[0][0] == 0)
+    tight.must("kill", "n1", "--process", "sidecar")
+    tight.must("start", "n1")
+    async with ledger.load(clients=1):
+        await ledger.commits(50, on=["n1"])
+    assert '"event":"capture.leak"' not in (tight.directory / "n1/sidecar.log").read_text()
+    ledger.check()

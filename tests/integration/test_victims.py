@@ -1,0 +1,215 @@
+"""Who stands in the way of what is certain to commit gives way, and is told the truth."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from .ledger import Ledger, create_everywhere
+from .localherd import LocalHerd, query
+
+Connection = psycopg.AsyncConnection[Any]
+Holds = Callable[[Connection, Connection], Awaitable[None]]
+
+_PATIENCE_S = 60
+_TOKEN_OF_BATCH = 5786207870273454080
+
+
+@pytest.fixture
+def schema(herd: LocalHerd) -> Iterator[str]:
+    """A table ``t`` of ten rows on all nodes."""
+    name = f"v_{random.getrandbits(40):x}"
+    create_everywhere(
+        herd,
+        f"CREATE SCHEMA {name}; CREATE TABLE {name}.t (id int PRIMARY KEY, v int NOT NULL);"
+        f"INSERT INTO {name}.t SELECT g, 0 FROM generate_series(1, 10) g",
+    )
+    yield name
+    query(herd.members()[0]["dsn"], f"DROP SCHEMA {name} CASCADE")
+
+
+@contextlib.asynccontextmanager
+async def connect(herd: LocalHerd, node: str, schema: str) -> AsyncIterator[Connection]:
+    """A connection of the ordinary role."""
+    async with await psycopg.AsyncConnection.connect(
+        herd.member(node)["app_dsn"], autocommit=True, options=f"-c search_path={schema}"
+    ) as connection:
+        yield connection
+
+
+async def value(connection: Connection, row: int) -> int:
+    cursor = await connection.execute("SELECT v FROM t WHERE id = %s", (row,))
+    found = await cursor.fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+async def arrives(herd: LocalHerd, schema: str, row: int, wanted: int) -> None:
+    """Wait until all nodes show this value."""
+    for node in ("n1", "n2", "n3"):
+        async with connect(herd, node, schema) as connection, asyncio.timeout(_PATIENCE_S):
+            while await value(connection, row) != wanted:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+
+
+async def idle(victim: Connection, other: Connection) -> None:
+    await victim.execute("UPDATE t SET v = -1 WHERE id = 1")
+
+
+async def idle_in_a_subtransaction(victim: Connection, other: Connection) -> None:
+    await victim.execute("SAVEPOINT s")
+    await victim.execute("UPDATE t SET v = -1 WHERE id = 1")
+    await victim.execute("SAVEPOINT t")
+
+
+async def holding_a_table(victim: Connection, other: Connection) -> None:
+    await victim.execute("LOCK TABLE t IN EXCLUSIVE MODE")
+
+
+async def holding_a_row_for_update(victim: Connection, other: Connection) -> None:
+    await victim.execute("SELECT FROM t WHERE id = 1 FOR UPDATE")
+
+
+async def running(victim: Connection, other: Connection) -> None:
+    await victim.execute("UPDATE t SET v = -1 WHERE id = 1")
+    await victim.execute("SELECT pg_sleep(600)")
+
+
+async def waiting_for_a_row(victim: Connection, other: Connection) -> None:
+    await victim.execute("UPDATE t SET v = -1 WHERE id = 1")
+    await other.execute("BEGIN")
+    await other.execute("UPDATE t SET v = -1 WHERE id = 2")
+    await victim.execute("UPDATE t SET v = -1 WHERE id = 2")
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        idle,
+        idle_in_a_subtransaction,
+        holding_a_table,
+        holding_a_row_for_update,
+        running,
+        waiting_for_a_row,
+    ],
+    ids=lambda holds: holds.__name__,
+)
+async def test_a_session_in_the_way_of_another_node_s_commit_is_closed(
+    herd: LocalHerd, schema: str, holds: Holds
+) -> None:
+    async with (
+        connect(herd, "n1", schema) as victim,
+        connect(herd, "n1", schema) as other,
+        connect(herd, "n2", schema) as winner,
+    ):
+        await victim.execute("BEGIN")
+        holding = asyncio.ensure_future(holds(victim, other))
+        await blocks(herd, schema, victim)
+        await winner.execute("UPDATE t SET v = 7 WHERE id = 1")
+        await arrives(herd, schema, 1, 7)
+        with pytest.raises(psycopg.OperationalError) as closed:
+            await holding
+            await victim.execute("COMMIT")
+        assert closed.value.sqlstate in ("57P01", "40001", "40P01", None)
+        await other.execute("ROLLBACK")
+    herd.must("verify")
+
+
+async def blocks(herd: LocalHerd, schema: str, victim: Connection) -> None:
+    """Wait until ``victim`` holds what an update of row 1 needs."""
+    async with connect(herd, "n1", schema) as probe, asyncio.timeout(_PATIENCE_S):
+        while True:
+            await asyncio.sleep(0.01)
+            await probe.execute("BEGIN")
+            try:
+                await probe.execute("LOCK TABLE t IN ROW EXCLUSIVE MODE NOWAIT")
+                await probe.execute("SELECT FROM t WHERE id = 1 FOR NO KEY UPDATE NOWAIT")
+            except psycopg.errors.LockNotAvailable:
+                return
+            finally:
+                await probe.execute("ROLLBACK")
+
+
+async def test_of_two_nodes_that_update_one_row_at_once_one_hears_40001(
+    herd: LocalHerd, schema: str
+) -> None:
+    async with connect(herd, "n1", schema) as one, connect(herd, "n2", schema) as two:
+        for _ in range(30):
+            for connection in (one, two):
+                await connection.execute("BEGIN")
+                await connection.execute("UPDATE t SET v = v + 1 WHERE id = 3")
+            ends = await asyncio.gather(
+                one.execute("COMMIT"), two.execute("COMMIT"), return_exceptions=True
+            )
+            failed = [end for end in ends if isinstance(end, BaseException)]
+            assert [type(error) for error in failed] == [psycopg.errors.SerializationFailure]
+            for row, connection in ((4, one), (5, two)):  # sees all so far when it is done
+                await connection.execute("UPDATE t SET v = v + 1 WHERE id = %s", (row,))
+        total = await value(one, 3)
+    assert total == 30
+    herd.must("verify")
+
+
+async def test_a_certified_transaction_with_only_a_row_lock_yields_and_is_committed(
+    herd: LocalHerd, schema: str
+) -> None:
+    """C9: L locks row 1 and writes row 2; a remote write of row 1 is ordered just before it."""
+    heard: dict[str | None, int] = {}
+    async with connect(herd, "n2", schema) as remote:
+        for attempt in range(1, 41):
+            async with connect(herd, "n1", schema) as local:
+                await local.execute("BEGIN")
+                await local.execute("SELECT FROM t WHERE id = 1 FOR UPDATE")
+                await local.execute("UPDATE t SET v = %s WHERE id = 2", (attempt,))
+                await remote.execute("UPDATE t SET v = %s WHERE id = 1", (attempt,))
+                code: str | None = "00000"
+                try:
+                    await local.execute("COMMIT")
+                except psycopg.Error as error:
+                    code = error.sqlstate
+                    if code == "08007":
+                        assert "it is committed as GID" in str(error)
+            heard[code] = heard.get(code, 0) + 1
+            await arrives(herd, schema, 1, attempt)
+            if code in ("08007", "00000"):
+                await arrives(herd, schema, 2, attempt)
+            else:
+                async with connect(herd, "n1", schema) as reader:
+                    assert await value(reader, 2) != attempt
+            if heard.get("08007", 0) >= 3:
+                break
+    assert heard.get("08007", 0) >= 3, heard
+    assert heard.keys() <= {"08007", "00000", "57P01", None}
+    herd.must("verify")
+
+
+async def test_a_user_s_advisory_lock_on_a_token_does_not_stop_the_node(
+    herd: LocalHerd, schema: str
+) -> None:
+    first = (herd.member("n1")["incarnation"] << 32) + _TOKEN_OF_BATCH
+    async with connect(herd, "n1", schema) as hostile, connect(herd, "n2", schema) as remote:
+        await hostile.execute(
+            "SELECT count(pg_try_advisory_lock(%s + n)) FROM generate_series(1, 1000) n", (first,)
+        )
+        for number in range(1, 601):
+            await remote.execute("UPDATE t SET v = %s WHERE id = 5", (number,))
+        await arrives(herd, schema, 5, 600)
+        with pytest.raises(psycopg.OperationalError):
+            await hostile.execute("SELECT 1")
+    herd.must("verify")
+
+
+async def test_hot_rows_never_stop_the_herd_nor_leave_an_outcome_unknown(
+    herd: LocalHerd,
+) -> None:
+    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}", accounts=10)
+    ledger.create()
+    async with ledger.load(clients=8):
+        await ledger.commits(2000)
+    assert "08007" not in ledger.codes, ledger.codes
+    ledger.check()
+    ledger.drop()
