@@ -27,15 +27,16 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
     """
     try:
         rows = await connection.execute(
-            'SELECT columns, pk, generated, same_key, "only" FROM pgherd.describe($1)', (table,)
+            'SELECT columns, pk, generated, same_key, "only", row_type FROM pgherd.describe($1)',
+            (table,),
         )
         row = await rows.fetchone()
     except psycopg.Error as error:
         raise DivergedError(f"table {table}: {error}") from error
     if row is None or row[1] is None:
         raise DivergedError(f"table {table} has no primary key here")
-    columns, pk, generated, same_key, only = row
-    return TableShape(columns, pk, frozenset(generated), same_key, only)
+    columns, pk, generated, same_key, only, row_type = row
+    return TableShape(columns, pk, frozenset(generated), same_key, only, row_type)
 
 
 class DdlRunner:

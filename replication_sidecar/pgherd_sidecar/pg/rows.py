@@ -31,6 +31,7 @@ class TableShape:
         generated: positions of generated columns, which are never written.
         same_key: SQL condition, rows ``o`` and ``n`` have the same primary key.
         only: the table has inheritance children, which are written under their own names.
+        row_type: the type in which records are read.
     """
 
     columns: Sequence[str]
@@ -38,6 +39,7 @@ class TableShape:
     generated: frozenset[int]
     same_key: str
     only: bool
+    row_type: str
 
 
 Describe = Callable[[str], Awaitable[TableShape]]
@@ -135,7 +137,8 @@ class RowStatements:
         shape = self._shapes[statement.table]
         parts = {
             "table": (sql.SQL("ONLY ") if shape.only else sql.SQL("")) + _raw(statement.table),
-            "type": _raw(statement.table),
+            "name": _raw(statement.table),
+            "type": _raw(shape.row_type),
             "same_key": _raw(shape.same_key),
         }
         match statement.op:
@@ -144,7 +147,7 @@ class RowStatements:
                 parts["columns"] = sql.SQL(", ").join(written)
                 parts["values"] = sql.SQL(", ").join(sql.SQL("n.") + c for c in written)
                 change = sql.SQL(
-                    "INSERT INTO {type} ({columns}) OVERRIDING SYSTEM VALUE"
+                    "INSERT INTO {name} ({columns}) OVERRIDING SYSTEM VALUE"
                     " SELECT {values} FROM unnest($1::text[]::{type}[]) n"
                 )
             case Op.UPDATE:

@@ -113,9 +113,9 @@ BEGIN
     many_keys := format('pg_catalog.concat_ws('','', %s)', keys); many_pks := pks; many_recs := recs; many_source := source;
     IF kind = 'UPDATE' THEN
         -- Paired by key: what is new under a key is that key's final state, whichever row it was before.
-        many_keys := format('CASE WHEN o.%1$s IS NULL THEN pg_catalog.concat_ws('','', %2$s) WHEN n.%1$s IS NULL THEN pg_catalog.concat_ws('','', %3$s) ELSE %4$s END', first_pk, k_ins, k_del, keys);
-        many_pks := format('CASE WHEN o.%1$s IS NULL THEN ARRAY[%2$s] WHEN n.%1$s IS NULL THEN ARRAY[%3$s] ELSE %4$s END', first_pk, pgherd.index_key(pk, 'n'), pgherd.index_key(pk, 'o'), pks);
-        many_recs := format('CASE WHEN o.%1$s IS NULL THEN ARRAY[%2$s] WHEN n.%1$s IS NULL THEN ARRAY[%3$s] ELSE %4$s END', first_pk, ins_rec, del_rec, recs);
+        many_keys := format('CASE WHEN o.%1$s IS NOT DISTINCT FROM NULL THEN pg_catalog.concat_ws('','', %2$s) WHEN n.%1$s IS NOT DISTINCT FROM NULL THEN pg_catalog.concat_ws('','', %3$s) ELSE %4$s END', first_pk, k_ins, k_del, keys);
+        many_pks := format('CASE WHEN o.%1$s IS NOT DISTINCT FROM NULL THEN ARRAY[%2$s] WHEN n.%1$s IS NOT DISTINCT FROM NULL THEN ARRAY[%3$s] ELSE %4$s END', first_pk, pgherd.index_key(pk, 'n'), pgherd.index_key(pk, 'o'), pks);
+        many_recs := format('CASE WHEN o.%1$s IS NOT DISTINCT FROM NULL THEN ARRAY[%2$s] WHEN n.%1$s IS NOT DISTINCT FROM NULL THEN ARRAY[%3$s] ELSE %4$s END', first_pk, ins_rec, del_rec, recs);
         many_source := format('old_rows o FULL JOIN new_rows n ON (%s)', pgherd.key_equal(root));
     END IF;
     keys := format('pg_catalog.concat_ws('','', %L, %s)', table_keys, keys);
@@ -164,6 +164,24 @@ BEGIN
         || format(E'CREATE TRIGGER pgherd_truncate AFTER TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION pgherd_gen.%I();\n', t.name, fname);
 END $$;
 
+-- The row type in which records are read: the table's own, or one without domains, since a record leaves
+-- columns NULL that a domain may not allow to be.
+CREATE OR REPLACE FUNCTION pgherd.row_type(root oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE WHEN EXISTS (SELECT FROM pgherd.columns(root) c WHERE pgherd.base_type(c.typ) <> c.typ)
+            THEN format('pgherd_gen.row_%s', root)
+            ELSE (SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root) END;
+
+CREATE OR REPLACE FUNCTION pgherd.row_type_source(root oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format(E'DROP TYPE IF EXISTS pgherd_gen.row_%1$s;\n', root)
+        || CASE WHEN bool_or(pgherd.base_type(c.typ) <> c.typ)
+                THEN format(E'CREATE TYPE pgherd_gen.row_%s AS (%s);\n', root,
+                            string_agg(c.col || ' ' || pgherd.type_name(pgherd.base_type(c.typ)), ', ' ORDER BY c.pos)) ELSE '' END
+      FROM pgherd.columns(root) c;
+END;
+
 -- The state that the rows of a transaction have at its end (C3): for the records captured of one table,
 -- "E" and "I" where the row was made anew, "U" where it was only updated, "E" alone where it is gone.
 CREATE OR REPLACE FUNCTION pgherd.final_source(root oid) RETURNS text
@@ -188,7 +206,7 @@ BEGIN
         format($f$
 BEGIN
     WITH k AS (
-        SELECT substr(r, strpos(r, '('))::%1$s AS image, left(r, 1) = 'U' AS updated,
+        SELECT substr(r, strpos(r, '('))::%13$s AS image, left(r, 1) = 'U' AS updated,
                CASE WHEN left(r, 1) = 'U' THEN substr(r, 2, %2$s)::bit(%2$s) END AS bits
           FROM unnest(recs) r WHERE left(r, 1) <> 'T'
     ), s AS (
@@ -196,13 +214,13 @@ BEGIN
     )
     SELECT array_agg(u.pk), array_agg(u.rec) INTO pks, final
       FROM (SELECT %4$s AS pk,
-                   CASE WHEN n.%5$s IS NULL THEN ARRAY[concat('E', %6$s)]
+                   CASE WHEN n.%5$s IS NOT DISTINCT FROM NULL THEN ARRAY[concat('E', %6$s)]
                         WHEN s.only_updates THEN ARRAY[concat('U', s.bits::text, ROW(%7$s)::text)]
                         ELSE ARRAY[concat('E', %6$s), concat('I', %8$s)] END AS made
               FROM s CROSS JOIN LATERAL (SELECT %12$s) o LEFT JOIN %9$s%1$s n ON (%10$s)) m
      CROSS JOIN LATERAL (SELECT m.pk, unnest(m.made) AS rec) u;
 END $f$, name, width, parsed, pgherd.index_key(pgherd.primary_index(root), 'o'), first,
-      pgherd.record_key(root, 'o'), changes, pgherd.record_full(root, 'n'), only_, pgherd.key_equal(root), grouped, named));
+      pgherd.record_key(root, 'o'), changes, pgherd.record_full(root, 'n'), only_, pgherd.key_equal(root), grouped, named, pgherd.row_type(root)));
 END $$;
 
 -- A table that cannot be replicated says so on the first write.
@@ -242,7 +260,7 @@ BEGIN
         || pgherd.capture_source(rel, root, 'UPDATE', t.inherits)
         || pgherd.capture_source(rel, root, 'DELETE', t.inherits)
         || pgherd.truncate_source(rel, root)
-        || CASE WHEN rel = root THEN pgherd.final_source(root) ELSE '' END;
+        || CASE WHEN rel = root THEN pgherd.row_type_source(root) || pgherd.final_source(root) ELSE '' END;
 END $$;
 
 -- Makes what is generated agree with the catalog: for the given relations, or for all.
@@ -285,6 +303,7 @@ BEGIN
                 AND p.proname IN ('insert_' || rel, 'update_' || rel, 'delete_' || rel, 'truncate_' || rel, 'final_' || rel) LOOP
         EXECUTE format('DROP FUNCTION %s', f);
     END LOOP;
+    EXECUTE format('DROP TYPE IF EXISTS pgherd_gen.row_%s', rel);
 END $$;
 
 -- The rows that a transaction captured after statement `since` as items of a body that touches no row
@@ -324,13 +343,14 @@ END;
 
 -- What the applier must know of a table to write it, by its name as it stands in writesets: see TableShape.
 CREATE OR REPLACE FUNCTION pgherd.describe(
-    tab text, OUT columns text[], OUT pk int[], OUT generated int[], OUT same_key text, OUT "only" bool)
+    tab text, OUT columns text[], OUT pk int[], OUT generated int[], OUT same_key text, OUT "only" bool, OUT row_type text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT array_agg(c.col ORDER BY c.pos),
            array_agg(c.pos - 1 ORDER BY c.pos) FILTER (WHERE c.in_pk),
            coalesce(array_agg(c.pos - 1 ORDER BY c.pos) FILTER (WHERE c.generated), '{}'),
            pgherd.key_equal(tab::regclass),
-           (SELECT u.inherits FROM pgherd.user_tables u WHERE u.relid = tab::regclass)
+           (SELECT u.inherits FROM pgherd.user_tables u WHERE u.relid = tab::regclass),
+           pgherd.row_type(tab::regclass)
       FROM pgherd.columns(tab::regclass) c;
 END;
