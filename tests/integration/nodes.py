@@ -37,7 +37,9 @@ class Nodes:
     def connect(self, number: int, *, admin: bool = False) -> Connection:
         """One more connection, closed at the end of the test."""
         dsn = (self._admin_dsns if admin else self._app_dsns)[number]
-        connection = psycopg.connect(dsn, autocommit=True, options=self._options)
+        connection = psycopg.connect(
+            dsn, autocommit=True, prepare_threshold=None, options=self._options
+        )
         return self._stack.enter_context(contextlib.closing(connection))
 
     def create(self, ddl: str) -> None:
