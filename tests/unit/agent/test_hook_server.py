@@ -1,0 +1,175 @@
+"""What the hook's socket answers, without a server or a log behind it."""
+
+from array import array
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from pgherd_sidecar.agent.hook import HookServer
+from pgherd_sidecar.agent.hookconnection import HookConnection
+from pgherd_sidecar.core.certifier import AbortReason, Conflict
+from pgherd_sidecar.core.entries import Writeset, iter_entries
+
+WRITE = b'4:7\n[["public.t",[4],["I(1,abc)"]]]'
+LOST = Conflict(AbortReason.CONFLICT, 4, 9)
+
+
+class Backend:
+    """A replica that knows what the test says."""
+
+    def __init__(self) -> None:
+        self.conflict: Conflict | None = None
+        self.outcomes: dict[str, str] = {}
+
+    def refusal(self) -> str | None:
+        return None
+
+    def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
+        wake()
+
+    def must_yield(self, xid: int) -> bool:
+        return False
+
+    def outcome(self, token: str) -> str:
+        return self.outcomes.get(token, "unknown")
+
+    def lost(self, keys: "array[int]") -> Conflict | None:
+        return self.conflict
+
+    def gone(self, pid: int) -> None:
+        pass
+
+
+class Session(HookConnection):
+    """A connection that keeps its answers: tags, or SQLSTATEs."""
+
+    def __init__(self, server: HookServer) -> None:
+        super().__init__(server)
+        self.answers: list[str] = []
+
+    def done(self, tag: bytes) -> None:
+        self.answers.append(tag.decode())
+
+    def fail(self, sqlstate: str, message: str, detail: str = "", hint: str = "") -> None:
+        self.answers.append(sqlstate)
+
+
+class Hook:
+    """A hook server, what it submitted, and what stands behind it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.backend = Backend()
+        self.submissions: list[bytes] = []
+        self.accepts = True
+        self.server = HookServer(
+            directory=directory,
+            secret="s3",
+            member=2,
+            incarnation=5,
+            submit=self._submit,
+            backend=self.backend,
+            timeout_s=1000.0,
+            query_max=64 << 20,
+        )
+
+    def _submit(self, data: bytes, count: int) -> bool:
+        self.submissions.append(data)
+        return self.accepts
+
+    def session(self, *queries: bytes) -> Session:
+        session = Session(self.server)
+        for query in queries:
+            self.server.request(session, query)
+        return session
+
+    def ordered(self) -> list[int]:
+        """The xids of all submitted writesets, in order."""
+        entries = [entry for data in self.submissions for entry in iter_entries(data)]
+        return [entry.xid for entry in entries if isinstance(entry, Writeset)]
+
+
+@pytest.fixture
+async def hook(tmp_path: Path) -> AsyncIterator[Hook]:
+    yield Hook(tmp_path)
+
+
+def write(xid: int, body: bytes = WRITE) -> bytes:
+    return b"W s3 77 %d 0\n%b" % (xid, body)
+
+
+async def test_a_writeset_is_submitted_and_its_verdict_comes_on_its_connection(hook: Hook) -> None:
+    session = hook.session(write(1001))
+    hook.server.resubmit()
+    assert hook.ordered() == [1001]
+    pending = hook.server.take(1)
+    assert pending is not None
+    hook.server.committed(pending, 9, 8, b"N")
+    assert session.answers == ["C 9 8 N"]
+    assert hook.server.take(1) is None
+
+
+async def test_what_has_lost_already_is_told_at_once_and_never_ordered(hook: Hook) -> None:
+    hook.backend.conflict = LOST
+    session = hook.session(write(1001))
+    hook.server.resubmit()
+    assert session.answers == ["40001"]
+    assert hook.submissions == []
+
+
+async def test_a_request_of_an_earlier_incarnation_is_never_ordered(hook: Hook) -> None:
+    session = hook.session(b"W old 77 1001 0\n" + WRITE)
+    hook.server.resubmit()
+    assert session.answers == ["40001"]
+    assert hook.submissions == []
+
+
+async def test_what_an_earlier_incarnation_promised_is_not_known(hook: Hook) -> None:
+    assert hook.session(b"P old 1001 9").answers == ["08006"]
+
+
+async def test_an_interrupted_wait_goes_on_where_it_was(hook: Hook) -> None:
+    first = hook.session(write(1001))
+    second = hook.session(b"R s3 1001")
+    pending = hook.server.take(1)
+    assert pending is not None
+    hook.server.aborted(pending, LOST)
+    assert (first.answers, second.answers) == ([], ["40001"])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "answer"),
+    [("committed 9", "08007"), ("aborted", "40001"), ("unknown", "40001")],
+)
+async def test_an_interrupted_session_that_comes_too_late_hears_what_became_of_it(
+    hook: Hook, outcome: str, answer: str
+) -> None:
+    """Unknown here means that it was never sent: recent outcomes are all remembered."""
+    hook.backend.outcomes["2.5.1001"] = outcome
+    assert hook.session(b"R s3 1001").answers == [answer]
+
+
+async def test_a_transaction_is_never_ordered_under_two_numbers(hook: Hook) -> None:
+    session = hook.session(write(1001), write(1001))
+    hook.server.resubmit()
+    assert session.answers == ["08007"]
+    assert hook.ordered() == [1001]
+
+
+async def test_much_that_is_under_way_is_submitted_again_in_pieces_and_in_order(
+    hook: Hook,
+) -> None:
+    big = b'4:7\n[["public.t",[4],["I(1,%b)"]]]' % (b"x" * (700 << 10))
+    hook.session(*[write(1000 + n, big) for n in range(5)])
+    hook.server.resubmit()
+    assert hook.ordered() == [1000, 1001, 1002, 1003, 1004]
+    assert max(map(len, hook.submissions)) < 2 << 20
+
+
+async def test_the_end_of_a_session_leaves_its_writeset_under_way(hook: Hook) -> None:
+    session = hook.session(write(1001))
+    session.connection_lost(None)
+    pending = hook.server.take(1)
+    assert pending is not None
+    assert pending.connection is None
+    hook.server.aborted(pending, LOST)
+    assert session.answers == []
