@@ -1,0 +1,39 @@
+-- What the cases of hook_endings.sql write to.
+CREATE TABLE t (id int PRIMARY KEY, v text);
+CREATE TABLE u (id int PRIMARY KEY);
+CREATE FUNCTION write_u(n int) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN INSERT INTO u VALUES (n); RETURN n; END $$;
+CREATE FUNCTION early() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    SET CONSTRAINTS ALL IMMEDIATE;
+    EXECUTE 'CLOSE ALL';
+END $$;
+CREATE FUNCTION early_sql() RETURNS void LANGUAGE sql AS 'SET CONSTRAINTS ALL IMMEDIATE';
+CREATE PROCEDURE loop_of_commits(early bool) LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN 1..5 LOOP
+        INSERT INTO t VALUES (i);
+        IF early THEN
+            EXECUTE 'SET CONSTRAINTS ALL IMMEDIATE';
+            EXECUTE 'CLOSE ALL';
+        END IF;
+        COMMIT;
+    END LOOP;
+END $$;
+CREATE PROCEDURE "x line 3 at COMMIT constraints"() LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO t VALUES (1);
+    SET CONSTRAINTS ALL IMMEDIATE;
+    EXECUTE 'CLOSE ALL';
+    COMMIT;
+    INSERT INTO t VALUES (2);
+END $$;
+CREATE FUNCTION refuse_negative() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.id < 0 THEN RAISE 'negative'; END IF;
+    IF NEW.v = 'constraints' THEN SET CONSTRAINTS ALL IMMEDIATE; END IF;
+    IF NEW.v = 'write' THEN INSERT INTO u VALUES (NEW.id); END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER zz AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION refuse_negative();

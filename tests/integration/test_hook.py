@@ -1,0 +1,208 @@
+"""Whatever way a transaction ends, its writes are certified before they commit (C1, C2, C4).
+
+Each case leaves rows in ``t``; what committed on the first node must be on all of them, each
+committed transaction must have its row in the commit chain, and no node may have stopped.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from .localherd import LocalHerd
+from .nodes import Connection, Nodes, nodes_of, run, sql_cases, sql_file
+
+ENDINGS = sql_cases("hook_endings")
+LEAKS = """
+SELECT count(*) FROM (SELECT xid FROM pgherd.capture_0 UNION SELECT xid FROM pgherd.capture_1) c
+ WHERE NOT EXISTS (SELECT FROM pgherd.applied a WHERE a.xid = c.xid)
+"""
+IS_BLOCKED = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+
+
+@pytest.fixture(scope="module")
+def nodes(herd: LocalHerd) -> Iterator[Nodes]:
+    with nodes_of(herd) as nodes:
+        nodes.create(sql_file("hook_tables"))
+        yield nodes
+
+
+@pytest.fixture
+def emptied(nodes: Nodes) -> Nodes:
+    run(nodes.app[0], "TRUNCATE t, u")
+    nodes.settle()
+    return nodes
+
+
+@pytest.mark.parametrize("script", ENDINGS.values(), ids=ENDINGS)
+def test_the_transaction_is_certified(emptied: Nodes, script: str) -> None:
+    session = emptied.connect(0)
+    run_all(session, script)
+    assert emptied.equal_rows("t", "u")
+    assert run(emptied.admin[0], LEAKS) == [(0,)]
+
+
+@pytest.mark.parametrize("script", ENDINGS.values(), ids=ENDINGS)
+def test_the_next_transaction_of_the_session_is_too(emptied: Nodes, script: str) -> None:
+    session = emptied.connect(0)
+    run_all(session, script)
+    run(session, "INSERT INTO t VALUES (1000)")
+    assert "(1000,)" in emptied.equal_rows("t")
+    assert run(emptied.admin[0], LEAKS) == [(0,)]
+
+
+def run_all(session: Connection, script: str) -> None:
+    for message in script.split("\n----\n"):
+        run(session, message)
+
+
+def test_pipelined_statements_of_the_extended_protocol(emptied: Nodes) -> None:
+    session = emptied.connect(0)
+    with session.pipeline():
+        for number in range(20):
+            session.execute("INSERT INTO t VALUES (%s)", (number,), prepare=True)
+    assert len(emptied.equal_rows("t")) == 20
+    assert run(emptied.admin[0], LEAKS) == [(0,)]
+
+
+def test_copy(emptied: Nodes) -> None:
+    with emptied.app[0].cursor().copy("COPY t (id) FROM STDIN") as copy:
+        for number in range(2500):
+            copy.write_row((number,))
+    assert len(emptied.equal_rows("t")) == 2500
+
+
+def test_a_copy_that_is_given_up_leaves_nothing(emptied: Nodes) -> None:
+    copying = emptied.app[0].cursor().copy("COPY t (id) FROM STDIN")
+    with pytest.raises(ValueError), copying as copy:
+        copy.write_row((1,))
+        raise ValueError("given up")
+    assert emptied.equal_rows("t") == []
+
+
+def test_prepare_transaction_is_refused(emptied: Nodes) -> None:
+    run(emptied.app[0], "BEGIN; INSERT INTO t VALUES (1)")
+    with pytest.raises(psycopg.errors.DatabaseError):
+        run(emptied.app[0], "PREPARE TRANSACTION 'x'")
+    assert emptied.equal_rows("t") == []
+
+
+@pytest.mark.parametrize("how", ["PREPARE TRANSACTION 'x'", "COMMIT"])
+def test_fetching_from_our_cursor_ends_the_transactions_writes(emptied: Nodes, how: str) -> None:
+    """FETCH makes certify() send what there is so far: nothing may be written after it."""
+    session = emptied.connect(0)
+    run(session, "BEGIN; INSERT INTO t VALUES (1); SET CONSTRAINTS ALL IMMEDIATE")
+    run(session, "FETCH ALL FROM pgherd_commit")
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        run(session, "INSERT INTO t VALUES (2)")
+    run(session, how)  # it has failed, so this is a rollback
+    assert set(emptied.equal_rows("t")) == {"(1,)"}  # ordered all the same: applied as if remote
+
+
+def test_another_holdable_cursor_is_refused(emptied: Nodes) -> None:
+    session = emptied.connect(0)
+    run(session, "BEGIN; INSERT INTO t VALUES (1)")
+    run(session, "DECLARE mine CURSOR WITH HOLD FOR SELECT write_u(7)")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="WITH HOLD"):
+        run(session, "COMMIT")
+    assert emptied.equal_rows("t", "u") == []
+
+
+def test_a_holdable_cursor_of_an_earlier_transaction_is_allowed(emptied: Nodes) -> None:
+    session = emptied.connect(0)
+    run(session, "BEGIN; DECLARE mine CURSOR WITH HOLD FOR SELECT generate_series(1, 3); COMMIT")
+    run(session, "INSERT INTO t VALUES (1)")
+    assert run(session, "FETCH ALL FROM mine") == [(1,), (2,), (3,)]
+    assert len(emptied.equal_rows("t")) == 1
+
+
+def test_an_error_of_the_users_deferred_trigger_rolls_back(emptied: Nodes) -> None:
+    with pytest.raises(psycopg.errors.RaiseException):
+        run(emptied.app[0], "BEGIN; INSERT INTO t VALUES (-1); COMMIT")
+    run(emptied.app[0], "ROLLBACK")
+    assert emptied.equal_rows("t") == []
+
+
+def test_writes_at_serializable_are_refused_and_reads_are_not(emptied: Nodes) -> None:
+    session = emptied.connect(0)
+    run(session, "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT * FROM t; COMMIT")
+    with pytest.raises(psycopg.errors.FeatureNotSupported):
+        run(session, "BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO t VALUES (1)")
+    run(session, "ROLLBACK")
+    assert emptied.equal_rows("t") == []
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_the_client_is_told_40001_with_table_key_and_winner(emptied: Nodes, level: str) -> None:
+    loser = emptied.connect(0)
+    run(emptied.app[0], "INSERT INTO t VALUES (1, 'a')")
+    emptied.settle()
+    run(loser, f"BEGIN ISOLATION LEVEL {level}; INSERT INTO t VALUES (2)")
+    run(loser, "UPDATE t SET v = 'loser' WHERE id = 1")
+    run(emptied.app[1], "UPDATE t SET v = 'winner' WHERE id = 1")
+    with pytest.raises(psycopg.errors.SerializationFailure) as lost:
+        run(loser, "COMMIT")
+    detail = lost.value.diag.message_detail or ""
+    assert "(1,loser)" in detail and f"{emptied.schema}.t" in detail and "winner GID" in detail
+    assert set(emptied.equal_rows("t")) == {"(1,winner)"}
+
+
+@pytest.mark.parametrize("setting", ["statement_timeout = 200", "lock_timeout = 50"])
+def test_a_timeout_after_the_verdict_does_not_read_as_an_abort(
+    emptied: Nodes, setting: str
+) -> None:
+    session = emptied.connect(0)
+    run(session, f"SET {setting}")
+    with held_up_after_its_verdict(emptied, session) as outcome:
+        run(emptied.admin[1], "SELECT pg_sleep(0.5)")
+    assert outcome == [None]
+    assert len(emptied.equal_rows("t")) == 1
+
+
+def test_a_cancel_after_the_verdict_does_not_read_as_an_abort(emptied: Nodes) -> None:
+    session = emptied.connect(0)
+    with held_up_after_its_verdict(emptied, session) as outcome:
+        for _ in range(5):
+            run(emptied.admin[1], "SELECT pg_sleep(0.02)")
+            run(emptied.admin[0], f"SELECT pg_cancel_backend({session.info.backend_pid})")
+    assert outcome == [None]
+    assert len(emptied.equal_rows("t")) == 1
+
+
+def test_a_backend_terminated_after_the_verdict_commits_all_the_same(emptied: Nodes) -> None:
+    session = emptied.connect(0)
+    with held_up_after_its_verdict(emptied, session) as outcome:
+        run(emptied.admin[0], f"SELECT pg_terminate_backend({session.info.backend_pid})")
+    assert isinstance(outcome[0], psycopg.OperationalError)
+    assert len(emptied.equal_rows("t")) == 1
+
+
+@contextlib.contextmanager
+def held_up_after_its_verdict(
+    nodes: Nodes, session: Connection
+) -> Iterator[list[BaseException | None]]:
+    """A transaction that was ordered and waits to write its row of the commit chain."""
+    outcome: list[BaseException | None] = []
+    holder = nodes.connect(0, admin=True)
+    pid = session.info.backend_pid
+    committing = threading.Thread(target=lambda: outcome.append(error_of(session)))
+    run(holder, "BEGIN; LOCK TABLE pgherd.applied IN SHARE MODE")
+    try:
+        committing.start()
+        while nodes.admin[0].execute(IS_BLOCKED, (pid,)).fetchone() != (True,):
+            run(nodes.admin[1], "SELECT pg_sleep(0.01)")
+        yield outcome
+    finally:
+        with contextlib.suppress(psycopg.OperationalError):  # ended, if the applier needed its lock
+            run(holder, "ROLLBACK")
+        committing.join()
+
+
+def error_of(session: Connection) -> BaseException | None:
+    try:
+        run(session, "INSERT INTO t VALUES (2)")
+    except psycopg.Error as error:
+        return error
+    return None
