@@ -1,11 +1,13 @@
 """Writes the log to disk: on the event loop while the disk is fast, in a thread when it is not.
 
-A flush of a good disk takes about 60 microseconds, handing it to a thread and back about as long
-again, and the commit of a single client pays for it twice, here and at a peer. So a flush that is
-expected to be short is done inline; one slow flush is enough to move to the thread, where a
-stalled disk does not silence this member, until flushes have been fast for a while. What cannot be
-short, a large write or the begin of a segment whose file is not prepared, goes to the thread
-anyway. So a disk that stalls costs one stall of the loop, not a series of them.
+A flush of a good disk takes about 60 microseconds, handing it to a thread and back several times
+as long, and the commit of a single client pays for it twice, here and at a peer. So a flush that
+is expected to be short is done inline; when flushes become slow they move to the thread, where a
+stalled disk does not silence this member. What cannot be short, a large write or the begin of a
+segment whose file is not prepared, goes to the thread anyway.
+
+Only inline flushes are measured, since in a thread the wait for the interpreter lock would count
+as disk. So now and then a flush is tried inline again, the less often the longer it was in vain.
 
 Called by ``LogHost`` on its event loop. One write or trim at a time.
 """
@@ -29,32 +31,47 @@ STALL_S = 5e-3
 _INLINE_BYTES = 256 << 10
 _WEIGHT = 1 / 16
 """Of the newest flush in the moving average."""
+_TRY_AGAIN_MIN_S = 0.25
+_TRY_AGAIN_MAX_S = 10.0
 
 
 class FlushPace:
-    """Decides from past durations whether the next flush may be done inline.
+    """Decides from the duration of inline flushes whether the next one may be inline.
 
-    A stall counts as an average so high that it takes a few dozen fast flushes to forget it.
+    Attributes:
+        average_s: moving average of inline flushes, a stall until the next trial.
+        slowest_s: the longest of all.
     """
 
-    __slots__ = ("average_s", "slowest_s")
+    __slots__ = ("_again_s", "_patience_s", "average_s", "slowest_s")
 
     def __init__(self) -> None:
-        self.average_s = 2 * INLINE_FLUSH_S
+        self.average_s = 0.0
         self.slowest_s = 0.0
-
-    def note(self, duration_s: float) -> None:
-        """Account for a flush."""
-        self.slowest_s = max(self.slowest_s, duration_s)
-        if duration_s >= STALL_S:
-            self.average_s = max(self.average_s, duration_s)
-        else:
-            self.average_s += _WEIGHT * (duration_s - self.average_s)
+        self._again_s = 0.0
+        self._patience_s = 0.0
 
     @property
     def fast(self) -> bool:
-        """Whether the next flush is expected to be short."""
+        """Flushes are short at present."""
         return self.average_s < INLINE_FLUSH_S
+
+    def inline(self, now: float) -> bool:
+        """Whether the next flush is to be done inline: expected to be short, or as a trial."""
+        return self.fast or now >= self._again_s
+
+    def note(self, duration_s: float, now: float) -> None:
+        """Account for an inline flush that has just ended."""
+        self.slowest_s = max(self.slowest_s, duration_s)
+        if duration_s >= STALL_S or not self.fast:
+            self.average_s = duration_s
+        else:
+            self.average_s += _WEIGHT * (duration_s - self.average_s)
+        if self.fast:
+            self._patience_s = 0.0
+        else:
+            self._patience_s = min(max(2 * self._patience_s, _TRY_AGAIN_MIN_S), _TRY_AGAIN_MAX_S)
+            self._again_s = now + self._patience_s
 
 
 class LogWriter:
@@ -96,12 +113,12 @@ class LogWriter:
         """
         self._prepare_spare()
         if self._inline(persist):
-            self.pace.note(self._timed_persist(persist))
+            self.pace.note(self._timed_persist(persist), self._loop.time())
             return True
         self._queued += 1
         self._submit(
             self._thread,
-            partial(self._timed_persist, persist),
+            partial(self._log.persist, persist),
             partial(self._written, persist.ticket),
         )
         return False
@@ -121,7 +138,7 @@ class LogWriter:
         """Tell whether this will be short, and nothing that came before is still in the thread."""
         return (
             self._queued == 0
-            and self.pace.fast
+            and self.pace.inline(self._loop.time())
             and self._log.spare_ready
             and persist.truncate_after is None
             and sum(len(block.data) for block in persist.blocks) <= _INLINE_BYTES
@@ -132,9 +149,8 @@ class LogWriter:
         self._log.persist(persist)
         return perf_counter() - start_s
 
-    def _written(self, ticket: int, duration_s: float) -> None:
+    def _written(self, ticket: int, _: None) -> None:
         self._queued -= 1
-        self.pace.note(duration_s)
         self._persisted(ticket)
 
     def _removed(self, position: int) -> None:

@@ -315,7 +315,7 @@ async def test_fast_disks_are_flushed_on_the_loop_and_slow_ones_in_a_thread(
         on_loop.add(threading.current_thread() is threading.main_thread())
         persist(log, what)
 
-    monkeypatch.setattr(FlushPace, "fast", fast)
+    monkeypatch.setattr(FlushPace, "inline", lambda _pace, _now: fast)
     async with trio(tmp_path) as herd:
         leader = await herd.proposer()
         await herd.order(leader, 1)
@@ -325,23 +325,24 @@ async def test_fast_disks_are_flushed_on_the_loop_and_slow_ones_in_a_thread(
     assert on_loop == {fast}
 
 
-def test_the_pace_is_slow_until_flushes_were_fast_for_a_while() -> None:
+def test_one_stall_ends_inline_flushes_until_a_trial_is_short() -> None:
     pace = FlushPace()
-    assert not pace.fast
-    for _ in range(50):
-        pace.note(50e-6)
-    assert pace.fast
-
-
-def test_one_stall_ends_inline_flushes_and_a_few_fast_ones_do_not_bring_them_back() -> None:
-    pace = FlushPace()
-    for _ in range(1000):
-        pace.note(50e-6)
-    pace.note(1.0)
-    assert not pace.fast
-    for _ in range(20):
-        pace.note(50e-6)
-    assert not pace.fast
-    for _ in range(200):
-        pace.note(50e-6)
+    for second in range(100):
+        assert pace.inline(second)
+        pace.note(50e-6, second)
+    pace.note(1.0, 100.0)
+    assert not pace.fast and not pace.inline(100.1)
+    assert pace.inline(101.0)
+    pace.note(50e-6, 101.0)
     assert pace.fast and pace.slowest_s == 1.0
+
+
+def test_trials_in_vain_become_rare() -> None:
+    pace = FlushPace()
+    trials = 0
+    for tick in range(6_000):  # a minute
+        now = tick / 100
+        if pace.inline(now):
+            trials += 1
+            pace.note(20e-3, now)
+    assert 5 < trials < 15
