@@ -3,7 +3,6 @@
 import struct
 
 import pytest
-
 from pgherd_sidecar.pg.hookwire import OVERSIZED, HookWire
 
 _STARTUP = struct.pack("!II", 8, 3 << 16)
