@@ -1,0 +1,55 @@
+-- What an ordinary user, the owner of his tables, tries in order to write past the hook.
+-- case: disable the capture triggers
+ALTER TABLE plain DISABLE TRIGGER ALL
+-- case: disable one capture trigger
+ALTER TABLE plain DISABLE TRIGGER pgherd_insert
+-- case: disable the user's triggers
+ALTER TABLE plain DISABLE TRIGGER USER
+-- case: drop a capture trigger
+DROP TRIGGER pgherd_update ON plain
+-- case: rename a capture trigger
+ALTER TRIGGER pgherd_update ON plain RENAME TO mine
+-- case: put another trigger in its place
+CREATE OR REPLACE TRIGGER pgherd_insert AFTER INSERT ON plain FOR EACH STATEMENT EXECUTE FUNCTION suppress_redundant_updates_trigger()
+-- case: replica role
+SET session_replication_role = replica
+-- case: read our state
+SELECT secret FROM pgherd.node
+-- case: write our state
+UPDATE pgherd.node SET writable = true
+-- case: write the chain
+INSERT INTO pgherd.applied VALUES (999999999, 1, NULL)
+-- case: empty the capture
+TRUNCATE pgherd.capture_0, pgherd.capture_1
+-- case: call certify
+BEGIN; INSERT INTO plain VALUES (50, 'x'); SELECT pgherd.certify()
+-- case: call arm's helper
+SELECT pgherd.connect_hook('x', 'host=/tmp')
+-- case: talk to the sidecar over dblink
+SELECT pgherd.dblink_exec('pgherd_1', 'W x 1 1 0')
+-- case: dblink without a password
+SELECT pgherd.dblink_connect_u('x', 'host=/tmp port=1')
+-- case: use our capture function as a trigger of mine
+CREATE TABLE mine (id int PRIMARY KEY); CREATE TRIGGER t BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION pgherd.arm()
+-- case: a trigger on our tables
+CREATE TRIGGER t AFTER INSERT ON pgherd.applied FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()
+-- case: a rule that swallows captured rows
+CREATE RULE r AS ON INSERT TO pgherd.capture_0 DO INSTEAD NOTHING
+-- case: a function in our schema
+CREATE FUNCTION pgherd.f() RETURNS int LANGUAGE sql AS 'SELECT 1'
+-- case: inherit from the capture table
+CREATE TABLE heir () INHERITS (pgherd.capture_0)
+-- case: a trigger that fires on appliers
+CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'; CREATE TRIGGER always BEFORE INSERT ON plain FOR EACH ROW EXECUTE FUNCTION f(); ALTER TABLE plain ENABLE ALWAYS TRIGGER always
+-- case: a holdable cursor that writes after us
+BEGIN; DECLARE mine CURSOR WITH HOLD FOR SELECT nextval('s'); INSERT INTO plain VALUES (51, 'x')
+-- case: fetch from our cursor and write on
+BEGIN; INSERT INTO plain VALUES (1, 'x') ON CONFLICT (id) DO UPDATE SET v = plain.v; SET CONSTRAINTS ALL IMMEDIATE; FETCH ALL FROM pgherd_commit; UPDATE plain SET v = 'more'
+-- case: drop the extension
+DROP EXTENSION dblink CASCADE
+-- case: drop our schema
+DROP SCHEMA pgherd CASCADE
+-- case: alter our function
+ALTER FUNCTION pgherd.certify() RESET ALL
+-- case: prepare transaction
+BEGIN; INSERT INTO plain VALUES (52, 'x'); PREPARE TRANSACTION 'p'

@@ -1,0 +1,31 @@
+-- What the hostile cases write to, and a schema full of traps.
+CREATE TABLE plain (id int PRIMARY KEY, v text);
+CREATE TABLE keyed (a text, b int8, c numeric, d timestamptz, e varchar(9), UNIQUE (e), PRIMARY KEY (a, b));
+CREATE UNIQUE INDEX ON keyed (lower(a), (b % 1000000));
+ALTER TABLE keyed ADD f int4 REFERENCES plain;
+INSERT INTO plain VALUES (1, 'one'), (2, 'two');
+DO $do$
+DECLARE evil text := current_schema() || '_evil';
+BEGIN
+    EXECUTE format('CREATE SCHEMA %I', evil);
+    EXECUTE format('SET LOCAL search_path = %I, pg_catalog', evil);
+    CREATE FUNCTION trap(a int8, b int4) RETURNS int8 LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'trap %', current_user; RETURN 0; END $$;
+    CREATE FUNCTION trap8(a int8, b int8) RETURNS int8 LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'trap %', current_user; RETURN 0; END $$;
+    CREATE FUNCTION trapb(a int8, b int8) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'trap %', current_user; RETURN true; END $$;
+    CREATE FUNCTION neg(a int8) RETURNS int8 LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'trap %', current_user; RETURN 0; END $$;
+    CREATE OPERATOR & (LEFTARG = int8, RIGHTARG = int4, FUNCTION = trap);
+    CREATE OPERATOR | (LEFTARG = int8, RIGHTARG = int4, FUNCTION = trap);
+    CREATE OPERATOR & (LEFTARG = int8, RIGHTARG = int8, FUNCTION = trap8);
+    CREATE OPERATOR = (LEFTARG = int8, RIGHTARG = int8, FUNCTION = trapb);
+    CREATE OPERATOR - (RIGHTARG = int8, FUNCTION = neg);
+    CREATE FUNCTION lower(a text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE NOTICE 'trap %', current_user; RETURN ''; END $$;
+    CREATE FUNCTION trapmod(a int8, b int4) RETURNS int8 LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE NOTICE 'trap %', current_user; RETURN 0; END $$;
+    CREATE OPERATOR % (LEFTARG = int8, RIGHTARG = int4, FUNCTION = trapmod);
+    CREATE FUNCTION concat_ws(text, VARIADIC text[]) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'trap %', current_user; RETURN ''; END $$;
+    CREATE FUNCTION trapcheck(anyelement) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE NOTICE 'trap %', current_user; RETURN true; END $$;
+    CREATE DOMAIN text AS pg_catalog.text CHECK (trapcheck(VALUE));
+    CREATE DOMAIN int8 AS pg_catalog.int8 CHECK (trapcheck(VALUE));
+    CREATE DOMAIN xid8 AS pg_catalog.xid8 CHECK (trapcheck(VALUE));
+    CREATE TYPE record AS (a int);
+    CREATE COLLATION "C" (provider = icu, locale = 'und', deterministic = false);
+END $do$;

@@ -1,0 +1,181 @@
+"""Conflicts between nodes are found at COMMIT, exactly, at both isolation levels (C7, C15, C16).
+
+Two transactions on two nodes have done all their statements before either commits. One commits;
+the other is told 40001 if and only if it must not commit after it.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import psycopg
+import pytest
+
+from .localherd import LocalHerd
+from .nodes import Nodes, nodes_of, run
+
+TABLES = """
+CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL, name text UNIQUE);
+CREATE TABLE owner (id int PRIMARY KEY, name text, code int UNIQUE);
+CREATE TABLE car (id int PRIMARY KEY, owner int REFERENCES owner, code int REFERENCES owner (code));
+CREATE TABLE booking (id int PRIMARY KEY, during int4range, EXCLUDE USING gist (during WITH &&));
+CREATE TABLE fold (id int PRIMARY KEY, n numeric UNIQUE, t text);
+CREATE UNIQUE INDEX ON fold (lower(t));
+CREATE TABLE handed (id int PRIMARY KEY, u int UNIQUE DEFERRABLE INITIALLY DEFERRED);
+"""
+ROWS = """
+TRUNCATE account, owner, car, booking, fold, handed;
+INSERT INTO account VALUES (1, 100, 'a'), (2, 100, 'b');
+INSERT INTO owner VALUES (1, 'one', 10), (2, 'two', 20);
+INSERT INTO car VALUES (1, 1, NULL);
+INSERT INTO booking VALUES (1, '[1,10)');
+INSERT INTO fold VALUES (1, 1.0, 'Ab');
+INSERT INTO handed VALUES (1, 1), (2, 2);
+"""
+ALL = ("account", "owner", "car", "booking", "fold", "handed")
+LEVELS = ("READ COMMITTED", "REPEATABLE READ")
+
+
+class Pair(NamedTuple):
+    """What the winner does, what the other does."""
+
+    winner: str
+    other: str
+
+
+CONFLICTS = {
+    "lost update": Pair(
+        "UPDATE account SET balance = balance + 1 WHERE id = 1",
+        "UPDATE account SET balance = balance + 10 WHERE id = 1",
+    ),
+    "update of a row that was deleted": Pair(
+        "DELETE FROM account WHERE id = 1", "UPDATE account SET balance = 0 WHERE id = 1"
+    ),
+    "delete of a row that was updated": Pair(
+        "UPDATE account SET balance = 0 WHERE id = 1", "DELETE FROM account WHERE id = 1"
+    ),
+    "same primary key inserted": Pair(
+        "INSERT INTO account VALUES (3, 1, 'x')", "INSERT INTO account VALUES (3, 2, 'y')"
+    ),
+    "same unique value inserted": Pair(
+        "INSERT INTO account VALUES (3, 1, 'x')", "INSERT INTO account VALUES (4, 2, 'x')"
+    ),
+    "unique value taken by an update": Pair(
+        "UPDATE account SET name = 'x' WHERE id = 1", "INSERT INTO account VALUES (4, 2, 'x')"
+    ),
+    "unique value that is given up and taken": Pair(
+        "UPDATE account SET name = 'z' WHERE id = 1",
+        "UPDATE account SET name = 'y' WHERE id = 1; INSERT INTO account VALUES (9, 0, 'a')",
+    ),
+    "deferrable unique value": Pair(
+        "INSERT INTO handed VALUES (3, 3)", "UPDATE handed SET u = 3 WHERE id = 1"
+    ),
+    "numeric keys of another scale": Pair(
+        "INSERT INTO fold VALUES (2, 5.0, 'p')", "INSERT INTO fold VALUES (3, 5.00, 'q')"
+    ),
+    "unique expression": Pair(
+        "INSERT INTO fold VALUES (2, 6, 'XY')", "INSERT INTO fold VALUES (3, 7, 'xy')"
+    ),
+    "child of a deleted parent": Pair(
+        "DELETE FROM owner WHERE id = 2", "INSERT INTO car VALUES (2, 2, NULL)"
+    ),
+    "parent deleted after a child came": Pair(
+        "INSERT INTO car VALUES (2, 2, NULL)", "DELETE FROM owner WHERE id = 2"
+    ),
+    "child of a parent that got another key": Pair(
+        "UPDATE owner SET code = 30 WHERE id = 1", "INSERT INTO car VALUES (2, NULL, 10)"
+    ),
+    "child moved to a deleted parent": Pair(
+        "DELETE FROM owner WHERE id = 2", "UPDATE car SET owner = 2 WHERE id = 1"
+    ),
+    "overlapping ranges": Pair(
+        "INSERT INTO booking VALUES (2, '[20,30)')", "INSERT INTO booking VALUES (3, '[25,40)')"
+    ),
+    "insert after a truncation": Pair(
+        "TRUNCATE booking", "INSERT INTO booking VALUES (9, '[90,91)')"
+    ),
+    "truncation after an insert": Pair(
+        "INSERT INTO booking VALUES (9, '[90,91)')", "TRUNCATE booking"
+    ),
+    "update that changes nothing": Pair(
+        "UPDATE account SET balance = 5 WHERE id = 1", "UPDATE account SET id = id WHERE id = 1"
+    ),
+}  # fmt: skip
+HARMLESS = {
+    "different rows": Pair(
+        "UPDATE account SET balance = 1 WHERE id = 1", "UPDATE account SET balance = 2 WHERE id = 2"
+    ),
+    "child of a parent whose other column changes": Pair(
+        "UPDATE owner SET name = 'new' WHERE id = 1", "INSERT INTO car VALUES (2, 1, NULL)"
+    ),
+    "two children of one parent": Pair(
+        "INSERT INTO car VALUES (2, 1, 10)", "INSERT INTO car VALUES (3, 1, 10)"
+    ),
+    "different unique values": Pair(
+        "INSERT INTO account VALUES (3, 1, 'x')", "INSERT INTO account VALUES (4, 1, 'y')"
+    ),
+    "write skew, which snapshot isolation allows": Pair(
+        "UPDATE account SET balance = balance - (SELECT sum(balance) FROM account) WHERE id = 1",
+        "UPDATE account SET balance = balance - (SELECT sum(balance) FROM account) WHERE id = 2",
+    ),
+    "truncation of another table": Pair("TRUNCATE booking", "DELETE FROM account WHERE id = 1"),
+}
+
+
+@pytest.fixture(scope="module")
+def nodes(herd: LocalHerd) -> Iterator[Nodes]:
+    with nodes_of(herd) as nodes:
+        nodes.create(TABLES)
+        yield nodes
+
+
+@pytest.fixture
+def filled(nodes: Nodes) -> Nodes:
+    run(nodes.app[0], ROWS)
+    nodes.settle()
+    return nodes
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("pair", CONFLICTS.values(), ids=CONFLICTS)
+def test_the_second_to_commit_is_told_40001(filled: Nodes, pair: Pair, level: str) -> None:
+    first, second = filled.connect(1), filled.connect(2)
+    for session, statements in zip((first, second), pair, strict=True):
+        run(session, f"BEGIN ISOLATION LEVEL {level}; {statements}")
+    run(first, "COMMIT")
+    with pytest.raises((psycopg.errors.SerializationFailure, psycopg.errors.AdminShutdown)) as lost:
+        run(second, "COMMIT")
+    if lost.type is psycopg.errors.SerializationFailure:
+        detail = lost.value.diag.message_detail or ""
+        assert "winner GID" in detail and filled.schema in detail
+    filled.equal_rows(*ALL)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("pair", HARMLESS.values(), ids=HARMLESS)
+def test_both_commit(filled: Nodes, pair: Pair, level: str) -> None:
+    first, second = filled.connect(1), filled.connect(2)
+    for session, statements in zip((first, second), pair, strict=True):
+        run(session, f"BEGIN ISOLATION LEVEL {level}; {statements}")
+    run(first, "COMMIT")
+    run(second, "COMMIT")
+    filled.equal_rows(*ALL)
+
+
+def test_a_snapshot_of_before_the_winner_loses_though_its_row_came_later(filled: Nodes) -> None:
+    """REPEATABLE READ: the base is the snapshot's, not the moment of the write (C7)."""
+    late = filled.connect(2)
+    run(late, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT sum(balance) FROM account")
+    run(filled.app[1], "INSERT INTO account VALUES (3, 0, 'new')")
+    filled.settle()
+    with pytest.raises((psycopg.errors.SerializationFailure, psycopg.errors.UniqueViolation)):
+        run(late, "INSERT INTO account VALUES (4, 0, 'new'); COMMIT")
+
+
+def test_read_committed_sees_the_winner_and_goes_on(filled: Nodes) -> None:
+    """READ COMMITTED: each statement's base is its own, so nothing is refused in vain (C7)."""
+    session = filled.connect(2)
+    run(session, "BEGIN; SELECT sum(balance) FROM account")
+    run(filled.app[1], "UPDATE account SET balance = balance + 1 WHERE id = 1")
+    filled.settle()
+    run(session, "UPDATE account SET balance = balance + 10 WHERE id = 1; COMMIT")
+    assert "(1,111,a)" in filled.equal_rows("account")

@@ -1,0 +1,127 @@
+"""No ordinary user can make nodes differ, stop one, or borrow our rights (C1, C2, C6, C25)."""
+
+import random
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from .localherd import LocalHerd
+from .nodes import Nodes, nodes_of, run, sql_cases, sql_file
+
+OURS = """
+SELECT p.proname, has_function_privilege('app', p.oid, 'EXECUTE')
+  FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+ WHERE n.nspname IN ('pgherd', 'pgherd_gen') AND has_schema_privilege('app', n.oid, 'USAGE')
+"""
+OUR_RELATIONS = """
+SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname IN ('pgherd', 'pgherd_gen') AND c.relkind IN ('r', 'v', 'S') ORDER BY 1
+"""
+FOR_EVERYBODY = {"current_token", "transaction_status", "last_gid", "set_local", "set_replicated"}
+FOR_EVERYBODY |= {"setval", "run_everywhere"}  # each checks what its caller may do
+FORBIDDEN = sql_cases("hostile_forbidden")
+
+
+@pytest.fixture(scope="module")
+def nodes(herd: LocalHerd) -> Iterator[Nodes]:
+    with nodes_of(herd) as nodes:
+        nodes.create(sql_file("hostile_tables"))
+        yield nodes
+
+
+@pytest.fixture
+def stranger(nodes: Nodes) -> Iterator[psycopg.Connection]:
+    """A role that owns nothing and was granted one table."""
+    name = f"stranger_{random.getrandbits(32):x}"
+    for admin in nodes.admin:
+        run(admin, f"CREATE ROLE {name} LOGIN")
+    run(nodes.admin[0], f"GRANT USAGE ON SCHEMA {nodes.schema} TO {name}")
+    run(nodes.admin[0], f"GRANT SELECT, INSERT, UPDATE, DELETE ON plain TO {name}")
+    nodes.settle()
+    session = nodes.connect(0, admin=True)
+    run(session, f"SET SESSION AUTHORIZATION {name}")
+    yield session
+    session.close()
+    run(nodes.admin[0], f"REVOKE ALL ON plain FROM {name}")
+    run(nodes.admin[0], f"REVOKE ALL ON SCHEMA {nodes.schema} FROM {name}")
+    nodes.settle()
+    for admin in nodes.admin:
+        run(admin, f"DROP ROLE {name}")
+
+
+@pytest.mark.parametrize("script", FORBIDDEN.values(), ids=FORBIDDEN)
+def test_is_refused_and_changes_nothing(nodes: Nodes, script: str) -> None:
+    before = nodes.equal_rows("plain")
+    session = nodes.connect(0)
+    with pytest.raises(psycopg.Error):
+        run(session, script)
+        run(session, "COMMIT")
+        pytest.fail("nothing was refused")
+    session.close()
+    nodes.settle()
+    run(nodes.app[1], "UPDATE plain SET v = v WHERE id = 1")
+    assert nodes.equal_rows("plain") == before
+
+
+def test_no_function_of_ours_may_be_called(nodes: Nodes) -> None:
+    functions = run(nodes.admin[0], OURS)
+    assert len(functions) > 50
+    callable_ = {name for name, allowed in functions if allowed}
+    assert callable_ <= FOR_EVERYBODY
+
+
+@pytest.mark.parametrize("privilege", ["SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE"])
+def test_no_table_of_ours_may_be_touched(nodes: Nodes, privilege: str) -> None:
+    for (relation,) in run(nodes.admin[0], OUR_RELATIONS):
+        [(allowed,)] = nodes.admin[0].execute(
+            "SELECT has_table_privilege('app', %s, %s)", (relation, privilege)
+        )
+        # The commit chain holds numbers only, and last_gid() reads it.
+        assert not allowed or (relation, privilege) == ("pgherd.applied", "SELECT"), relation
+
+
+def test_the_secret_is_nowhere_to_be_seen(nodes: Nodes) -> None:
+    [(secret,)] = run(nodes.admin[0], "SELECT secret FROM pgherd.node")
+    session = nodes.connect(0)
+    run(session, "INSERT INTO plain VALUES (77, 'x'); DELETE FROM plain WHERE id = 77")
+    for source in ("pg_stat_activity", "pg_settings", "pg_cursors", "pg_prepared_statements"):
+        rows = run(session, f"SELECT (t.*)::text FROM {source} t")
+        assert not any(str(secret) in row[0] for row in rows), source
+    for admin in nodes.admin:
+        log = run(admin, "SELECT pg_current_logfile()")
+        assert log is not None
+
+
+def test_names_in_front_of_ours_are_never_called(nodes: Nodes) -> None:
+    """Operators, functions, types and collations of the user's under our names (C6)."""
+    session = nodes.connect(0)
+    notices: list[str] = []
+    session.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+    run(session, f"SET search_path = {nodes.schema}_evil, {nodes.schema}, pg_catalog")
+    for statement in sql_cases("hostile_writes").values():
+        run(session, statement)
+    assert notices == []
+    run(session, f"SET search_path = {nodes.schema}")
+    nodes.equal_rows("plain", "keyed")
+
+
+def test_a_stranger_writes_with_grants_only(nodes: Nodes, stranger: psycopg.Connection) -> None:
+    run(stranger, "INSERT INTO plain VALUES (500, 's'); UPDATE plain SET v = 't' WHERE id = 500")
+    assert "(500,t)" in nodes.equal_rows("plain")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        run(stranger, "SELECT * FROM keyed")
+
+
+def test_a_commit_that_slipped_past_the_hook_is_adopted(nodes: Nodes) -> None:
+    """By a superuser's doing here: no ordinary user found a way (C1)."""
+    superuser = nodes.connect(0, admin=True)
+    run(superuser, "SET session_replication_role = replica")
+    for action in ("DISABLE", "ENABLE"):
+        for side in (0, 1):
+            run(superuser, f"ALTER TABLE pgherd.capture_{side} {action} TRIGGER arm")
+        if action == "DISABLE":
+            run(nodes.app[0], "INSERT INTO plain VALUES (900, 'l')")
+    while not run(nodes.admin[1], "SELECT 1 FROM plain WHERE id = 900"):
+        run(nodes.admin[2], "SELECT pg_sleep(0.05)")
+    assert "(900,l)" in nodes.equal_rows("plain")
