@@ -24,9 +24,9 @@ from pgherd_sidecar.env.segments import SegmentLog, StorageError
 
 T = TypeVar("T")
 
-INLINE_FLUSH_S = 1e-3
+INLINE_FLUSH_S = 2e-3
 """Flushes that take less on average are done on the event loop."""
-STALL_S = 10e-3
+STALL_S = 20e-3
 """A single flush longer than this sends the following ones to the thread."""
 _INLINE_BYTES = 256 << 10
 _WEIGHT = 1 / 16
