@@ -13,6 +13,12 @@ _TRIGGER = (
 )
 _VOLATILE = "CREATE FUNCTION f() RETURNS text LANGUAGE sql VOLATILE RETURN random()::text"
 
+# Declared IMMUTABLE, and yet it could do anything, with the rights of whoever writes a row.
+_LIAR = (
+    "CREATE FUNCTION liar(int) RETURNS bool LANGUAGE plpgsql IMMUTABLE"
+    " AS $$ BEGIN RETURN true; END $$"
+)
+
 #: One line each of the table "refused" in docs/ddl.md: what is there before, what is tried.
 REFUSED = {
     "volatile_default": (_TABLE, "ALTER TABLE t ADD r float8 DEFAULT random()"),
@@ -30,6 +36,27 @@ REFUSED = {
     "domain_check_volatile": (_VOLATILE, "CREATE DOMAIN d AS text CHECK (VALUE <> f())"),
     "materialized_view_volatile": ("", "CREATE MATERIALIZED VIEW v AS SELECT random()"),
     "materialized_view_time": ("", "CREATE MATERIALIZED VIEW v AS SELECT now()"),
+    "check_own_function": (_LIAR, "CREATE TABLE t (id int PRIMARY KEY CHECK (liar(id)))"),
+    "generated_own_function": (
+        _LIAR,
+        "CREATE TABLE t (id int PRIMARY KEY, g bool GENERATED ALWAYS AS (liar(id)) STORED)",
+    ),
+    "index_own_function": (f"{_LIAR}; {_TABLE}", "CREATE INDEX ON t (liar(id))"),
+    "index_where_own_function": (f"{_LIAR}; {_TABLE}", "CREATE INDEX ON t (x) WHERE liar(id)"),
+    "domain_own_function": (_LIAR, "CREATE DOMAIN d AS int CHECK (liar(VALUE))"),
+    "partition_own_function": (
+        _LIAR,
+        "CREATE TABLE t (id int) PARTITION BY LIST ((liar(id)))",
+    ),
+    "range_own_function": (
+        "CREATE FUNCTION gap(float8, float8) RETURNS float8 LANGUAGE sql IMMUTABLE RETURN $1 - $2",
+        "CREATE TYPE r AS RANGE (SUBTYPE = float8, SUBTYPE_DIFF = gap)",
+    ),
+    "check_own_operator": (
+        "CREATE FUNCTION less(int, int) RETURNS bool LANGUAGE sql IMMUTABLE RETURN $1 < $2;"
+        "CREATE OPERATOR <<<< (LEFTARG = int, RIGHTARG = int, FUNCTION = less)",
+        "CREATE TABLE t (id int PRIMARY KEY CHECK (id <<<< 5))",
+    ),
     "index_concurrently": (_TABLE, "CREATE INDEX CONCURRENTLY ON t (x)"),
     "unlogged": ("", "CREATE UNLOGGED TABLE t (id int PRIMARY KEY)"),
     "set_unlogged": (_TABLE, "ALTER TABLE t SET UNLOGGED"),

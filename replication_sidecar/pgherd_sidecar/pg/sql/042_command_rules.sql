@@ -104,6 +104,59 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Code that PostgreSQL runs whenever a row is written is run by the applier too, with all its rights and on
+-- each member for itself. So it has to be PostgreSQL's own or a superuser's: what an ordinary user wrote could
+-- take those rights over, write behind the back of capture, or have another result on another member.
+CREATE OR REPLACE FUNCTION pgherd.check_user_code() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE r record;
+BEGIN
+    FOR r IN
+        WITH code(class, id, name) AS (
+            SELECT 'pg_proc'::regclass, p.oid, p.oid::regprocedure::text
+              FROM pg_proc p JOIN pg_roles o ON o.oid = p.proowner WHERE NOT o.rolsuper
+            UNION ALL
+            SELECT 'pg_operator'::regclass, p.oid, p.oid::regoperator::text
+              FROM pg_operator p JOIN pg_roles o ON o.oid = p.oprowner WHERE NOT o.rolsuper
+        )
+        SELECT c.name, pg_describe_object(d.classid, d.objid, d.objsubid) AS place
+          FROM code c JOIN pg_depend d ON d.refclassid = c.class AND d.refobjid = c.id
+         WHERE CASE d.classid
+                   WHEN 'pg_constraint'::regclass THEN EXISTS (
+                       SELECT FROM pg_constraint k
+                        WHERE k.oid = d.objid AND (k.contypid <> 0 OR k.conrelid IN (SELECT u.relid FROM pgherd.user_tables u)))
+                   WHEN 'pg_attrdef'::regclass THEN EXISTS (
+                       SELECT FROM pg_attrdef f JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
+                        WHERE f.oid = d.objid AND a.attgenerated <> '' AND f.adrelid IN (SELECT u.relid FROM pgherd.user_tables u))
+                   WHEN 'pg_class'::regclass THEN EXISTS (
+                       SELECT FROM pgherd.user_tables u LEFT JOIN pg_index i ON i.indrelid = u.relid
+                        WHERE d.objid IN (u.relid, i.indexrelid))
+                   WHEN 'pg_type'::regclass THEN EXISTS (SELECT FROM pg_range g WHERE d.objid IN (g.rngtypid, g.rngmultitypid))
+                   ELSE false
+               END
+         ORDER BY 1, 2 LIMIT 1
+    LOOP
+        PERFORM pgherd.refuse(format('%s uses %s, which is not a superuser''s', r.place, r.name),
+            'Every member runs this code for each row that it applies. Have a superuser own it (ALTER FUNCTION ... OWNER TO), or use built-in functions only.');
+    END LOOP;
+    -- A foreign key across types is certified under the parent's type: the cast must be PostgreSQL's.
+    FOR r IN
+        SELECT f.conname AS name, f.conrelid::regclass AS place
+          FROM pg_constraint f
+         CROSS JOIN LATERAL ROWS FROM (unnest(f.conkey), unnest(f.confkey)) AS k(child, parent)
+          JOIN pg_attribute c ON c.attrelid = f.conrelid AND c.attnum = k.child
+          JOIN pg_attribute p ON p.attrelid = f.confrelid AND p.attnum = k.parent
+          JOIN pg_type ct ON ct.oid = pgherd.base_type(c.atttypid)
+          JOIN pg_type pt ON pt.oid = pgherd.base_type(p.atttypid)
+         WHERE f.contype = 'f' AND ct.oid <> pt.oid
+           AND NOT (ct.typnamespace = 'pg_catalog'::regnamespace AND pt.typnamespace = 'pg_catalog'::regnamespace)
+         LIMIT 1
+    LOOP
+        PERFORM pgherd.refuse(format('foreign key %I of %s compares a type of your own with another type', r.name, r.place),
+            'Give both columns the same type.');
+    END LOOP;
+END $$;
+
 -- Tables that exist here only, because EXPLAIN ANALYZE CREATE TABLE AS fires no event trigger.
 CREATE OR REPLACE VIEW pgherd.strays AS
 SELECT a.relid, a.name FROM pgherd.all_tables a WHERE NOT EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = a.relid);

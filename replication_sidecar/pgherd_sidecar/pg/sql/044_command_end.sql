@@ -122,6 +122,7 @@ BEGIN
     PERFORM pgherd.check_strays(effect.made);
     PERFORM pgherd.check_triggers(CASE WHEN NOT effect.coarse THEN effect.rels END);
     PERFORM pgherd.check_tables(effect.rels);
+    PERFORM pgherd.check_user_code();
     PERFORM pgherd.check_new_columns(effect.rels);
     PERFORM pgherd.check_materialized_views(effect.made);
 END $$;
