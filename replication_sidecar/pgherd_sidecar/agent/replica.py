@@ -9,11 +9,13 @@ the server, the log, the incarnation.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
 import psycopg
 import structlog
 
+from pgherd_sidecar.agent import startup
 from pgherd_sidecar.agent.admin import StatusValue, Unavailable
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import DivergedError
@@ -56,6 +58,7 @@ class Replica:
                 break
             self._judge(session_task.exception())
             if self._diverged:
+                await self._fence()
                 await self._stopping.wait()
             await asyncio.wait({stopped}, timeout=_RETRY_S)
         await self._markers.close()
@@ -68,6 +71,12 @@ class Replica:
         async with session(self._config, self._host, self._identity, self._markers) as opened:
             self._session, keep_house = opened
             await self._session.run(keep_house)
+
+    async def _fence(self) -> None:
+        """Have writes on a node that stopped for good fail with the reason (C25)."""
+        with contextlib.suppress(psycopg.Error):
+            async with await startup.connect(self._config, "pgherd") as connection:
+                await startup.set_writable(connection, False, f"it has diverged: {self._reason}")
 
     def _judge(self, error: BaseException | None) -> None:
         """Decide what an ended session means."""

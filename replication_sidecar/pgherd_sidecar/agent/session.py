@@ -143,6 +143,7 @@ class ReplicaSession:
             state=self.state,
             publish=self._publish,
             leaked=lambda xid: self._leaks.order(xid, self.hook),
+            refusal=self.refusal,
             trim=self._host.trim,
             limits=self._config.limits,
         )

@@ -1,5 +1,6 @@
 """Housekeeping of one node, paced by the clock: nothing here is in a transaction's way.
 
+* tells PostgreSQL whether this node takes writes;
 * truncates the capture table whose transactions have all ended (C14: never waiting for a lock);
 * looks for committed transactions that were never certified (C1) and reports them;
 * prunes ``pgherd.applied``;
@@ -22,6 +23,7 @@ import structlog
 from pgherd_sidecar.agent.chain import Chain
 from pgherd_sidecar.agent.config import Limits
 from pgherd_sidecar.agent.identity import replace_durably
+from pgherd_sidecar.agent.startup import set_writable
 from pgherd_sidecar.core.state import ReplicatedState
 
 log = structlog.get_logger()
@@ -39,6 +41,7 @@ class Upkeep:
         state: called for the replicated state of the moment.
         publish: orders a PUBLISH entry with this base GID.
         leaked: what to do with an xid that committed without certification.
+        refusal: why this node takes no writes, None if it does.
         trim: gives up the log up to this position.
         limits: when to write a checkpoint, and what to keep.
     """
@@ -52,6 +55,7 @@ class Upkeep:
         state: ReplicatedState,
         publish: Callable[[int], None],
         leaked: Callable[[int], Awaitable[None]],
+        refusal: Callable[[], str | None],
         trim: Callable[[int], None],
         limits: Limits,
     ) -> None:
@@ -61,6 +65,8 @@ class Upkeep:
         self._state = state
         self._publish = publish
         self._leaked = leaked
+        self._refusal = refusal
+        self._fenced: str | None = None
         self._trim = trim
         self._limits = limits
         self._checkpoint_s = limits.checkpoint_ms / 1000
@@ -83,6 +89,7 @@ class Upkeep:
         self._audited_xid = int(row[0])
         while True:
             await asyncio.sleep(_PACE_S)
+            await self._fence()
             await self._audit()
             await self._truncate_capture()
             await self._publish_base()
@@ -91,6 +98,13 @@ class Upkeep:
                 (self._chain.settled_gid - self._limits.applied_entries, str(self._audited_xid)),
             )
             await self._maybe_checkpoint()
+
+    async def _fence(self) -> None:
+        """Let first writes fail early while this node takes none; certify() would refuse them."""
+        refusal = self._refusal()
+        if refusal != self._fenced:
+            self._fenced = refusal
+            await set_writable(self._connection, refusal is None, refusal or "")
 
     async def _audit(self) -> None:
         rows = await self._connection.execute(
