@@ -394,16 +394,16 @@ async def test_extension_has_the_same_version_everywhere(
     connections: list[Connection], schema: str, herd: LocalHerd
 ) -> None:
     async with superusers(herd, schema) as admins:
-        await run(admins[2], "CREATE EXTENSION citext")
+        await run(admins[2], "CREATE EXTENSION fuzzystrmatch")
         try:
             versions = await same_everywhere(
                 admins,
                 "SELECT e.extversion, e.extnamespace::regnamespace::text"
-                " FROM pg_extension e WHERE e.extname = 'citext'",
+                " FROM pg_extension e WHERE e.extname = 'fuzzystrmatch'",
             )
             assert [namespace for _, namespace in versions] == [schema]
         finally:
-            await run(admins[2], "DROP EXTENSION citext")
+            await run(admins[2], "DROP EXTENSION fuzzystrmatch")
 
 
 async def test_run_everywhere_creates_roles_without_sending_passwords(

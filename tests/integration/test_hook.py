@@ -15,10 +15,7 @@ from .localherd import LocalHerd
 from .nodes import Connection, Nodes, nodes_of, run, sql_cases, sql_file
 
 ENDINGS = sql_cases("hook_endings")
-LEAKS = """
-SELECT count(*) FROM (SELECT xid FROM pgherd.capture_0 UNION SELECT xid FROM pgherd.capture_1) c
- WHERE NOT EXISTS (SELECT FROM pgherd.applied a WHERE a.xid = c.xid)
-"""
+LEAKS = "SELECT coalesce(cardinality(leaks), 0) FROM pgherd.audit(pgherd.audited_until())"
 IS_BLOCKED = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
 
 

@@ -57,6 +57,14 @@ REFUSED = {
         "CREATE OPERATOR <<<< (LEFTARG = int, RIGHTARG = int, FUNCTION = less)",
         "CREATE TABLE t (id int PRIMARY KEY CHECK (id <<<< 5))",
     ),
+    "cast_to_row_type": (
+        f"{_TABLE}; CREATE FUNCTION r(text) RETURNS t LANGUAGE sql RETURN ROW(1, 'evil')::t",
+        "CREATE CAST (text AS t) WITH FUNCTION r(text)",
+    ),
+    "cast_from_row_type": (
+        f"{_TABLE}; CREATE FUNCTION r(t) RETURNS text LANGUAGE sql RETURN 'same'",
+        "CREATE CAST (t AS text) WITH FUNCTION r(t)",
+    ),
     "index_concurrently": (_TABLE, "CREATE INDEX CONCURRENTLY ON t (x)"),
     "unlogged": ("", "CREATE UNLOGGED TABLE t (id int PRIMARY KEY)"),
     "set_unlogged": (_TABLE, "ALTER TABLE t SET UNLOGGED"),

@@ -161,3 +161,17 @@ async def test_c12_after_an_unclean_stop_a_sequence_goes_on_past_its_own_numbers
     assert moved[0][0] > 32768
     assert 7 < at < 2000000001, "another member's numbers do not count"
     assert at % _SLOTS == 2
+
+
+async def test_a_view_that_owns_a_sequence_is_not_read(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE FUNCTION seen() RETURNS int LANGUAGE plpgsql"
+        " AS $$ BEGIN RAISE EXCEPTION 'run as %', current_user; END $$;"
+        "CREATE VIEW w AS SELECT seen() AS id;"
+        "CREATE SEQUENCE s OWNED BY w.id",
+    )
+    await run(connections[0], "ALTER SEQUENCE s INCREMENT BY 2")
+    await assert_same_schema(connections, schema)

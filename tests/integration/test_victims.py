@@ -17,6 +17,10 @@ Holds = Callable[[Connection, Connection], Awaitable[None]]
 
 _PATIENCE_S = 60
 _TOKEN_OF_BATCH = 5786207870273454080
+_NEWEST_TOKEN = """
+SELECT max(token) FROM (SELECT classid::int8 << 32 | objid::int8 AS token FROM pg_locks
+                         WHERE locktype = 'advisory' AND objsubid = 1 AND mode = 'ExclusiveLock') t
+ WHERE token >= %s"""
 
 
 @pytest.fixture
@@ -190,7 +194,10 @@ async def test_a_certified_transaction_with_only_a_row_lock_yields_and_is_commit
 async def test_a_user_s_advisory_lock_on_a_token_does_not_stop_the_node(
     herd: LocalHerd, schema: str
 ) -> None:
-    first = (herd.member("n1")["incarnation"] << 32) + _TOKEN_OF_BATCH
+    with psycopg.connect(herd.member("n1")["dsn"], autocommit=True) as admin:
+        row = admin.execute(_NEWEST_TOKEN, (_TOKEN_OF_BATCH,)).fetchone()
+    assert row is not None
+    first = row[0]
     async with connect(herd, "n1", schema) as hostile, connect(herd, "n2", schema) as remote:
         await hostile.execute(
             "SELECT count(pg_try_advisory_lock(%s + n)) FROM generate_series(1, 1000) n", (first,)

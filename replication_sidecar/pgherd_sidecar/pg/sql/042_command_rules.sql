@@ -131,6 +131,8 @@ BEGIN
                    WHEN 'pg_class'::regclass THEN EXISTS (
                        SELECT FROM pgherd.user_tables u LEFT JOIN pg_index i ON i.indrelid = u.relid
                         WHERE d.objid IN (u.relid, i.indexrelid))
+                   -- casts to and from text and row types are what records travel by
+                   WHEN 'pg_cast'::regclass THEN true
                    WHEN 'pg_type'::regclass THEN EXISTS (SELECT FROM pg_range g WHERE d.objid IN (g.rngtypid, g.rngmultitypid))
                    ELSE false
                END

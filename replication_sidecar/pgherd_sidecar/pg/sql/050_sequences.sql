@@ -43,7 +43,8 @@ DECLARE
     col  text;
     last int8;
 BEGIN
-    SELECT format('%I', a.attname) INTO col FROM pg_attribute a
+    -- A view may own a sequence too, but to read one is to run somebody's query with our rights.
+    SELECT format('%I', a.attname) INTO col FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p')
      WHERE a.attrelid = s.owner AND a.attnum = s.owner_column AND a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype);
     IF col IS NOT NULL THEN
         EXECUTE format('SELECT t.%1$s FROM %2$s t WHERE t.%1$s IS NOT NULL AND (NOT $2 OR pgherd.first_own(t.%1$s, $1) = t.%1$s) ORDER BY t.%1$s %3$s LIMIT 1',
