@@ -114,7 +114,7 @@ def test_a_stranger_writes_with_grants_only(nodes: Nodes, stranger: psycopg.Conn
 
 
 def test_a_commit_that_slipped_past_the_hook_is_adopted(nodes: Nodes) -> None:
-    """By a superuser's doing here: no ordinary user found a way (C1)."""
+    """By a superuser's doing here; an ordinary user can by a deferred trigger (C1)."""
     superuser = nodes.connect(0, admin=True)
     run(superuser, "SET session_replication_role = replica")
     for action in ("DISABLE", "ENABLE"):

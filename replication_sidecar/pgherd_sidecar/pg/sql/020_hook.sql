@@ -136,15 +136,19 @@ BEGIN
             SELECT CASE WHEN c.statements = 0 THEN 'nothing'
                         WHEN EXISTS (SELECT FROM pg_cursor() u
                                       WHERE u.is_holdable AND u.name <> 'pgherd_commit'
-                                        AND u.creation_time >= transaction_timestamp()) THEN 'cursors'
+                                        -- in a procedure the transaction may be younger than the client's statement
+                                        AND u.creation_time >= least(transaction_timestamp(), statement_timestamp())) THEN 'cursors'
+                        WHEN NOT n.token THEN 'token'
                         WHEN c.statements > 1 OR c.ddl THEN 'collect'
                         WHEN n.conn = ANY (pgherd.dblink_get_connections()) THEN ''
                         ELSE 'connect'
                    END AS todo,
                    n.conn, n.secret, n.hook_conninfo,
                    concat('W ', n.secret, ' ', pg_backend_pid(), ' ', n.xid, E' 0\n', c.keys, E'\n[', c.body, ']') AS request,
-                   pg_advisory_xact_lock(pgherd.token_of_xid(n.xid)) IS NULL AS token -- held until the commit is visible
-              FROM (SELECT 'pgherd_' || n.epoch AS conn, n.secret, n.hook_conninfo, pg_current_xact_id() AS xid
+                   n.token
+              FROM (SELECT 'pgherd_' || n.epoch AS conn, n.secret, n.hook_conninfo, pg_current_xact_id() AS xid,
+                           -- held until the commit is visible; never waited for, where nobody watches
+                           pg_try_advisory_xact_lock(pgherd.token_of_xid(pg_current_xact_id())) AS token
                       FROM pgherd.node n) n
              CROSS JOIN LATERAL (
                    SELECT count(*) AS statements, bool_or(c.tab = '""') AS ddl, min(c.base || ':' || c.keys) AS keys,
@@ -161,6 +165,9 @@ BEGIN
         -- C2: its query may write, and PostgreSQL runs it in an order that nobody promises.
         RAISE EXCEPTION 'a transaction that writes replicated tables cannot leave a WITH HOLD cursor behind'
             USING ERRCODE = '0A000', HINT = 'Declare the cursor in a transaction of its own, or close it before COMMIT.';
+    ELSIF todo = 'token' THEN
+        RAISE EXCEPTION 'somebody holds the advisory lock % of this commit', pgherd.token_of_xid(x)
+            USING ERRCODE = '55P03', HINT = 'Repeat the transaction; pg_locks names the session that took the lock.';
     ELSIF todo = 'collect' THEN
         request := (SELECT concat('W ', secret, ' ', pg_backend_pid(), ' ', x, CASE WHEN c.ddl THEN ' 1' ELSE ' 0' END, E'\n',
                                   c.keys, E'\n[', CASE WHEN c.repeated THEN pgherd.final_state(x) ELSE c.body END, ']')
