@@ -5,7 +5,7 @@ answers are those that the ``pgherd`` command calls. Every error is a JSON objec
 ``error``, under a status code that says whose it is. ``GET /metrics`` is the status once more, in
 the text form that Prometheus reads.
 
-Started by ``main``; keeps nothing.
+Started by ``process``; keeps nothing.
 """
 
 import socket

@@ -91,7 +91,7 @@ class Applier:
     """Applies items one after the other.
 
     Args:
-        pipeline: its connection, set up with `SETUP`.
+        pipeline: its connection, from `connect_pipeline`.
         chain: the node's commit chain.
         rows: statements for rows.
         first_batch: number of the first batch; tokens from here on are free.

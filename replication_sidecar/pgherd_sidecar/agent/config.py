@@ -46,7 +46,6 @@ class PostgresAddress(_Section):
 class Timing(_Section):
     """Times of the ordered log's failure detector."""
 
-    tick_ms: Annotated[Milliseconds, Field(description="pace of the protocol's clock")] = 20
     heartbeat_ms: Annotated[Milliseconds, Field(description="silence a proposer allows itself")] = (
         100
     )

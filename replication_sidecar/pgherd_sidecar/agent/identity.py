@@ -9,7 +9,7 @@ The disk's UUID is made with the directory: an empty disk under an old name is a
 must not vote as the old one (C18). The incarnation counts the starts of the PostgreSQL server as
 its transactions' identities see them (C12); it is on stable storage before anybody learns it.
 
-Called by ``main`` and the replica. Survives a restart, the lock excepted, which the kernel gives
+Called by ``process`` and the replica. Survives a restart, the lock excepted, which the kernel gives
 back when the process ends.
 """
 
@@ -128,6 +128,11 @@ def _acquire(path: Path) -> int:
 
 
 def replace_durably(directory: Path, name: str, content: bytes) -> None:
+    """Replace a file by one with this content; either is whole after a crash.
+
+    Raises:
+        OSError: it can't be written; the old one is still there.
+    """
     new = directory / (name + ".new")
     with new.open("wb") as file:
         file.write(content)

@@ -42,7 +42,7 @@ class Submissions:
             _, data, count = queue.popleft()
             self.size_bytes = 0
             return data, count
-        taken, size = [queue.popleft()], 0
+        taken = [queue.popleft()]
         size = len(taken[0][1])
         while queue and size + len(queue[0][1]) <= max_bytes:
             size += len(queue[0][1])
