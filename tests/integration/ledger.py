@@ -21,6 +21,7 @@ from psycopg import sql
 from .localherd import LocalHerd, query
 
 INITIAL = 1000
+_STUCK_S = 120  # far beyond what the slowest machine needs: not a measurement, but an end
 _ABORTED = {"40001", "40P01", "25006"}
 _UNKNOWN = {"08007"}
 _CLOSED = {"57P01", "57P02", "57P03", None}
@@ -86,11 +87,19 @@ class Ledger:
 
     async def commits(self, more: int, *, on: Iterable[str] = ()) -> None:
         """Wait until ``more`` transactions have been acknowledged from now on, on each of these."""
-        for node in on or [""]:
-            goal = self._acknowledged[node] + more
-            while self._acknowledged[node] < goal:
-                self._progress.clear()
-                await self._progress.wait()
+        try:
+            async with asyncio.timeout(_STUCK_S):
+                for node in on or [""]:
+                    goal = self._acknowledged[node] + more
+                    while self._acknowledged[node] < goal:
+                        self._progress.clear()
+                        await self._progress.wait()
+        except TimeoutError:
+            states = {member["name"]: member for member in self.herd.members()}
+            raise AssertionError(
+                f"no {more} commits on {node or 'any node'} in {_STUCK_S} s;"
+                f" so far {dict(self._acknowledged)}, errors {dict(self.codes)}, members {states}"
+            ) from None
 
     async def _client(self, member: dict[str, Any], stop: asyncio.Event) -> None:
         while not stop.is_set():

@@ -68,9 +68,8 @@ class Markers:
             TimeoutError: not within ``timeout_s``.
         """
         self.expect(marker_id)
-        return await asyncio.wait_for(
-            asyncio.shield(self._markers[marker_id].ready), timeout=timeout_s
-        )
+        async with asyncio.timeout(timeout_s):
+            return await asyncio.shield(self._markers[marker_id].ready)
 
     async def tables(self, marker_id: str) -> dict[str, checksum.TableChecksum]:
         """See ``pg.checksum``; so the next two."""

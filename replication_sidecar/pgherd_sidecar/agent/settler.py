@@ -72,7 +72,8 @@ class Settler:
         """
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), self._pace_s)
+                async with asyncio.timeout(self._pace_s):
+                    await self._asked.wait()
             self._asked.clear()
             await self._settle()
             while self._chain.wanted_gid > self._chain.settled_gid:

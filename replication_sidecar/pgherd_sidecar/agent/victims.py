@@ -70,7 +70,8 @@ class VictimWatch:
         slow = self._writers.slow
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(slow.wait(), _IDLE_PACE_S)
+                async with asyncio.timeout(_IDLE_PACE_S):
+                    await slow.wait()
             await self._look()
             while slow.is_set():
                 await asyncio.sleep(_PACE_S)
