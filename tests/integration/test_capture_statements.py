@@ -21,8 +21,9 @@ def nodes(herd: LocalHerd) -> Iterator[Nodes]:
 
 @pytest.fixture
 def filled(nodes: Nodes) -> Nodes:
-    """The tables with the rows they begin with."""
+    """The tables with the rows they begin with, on all nodes: their TRUNCATE would end a writer."""
     run(nodes.app[0], sql_file("capture_rows"))
+    nodes.settle()
     return nodes
 
 
