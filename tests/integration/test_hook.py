@@ -86,25 +86,59 @@ def test_prepare_transaction_is_refused(emptied: Nodes) -> None:
     assert emptied.equal_rows("t") == []
 
 
-@pytest.mark.parametrize("how", ["PREPARE TRANSACTION 'x'", "COMMIT"])
-def test_fetching_from_our_cursor_ends_the_transactions_writes(emptied: Nodes, how: str) -> None:
-    """FETCH makes certify() send what there is so far: nothing may be written after it."""
+def test_our_cursor_is_not_there_before_commit(emptied: Nodes) -> None:
+    """A FETCH from it would have the transaction ordered before it has ended (C2)."""
     session = emptied.connect(0)
     run(session, "BEGIN; INSERT INTO t VALUES (1); SET CONSTRAINTS ALL IMMEDIATE")
-    run(session, "FETCH ALL FROM pgherd_commit")
-    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-        run(session, "INSERT INTO t VALUES (2)")
-    run(session, how)  # it has failed, so this is a rollback
-    assert set(emptied.equal_rows("t")) == {"(1,)"}  # ordered all the same: applied as if remote
+    with pytest.raises(psycopg.errors.InvalidCursorName):
+        run(session, "FETCH ALL FROM pgherd_commit")
+    run(session, "ROLLBACK")
+    assert emptied.equal_rows("t") == []
 
 
-def test_another_holdable_cursor_is_refused(emptied: Nodes) -> None:
+@pytest.mark.parametrize("what", ["write_u(7)", "execute('CLOSE ALL')", "1 / (n - n)"])
+def test_other_holdable_cursors_are_refused(emptied: Nodes, what: str) -> None:
+    """Whatever their names are, which decide whether PostgreSQL runs them before ours."""
     session = emptied.connect(0)
-    run(session, "BEGIN; INSERT INTO t VALUES (1)")
-    run(session, "DECLARE mine CURSOR WITH HOLD FOR SELECT write_u(7)")
-    with pytest.raises(psycopg.errors.FeatureNotSupported, match="WITH HOLD"):
-        run(session, "COMMIT")
+    for number in range(20):
+        run(session, "BEGIN; INSERT INTO t VALUES (1)")
+        declare = (
+            f"DECLARE c{number} CURSOR WITH HOLD FOR SELECT {what} FROM generate_series(1, 1) n"
+        )
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="WITH HOLD"):
+            run(session, f"{declare}; SET CONSTRAINTS ALL IMMEDIATE; COMMIT")
+        run(session, "ROLLBACK")
     assert emptied.equal_rows("t", "u") == []
+
+
+@pytest.mark.parametrize("then", ["", "COMMIT; INSERT INTO t VALUES (2);"])
+def test_a_procedure_cannot_leave_a_holdable_cursor_that_fails(emptied: Nodes, then: str) -> None:
+    """Its transaction may be younger than the message; what fails must not have been ordered."""
+    session = emptied.connect(0)
+    declare = "EXECUTE 'DECLARE mine CURSOR WITH HOLD FOR SELECT 1 / (n - n) FROM u n(n)'"
+    run(session, "INSERT INTO u VALUES (1)")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="WITH HOLD"):
+        run(session, f"DO $$ BEGIN INSERT INTO t VALUES (1); {then} {declare}; COMMIT; END $$")
+    assert emptied.equal_rows("t") == (["(1,)"] if then else [])
+
+
+def test_a_transaction_that_became_read_only_is_refused(emptied: Nodes) -> None:
+    session = emptied.connect(0)
+    run(session, "BEGIN; INSERT INTO t VALUES (1); SET TRANSACTION READ ONLY")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="read-only"):
+        run(session, "COMMIT")
+    assert emptied.equal_rows("t") == []
+
+
+def test_who_sits_on_the_lock_of_a_coming_commit_loses_the_session(emptied: Nodes) -> None:
+    session, squatter = emptied.connect(0), emptied.connect(0)
+    run(session, "BEGIN; INSERT INTO t VALUES (1)")
+    [(key,)] = session.execute("SELECT pg_current_xact_id()::text::int8 + 5785081970366611456")
+    run(squatter, f"SELECT pg_advisory_lock({key})")
+    run(session, "COMMIT")
+    with pytest.raises(psycopg.OperationalError):
+        run(squatter, "SELECT 1")
+    assert emptied.equal_rows("t") == ["(1,)"]
 
 
 def test_a_holdable_cursor_of_an_earlier_transaction_is_allowed(emptied: Nodes) -> None:

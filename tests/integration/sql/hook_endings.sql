@@ -96,7 +96,16 @@ CLOSE ALL
 ----
 INSERT INTO t VALUES (2)
 
+-- case: early firing in a DO block, and then by the message
+BEGIN; INSERT INTO t VALUES (1); DO $$ BEGIN EXECUTE 'SET CON' || 'STRAINTS ALL IMMEDIATE'; END $$;
+SET CONSTRAINTS ALL IMMEDIATE; CLOSE ALL; COMMIT
+
+-- case: the word in the message, not the command
+BEGIN; INSERT INTO t VALUES (1, 'constraints constraints'); CLOSE ALL; COMMIT -- constraints
+
 -- case: our cursor closed before the commit
+INSERT INTO t VALUES (2)
+----
 BEGIN; INSERT INTO t VALUES (1); SET CONSTRAINTS ALL IMMEDIATE; CLOSE pgherd_commit; COMMIT
 
 -- case: a cursor of the user's with our name
@@ -110,6 +119,9 @@ CALL loop_of_commits(false)
 
 -- case: procedure that fires early and commits
 CALL loop_of_commits(true)
+
+-- case: procedure that commits in a loop over a query
+CALL loop_over_query()
 
 -- case: procedure whose name looks like a call stack
 CALL "x line 3 at COMMIT constraints"()

@@ -4,6 +4,17 @@
 -- which declares a holdable cursor over pgherd.certify(); PostgreSQL runs a holdable cursor's query
 -- inside COMMIT after all deferred triggers and before the commit record. certify() sends the
 -- writeset to the sidecar and returns when this transaction may become visible.
+--
+-- Nobody's code may run between the last arm() and certify(), since it could close the cursor. What
+-- PostgreSQL runs there, and what keeps users' code out of it (C1):
+--   deferred triggers    a user's are refused unless a superuser owns their function (check_user_code)
+--   deferred unique and exclusion constraints, foreign keys
+--                        run operators, casts and expressions; likewise refused unless a superuser's
+--   other holdable cursors of the transaction
+--                        PostgreSQL materialises them in no certain order: arm() refuses them
+--   other open cursors   dropped without being run on
+--   loops of a procedure over its COMMIT
+--                        their queries are run to the end before the deferred triggers
 
 -- Who made arm() fire, if not the client's own message: the next line of the call stack, in English. Inside a
 -- function a SET CONSTRAINTS is an SQL statement there; the COMMIT of a procedure is a line of the procedure.
@@ -15,44 +26,73 @@ BEGIN
     RETURN substring(context FROM 'function pgherd\.arm\(\)[^\n]*\n([^\n]*)');
 END $$;
 
--- Arms the hook (CORRECTNESS C1). SET CONSTRAINTS can fire this trigger before COMMIT; the cursor could
--- then be closed, so in that case another deferred event (a sentinel row) is queued. That this firing
--- is COMMIT's own is proven, not guessed: PostgreSQL fires deferred triggers only in COMMIT and in
--- SET CONSTRAINTS, and a SET CONSTRAINTS is seen either in the context (inside a function) or as that
--- word in the client's query. Each early firing in one client message needs its own occurrence of the
--- word, so the n-th sentinel of a message with fewer occurrences is COMMIT's.
+-- Is this firing of arm() one of a SET CONSTRAINTS, before COMMIT? Then another deferred event (a sentinel row) is
+-- queued, so that something is always left for COMMIT. Nothing is guessed: PostgreSQL fires deferred triggers
+-- only in COMMIT and in SET CONSTRAINTS, and a SET CONSTRAINTS is seen either in the call stack (inside a
+-- function) or as that word in the client's message. There each early firing needs an occurrence of the word of
+-- its own, so one more firing than there are occurrences is COMMIT's. `base` of a sentinel counts them;
+-- those inside functions don't count, or they would use up the words of others.
+CREATE OR REPLACE FUNCTION pgherd.fires_early(x xid8, tab text, base int8, message int8, nested bool) RETURNS bool
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    now_at  int8 := extract(epoch FROM statement_timestamp()) * 1000000;
+    seen    int8 := CASE WHEN tab = 'sentinel' AND message = now_at THEN base ELSE 0 END;
+    query   text := lower(current_query() COLLATE "C");
+    words   int8 := (length(query) - length(replace(query, 'constraints', ''))) / length('constraints');
+BEGIN
+    IF NOT nested OR pgherd.caller_of_arm() LIKE 'PL/%' THEN
+        IF seen < words THEN
+            seen := seen + 1;
+        ELSE
+            RETURN false;
+        END IF;
+    END IF;
+    EXECUTE 'SET CONSTRAINTS pgherd.arm DEFERRED';
+    EXECUTE format('INSERT INTO pgherd.capture_%s VALUES ($1, true, $2, ''sentinel'', '''', ARRAY[$3], ''{}'')',
+                   pgherd.capture_side(x)) USING x, seen, now_at;
+    RETURN true;
+END $$;
+
+-- Arms the hook (C1), if this firing is COMMIT's own. Earlier ones leave nothing behind that a user could touch.
 CREATE OR REPLACE FUNCTION pgherd.arm() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    context  text;
-    query    text := lower(current_query() COLLATE "C");
-    early    bool;
-    message  int8;
-    firing   int8 := 1;
-    possible int8 := 0;
+    context text;
+    ours    refcursor := 'pgherd_commit';
+    found   record;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
-    IF position(E'\n' IN context) > 0 OR position('constraints' IN query) > 0 THEN
-        early := position(E'\n' IN context) > 0 AND pgherd.caller_of_arm() NOT LIKE 'PL/%';
-        message := extract(epoch FROM statement_timestamp()) * 1000000;
-        IF NEW.tab = 'sentinel' AND NEW.pks[1] = message THEN
-            firing := NEW.base + 1;
-        END IF;
-        possible := (length(query) - length(replace(query, 'constraints', ''))) / length('constraints');
-        IF early OR firing <= possible THEN
-            EXECUTE 'SET CONSTRAINTS pgherd.arm DEFERRED';
-            EXECUTE format('INSERT INTO pgherd.capture_%s VALUES ($1, true, $2, ''sentinel'', '''', ARRAY[$3], ''{}'')',
-                           pgherd.capture_side(NEW.xid))
-                USING NEW.xid, firing, message;
+    IF position(E'\n' IN context) > 0 OR position('constraints' IN lower(current_query() COLLATE "C")) > 0 THEN
+        IF pgherd.fires_early(NEW.xid, NEW.tab, NEW.base, NEW.pks[1], position(E'\n' IN context) > 0) THEN
+            RETURN NULL;
         END IF;
     END IF;
-    BEGIN
-        EXECUTE 'CLOSE pgherd_commit';
-    EXCEPTION WHEN invalid_cursor_name THEN
-        NULL; -- the first write of this session
-    END;
+    SELECT bool_or(u.name = 'pgherd_commit') AS ours,
+           -- In a procedure the transaction may be younger than the client's statement.
+           bool_or(u.is_holdable AND u.name <> 'pgherd_commit'
+                   AND u.creation_time >= least(transaction_timestamp(), statement_timestamp())) AS others,
+           current_setting('transaction_read_only') AS read_only
+      INTO found FROM pg_cursor() u;
+    IF found.others OR found.read_only = 'on' THEN
+        PERFORM pgherd.refuse_commit(found.others);
+    END IF;
+    IF found.ours THEN
+        CLOSE ours; -- of an earlier transaction of this session
+    END IF;
     EXECUTE 'DECLARE pgherd_commit NO SCROLL CURSOR WITH HOLD FOR SELECT pgherd.certify()';
     RETURN NULL;
+END $$;
+
+-- What would make the transaction fail after it was ordered, or run the user's code then.
+CREATE OR REPLACE FUNCTION pgherd.refuse_commit(cursors bool) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF cursors THEN
+        RAISE EXCEPTION 'a transaction that writes replicated tables cannot leave a WITH HOLD cursor behind'
+            USING ERRCODE = '0A000', HINT = 'Declare the cursor in a transaction of its own, or close it before COMMIT.';
+    END IF;
+    RAISE EXCEPTION 'a transaction that has written replicated tables cannot become read-only'
+        USING ERRCODE = '0A000', HINT = 'Leave out SET TRANSACTION READ ONLY.';
 END $$;
 
 DO $$
@@ -134,10 +174,6 @@ BEGIN
         EXECUTE format($f$
             CREATE OR REPLACE VIEW pgherd.committing_%1$s AS
             SELECT CASE WHEN c.statements = 0 THEN 'nothing'
-                        WHEN EXISTS (SELECT FROM pg_cursor() u
-                                      WHERE u.is_holdable AND u.name <> 'pgherd_commit'
-                                        -- in a procedure the transaction may be younger than the client's statement
-                                        AND u.creation_time >= least(transaction_timestamp(), statement_timestamp())) THEN 'cursors'
                         WHEN NOT n.token THEN 'token'
                         WHEN c.statements > 1 OR c.ddl THEN 'collect'
                         WHEN n.conn = ANY (pgherd.dblink_get_connections()) THEN ''
@@ -157,18 +193,26 @@ BEGIN
     END LOOP;
 END $do$;
 
+-- Takes the advisory lock that names this transaction's commit. Its key is not secret, but nobody else has business
+-- with it before the transaction is certified: whoever holds it or waits for it loses his session.
+CREATE OR REPLACE FUNCTION pgherd.take_token(key int8) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pg_terminate_backend(l.pid) FROM pg_locks l
+      WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.pid <> pg_backend_pid()
+        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+        AND (l.classid::int8 << 32) | l.objid::int8 = key;
+    PERFORM pg_advisory_xact_lock(key);
+END $$;
+
 -- The request of a transaction that is not the usual case.
 CREATE OR REPLACE FUNCTION pgherd.unusual_request(todo text, x xid8, conn text, conninfo text, secret text, request text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF todo = 'cursors' THEN
-        -- C2: its query may write, and PostgreSQL runs it in an order that nobody promises.
-        RAISE EXCEPTION 'a transaction that writes replicated tables cannot leave a WITH HOLD cursor behind'
-            USING ERRCODE = '0A000', HINT = 'Declare the cursor in a transaction of its own, or close it before COMMIT.';
-    ELSIF todo = 'token' THEN
-        RAISE EXCEPTION 'somebody holds the advisory lock % of this commit', pgherd.token_of_xid(x)
-            USING ERRCODE = '55P03', HINT = 'Repeat the transaction; pg_locks names the session that took the lock.';
-    ELSIF todo = 'collect' THEN
+    IF todo = 'token' THEN
+        PERFORM pgherd.take_token(pgherd.token_of_xid(x));
+    END IF;
+    IF todo IN ('token', 'collect') THEN
         request := (SELECT concat('W ', secret, ' ', pg_backend_pid(), ' ', x, CASE WHEN c.ddl THEN ' 1' ELSE ' 0' END, E'\n',
                                   c.keys, E'\n[', CASE WHEN c.repeated THEN pgherd.final_state(x) ELSE c.body END, ']')
                       FROM pgherd.captured(x) c);
