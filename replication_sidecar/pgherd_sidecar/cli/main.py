@@ -46,11 +46,16 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class _Commands(click.Group):
-    """A group whose commands turn failed system calls into one-line errors."""
+    """A group whose commands turn failed system calls and wrong options into one-line errors."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            command = error.ctx.command_path if error.ctx else ctx.command_path
+            raise HerdError(f"{error.format_message()} See: {command} --help") from error
         except OSError as error:
             raise from_os_error(error) from error
 

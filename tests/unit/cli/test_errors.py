@@ -4,7 +4,9 @@ import errno
 import io
 
 import pytest
-from pgherd_sidecar.cli.errors import HerdError, from_os_error, last_words
+from click.testing import CliRunner
+from pgherd_sidecar.cli.errors import COULD_NOT, HerdError, from_os_error, last_words
+from pgherd_sidecar.cli.main import main
 
 
 def test_an_error_is_one_line_on_stderr() -> None:
@@ -42,3 +44,19 @@ def test_any_other_failed_call_names_its_file() -> None:
 )
 def test_last_words_are_the_last_complaint_or_the_last_line(log: str, words: str) -> None:
     assert last_words(log) == words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["local", "up", "--nodez", "3"], "pgherd local up --help"),
+        (["local", "up"], "Missing option '--dir'"),
+        (["local", "kill", "n1", "--dir", "d", "--process", "x"], "'x' is not one of"),
+        (["local", "launch"], "No such command 'launch'"),
+    ],
+)
+def test_a_wrong_command_line_is_answered_with_one_line(arguments: list[str], line: str) -> None:
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == COULD_NOT
+    assert line in done.stderr
+    assert len(done.stderr.splitlines()) == 1
