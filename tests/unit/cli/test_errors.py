@@ -49,7 +49,7 @@ def test_last_words_are_the_last_complaint_or_the_last_line(log: str, words: str
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["local", "up", "--nodez", "3"], "pgherd local up --help"),
+        (["local", "up", "--nodez", "3"], "local up --help"),
         (["local", "up"], "Missing option '--dir'"),
         (["local", "kill", "n1", "--dir", "d", "--process", "x"], "'x' is not one of"),
         (["local", "launch"], "No such command 'launch'"),
