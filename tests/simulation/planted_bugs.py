@@ -43,7 +43,7 @@ def _commits_with_one_less(
     membership: Membership, flushed: Mapping[str, int], assume: str | None = None
 ) -> int:
     positions = sorted(
-        1 << 64 if member == assume else flushed.get(member, 0) for member in membership.members
+        1 << 64 if member == assume else flushed.get(member, 0) for member in membership.voters
     )
     return positions[min(len(positions) // 2 + 1, len(positions) - 1)]
 

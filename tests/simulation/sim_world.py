@@ -16,6 +16,7 @@ from pgherd_sidecar.core.log import (
     Effects,
     Fetch,
     Limits,
+    LogBase,
     LogMember,
     Membership,
     Persist,
@@ -132,6 +133,8 @@ class SimNode:
         self.incarnation += 1
         self._leading = False
         self.log = SegmentLog(self.disk, segment_bytes=2048, cache_bytes=2000)
+        if self.log.fresh:
+            self.log.reset(LogBase(membership=Membership.fixed(*world.names)))
         witnessed = checker.members[self.name]
         checker.promised(self.name, self.log.control.term)
         checker.index(self.name, self.log.index)
@@ -142,7 +145,6 @@ class SimNode:
         )
         self.member = LogMember(
             self.name,
-            Membership.fixed(*world.names),
             control=self.log.control,
             log=self.log.index,
             timing=Timing(HEARTBEAT_S, world.dials.election_min_s, world.dials.election_max_s),

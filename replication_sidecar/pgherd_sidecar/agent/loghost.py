@@ -22,10 +22,12 @@ from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.logwriter import LogWriter
 from pgherd_sidecar.core.entries import Noop, encode_entry
 from pgherd_sidecar.core.log import (
+    ENTRIES,
     Block,
     Fetch,
     Limits,
     LocalProtocolError,
+    LogBase,
     LogMember,
     Membership,
     Message,
@@ -86,7 +88,6 @@ class LogHost:
         self._storage = await loop.run_in_executor(None, _open_log, config)
         self._member = LogMember(
             config.name,
-            Membership.fixed(*(member.name for member in config.members)),
             control=self._storage.control,
             log=self._storage.index,
             timing=_timing(config),
@@ -143,7 +144,8 @@ class LogHost:
             return []
         if first != self._next_read:
             first = self._storage.start_of(first)
-        blocks = [block for block in self._storage.read(first, max_bytes) if block.last <= last]
+        found = self._storage.read(first, max_bytes)
+        blocks = [_delivered(block) for block in found if block.last <= last]
         if blocks:
             self._next_read = blocks[-1].last + 1
         return blocks
@@ -322,12 +324,22 @@ def _nothing() -> None:
     """Stand in for a callback that nobody has set."""
 
 
+def _delivered(block: Block) -> Block:
+    """Return what the caller sees of a block: a change of the membership is nothing to apply."""
+    if block.kind == ENTRIES:
+        return block
+    return Block.make(block.term, block.first, block.count, encode_entry(Noop()))
+
+
 def _open_log(config: NodeConfig) -> SegmentLog:
-    return SegmentLog(
+    log = SegmentLog(
         RealDirectory(config.data_dir / "log"),
         segment_bytes=config.limits.segment_bytes,
         cache_bytes=config.limits.log_cache_bytes,
     )
+    if log.fresh:
+        log.reset(LogBase(membership=Membership.fixed(*(m.name for m in config.members))))
+    return log
 
 
 def _timing(config: NodeConfig) -> Timing:

@@ -2,11 +2,13 @@
 
 A segment is created at its full size, filled with zeros::
 
-    header   magic "pgherdL1" (8 bytes), size of the payload (4), CRC-32 of the payload (4),
+    header   magic "pgherdL2" (8 bytes), size of the payload (4), CRC-32 of the payload (4),
              payload: first position of the segment (8), first position of the segment before (8),
-             then (term, start position) of every term in the log before this segment (8 + 8 each)
+             number of terms in the log before this segment (4), for each of them term and start
+             position (8 + 8), then for each membership in the log before, and the newest before
+             that: size (4) and the membership
     records  one per block, each starting at a multiple of 8 bytes:
-             magic (4), size of the data (4), term (8), first position (8), count (4),
+             magic (4), size of the data (4), term (8), first position (8), kind and count (4),
              the block's CRC-32 (4), position known to be flushed when this was written (8),
              CRC-32 of the record's header so far (4), data
     zeros    to the end
@@ -25,13 +27,15 @@ from struct import Struct
 from struct import error as StructError
 from zlib import crc32
 
-from pgherd_sidecar.core.log import Block, TermStart
+from pgherd_sidecar.core.log import Block, LogIndex, Membership, RemoteProtocolError
+from pgherd_sidecar.core.log.blocks import COUNT_MASK, KIND_SHIFT
 from pgherd_sidecar.env.disk import Directory, File
 
-_SEGMENT_MAGIC = b"pgherdL1"
+_SEGMENT_MAGIC = b"pgherdL2"
 _SEGMENT_HEAD = Struct(">8sII")
-_SEGMENT_START = Struct(">QQ")
+_SEGMENT_START = Struct(">QQI")
 _HISTORY_ENTRY = Struct(">QQ")
+_MEMBERSHIP_SIZE = Struct(">I")
 _RECORD_MAGIC = 0x70676872
 _MAGIC_BYTES = _RECORD_MAGIC.to_bytes(4, "big")
 _RECORD = Struct(">IIQQIIQ")
@@ -61,7 +65,7 @@ def pack_record(block: Block, flushed: int) -> bytes:
         len(block.data),
         block.term,
         block.first,
-        block.count,
+        block.kind_and_count,
         block.crc,
         flushed,
     )
@@ -84,7 +88,7 @@ class Segment:
     Attributes:
         first: the position its first block has or will have.
         previous: `first` of the segment before, 0 for none.
-        history: (term, start) of every term before `first`.
+        before: index of the log before `first`.
         end: offset after the last record known.
     """
 
@@ -101,21 +105,22 @@ class Segment:
         payload = file.read(_SEGMENT_HEAD.size, size)
         if magic != _SEGMENT_MAGIC or len(payload) != size or crc32(payload) != crc:
             raise StorageCorrupt(f"{name}: the header is damaged")
-        self.first, self.previous = _SEGMENT_START.unpack_from(payload)
-        self.history: tuple[TermStart, ...] = tuple(
-            (term, start)
-            for term, start in _HISTORY_ENTRY.iter_unpack(payload[_SEGMENT_START.size :])
-        )
+        self.first, self.previous, terms = _SEGMENT_START.unpack_from(payload)
+        self.before = _unpack_index(name, self.first - 1, terms, payload)
         self._start = _aligned(_SEGMENT_HEAD.size + size)
         self.end = self._start
         self._positions: list[int] = []
         self._offsets: list[int] = []
 
     @staticmethod
-    def header(first: int, previous: int, history: tuple[TermStart, ...]) -> bytes:
+    def header(first: int, previous: int, before: LogIndex) -> bytes:
         """Return the header of a new segment, padded."""
-        entries = b"".join([_HISTORY_ENTRY.pack(*entry) for entry in history])
-        payload = _SEGMENT_START.pack(first, previous) + entries
+        pieces = [_SEGMENT_START.pack(first, previous, len(before.history))]
+        pieces += [_HISTORY_ENTRY.pack(*entry) for entry in before.history]
+        for membership in before.memberships:
+            data = membership.encode()
+            pieces += [_MEMBERSHIP_SIZE.pack(len(data)), data]
+        payload = b"".join(pieces)
         header = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, len(payload), crc32(payload)) + payload
         return header + bytes(-len(header) % 8)
 
@@ -149,9 +154,10 @@ class Segment:
             end = offset + _RECORD_HEAD_SIZE + size
             if base + len(buffer) < end:
                 buffer, base = self.file.read(offset, max(end - offset, _READ_AHEAD)), offset
-            term, first, count, crc = block_head
+            term, first, kind_and_count, crc = block_head
+            count, kind = kind_and_count & COUNT_MASK, kind_and_count >> KIND_SHIFT
             data = buffer[offset - base + _RECORD_HEAD_SIZE : end - base]
-            block = Block(term, first, count, data, crc)
+            block = Block(term, first, count, data, crc, kind)
             if first != position or count < 1 or not block.intact():
                 return
             offset, position = _aligned(end), first + count
@@ -220,6 +226,23 @@ class Segment:
         raise StorageCorrupt(f"{self.name}: no block ends at {position}")
 
 
+def _unpack_index(name: str, last: int, terms: int, payload: bytes) -> LogIndex:
+    offset, history, memberships = _SEGMENT_START.size, [], []
+    try:
+        for _ in range(terms):
+            term, start = _HISTORY_ENTRY.unpack_from(payload, offset)
+            history.append((term, start))
+            offset += _HISTORY_ENTRY.size
+        while offset < len(payload):
+            (size,) = _MEMBERSHIP_SIZE.unpack_from(payload, offset)
+            offset += _MEMBERSHIP_SIZE.size
+            memberships.append(Membership.decode(payload[offset : offset + size]))
+            offset += size
+    except (StructError, RemoteProtocolError) as error:
+        raise StorageCorrupt(f"{name}: the header is not what this version writes") from error
+    return LogIndex(history, last, memberships=memberships)
+
+
 def _unpack_head(name: str, head: bytes) -> tuple[bytes, int, int]:
     try:
         magic, size, crc = _SEGMENT_HEAD.unpack(head)
@@ -229,11 +252,11 @@ def _unpack_head(name: str, head: bytes) -> tuple[bytes, int, int]:
 
 
 def _parse_head(buffer: bytes, at: int) -> tuple[int, tuple[int, int, int, int], int] | None:
-    """Return (data size, (term, first, count, crc), flushed) of a good record header."""
+    """Return (data size, (term, first, kind and count, crc), flushed) of a good record header."""
     if at + _RECORD_HEAD_SIZE > len(buffer):
         return None
-    magic, size, term, first, count, crc, flushed = _RECORD.unpack_from(buffer, at)
+    magic, size, term, first, kind_and_count, crc, flushed = _RECORD.unpack_from(buffer, at)
     (head_crc,) = _RECORD_CRC.unpack_from(buffer, at + _RECORD.size)
     if magic != _RECORD_MAGIC or head_crc != crc32(buffer[at : at + _RECORD.size]):
         return None
-    return size, (term, first, count, crc), flushed
+    return size, (term, first, kind_and_count, crc), flushed

@@ -2,16 +2,17 @@
 
 A directory holds::
 
-    control                    term, vote, commit position, a pending truncation: one JSON line
-                               and its CRC-32; replaced atomically
+    control                    term, vote, commit position, a pending truncation, and what the
+                               log began after: one JSON line and its CRC-32; replaced atomically
     00000000000000000001.seg   segments, named by their first position (format: segment.py)
     spare                      a zero-filled file that becomes the next segment
     *.new                      what was being made when the process ended; ignored, overwritten
 
 `persist` makes a `Persist` durable, in its order. `read` gives back blocks, `trim` removes old
-segments. What survives a restart: all of it up to the last completed `persist`, and perhaps part
-of one that wasn't completed. Opening drops a torn tail, completes an interrupted truncation, and
-refuses damage and gaps (`StorageCorrupt`).
+segments, `reset` begins anew after a position known to be committed. What survives a restart: all
+of it up to the last completed `persist`, and perhaps part of one that wasn't completed. Opening
+drops a torn tail, completes an interrupted truncation or reset, and refuses damage and gaps
+(`StorageCorrupt`).
 
 `persist`, `trim` and `prepare_spare` block and run in worker threads, `persist` and `trim` one at
 a time. `read` may be called from any thread meanwhile; it answers from memory for recent blocks
@@ -25,11 +26,19 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from threading import Lock
 from zlib import crc32
 
-from pgherd_sidecar.core.log import Block, Control, LogIndex, Persist
+from pgherd_sidecar.core.log import (
+    Block,
+    Control,
+    LogBase,
+    LogIndex,
+    Membership,
+    Persist,
+    RemoteProtocolError,
+)
 from pgherd_sidecar.env.blockcache import BlockCache
 from pgherd_sidecar.env.disk import Directory
 from pgherd_sidecar.env.segment import (
@@ -71,6 +80,7 @@ class SegmentLog:
         self._cache = BlockCache(cache_bytes)
         self._segments: list[Segment] = []
         self._spare_ready = False
+        self._base = LogBase()
         self.control, pending = self._load_control()
         self._open_segments()
         self._index = self._recover(pending)
@@ -179,6 +189,40 @@ class SegmentLog:
                 self._make_spare(self._segment_bytes)
                 self._spare_ready = True
 
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing was ever written here: `reset` says how the log begins."""
+        return _CONTROL not in self._directory.names()
+
+    def reset(self, base: LogBase) -> None:
+        """Drop what is here and begin anew after `base`; term and vote stay.
+
+        Only for a log that ends at or before `base`, so that nothing is lost that this member has
+        acknowledged: a disk that forgets is another disk (C18).
+
+        Raises:
+            StorageError: the log goes beyond that.
+            StorageFailed: now or earlier, a write or flush failed.
+        """
+        with self._failing():
+            if base.position < self._index.last:
+                raise StorageError(f"the log ends at {self._index.last}, after {base.position}")
+            control = replace(self.control, commit_position=base.position)
+            self._base, self.control = base, control
+            self._save_control(None)
+            with self._lock:
+                self._drop_segments()
+                self._index = LogIndex.beginning(base)
+
+    def _drop_segments(self) -> None:
+        """Remove all segments; a crash meanwhile is completed by the next start."""
+        self._cache.truncate(0)
+        while self._segments:
+            segment = self._segments.pop()
+            segment.file.close()
+            self._directory.remove(segment.name)
+            self._directory.sync()
+
     def close(self) -> None:
         """Release the files; the object refuses everything afterwards."""
         self._failed = True
@@ -199,7 +243,14 @@ class SegmentLog:
     # ---- control ---------------------------------------------------------------------------
 
     def _save_control(self, truncate_after: int | None) -> None:
-        line = json.dumps(asdict(self.control) | {"truncate_after": truncate_after}).encode()
+        base = self._base
+        fields = asdict(self.control) | {
+            "truncate_after": truncate_after,
+            "base_position": base.position,
+            "base_term": base.term,
+            "base_membership": base.membership.encode().decode(),
+        }
+        line = json.dumps(fields).encode()
         data = line + b"\n%08x\n" % crc32(line)
         file = self._directory.create(_CONTROL + ".new", 0)
         file.write(0, data)
@@ -222,6 +273,12 @@ class SegmentLog:
             raise StorageCorrupt("the control file is damaged")
         fields = json.loads(line)
         truncate_after: int | None = fields.pop("truncate_after")
+        try:
+            membership = Membership.decode(fields.pop("base_membership").encode())
+            base = fields.pop("base_position"), fields.pop("base_term")
+        except (KeyError, RemoteProtocolError) as error:
+            raise StorageCorrupt("the control file is not what this version writes") from error
+        self._base = LogBase(*base, membership)
         return Control(**fields), truncate_after
 
     # ---- opening ---------------------------------------------------------------------------
@@ -242,10 +299,12 @@ class SegmentLog:
 
         An interrupted truncation (`pending`) leaves good records after the ones it zeroed first.
         """
+        if self._segments and self._segments[0].first <= self._base.position:
+            self._drop_segments()  # a reset was interrupted
         if not self._segments:
-            return LogIndex()
+            return LogIndex.beginning(self._base)
         newest = self._segments[-1]
-        index = LogIndex(newest.history, newest.first - 1)
+        index = newest.before
         for block in newest.load():
             index.append(block)
             self._cache.append(block)
@@ -289,7 +348,7 @@ class SegmentLog:
     def _roll(self, block: Block) -> None:
         """Begin a new segment with `block`; all of the segment before is durable."""
         previous = self._segments[-1].first if self._segments else 0
-        header = Segment.header(block.first, previous, self._index.history)
+        header = Segment.header(block.first, previous, self._index)
         size = max(self._segment_bytes, len(header) + record_size(block))
         name = f"{block.first:020}{_SUFFIX}"
         with self._spare_lock:

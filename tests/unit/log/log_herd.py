@@ -5,6 +5,8 @@ are `cut` and to members that are `down`.
 """
 
 from collections import deque
+from dataclasses import replace
+from math import inf
 from random import Random
 
 from pgherd_sidecar.core.log import (
@@ -12,8 +14,10 @@ from pgherd_sidecar.core.log import (
     Control,
     Fetch,
     Limits,
+    LogBase,
     LogIndex,
     LogMember,
+    Member,
     Membership,
     Message,
     Persist,
@@ -27,32 +31,40 @@ TIMING = Timing(heartbeat_s=0.1, election_min_s=1.0, election_max_s=1.0)
 class Machine:
     """One member with its disk."""
 
-    def __init__(self, herd: "Herd", name: str) -> None:
+    def __init__(self, herd: "Herd", identity: Member, base: LogBase) -> None:
         self.herd = herd
-        self.name = name
+        self.name = identity.name
+        self.identity = identity
         self.control = Control()
         self.blocks: list[Block] = []
         self.persist: Persist | None = None
         self.slow_disk = False
+        self.base = base
         self.start()
 
     def start(self) -> None:
         """Start, or restart, on what was flushed."""
         self.persist = None
-        index = LogIndex()
+        index = LogIndex.beginning(self.base)
         for block in self.blocks:
             index.append(block)
         self.member = LogMember(
             self.name,
-            Membership.fixed(*self.herd.names),
             control=self.control,
             log=index,
-            timing=TIMING,
+            timing=self.herd.timing,
             rng=Random(1),
             noop=b"noop",
             now=self.herd.now,
             limits=Limits(pending=1000, inflight=200, fetch=100),
+            disk=self.identity.disk,
         )
+
+    def lose_disk(self) -> None:
+        """Return empty on another disk."""
+        self.identity = replace(self.identity, disk=self.identity.disk + "'")
+        self.control, self.blocks, self.base = Control(), [], LogBase()
+        self.start()
 
     def flush(self) -> None:
         """Complete the `Persist` that is under way."""
@@ -78,17 +90,28 @@ class Machine:
 class Herd:
     """All members, and the messages between them."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, evict_s: float = inf, disks: bool = False) -> None:
         self.now = 0.0
+        self.timing = replace(TIMING, evict_s=evict_s)
         self.names = [f"n{i}" for i in range(1, count + 1)]
         self.cut: set[tuple[str, str]] = set()
         self.down: set[str] = set()
         self.carried: list[tuple[str, str, Message]] = []
         self.waiting: deque[tuple[str, str, Message]] = deque()
-        self.machines = {name: Machine(self, name) for name in self.names}
+        self.machines: dict[str, Machine] = {}
+        members = [Member(name, f"disk of {name}" * disks) for name in self.names]
+        base = LogBase(membership=Membership.founded(members))
+        for member in members:
+            self.machines[member.name] = Machine(self, member, base)
 
     def __getitem__(self, name: str) -> Machine:
         return self.machines[name]
+
+    def add(self, name: str, base: LogBase | None = None, *, witness: bool = False) -> None:
+        """Start a machine that is no member yet, on an empty disk."""
+        member = Member(name, f"disk of {name}", witness=witness)
+        self.names.append(name)
+        self.machines[name] = Machine(self, member, base or LogBase())
 
     def take_effects(self) -> None:
         """Collect what every member wants done."""
@@ -107,8 +130,10 @@ class Herd:
         if not self.waiting:
             return False
         sender, receiver, message = self.waiting.popleft()
-        if (sender, receiver) not in self.cut and not {sender, receiver} & self.down:
+        reachable = receiver in self.machines and not {sender, receiver} & self.down
+        if reachable and (sender, receiver) not in self.cut:
             self.carried.append((sender, receiver, message))
+            self[receiver].member.meet(sender, self[sender].identity.disk)
             self[receiver].member.receive(sender, message, self.now)
         return True
 

@@ -1,23 +1,37 @@
 """Hypothesis strategies for the log: blocks, histories and every kind of message."""
 
 from hypothesis import strategies as st
-from pgherd_sidecar.core.log import Block, Message
+from pgherd_sidecar.core.log import ENTRIES, MEMBERSHIP, Block, Member, Membership, Message, View
 from pgherd_sidecar.core.log.messages import (
     Ack,
     Append,
+    Change,
     Commit,
     FetchReply,
     FetchRequest,
     Newer,
     Reject,
     Submit,
+    Trimmed,
     Vote,
     VoteRequest,
 )
 
 numbers = st.integers(0, 2**64 - 1)
-counts = st.integers(1, 2**32 - 1)
-blocks = st.builds(Block.make, numbers, numbers, counts, st.binary(max_size=50))
+counts = st.integers(1, 2**31 - 1)
+kinds = st.sampled_from([ENTRIES, MEMBERSHIP])
+blocks = st.builds(Block.make, numbers, numbers, counts, st.binary(max_size=50), kinds)
+names = st.text(max_size=5)
+members = st.builds(Member, names, names, numbers, st.just(False), names)
+views = st.builds(
+    View, numbers, st.lists(members, min_size=1, max_size=4, unique_by=lambda m: m.name).map(tuple)
+)
+memberships = st.builds(
+    Membership,
+    st.lists(views, max_size=2).map(tuple),
+    st.lists(members, max_size=2).map(tuple),
+    numbers,
+)
 chains = st.lists(blocks, max_size=3).map(tuple)
 
 
@@ -31,13 +45,15 @@ def histories(draw: st.DrawFn) -> tuple[tuple[int, int], ...]:
 
 messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(VoteRequest, numbers, st.booleans()),
-    st.builds(Vote, numbers, st.booleans(), numbers, histories()),
+    st.builds(Vote, numbers, st.booleans(), numbers, histories(), memberships, names),
     st.builds(Newer, numbers),
     st.builds(FetchRequest, numbers, numbers),
     st.builds(FetchReply, numbers, numbers, chains),
-    st.builds(Append, numbers, numbers, numbers, numbers, chains),
+    st.builds(Append, numbers, numbers, numbers, numbers, numbers, chains),
     st.builds(Ack, numbers, numbers),
     st.builds(Reject, numbers, numbers, numbers, histories()),
     st.builds(Commit, numbers, numbers),
     st.builds(Submit, counts, st.binary(max_size=50)),
+    st.builds(Trimmed, numbers, numbers),
+    st.builds(Change, st.none() | members, st.lists(names, max_size=3).map(tuple)),
 )

@@ -45,8 +45,8 @@ def test_a_flipped_bit_gives_a_message_or_a_protocol_error(
 
 def test_a_flipped_bit_in_a_block_is_noticed() -> None:
     block = Block.make(3, 17, 2, b"two entries")
-    head = len(encode(Append(3, 16, 2, 9, ()))[0])
-    frame = b"".join(encode(Append(3, 16, 2, 9, (block,))))
+    head = len(encode(Append(3, 16, 2, 9, 5, ()))[0])
+    frame = b"".join(encode(Append(3, 16, 2, 9, 5, (block,))))
     for bit in range(8 * head, 8 * len(frame)):
         damaged = bytearray(frame)
         damaged[bit // 8] ^= 1 << bit % 8
@@ -55,21 +55,21 @@ def test_a_flipped_bit_in_a_block_is_noticed() -> None:
 
 
 def test_a_count_beyond_the_frame_is_refused_before_anything_is_allocated() -> None:
-    frame = bytearray(encode(Append(3, 16, 2, 9, ()))[0])
+    frame = bytearray(encode(Append(3, 16, 2, 9, 5, ()))[0])
     frame[-4:] = b"\xff\xff\xff\xff"
     with pytest.raises(RemoteProtocolError):
         decode(bytes(frame))
 
 
 def test_another_version_is_refused_by_name() -> None:
-    frame = b"".join(encode(Append(3, 16, 2, 9, ())))
-    with pytest.raises(RemoteProtocolError, match="version 2"):
-        decode(b"\x02" + frame[1:])
+    frame = b"".join(encode(Append(3, 16, 2, 9, 5, ())))
+    with pytest.raises(RemoteProtocolError, match="version 3"):
+        decode(b"\x03" + frame[1:])
 
 
 def test_the_data_of_blocks_is_not_copied_for_sending() -> None:
     block = Block.make(1, 1, 1, b"x" * 1000)
-    assert any(piece is block.data for piece in encode(Append(1, 0, 0, 0, (block,))))
+    assert any(piece is block.data for piece in encode(Append(1, 0, 0, 0, 0, (block,))))
 
 
 def _decode_or_refuse(frame: bytes) -> None:

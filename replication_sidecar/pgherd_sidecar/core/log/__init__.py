@@ -39,24 +39,36 @@ acknowledgement before the flush can't be written by mistake.
   received messages saves messages and flushes.
 """
 
-from pgherd_sidecar.core.log.blocks import Block, LogIndex, TermStart
+from pgherd_sidecar.core.log.blocks import (
+    ENTRIES,
+    MEMBERSHIP,
+    Block,
+    LogBase,
+    LogIndex,
+    TermStart,
+)
 from pgherd_sidecar.core.log.effects import Control, Effects, Fetch, Limits, Persist, Timing
 from pgherd_sidecar.core.log.elections import Role
 from pgherd_sidecar.core.log.errors import LocalProtocolError, LogError, RemoteProtocolError
-from pgherd_sidecar.core.log.member import LogMember
+from pgherd_sidecar.core.log.member import Component, LogMember
 from pgherd_sidecar.core.log.messages import Message
-from pgherd_sidecar.core.log.quorum import Membership, View
+from pgherd_sidecar.core.log.quorum import Member, Membership, View
 
 __all__ = [
+    "ENTRIES",
+    "MEMBERSHIP",
     "Block",
+    "Component",
     "Control",
     "Effects",
     "Fetch",
     "Limits",
     "LocalProtocolError",
+    "LogBase",
     "LogError",
     "LogIndex",
     "LogMember",
+    "Member",
     "Membership",
     "Message",
     "Persist",

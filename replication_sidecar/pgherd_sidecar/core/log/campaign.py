@@ -4,6 +4,9 @@ Votes are given without regard to the candidate's log. Instead the winner takes 
 advanced log of its vote quorum, in (last term, last position) order, before it orders anything:
 whatever was committed is in that log [R1]. So a member may become proposer from any position.
 
+Which votes are a quorum is said by the membership in that most advanced log, not by the
+candidate's own, which may be older [V4].
+
 Called by `LogMember` only; a campaign serves one term and is lost by a restart.
 """
 
@@ -12,7 +15,6 @@ from dataclasses import dataclass
 from pgherd_sidecar.core.log.blocks import Block
 from pgherd_sidecar.core.log.errors import RemoteProtocolError
 from pgherd_sidecar.core.log.messages import FetchReply, Vote
-from pgherd_sidecar.core.log.quorum import Membership
 from pgherd_sidecar.core.log.safekeeper import Safekeeper
 
 
@@ -27,32 +29,38 @@ class Recovery:
 class Campaign:
     """A candidate's votes in one term, then the recovery of its log."""
 
-    def __init__(self, name: str, term: int, pre: bool, membership: Membership) -> None:
+    def __init__(self, name: str, term: int, pre: bool) -> None:
         self.term = term
         self.pre = pre
         self.recovery: Recovery | None = None
         self._name = name
-        self._membership = membership
         self._votes: dict[str, Vote] = {}
 
     def count(self, voter: str, vote: Vote) -> bool:
         """Count a vote; True if the campaign has a quorum."""
         if vote.term == self.term and vote.pre == self.pre:
             self._votes[voter] = vote
-        return self._membership.has_quorum(self._votes)
+        if self._name not in self._votes:
+            return False
+        membership = self._votes[self._donor()].membership
+        valid = [v for v, vote in self._votes.items() if membership.knows(v, vote.disk)]
+        return self._name in membership.voters and membership.has_quorum(valid)
 
     def start_recovery(self, keeper: Safekeeper) -> Recovery:
         """Choose the donor and drop what its log doesn't share.
 
         What is committed is in the donor's log, even if the donor has trimmed it away since.
         """
-        donor = max(self._votes, key=self._advancement)
+        donor = self._donor()
         vote = self._votes[donor]
         if donor != self._name:
             common = keeper.index.common_point(vote.history, vote.last_position)
             keeper.truncate(max(common, keeper.commit_position))
         self.recovery = Recovery(donor, vote.last_position)
         return self.recovery
+
+    def _donor(self) -> str:
+        return max(self._votes, key=self._advancement)
 
     def _advancement(self, voter: str) -> tuple[int, int, bool]:
         vote = self._votes[voter]

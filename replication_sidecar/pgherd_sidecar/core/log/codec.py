@@ -10,16 +10,19 @@ the checksum of each block. Anything else gives `RemoteProtocolError` and nothin
 Called by the links. Holds no state.
 """
 
+import json
 from collections.abc import Callable
+from dataclasses import astuple
 from struct import Struct
 from struct import error as StructError
 from typing import assert_never
 
-from pgherd_sidecar.core.log.blocks import Block, TermStart
+from pgherd_sidecar.core.log.blocks import COUNT_MASK, KIND_SHIFT, Block, TermStart
 from pgherd_sidecar.core.log.errors import RemoteProtocolError
 from pgherd_sidecar.core.log.messages import (
     Ack,
     Append,
+    Change,
     Commit,
     FetchReply,
     FetchRequest,
@@ -27,24 +30,27 @@ from pgherd_sidecar.core.log.messages import (
     Newer,
     Reject,
     Submit,
+    Trimmed,
     Vote,
     VoteRequest,
 )
+from pgherd_sidecar.core.log.quorum import Member, Membership
 
-VERSION = 1
+VERSION = 2
 
 _HEAD = Struct(">BB")
 _VOTE_REQUEST = Struct(">BBQB")
-_VOTE = Struct(">BBQBQI")
+#: ..., then sizes: of the history in pairs, of the membership and the disk in bytes
+_VOTE = Struct(">BBQBQIII")
 _TERM = Struct(">BBQ")
 _FETCH_REQUEST = Struct(">BBQQ")
 _FETCH_REPLY = Struct(">BBQQI")
-_APPEND = Struct(">BBQQQQI")
+_APPEND = Struct(">BBQQQQQI")
 _ACK = Struct(">BBQQ")
 _REJECT = Struct(">BBQQQI")
 _SUBMIT = Struct(">BBI")
 _HISTORY_ENTRY = Struct(">QQ")
-#: term, first, count, crc, size of the data
+#: term, first, kind and count, crc, size of the data
 _BLOCK = Struct(">QQIII")
 
 (
@@ -58,15 +64,17 @@ _BLOCK = Struct(">QQIII")
     _KIND_REJECT,
     _KIND_COMMIT,
     _KIND_SUBMIT,
-) = range(1, 11)
+    _KIND_TRIMMED,
+    _KIND_CHANGE,
+) = range(1, 13)
 
 
-def encode(message: Message) -> list[bytes]:  # noqa: PLR0911 - one return a kind
+def encode(message: Message) -> list[bytes]:  # noqa: PLR0911, PLR0912 - one return a kind
     """Return the pieces of the message's frame, to be sent one after the other."""
     match message:  # the frequent ones first
-        case Append(term, position, prev_term, bound, blocks):
+        case Append(term, position, prev_term, bound, restart, blocks):
             head = _APPEND.pack(
-                VERSION, _KIND_APPEND, term, position, prev_term, bound, len(blocks)
+                VERSION, _KIND_APPEND, term, position, prev_term, bound, restart, len(blocks)
             )
             return _with_blocks(head, blocks)
         case Ack(term, position):
@@ -80,9 +88,11 @@ def encode(message: Message) -> list[bytes]:  # noqa: PLR0911 - one return a kin
             return [head, _pack_history(history)]
         case VoteRequest(term, pre):
             return [_VOTE_REQUEST.pack(VERSION, _KIND_VOTE_REQUEST, term, pre)]
-        case Vote(term, pre, last, history):
-            head = _VOTE.pack(VERSION, _KIND_VOTE, term, pre, last, len(history))
-            return [head, _pack_history(history)]
+        case Vote(term, pre, last, history, membership, disk):
+            who, where = membership.encode(), disk.encode()
+            sizes = len(history), len(who), len(where)
+            head = _VOTE.pack(VERSION, _KIND_VOTE, term, pre, last, *sizes)
+            return [head, _pack_history(history), who, where]
         case Newer(term):
             return [_TERM.pack(VERSION, _KIND_NEWER, term)]
         case FetchRequest(term, first):
@@ -90,6 +100,10 @@ def encode(message: Message) -> list[bytes]:  # noqa: PLR0911 - one return a kin
         case FetchReply(term, first, blocks):
             head = _FETCH_REPLY.pack(VERSION, _KIND_FETCH_REPLY, term, first, len(blocks))
             return _with_blocks(head, blocks)
+        case Trimmed(term, base):
+            return [_ACK.pack(VERSION, _KIND_TRIMMED, term, base)]
+        case Change():
+            return [_HEAD.pack(VERSION, _KIND_CHANGE), _pack_change(message)]
         case _:
             assert_never(message)
 
@@ -116,13 +130,19 @@ def _with_blocks(head: bytes, blocks: tuple[Block, ...]) -> list[bytes]:
     pieces = [head]
     for block in blocks:
         size = len(block.data)
-        pieces.append(_BLOCK.pack(block.term, block.first, block.count, block.crc, size))
+        identity = block.term, block.first, block.kind_and_count
+        pieces.append(_BLOCK.pack(*identity, block.crc, size))
         pieces.append(block.data)
     return pieces
 
 
 def _pack_history(history: tuple[TermStart, ...]) -> bytes:
     return b"".join([_HISTORY_ENTRY.pack(*entry) for entry in history])
+
+
+def _pack_change(change: Change) -> bytes:
+    join = None if change.join is None else astuple(change.join)
+    return json.dumps([join, change.leave], separators=(",", ":")).encode()
 
 
 def _check_end(frame: bytes, end: int) -> None:
@@ -137,10 +157,12 @@ def _flag(byte: int) -> bool:
 
 
 def _unpack_history(frame: bytes, offset: int, count: int) -> tuple[TermStart, ...]:
-    _check_end(frame, offset + count * _HISTORY_ENTRY.size)
+    end = offset + count * _HISTORY_ENTRY.size
+    if end > len(frame):
+        raise RemoteProtocolError("term history cut short")
     history: list[TermStart] = []
     after = (0, 0)
-    for entry in _HISTORY_ENTRY.iter_unpack(memoryview(frame)[offset:]):
+    for entry in _HISTORY_ENTRY.iter_unpack(memoryview(frame)[offset:end]):
         term, start = entry
         if term <= after[0] or start <= after[1]:
             raise RemoteProtocolError("term history out of order")
@@ -152,12 +174,13 @@ def _unpack_history(frame: bytes, offset: int, count: int) -> tuple[TermStart, .
 def _unpack_blocks(frame: bytes, offset: int, count: int) -> tuple[Block, ...]:
     blocks = []
     for _ in range(count):
-        term, first, entries, crc, size = _BLOCK.unpack_from(frame, offset)
+        term, first, kind_and_count, crc, size = _BLOCK.unpack_from(frame, offset)
         start = offset + _BLOCK.size
         offset = start + size
         if offset > len(frame):
             raise RemoteProtocolError("block cut short")
-        block = Block(term, first, entries, frame[start:offset], crc)
+        entries, kind = kind_and_count & COUNT_MASK, kind_and_count >> KIND_SHIFT
+        block = Block(term, first, entries, frame[start:offset], crc, kind)
         if not block.intact():
             raise RemoteProtocolError(f"checksum of block {term}/{first} is wrong")
         blocks.append(block)
@@ -166,8 +189,9 @@ def _unpack_blocks(frame: bytes, offset: int, count: int) -> tuple[Block, ...]:
 
 
 def _decode_append(frame: bytes) -> Append:
-    _, _, term, position, prev_term, bound, count = _APPEND.unpack_from(frame)
-    return Append(term, position, prev_term, bound, _unpack_blocks(frame, _APPEND.size, count))
+    _, _, term, position, prev_term, bound, restart, count = _APPEND.unpack_from(frame)
+    blocks = _unpack_blocks(frame, _APPEND.size, count)
+    return Append(term, position, prev_term, bound, restart, blocks)
 
 
 def _decode_ack(frame: bytes) -> Ack:
@@ -189,6 +213,7 @@ def _decode_commit(frame: bytes) -> Commit:
 
 def _decode_reject(frame: bytes) -> Reject:
     _, _, term, position, last, count = _REJECT.unpack_from(frame)
+    _check_end(frame, _REJECT.size + count * _HISTORY_ENTRY.size)
     return Reject(term, position, last, _unpack_history(frame, _REJECT.size, count))
 
 
@@ -199,8 +224,48 @@ def _decode_vote_request(frame: bytes) -> VoteRequest:
 
 
 def _decode_vote(frame: bytes) -> Vote:
-    _, _, term, pre, last, count = _VOTE.unpack_from(frame)
-    return Vote(term, _flag(pre), last, _unpack_history(frame, _VOTE.size, count))
+    _, _, term, pre, last, count, who_size, disk_size = _VOTE.unpack_from(frame)
+    who = _VOTE.size + count * _HISTORY_ENTRY.size
+    disk = who + who_size
+    _check_end(frame, disk + disk_size)
+    return Vote(
+        term,
+        _flag(pre),
+        last,
+        _unpack_history(frame, _VOTE.size, count),
+        Membership.decode(frame[who:disk]),
+        _text(frame[disk:]),
+    )
+
+
+def _decode_change(frame: bytes) -> Change:
+    try:
+        row, leave = json.loads(frame[_HEAD.size :])
+        change = Change(None if row is None else Member.of(row), tuple(map(_name, leave)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RemoteProtocolError("not a change of the membership") from error
+    if _pack_change(change) != frame[_HEAD.size :]:
+        raise RemoteProtocolError("not a change as members encode it")
+    return change
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no name")
+    return value
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError("not a text") from error
+
+
+def _decode_trimmed(frame: bytes) -> Trimmed:
+    _check_end(frame, _ACK.size)
+    _, _, term, base = _ACK.unpack(frame)
+    return Trimmed(term, base)
 
 
 def _decode_newer(frame: bytes) -> Newer:
@@ -230,4 +295,6 @@ _DECODERS: dict[int, Callable[[bytes], Message]] = {
     _KIND_REJECT: _decode_reject,
     _KIND_COMMIT: _decode_commit,
     _KIND_SUBMIT: _decode_submit,
+    _KIND_TRIMMED: _decode_trimmed,
+    _KIND_CHANGE: _decode_change,
 }

@@ -6,6 +6,7 @@ at a time. So the caller sends at once all that it is given.
 """
 
 from dataclasses import dataclass, field
+from math import inf
 
 from pgherd_sidecar.core.log.blocks import Block
 from pgherd_sidecar.core.log.messages import Message
@@ -72,11 +73,13 @@ class Timing:
         heartbeat_s: how often an idle proposer lets itself be heard.
         election_min_s: a proposer heard of less than this ago is alive: no votes for others.
         election_max_s: each member draws the silence it bears between the two.
+        evict_s: a proposer evicts members it has not heard for so long; never if infinite.
     """
 
     heartbeat_s: float = 0.1
     election_min_s: float = 1.0
     election_max_s: float = 2.0
+    evict_s: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,8 @@ class Elections:
         `proposer` is the term's proposer, once heard of.
 
     Attributes:
+        behind: the proposer's log begins after this position and this member lacks what was
+            before; 0 if not so. It needs a copy, and is no candidate until it has one [T3].
         flush_first: as proposer, flush a block before it is sent. Its own flush is then in the
             commit bound that travels with the block, which saves each peer a message [C4]; worth
             it while a flush here takes less time than a message. May change at any time.
@@ -59,7 +61,6 @@ class Elections:
     def __init__(  # noqa: PLR0913 - the ports of the core, all by name
         self,
         name: str,
-        membership: Membership,
         *,
         control: Control,
         log: LogIndex,
@@ -68,19 +69,22 @@ class Elections:
         noop: bytes,
         now: float,
         limits: Limits | None = None,
+        disk: str = "",
     ) -> None:
         self.name = name
         self.role = Role.FOLLOWER
         self.proposer: str | None = None
         self.flush_first = False
-        self._membership = membership
-        self._peers = [peer for peer in membership.members if peer != name]
+        self.behind = 0
+        self._disk = disk
         self._keeper = Safekeeper(control, log.copy())
         self._timing = timing
         self._rng = rng
         self._noop = noop
         self._limits = limits or Limits()
         self._queue = Submissions(self._limits.pending)
+        self._disks: dict[str, str] = {}
+        self._restart_position = 0
         self._campaign: Campaign | None = None
         self._leading: Proposer | None = None
         self._effects = Effects()
@@ -101,6 +105,20 @@ class Elections:
         """The last position of the log, flushed or not, committed or not."""
         return self._keeper.index.last
 
+    @property
+    def membership(self) -> Membership:
+        """Who votes and who is fed, by the newest entry of this member's log [V1]."""
+        return self._keeper.index.membership
+
+    @property
+    def _voters(self) -> list[str]:
+        """The other voters."""
+        return [voter for voter in self.membership.voters if voter != self.name]
+
+    @property
+    def _eligible(self) -> bool:
+        return not self.behind and self.name in self.membership.voters
+
     # ---- roles -----------------------------------------------------------------------------
 
     def _become_follower(self, proposer: str | None, now: float) -> None:
@@ -117,20 +135,20 @@ class Elections:
         self._become_follower(None, now)
         self._start_campaign(Role.PRECANDIDATE, self.term + 1)
         request = VoteRequest(self.term + 1, pre=True)
-        self._effects.send += [(peer, request) for peer in self._peers]
-        self._count_vote(self.name, Vote(self.term + 1, pre=True), now)
+        self._effects.send += [(peer, request) for peer in self._voters]
+        self._count_vote(self.name, self._own_vote(self.term + 1, pre=True), now)
 
     def _become_candidate(self, now: float) -> None:
         self._keeper.enter_term(self.term + 1, self.name)
         self._start_campaign(Role.CANDIDATE, self.term)
-        for peer in self._peers:
+        for peer in self._voters:
             self._keeper.journal.hold(peer, VoteRequest(self.term, pre=False))
         self._await_election(now)
 
     def _start_campaign(self, role: Role, term: int) -> None:
         self.role = role
         pre = role is Role.PRECANDIDATE
-        self._campaign = Campaign(self.name, term, pre, self._membership)
+        self._campaign = Campaign(self.name, term, pre)
 
     def _become_recovering(self, campaign: Campaign, now: float) -> None:
         campaign.start_recovery(self._keeper)
@@ -139,7 +157,7 @@ class Elections:
         self._await_election(now)
         self._maybe_become_proposer(campaign, now)
         if self._leading is None:
-            self._heartbeat()
+            self._heartbeat(now)
 
     def _maybe_become_proposer(self, campaign: Campaign, now: float) -> None:
         if not campaign.recovered(self._keeper):
@@ -148,8 +166,9 @@ class Elections:
         self.role = Role.PROPOSER
         self.proposer = self.name
         self._leading = Proposer(
-            self.name, self._keeper, self._membership, self._limits, self._queue, now
+            self.name, self._keeper, self._limits, self._queue, self._timing, now
         )
+        self._leading.disks = self._disks
         self._leading.append(self._noop, 1)
         self._await_election(now)
 
@@ -158,12 +177,12 @@ class Elections:
         self._patience_s = self._rng.uniform(timing.election_min_s, timing.election_max_s)
         self._election_s = now + self._patience_s
 
-    def _heartbeat(self) -> None:
+    def _heartbeat(self, now: float) -> None:
         if self._leading is not None:
-            self._leading.heartbeat(self._effects)
+            self._leading.heartbeat(self._effects, now)
             return
         silence = Commit(self.term, 0)
-        self._effects.send += [(peer, silence) for peer in self._peers]
+        self._effects.send += [(peer, silence) for peer in self._voters]
         self._request_blocks()
 
     def _request_blocks(self) -> None:
@@ -178,9 +197,9 @@ class Elections:
             return True
         return self.proposer is not None and now - self._heard_s < self._timing.election_min_s
 
-    def _own_vote(self) -> Vote:
+    def _own_vote(self, term: int, *, pre: bool) -> Vote:
         index = self._keeper.index
-        return Vote(self.term, pre=False, last_position=index.last, history=index.history)
+        return Vote(term, pre, index.last, index.history, index.membership, self._disk)
 
     def _adopt(self, term: int, now: float) -> None:
         self._keeper.enter_term(term, None)
@@ -201,12 +220,12 @@ class Elections:
         elif self._hears_proposer(now):
             return  # a live proposer is not disturbed [E2]
         elif request.pre:
-            self._effects.send.append((sender, Vote(request.term, pre=True)))
+            self._effects.send.append((sender, self._own_vote(request.term, pre=True)))
         elif request.term > self.term or self._keeper.vote in (None, sender):
             if request.term > self.term:
                 self._become_follower(None, now)
             self._keeper.enter_term(request.term, sender)
-            self._keeper.journal.hold(sender, self._own_vote())
+            self._keeper.journal.hold(sender, self._own_vote(self.term, pre=False))
             self._await_election(now)
 
     def _handle_newer(self, newer: Newer, now: float) -> None:

@@ -5,9 +5,10 @@ deterministic given its inputs and its random generator. How to use it is writte
 docstring; roles and elections are in elections.py.
 """
 
+from enum import Enum
 from typing import assert_never
 
-from pgherd_sidecar.core.log.blocks import Block
+from pgherd_sidecar.core.log.blocks import Block, LogBase
 from pgherd_sidecar.core.log.campaign import check_chain
 from pgherd_sidecar.core.log.effects import Effects, Fetch
 from pgherd_sidecar.core.log.elections import Elections, Role
@@ -15,6 +16,7 @@ from pgherd_sidecar.core.log.errors import LocalProtocolError, RemoteProtocolErr
 from pgherd_sidecar.core.log.messages import (
     Ack,
     Append,
+    Change,
     Commit,
     FetchReply,
     FetchRequest,
@@ -22,17 +24,28 @@ from pgherd_sidecar.core.log.messages import (
     Newer,
     Reject,
     Submit,
+    Trimmed,
     Vote,
     VoteRequest,
 )
+from pgherd_sidecar.core.log.proposer import Proposer
+from pgherd_sidecar.core.log.quorum import Member
+
+
+class Component(Enum):
+    """The side of a partition that a member is on."""
+
+    #: it has a quorum, and what is submitted is being ordered
+    PRIMARY = "primary"
+    #: nothing can be ordered here
+    SECONDARY = "secondary"
 
 
 class LogMember(Elections):
     """A member of the replicated log.
 
     Args:
-        name: this member's identity, unique for the life of the log.
-        membership: who votes.
+        name: this member's name, unique in the cluster. Whether it votes is for the log to say.
         control: as saved, or a fresh one for a fresh log.
         log: summary of the blocks on disk.
         timing: see `Timing`.
@@ -40,6 +53,7 @@ class LogMember(Elections):
         noop: data of the single entry that opens a term.
         now: the caller's clock, in seconds.
         limits: see `Limits`.
+        disk: identity of the disk the log is on, empty if the caller doesn't tell disks apart.
     """
 
     @property
@@ -58,6 +72,27 @@ class LogMember(Elections):
         return frozenset(self._leading.stranded if self._leading else ())
 
     @property
+    def restart_position(self) -> int:
+        """Every member has flushed the log up to here: it may be trimmed without a loss [T1]."""
+        if self._leading is not None:
+            return self._leading.restart_position
+        return min(self._restart_position, self.commit_position)
+
+    def component(self, now: float) -> Component:
+        """Tell which side of a partition this member is on.
+
+        A member that has lost its quorum says so after twice `Timing.election_max_s` and a
+        heartbeat at the latest [P1].
+        """
+        keeper, since_s = self._keeper, now - self._timing.election_max_s
+        if self._leading is not None:
+            alive = self._leading.hears_majority(since_s)
+        else:
+            alive = self.proposer is not None and self._heard_s >= since_s
+        fresh = keeper.index.term_at(keeper.commit_position) == keeper.term
+        return Component.PRIMARY if alive and fresh else Component.SECONDARY
+
+    @property
     def deadline_s(self) -> float:
         """When `tick` has to be called at the latest."""
         if self.role in (Role.PROPOSER, Role.RECOVERING):
@@ -70,24 +105,39 @@ class LogMember(Elections):
         """Do what the time demands: heartbeats, elections, stepping down."""
         if self.role in (Role.PROPOSER, Role.RECOVERING) and now >= self._heartbeat_s:
             self._heartbeat_s = now + self._timing.heartbeat_s
-            self._heartbeat()
+            if self._leading is not None and self._deposed(self._leading, now):
+                self._become_follower(None, now)
+                return
+            self._heartbeat(now)
         if now < self._election_s:
             return
-        if self._leading is None:
-            self._become_precandidate(now)
-        elif self._leading.hears_quorum(now - self._timing.election_max_s):
+        if self._leading is not None:
             self._await_election(now)
+        elif self._eligible:
+            self._become_precandidate(now)
         else:
             self._become_follower(None, now)
 
-    def receive(self, sender: str, message: Message, now: float) -> None:
+    def _deposed(self, leading: Proposer, now: float) -> bool:
+        """Tell whether nobody follows this proposer any more, or it has left the view."""
+        if not leading.hears_quorum(now - self._timing.election_max_s):
+            return True
+        membership = self.membership
+        gone = self.name not in membership.voters
+        return gone and membership.position <= self.commit_position
+
+    def meet(self, peer: str, disk: str) -> None:
+        """Note whose disk is at the other end of a link, before anything is received from it."""
+        self._disks[peer] = disk
+
+    def receive(  # noqa: PLR0912 - one branch a kind
+        self, sender: str, message: Message, now: float
+    ) -> None:
         """Take a message from a peer.
 
         Raises:
             RemoteProtocolError: no correct peer sends this; close the link.
         """
-        if sender not in self._peers:
-            raise RemoteProtocolError(f"{sender} is not a member")
         match message:  # the frequent ones first
             case Append():
                 self._handle_append(sender, message, now)
@@ -109,6 +159,10 @@ class LogMember(Elections):
                 self._handle_fetch_request(sender, message)
             case FetchReply():
                 self._handle_fetch_reply(sender, message, now)
+            case Trimmed():
+                self._handle_trimmed(sender, message, now)
+            case Change():
+                self._handle_change(message)
             case _:
                 assert_never(message)
 
@@ -133,6 +187,22 @@ class LogMember(Elections):
         self._effects.send.append((self.proposer, Submit(count, data)))
         return True
 
+    def change(self, join: Member | None = None, leave: tuple[str, ...] = ()) -> bool:
+        """Ask for a member to join, or for others to leave or be evicted [V3].
+
+        True promises nothing, as with `submit`: the caller asks again until `membership` says
+        that it has been done. A joining member is fed first and votes when it has caught up.
+
+        Returns:
+            False if no proposer is known.
+        """
+        change = Change(join, leave)
+        if self._leading is not None:
+            self._leading.wishes.request(change)
+        elif self.proposer is not None:
+            self._effects.send.append((self.proposer, change))
+        return self.proposer is not None
+
     def persisted(self, ticket: int, now: float) -> None:
         """Note that the `Persist` with this ticket is durable.
 
@@ -145,7 +215,7 @@ class LogMember(Elections):
         if self._leading is not None:
             self._leading.flushed()
         elif self.role is Role.CANDIDATE and keeper.durable_term == keeper.term:
-            self._count_vote(self.name, self._own_vote(), now)
+            self._count_vote(self.name, self._own_vote(self.term, pre=False), now)
         elif self.role is Role.RECOVERING:
             self._request_blocks()
 
@@ -166,6 +236,16 @@ class LogMember(Elections):
             message = FetchReply(fetch.term, fetch.first, blocks)
         if message is not None:
             self._effects.send.append((fetch.peer, message))
+
+    def base_at(self, position: int) -> LogBase:
+        """Return what a log has to know that is to begin after `position` [T4].
+
+        Raises:
+            LocalProtocolError: the position is not in this log, or not known to be committed.
+        """
+        if position > self.commit_position:
+            raise LocalProtocolError(f"{position} is beyond {self.commit_position}")
+        return self._keeper.index.base_at(position)
 
     def trim(self, position: int) -> None:
         """Note that the storage has dropped everything up to `position`.
@@ -204,7 +284,9 @@ class LogMember(Elections):
         if not self._hear(sender, append.term, now):
             return
         keeper = self._keeper
+        self._restart_position = append.restart_position
         if keeper.accept(append):
+            self.behind = 0
             self._ack_due = not append.blocks or keeper.ack_position == keeper.matched
             keeper.bound_commit(append.commit_bound)
             return
@@ -223,6 +305,14 @@ class LogMember(Elections):
     def _handle_reject(self, sender: str, reject: Reject, now: float) -> None:
         if reject.term == self.term and self._leading is not None:
             self._leading.rejected(sender, reject, now)
+
+    def _handle_trimmed(self, sender: str, trimmed: Trimmed, now: float) -> None:
+        if self._hear(sender, trimmed.term, now) and trimmed.base > self.last_position:
+            self.behind = trimmed.base
+
+    def _handle_change(self, change: Change) -> None:
+        if self._leading is not None:
+            self._leading.wishes.request(change)
 
     def _handle_submit(self, sender: str, submit: Submit) -> None:
         if len(submit.data) > self._limits.submission or submit.count < 1:

@@ -7,6 +7,7 @@ position 0 is "before the first entry". The numbers in brackets are those of doc
 from dataclasses import dataclass
 
 from pgherd_sidecar.core.log.blocks import Block, TermStart
+from pgherd_sidecar.core.log.quorum import Member, Membership
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +20,17 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """A vote, persisted before it is sent, and how far the voter's log goes [E3].
+    """A vote, persisted before it is sent, how far the voter's log goes, and who votes by it [E3].
 
-    A pre-vote promises nothing and carries no log.
+    A pre-vote promises nothing. `disk` is the voter's, whose promise this is [V6].
     """
 
     term: int
     pre: bool
-    last_position: int = 0
-    history: tuple[TermStart, ...] = ()
+    last_position: int
+    history: tuple[TermStart, ...]
+    membership: Membership
+    disk: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +62,15 @@ class Append:
     """Blocks that follow (prev_position, prev_term); without blocks a heartbeat or probe [A1].
 
     `commit_bound`: what the receiver has flushed itself is committed up to here, because enough
-    other members have flushed it [C3].
+    other members have flushed it [C3]. `restart_position`: every member has flushed up to here, so
+    nobody needs it any more [T1].
     """
 
     term: int
     prev_position: int
     prev_term: int
     commit_bound: int
+    restart_position: int
     blocks: tuple[Block, ...]
 
 
@@ -103,6 +108,33 @@ class Submit:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """The proposer's log begins after `base`, and the receiver needs what was before [T3]."""
+
+    term: int
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The sender wants the membership changed: a member to join, others to leave [V3]."""
+
+    join: Member | None = None
+    leave: tuple[str, ...] = ()
+
+
 Message = (
-    VoteRequest | Vote | Newer | FetchRequest | FetchReply | Append | Ack | Reject | Commit | Submit
+    VoteRequest
+    | Vote
+    | Newer
+    | FetchRequest
+    | FetchReply
+    | Append
+    | Ack
+    | Reject
+    | Commit
+    | Submit
+    | Trimmed
+    | Change
 )

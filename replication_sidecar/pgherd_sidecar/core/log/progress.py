@@ -24,7 +24,9 @@ class Progress:
         "_inflight",
         "_inflight_bytes",
         "announced",
+        "disk",
         "fetching",
+        "goal",
         "heard_s",
         "match",
         "next",
@@ -32,16 +34,24 @@ class Progress:
         "sent",
     )
 
-    def __init__(self, next_position: int, now: float) -> None:
+    def __init__(self, next_position: int, now: float, disk: str = "") -> None:
+        self.disk = disk
         self.match = 0
         self.next = next_position
         self.probing = True
         self.sent = False
         self.fetching = 0
         self.announced = 0
+        #: what the proposer had a heartbeat ago
+        self.goal = 1 << 64
         self.heard_s = now
         self._inflight: deque[tuple[int, int]] = deque()
         self._inflight_bytes = 0
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the peer has flushed all that the proposer had a heartbeat ago."""
+        return self.match >= self.goal
 
     def ready(self, max_inflight: int) -> bool:
         """Tell whether the peer may be sent more."""

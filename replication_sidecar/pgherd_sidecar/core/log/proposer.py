@@ -2,7 +2,8 @@
 
 It makes blocks of submissions, appends them to its own log like any safekeeper would, feeds the
 peers, and counts flushes. Its first block is its own no-op: only with a block of its own term can
-it commit anything, older blocks together with it [C2].
+it commit anything, older blocks together with it [C2]. Changes of the membership are its to order,
+one at a time (reconfiguration.py).
 
 Several inputs may be followed by one `flush`, which does what they have in common: at most one
 new block, one Append or Commit per peer.
@@ -10,12 +11,13 @@ new block, one Append or Commit per peer.
 Called by `LogMember` only; an object serves one term and is lost with it.
 """
 
-from pgherd_sidecar.core.log.blocks import Block
-from pgherd_sidecar.core.log.effects import Effects, Fetch, Limits
+from pgherd_sidecar.core.log.blocks import ENTRIES, MEMBERSHIP, Block
+from pgherd_sidecar.core.log.effects import Effects, Fetch, Limits, Timing
 from pgherd_sidecar.core.log.errors import RemoteProtocolError
-from pgherd_sidecar.core.log.messages import Ack, Append, Commit, Reject
+from pgherd_sidecar.core.log.messages import Ack, Append, Commit, Reject, Trimmed
 from pgherd_sidecar.core.log.progress import Progress
 from pgherd_sidecar.core.log.quorum import Membership
+from pgherd_sidecar.core.log.reconfiguration import Reconfiguration, Sight, finished
 from pgherd_sidecar.core.log.safekeeper import Safekeeper
 from pgherd_sidecar.core.log.submissions import Submissions
 
@@ -33,30 +35,55 @@ class Proposer:
         self,
         name: str,
         keeper: Safekeeper,
-        membership: Membership,
         limits: Limits,
         queue: Submissions,
+        timing: Timing,
         now: float,
     ) -> None:
         self.start = keeper.index.last + 1
         self.stranded: set[str] = set()
+        self.wishes = Reconfiguration()
+        #: up to here every member has flushed the log
+        self.restart_position = 0
+        #: disks of the peers, as far as they are known
+        self.disks: dict[str, str] = {}
+        self.peers: dict[str, Progress] = {}
         self._name = name
         self._keeper = keeper
-        self._membership = membership
         self._limits = limits
         self._queue = queue
+        self._timing = timing
         self._newest: Block | None = None
-        self.peers = {
-            peer: Progress(self.start, now) for peer in membership.members if peer != name
-        }
-        self._counted = dict.fromkeys(membership.members, 0)
+        self._counted: dict[str, int] = {}
         #: a flush was counted since the bounds were last announced
         self._counted_more = False
+        self._due: Membership | None = None
+        self._now = now
+        self._meet_peers(now)
 
-    def append(self, data: bytes, count: int) -> None:
+    @property
+    def _membership(self) -> Membership:
+        return self._keeper.index.membership
+
+    def _meet_peers(self, now: float) -> None:
+        """Account for members that are new, and forget those that have left and know it."""
+        membership = self._membership
+        for member in membership.members:
+            known = self.peers.get(member.name)
+            if member.name != self._name and (known is None or not member.has_disk(known.disk)):
+                self._counted.pop(member.name, None)
+                self.peers[member.name] = Progress(self._keeper.index.last + 1, now, member.disk)
+        since_s = now - self._timing.election_max_s
+        for name in self.peers.keys() - set(membership.names):
+            gone = self.peers[name]
+            if gone.match >= membership.position or gone.heard_s < since_s:
+                del self.peers[name]
+                self.stranded.discard(name)
+
+    def append(self, data: bytes, count: int, kind: int = ENTRIES) -> None:
         """Append a block of this term to the own log."""
         keeper = self._keeper
-        block = Block.make(keeper.term, keeper.index.last + 1, count, data)
+        block = Block.make(keeper.term, keeper.index.last + 1, count, data, kind)
         keeper.append(block)
         keeper.matched = block.last
         self._newest = block
@@ -69,7 +96,9 @@ class Proposer:
         """
         if ack.position > self._keeper.index.last:
             raise RemoteProtocolError(f"{peer} acknowledged {ack.position}, which does not exist")
-        progress = self.peers[peer]
+        progress = self._progress(peer)
+        if progress is None:
+            return
         progress.heard_s = now
         progress.acknowledged(ack.position)
         self.stranded.discard(peer)
@@ -83,21 +112,33 @@ class Proposer:
         """Find where the logs agree and go on from there [A3].
 
         While probing, only the answer to the current probe matters: rejects of blocks that were
-        sent ahead arrive in a row and must not start as many new probes.
+        sent ahead arrive in a row and must not start as many new probes. A peer that lacks what it
+        has acknowledged has lost its disk (or this message is old): it is left alone [V6].
         """
-        progress = self.peers[peer]
+        progress = self._progress(peer)
+        if progress is None:
+            return
         progress.heard_s = now
         expected = progress.next - 1
         if reject.prev_position > expected:
             return
         if progress.probing and reject.prev_position != expected:
             return
-        progress.probe_after(self._keeper.index.common_point(reject.history, reject.last_position))
+        common = self._keeper.index.common_point(reject.history, reject.last_position)
+        if common < progress.match:
+            self.stranded.add(peer)
+            return
+        progress.probe_after(common)
+
+    def _progress(self, peer: str) -> Progress | None:
+        """Return what is known of a peer, None if it is no member, or not on this disk [V6]."""
+        known = self._membership.knows(peer, self.disks.get(peer, ""))
+        return self.peers.get(peer) if known or peer not in self._membership.names else None
 
     def fetched(self, fetch: Fetch, blocks: tuple[Block, ...]) -> Append | None:
         """Return the Append for a lagging peer, unless the peer is elsewhere by now."""
-        progress = self.peers[fetch.peer]
-        if progress.fetching != fetch.first:
+        progress = self.peers.get(fetch.peer)
+        if progress is None or progress.fetching != fetch.first:
             return None
         progress.fetching = 0
         if not blocks or fetch.first <= self._keeper.index.base:
@@ -106,16 +147,59 @@ class Proposer:
         progress.note_sent(blocks[-1].last, sum(len(block.data) for block in blocks))
         return self._append(fetch.peer, progress, fetch.first - 1, blocks)
 
-    def heartbeat(self, effects: Effects) -> None:
-        """Let every peer hear this proposer, and probe whether what was sent has arrived."""
+    def heartbeat(self, effects: Effects, now: float) -> None:
+        """Let every peer hear this proposer, probe whether what was sent has arrived, look around.
+
+        What it sees may make an entry due that changes the membership.
+        """
+        self._now = now
+        self._meet_peers(now)
+        self._due = self._due or self._plan(now)
+        self.restart_position = max(self.restart_position, self._flushed_by_all())
         base = self._keeper.index.base
         for peer, progress in self.peers.items():
             progress.sent = False
+            if peer in self.stranded:
+                effects.send.append((peer, Trimmed(self._keeper.term, base)))
             if progress.next <= base:  # perhaps it has more than this proposer has heard of
                 progress.probe_after(base)
                 progress.sent = True
             append = self._append(peer, progress, progress.next - 1, ())
             effects.send.append((peer, append))
+            progress.goal = self._keeper.index.last
+
+    def _plan(self, now: float) -> Membership | None:
+        """Return the next membership, if one is due and may follow the one in the log [V2]."""
+        keeper, membership = self._keeper, self._membership
+        position = keeper.index.last + 1
+        if membership.position <= keeper.commit_position >= self.start:
+            if membership.joint:
+                return finished(membership, position)
+            return self.wishes.next(membership, position, self._look(now))
+        if not membership.joint:
+            return self.wishes.shrunk(membership, position, self._look(now))
+        return None
+
+    def _look(self, now: float) -> Sight:
+        heard_s = {self._name: now} | {name: peer.heard_s for name, peer in self.peers.items()}
+        live_s, evict_s = now - self._timing.election_max_s, now - self._timing.evict_s
+        return Sight(
+            live=frozenset(name for name, at in heard_s.items() if at >= live_s),
+            silent=frozenset(name for name, at in heard_s.items() if at < evict_s),
+            caught_up=frozenset(
+                learner.name
+                for learner in self._membership.learners
+                if learner.name in self.peers and self.peers[learner.name].caught_up
+            ),
+        )
+
+    def _flushed_by_all(self) -> int:
+        """Return up to where every member is known to have the log, all of it committed [T1]."""
+        flushed = self._keeper.commit_position
+        for name in self._membership.names:
+            if name != self._name:
+                flushed = min(flushed, self.peers[name].match if name in self.peers else 0)
+        return flushed
 
     def flush(self, effects: Effects, *, flush_first: bool) -> None:
         """Make a block if it is time, feed the peers, and announce commit bounds [C4].
@@ -125,8 +209,11 @@ class Proposer:
             flush_first: send only what is flushed here (see ``LogMember.flush_first``).
         """
         keeper = self._keeper
-        if self._queue and keeper.journal.flushed_position == keeper.index.last:
-            self.append(*self._queue.take(self._limits.block))
+        if keeper.journal.flushed_position == keeper.index.last:
+            if self._due is not None:
+                self._install(self._due)
+            elif self._queue:
+                self.append(*self._queue.take(self._limits.block))
         last = keeper.journal.flushed_position if flush_first else keeper.index.last
         for peer, progress in self.peers.items():
             if progress.next <= last and progress.ready(self._limits.inflight):
@@ -135,13 +222,26 @@ class Proposer:
             self._counted_more = False
             self._announce(effects)
 
+    def _install(self, membership: Membership) -> None:
+        self._due = None
+        # nothing was appended since it was planned: `flush` appends it before anything else
+        self.append(membership.encode(), 1, MEMBERSHIP)
+        self._meet_peers(self._now)
+
     def hears_quorum(self, since_s: float) -> bool:
         """Tell whether a quorum answered after `since_s`."""
+        return self._membership.has_quorum(self._heard_since(since_s))
+
+    def hears_majority(self, since_s: float) -> bool:
+        """Tell whether enough to commit anything answered after `since_s`."""
+        return self._membership.has_majority(self._heard_since(since_s))
+
+    def _heard_since(self, since_s: float) -> list[str]:
         heard = [peer for peer, progress in self.peers.items() if progress.heard_s >= since_s]
-        return self._membership.has_quorum([self._name, *heard])
+        return [self._name, *heard]
 
     def _count(self, member: str, position: int) -> None:
-        if position < self.start or position <= self._counted[member]:
+        if position < self.start or position <= self._counted.get(member, 0):
             return
         self._counted[member] = position
         self._counted_more = True
@@ -174,7 +274,8 @@ class Proposer:
     ) -> Append:
         keeper = self._keeper
         progress.announced = bound = self._bound(peer)
-        return Append(keeper.term, previous, keeper.index.term_at(previous), bound, blocks)
+        prev_term = keeper.index.term_at(previous)
+        return Append(keeper.term, previous, prev_term, bound, self.restart_position, blocks)
 
     def _announce(self, effects: Effects) -> None:
         last = self._keeper.index.last

@@ -1,0 +1,278 @@
+"""Stories of changing memberships, one rule each; the numbers are those of docs/protocol.md."""
+
+from log_herd import Herd
+from pgherd_sidecar.core.log import Component, LogBase, Member, Role
+
+
+def voters(herd: Herd, name: str) -> tuple[str, ...]:
+    membership = herd[name].member.membership
+    assert len(membership.views) == 1
+    return membership.views[0].voters
+
+
+def test_a_member_joins_as_a_learner_and_votes_when_it_has_caught_up() -> None:
+    """[V2, V3]"""
+    herd = Herd(2)
+    herd.elect("n1")
+    herd["n1"].member.submit(b"before", 1, herd.now)
+    herd.settle()
+    herd.add("n3")
+    assert herd["n2"].member.change(join=herd["n3"].identity)
+    herd.pass_time(0.2)
+    assert [m.name for m in herd["n1"].member.membership.learners] == ["n3"]
+    herd.pass_time(0.5)
+    assert voters(herd, "n1") == voters(herd, "n2") == voters(herd, "n3") == ("n1", "n2", "n3")
+    assert herd["n3"].data[:3] == herd["n1"].data[:3]
+    herd.down = {"n2"}
+    herd["n1"].member.submit(b"after", 1, herd.now)
+    herd.settle()
+    assert herd["n1"].data[-1] == b"after"
+    assert herd["n1"].member.commit_position == herd["n3"].member.commit_position
+
+
+def test_a_learner_that_never_answers_holds_up_nobody() -> None:
+    """[V3]"""
+    herd = Herd(1)
+    herd.elect("n1")
+    herd["n1"].member.change(join=Member("n9", "disk of n9"))
+    herd.pass_time(3)
+    assert voters(herd, "n1") == ("n1",)
+    herd["n1"].member.submit(b"entry", 1, herd.now)
+    herd.settle()
+    assert herd["n1"].member.commit_position == herd["n1"].member.last_position
+
+
+def test_a_proposer_that_leaves_orders_its_own_leave_and_steps_down() -> None:
+    herd = Herd(3)
+    herd.elect("n1")
+    herd["n1"].member.change(leave=("n1",))
+    herd.pass_time(1)
+    assert herd["n1"].member.role is Role.FOLLOWER
+    assert voters(herd, "n2") == ("n2", "n3")
+    herd.pass_time(10)
+    assert herd["n1"].member.proposer is None
+    assert herd["n1"].member.component(herd.now) is Component.SECONDARY
+    assert {herd[name].member.role for name in ("n2", "n3")} == {Role.FOLLOWER, Role.PROPOSER}
+
+
+def test_both_views_must_agree_until_the_new_one_stands_alone() -> None:
+    """[V2] The entry that installs both needs a majority of each."""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd["n1"].member.change(leave=("n3",))
+    herd.down = {"n2"}
+    herd.pass_time(0.5)
+    assert herd["n1"].member.membership.joint
+    commit = herd["n1"].member.commit_position
+    herd["n1"].member.submit(b"entry", 1, herd.now)
+    herd.pass_time(0.5)
+    assert herd["n1"].member.commit_position == commit
+    herd.down = {"n3"}
+    herd.pass_time(0.5)
+    assert voters(herd, "n1") == ("n1", "n2")
+    assert herd["n1"].member.commit_position == herd["n1"].member.last_position
+
+
+def test_a_new_proposer_finishes_what_its_predecessor_began() -> None:
+    """[V2]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd["n1"].member.change(leave=("n3",))
+    herd.now += 0.1
+    herd["n1"].member.tick(herd.now)
+    while not herd["n2"].member.membership.joint:
+        herd.take_effects()
+        if not herd.deliver():
+            for machine in herd.machines.values():
+                if machine.persist:
+                    machine.flush()
+    for machine in herd.machines.values():
+        if machine.persist:
+            machine.flush()
+    herd.down = {"n1"}
+    herd.waiting.clear()
+    herd.elect("n2")
+    herd.pass_time(0.5)
+    assert herd["n2"].member.membership.joint  # n1 must agree: it is half of the new view
+    herd.down = set()
+    herd.pass_time(0.5)
+    assert voters(herd, "n2") == voters(herd, "n1") == ("n1", "n2")
+
+
+def test_a_herd_shrinks_member_by_member_to_one_and_grows_back() -> None:
+    herd = Herd(5, evict_s=2.0)
+    herd.elect("n5")
+    for gone, left in ((("n1",), 4), (("n1", "n2"), 3), (("n1", "n2", "n3"), 2)):
+        herd.down = set(gone)
+        herd.pass_time(4)
+        assert len(voters(herd, "n5")) == left
+    herd.down = {"n1", "n2", "n3", "n4"}
+    herd.pass_time(4)
+    assert voters(herd, "n5") == ("n5",)
+    herd["n5"].member.submit(b"alone", 1, herd.now)
+    herd.settle()
+    assert herd["n5"].member.commit_position == herd["n5"].member.last_position
+    herd.down = set()
+    for name in ("n1", "n2", "n3", "n4"):
+        herd["n5"].member.change(join=herd[name].identity)
+        herd.pass_time(1)
+    assert voters(herd, "n1") == ("n1", "n2", "n3", "n4", "n5")
+    assert herd["n3"].data == herd["n5"].data
+
+
+def test_the_half_with_the_tie_breaker_commits_nothing_before_the_view_has_shrunk_to_it() -> None:
+    """[Q2] C19"""
+    herd = Herd(2, evict_s=3.0)
+    herd.elect("n2")
+    herd.down = {"n1"}
+    herd["n2"].member.submit(b"entry", 1, herd.now)
+    herd.pass_time(2)
+    assert herd["n2"].member.role is Role.PROPOSER
+    assert herd["n2"].member.commit_position == 1
+    assert herd["n2"].member.component(herd.now) is Component.SECONDARY
+    herd.pass_time(2)
+    assert voters(herd, "n2") == ("n2",)
+    assert herd["n2"].member.commit_position == herd["n2"].member.last_position
+    assert herd["n2"].member.component(herd.now) is Component.PRIMARY
+
+
+def test_the_half_without_the_tie_breaker_elects_nobody() -> None:
+    """[Q2] C19"""
+    herd = Herd(4, evict_s=2.0)
+    herd.elect("n1")
+    herd.isolate("n1", "n2")
+    herd.elect("n4")
+    herd.pass_time(10)
+    assert voters(herd, "n4") == ("n3", "n4")
+    for name in ("n1", "n2"):
+        assert herd[name].member.proposer is None
+        assert herd[name].member.component(herd.now) is Component.SECONDARY
+        assert voters(herd, name) == ("n1", "n2", "n3", "n4")
+
+
+def test_the_tie_breaker_is_the_voter_that_joined_last() -> None:
+    """[Q2]"""
+    herd = Herd(2)
+    herd.elect("n1")
+    herd.add("n0")
+    herd["n1"].member.change(join=herd["n0"].identity)
+    herd.pass_time(1)
+    herd["n1"].member.change(leave=("n2",))
+    herd.pass_time(1)
+    view = herd["n1"].member.membership.views[0]
+    assert (view.voters, view.tie_breaker) == (("n0", "n1"), "n0")
+
+
+def test_a_name_with_another_disk_neither_votes_nor_counts() -> None:
+    """[V6] C18"""
+    herd = Herd(3, disks=True)
+    herd.elect("n1")
+    herd["n1"].member.submit(b"entry", 1, herd.now)
+    herd.settle()
+    herd["n2"].blocks.clear()
+    herd["n2"].lose_disk()
+    herd.down = {"n1"}
+    herd.pass_time(5)
+    assert herd["n3"].member.role is not Role.PROPOSER  # n2's vote is another member's
+    herd.down = {"n3"}
+    herd.pass_time(3)
+    commit = herd["n1"].member.commit_position
+    herd["n1"].member.submit(b"more", 1, herd.now)
+    herd.pass_time(1)
+    assert herd["n1"].member.commit_position == commit
+
+
+def test_a_lost_disk_returns_as_a_new_member_after_the_old_one_has_left() -> None:
+    """[V6]"""
+    herd = Herd(3, disks=True)
+    herd.elect("n1")
+    herd["n2"].lose_disk()
+    herd["n1"].member.change(join=herd["n2"].identity)
+    herd.pass_time(0.5)
+    assert not herd["n1"].member.membership.learners
+    herd["n1"].member.change(leave=("n2",))
+    herd.pass_time(0.5)
+    herd["n1"].member.change(join=herd["n2"].identity)
+    herd.pass_time(1)
+    assert voters(herd, "n2") == ("n1", "n2", "n3")
+
+
+def test_a_learner_may_begin_after_a_position_that_is_known_to_be_committed() -> None:
+    """[T4]"""
+    herd = Herd(1)
+    herd.elect("n1")
+    for data in (b"a", b"b", b"c"):
+        herd["n1"].member.submit(data, 1, herd.now)
+        herd.settle()
+    herd["n1"].member.trim(3)
+    base = herd["n1"].member.base_at(3)
+    herd.add("n2", base)
+    herd["n1"].member.change(join=herd["n2"].identity)
+    herd.pass_time(1)
+    assert voters(herd, "n2") == ("n1", "n2")
+    assert herd["n2"].data[0] == b"c"
+    assert herd["n2"].member.commit_position == herd["n1"].member.commit_position
+
+
+def test_a_learner_behind_the_trimmed_log_is_told_where_the_log_begins() -> None:
+    """[T3]"""
+    herd = Herd(1)
+    herd.elect("n1")
+    herd["n1"].member.submit(b"a", 1, herd.now)
+    herd.settle()
+    herd["n1"].member.trim(2)
+    herd.add("n2", LogBase())
+    herd["n1"].member.change(join=herd["n2"].identity)
+    herd.pass_time(1)
+    assert herd["n2"].member.behind == 2
+    assert herd["n1"].member.stranded == {"n2"}
+    assert voters(herd, "n1") == ("n1",)
+
+
+def test_only_what_every_member_has_may_be_trimmed() -> None:
+    """[T1]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd["n1"].member.submit(b"a", 1, herd.now)
+    herd.pass_time(0.3)
+    assert herd["n2"].member.restart_position == 2
+    herd.down = {"n3"}
+    herd["n1"].member.submit(b"b", 1, herd.now)
+    herd.pass_time(0.3)
+    assert herd["n1"].member.commit_position == 3
+    assert {herd[name].member.restart_position for name in ("n1", "n2")} == {2}
+
+
+def test_witnesses_vote_and_never_break_ties() -> None:
+    """[Q3]"""
+    herd = Herd(2)
+    herd.elect("n1")
+    herd.add("w", witness=True)
+    herd["n1"].member.change(join=herd["w"].identity)
+    herd.pass_time(1)
+    view = herd["n1"].member.membership.views[0]
+    assert (view.voters, view.tie_breaker) == (("n1", "n2", "w"), "n2")
+    herd.down = {"n2"}
+    herd["n1"].member.submit(b"entry", 1, herd.now)
+    herd.settle()
+    assert herd["n1"].member.commit_position == herd["n1"].member.last_position
+    herd["n1"].member.change(leave=("n2",))
+    herd.pass_time(1)
+    assert voters(herd, "n1") == ("n1",)
+    assert [m.name for m in herd["n1"].member.membership.learners] == ["w"]
+
+
+def test_a_member_that_was_evicted_does_not_disturb_and_may_join_again() -> None:
+    """[V4]"""
+    herd = Herd(3, evict_s=2.0)
+    herd.elect("n1")
+    herd.isolate("n3")
+    herd.pass_time(10)
+    assert voters(herd, "n1") == ("n1", "n2")
+    term = herd["n1"].member.term
+    herd.heal()
+    herd.pass_time(3)
+    herd["n1"].member.change(join=herd["n3"].identity)
+    herd.pass_time(1)
+    assert voters(herd, "n3") == ("n1", "n2", "n3")
+    assert {machine.member.term for machine in herd.machines.values()} == {term}
