@@ -6,6 +6,8 @@ losing it loses nothing that cannot be written again. Unknown fields are errors,
 misspelt one would otherwise silently mean its default.
 """
 
+import re
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from uuid import UUID
@@ -15,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 Port = Annotated[int, Field(ge=1, le=65535)]
 Milliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
+_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class ConfigError(Exception):
@@ -41,6 +44,12 @@ class PostgresAddress(_Section):
     port: Annotated[Port, Field(description="names the socket: .s.PGSQL.<port>")]
     user: Annotated[str, Field(description="a superuser")] = "postgres"
     database: Annotated[str, Field(description="the one replicated database")] = "app"
+
+
+class Tls(_Section):
+    """How members prove to each other who they are."""
+
+    directory: Annotated[Path, Field(description="of ca.crt, tls.crt and tls.key")]
 
 
 class Timing(_Section):
@@ -96,7 +105,8 @@ class NodeConfig(_Section):
     """All that one sidecar is told.
 
     Invariants: ``name`` and ``number`` are one of ``members``; names, numbers and peer addresses of
-    the members are unique.
+    the members are unique. Without ``tls`` all addresses are of the loopback interface; with it
+    the names can stand in a certificate.
     """
 
     cluster_id: UUID
@@ -107,6 +117,7 @@ class NodeConfig(_Section):
     postgres: PostgresAddress
     hook_dir: Annotated[Path, Field(description="directory of the socket certify() connects to")]
     admin_socket: Annotated[Path, Field(description="Unix socket of the admin API")]
+    tls: Tls | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     timing: Timing = Timing()
     limits: Limits = Limits()
@@ -125,10 +136,26 @@ class NodeConfig(_Section):
                 raise ValueError(f"{what} of the members are not unique")
         return self
 
+    @model_validator(mode="after")
+    def _links_are_safe(self) -> Self:
+        for member in self.members:
+            if self.tls is None and not _is_loopback(member.host):
+                raise ValueError(f"tls is missing: {member.name} is reached by {member.host}")
+            if self.tls is not None and not _DNS_LABEL.fullmatch(member.name):
+                raise ValueError(f"{member.name} can't be part of a DNS name in a certificate")
+        return self
+
     @property
     def address(self) -> MemberAddress:
         """This member's own entry in ``members``: where its peer port listens."""
         return next(member for member in self.members if member.name == self.name)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def load(path: Path) -> NodeConfig:

@@ -34,10 +34,12 @@ from pgherd_sidecar.core.log import (
     Role,
     Timing,
 )
+from pgherd_sidecar.env.connections import Bounds, Peer
 from pgherd_sidecar.env.disk import RealDirectory
 from pgherd_sidecar.env.frames import PROTOCOL_VERSION, Hello
-from pgherd_sidecar.env.links import Bounds, Links, Peer
+from pgherd_sidecar.env.links import Links
 from pgherd_sidecar.env.segments import SegmentLog, StorageError
+from pgherd_sidecar.env.tls import Credentials, certified_name
 
 _log = structlog.get_logger()
 
@@ -81,6 +83,7 @@ class LogHost:
 
         Raises:
             StorageError: the log on disk can't be used.
+            TlsError: this member's certificate can't be used.
             OSError: the peer port can't be listened on.
         """
         loop = self._loop = asyncio.get_running_loop()
@@ -202,9 +205,12 @@ class LogHost:
             "log_position": self.last_position,
             "links_up": len(self._links.up),
             "links_dialled": counters.dialled,
+            "links_unproven": counters.unproven,
             "links_refused": counters.refused,
+            "links_crowded": counters.crowded,
             "links_offended": counters.offended,
             "links_overflowed": counters.overflowed,
+            "certificate_expires_s": self._links.certificate_expires_s,
             "log_flush_average_s": pace.average_s,
             "log_flush_slowest_s": pace.slowest_s,
         }
@@ -366,4 +372,11 @@ def _links(
         bounds=Bounds(frame=config.limits.frame_bytes, buffer=config.limits.pending_bytes),
         receive=receive,
         on_up=on_up,
+        credentials=_credentials(config),
     )
+
+
+def _credentials(config: NodeConfig) -> Credentials | None:
+    if config.tls is None:
+        return None
+    return Credentials(config.tls.directory, certified_name(config.name, str(config.cluster_id)))

@@ -4,8 +4,9 @@ Reads the configuration, locks the data directory, starts the ordered log, the a
 replica on one event loop, and stops them in reverse on SIGTERM, SIGINT, or when asked by the API.
 
 Exit status: 0 stopped cleanly; 1 a defect, or something outside failed at the start (a port is in
-use); 2 the configuration or the data directory is not one to run with; 70 the log's disk failed,
-the log is damaged, or its protocol would be violated: then the process leaves without cleaning up.
+use); 2 the configuration, the data directory or the certificates are not ones to run with; 70 the
+log's disk failed, the log is damaged, or its protocol would be violated: then the process leaves
+without cleaning up.
 
 Called by ``main``, and by tests with a stand-in for the replica.
 """
@@ -30,6 +31,7 @@ from pgherd_sidecar.agent.config import ConfigError, NodeConfig, load
 from pgherd_sidecar.agent.identity import Identity, IdentityError
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.env.segments import StorageError
+from pgherd_sidecar.env.tls import TlsError
 
 _log = structlog.get_logger()
 
@@ -66,6 +68,9 @@ def run(arguments: list[str], make_service: MakeService) -> None:
     sys.excepthook = _log_exception
     try:
         uvloop.run(_serve(config, identity, make_service))
+    except TlsError as error:
+        _log.critical("tls_unusable", error=str(error))
+        sys.exit(_UNUSABLE)
     except StorageError as error:
         _log.critical("log_unusable", error=str(error))
         sys.exit(_LOG_FAILED)

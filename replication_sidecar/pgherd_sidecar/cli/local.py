@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgherd_sidecar.cli import binaries, herd
+from pgherd_sidecar.cli import binaries, certificates, herd
 from pgherd_sidecar.cli.directory import (
     create,
     remove_content,
@@ -81,6 +81,7 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
         for node in nodes:
             node.require_free_ports()
         herd.save(description)
+        certificates.provide(description)
         return await _start_all(nodes, options.timeout_s)
     except BaseException:  # a Ctrl-C, too, leaves nothing behind
         await _remove(directory)
@@ -96,6 +97,7 @@ async def _resume(directory: Path, options: UpOptions) -> list[NodeState]:
         (node, node.server.process() is not None, node.sidecar.process() is not None)
         for node in nodes
     ]
+    certificates.provide(description)
     try:
         return await _start_all(nodes, options.timeout_s)
     except BaseException:
@@ -169,6 +171,7 @@ async def start(directory: Path, name: str, timeout_s: float) -> NodeState:
     node = Node(description, description.member(name))
     async with locked(directory, _LOCK_WAIT_S):
         node.require_free_ports()
+        certificates.provide(description)
         await node.start(timeout_s)
     try:
         async with asyncio.timeout(timeout_s):

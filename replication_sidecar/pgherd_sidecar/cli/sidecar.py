@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 
-from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress
+from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress, Tls
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_sidecar.cli.errors import last_words
 from pgherd_sidecar.cli.herd import Herd, Member
@@ -100,6 +100,7 @@ class Sidecar:
             postgres=PostgresAddress(host=str(self._paths.run), port=self._member.port),
             hook_dir=self._paths.hook,
             admin_socket=self._paths.admin_socket,
+            tls=Tls(directory=self._paths.tls),
         )
 
     def _rotate_log(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress
+from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress, Tls
 from pgherd_sidecar.agent.identity import Identity, IdentityError
 
 PATIENCE_S = 30.0
@@ -130,6 +130,16 @@ def test_a_bad_configuration_is_one_line_and_status_2(
     code, text = process.ended()
     assert code == 2
     assert len(text.splitlines()) == 1 and "n9" in text
+
+
+def test_certificates_that_can_not_be_used_are_named_and_status_2(
+    config: NodeConfig, processes: list[Process], tmp_path: Path
+) -> None:
+    processes.append(
+        process := Process(config.model_copy(update={"tls": Tls(directory=tmp_path / "tls")}))
+    )
+    assert "tls/ca.crt: No such file" in str(process.until("tls_unusable")["error"])
+    assert process.ended()[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,21 @@ def content(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+TLS = {"tls": {"directory": "/herd/n2/tls"}}
+
+
+def elsewhere() -> list[dict[str, Any]]:
+    """The members when one of them is on another machine."""
+    members = list(content()["members"])
+    return [*members[:2], members[2] | {"host": "192.0.2.3"}]
+
+
+def renamed(name: str) -> list[dict[str, Any]]:
+    """The members when the second has another name."""
+    members = list(content()["members"])
+    return [members[0], members[1] | {"name": name}, members[2]]
+
+
 def written(tmp_path: Path, data: dict[str, Any]) -> Path:
     path = tmp_path / "node.json"
     path.write_text(json.dumps(data))
@@ -46,6 +61,11 @@ def test_what_was_written_by_the_model_is_read_back_equal(tmp_path: Path) -> Non
     assert config.load(path) == first
 
 
+def test_members_on_several_machines_need_certificates(tmp_path: Path) -> None:
+    loaded = config.load(written(tmp_path, content(members=elsewhere(), **TLS)))
+    assert loaded.tls is not None
+
+
 def test_it_cannot_be_changed() -> None:
     loaded = config.NodeConfig.model_validate(content())
     with pytest.raises(ValidationError, match="frozen"):
@@ -62,6 +82,8 @@ def test_it_cannot_be_changed() -> None:
         ({"postgres": {"host": "/x", "port": 0}}, "postgres.port: "),
         ({"timing": {"election_timeout_ms": 100}}, "at least three heartbeat_ms"),
         ({"cluster_id": "one"}, "cluster_id: "),
+        ({"members": elsewhere()}, "tls is missing: n3 is reached by 192.0.2.3"),
+        ({"members": renamed("N2"), "name": "N2", **TLS}, "N2 can't be part of a DNS name"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_file_and_field(

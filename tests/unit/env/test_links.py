@@ -1,15 +1,13 @@
 """Links between members: who is let in, what garbage does, what a peer that does not read costs."""
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from link_ends import CLUSTER, End, connection, ended, free_port, running, until
 from pgherd_sidecar.core.log import Message, RemoteProtocolError
 from pgherd_sidecar.core.log.messages import Newer, Submit
 from pgherd_sidecar.env.frames import (
@@ -20,82 +18,6 @@ from pgherd_sidecar.env.frames import (
     Hello,
     to_frame,
 )
-from pgherd_sidecar.env.links import Bounds, Links, Peer
-
-CLUSTER = str(uuid4())
-PATIENCE_S = 20.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-class End:
-    """One member's links, and everything that reached it."""
-
-    def __init__(self, number: int, ports: dict[int, int], cluster: str = CLUSTER) -> None:
-        self.received: list[tuple[str, Message]] = []
-        self.ups: list[str] = []
-        self.changed = asyncio.Condition()
-        self.objection: Exception | None = None
-        self.number = number
-        self.links = Links(
-            me=Hello(PROTOCOL_VERSION, cluster, f"n{number}", number),
-            host="127.0.0.1",
-            port=ports[number],
-            peers=[
-                Peer(f"n{other}", other, "127.0.0.1", port)
-                for other, port in ports.items()
-                if other != number
-            ],
-            bounds=Bounds(frame=1 << 20, buffer=1 << 16),
-            receive=self._receive,
-            on_up=self.ups.append,
-        )
-
-    def _receive(self, peer: str, message: Message) -> None:
-        self.received.append((peer, message))
-        if self.objection:
-            raise self.objection
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop run until the condition holds; the limit only ends a test that has failed."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - conditions of objects that tell nobody
-            await asyncio.sleep(0.001)
-
-
-@asynccontextmanager
-async def running(*ends: End) -> AsyncIterator[None]:
-    try:
-        for end in ends:
-            await end.links.start()
-        yield
-    finally:
-        for end in ends:
-            await end.links.stop()
-
-
-@asynccontextmanager
-async def connection(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-
-
-async def ended(reader: asyncio.StreamReader) -> bytes:
-    """Return what still arrives until the other side closes."""
-    async with asyncio.timeout(PATIENCE_S):
-        try:
-            return await reader.read()
-        except ConnectionResetError:
-            return b""
 
 
 async def test_messages_arrive_in_order_from_the_member_that_sent_them() -> None:

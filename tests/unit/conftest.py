@@ -1,4 +1,4 @@
-"""The tests of the shell run on the loop that the sidecar runs on, and on asyncio's own."""
+"""Asynchronous tests run on the loop that the sidecar runs on, and on asyncio's own."""
 
 import asyncio
 from collections.abc import Callable, Mapping
