@@ -210,6 +210,38 @@ async def test_a_user_s_advisory_lock_on_a_token_does_not_stop_the_node(
     herd.must("verify")
 
 
+@pytest.mark.parametrize(
+    ("holder", "listed"),
+    [("pgherd apply", False), ("pgherd repair", False), ("pgherd marker", True), ("psql", True)],
+)
+async def test_the_sidecar_s_own_writers_are_nobody_s_victims(
+    herd: LocalHerd, holder: str, listed: bool
+) -> None:
+    dsn = herd.member("n1")["dsn"]
+    connect_as = psycopg.AsyncConnection.connect
+    async with (
+        await connect_as(dsn, autocommit=True, application_name=holder) as holds,
+        await connect_as(dsn, autocommit=True) as waits,
+        await connect_as(dsn, autocommit=True) as admin,
+    ):
+        key, holds_pid = random.getrandbits(31), holds.info.backend_pid
+        await holds.execute("SELECT pg_advisory_lock(%s)", (key,))
+        waiting = asyncio.create_task(waits.execute("SELECT pg_advisory_lock(%s)", (key,)))
+        async with asyncio.timeout(_PATIENCE_S):
+            found: tuple[Any, ...] = (None, None)
+            while found[0] != "Lock":
+                cursor = await admin.execute(
+                    "SELECT wait_event_type,"
+                    " (SELECT array_agg(b.pid) FROM pgherd.blockers(ARRAY[s.pid]) b)"
+                    " FROM pg_stat_activity s WHERE s.pid = %s",
+                    (waits.info.backend_pid,),
+                )
+                found = await cursor.fetchone() or found
+        await holds.execute("SELECT pg_advisory_unlock_all()")
+        await waiting
+    assert found[1] == ([holds_pid] if listed else None)
+
+
 async def test_hot_rows_never_stop_the_herd_nor_leave_an_outcome_unknown(
     herd: LocalHerd,
 ) -> None:

@@ -55,6 +55,12 @@ BEGIN ATOMIC
     SELECT pgherd.last_gid(), (SELECT array_agg(pg_xact_status(u.x::xid8) ORDER BY u.i) FROM unnest(xids) WITH ORDINALITY u(x, i));
 END;
 
+-- The sidecar's own sessions, but for those that hold a marker's snapshot: they may have to give way.
+CREATE OR REPLACE VIEW pgherd.own_sessions AS
+    SELECT s.pid, s.application_name AS name FROM pg_stat_activity s
+     WHERE s.application_name IN ('pgherd', 'pgherd apply', 'pgherd repair', 'pgherd ddl', 'pgherd watch', 'pgherd upkeep')
+       AND s.datname = current_database() AND s.usename = current_user;
+
 -- Sessions that hold what these wait for: who waits, who holds it in which transaction (0: it has no xid), and
 -- whether that one waits for a lock itself, not for long enough yet to have looked for a deadlock. The activity
 -- is one snapshot, older than the locks.
@@ -69,7 +75,9 @@ BEGIN ATOMIC
       FROM pg_stat_activity s
      CROSS JOIN LATERAL unnest(pg_blocking_pids(s.pid)) AS b(pid)
       LEFT JOIN pg_stat_activity o ON o.pid = b.pid
-     WHERE s.pid = ANY (waiting) AND s.wait_event_type = 'Lock' AND NOT (b.pid = s.pid);
+     WHERE s.pid = ANY (waiting) AND s.wait_event_type = 'Lock' AND NOT (b.pid = s.pid)
+       -- The applier holds tokens that commits wait for, also in the moment between two batches.
+       AND b.pid NOT IN (SELECT w.pid FROM pgherd.own_sessions w);
 END;
 
 -- Cancels what a session does, if it still does it in that transaction.
@@ -83,9 +91,8 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.end_old_writers() RETURNS int8
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT count(pg_terminate_backend(s.pid)) FROM pg_stat_activity s
-     WHERE s.application_name IN ('pgherd', 'pgherd apply', 'pgherd repair', 'pgherd ddl') AND s.pid <> pg_backend_pid()
-       AND s.datname = current_database() AND s.usename = current_user;
+    SELECT count(pg_terminate_backend(w.pid)) FROM pgherd.own_sessions w
+     WHERE w.pid <> pg_backend_pid() AND w.name NOT IN ('pgherd watch', 'pgherd upkeep');
 END;
 
 -- A local transaction that waits for a writer which waits for it hears 40P01 soon and keeps its session; only if
