@@ -132,6 +132,7 @@ async def _fence(
             " hook_conninfo, writable, reason) VALUES ($1, $2, $3, $4, $4, $5, $6, false, $7)",
             (config.number, config.name, slots, incarnation, secret, hook, "it is starting"),
         )
+        await connection.execute("INSERT INTO pgherd.alive VALUES (true) ON CONFLICT DO NOTHING")
 
 
 async def _end_old_commits(connection: psycopg.AsyncConnection[Any]) -> None:

@@ -98,14 +98,6 @@ BEGIN ATOMIC
     SELECT coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0);
 END;
 
--- Names this transaction for pgherd.transaction_status(): readable before COMMIT, because a connection
--- that dies delivers no error message. The incarnation makes a reused xid harmless (C12).
-CREATE OR REPLACE FUNCTION pgherd.current_token() RETURNS text
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT n.member || '.' || n.incarnation || '.' || pg_current_xact_id()::text FROM pgherd.node n;
-END;
-
 CREATE OR REPLACE FUNCTION pgherd.refuse_write(reason text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -113,6 +105,27 @@ BEGIN
         USING ERRCODE = '25006',
               HINT = 'Connect to a member whose state is "primary", or wait until this one has caught up.';
 END $$;
+
+-- Holds one row from the start of an incarnation until the server crashes, which empties unlogged tables. In
+-- between xids do not come again; after it they do, until the next incarnation has begun (C12).
+CREATE UNLOGGED TABLE IF NOT EXISTS pgherd.alive (
+    only_row bool PRIMARY KEY DEFAULT true CHECK (only_row)
+);
+
+CREATE OR REPLACE FUNCTION pgherd.refuse_token() RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgherd.refuse_write('it is starting');
+END $$;
+
+-- Names this transaction for pgherd.transaction_status(): readable before COMMIT, because a connection
+-- that dies delivers no error message. The incarnation makes a reused xid harmless (C12).
+CREATE OR REPLACE FUNCTION pgherd.current_token() RETURNS text
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce((SELECT n.member || '.' || n.incarnation || '.' || pg_current_xact_id()::text
+                       FROM pgherd.node n CROSS JOIN pgherd.alive), pgherd.refuse_token());
+END;
 
 -- SQLSTATEs are those of the SQL standard's serialization rules: C4, "writes at SERIALIZABLE".
 CREATE OR REPLACE FUNCTION pgherd.refuse_serializable() RETURNS void
