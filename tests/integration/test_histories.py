@@ -1,0 +1,266 @@
+"""Clients on all nodes record what they were told and saw, and the checkers judge it.
+
+Each workload without faults on the herd that all tests share; the two that say most, under
+each fault, on a herd of their own. ``tests/checkers`` says what is judged and how.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import psycopg
+import pytest
+from checkers import elle, si
+from checkers.anomalies import Anomaly, Kind, report, violations
+from checkers.history import History, Order, Outcome
+from psycopg.conninfo import make_conninfo
+from workloads import bodies
+from workloads.bodies import Workload
+from workloads.client import Attempt, Body, load, run_once
+from workloads.outcomes import final_rows, gids_of
+from workloads.recorder import Recorder
+
+from .localherd import LocalHerd, free_port_base, pids_in, query
+from .members import caught_up
+
+NODES = ["n1", "n2", "n3"]
+CLIENTS = 2
+COMMITS = 150  # on each node
+WORKLOADS = {
+    "list_append": bodies.LIST_APPEND,
+    "bank": bodies.BANK,
+    "long_fork": bodies.LONG_FORK,
+    "lost_update": bodies.LOST_UPDATE,
+    "unique_keys": bodies.UNIQUE_KEYS,
+    "foreign_keys": bodies.FOREIGN_KEYS,
+}
+
+
+class Run:
+    """One workload on a schema of its own."""
+
+    def __init__(self, herd: LocalHerd, workload: Workload) -> None:
+        self.herd = herd
+        self.workload = workload
+        self.schema = f"h_{random.getrandbits(40):x}"
+        self.seed = random.getrandbits(32)
+        self.recorder = Recorder()
+        path = f"-c search_path={self.schema}"
+        self.dsns = {
+            member["name"]: make_conninfo(member["app_dsn"], options=path)
+            for member in herd.members()
+        }
+        query(self.dsns["n1"], f"CREATE SCHEMA {self.schema}; {workload.ddl}")
+
+    async def once(self, node: str, body: Body) -> None:
+        """Run one transaction that has to commit."""
+        async with await psycopg.AsyncConnection.connect(
+            self.dsns[node], autocommit=True
+        ) as connection:
+            session = next(self.recorder.sessions)
+            attempt = Attempt(self.recorder, connection, node, session)
+            outcome = await run_once(attempt, body, random.Random(self.seed))
+            assert outcome is Outcome.OK, self.recorder.codes
+
+    @contextlib.asynccontextmanager
+    async def load(self) -> AsyncIterator[Recorder]:
+        """Fill the tables, then load all nodes for as long as the block lasts."""
+        await self.once("n1", self.workload.fill)
+        await self.spread()
+        async with load(
+            self.recorder, self.dsns, self.workload.body, clients=CLIENTS, seed=self.seed
+        ):
+            yield self.recorder
+
+    async def spread(self) -> None:
+        """Wait until all nodes have tables and first rows."""
+        async with contextlib.AsyncExitStack() as stack:
+            connections = [
+                await stack.enter_async_context(
+                    await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+                )
+                for dsn in self.dsns.values()
+            ]
+            await caught_up(connections)
+
+    async def judged(self) -> History:
+        """Assert that nothing is wrong with what was recorded."""
+        await asyncio.to_thread(self.herd.must, "verify")
+        if self.workload is bodies.LIST_APPEND:
+            await self.once("n1", bodies.read_all_lists)
+        assert self.recorder.surprises == []
+        history = self.recorder.history(await gids_of(self.recorder, self.dsns))
+        assert_good(history, si.check(history, Order.NODE))
+        states = await final_rows(self.dsns, self.workload.finals)
+        assert_good(history, si.check_final(history, states))
+        if self.workload is bodies.LIST_APPEND:
+            assert_good(history, violations(elle.check(history, Order.SESSION)))
+            assert_good(history, violations(elle.check(history, Order.NODE, log=True)))
+        return history
+
+    def drop(self) -> None:
+        """Remove the schema."""
+        query(self.herd.members()[0]["dsn"], f"DROP SCHEMA {self.schema} CASCADE")
+
+
+def assert_good(history: History, anomalies: list[Anomaly]) -> None:
+    if anomalies:
+        raise AssertionError(report(history, anomalies))
+
+
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+async def test_without_faults(herd: LocalHerd, workload: Workload) -> None:
+    run = Run(herd, workload)
+    async with run.load() as recorder:
+        await recorder.acknowledged(COMMITS, on=NODES)
+    history = await run.judged()
+    assert len(history.gids) >= COMMITS * len(NODES)
+    run.drop()
+
+
+async def test_counters_end_at_the_number_of_increments_that_committed(herd: LocalHerd) -> None:
+    run = Run(herd, bodies.LOST_UPDATE)
+    async with run.load() as recorder:
+        await recorder.acknowledged(COMMITS // 3, on=NODES)
+    history = await run.judged()
+    written = Counter(
+        write.key[1] for t in history.transactions if t.id in history.gids for write in t.writes()
+    )
+    counted = dict(query(run.dsns["n2"], "SELECT id, n FROM counter"))
+    assert {number: n + 1 for number, n in counted.items()} == written  # 1: the first row
+    run.drop()
+
+
+async def test_write_skew_between_nodes_commits_and_the_checker_sees_it(herd: LocalHerd) -> None:
+    """What snapshot isolation allows is neither refused nor, by the checkers, called wrong."""
+    run = Run(herd, bodies.LIST_APPEND)
+    await run.spread()
+    one, other = ("list", 1), ("list", 2)
+    async with connected(run, "n1") as first, connected(run, "n2") as second:
+        for attempt in (first, second):
+            await attempt.begin()
+            await attempt.read_list(one)
+            await attempt.read_list(other)
+        await first.append(one)
+        await second.append(other)
+        for attempt in (first, second):
+            await attempt.commit()
+            attempt.ended(Outcome.OK)
+    history = await run.judged()
+    assert [anomaly.kind for anomaly in elle.check(history)] == [Kind.WRITE_SKEW]
+    run.drop()
+
+
+@contextlib.asynccontextmanager
+async def connected(run: Run, node: str) -> AsyncIterator[Attempt]:
+    """A transaction of its own session."""
+    async with await psycopg.AsyncConnection.connect(run.dsns[node], autocommit=True) as connection:
+        yield Attempt(run.recorder, connection, node, next(run.recorder.sessions))
+
+
+Fault = Callable[[Run, str, str], AbstractAsyncContextManager[None]]
+
+
+# ---- faults --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mortal(work_directory: Path) -> Iterator[LocalHerd]:
+    """A herd for the faults: a failure must not spoil the others' tests."""
+    herd = LocalHerd(work_directory / "judged", free_port_base())
+    done = herd.up()
+    assert done.returncode == 0, done.stderr
+    yield herd
+    herd.must("destroy")
+
+
+@contextlib.asynccontextmanager
+async def killed(run: Run, node: str, process: str) -> AsyncIterator[None]:
+    """SIGKILL, and started anew at the end of the block."""
+    await asyncio.to_thread(run.herd.must, "kill", node, "--process", process)
+    if process != "sidecar":
+        run.recorder.crashed(node)
+    yield
+    await asyncio.to_thread(run.herd.must, "start", node)
+
+
+@contextlib.asynccontextmanager
+async def stopped(run: Run, node: str, process: str) -> AsyncIterator[None]:
+    """SIGSTOP, and SIGCONT at the end of the block: it wakes up with old beliefs."""
+    pids = [
+        pid
+        for pid in pids_in(run.herd.directory / node)
+        if process == "node" or is_sidecar(pid) == (process == "sidecar")
+    ]
+    assert pids
+    try:
+        send(pids, signal.SIGSTOP)
+        yield
+    finally:
+        send(pids, signal.SIGCONT)
+
+
+def is_sidecar(pid: int) -> bool:
+    return b"pgherd_sidecar.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def send(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+FAULTS = [
+    ("list_append", killed, "sidecar", "proposer"),
+    ("list_append", killed, "postgres", "follower"),
+    ("list_append", killed, "node", "proposer"),
+    ("list_append", stopped, "sidecar", "follower"),
+    ("list_append", stopped, "node", "proposer"),
+    ("bank", killed, "sidecar", "follower"),
+    ("bank", killed, "postgres", "proposer"),
+    ("bank", stopped, "sidecar", "proposer"),
+    ("bank", stopped, "postgres", "follower"),
+]
+
+
+@pytest.mark.parametrize(
+    ("workload", "fault", "process", "role"),
+    [
+        pytest.param(*case, id=f"{case[0]}-{case[1].__name__}-{'-'.join(case[2:])}")
+        for case in FAULTS
+    ],
+)
+async def test_with_one_node_gone_for_a_while(
+    mortal: LocalHerd, workload: str, fault: Fault, process: str, role: str
+) -> None:
+    run = Run(mortal, WORKLOADS[workload])
+    proposer = mortal.members()[0]["proposer"]
+    node = next(name for name in NODES if (name == proposer) == (role == "proposer"))
+    others = [name for name in NODES if name != node]
+    async with run.load() as recorder:
+        await recorder.acknowledged(50, on=NODES)
+        async with fault(run, node, process):
+            await recorder.acknowledged(50, on=others)
+        await recorder.acknowledged(50, on=NODES)
+    await run.judged()
+
+
+@pytest.mark.parametrize("workload", ["list_append", "bank"])
+async def test_with_all_nodes_killed_at_once(mortal: LocalHerd, workload: str) -> None:
+    run = Run(mortal, WORKLOADS[workload])
+    async with run.load() as recorder:
+        await recorder.acknowledged(100, on=NODES)
+        kills = (asyncio.to_thread(mortal.must, "kill", n, "--process", "node") for n in NODES)
+        await asyncio.gather(*kills)
+        for node in NODES:
+            recorder.crashed(node)
+        done = await asyncio.to_thread(mortal.up)
+        assert done.returncode == 0, done.stderr
+        await recorder.acknowledged(50, on=NODES)
+    await run.judged()

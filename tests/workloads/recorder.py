@@ -1,0 +1,76 @@
+"""What all clients of one run did, heard and saw.
+
+Lives in one event loop, so its counters need no locks: a number taken before a request is sent is
+smaller than one taken after its answer.
+"""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from checkers.history import History, Outcome, Transaction
+
+_STUCK_S = 120  # far beyond what the slowest machine needs: not a measurement, but an end
+
+
+@dataclass
+class Recorder:
+    """The transactions of a run.
+
+    Attributes:
+        tokens: by transaction, what ``pgherd.current_token()`` said; of those that wrote.
+        codes: what went wrong how often, by SQLSTATE.
+        surprises: errors that no client should ever see, and broken invariants.
+    """
+
+    transactions: list[Transaction] = field(default_factory=list)
+    tokens: dict[int, str] = field(default_factory=dict)
+    codes: Counter[str] = field(default_factory=Counter)
+    surprises: list[str] = field(default_factory=list)
+    clock: "itertools.count[int]" = field(default_factory=itertools.count)
+    numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+    sessions: "itertools.count[int]" = field(default_factory=itertools.count)
+    values: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    _lives: Counter[str] = field(default_factory=Counter)  # of each node's server
+    _acknowledged: Counter[str] = field(default_factory=Counter)  # writers, by node, all under ""
+    _progress: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def server_of(self, node: str) -> str:
+        """A node's name for the history, another one after each crash of its server."""
+        return f"{node}/{self._lives[node]}"
+
+    def crashed(self, node: str) -> None:
+        """Say that a node's server is dead, before it is started again.
+
+        Commits of a node are asynchronous there, so its server comes back with a prefix of what
+        it had shown, and takes readers before the rest has been applied again.
+        """
+        self._lives.update((node,))
+
+    def record(self, transaction: Transaction) -> None:
+        """Add a transaction that has ended."""
+        self.transactions.append(transaction)
+        if transaction.outcome is Outcome.OK and any(transaction.writes()):
+            self._acknowledged.update(("", transaction.node.partition("/")[0]))
+            self._progress.set()
+
+    async def acknowledged(self, more: int, *, on: Iterable[str] = ()) -> None:
+        """Wait until this many commits have been acknowledged from now on, on each of these."""
+        try:
+            async with asyncio.timeout(_STUCK_S):
+                for node in on or [""]:
+                    goal = self._acknowledged[node] + more
+                    while self._acknowledged[node] < goal:
+                        self._progress.clear()
+                        await self._progress.wait()
+        except TimeoutError:
+            so_far, errors = dict(self._acknowledged), dict(self.codes)
+            raise AssertionError(
+                f"no {more} commits on {node or 'any node'}; so far {so_far}, errors {errors}"
+            ) from None
+
+    def history(self, gids: Mapping[int, int]) -> History:
+        """All that was recorded, with the order as the herd knows it."""
+        return History(tuple(self.transactions), gids)
