@@ -43,6 +43,8 @@ from pgherd_sidecar.env.tls import Credentials, certified_name
 
 _log = structlog.get_logger()
 
+_COLLECT_S = 5e-3
+"""A proposer whose last block is under way collects submissions for the next one so long."""
 _OVERHEAD_BYTES = 4096
 """More than a message around one submission takes."""
 
@@ -75,6 +77,8 @@ class LogHost:
         self._proposer_reported: tuple[int, str | None] = (0, None)
         self._relinked = False
         self._next_read = 1
+        self._newest = 0
+        self._newest_s = 0.0
 
     # ---- the caller's side -----------------------------------------------------------------
 
@@ -203,6 +207,7 @@ class LogHost:
             "commit_position": self.commit_position,
             "flushed_position": self.flushed_position,
             "log_position": self.last_position,
+            "log_writes": self._writer.writes,
             "links_up": len(self._links.up),
             "links_dialled": counters.dialled,
             "links_unproven": counters.unproven,
@@ -250,7 +255,7 @@ class LogHost:
     def _tick(self) -> None:
         self._timer = None
         now = self._loop.time()
-        if now >= self._member.deadline_s:
+        if now >= self._deadline_s():
             self._member.tick(now)
             self._wake()
         else:
@@ -281,6 +286,7 @@ class LogHost:
         written = True
         self._member.flush_first = self._writer.pace.fast
         while written:
+            self._member.collect = self._collect_until() > self._loop.time()
             effects = self._member.take_effects()
             self._links.send(effects.send)
             for fetch in effects.fetch:
@@ -292,12 +298,28 @@ class LogHost:
             if persist is not None and written:
                 self._member.persisted(persist.ticket, self._loop.time())
 
+    def _collect_until(self) -> float:
+        """When the next block is due at the latest; it is due now if none is under way.
+
+        While a block travels, who makes another at once makes many small ones, and each costs
+        every member the same. A peer that is far away must not slow the order down, hence a bound.
+        """
+        last = self._member.last_position
+        if last != self._newest:
+            self._newest, self._newest_s = last, self._loop.time()
+        under_way = self._member.role is Role.PROPOSER and last > self._member.commit_position
+        return self._newest_s + _COLLECT_S if under_way else 0.0
+
+    def _deadline_s(self) -> float:
+        deadline_s = self._member.deadline_s
+        return min(deadline_s, self._newest_s + _COLLECT_S) if self._member.collect else deadline_s
+
     def _set_timer(self) -> None:
         """Have `_tick` called by the deadline; a timer that comes too early sets the next one.
 
         Most messages move the deadline away, and moving the timer each time would cost more.
         """
-        deadline_s = self._member.deadline_s
+        deadline_s = self._deadline_s()
         if self._timer is not None and self._timer_s > deadline_s:
             self._timer.cancel()
             self._timer = None

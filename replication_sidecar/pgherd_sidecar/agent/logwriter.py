@@ -93,6 +93,7 @@ class LogWriter:
         failed: Callable[[StorageError], None],
     ) -> None:
         self.pace = FlushPace()
+        self.writes = 0
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._persisted = persisted
@@ -112,6 +113,7 @@ class LogWriter:
             StorageError: the log can't go on.
         """
         self._prepare_spare()
+        self.writes += 1
         if self._inline(persist):
             self.pace.note(self._timed_persist(persist), self._loop.time())
             return True

@@ -56,6 +56,7 @@ class Elections:
         flush_first: as proposer, flush a block before it is sent. Its own flush is then in the
             commit bound that travels with the block, which saves each peer a message [C4]; worth
             it while a flush here takes less time than a message. May change at any time.
+        collect: as proposer, make no block for now: what is submitted collects for the next one.
     """
 
     def __init__(  # noqa: PLR0913 - the ports of the core, all by name
@@ -75,6 +76,7 @@ class Elections:
         self.role = Role.FOLLOWER
         self.proposer: str | None = None
         self.flush_first = False
+        self.collect = False
         self.behind = 0
         self._disk = disk
         self._keeper = Safekeeper(control, log.copy())

@@ -262,7 +262,7 @@ class LogMember(Elections):
         keeper = self._keeper
         effects, self._effects = self._effects, Effects()
         if self._leading is not None:
-            self._leading.flush(effects, flush_first=self.flush_first)
+            self._leading.flush(effects, flush_first=self.flush_first, collect=self.collect)
         elif self.role is Role.FOLLOWER and self.proposer is not None:
             self._acknowledge(self.proposer, effects)
         effects.send += keeper.journal.take_messages()

@@ -201,18 +201,19 @@ class Proposer:
                 flushed = min(flushed, self.peers[name].match if name in self.peers else 0)
         return flushed
 
-    def flush(self, effects: Effects, *, flush_first: bool) -> None:
+    def flush(self, effects: Effects, *, flush_first: bool, collect: bool) -> None:
         """Make a block if it is time, feed the peers, and announce commit bounds [C4].
 
         Args:
             effects: where to.
             flush_first: send only what is flushed here (see ``LogMember.flush_first``).
+            collect: leave submissions in the queue.
         """
         keeper = self._keeper
         if keeper.journal.flushed_position == keeper.index.last:
             if self._due is not None:
                 self._install(self._due)
-            elif self._queue:
+            elif self._queue and not collect:
                 self.append(*self._queue.take(self._limits.block))
         last = keeper.journal.flushed_position if flush_first else keeper.index.last
         for peer, progress in self.peers.items():
