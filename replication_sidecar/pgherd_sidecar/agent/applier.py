@@ -59,10 +59,16 @@ WRITER_SETTINGS = (
     "SET statement_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
 )
+# Written out, because a function of SQL or PL/pgSQL with settings of its own costs as much as the
+# rest of a small batch.
 _STATEMENTS = {
-    b"pgherd_wait": b"SELECT pgherd.await_local($1::xid8)",
-    b"pgherd_applied": b"INSERT INTO pgherd.applied VALUES ($1, $2)",
-    b"pgherd_pass": b"SELECT pgherd.pass_token($1::int8, $2::int8)",
+    # Wait until a local transaction of the chain has ended; it must have committed (C8).
+    b"pgherd_wait": b"SELECT CASE WHEN pg_advisory_xact_lock_shared(pgherd.token_of_xid($1::xid8))"
+    b" IS NOT NULL AND pg_xact_status($1::xid8) IS DISTINCT FROM 'committed'"
+    b" THEN pgherd.not_committed($1::xid8) IS NULL END",
+    # After a batch: hand its token to whoever waits, and take that of one to come.
+    b"pgherd_pass": b"SELECT pg_advisory_unlock(pgherd.token_of_batch($1::int8)),"
+    b" pg_advisory_lock(pgherd.token_of_batch($2::int8))",
 }
 
 
@@ -120,6 +126,7 @@ class Applier:
         self._chain = chain
         self._writers = writers
         self._next_batch = first_batch
+        self._next_token = first_batch
         self._repair = repair
         self._on_token = on_token
         self._queue: deque[Work] = deque()
@@ -180,7 +187,7 @@ class Applier:
         Raises:
             ServerGoneError: the connection broke.
         """
-        limit = self._next_batch + TOKEN_WINDOW
+        limit = self._next_token = self._next_batch + TOKEN_WINDOW
         self.pipeline.prepare(
             b"pgherd_tokens",
             b"SELECT pg_advisory_lock(pgherd.token_of_batch(b))"
@@ -215,12 +222,17 @@ class Applier:
             self.rows.forget()
         if work.alone is not None:
             await work.alone(work)
-            return
-        end = applied(work.link.gid, work.link.prev)
-        await self._round(work, [*await self._statements(work), end])
+            self._pass_token(work)
+        else:
+            await self._round(work, await self._statements(work))
 
     async def _round(self, work: Work, statements: list[Prepared]) -> None:
-        """Execute these once the predecessor is visible, which is repaired if need be."""
+        """Execute these once the predecessor is visible, which is repaired if need be.
+
+        The token is passed on in the same breath. Should the round fail, then too early: who has
+        waited for it finds that the batch is not there, and asks the hook instead.
+        """
+        passed = not statements
         while True:
             predecessor = work.predecessor
             round_ = statements
@@ -228,8 +240,12 @@ class Applier:
                 round_ = [awaited(predecessor.xid), *statements]
             if not round_:
                 return
+            running = self.pipeline.run(round_, more=not passed)
+            if not passed:
+                self._pass_token(work)
+                passed = True
             try:
-                await self.pipeline.run(round_)
+                await running
                 return
             except RoundFailedError as error:
                 if error.sqlstate == "PH002" and predecessor is not None:
@@ -243,7 +259,8 @@ class Applier:
         unknown = [table for table in tables if not self.rows.knows(table)]
         if unknown:
             await self.rows.learn(unknown)
-        statements = self.rows.prepared(merge_writesets(work.writesets, self.rows.key_columns))
+        plan = merge_writesets(work.writesets, self.rows.key_columns)
+        statements = self.rows.prepared(plan, work.link.gid, work.link.prev)
         for statement in statements:
             if not self.pipeline.knows(statement.name):
                 self.pipeline.prepare(statement.name, self.rows.query(statement.name))
@@ -255,11 +272,14 @@ class Applier:
         self.queued_bytes -= work.bytes
         if self._open is work:
             self._open = None
-        numbers = (b"%d" % work.link.number, b"%d" % self.token_limit)
-        passing = self.pipeline.run([Prepared(b"pgherd_pass", numbers, (0, 0))])
-        passing.add_done_callback(self._passed)
         work.link.pinned = False
         self._chain.settle(work.link.gid)
+
+    def _pass_token(self, work: Work) -> None:
+        numbers = (b"%d" % work.link.number, b"%d" % self._next_token)
+        self._next_token += 1
+        passing = self.pipeline.run([Prepared(b"pgherd_pass", numbers, (0, 0))])
+        passing.add_done_callback(self._passed)
 
     def _passed(self, passing: "asyncio.Future[None]") -> None:
         if not passing.cancelled() and passing.exception() is None:
@@ -282,8 +302,3 @@ async def connect_pipeline(conninfo: str) -> Pipeline:
 def awaited(xid: int) -> Prepared:
     """The statement that waits for a local transaction and fails with PH002 if it aborted."""
     return Prepared(b"pgherd_wait", (b"%d" % xid,), (0,))
-
-
-def applied(gid: int, prev: int) -> Prepared:
-    """The statement that adds a link to ``pgherd.applied``."""
-    return Prepared(b"pgherd_applied", (b"%d" % gid, b"%d" % prev), (0, 0))

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import structlog
 
-from pgherd_sidecar.agent.applier import applied, awaited
+from pgherd_sidecar.agent.applier import awaited
 from pgherd_sidecar.agent.chain import Chain, LocalLink
 from pgherd_sidecar.agent.ddlrun import DdlRunner
 from pgherd_sidecar.agent.errors import DivergedError
@@ -143,8 +143,8 @@ class Settler:
             items = decode_body(link.writeset.body)
             await self._rows.learn([table for table, _, _ in items])
             plan = merge_writesets([(key_array(link.writeset.keys), items)], self._rows.key_columns)
-            statements = [*self._rows.prepared(plan), applied(link.gid, link.prev)]
-            for statement in statements[:-1]:
+            statements = self._rows.prepared(plan, link.gid, link.prev)
+            for statement in statements:
                 if not self._pipeline.knows(statement.name):
                     self._pipeline.prepare(statement.name, self._rows.query(statement.name))
             try:

@@ -29,7 +29,7 @@ from pgherd_sidecar.agent.writers import Writers
 
 log = structlog.get_logger()
 
-_PACE_S = 0.01
+_PACE_S = 0.02
 _IDLE_PACE_S = 1.0
 _GRACE_S = 0.05
 _STUCK_S = 1.0

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-_USUAL_S = 0.003
+_USUAL_S = 0.02
 
 
 class Writers:

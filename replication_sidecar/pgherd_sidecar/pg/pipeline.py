@@ -116,8 +116,12 @@ class Pipeline:
         self._prepared.add(name)
         self._pending_prepares += 1
 
-    def run(self, statements: Sequence[Prepared]) -> "asyncio.Future[None]":
+    def run(self, statements: Sequence[Prepared], *, more: bool = False) -> "asyncio.Future[None]":
         """Send a round: one transaction.
+
+        Args:
+            statements: what to execute.
+            more: another round follows at once, and they are sent together.
 
         Returns:
             A future that ends when the round has committed, with RoundFailedError when it was
@@ -139,7 +143,8 @@ class Pipeline:
         except Error:
             self.close()
         else:
-            self._flush()
+            if not more:
+                self._flush()
         return future
 
     def close(self) -> None:

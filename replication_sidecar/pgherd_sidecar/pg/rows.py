@@ -1,13 +1,20 @@
-"""Statements that write merged rows: one prepared statement per table, operation and column set.
+"""Statements that write merged rows; changes of different tables are joined into one.
 
-The records of a statement travel as one ``text[]`` parameter and become rows inside PostgreSQL
-(record input), so Python never looks into a value. Each statement checks that it affected exactly
-the rows it names. Called by the applier; keeps what it has read of the catalog until ``forget``.
+The records of one table, operation and column set travel as one ``text[]`` parameter and become
+rows inside PostgreSQL (record input), so Python never looks into a value. Changes of different
+tables don't meet (foreign keys and triggers are silent in replica role), so they are data-modifying
+CTEs of one prepared statement, as is the link of the commit chain: to begin and end statements is
+most of what a small batch costs PostgreSQL.
+
+A statement checks that it affected exactly the rows it names; of no table can it affect more than
+these, so the sum tells. Called by the applier; keeps what it has read of the catalog until
+``forget``.
 """
 
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from psycopg import sql
 
@@ -19,6 +26,17 @@ _INT64 = struct.Struct("!q")
 _ARRAY_HEADER = struct.Struct("!iiiii")  # dimensions, nulls, element type, length, lower bound
 _TEXT_OID = 25
 _BINARY = 1
+JOINT_MAX = 128
+"""Joint statements prepared at most: there are as many as combinations of changes."""
+
+_LINK = sql.SQL("link AS (INSERT INTO pgherd.applied VALUES ({gid}::int8, {prev}::int8))")
+_CHECK = sql.SQL(
+    "SELECT CASE WHEN count(*) <> {wanted}::int8"
+    " THEN pgherd.expect(count(*), {wanted}) IS NULL END FROM ({rows}) c"
+)
+
+_table = attrgetter("table")
+_Shape = tuple[tuple[Op, str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +73,8 @@ class RowStatements:
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
         self._shapes: dict[str, TableShape] = {}
-        self._names: dict[tuple[Op, str, str], bytes] = {}
+        self._names: dict[tuple[_Shape, bool], bytes] = {}
+        self._joint: set[_Shape] = set()
         self._queries: dict[bytes, bytes] = {}
         self._count = 0
 
@@ -73,6 +92,7 @@ class RowStatements:
         """The schema has changed. Names are never used twice, so old statements just lie idle."""
         self._shapes.clear()
         self._names.clear()
+        self._joint.clear()
         self._queries.clear()
 
     def key_columns(self, table: str) -> Sequence[int]:
@@ -83,62 +103,73 @@ class RowStatements:
         """The text of a statement."""
         return self._queries[name]
 
-    def prepared(self, plan: Plan) -> list[Prepared]:
-        """The statements of a plan in order; truncations of a wave are one statement."""
-        result: list[Prepared] = []
-        for wave in plan.waves:
-            truncated = [s.table for s in wave.statements if s.op is Op.TRUNCATE]
-            if truncated:
-                result.append(Prepared(self._truncate(truncated), (), ()))
-            result += [self._rows(s) for s in wave.statements if s.op is not Op.TRUNCATE]
+    def prepared(self, plan: Plan, gid: int, prev: int) -> list[Prepared]:
+        """The statements of a batch in order; the last one also adds its link to the chain."""
+        stages = [part for stage in _stages(plan) for part in self._parts(stage)]
+        if not stages or stages[-1][0].op is Op.TRUNCATE:
+            stages.append([])
+        result = [self._prepared(stage) for stage in stages[:-1]]
+        result.append(self._prepared(stages[-1], (_INT64.pack(gid), _INT64.pack(prev))))
         return result
 
     def plain(self, plan: Plan) -> list[tuple[bytes, list[list[str] | int]]]:
-        """The same as queries and parameters, for an ordinary connection."""
-        result: list[tuple[bytes, list[list[str] | int]]] = []
-        for wave in plan.waves:
-            truncated = [s.table for s in wave.statements if s.op is Op.TRUNCATE]
-            if truncated:
-                result.append((self.query(self._truncate(truncated)), []))
-            for statement in wave.statements:
-                if statement.op is not Op.TRUNCATE:
-                    expected = statement.expected_rows
-                    parameters: list[list[str] | int] = [statement.records]
-                    if expected is not None:
-                        parameters.append(expected)
-                    result.append((self.query(self._statement_name(statement)), parameters))
-        return result
+        """The rows of a plan as queries and parameters, for an ordinary connection."""
+        return [(self.query(self._name(s, linked=False)), _values(s)) for s in _stages(plan)]
 
-    def _statement_name(self, statement: Statement) -> bytes:
-        key = (statement.op, statement.table, statement.bitmap)
-        return self._names.get(key) or self._name(key, self._text(statement))
+    def _parts(self, stage: list[Statement]) -> list[list[Statement]]:
+        """The stage as one statement, or each change alone if too many joint ones are prepared."""
+        if len(stage) == 1 or stage[0].op is Op.TRUNCATE:
+            return [stage]
+        shape = _shape(stage)
+        if shape not in self._joint:
+            if len(self._joint) == JOINT_MAX:
+                return [[statement] for statement in stage]
+            self._joint.add(shape)
+        return [stage]
 
-    def _rows(self, statement: Statement) -> Prepared:
-        name = self._statement_name(statement)
-        records = text_array(statement.records)
-        expected = statement.expected_rows
-        if expected is None:
-            return Prepared(name, (records,), (_BINARY,))
-        return Prepared(name, (records, _INT64.pack(expected)), (_BINARY, _BINARY))
+    def _prepared(self, stage: list[Statement], link: tuple[bytes, ...] = ()) -> Prepared:
+        parameters = [
+            text_array(value) if isinstance(value, list) else _INT64.pack(value)
+            for value in _values(stage)
+        ]
+        parameters += link
+        name = self._name(stage, linked=bool(link))
+        return Prepared(name, parameters, (_BINARY,) * len(parameters))
 
-    def _name(self, key: tuple[Op, str, str], text: sql.Composable) -> bytes:
-        self._count += 1
-        name = b"pgherd_%d" % self._count
-        self._names[key] = name
-        self._queries[name] = text.as_string(None).encode()
+    def _name(self, stage: list[Statement], *, linked: bool) -> bytes:
+        key = (_shape(stage), linked)
+        name = self._names.get(key)
+        if name is None:
+            self._count += 1
+            name = self._names[key] = b"pgherd_%d" % self._count
+            self._queries[name] = self._text(stage, linked=linked).as_string(None).encode()
         return name
 
-    def _truncate(self, tables: Sequence[str]) -> bytes:
-        key = (Op.TRUNCATE, ", ".join(tables), "")
-        targets = sql.SQL(", ").join(sql.SQL("ONLY ") + _raw(table) for table in tables)
-        return self._names.get(key) or self._name(key, sql.SQL("TRUNCATE {}").format(targets))
+    def _text(self, stage: list[Statement], *, linked: bool) -> sql.Composable:
+        if stage and stage[0].op is Op.TRUNCATE:
+            targets = [sql.SQL("ONLY ") + _raw(statement.table) for statement in stage]
+            return sql.SQL("TRUNCATE ") + sql.SQL(", ").join(targets)
+        changes: list[sql.Composable] = []
+        counted: list[sql.Composable] = []
+        for i, statement in enumerate(stage, 1):
+            name, change = sql.Identifier(f"c{i}"), self._change(statement, _parameter(i))
+            if statement.expected_rows is not None:
+                change += sql.SQL(" RETURNING 1")
+                counted.append(sql.SQL("SELECT FROM {}").format(name))
+            changes.append(sql.SQL("{} AS ({})").format(name, change))
+        last = len(stage) + bool(counted)
+        if linked:
+            changes.append(_LINK.format(gid=_parameter(last + 1), prev=_parameter(last + 2)))
+        rows = sql.SQL(" UNION ALL ").join(counted)
+        check = _CHECK.format(rows=rows, wanted=_parameter(last)) if counted else sql.SQL("SELECT")
+        return sql.SQL("WITH {} {}").format(sql.SQL(", ").join(changes), check)
 
-    def _text(self, statement: Statement) -> sql.Composable:
+    def _change(self, statement: Statement, records: sql.Composable) -> sql.Composed:
         shape = self._shapes[statement.table]
-        parts = {
+        parts: dict[str, sql.Composable] = {
             "table": (sql.SQL("ONLY ") if shape.only else sql.SQL("")) + _raw(statement.table),
             "name": _raw(statement.table),
-            "type": _raw(shape.row_type),
+            "rows": sql.SQL("unnest({}::text[]::{}[]) n").format(records, _raw(shape.row_type)),
             "same_key": _raw(shape.same_key),
         }
         match statement.op:
@@ -148,7 +179,7 @@ class RowStatements:
                 parts["values"] = sql.SQL(", ").join(sql.SQL("n.") + c for c in written)
                 change = sql.SQL(
                     "INSERT INTO {name} ({columns}) OVERRIDING SYSTEM VALUE"
-                    " SELECT {values} FROM unnest($1::text[]::{type}[]) n"
+                    " SELECT {values} FROM {rows}"
                 )
             case Op.UPDATE:
                 parts["set"] = sql.SQL(", ").join(
@@ -156,20 +187,49 @@ class RowStatements:
                     for column, bit in zip(shape.columns, statement.bitmap, strict=True)
                     if bit == "1"
                 )
-                change = sql.SQL(
-                    "UPDATE {table} o SET {set} FROM unnest($1::text[]::{type}[]) n"
-                    " WHERE {same_key}"
-                )
+                change = sql.SQL("UPDATE {table} o SET {set} FROM {rows} WHERE {same_key}")
             case _:
-                change = sql.SQL(
-                    "DELETE FROM {table} o USING unnest($1::text[]::{type}[]) n WHERE {same_key}"
-                )
-        if statement.expected_rows is None:
-            return change.format(**parts)
-        counted = sql.SQL(
-            "WITH done AS ({change} RETURNING 1) SELECT pgherd.expect(count(*), $2::int8) FROM done"
-        )
-        return counted.format(change=change.format(**parts))
+                change = sql.SQL("DELETE FROM {table} o USING {rows} WHERE {same_key}")
+        return change.format(**parts)
+
+
+def _stages(plan: Plan) -> list[list[Statement]]:
+    """The plan as steps to be taken in order; the tables of a step are all different."""
+    stages: list[list[Statement]] = []
+    floor = 0
+    following: dict[str, int] = {}  # table -> first stage after its last statement
+    for wave in plan.waves:
+        truncations = [s for s in wave.statements if s.op is Op.TRUNCATE]
+        if truncations:
+            stages.append(truncations)
+            floor = len(stages)
+        for statement in wave.statements:
+            if statement.op is not Op.TRUNCATE:
+                stage = max(following.get(statement.table, 0), floor)
+                if stage == len(stages):
+                    stages.append([])
+                stages[stage].append(statement)
+                following[statement.table] = stage + 1
+    for statements in stages:
+        statements.sort(key=_table)  # so that equal work has equal shapes
+    return stages
+
+
+def _shape(stage: list[Statement]) -> _Shape:
+    return tuple([(s.op, s.table, s.bitmap) for s in stage])
+
+
+def _values(stage: list[Statement]) -> list[list[str] | int]:
+    """The parameters of a step: records of each change, and the rows they affect together."""
+    values: list[list[str] | int] = [s.records for s in stage if s.op is not Op.TRUNCATE]
+    expected = [s.expected_rows for s in stage if s.expected_rows is not None]
+    if expected:
+        values.append(sum(expected))
+    return values
+
+
+def _parameter(number: int) -> sql.Composable:
+    return sql.SQL("$") + sql.Literal(number)
 
 
 def _raw(quoted: str) -> sql.SQL:

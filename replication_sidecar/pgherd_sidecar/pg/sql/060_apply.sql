@@ -10,22 +10,11 @@ BEGIN
     END IF;
 END $$;
 
--- Waits until a local transaction of the commit chain has ended; it must have committed (C8).
-CREATE OR REPLACE FUNCTION pgherd.await_local(x xid8) RETURNS void
+-- The predecessor of a batch has ended without committing (C8).
+CREATE OR REPLACE FUNCTION pgherd.not_committed(x xid8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(pgherd.token_of_xid(x));
-    IF pg_xact_status(x) IS DISTINCT FROM 'committed' THEN
-        RAISE EXCEPTION 'transaction % was certified and did not commit', x USING ERRCODE = 'PH002';
-    END IF;
-END $$;
-
--- After batch `done`: hands its token to whoever waits, and takes that of batch `next`, so that verdicts
--- can name batches that have not begun.
-CREATE OR REPLACE FUNCTION pgherd.pass_token(done int8, next int8) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pg_advisory_unlock(pgherd.token_of_batch(done)), pg_advisory_lock(pgherd.token_of_batch(next));
+    RAISE EXCEPTION 'transaction % was certified and did not commit', x USING ERRCODE = 'PH002';
 END $$;
 
 -- The end of the commit chain: applied rows in order, each naming the one before it (C8).
@@ -63,11 +52,16 @@ CREATE OR REPLACE VIEW pgherd.own_sessions AS
 
 -- Sessions that hold what these wait for: who waits, who holds it in which transaction (0: it has no xid), and
 -- whether that one waits for a lock itself, not for long enough yet to have looked for a deadlock. The activity
--- is one snapshot, older than the locks.
+-- is one snapshot, older than the locks. On a busy machine most of those that take long wait for nobody, and the
+-- view of all activity costs far more than to see that.
 DROP FUNCTION IF EXISTS pgherd.blockers(int[]);
 CREATE FUNCTION pgherd.blockers(waiting int[], OUT waiter int, OUT pid int, OUT xid int8, OUT waits bool) RETURNS SETOF record
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM unnest(waiting) AS w(process) WHERE pg_blocking_pids(w.process) <> '{}') THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
     SELECT DISTINCT s.pid, b.pid, coalesce(o.backend_xid::text::int8, 0),
            EXISTS (SELECT FROM pg_locks l
                     WHERE l.pid = b.pid AND NOT l.granted
@@ -78,7 +72,7 @@ BEGIN ATOMIC
      WHERE s.pid = ANY (waiting) AND s.wait_event_type = 'Lock' AND NOT (b.pid = s.pid)
        -- The applier holds tokens that commits wait for, also in the moment between two batches.
        AND b.pid NOT IN (SELECT w.pid FROM pgherd.own_sessions w);
-END;
+END $$;
 
 -- Cancels what a session does, if it still does it in that transaction.
 CREATE OR REPLACE FUNCTION pgherd.cancel(backend int, xid text) RETURNS void

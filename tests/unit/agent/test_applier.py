@@ -1,0 +1,216 @@
+"""What the applier sends, when it collects, and what it does with failures: without a server."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
+
+import pytest
+from pgherd_sidecar.agent.applier import TOKEN_WINDOW, Applier, Work
+from pgherd_sidecar.agent.chain import Chain, LocalLink
+from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.writers import Writers
+from pgherd_sidecar.core.entries import Writeset
+from pgherd_sidecar.pg.pipeline import Prepared, RoundFailedError
+from pgherd_sidecar.pg.rows import RowStatements, TableShape
+
+FIRST_BATCH = 1 << 32
+
+
+class Pipeline:
+    """Keeps rounds; the test ends them."""
+
+    backend_pid = 7
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[list[str], asyncio.Future[None]]] = []
+        self.texts: dict[bytes, bytes] = {}
+        self.together: list[bool] = []
+
+    def knows(self, name: bytes) -> bool:
+        return name in self.texts
+
+    def prepare(self, name: bytes, query: bytes) -> None:
+        self.texts[name] = query
+
+    def run(self, statements: Sequence[Prepared], *, more: bool = False) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.rounds.append(([self._kind(statement) for statement in statements], future))
+        self.together.append(more)
+        return future
+
+    def _kind(self, statement: Prepared) -> str:
+        if b"pgherd.applied" in self.texts.get(statement.name, b""):
+            return "rows"
+        return statement.name.decode().removeprefix("pgherd_")
+
+    @property
+    def kinds(self) -> list[list[str]]:
+        return [kinds for kinds, _ in self.rounds]
+
+    async def end(self, number: int, error: RoundFailedError | None = None) -> None:
+        future = self.rounds[number][1]
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+        await settled()
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def writeset(gid: int) -> Writeset:
+    body = b'[["t",[%d],["U01(%d,x)"]]]' % (gid * 4, gid)
+    keys = b"".join(n.to_bytes(8, "big") for n in (0, 1, gid * 4 + 2))
+    return Writeset(2, 1, gid, 1, gid, 0, keys, body)
+
+
+class Node:
+    """An applier with its chain, and who was repaired."""
+
+    running: "asyncio.Future[None]"
+
+    def __init__(self) -> None:
+        self.pipeline = Pipeline()
+        self.chain = Chain(10)
+        self.repaired: list[int] = []
+        self.tokens = 0
+        self.applier = Applier(
+            pipeline=cast(Any, self.pipeline),
+            chain=self.chain,
+            rows=RowStatements(self._describe),
+            first_batch=FIRST_BATCH,
+            writers=Writers(),
+            repair=self._repair,
+            on_token=self._more,
+        )
+
+    async def _describe(self, table: str) -> TableShape:
+        return TableShape(["id", "v"], [0], frozenset(), "o.id = n.id", False, table)
+
+    async def _repair(self, link: LocalLink) -> None:
+        self.repaired.append(link.gid)
+        self.chain.settle(link.gid)
+
+    def _more(self) -> None:
+        self.tokens += 1
+
+    def remote(self, *gids: int) -> None:
+        for gid in gids:
+            self.applier.add(gid, writeset(gid))
+
+    def local(self, gid: int) -> None:
+        tail = self.chain.tail
+        if tail is not None and not isinstance(tail, LocalLink):
+            tail.closed = True
+        self.chain.append(LocalLink(gid, self.chain.tail_gid, gid, 77, writeset(gid), 0.0))
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    node = Node()
+    taking = asyncio.ensure_future(node.applier.take_tokens())
+    await settled()
+    await node.pipeline.end(0)
+    await taking
+    node.pipeline.rounds.clear()
+    node.pipeline.together.clear()
+    node.running = asyncio.ensure_future(node.applier.run())
+    yield node
+    node.running.cancel()
+    with contextlib.suppress(asyncio.CancelledError, DivergedError):
+        await node.running
+
+
+async def test_a_batch_and_its_token_are_one_message(node: Node) -> None:
+    node.remote(11)
+    await settled()
+    assert node.pipeline.kinds == [["rows"], ["pass"]]
+    assert node.pipeline.together == [True, False]
+    await node.pipeline.end(0)
+    assert node.chain.settled_gid == 11
+    assert node.applier.queued_bytes == 0
+
+
+async def test_what_comes_while_a_batch_is_under_way_is_one_batch(node: Node) -> None:
+    node.remote(11)
+    await settled()
+    node.remote(12, 13, 15)
+    await settled()
+    assert len(node.pipeline.rounds) == 2
+    await node.pipeline.end(0)
+    assert node.pipeline.kinds[2:] == [["rows"], ["pass"]]
+    await node.pipeline.end(2)
+    assert node.chain.settled_gid == 15
+    assert (node.applier.batches, node.applier.applied_writesets) == (2, 4)
+
+
+async def test_a_batch_waits_for_the_local_transaction_before_it(node: Node) -> None:
+    node.remote(11)
+    node.local(12)
+    node.remote(13)
+    await settled()
+    assert node.pipeline.kinds == [["rows"], ["pass"]]
+    await node.pipeline.end(0)
+    assert node.pipeline.kinds[2:] == [["wait", "rows"], ["pass"]]
+
+
+async def test_a_local_transaction_that_did_not_commit_is_repaired_first(node: Node) -> None:
+    node.local(11)
+    node.remote(12)
+    await settled()
+    await node.pipeline.end(0, RoundFailedError("PH002", "it did not commit", 0))
+    assert node.repaired == [11]
+    assert node.pipeline.kinds == [["wait", "rows"], ["pass"], ["rows"]]
+    await node.pipeline.end(2)
+    assert node.chain.settled_gid == 12
+
+
+async def test_a_token_is_passed_once_however_often_the_batch_is_tried(node: Node) -> None:
+    node.remote(11)
+    await settled()
+    await node.pipeline.end(0, RoundFailedError("40P01", "deadlock", 0))
+    await node.pipeline.end(2, RoundFailedError("57014", "cancelled", 0))
+    assert node.pipeline.kinds == [["rows"], ["pass"], ["rows"], ["rows"]]
+
+
+async def test_a_batch_that_cannot_be_applied_stops_the_node(node: Node) -> None:
+    node.remote(11)
+    await settled()
+    await node.pipeline.end(0, RoundFailedError("PH001", "0 rows affected instead of 1", 0))
+    with pytest.raises(DivergedError, match="GID 11"):
+        await node.running
+
+
+async def test_a_verdict_may_name_a_batch_only_when_its_token_is_held(node: Node) -> None:
+    limit = FIRST_BATCH + TOKEN_WINDOW
+    assert node.applier.token_limit == limit
+    node.remote(11)
+    await settled()
+    await node.pipeline.end(0)
+    assert node.applier.token_limit == limit
+    await node.pipeline.end(1)
+    assert node.applier.token_limit == limit + 1
+    assert node.tokens == 1
+
+
+async def test_what_stands_alone_is_done_between_the_batches_around_it(node: Node) -> None:
+    seen: list[int] = []
+
+    async def run(work: Work) -> None:
+        seen.append(node.chain.settled_gid)
+
+    node.remote(11)
+    node.applier.add_alone(None, run)
+    node.remote(12)
+    await settled()
+    assert seen == []
+    await node.pipeline.end(0)
+    assert seen == [11]
+    await settled()
+    assert node.pipeline.kinds == [["rows"], ["pass"], ["pass"], ["rows"], ["pass"]]
+    await node.pipeline.end(3)
+    assert node.chain.settled_gid == 12
