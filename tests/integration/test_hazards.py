@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 import pytest
@@ -17,6 +18,49 @@ from .localherd import LocalHerd, free_port_base, pids_in, query
 Connection = psycopg.AsyncConnection[Any]
 
 _PATIENCE_S = 120
+_ROUNDS = 250  # statements of each client
+_NODES = ["n1", "n2", "n3"]
+
+UNIQUE_TABLE = """
+CREATE TABLE {0}.u (
+    id int PRIMARY KEY, plain int UNIQUE, deferred int UNIQUE DEFERRABLE INITIALLY DEFERRED,
+    scaled numeric UNIQUE, name text, live bool NOT NULL, slot int, during int4range,
+    EXCLUDE USING gist (during WITH &&));
+CREATE UNIQUE INDEX ON {0}.u (lower(name));
+CREATE UNIQUE INDEX ON {0}.u (slot) WHERE live;
+CREATE TABLE {0}.nothing (u int UNIQUE NULLS NOT DISTINCT, id int PRIMARY KEY)"""
+#: Whoever finds a row here has found two that exclude each other. Without indexes: they might lie.
+UNIQUE_CLASHES = """
+SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off;
+SELECT a.id, b.id FROM {0}.u a JOIN {0}.u b ON a.id < b.id
+ WHERE a.plain = b.plain OR a.deferred = b.deferred OR a.scaled = b.scaled
+    OR lower(a.name) = lower(b.name) OR (a.live AND b.live AND a.slot = b.slot)
+    OR a.during && b.during
+ UNION ALL
+SELECT a.id, b.id FROM {0}.nothing a JOIN {0}.nothing b ON a.id < b.id
+ WHERE a.u IS NOT DISTINCT FROM b.u"""
+
+FAMILY_TABLES = """
+CREATE TABLE {0}.parent (id int PRIMARY KEY);
+CREATE TABLE {0}.cascaded (id int PRIMARY KEY,
+    parent int NOT NULL REFERENCES {0}.parent ON DELETE CASCADE ON UPDATE CASCADE);
+CREATE TABLE {0}.kept (id int PRIMARY KEY, parent int REFERENCES {0}.parent ON DELETE SET NULL);
+CREATE TABLE {0}.grandchild (id int PRIMARY KEY,
+    parent int NOT NULL REFERENCES {0}.cascaded ON DELETE CASCADE);
+CREATE TABLE {0}.staff (id int PRIMARY KEY, parent int REFERENCES {0}.staff ON DELETE CASCADE)"""
+ORPHANS = " UNION ALL ".join(
+    f"SELECT '{child}', c.id FROM {{0}}.{child} c WHERE c.parent IS NOT NULL"
+    f" AND NOT EXISTS (SELECT FROM {{0}}.{parent} p WHERE p.id = c.parent)"
+    for child, parent in (
+        ("cascaded", "parent"),
+        ("kept", "parent"),
+        ("grandchild", "cascaded"),
+        ("staff", "staff"),
+    )
+)
+
+#: What races for keys may hear; 57P01 and None: the session was in the way of another node's commit.
+_EXPECTED = {"40001", "40P01", "23505", "23503", "23P01", "57P01", None}
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +151,135 @@ async def test_h19_no_token_names_two_transactions_when_xids_come_again_after_a_
     query(member["dsn"], "SELECT pg_reload_conf()")
     assert len(given) >= 600
     assert len(set(given)) == len(given)
+
+
+async def test_h6_who_writes_on_a_node_sees_there_what_was_acknowledged_anywhere(
+    mortal: LocalHerd, schema: str
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        connections = [
+            await stack.enter_async_context(connected(mortal.member(name)["app_dsn"]))
+            for name in _NODES
+        ]
+        insert = f"INSERT INTO {schema}.t VALUES (%s, 0)".encode()
+        for number in range(150):
+            one, other = connections[number % 3], connections[(number + 1) % 3]
+            await one.execute(insert, (number,))
+            await other.execute(insert, (-1 - number,))
+            cursor = await other.execute(
+                f"SELECT count(*) FROM {schema}.t WHERE id = {number}".encode()
+            )
+            assert await cursor.fetchone() == (1,)
+
+
+class Statements(Protocol):
+    """Makes the statements of one transaction."""
+
+    def __call__(self, schema: str, chance: random.Random, number: int) -> list[str]: ...
+
+
+async def storm(herd: LocalHerd, schema: str, statements: Statements) -> None:
+    """Race for the same few keys from all nodes; then the nodes are equal and none has stopped."""
+    numbers = itertools.count(1)
+    committed = 0
+
+    async def client(dsn: str, chance: random.Random) -> None:
+        nonlocal committed
+        rounds = _ROUNDS
+        while rounds:
+            async with connected(dsn) as connection:
+                with contextlib.suppress(psycopg.OperationalError):
+                    while rounds and not connection.closed:
+                        rounds -= 1
+                        committed += await race(
+                            connection, statements(schema, chance, next(numbers))
+                        )
+
+    dsns = [member["app_dsn"] for member in herd.members()]
+    async with asyncio.TaskGroup() as group:
+        for dsn in dsns:
+            group.create_task(client(dsn, random.Random(random.getrandbits(64))))
+    assert committed > _ROUNDS // 2  # of three times as many
+    herd.must("verify")
+    assert {member["state"] for member in herd.members()} == {"primary"}
+
+
+async def race(connection: Connection, statements: list[str]) -> bool:
+    """One transaction, which may lose; return whether it committed."""
+    try:
+        async with connection.transaction():
+            for statement in statements:
+                await connection.execute(statement.encode())
+    except psycopg.Error as error:
+        if error.sqlstate not in _EXPECTED:
+            raise AssertionError(f"{error.sqlstate}: {error}") from error
+        return False
+    return True
+
+
+def unique_statements(schema: str, chance: random.Random, number: int) -> list[str]:
+    """Insert, change, swap, give away and delete rows under every kind of unique key."""
+    a, b, v, w = (chance.randint(1, 12) for _ in range(4))
+    name = chance.choice(("ab", "AB", "aB", "c", "C"))
+    row = f"({a}, {v}, {w}, {v}.{'0' * chance.randint(0, 2)}, '{name}', {a % 2 == 0}, {v}, NULL)"
+    choices = [
+        [f"INSERT INTO {schema}.u VALUES {row}"],
+        [f"INSERT INTO {schema}.u VALUES {row} ON CONFLICT (plain) DO NOTHING"],
+        [f"UPDATE {schema}.u SET plain = {v}, scaled = {w} WHERE id = {a}"],
+        [f"UPDATE {schema}.u SET during = int4range({v}, {v + w}) WHERE id = {a}"],
+        [f"UPDATE {schema}.u SET live = NOT live, slot = {v} WHERE id = {a}"],
+        [f"UPDATE {schema}.u SET name = '{name}' WHERE id = {a}"],
+        [
+            f"UPDATE {schema}.u SET deferred = o.deferred FROM {schema}.u o"
+            f" WHERE (u.id, o.id) IN (({a}, {b}), ({b}, {a}))"
+        ],
+        [f"DELETE FROM {schema}.u WHERE id = {a}", f"INSERT INTO {schema}.u VALUES {row}"],
+        [f"DELETE FROM {schema}.u WHERE plain = {v}"],
+        [f"UPDATE {schema}.u SET id = {b} WHERE id = {a}"],
+        [f"DELETE FROM {schema}.nothing WHERE u IS NOT DISTINCT FROM NULL"],
+        [f"INSERT INTO {schema}.nothing VALUES ({chance.choice(('NULL', '1'))}, {number})"],
+    ]
+    return chance.choice(choices)
+
+
+def family_statements(schema: str, chance: random.Random, number: int) -> list[str]:
+    """Make and delete parents and children, with everything that cascades."""
+    a, b = chance.randint(1, 6), chance.randint(1, 6)
+    child = chance.choice(("cascaded", "kept"))
+    return chance.choice(
+        [
+            [f"INSERT INTO {schema}.parent VALUES ({a}) ON CONFLICT DO NOTHING"],
+            [f"INSERT INTO {schema}.{child} VALUES ({number}, {a})"],
+            [
+                f"INSERT INTO {schema}.grandchild SELECT {number}, id FROM {schema}.cascaded"
+                f" ORDER BY id DESC LIMIT 1"
+            ],
+            [f"DELETE FROM {schema}.parent WHERE id = {a}"],
+            [f"UPDATE {schema}.parent SET id = {b} WHERE id = {a}"],
+            [f"UPDATE {schema}.{child} SET parent = {b} WHERE parent = {a}"],
+            [f"INSERT INTO {schema}.staff VALUES ({a}, NULL) ON CONFLICT DO NOTHING"],
+            [f"INSERT INTO {schema}.staff VALUES ({10 + number}, {a})"],
+            [f"DELETE FROM {schema}.staff WHERE id = {a}"],
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("ddl", "statements", "clashes"),
+    [
+        pytest.param(UNIQUE_TABLE, unique_statements, UNIQUE_CLASHES, id="h7_unique_keys"),
+        pytest.param(FAMILY_TABLES, family_statements, ORPHANS, id="h9_foreign_keys"),
+    ],
+)
+async def test_no_race_for_keys_breaks_a_constraint_or_a_node(
+    mortal: LocalHerd, schema: str, ddl: str, statements: Statements, clashes: str
+) -> None:
+    query(mortal.member("n1")["app_dsn"], ddl.format(schema))
+    mortal.must("verify")
+    await storm(mortal, schema, statements)
+    for member in mortal.members():
+        with psycopg.connect(member["dsn"], autocommit=True) as connection:
+            cursor = connection.execute(clashes.format(schema).encode())
+            while cursor.nextset():
+                pass
+            assert cursor.fetchall() == []

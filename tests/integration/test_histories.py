@@ -58,20 +58,19 @@ class Run:
         }
         query(self.dsns["n1"], f"CREATE SCHEMA {self.schema}; {workload.ddl}")
 
-    async def once(self, node: str, body: Body) -> None:
-        """Run one transaction that has to commit."""
+    async def once(self, node: str, body: Body) -> Outcome:
+        """Run one transaction of a session of its own; return what its client was told."""
         async with await psycopg.AsyncConnection.connect(
             self.dsns[node], autocommit=True
         ) as connection:
             session = next(self.recorder.sessions)
             attempt = Attempt(self.recorder, connection, node, session)
-            outcome = await run_once(attempt, body, random.Random(self.seed))
-            assert outcome is Outcome.OK, self.recorder.codes
+            return await run_once(attempt, body, random.Random(self.seed))
 
     @contextlib.asynccontextmanager
     async def load(self) -> AsyncIterator[Recorder]:
         """Fill the tables, then load all nodes for as long as the block lasts."""
-        await self.once("n1", self.workload.fill)
+        assert await self.once("n1", self.workload.fill) is Outcome.OK
         await self.spread()
         async with load(
             self.recorder, self.dsns, self.workload.body, clients=CLIENTS, seed=self.seed
@@ -93,7 +92,7 @@ class Run:
         """Assert that nothing is wrong with what was recorded."""
         await asyncio.to_thread(self.herd.must, "verify")
         if self.workload is bodies.LIST_APPEND:
-            await self.once("n1", bodies.read_all_lists)
+            assert await self.once("n1", bodies.read_all_lists) is Outcome.OK
         assert self.recorder.surprises == []
         history = self.recorder.history(await gids_of(self.recorder, self.dsns))
         assert_good(history, si.check(history, Order.NODE))
@@ -186,8 +185,10 @@ async def killed(run: Run, node: str, process: str) -> AsyncIterator[None]:
     await asyncio.to_thread(run.herd.must, "kill", node, "--process", process)
     if process != "sidecar":
         run.recorder.crashed(node)
-    yield
-    await asyncio.to_thread(run.herd.must, "start", node)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(run.herd.must, "start", node)
 
 
 @contextlib.asynccontextmanager
@@ -262,5 +263,17 @@ async def test_with_all_nodes_killed_at_once(mortal: LocalHerd, workload: str) -
             recorder.crashed(node)
         done = await asyncio.to_thread(mortal.up)
         assert done.returncode == 0, done.stderr
+        await recorder.acknowledged(50, on=NODES)
+    await run.judged()
+
+
+async def test_without_a_majority_nothing_commits_and_nothing_is_lost(mortal: LocalHerd) -> None:
+    run = Run(mortal, bodies.BANK)
+    async with run.load() as recorder:
+        await recorder.acknowledged(50, on=NODES)
+        async with stopped(run, "n2", "node"), killed(run, "n3", "node"):
+            for _ in range(3):
+                assert await run.once("n1", bodies.transfer) is not Outcome.OK
+            assert await run.once("n1", bodies.audit) is Outcome.OK
         await recorder.acknowledged(50, on=NODES)
     await run.judged()

@@ -89,19 +89,26 @@ async def open_accounts(attempt: Attempt, chance: random.Random) -> None:
         await attempt.insert(("account", number), ", %s", BALANCE)
 
 
-async def transfer_or_audit(attempt: Attempt, chance: random.Random) -> None:
-    """Move money between two accounts, or look at all of them at once."""
-    if chance.random() < 0.4:
-        await attempt.begin()
-        rows = await attempt.rows("SELECT id, value, balance FROM account")
-        attempt.saw(Scan("account", tuple((number, value) for number, value, _ in rows)))
-        if (total := sum(balance for _, _, balance in rows)) != ACCOUNTS * BALANCE:
-            attempt.recorder.surprises.append(f"all accounts together: {total}")
-        return
+async def audit(attempt: Attempt, chance: random.Random) -> None:
+    """Look at all accounts at once."""
+    await attempt.begin()
+    rows = await attempt.rows("SELECT id, value, balance FROM account")
+    attempt.saw(Scan("account", tuple((number, value) for number, value, _ in rows)))
+    if (total := sum(balance for _, _, balance in rows)) != ACCOUNTS * BALANCE:
+        attempt.recorder.surprises.append(f"all accounts together: {total}")
+
+
+async def transfer(attempt: Attempt, chance: random.Random) -> None:
+    """Move money between two accounts."""
     await attempt.begin(chance.choice((READ_COMMITTED, REPEATABLE_READ)))
     amount = chance.randint(1, 9)
     for number, moved in zip(chance.sample(range(ACCOUNTS), 2), (amount, -amount), strict=True):
         await attempt.write(("account", number), ", balance = balance + %s", moved)
+
+
+async def transfer_or_audit(attempt: Attempt, chance: random.Random) -> None:
+    """One or the other."""
+    await (audit if chance.random() < 0.4 else transfer)(attempt, chance)
 
 
 BANK = Workload(
