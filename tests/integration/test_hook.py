@@ -23,6 +23,8 @@ IS_BLOCKED = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = 
 def nodes(herd: LocalHerd) -> Iterator[Nodes]:
     with nodes_of(herd) as nodes:
         nodes.create(sql_file("hook_tables"))
+        run(nodes.admin[0], sql_file("hook_trigger"))
+        nodes.settle()
         yield nodes
 
 

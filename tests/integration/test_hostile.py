@@ -34,8 +34,7 @@ def nodes(herd: LocalHerd) -> Iterator[Nodes]:
 def stranger(nodes: Nodes) -> Iterator[psycopg.Connection]:
     """A role that owns nothing and was granted one table."""
     name = f"stranger_{random.getrandbits(32):x}"
-    for admin in nodes.admin:
-        run(admin, f"CREATE ROLE {name} LOGIN")
+    run(nodes.admin[0], f"SELECT pgherd.run_everywhere('CREATE ROLE {name} LOGIN')")
     run(nodes.admin[0], f"GRANT USAGE ON SCHEMA {nodes.schema} TO {name}")
     run(nodes.admin[0], f"GRANT SELECT, INSERT, UPDATE, DELETE ON plain TO {name}")
     nodes.settle()
@@ -45,9 +44,8 @@ def stranger(nodes: Nodes) -> Iterator[psycopg.Connection]:
     session.close()
     run(nodes.admin[0], f"REVOKE ALL ON plain FROM {name}")
     run(nodes.admin[0], f"REVOKE ALL ON SCHEMA {nodes.schema} FROM {name}")
+    run(nodes.admin[0], f"SELECT pgherd.run_everywhere('DROP ROLE {name}')")
     nodes.settle()
-    for admin in nodes.admin:
-        run(admin, f"DROP ROLE {name}")
 
 
 @pytest.mark.parametrize("script", FORBIDDEN.values(), ids=FORBIDDEN)
