@@ -229,18 +229,6 @@ async def test_defaults_that_differ_are_fine_on_an_empty_table(
     await assert_same_schema(connections, schema)
 
 
-async def test_table_that_explain_made_stays_out_and_blocks_ddl_until_dropped(
-    connections: list[Connection], schema: str
-) -> None:
-    await run(connections[0], "EXPLAIN ANALYZE CREATE TABLE stray AS SELECT 1 AS id")
-    error = await failure(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
-    assert error.sqlstate == "0A000"
-    assert "stray" in str(error)
-    await run(connections[0], "DROP TABLE stray")
-    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
-    await assert_same_schema(connections, schema)
-
-
 async def test_command_that_writes_replicated_rows_itself_is_refused(
     connections: list[Connection], schema: str
 ) -> None:

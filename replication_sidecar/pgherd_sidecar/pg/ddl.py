@@ -19,7 +19,7 @@ import psycopg
 from pgherd_sidecar.core.merge import Item
 from pgherd_sidecar.pg.ddl_everywhere import resolve_everywhere
 from pgherd_sidecar.pg.ddl_refusal import DdlNotSupported
-from pgherd_sidecar.pg.ddl_rules import concerns_temporary, refuse_unsafe
+from pgherd_sidecar.pg.ddl_rules import concerns_temporary, refuse_unsafe, replicated_roles
 from pgherd_sidecar.pg.ddl_statements import (
     Captured,
     Statement,
@@ -40,6 +40,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
         role: whose rights it runs with.
         settings: settings of the session that give the text its meaning.
         rels: relations concerned, by the names they have afterwards.
+        roles: roles that a member needs for it.
         everything: other relations may be concerned, too.
     """
 
@@ -47,6 +48,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str
     settings: dict[str, str]
     rels: list[str]
+    roles: list[str]
     everything: bool = False
 
 
@@ -94,8 +96,11 @@ def _resolve(captured: Captured, statement: Statement | None, record: str) -> st
         )
     if concerns_temporary(statement.node, captured.temporary):
         return None
+    roles = replicated_roles(statement.node, captured)
     sql = _portable_text(captured, statement)
-    command = Command(sql, captured.role, captured.settings, captured.rels, captured.everything)
+    command = Command(
+        sql, captured.role, captured.settings, captured.rels, roles, captured.everything
+    )
     return msgspec.json.encode(command).decode()
 
 

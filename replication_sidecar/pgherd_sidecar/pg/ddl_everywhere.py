@@ -27,6 +27,8 @@ _ALLOWED: Final = (
     ast.GrantRoleStmt,
     ast.ReassignOwnedStmt,
 )
+#: Options of CREATE ROLE that ALTER ROLE does not have.
+_NOT_ALTERED: Final = {"addroleto", "adminmembers", "rolemembers", "sysid"}
 _SHARED: Final = {
     enums.ObjectType.OBJECT_DATABASE,
     enums.ObjectType.OBJECT_PARAMETER_ACL,
@@ -49,18 +51,46 @@ def resolve_everywhere(captured: Captured) -> str:
     statements = parse(captured.sql)
     if len(statements) != 1 or not _is_allowed(statements[0].node):
         raise DdlNotSupported(
-            "pgherd.run_everywhere() takes one command about roles, role membership, event triggers"
-            " or settings and privileges of the database",
+            "pgherd.run_everywhere() takes one command about roles (but not their names), role"
+            " membership, event triggers or settings and privileges of the database",
             "Other DDL replicates by itself: execute it directly.",
         )
-    sql = _without_password(statements[0], captured.verifiers)
-    return msgspec.json.encode(
-        {"act": "run", "sql": sql, "rels": [], "role": captured.role}
-    ).decode()
+    statement = statements[0]
+    command: dict[str, Any] = {
+        "act": "run",
+        "rels": [],
+        "role": captured.role,
+        "roles": captured.roles,
+    }
+    if isinstance(statement.node, ast.DropRoleStmt):
+        command |= {"sql": "", "dropped": captured.dropped}
+    elif isinstance(statement.node, ast.CreateRoleStmt):
+        command |= {"sql": _as_alter_role(statement, captured), "created": statement.node.role}
+    else:
+        command |= {"sql": _without_password(statement, captured.verifiers)}
+    return msgspec.json.encode(command).decode()
+
+
+def _as_alter_role(statement: Statement, captured: Captured) -> str:
+    """CREATE ROLE for members that have the role already, made by hand or because it was named."""
+    options = {option.defname for option in statement.node.options or ()}
+    if options & _NOT_ALTERED:
+        raise DdlNotSupported(
+            "CREATE ROLE with members, groups or a SYSID is not supported",
+            "Create the role first, then GRANT it with pgherd.run_everywhere().",
+        )
+    text = _without_password(statement, captured.verifiers)
+    _create, role, *_ = (word for word in parser.scan(text) if word.kind != "NO_KEYWORD")
+    altered = "ALTER ROLE" + text[role.end + 1 :]
+    if statement.node.stmt_type == enums.RoleStmtType.ROLESTMT_USER and "canlogin" not in options:
+        altered += "\nLOGIN"
+    return altered
 
 
 def _is_allowed(node: Any) -> bool:
     attribute = _ABOUT_OBJECTS.get(type(node))
+    if isinstance(node, ast.RenameStmt) and node.renameType == enums.ObjectType.OBJECT_ROLE:
+        return False  # a member may have a role of the new name
     if attribute is not None:
         return getattr(node, attribute) in _SHARED
     if isinstance(node, ast.CreateEventTrigStmt | ast.AlterEventTrigStmt):

@@ -7,6 +7,7 @@ member, objects that members need not have in common.
 Called by ``ddl``. Keeps nothing.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -31,14 +32,29 @@ _SUBSCRIPTIONS: Final = (
     ast.CreateSubscriptionStmt,
     ast.DropSubscriptionStmt,
 )
+#: What PostgreSQL reads as a date or time that depends on when it is read.
+_MOVING_DATE: Final = re.compile(
+    r"(?<![a-z])(now|today|tomorrow|yesterday)(?![a-z])", re.IGNORECASE
+)
 _NATIVE_LANGUAGES: Final = {"c", "internal"}
 _RANGE_OPTIONS: Final = {"as", "minvalue", "maxvalue"}
+
+#: Types whose values have one reading, at any time and under any settings.
+_CERTAIN_TYPES: Final = frozenset(
+    """
+    bit bool bpchar bytea char cidr float4 float8 inet int2 int4 int8 json jsonb macaddr name
+    numeric text uuid varbit varchar
+    """.split()  # noqa: SIM905 - as below
+)
+
+#: Types of which a constant has one reading, unless its words move with the time.
+_DATES: Final = frozenset({"date", "interval", "time", "timestamp", "timestamptz", "timetz"})
 
 #: Functions whose result depends on their arguments (and the settings that travel along) only.
 _CERTAIN_FUNCTIONS: Final = frozenset(
     """
     abs array_to_string ascii bit_length btrim ceil ceiling char_length chr convert_from
-    convert_to date date_part date_trunc decode div encode extract floor format initcap
+    convert_to date_part date_trunc decode div encode extract floor format initcap
     jsonb_build_object left length lower lpad ltrim make_date make_interval make_time
     make_timestamp md5 mod overlay position power regexp_replace repeat replace reverse right
     round rpad rtrim sha256 split_part sqrt string_to_array strpos substr substring timezone
@@ -74,6 +90,28 @@ def concerns_temporary(statement: Any, temporary: list[str] | None) -> bool:
     return bool(relations) and all(_is_temporary(one, temporary) for one in relations)
 
 
+def replicated_roles(statement: Any, captured: Captured) -> list[str]:
+    """The roles that a member needs to execute a statement.
+
+    Raises:
+        DdlNotSupported: one of them exists on this member only.
+    """
+    named = {
+        node.rolename
+        for node in nodes(statement)
+        if isinstance(node, ast.RoleSpec) and node.rolename is not None
+    }
+    roles = sorted(named | {captured.role})
+    for role in roles:
+        if role in (captured.local_roles or ()):
+            raise DdlNotSupported(
+                f"role {role} was not made on every member",
+                f"Have a superuser execute SELECT pgherd.run_everywhere('ALTER ROLE {role} ...'),"
+                " which makes it where it is missing.",
+            )
+    return roles
+
+
 def refuse_unsafe(statement: Any, captured: Captured) -> None:
     """Check a statement.
 
@@ -86,21 +124,59 @@ def refuse_unsafe(statement: Any, captured: Captured) -> None:
     """
     _refuse_kinds(statement)
     for node in nodes(statement):
-        if isinstance(node, ast.RangeVar) and _is_temporary(node, captured.temporary):
+        _refuse_names(node, captured)
+        if captured.dates and _reads_moving_date(node):
             raise DdlNotSupported(
-                f"the command refers to {node.relname}, a temporary table of this session",
-                "Other members do not have it: use an ordinary table.",
-            )
-        if isinstance(node, ast.RoleSpec) and (
-            node.roletype == enums.RoleSpecType.ROLESPEC_SESSION_USER
-        ):
-            raise DdlNotSupported(
-                "SESSION_USER in DDL is not supported", "Name the role, or use CURRENT_USER."
+                f"{node.val.sval!r} may be read as a date, and as another one on other members",
+                "For the time of each execution write now() or CURRENT_DATE, for a fixed one its"
+                " digits; a text that is no date goes into a command without dates.",
             )
         if isinstance(node, ast.AlterTableCmd):
             _refuse_subcommand(node, captured)
-    if isinstance(statement, ast.AlterSeqStmt):
+        elif isinstance(node, ast.PartitionBoundSpec):
+            _refuse_computed(node, captured, "a partition bound")
+    if isinstance(statement, ast.AlterTableStmt):
+        _refuse_two_defaults(statement)
+    elif isinstance(statement, ast.AlterSeqStmt):
         _refuse_range(statement.options)
+
+
+def _refuse_names(node: Any, captured: Captured) -> None:
+    """What has another meaning in another session."""
+    if isinstance(node, ast.RangeVar | ast.TypeName) and _is_temporary(node, captured.temporary):
+        raise DdlNotSupported(
+            "the command refers to a temporary table or type of this session",
+            "Other members do not have it: use an ordinary one.",
+        )
+    if isinstance(node, ast.RoleSpec) and (
+        node.roletype == enums.RoleSpecType.ROLESPEC_SESSION_USER
+    ):
+        raise DdlNotSupported(
+            "SESSION_USER in DDL is not supported", "Name the role, or use CURRENT_USER."
+        )
+
+
+def _reads_moving_date(node: Any) -> bool:
+    return (
+        isinstance(node, ast.A_Const)
+        and isinstance(node.val, ast.String)
+        and _MOVING_DATE.search(node.val.sval or "") is not None
+    )
+
+
+def _refuse_two_defaults(statement: ast.AlterTableStmt) -> None:
+    """The catalog shows the second, but rows got the first."""
+    commands = statement.cmds or ()
+    added = {
+        one.def_.colname for one in commands if one.subtype == enums.AlterTableType.AT_AddColumn
+    }
+    if any(
+        one.subtype == enums.AlterTableType.AT_ColumnDefault and one.name in added
+        for one in commands
+    ):
+        raise DdlNotSupported(
+            "a column is added and its default changed in the same command", "Use two commands."
+        )
 
 
 def _refuse_kinds(statement: Any) -> None:
@@ -120,6 +196,11 @@ def _refuse_kinds(statement: Any) -> None:
             raise DdlNotSupported(
                 "functions in C are not supported", "Put them into an extension on every member."
             )
+    if any(
+        isinstance(one, ast.VariableSetStmt) and one.kind == enums.VariableSetKind.VAR_SET_CURRENT
+        for one in nodes(statement)
+    ):
+        raise DdlNotSupported("SET ... FROM CURRENT is not supported", "Write the value.")
     if isinstance(statement, ast.CreateExtensionStmt) and any(
         option.defname == "cascade" for option in statement.options or ()
     ):
@@ -136,22 +217,62 @@ def _refuse_kinds(statement: Any) -> None:
 def _refuse_subcommand(command: Any, captured: Captured) -> None:
     if command.subtype == enums.AlterTableType.AT_SetIdentity:
         _refuse_range(command.def_)
-    if command.subtype != enums.AlterTableType.AT_AlterColumnType or not captured.rewrites:
-        return
-    for node in nodes(command.def_.raw_default):
-        if isinstance(node, ast.SQLValueFunction) or (
-            isinstance(node, ast.FuncCall) and not _is_certain(node)
+    elif command.subtype == enums.AlterTableType.AT_AlterColumnType and captured.rewrites:
+        certain = command.name not in (captured.uncertain or ())
+        own = _names(command.def_.typeName) if certain else None
+        what = f"the new type of column {command.name}"
+        _refuse_computed(command.def_.raw_default, captured, what, own)
+
+
+def _refuse_computed(
+    expression: Any, captured: Captured, what: str, own: list[str] | None = None
+) -> None:
+    """Refuse what is evaluated once, by each member for itself, and may differ.
+
+    Args:
+        expression: the parse tree.
+        captured: what else is known of the command.
+        what: gets the value.
+        own: the name of its type, if PostgreSQL knows only one reading for that.
+    """
+    for node in nodes(expression):
+        if (
+            isinstance(node, ast.SQLValueFunction)
+            or _reads_moving_date(node)
+            or (isinstance(node, ast.FuncCall | ast.A_Expr) and not _is_certain(node, captured))
+            or (
+                isinstance(node, ast.TypeCast)
+                and _names(node.typeName) != own
+                and not _has_one_reading(node)
+            )
         ):
             raise DdlNotSupported(
-                f"the new type of column {command.name} is computed with a function that may have"
-                " another result on another member",
-                "Add a column of the new type, UPDATE it, then drop the old one and rename.",
+                f"{what} is computed in a way that may have another result on another member",
+                "Write a constant, or for a column: add one of the new type, UPDATE it, then drop"
+                " the old one and rename.",
             )
 
 
-def _is_certain(call: ast.FuncCall) -> bool:
-    *schema, name = (part.sval for part in call.funcname or ())
-    return schema in ([], ["pg_catalog"]) and name in _CERTAIN_FUNCTIONS
+def _has_one_reading(cast: Any) -> bool:
+    """Does this cast give the same everywhere?"""
+    *schema, name = _names(cast.typeName)
+    return schema in ([], ["pg_catalog"]) and (
+        name in _CERTAIN_TYPES or (name in _DATES and isinstance(cast.arg, ast.A_Const))
+    )
+
+
+def _names(name: Any) -> list[str]:
+    """A type's name, with its schema if it was given."""
+    return [part.sval for part in name.names or ()]
+
+
+def _is_certain(call: Any, captured: Captured) -> bool:
+    """Is this PostgreSQL's own function or operator, and of those that always give the same?"""
+    function = isinstance(call, ast.FuncCall)
+    *schema, name = (part.sval for part in (call.funcname if function else call.name) or ())
+    if schema not in ([], ["pg_catalog"]) or (not schema and name in (captured.shadows or ())):
+        return False
+    return not function or name in _CERTAIN_FUNCTIONS
 
 
 def _refuse_range(options: Any) -> None:
@@ -165,8 +286,14 @@ def _refuse_range(options: Any) -> None:
         )
 
 
-def _is_temporary(relation: ast.RangeVar, temporary: list[str] | None) -> bool:
-    schema = relation.schemaname
+def _is_temporary(node: Any, temporary: list[str] | None) -> bool:
+    if isinstance(node, ast.RangeVar):
+        schema, name = node.schemaname, node.relname
+    else:
+        names = _names(node)
+        if node.pct_type:
+            names.pop()  # the column
+        schema, name = [None, None, *names][-2:]
     if schema is None:
-        return relation.relname in (temporary or ())
+        return name in (temporary or ())
     return bool(schema == "pg_temp" or schema.startswith("pg_temp_"))

@@ -94,13 +94,15 @@ class Captured(msgspec.Struct, frozen=True):
         query: text of the client's message; None: that of an earlier command of the message.
         message: identifies the client's message within the transaction.
         context: the stack of functions, innermost first.
-        temporary: names of the session's temporary relations.
+        temporary: names of the session's temporary relations and types.
+        local_roles: names of the roles that other members lack.
         local: it concerned temporary objects only, or nothing.
-        rewrites: it computed new values for a table that has rows.
+        rewrites, uncertain, shadows, dates: see ``what_words_tell`` in ``sql/044_command_end.sql``.
         made: for CREATE TABLE AS, the table it made.
         extension: for CREATE EXTENSION, name, schema and version.
         rels, everything: see ``ddl.Command``.
-        fill, act, sql, verifiers: of commands that are no statement, see ``sql/053_execute.sql``.
+        fill, act, sql, verifiers, roles, dropped: of commands that are no statement, see
+            ``sql/052_requests.sql``.
     """
 
     tag: str = ""
@@ -111,8 +113,12 @@ class Captured(msgspec.Struct, frozen=True):
     message: str = ""
     context: str = ""
     temporary: list[str] | None = None
+    local_roles: list[str] | None = None
     local: bool = False
     rewrites: bool = False
+    uncertain: list[str] | None = None
+    shadows: list[str] | None = None
+    dates: bool = False
     made: str | None = None
     extension: list[str] | None = None
     rels: list[str] = []
@@ -121,6 +127,8 @@ class Captured(msgspec.Struct, frozen=True):
     act: str | None = None
     sql: str = ""
     verifiers: dict[str, str] = {}
+    roles: list[str] = []
+    dropped: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)

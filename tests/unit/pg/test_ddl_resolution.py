@@ -179,7 +179,30 @@ def everywhere(sql: str, **verifiers: str) -> Item:
 
 def test_password_travels_as_its_verifier() -> None:
     item = everywhere("CREATE ROLE \"Password\" PASSWORD 'se''cret' LOGIN", Password="SCRAM-x")
-    assert texts(item) == ["CREATE ROLE \"Password\" PASSWORD 'SCRAM-x' LOGIN"]
+    assert texts(item) == ["ALTER ROLE \"Password\" PASSWORD 'SCRAM-x' LOGIN"]
+
+
+@pytest.mark.parametrize(
+    ("text", "altered"),
+    [
+        ("CREATE ROLE r", "ALTER ROLE r"),
+        ("CREATE /* x */ USER r -- y", "ALTER ROLE r -- y\nLOGIN"),
+        ("create user r nologin", "ALTER ROLE r nologin"),
+        ("CREATE GROUP r WITH CREATEDB", "ALTER ROLE r WITH CREATEDB"),
+    ],
+)
+def test_role_is_made_where_it_may_be_already(text: str, altered: str) -> None:
+    [(_, _, [record])] = resolve_commands([everywhere(text)])
+    resolved = msgspec.json.decode(record)
+    assert (resolved["sql"], resolved["created"]) == (altered, "r")
+
+
+def test_roles_are_dropped_by_name() -> None:
+    fields = {"act": "run", "sql": "DROP ROLE IF EXISTS a, b", "dropped": ["a"]}
+    item: Item = ("", [0], [msgspec.json.encode(fields).decode()])
+    [(_, _, [record])] = resolve_commands([item])
+    resolved = msgspec.json.decode(record)
+    assert (resolved["sql"], resolved["dropped"]) == ("", ["a"])
 
 
 def test_password_without_a_verifier_does_not_travel() -> None:
@@ -195,6 +218,10 @@ def test_password_without_a_verifier_does_not_travel() -> None:
         "DELETE FROM t",
         "ALTER SYSTEM SET port = 1",
         "DROP DATABASE app",
+        "ALTER ROLE a RENAME TO b",
+        "CREATE ROLE a IN ROLE b",
+        "CREATE ROLE a ROLE b",
+        "CREATE ROLE a SYSID 7",
         "ALTER EVENT TRIGGER pgherd_end DISABLE",
         "COMMENT ON TABLE t IS 'x'",
     ],

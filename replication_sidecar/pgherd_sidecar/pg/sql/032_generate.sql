@@ -152,16 +152,21 @@ DECLARE
     keys  text := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' ||
                       (SELECT u.name FROM pgherd.user_tables u WHERE u.relid = root)) | 3);
     fname text := format('truncate_%s', rel);
+    restart text := '';
 BEGIN
     SELECT * INTO t FROM pgherd.user_tables u WHERE u.relid = rel;
+    IF EXISTS (SELECT FROM pgherd.user_sequences s WHERE s.owner = rel) THEN
+        restart := format(E'CREATE TRIGGER pgherd_truncate_restart AFTER TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION pgherd.capture_restart();\n', t.name);
+    END IF;
     IF t.partitioned THEN
-        RETURN '';
+        RETURN restart;
     END IF;
     RETURN pgherd.capture_function(fname, '', '',
                pgherd.capture_one(0, to_json(t.name)::text, quote_literal(keys), 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', ''),
                pgherd.capture_one(1, to_json(t.name)::text, quote_literal(keys), 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', ''),
                NULL, NULL)
-        || format(E'CREATE TRIGGER pgherd_truncate AFTER TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION pgherd_gen.%I();\n', t.name, fname);
+        || format(E'CREATE TRIGGER pgherd_truncate AFTER TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION pgherd_gen.%I();\n', t.name, fname)
+        || restart;
 END $$;
 
 -- The row type in which records are read: the table's own, or one without domains, since a record leaves

@@ -1,19 +1,20 @@
 -- What a DDL command means for the replicated tables: which of them it concerns, and so which
 -- certification keys it takes and for which tables the capture functions are made anew.
 
+-- Permanent tables and materialized views, replicated or not.
 CREATE OR REPLACE VIEW pgherd.all_tables AS
 SELECT c.oid AS relid, format('%I.%I', n.nspname, c.relname) AS name, c.relnatts AS columns,
        (SELECT format('%I.%I', rn.nspname, r.relname)
           FROM pg_class r JOIN pg_namespace rn ON rn.oid = r.relnamespace
          WHERE r.oid = coalesce(pg_partition_root(c.oid), c.oid)) AS root_name
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+ WHERE c.relkind IN ('r', 'p', 'm') AND c.relpersistence <> 't'
    AND n.nspname NOT LIKE 'pg\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen');
 
 -- The tables as the event triggers have last seen them. `names`: the table's and its partition root's, whose
 -- hashes writers hold as certification keys; after ALTER TABLE ... RENAME the old ones still count for
 -- transactions that wrote before. Attribute numbers above `columns` belong to columns that are new.
--- A table made behind the event triggers' back (EXPLAIN ANALYZE CREATE TABLE AS) is missing here.
+-- What was made behind the event triggers' back (EXPLAIN ANALYZE CREATE TABLE AS) is missing here.
 DO $$
 BEGIN
     IF to_regclass('pgherd.tables') IS NULL THEN
@@ -70,19 +71,4 @@ BEGIN ATOMIC
     SELECT coalesce(string_agg(DISTINCT (pgherd.name_hash('table ' || k.name) | 3)::text, ','), '')
       FROM (SELECT unnest(t.names) AS name FROM pgherd.tables t WHERE t.relid = ANY (rels)
             UNION SELECT unnest(ARRAY[a.name, a.root_name]) FROM pgherd.all_tables a WHERE a.relid = ANY (rels)) k;
-END;
-
--- Is an expression or query, as the catalog stores it, the same for every member at one GID? Not if it
--- calls a volatile function, or one that knows the time, the session or the server. Conservative: what
--- looks like a function's oid counts as one.
-CREATE OR REPLACE FUNCTION pgherd.same_everywhere(tree pg_node_tree) RETURNS bool
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT tree::text !~ '\{(SQLVALUEFUNCTION|NEXTVALUEEXPR)'
-       AND NOT EXISTS (
-           SELECT FROM regexp_matches(tree::text, ':(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)', 'g') AS f(id)
-             JOIN pg_proc p ON p.oid = f.id[1]::oid
-            WHERE p.provolatile = 'v'
-               OR (p.pronamespace = 'pg_catalog'::regnamespace AND p.provolatile = 's'
-                   AND p.proname ~ '^(now|statement_timestamp|transaction_timestamp|current_.*|session_user|age|inet_.*|pg_.*|version|txid_.*|has_.*|row_security_active|(to|from)_reg.*|obj_description|col_description|.*_to_xml.*)$'));
 END;

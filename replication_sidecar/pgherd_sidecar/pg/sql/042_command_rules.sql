@@ -58,11 +58,63 @@ BEGIN
         PERFORM pgherd.refuse(format('foreign key %I between %s and %s: one is local, the other replicated', r.conname, r.child, r.parent),
             'Members would not agree on which rows exist. Drop the foreign key, or mark both tables alike.');
     END LOOP;
-    FOR r IN SELECT c.conname, coalesce(nullif(c.conrelid, 0)::regclass::text, c.contypid::regtype::text) AS owner FROM pg_constraint c
-              WHERE c.contype = 'c' AND c.oid >= 16384 AND (c.conrelid = ANY (rels) OR c.contypid <> 0)
-                AND NOT pgherd.same_everywhere(c.conbin) LOOP
-        PERFORM pgherd.refuse(format('check constraint %I of %s may have another result on another member', r.conname, r.owner),
-            'Use immutable functions only; a function of yours is VOLATILE unless declared otherwise.');
+END $$;
+
+-- What is computed again whenever a row is applied must not depend on where, when and under what settings.
+CREATE OR REPLACE FUNCTION pgherd.check_expressions() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE r record;
+BEGIN
+    FOR r IN SELECT pg_describe_object(e.class, e.id, 0) AS what
+               FROM (SELECT 'pg_constraint'::regclass AS class, c.oid AS id, c.conbin AS tree, c.xmin AS made FROM pg_constraint c
+                     UNION ALL
+                     SELECT 'pg_attrdef'::regclass, d.oid, d.adbin, d.xmin
+                       FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum WHERE a.attgenerated <> ''
+                     UNION ALL
+                     SELECT 'pg_class'::regclass, p.partrelid, p.partexprs, p.xmin FROM pg_partitioned_table p) e
+              WHERE age(e.made) <= age(pg_current_xact_id()::xid) AND e.tree IS NOT NULL
+                AND NOT pgherd.is_certain(e.tree::text) LOOP
+        PERFORM pgherd.refuse(format('the expression of %s may have another value on another member', r.what),
+            'Use immutable functions only (a function of yours is VOLATILE unless declared otherwise), and no conversion between text and dates, floats or bytea.');
+    END LOOP;
+    FOR r IN SELECT pg_describe_object('pg_cast'::regclass, c.oid, 0) AS what FROM pg_cast c
+              WHERE age(c.xmin) <= age(pg_current_xact_id()::xid) AND c.castmethod = 'i' AND NOT pgherd.text_is_certain(c.casttarget, true) LOOP
+        PERFORM pgherd.refuse(format('the %s may have another result on another member', r.what), 'It reads dates, or names of objects, from text.');
+    END LOOP;
+END $$;
+
+-- Does a value of this type name objects or roles, which another member may not have?
+CREATE OR REPLACE FUNCTION pgherd.names_objects(typ oid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE t pg_type;
+BEGIN
+    SELECT * INTO t FROM pg_type WHERE oid = typ;
+    RETURN CASE
+        WHEN t.typtype = 'd' THEN pgherd.names_objects(t.typbasetype)
+        WHEN t.typtype = 'r' THEN (SELECT pgherd.names_objects(r.rngsubtype) FROM pg_range r WHERE r.rngtypid = typ)
+        WHEN t.typtype = 'm' THEN (SELECT pgherd.names_objects(r.rngsubtype) FROM pg_range r WHERE r.rngmultitypid = typ)
+        WHEN t.typtype = 'c' THEN EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0
+                                                                       AND NOT a.attisdropped AND pgherd.names_objects(a.atttypid))
+        WHEN t.typcategory = 'A' AND t.typelem <> 0 THEN pgherd.names_objects(t.typelem)
+        ELSE t.typnamespace = 'pg_catalog'::regnamespace AND t.typname ~ '^(reg.*|aclitem)$'
+    END;
+END $$;
+
+-- Columns of such types: a temporary table's name in a row would stop the members that read it. Only new
+-- columns are looked at, or all if a composite type has changed, too.
+CREATE OR REPLACE FUNCTION pgherd.check_columns(everything bool) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE r record;
+BEGIN
+    everything := everything OR EXISTS (
+        SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid AND c.relkind = 'c'
+         WHERE age(a.xmin) <= age(pg_current_xact_id()::xid) AND NOT a.attisdropped AND pgherd.names_objects(a.atttypid));
+    FOR r IN SELECT a.attrelid::regclass AS rel, a.attname, a.atttypid::regtype AS typ
+               FROM pg_attribute a JOIN pgherd.user_tables u ON u.relid = a.attrelid
+              WHERE a.attnum > 0 AND NOT a.attisdropped AND (everything OR age(a.xmin) <= age(pg_current_xact_id()::xid))
+                AND pgherd.names_objects(a.atttypid) LOOP
+        PERFORM pgherd.refuse(format('column %I of table %s is of type %s, whose values name objects of one member', r.attname, r.rel, r.typ),
+            'Keep the name as text.');
     END LOOP;
 END $$;
 
@@ -77,7 +129,7 @@ BEGIN
                FROM pgherd.tables t
                JOIN pg_attribute a ON a.attrelid = t.relid AND a.attnum > t.columns AND a.atthasmissing AND NOT a.attisdropped
                JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-              WHERE t.relid = ANY (rels) AND NOT pgherd.same_everywhere(d.adbin) LOOP
+              WHERE t.relid = ANY (rels) AND (NOT pgherd.is_certain(d.adbin::text) OR pgherd.calls_user_code(d.adbin::text)) LOOP
         EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', r.rel) INTO filled;
         IF filled THEN
             PERFORM pgherd.refuse_computed(format('the default of column %I of table %s', r.attname, r.rel));
@@ -97,16 +149,18 @@ CREATE OR REPLACE FUNCTION pgherd.check_materialized_views(rels oid[]) RETURNS v
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r record;
 BEGIN
-    FOR r IN SELECT c.oid::regclass AS rel FROM pg_class c JOIN pg_rewrite w ON w.ev_class = c.oid
-              WHERE c.relkind = 'm' AND c.oid = ANY (rels) AND NOT pgherd.same_everywhere(w.ev_action) LOOP
+    FOR r IN SELECT c.oid::regclass AS rel FROM pg_class c
+              WHERE c.relkind = 'm' AND c.oid = ANY (rels)
+                AND EXISTS (SELECT FROM pgherd.trees_of_view(c.oid) AS q(tree) WHERE NOT pgherd.same_everywhere(q.tree)) LOOP
         PERFORM pgherd.refuse(format('materialized view %s may have other contents on other members', r.rel),
-            'Its query calls a volatile function, or one that knows the time or the session.');
+            'Its query calls a function that is volatile, an ordinary user''s, or knows the time or the session; reads dates from text; or reads system catalogs or local tables.');
     END LOOP;
 END $$;
 
 -- Code that PostgreSQL runs whenever a row is written is run by the applier too, with all its rights and on
--- each member for itself. So it has to be PostgreSQL's own or a superuser's: what an ordinary user wrote could
--- take those rights over, write behind the back of capture, or have another result on another member.
+-- each member for itself; and deferred triggers run while a transaction commits. So it has to be PostgreSQL's
+-- own or a superuser's: what an ordinary user wrote could take those rights over, write behind the back of
+-- capture, have another result on another member, or undo what the hook has prepared.
 CREATE OR REPLACE FUNCTION pgherd.check_user_code() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r record;
@@ -131,6 +185,8 @@ BEGIN
                    WHEN 'pg_class'::regclass THEN EXISTS (
                        SELECT FROM pgherd.user_tables u LEFT JOIN pg_index i ON i.indrelid = u.relid
                         WHERE d.objid IN (u.relid, i.indexrelid))
+                   -- a deferred trigger runs inside COMMIT, where it could close the cursor that certifies it (C1)
+                   WHEN 'pg_trigger'::regclass THEN EXISTS (SELECT FROM pg_trigger t WHERE t.oid = d.objid AND t.tgdeferrable AND NOT t.tgisinternal)
                    -- casts to and from text and row types are what records travel by
                    WHEN 'pg_cast'::regclass THEN true
                    WHEN 'pg_type'::regclass THEN EXISTS (SELECT FROM pg_range g WHERE d.objid IN (g.rngtypid, g.rngmultitypid))
@@ -139,7 +195,7 @@ BEGIN
          ORDER BY 1, 2 LIMIT 1
     LOOP
         PERFORM pgherd.refuse(format('%s uses %s, which is not a superuser''s', r.place, r.name),
-            'Every member runs this code for each row that it applies. Have a superuser own it (ALTER FUNCTION ... OWNER TO), or use built-in functions only.');
+            'Such code runs on every member for each row that it applies, or inside COMMIT. Have a superuser own it (ALTER FUNCTION ... OWNER TO), or use built-in functions only.');
     END LOOP;
     -- A foreign key across types is certified under the parent's type: the cast must be PostgreSQL's.
     FOR r IN
@@ -159,16 +215,55 @@ BEGIN
     END LOOP;
 END $$;
 
--- Tables that exist here only, because EXPLAIN ANALYZE CREATE TABLE AS fires no event trigger.
+-- Permanent objects that use temporary ones of this session, which no other member has. None is there before a
+-- command, so any that is found was made by it.
+CREATE OR REPLACE FUNCTION pgherd.check_temporary() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE r record;
+BEGIN
+    IF pg_my_temp_schema() = 0 THEN
+        RETURN;
+    END IF;
+    FOR r IN
+        WITH RECURSIVE temporary(class, id) AS (
+            SELECT d.classid, d.objid FROM pg_depend d
+             WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = pg_my_temp_schema() AND d.classid <> 'pg_default_acl'::regclass
+            UNION -- and their parts
+            SELECT d.classid, d.objid FROM temporary t JOIN pg_depend d ON d.refclassid = t.class AND d.refobjid = t.id
+             WHERE d.deptype IN ('a', 'i', 'P', 'S')
+               AND d.classid = ANY ('{pg_class,pg_type,pg_attrdef,pg_constraint,pg_trigger,pg_rewrite,pg_policy,pg_amop,pg_amproc}'::regclass[]::oid[])
+        )
+        SELECT pg_describe_object(d.classid, d.objid, d.objsubid) AS what, pg_describe_object(t.class, t.id, 0) AS used
+          FROM temporary t JOIN pg_depend d ON d.refclassid = t.class AND d.refobjid = t.id
+         WHERE NOT EXISTS (SELECT FROM temporary o WHERE o.class = d.classid AND o.id = d.objid)
+    LOOP
+        PERFORM pgherd.refuse(format('%s uses %s, which is temporary', r.what, r.used), 'Other members do not have it: make it permanent.');
+    END LOOP;
+END $$;
+
+-- Tables and materialized views that exist here only, because EXPLAIN ANALYZE fires no event trigger.
 CREATE OR REPLACE VIEW pgherd.strays AS
 SELECT a.relid, a.name FROM pgherd.all_tables a WHERE NOT EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = a.relid);
+
+-- Nobody wants to keep what he only had explained, and it must not be in the way of what is replicated. A
+-- superuser's is left alone: he may have made it in replica role, and mean it.
+CREATE OR REPLACE FUNCTION pgherd.drop_strays() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+DECLARE r record;
+BEGIN
+    FOR r IN SELECT s.name, c.relkind
+               FROM pgherd.strays s JOIN pg_class c ON c.oid = s.relid JOIN pg_roles o ON o.oid = c.relowner AND NOT o.rolsuper LOOP
+        EXECUTE format('DROP %s %s', CASE r.relkind WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'TABLE' END, r.name);
+        RAISE WARNING '% was dropped: EXPLAIN ANALYZE made it, and on this node only', r.name
+            USING HINT = 'Execute the command without EXPLAIN ANALYZE.';
+    END LOOP;
+END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.check_strays(made oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE stray text := (SELECT min(s.name) FROM pgherd.strays s WHERE NOT (s.relid = ANY (made)));
 BEGIN
     IF stray IS NOT NULL THEN
-        PERFORM pgherd.refuse(format('table %s exists on this node only: EXPLAIN ANALYZE made it', stray),
-            format('First DROP TABLE %s, which stays local.', stray));
+        PERFORM pgherd.refuse(format('%s exists on this node only', stray), format('First DROP %s, which stays local.', stray));
     END IF;
 END $$;

@@ -4,34 +4,31 @@
 -- it leaves in a custom setting is read by the next event trigger at once, before any code of the user
 -- could have changed it. All others are SECURITY DEFINER.
 
--- Role and settings that give the text of a command its meaning.
+-- Role and settings that give the text of a command its meaning, and the values that it computes. What is missing
+-- here computes nothing; or is refused (standard_conforming_strings, a default_tablespace); or has to have been
+-- judged by the origin (check_function_bodies).
 CREATE OR REPLACE FUNCTION pgherd.command_context() RETURNS event_trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_catalog.set_config('pgherd.command_context', pg_catalog.json_build_object(
         'role', current_user,
         'standard_strings', pg_catalog.current_setting('standard_conforming_strings'),
-        'settings', pg_catalog.json_build_object(
-            'search_path', pg_catalog.current_setting('search_path'),
-            'DateStyle', pg_catalog.current_setting('DateStyle'),
-            'IntervalStyle', pg_catalog.current_setting('IntervalStyle'),
-            'TimeZone', pg_catalog.current_setting('TimeZone'),
-            'xmloption', pg_catalog.current_setting('xmloption'),
-            'array_nulls', pg_catalog.current_setting('array_nulls'),
-            'transform_null_equals', pg_catalog.current_setting('transform_null_equals'),
-            'check_function_bodies', pg_catalog.current_setting('check_function_bodies'),
-            'default_table_access_method', pg_catalog.current_setting('default_table_access_method'),
-            'default_toast_compression', pg_catalog.current_setting('default_toast_compression'),
-            'default_text_search_config', pg_catalog.current_setting('default_text_search_config')))::pg_catalog.text, true);
+        'settings', (SELECT pg_catalog.json_object_agg(s.name, pg_catalog.current_setting(s.name)) FROM pg_catalog.unnest('{
+            array_nulls, backslash_quote, bytea_output, DateStyle, default_table_access_method,
+            default_text_search_config, default_toast_compression, extra_float_digits, IntervalStyle, lc_monetary,
+            lc_numeric, lc_time, quote_all_identifiers, row_security, search_path, TimeZone, timezone_abbreviations,
+            transform_null_equals, xmlbinary, xmloption}'::pg_catalog.text[]) AS s(name)))::pg_catalog.text, true);
 END $$;
 
--- Names of the session's temporary relations: the sidecar's parser sees names, not objects.
+-- Names of the session's temporary relations and types: the sidecar's parser sees names, not objects.
 CREATE OR REPLACE FUNCTION pgherd.temporary_names() RETURNS json
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN CASE WHEN pg_my_temp_schema() <> 0 THEN
-    (SELECT json_agg(c.relname ORDER BY c.relname) FROM pg_class c WHERE c.relnamespace = pg_my_temp_schema() AND c.relkind <> 'i') END;
+    (SELECT json_agg(n.name)
+       FROM (SELECT c.relname AS name FROM pg_class c WHERE c.relnamespace = pg_my_temp_schema() AND c.relkind <> 'i'
+             UNION SELECT t.typname FROM pg_type t WHERE t.typnamespace = pg_my_temp_schema()) n) END;
 
 CREATE OR REPLACE FUNCTION pgherd.command_start() RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lc_messages = 'C' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lc_messages = 'C' SET lock_timeout = '1s' AS $$
 DECLARE
     x       xid8  := pg_current_xact_id();
     command jsonb := current_setting('pgherd.command_context');
@@ -50,6 +47,9 @@ BEGIN
         PERFORM pgherd.refuse(TG_TAG || ' inside another DDL command is not supported', 'An event trigger or a function called by the outer command does this.');
     END IF;
     GET DIAGNOSTICS context = PG_CONTEXT;
+    IF TG_TAG NOT IN ('DROP TABLE', 'DROP MATERIALIZED VIEW') THEN -- or its owner does it himself
+        PERFORM pgherd.drop_strays();
+    END IF;
     PERFORM pgherd.settle(x);
     -- A script of many commands in one message is kept once.
     IF EXISTS (SELECT FROM pgherd.capture_rows(x) c
@@ -61,7 +61,7 @@ BEGIN
     END IF;
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}',
                        ARRAY[(command || jsonb_build_object('tag', TG_TAG, 'message', message, 'context', context,
-                                                            'temporary', pgherd.temporary_names()))::text]);
+                                                            'temporary', pgherd.temporary_names(), 'local_roles', pgherd.local_roles()))::text]);
 END $$;
 
 -- sql_drop: which relations are concerned. Dropped tables by oid, tables that lost a part by name.
@@ -85,7 +85,7 @@ BEGIN
                'ours', bool_or(o.schema_name IN ('pgherd', 'pgherd_gen') OR o.object_identity IN ('pgherd', 'pgherd_gen') AND o.object_type = 'schema'),
                'temporary', bool_and(o.is_temporary OR coalesce(o.address_names[1] = 'pg_temp', false)),
                'some_temporary', bool_or(o.is_temporary),
-               'strays', bool_and(o.object_type = 'table' AND t.relid IS NULL) FILTER (WHERE o.original),
+               'strays', bool_and(o.object_type IN ('table', 'materialized view') AND t.relid IS NULL) FILTER (WHERE o.original),
                'rels', jsonb_agg(DISTINCT coalesce(t.relid, r.relid)) FILTER (WHERE t.relid IS NOT NULL OR r.relid IS NOT NULL))
       INTO note
       FROM pg_event_trigger_dropped_objects() o

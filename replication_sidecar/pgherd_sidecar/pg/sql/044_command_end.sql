@@ -22,15 +22,19 @@ DECLARE
     notes record;
 BEGIN
     SELECT count(*) AS objects,
-           bool_and(coalesce(o.schema_name = 'pg_temp' OR c.relpersistence = 't', false)) AS temporary,
-           bool_or(coalesce(o.schema_name = 'pg_temp' OR c.relpersistence = 't', false)) AS some_temporary,
+           bool_and(u.temporary) AS temporary, bool_or(u.temporary) AS some_temporary,
            bool_or(coalesce(o.schema_name, '') IN ('pgherd', 'pgherd_gen')
                    OR o.object_type = 'schema' AND o.object_identity IN ('pgherd', 'pgherd_gen')) AS ours,
            bool_or(c.oid IS NULL AND NOT pgherd.concerns_no_rows(o.command_tag, o.object_type)) AS coarse,
            array_agg(c.oid) FILTER (WHERE c.oid IS NOT NULL) AS rels
       INTO done
       FROM pg_event_trigger_ddl_commands() o
-      LEFT JOIN pg_class c ON c.oid = pgherd.relation_of(o.classid, o.objid);
+      LEFT JOIN pg_class c ON c.oid = pgherd.relation_of(o.classid, o.objid)
+     CROSS JOIN LATERAL (
+           SELECT coalesce(o.schema_name = 'pg_temp'
+                           OR c.relpersistence = 't' AND o.object_type <> 'statistics object' -- they have a schema of their own
+                           OR (SELECT t.typnamespace = pg_my_temp_schema() FROM pg_constraint k JOIN pg_type t ON t.oid = k.contypid
+                                WHERE o.classid = 'pg_constraint'::regclass AND k.oid = o.objid), false) AS temporary) u;
     SELECT count(*) FILTER (WHERE n.j ->> 'dropped' = 'true') AS drops,
            bool_and((n.j ->> 'temporary')::bool) AS temporary, bool_or((n.j ->> 'some_temporary')::bool) AS some_temporary,
            bool_or((n.j ->> 'ours')::bool) AS ours, bool_and(coalesce((n.j ->> 'strays')::bool, false)) FILTER (WHERE n.j ? 'dropped') AS strays,
@@ -97,7 +101,7 @@ SET quote_all_identifiers = off AS $$
 DECLARE chunk record;
 BEGIN
     FOR chunk IN EXECUTE format(
-        'SELECT json_agg(r.row_text) AS rows FROM (SELECT t::text AS row_text, row_number() OVER () / 1000 AS n FROM ONLY %s t) r GROUP BY r.n ORDER BY r.n', rel)
+        'SELECT json_agg(r.row_text) AS rows FROM (SELECT ROW(t.*)::text AS row_text, row_number() OVER () / 1000 AS n FROM ONLY %s t) r GROUP BY r.n ORDER BY r.n', rel)
     LOOP
         PERFORM pgherd.put(x, 0, '""', '', '{0}', ARRAY[json_build_object('fill', rel::text, 'rows', chunk.rows)::text]);
     END LOOP;
@@ -122,9 +126,34 @@ BEGIN
     PERFORM pgherd.check_strays(effect.made);
     PERFORM pgherd.check_triggers(CASE WHEN NOT effect.coarse THEN effect.rels END);
     PERFORM pgherd.check_tables(effect.rels);
+    PERFORM pgherd.check_columns(false);
+    PERFORM pgherd.check_temporary();
+    PERFORM pgherd.check_expressions();
     PERFORM pgherd.check_user_code();
     PERFORM pgherd.check_new_columns(effect.rels);
     PERFORM pgherd.check_materialized_views(effect.made);
+END $$;
+
+-- What the sidecar needs in order to judge the words of a command where the catalog does not show it.
+--   rewrites   it computed new values for a table that has rows
+--   uncertain  columns whose type has more than one reading
+--   shadows    names of PostgreSQL's functions, and operators, that an ordinary user has made, too
+--   dates      there are new constants that may have been read from 'now'
+CREATE OR REPLACE FUNCTION pgherd.what_words_tell(effect record) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN jsonb_build_object(
+        'dates', pgherd.made_dates(),
+        'rewrites', effect.rewrites,
+        'uncertain', CASE WHEN effect.rewrites THEN (
+            SELECT jsonb_agg(DISTINCT a.attname) FROM pg_attribute a
+             WHERE a.attrelid = ANY (effect.rels) AND a.attnum > 0 AND NOT a.attisdropped AND NOT pgherd.text_is_certain(a.atttypid, true)) END,
+        'shadows', (
+            SELECT jsonb_agg(DISTINCT u.name)
+              FROM (SELECT p.proname AS name, p.proowner AS owner FROM pg_proc p
+                     WHERE EXISTS (SELECT FROM pg_proc b WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::regnamespace)
+                    UNION ALL SELECT p.oprname, p.oprowner FROM pg_operator p) u
+              JOIN pg_roles o ON o.oid = u.owner AND NOT o.rolsuper));
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.relation_names(rels oid[]) RETURNS jsonb
@@ -164,7 +193,7 @@ BEGIN
                                  FROM pg_event_trigger_ddl_commands() o JOIN pg_extension e ON e.oid = o.objid
                                  JOIN pg_namespace n ON n.oid = e.extnamespace WHERE o.object_type = 'extension' LIMIT 1);
     END IF;
-    PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || jsonb_build_object('rewrites', effect.rewrites));
+    PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || pgherd.what_words_tell(effect));
     IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
         PERFORM pgherd.put_filled_table(x, effect.made[1]);
     END IF;

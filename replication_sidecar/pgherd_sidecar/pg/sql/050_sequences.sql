@@ -129,6 +129,27 @@ BEGIN
       WHERE everything OR s.relid = ANY (rels) OR s.owner = ANY (rels);
 END $$;
 
+-- TRUNCATE ... RESTART IDENTITY: a sequence that is new in this transaction, and nobody has used, is started anew
+-- by the other members too. (It may be new for another reason: to start it again does no harm then.)
+CREATE OR REPLACE FUNCTION pgherd.capture_restart() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    x         xid8 := pg_current_xact_id();
+    s         record;
+    restarted bool;
+BEGIN
+    FOR s IN SELECT u.relid::regclass AS rel, u.seqstart FROM pgherd.user_sequences u JOIN pg_class c ON c.oid = u.relid
+              WHERE u.owner = TG_RELID AND age(c.xmin) <= age(x::xid) LOOP
+        EXECUTE format('SELECT NOT q.is_called AND q.last_value = $1 FROM %s q', s.rel) INTO restarted USING s.seqstart;
+        IF restarted THEN
+            PERFORM pgherd.settle(x),
+                    pgherd.put_command(x, pgherd.last_gid(), pgherd.with_relatives(ARRAY[s.rel]::oid[]), false,
+                                       jsonb_build_object('act', 'restart', 'object', s.rel::text));
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
 -- At each start of the sidecar, before the node takes writes. What nextval gave out since the last flush
 -- of the log is forgotten by a crash and would be given out again (C12): numbers that came into rows are
 -- found there, for others there is a jump that no node makes within the time of one flush.

@@ -36,7 +36,7 @@ DECLARE
     c      pg_class;
     filled bool;
 BEGIN
-    SELECT * INTO c FROM pg_class p WHERE p.oid = rel AND p.oid IN (SELECT a.relid FROM pgherd.all_tables a);
+    SELECT * INTO c FROM pg_class p WHERE p.oid = rel AND p.relkind IN ('r', 'p') AND p.oid IN (SELECT t.relid FROM pgherd.tables t);
     IF c.oid IS NULL THEN
         RAISE EXCEPTION '% is not a table that could be replicated', rel::regclass USING ERRCODE = '42809';
     ELSIF NOT pg_has_role(role, c.relowner, 'USAGE') THEN

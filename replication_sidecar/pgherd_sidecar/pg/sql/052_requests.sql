@@ -54,13 +54,17 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE rel oid;
 BEGIN
     IF command ->> 'act' = 'run' THEN
-        EXECUTE command ->> 'sql';
+        PERFORM pgherd.drop_roles(command -> 'dropped');
+        IF command ->> 'sql' <> '' THEN
+            EXECUTE command ->> 'sql';
+        END IF;
         RETURN '{}';
     END IF;
     rel := (command ->> 'object')::regclass;
     CASE command ->> 'act'
         WHEN 'set_local' THEN PERFORM pgherd.mark_local(rel);
         WHEN 'set_replicated' THEN PERFORM pgherd.mark_replicated(rel);
+        WHEN 'restart' THEN EXECUTE format('ALTER SEQUENCE %s RESTART', rel::regclass);
         WHEN 'setval' THEN PERFORM pgherd.set_sequence(rel, (command ->> 'value')::int8, (command ->> 'called')::bool);
     END CASE;
     RETURN pgherd.with_relatives(ARRAY[rel]);
@@ -88,28 +92,43 @@ CREATE OR REPLACE FUNCTION pgherd.verifiers() RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT jsonb_object_agg(a.rolname, a.rolpassword) FROM pg_authid a WHERE a.rolpassword IS NOT NULL);
 
+-- Runs a command about roles and the like at its origin; returns it with what the other members have to know.
+CREATE OR REPLACE FUNCTION pgherd.run_at_origin(command text) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    before jsonb   := pgherd.verifiers();
+    roles  oid[]   := array(SELECT r.oid FROM pg_roles r);
+    names  text[]  := array(SELECT r.rolname FROM pg_roles r);
+    gone   jsonb;
+    named  jsonb;
+BEGIN
+    EXECUTE command;
+    named := pgherd.roles_named(command);
+    gone := (SELECT jsonb_agg(u.name) FROM unnest(roles, names) AS u(id, name) WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = u.id));
+    PERFORM pgherd.ensure_roles(named), pgherd.drop_roles(gone);
+    RETURN jsonb_build_object('act', 'run', 'sql', command, 'roles', named, 'dropped', coalesce(gone, '[]'), 'verifiers',
+        (SELECT coalesce(jsonb_object_agg(v.key, v.value), '{}') FROM jsonb_each(pgherd.verifiers()) v WHERE v.value IS DISTINCT FROM before -> v.key));
+END $$;
+
 CREATE OR REPLACE FUNCTION pgherd.serve_request() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     x       xid8 := pg_current_xact_id();
     base    int8 := pgherd.last_gid();
-    before  jsonb;
-    rels    oid[];
+    rels    oid[] := '{}';
     command jsonb;
 BEGIN
     PERFORM pgherd.check_request(NEW);
     PERFORM pgherd.settle(x);
     IF NEW.act = 'run' THEN
-        before := pgherd.verifiers();
-        rels := pgherd.perform(jsonb_build_object('act', 'run', 'sql', NEW.object));
-        command := jsonb_build_object('act', 'run', 'sql', NEW.object, 'verifiers',
-            (SELECT coalesce(jsonb_object_agg(v.key, v.value), '{}') FROM jsonb_each(pgherd.verifiers()) v
-              WHERE v.value IS DISTINCT FROM before -> v.key));
+        command := pgherd.run_at_origin(NEW.object);
     ELSE
         command := jsonb_build_object('act', NEW.act, 'object', NEW.object::oid::regclass::text, 'value', NEW.value, 'called', NEW.called);
         rels := pgherd.perform(command);
         IF NEW.act = 'set_local' THEN
             PERFORM pgherd.check_tables(rels);
+        ELSIF NEW.act = 'set_replicated' THEN
+            PERFORM pgherd.check_columns(true);
         END IF;
     END IF;
     PERFORM pgherd.put_command(x, base, rels, false, command);

@@ -3,8 +3,8 @@
 --
 -- A row counts by its text: the record literal of the whole row under the settings below, hashed to
 -- 64 bits twice with different seeds; a set of rows by the sums of the hashes, so that the order in
--- which they are read does not matter and no two equal rows cancel each other. (t.*) is the row even
--- where a column is called t.
+-- which they are read does not matter and no two equal rows cancel each other. ROW(t.*) is the row even
+-- where a column is called t, and a record, which no cast that somebody made turns into text.
 
 -- name: settings
 SELECT set_config('DateStyle', 'ISO, YMD', true),
@@ -36,16 +36,16 @@ SELECT r.name, n.nspname, c.relname, c.relkind = 'p',
  ORDER BY r.name;
 
 -- name: table
-SELECT count(*), sum(hashtextextended((t.*)::text, 0)), sum(hashtextextended((t.*)::text, 1))
+SELECT count(*), sum(hashtextextended(ROW(t.*)::text, 0)), sum(hashtextextended(ROW(t.*)::text, 1))
   FROM {table} t;
 
 -- name: buckets
 SELECT (hashtextextended(ROW({key})::text, 2) & 1023)::int AS bucket,
-       sum(hashtextextended((t.*)::text, 0)), sum(hashtextextended((t.*)::text, 1))
+       sum(hashtextextended(ROW(t.*)::text, 0)), sum(hashtextextended(ROW(t.*)::text, 1))
   FROM {table} t
  GROUP BY bucket;
 
 -- name: keys
-SELECT ROW({key})::text, hashtextextended((t.*)::text, 0), hashtextextended((t.*)::text, 1)
+SELECT ROW({key})::text, hashtextextended(ROW(t.*)::text, 0), hashtextextended(ROW(t.*)::text, 1)
   FROM {table} t
  WHERE (hashtextextended(ROW({key})::text, 2) & 1023)::int = %(bucket)s;

@@ -1,0 +1,135 @@
+-- Expressions as the catalog stores them: what must hold so that every member computes the same with them.
+-- They are judged by their trees (pg_node_tree), conservatively: what is not known to be certain is not.
+
+-- The functions that a tree calls. What looks like a function's oid counts as one.
+CREATE OR REPLACE FUNCTION pgherd.functions_in(tree text) RETURNS SETOF pg_proc
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT p.* FROM regexp_matches(tree, ':(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)', 'g') AS f(id) JOIN pg_proc p ON p.oid = f.id[1]::oid;
+END;
+
+-- Does a tree call what an ordinary user wrote? He may have declared it IMMUTABLE and yet look at anything.
+CREATE OR REPLACE FUNCTION pgherd.calls_user_code(tree text) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM pgherd.functions_in(tree) f JOIN pg_roles o ON o.oid = f.proowner WHERE NOT o.rolsuper);
+END;
+
+-- Does a value of this type mean the same when its text is read (`reading`), or when it is written as text, at
+-- any time, on any member and under any settings? Dates are read as 'now', floats written in few digits.
+CREATE OR REPLACE FUNCTION pgherd.text_is_certain(typ oid, reading bool) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE t pg_type;
+BEGIN
+    SELECT * INTO t FROM pg_type WHERE oid = typ;
+    RETURN coalesce(CASE
+        WHEN t.typtype = 'e' THEN true
+        WHEN t.typtype = 'd' THEN pgherd.text_is_certain(t.typbasetype, reading)
+        WHEN t.typtype = 'r' THEN (SELECT pgherd.text_is_certain(r.rngsubtype, reading) FROM pg_range r WHERE r.rngtypid = typ)
+        WHEN t.typtype = 'm' THEN (SELECT pgherd.text_is_certain(r.rngsubtype, reading) FROM pg_range r WHERE r.rngmultitypid = typ)
+        WHEN t.typtype = 'c' THEN (SELECT bool_and(pgherd.text_is_certain(a.atttypid, reading)) FROM pg_attribute a
+                                    WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
+        WHEN t.typcategory = 'A' AND t.typelem <> 0 THEN pgherd.text_is_certain(t.typelem, reading)
+        WHEN reading THEN (SELECT p.provolatile = 'i' FROM pg_proc p WHERE p.oid = t.typinput)
+        ELSE t.typcategory <> 'G' AND typ <> ALL ('{float4,float8,bytea}'::regtype[]::oid[])
+             AND (SELECT p.provolatile = 'i' FROM pg_proc p WHERE p.oid = t.typoutput)
+    END, false);
+END $$;
+
+-- The conversions by text in a tree: what type's value is written, what type's is read. NULL: not to be seen.
+CREATE OR REPLACE FUNCTION pgherd.conversions_in(tree text, OUT written oid, OUT read oid) RETURNS SETOF record
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT substring(c.node[1] FROM '^(?:RELABELTYPE :arg \{)*\w+ [^{}]*?:(?:vartype|consttype|funcresulttype|opresulttype|casetype|coalescetype|minmaxtype|refrestype|typeId|row_typeid|array_typeid) (\d+)')::oid, NULL::oid
+      FROM regexp_matches(tree, '\{COERCEVIAIO :arg \{([^{}]*(?:\{[^{}]*)?)', 'g') AS c(node)
+    UNION ALL -- no other node has these fields side by side
+    SELECT NULL, r.typ[1]::oid FROM regexp_matches(tree, ':resulttype (\d+) :resultcollid', 'g') AS r(typ);
+END;
+
+-- Does the value of an expression depend on nothing but the values in it?
+CREATE OR REPLACE FUNCTION pgherd.is_certain(tree text) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT tree !~ '\{(SQLVALUEFUNCTION|NEXTVALUEEXPR|XMLEXPR) '
+       AND NOT EXISTS (
+           SELECT FROM pgherd.functions_in(tree) f
+            WHERE f.provolatile <> 'i'
+               -- these are called immutable, and yet obey settings
+               OR f.oid = ANY ('{float4out,float8out,byteaout,quote_ident}'::regproc[]::oid[]))
+       AND NOT EXISTS (
+           SELECT FROM pgherd.conversions_in(tree) c
+            WHERE CASE WHEN c.read IS NULL THEN NOT pgherd.text_is_certain(coalesce(c.written, 0), false)
+                       ELSE NOT pgherd.text_is_certain(c.read, true) END)
+       -- A user's object as a constant: its oid is local. The last three of its four bytes, the lowest first.
+       AND NOT EXISTS (
+           SELECT FROM regexp_matches(tree, ':consttype (?:24|2202|2203|2204|2205|2206|4089|4096|4191) [^{}]*:constvalue 4 \[ -?\d+ (-?\d+) (-?\d+) (-?\d+)', 'g') AS c(b)
+            WHERE c.b[1]::int NOT BETWEEN 0 AND 63 OR c.b[2] <> '0' OR c.b[3] <> '0');
+END;
+
+-- Has a query the same result for every member at one GID, under the settings that travel with a command? Not
+-- if it calls what knows the time, the session or the server, or reads what each member has for itself.
+CREATE OR REPLACE FUNCTION pgherd.same_everywhere(tree text) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT tree !~ '\{(SQLVALUEFUNCTION|NEXTVALUEEXPR) ' AND tree !~ ':varattno -'
+       AND NOT pgherd.calls_user_code(tree)
+       AND NOT EXISTS (
+           SELECT FROM pgherd.functions_in(tree) f
+            WHERE f.provolatile = 'v'
+               OR (f.pronamespace = 'pg_catalog'::regnamespace AND f.provolatile = 's'
+                   AND f.proname ~ '^(now|statement_timestamp|transaction_timestamp|current_.*|session_user|age|inet_.*|pg_.*|version|txid_.*|has_.*|row_security_active|(to|from)_reg.*|obj_description|col_description|.*_to_xml.*|.*_in|jsonb?_(populate|to)_record(set)?)$'))
+       AND NOT EXISTS (SELECT FROM pgherd.conversions_in(tree) c WHERE NOT pgherd.text_is_certain(c.read, true))
+       AND NOT EXISTS (
+           SELECT FROM regexp_matches(tree, ':relid (\d+)', 'g') AS r(id)
+            WHERE r.id[1]::int8 BETWEEN 1 AND 16383 OR r.id[1]::oid IN (SELECT l.relid FROM pgherd.local_tables l));
+END;
+
+-- The trees that a view's query consists of, with those of the views it reads and of the policies of its tables.
+CREATE OR REPLACE FUNCTION pgherd.trees_of_view(rel oid) RETURNS SETOF text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE reads(relid) AS (
+        SELECT rel
+        UNION
+        SELECT d.refobjid FROM reads r
+          JOIN pg_class v ON v.oid = r.relid AND (v.relkind = 'v' OR v.oid = rel)
+          JOIN pg_rewrite w ON w.ev_class = v.oid
+          JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid AND d.refclassid = 'pg_class'::regclass
+    )
+    SELECT w.ev_action::text FROM reads r JOIN pg_class c ON c.oid = r.relid AND c.relkind IN ('v', 'm') JOIN pg_rewrite w ON w.ev_class = c.oid
+     WHERE c.relkind = 'v' OR c.oid = rel
+    UNION ALL
+    SELECT p.polqual::text FROM reads r JOIN pg_policy p ON p.polrelid = r.relid WHERE p.polqual IS NOT NULL;
+END;
+
+-- The expressions in those rows of the catalog that this transaction wrote (or a later one, which is harmless here).
+CREATE OR REPLACE VIEW pgherd.new_expressions AS
+SELECT e.tree::text AS tree
+  FROM (SELECT d.adbin AS tree, d.xmin AS made FROM pg_attrdef d
+        UNION ALL SELECT c.conbin, c.xmin FROM pg_constraint c
+        UNION ALL SELECT t.typdefaultbin, t.xmin FROM pg_type t
+        UNION ALL SELECT c.relpartbound, c.xmin FROM pg_class c
+        UNION ALL SELECT p.partexprs, p.xmin FROM pg_partitioned_table p
+        UNION ALL SELECT i.indexprs, i.xmin FROM pg_index i
+        UNION ALL SELECT i.indpred, i.xmin FROM pg_index i
+        UNION ALL SELECT s.stxexprs, s.xmin FROM pg_statistic_ext s
+        UNION ALL SELECT w.ev_action, w.xmin FROM pg_rewrite w
+        UNION ALL SELECT w.ev_qual, w.xmin FROM pg_rewrite w
+        UNION ALL SELECT t.tgqual, t.xmin FROM pg_trigger t
+        UNION ALL SELECT p.polqual, p.xmin FROM pg_policy p
+        UNION ALL SELECT p.polwithcheck, p.xmin FROM pg_policy p
+        UNION ALL SELECT r.prqual, r.xmin FROM pg_publication_rel r
+        UNION ALL SELECT f.proargdefaults, f.xmin FROM pg_proc f
+        UNION ALL SELECT f.prosqlbody, f.xmin FROM pg_proc f) e
+ WHERE age(e.made) <= age(pg_current_xact_id()::xid) AND e.tree IS NOT NULL;
+
+-- Is there a new constant that may have been read from 'now' or 'today'? Each member would read it for itself, at
+-- another time. Whether it was, only the words of the command can tell.
+CREATE OR REPLACE FUNCTION pgherd.made_dates() RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (
+        SELECT FROM (SELECT DISTINCT c.typ[1]::oid AS oid
+                       FROM pgherd.new_expressions e CROSS JOIN LATERAL regexp_matches(e.tree, ':consttype (\d+)', 'g') AS c(typ)) u
+         WHERE NOT pgherd.text_is_certain(u.oid, true) AND u.oid::regtype::text NOT LIKE 'reg%');
+END;
