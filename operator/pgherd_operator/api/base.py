@@ -1,0 +1,55 @@
+"""What all models of the custom resource share: spelling, strictness, and rules in CEL.
+
+A rule that only the API server can check (it needs the old object, or quantities) is written in CEL
+beside the field it is about, with the sentence that ``kubectl apply`` shows.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+RULES = "x-kubernetes-validations"
+
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+]
+"""A name of a Kubernetes object that is also a DNS label."""
+Quantity = Annotated[
+    str,
+    StringConstraints(
+        min_length=1, max_length=30, pattern=r"^[0-9]+(\.[0-9]+)?([KMGTPE]i?|[mk])?$"
+    ),
+]
+"""A Kubernetes quantity without sign and exponent: ``500m``, ``10Gi``."""
+Line = Annotated[str, StringConstraints(min_length=1, max_length=1024, pattern=r"^[^\n\r\x00]*$")]
+"""One line of text: cannot smuggle a second one into a file."""
+
+
+class Section(BaseModel):
+    """A part of the spec: immutable; unknown fields are errors, as they are in the CRD."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class Reported(BaseModel):
+    """A part of the status: written by us, read back tolerantly (an older operator's)."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True
+    )
+
+
+def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
+    """CEL rules, each with the message that is shown when it is false."""
+    return {RULES: [{"rule": rule, "message": message} for rule, message in pairs]}
+
+
+def section(description: str, **default: Any) -> Any:
+    """A part of the spec that is complete by its own defaults.
+
+    The CRD gets ``default`` (none: ``{}``), below which the API server fills in the inner defaults.
+    """
+    return Field(description=description, json_schema_extra={"default": default})

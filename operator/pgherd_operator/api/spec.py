@@ -1,0 +1,298 @@
+"""The spec of a ReplicatedCluster: what the user wants.
+
+Only what the user may decide; everything that follows from it is made in ``objects``. Defaults are
+those of the CRD, too, so a resource read from the API server is already complete.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pgherd_operator.api.base import Line, Name, Quantity, Section, rules, section
+
+OWNED_PARAMETERS = (
+    "archive_mode", "cluster_name", "config_file", "data_directory", "data_sync_retry",
+    "default_transaction_read_only", "external_pid_file", "fsync", "full_page_writes", "hba_file",
+    "ident_file", "listen_addresses", "max_prepared_transactions", "port",
+    "session_replication_role", "ssl", "ssl_ca_file", "ssl_cert_file", "ssl_key_file",
+    "unix_socket_directories", "unix_socket_permissions", "wal_level",
+)  # fmt: skip
+"""Parameters of PostgreSQL that pgherd sets itself: with others the herd would not be safe."""
+
+_PARAMETER_RULE = (
+    "self.all(name, !(name in [" + ", ".join(f"'{name}'" for name in OWNED_PARAMETERS) + "]))"
+)
+_NOT_SMALLER = "quantity(self).compareTo(quantity(oldSelf)) >= 0"
+_EMPTY: dict[str, Any] = {}
+
+
+class Images(Section):
+    """Where the containers come from."""
+
+    postgres: Annotated[
+        Line | None, Field(description="default: the operator's image for postgres.version")
+    ] = None
+    sidecar: Annotated[Line | None, Field(description="default: the operator's own release")] = None
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    pull_secrets: Annotated[tuple[Name, ...], Field(max_length=8)] = ()
+
+
+class Postgres(Section):
+    """The servers."""
+
+    version: Annotated[
+        Literal["15", "16", "17", "18"],
+        Field(
+            description="major version; another one is reached by a member that joins by dump",
+            json_schema_extra=rules(
+                ("self == oldSelf", "a major upgrade is done through new members: see the docs")
+            ),
+        ),
+    ] = "17"
+    parameters: Annotated[
+        dict[str, Annotated[str, Field(max_length=1024)]],
+        Field(
+            max_length=200,
+            description="postgresql.conf; a change restarts the members one at a time",
+            json_schema_extra=rules(
+                (_PARAMETER_RULE, "one of these parameters is set by pgherd itself: remove it"),
+                (
+                    "self.all(name, name.matches('^[a-z_][a-z0-9_.]*$'))",
+                    "names of parameters are lower case letters, digits, '_' and '.'",
+                ),
+            ),
+        ),
+    ] = _EMPTY
+    pg_hba: Annotated[
+        tuple[Line, ...],
+        Field(max_length=200, description="lines of pg_hba.conf, before the default ones"),
+    ] = ()
+
+
+class Storage(Section):
+    """The volume of each member."""
+
+    size: Annotated[
+        Quantity,
+        Field(
+            description="may grow, if the class allows it; never shrinks",
+            json_schema_extra=rules((_NOT_SMALLER, "a volume cannot shrink")),
+        ),
+    ] = "10Gi"
+    witness_size: Annotated[
+        Quantity,
+        Field(
+            description="a witness keeps the log only",
+            json_schema_extra=rules((_NOT_SMALLER, "a volume cannot shrink")),
+        ),
+    ] = "4Gi"
+    class_name: Annotated[
+        Name | None, Field(description="default: the cluster's default class")
+    ] = None
+    on_scale_down: Annotated[
+        Literal["Delete", "Retain"],
+        Field(description="volume of a member that has left the view for good"),
+    ] = "Delete"
+
+
+class ContainerResources(Section):
+    """Requests and limits of one container, as in a pod."""
+
+    requests: Annotated[dict[str, Quantity], Field(max_length=8)] = _EMPTY
+    limits: Annotated[dict[str, Quantity], Field(max_length=8)] = _EMPTY
+
+
+_POSTGRES_REQUESTS = {"cpu": "500m", "memory": "512Mi"}
+_SIDECAR_REQUESTS = {"cpu": "250m", "memory": "256Mi"}
+_SIDECAR_LIMITS = {"memory": "512Mi"}
+
+
+class Resources(Section):
+    """CPU and memory of a member."""
+
+    postgres: Annotated[ContainerResources, section("the server", requests=_POSTGRES_REQUESTS)] = (
+        ContainerResources(requests=_POSTGRES_REQUESTS)
+    )
+    sidecar: Annotated[
+        ContainerResources,
+        section("the replication sidecar", requests=_SIDECAR_REQUESTS, limits=_SIDECAR_LIMITS),
+    ] = ContainerResources(requests=_SIDECAR_REQUESTS, limits=_SIDECAR_LIMITS)
+
+
+class Scheduling(Section):
+    """On which nodes members run. They are spread over zones and hosts in any case."""
+
+    spread: Annotated[
+        Literal["Preferred", "Required"],
+        Field(description="Required: two members never share a host, even if one stays pending"),
+    ] = "Preferred"
+    node_selector: Annotated[dict[str, str], Field(max_length=16)] = _EMPTY
+    tolerations: Annotated[
+        tuple[dict[str, Any], ...],
+        Field(max_length=16, description="as in a pod"),
+    ] = ()
+    affinity: Annotated[dict[str, Any], Field(description="as in a pod")] = _EMPTY
+    priority_class_name: Name | None = None
+
+
+class IssuerReference(Section):
+    """An issuer of cert-manager."""
+
+    name: Name
+    kind: Literal["Issuer", "ClusterIssuer"] = "Issuer"
+
+
+class Tls(Section):
+    """Certificates between members and to the clients."""
+
+    model_config = Section.model_config | {
+        "json_schema_extra": rules(
+            (
+                "self.mode != 'CertManager' || has(self.issuer)",
+                "mode CertManager needs tls.issuer",
+            ),
+            (
+                "self.mode == 'CertManager' || !has(self.issuer)",
+                "tls.issuer is for mode CertManager",
+            ),
+        )
+    }
+    mode: Annotated[
+        Literal["SelfSigned", "CertManager", "Provided"],
+        Field(description="SelfSigned: a CA of the herd's own; Provided: secrets MEMBER-tls exist"),
+    ] = "SelfSigned"
+    issuer: IssuerReference | None = None
+    validity_days: Annotated[int, Field(ge=2, le=3650, description="renewed after two thirds")] = 90
+
+    @model_validator(mode="after")
+    def _issuer_goes_with_its_mode(self) -> Self:
+        if (self.mode == "CertManager") != (self.issuer is not None):
+            raise ValueError("tls.issuer goes with mode CertManager")
+        return self
+
+
+class SecretKey(Section):
+    """A key of a Secret in the same namespace."""
+
+    name: Name
+    key: Annotated[str, Field(min_length=1, max_length=253)] = "password"
+
+
+class Import(Section):
+    """Another database whose content the new herd begins with."""
+
+    dsn: Annotated[SecretKey, Field(description="connection string of the source")]
+
+
+class Bootstrap(Section):
+    """What a new herd begins with; without any: an empty database."""
+
+    model_config = Section.model_config | {
+        "json_schema_extra": rules(
+            (
+                "[size(self.sql) > 0, has(self.importFrom), has(self.snapshot)]"
+                ".filter(x, x).size() <= 1",
+                "only one of bootstrap.sql, importFrom and snapshot",
+            ),
+        )
+    }
+    sql: Annotated[
+        tuple[Annotated[str, Field(max_length=16384)], ...],
+        Field(max_length=16, description="statements run once, when the herd takes writes"),
+    ] = ()
+    import_from: Annotated[Import | None, Field(description="by pg_dump")] = None
+    snapshot: Annotated[Line | None, Field(description="address of a snapshot of another herd")] = (
+        None
+    )
+
+
+class User(Section):
+    """A role of the database."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z_][a-z0-9_]*$")]
+    password: Annotated[SecretKey | None, Field(description="default: one is generated")] = None
+    database_owner: bool = False
+
+
+class Monitoring(Section):
+    """Metrics."""
+
+    pod_monitor: Annotated[bool, Field(description="needs the Prometheus operator's CRDs")] = False
+
+
+class Maintenance(Section):
+    """What the operator may do by itself."""
+
+    paused: Annotated[bool, Field(description="observe and report only")] = False
+    rebuild_diverged: Annotated[
+        bool, Field(description="replace a member that says of itself that it has diverged")
+    ] = True
+
+
+_SPEC_RULES = rules(
+    ("self.witnesses < self.instances", "witnesses must be fewer than instances"),
+    (
+        "has(self.bootstrap) == has(oldSelf.bootstrap) && "
+        "(!has(self.bootstrap) || self.bootstrap == oldSelf.bootstrap)",
+        "bootstrap describes how the herd began: it cannot be changed",
+    ),
+)
+
+
+class ClusterSpec(Section):
+    """One herd."""
+
+    model_config = Section.model_config | {"json_schema_extra": _SPEC_RULES}
+
+    instances: Annotated[
+        int, Field(ge=1, le=49, description="members with a database; every one takes writes")
+    ] = 3
+    witnesses: Annotated[
+        int, Field(ge=0, le=24, description="members that hold log and vote only")
+    ] = 0
+    partition_policy: Annotated[
+        Literal["Quorum", "Permanent"],
+        Field(description="Permanent: a component without a quorum becomes its own herd"),
+    ] = "Quorum"
+    deletion_policy: Annotated[
+        Literal["Retain", "Delete"], Field(description="volumes, when this resource is deleted")
+    ] = "Retain"
+    hibernated: Annotated[bool, Field(description="no pods; volumes are kept")] = False
+    images: Annotated[Images, section("container images")] = Images()
+    postgres: Annotated[Postgres, section("the servers")] = Postgres()
+    storage: Annotated[Storage, section("volumes")] = Storage()
+    resources: Annotated[Resources, section("CPU and memory")] = Resources()
+    scheduling: Annotated[Scheduling, section("placement")] = Scheduling()
+    tls: Annotated[Tls, section("certificates")] = Tls()
+    bootstrap: Bootstrap | None = None
+    users: Annotated[tuple[User, ...], Field(max_length=100)] = ()
+    monitoring: Annotated[Monitoring, section("metrics")] = Monitoring()
+    maintenance: Annotated[Maintenance, section("what the operator may do")] = Maintenance()
+
+    @model_validator(mode="after")
+    def _witnesses_are_a_minority(self) -> Self:
+        if self.witnesses >= self.instances:
+            raise ValueError("witnesses must be fewer than instances")
+        return self
+
+    @model_validator(mode="after")
+    def _own_parameters_are_not_overridden(self) -> Self:
+        taken = sorted(set(self.postgres.parameters) & set(OWNED_PARAMETERS))
+        if taken:
+            raise ValueError(f"set by pgherd itself: {', '.join(taken)}")
+        return self
+
+    def not_acted_on(self) -> tuple[str, ...]:
+        """Fields that are set and that this release accepts but does nothing about yet."""
+        bootstrap = self.bootstrap or Bootstrap()
+        return tuple(
+            name
+            for name, is_set in (
+                ("bootstrap.sql", bool(bootstrap.sql)),
+                ("bootstrap.importFrom", bootstrap.import_from is not None),
+                ("bootstrap.snapshot", bootstrap.snapshot is not None),
+                ("users", bool(self.users)),
+                ("partitionPolicy", self.partition_policy != "Quorum"),
+            )
+            if is_set
+        )

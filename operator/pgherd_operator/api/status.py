@@ -1,0 +1,84 @@
+"""The status of a ReplicatedCluster: what is, as far as anybody told the operator.
+
+Written whole by the reconciler, never read by it for a decision: a user may edit it, a backup may
+bring back an old one.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pgherd_operator.api.base import Reported
+
+
+class ConditionType(StrEnum):
+    """What a condition is about; the set is fixed, so that ``kubectl wait`` can rely on it."""
+
+    READY = "Ready"
+    PRIMARY_COMPONENT = "PrimaryComponent"
+    PROGRESSING = "Progressing"
+    RECOVERY_BLOCKED = "RecoveryBlocked"
+    CERTIFICATES_VALID = "CertificatesValid"
+    SPEC_ACTED_ON = "SpecActedOn"
+
+
+class Condition(Reported):
+    """As the Kubernetes API conventions define it."""
+
+    type: ConditionType
+    status: Literal["True", "False", "Unknown"]
+    reason: Annotated[str, Field(pattern=r"^[A-Za-z]+$", max_length=128)]
+    message: Annotated[str, Field(max_length=4096)] = ""
+    observed_generation: int = 0
+    last_transition_time: datetime
+
+
+class MemberStatus(Reported):
+    """One member, in its sidecar's words; without an answer only what Kubernetes shows."""
+
+    name: str
+    number: int
+    role: Annotated[Literal["Database", "Witness"], Field(description="what it is there for")] = (
+        "Database"
+    )
+    state: Annotated[str, Field(description="the sidecar's word, or Silent")] = "Silent"
+    reason: str | None = None
+    in_view: Annotated[
+        Literal["Voter", "Learner", "No", "Unknown"],
+        Field(description="as the primary component says"),
+    ] = "Unknown"
+    gid: Annotated[int | None, Field(description="newest position applied")] = None
+    lag_bytes: int | None = None
+    up_to_date: Annotated[bool, Field(description="runs what the spec asks for")] = True
+
+
+class ClusterStatus(Reported):
+    """One herd."""
+
+    observed_generation: int = 0
+    cluster_id: str | None = None
+    component: Annotated[
+        Literal["Primary", "None", "Unknown"],
+        Field(description="None: members answer and none is in a primary component"),
+    ] = "Unknown"
+    view: Annotated[int | None, Field(description="number of the view in force")] = None
+    term: int | None = None
+    proposer: str | None = None
+    gid: Annotated[int | None, Field(description="newest position known")] = None
+    members: Annotated[tuple[MemberStatus, ...], Field(max_length=1023)] = ()
+    members_ready: Annotated[str, Field(description="writable of wanted, as 3/3")] = "0/0"
+    instances: Annotated[int, Field(description="members with a volume, for scaling")] = 0
+    selector: Annotated[str, Field(description="labels of the pods, for autoscalers")] = ""
+    step: Annotated[str, Field(description="what is being done, or waited for")] = ""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(
+            max_length=16,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        ),
+    ] = ()

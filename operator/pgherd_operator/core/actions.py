@@ -1,0 +1,208 @@
+"""What the reconciler may want done. The shell executes it in order and stops at the first failure.
+
+Every action is harmless when repeated: creations meet the name that is taken, deletions name the
+object by its uid, and a request to the sidecars names a disk, not just a member.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from pgherd_operator.core.observed import Ledger
+from pgherd_operator.objects.model import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class AddFinalizer:
+    """Have the deletion of the resource wait for us: the volumes' fate is to be settled first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFinalizer:
+    """Let the resource go, and with it all that it owns."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateLedger:
+    """Remember how the herd begins; of two operators only one succeeds."""
+
+    ledger: Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class MarkFounded:
+    """No volume is made from nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratePassword:
+    """Create a secret with a random password, unless it exists."""
+
+    secret: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateAuthority:
+    """Create the secret with the herd's own CA, unless it exists."""
+
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class IssueCertificate:
+    """Write a certificate signed by the herd's CA into a secret, in place of an older one."""
+
+    secret: str
+    authority: str
+    common_name: str
+    dns_names: tuple[str, ...]
+    validity_days: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create, unless the name is taken."""
+
+    manifest: Manifest
+
+
+class Kind(StrEnum):
+    """What may be deleted."""
+
+    POD = "Pod"
+    VOLUME = "PersistentVolumeClaim"
+    SECRET = "Secret"
+    LEDGER = "ConfigMap"
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete exactly this object; another one of that name is left alone.
+
+    Attributes:
+        uid: empty for what has no identity worth protecting (secrets of a deleted herd).
+    """
+
+    kind: Kind
+    name: str
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GrowVolume:
+    """Ask for a larger volume."""
+
+    name: str
+    size: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetireVolume:
+    """Mark a volume as never to be used again."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskJoin:
+    """Ask the primary component, through the member ``via``, to take a member in."""
+
+    via: int
+    number: int
+    name: str
+    disk_id: str
+    host: str
+    port: int
+    witness: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskLeave:
+    """Ask it to let a living member go."""
+
+    via: int
+    name: str
+    disk_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskEvict:
+    """Ask it to give up on a member; it refuses if that member is heard of."""
+
+    via: int
+    name: str
+    disk_id: str
+
+
+Action = (
+    AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | GeneratePassword
+    | GenerateAuthority | IssueCertificate | Apply | Create | Delete | GrowVolume | RetireVolume
+    | AskJoin | AskLeave | AskEvict
+)  # fmt: skip
+
+
+class Reason(StrEnum):
+    """Reasons of Events and conditions: stable, listed in docs/operator.md."""
+
+    FOUNDING = "Founding"
+    ADOPTED = "VolumesAdopted"
+    CREDENTIALS_MISSING = "CredentialsMissing"
+    FOREIGN_VOLUMES = "ForeignVolumes"
+    INVALID_SPEC = "InvalidSpec"
+    MEMBER_STARTING = "MemberStarting"
+    MEMBER_LOST = "MemberVolumeLost"
+    MEMBER_DIVERGED = "MemberDiverged"
+    MEMBER_JOINING = "MemberJoining"
+    MEMBER_LEAVING = "MemberLeaving"
+    MEMBER_REMOVED = "MemberRemoved"
+    MEMBER_RESTARTING = "MemberRestarting"
+    VOLUME_GROWING = "VolumeGrowing"
+    CERTIFICATE_ISSUED = "CertificateIssued"
+    CERTIFICATE_MISSING = "CertificateMissing"
+    NO_PRIMARY = "NoPrimaryComponent"
+    RECOVERY_BLOCKED = "RecoveryBlocked"
+    HIBERNATED = "Hibernated"
+    PAUSED = "Paused"
+    DELETING = "Deleting"
+    WAITING = "Waiting"
+    IGNORED_FIELDS = "FieldsNotActedOn"
+    AS_WANTED = "AsWanted"
+    WRITABLE = "EveryMemberTakesWrites"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something a human may want to know."""
+
+    reason: Reason
+    message: str
+    kind: Literal["Normal", "Warning"] = "Normal"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do, or to wait for.
+
+    Attributes:
+        text: for the status; what it is and why.
+        actions: none when it is something to wait for.
+    """
+
+    reason: Reason
+    text: str
+    actions: tuple[Action, ...] = ()
+    warning: bool = False
+
+    def event(self) -> Event | None:
+        """What to tell: acts, not waiting."""
+        if not self.actions:
+            return None
+        return Event(self.reason, self.text, "Warning" if self.warning else "Normal")

@@ -1,0 +1,95 @@
+"""The first steps of a herd, and the guard against taking them twice.
+
+Order, each step written down before the next begins: ledger (identity, founders), credentials,
+founders' volumes, *founded*. Pods exist only after that; so while the ledger says Founding no
+volume holds anything, and afterwards no volume is ever made from nothing again.
+"""
+
+from uuid import NAMESPACE_URL, uuid5
+
+from pgherd_operator.api import GROUP
+from pgherd_operator.core.actions import (
+    Action,
+    Create,
+    CreateLedger,
+    GenerateAuthority,
+    GeneratePassword,
+    MarkFounded,
+    Reason,
+    Step,
+)  # fmt: skip
+from pgherd_operator.core.observed import Ledger, Observed, Phase
+from pgherd_operator.objects import names, pod
+from pgherd_operator.objects.model import Origin, Role, Seat
+
+
+def found(observed: Observed) -> Step | None:
+    """The next step of the founding; None when the herd is founded."""
+    if observed.ledger is None:
+        return _begin(observed)
+    return _provide_secrets(observed) or _provide_volumes(observed)
+
+
+def _begin(observed: Observed) -> Step:
+    cluster = observed.cluster
+    known = {volume.cluster_id for volume in observed.volumes.values()}
+    known |= {report.cluster_id for report in observed.reports.values()}
+    if len(known) > 1:
+        return Step(
+            Reason.FOREIGN_VOLUMES,
+            f"there are members of several herds here ({', '.join(sorted(known))}): "
+            "remove those that do not belong to this one",
+        )
+    if known:  # the ledger was deleted, or the resource was and has been created again
+        adopted = Ledger(known.pop(), Phase.FOUNDED)
+        text = f"going on with the volumes of herd {adopted.cluster_id}"
+        return Step(Reason.ADOPTED, text, (CreateLedger(adopted),), warning=True)
+    roles = [Role.DATABASE] * cluster.spec.instances + [Role.WITNESS] * cluster.spec.witnesses
+    new = Ledger(
+        # Made from the resource's own identity: whoever founds it, it is the same herd.
+        str(uuid5(NAMESPACE_URL, f"{GROUP}/{cluster.uid}")),
+        Phase.FOUNDING,
+        tuple(enumerate(roles, start=1)),
+    )
+    return Step(Reason.FOUNDING, f"a new herd, {new.cluster_id}", (CreateLedger(new),))
+
+
+def _provide_secrets(observed: Observed) -> Step | None:
+    cluster, ledger = observed.cluster, observed.ledger
+    assert ledger is not None
+    wanted: dict[str, Action] = {
+        name: GeneratePassword(name, user)
+        for name, user in (
+            (names.credentials(cluster.name, "superuser"), "postgres"),
+            (names.credentials(cluster.name, "app"), "app"),
+        )
+    }
+    if cluster.spec.tls.mode == "SelfSigned":
+        name = names.authority(cluster.name)
+        wanted[name] = GenerateAuthority(name)
+    missing = sorted(wanted.keys() - observed.secrets.keys())
+    if not missing:
+        return None
+    if ledger.phase is Phase.FOUNDED:
+        # A new password or CA would not be the one that the members have.
+        text = f"secret {', '.join(missing)} is gone: restore it from where it was kept"
+        return Step(Reason.CREDENTIALS_MISSING, text, warning=True)
+    text = f"generating {', '.join(missing)}"
+    return Step(Reason.FOUNDING, text, tuple(wanted[name] for name in missing))
+
+
+def _provide_volumes(observed: Observed) -> Step | None:
+    cluster, ledger = observed.cluster, observed.ledger
+    assert ledger is not None
+    if ledger.phase is Phase.FOUNDED:
+        return None
+    missing = [
+        Seat(number, role, Origin.FOUNDER)
+        for number, role in ledger.founders
+        if number not in observed.volumes
+    ]
+    if not missing or observed.pods or observed.reports:
+        # The last case cannot be; but if there is a pod, there may be data.
+        return Step(Reason.FOUNDING, "all volumes are there", (MarkFounded(),))
+    actions = tuple(Create(pod.volume(cluster, ledger.cluster_id, seat)) for seat in missing)
+    return Step(Reason.FOUNDING, f"creating {len(missing)} volumes", actions)

@@ -1,0 +1,186 @@
+"""Changes of who belongs to the herd: one member, one step at a time.
+
+The operator knows how many members are wanted and which volumes there are; the sidecars know the
+view. So it only ever asks: to take in a member that runs, to let one go, to give up on one whose
+volume is gone. A volume is deleted only after a majority of the view's voters have said that its
+member is not one of them; and before its pod, so that the pod cannot come back meanwhile.
+"""
+
+from pgherd_operator.core.actions import (
+    Action,
+    AskEvict,
+    AskJoin,
+    AskLeave,
+    Create,
+    Delete,
+    Kind,
+    Reason,
+    RetireVolume,
+    Step,
+)  # fmt: skip
+from pgherd_operator.core.group import Authority, Group, Member
+from pgherd_operator.core.observed import Observed
+from pgherd_operator.objects import names, pod
+from pgherd_operator.objects.model import Origin, Role, Seat
+
+NUMBER_MAX = 1023
+
+
+def step(observed: Observed, group: Group) -> Step | None:
+    """The next step towards the wanted members; None when there is none to take."""
+    first, surplus = _unwanted(observed, group), _surplus(observed, group)
+    if first is None and surplus is None and _complete(observed, group):
+        return None
+    authority = group.authority
+    if authority is None:
+        text = "nobody is in a primary component: who belongs to the herd is not changed"
+        return Step(Reason.NO_PRIMARY, text)
+    if first is None and surplus is not None and not _votes(surplus):
+        first = surplus, Reason.MEMBER_LEAVING  # it costs nothing
+    if first is not None:
+        return _remove(observed, group, authority, *first)
+    # First those who are to come, so that nobody leaves a herd that is too small already.
+    growth = _take_in(observed, group, authority) or _make_room(observed, group, authority)
+    if growth is not None or surplus is None:
+        return growth
+    return _remove(observed, group, authority, surplus, Reason.MEMBER_LEAVING)
+
+
+def wanted(observed: Observed, role: Role) -> int:
+    """How many members of a role the spec asks for."""
+    spec = observed.cluster.spec
+    return spec.instances if role is Role.DATABASE else spec.witnesses
+
+
+def _complete(observed: Observed, group: Group) -> bool:
+    """Every place is taken, by a voter as far as anybody can say."""
+    if any(len(group.of_role(role)) != wanted(observed, role) for role in Role):
+        return False
+    return group.authority is None or all(_votes(member) for member in group.members)
+
+
+def _unwanted(observed: Observed, group: Group) -> tuple[Member, Reason] | None:
+    """The first member that has to go whatever the numbers, and why."""
+    for member in group.members:
+        if member.lost:
+            return member, Reason.MEMBER_LOST
+    for member in group.members:
+        if member.going:
+            return member, Reason.MEMBER_LEAVING
+    if observed.cluster.spec.maintenance.rebuild_diverged:
+        for member in group.members:
+            if member.report is not None and member.report.diverged:
+                return member, Reason.MEMBER_DIVERGED
+    return None
+
+
+def _surplus(observed: Observed, group: Group) -> Member | None:
+    """A member of a role that has too many: one without a vote, or else the youngest place."""
+    for role in Role:
+        members = group.of_role(role)
+        if len(members) > wanted(observed, role):
+            return max(members, key=lambda member: (not _votes(member), member.number))
+    return None
+
+
+def _votes(member: Member) -> bool:
+    return member.in_view is not None and member.in_view.voter
+
+
+def _remove(
+    observed: Observed, group: Group, authority: Authority, member: Member, reason: Reason
+) -> Step:
+    """The next step in the removal of a member: out of the view, then its volume, then its pod."""
+    name = names.member(observed.cluster.name, member.number)
+    if member.in_view is not None:
+        return _out_of_view(group, authority, member, name, reason)
+    if not authority.confirmed:
+        return Step(Reason.WAITING, f"a majority has yet to confirm that {name} is not a member")
+    actions: list[Action] = []
+    if member.volume is not None and member.volume.usable:
+        actions.append(_give_up_volume(observed, member, reason))
+    if member.pod is not None and not member.pod.deleting:
+        actions.append(Delete(Kind.POD, name, member.pod.uid))
+    if actions:
+        return Step(Reason.MEMBER_REMOVED, f"removing what is left of {name}", tuple(actions))
+    return Step(Reason.WAITING, f"{name} is being removed")
+
+
+def _give_up_volume(observed: Observed, member: Member, reason: Reason) -> Action:
+    assert member.volume is not None
+    claim = names.volume(observed.cluster.name, member.number)
+    keep = observed.cluster.spec.storage.on_scale_down == "Retain"
+    if keep and reason is Reason.MEMBER_LEAVING:
+        return RetireVolume(claim)
+    return Delete(Kind.VOLUME, claim, member.volume.uid)
+
+
+def _out_of_view(
+    group: Group, authority: Authority, member: Member, name: str, reason: Reason
+) -> Step:
+    assert member.in_view is not None
+    via = authority.via(other_than=member.number)
+    if via is None:
+        return Step(Reason.WAITING, f"{name} cannot go: nobody else is in the primary component")
+    if reason is Reason.MEMBER_LOST:
+        text = f"the volume of {name} is gone: asking the others to give up on it"
+        ask: Action = AskEvict(via, name, member.in_view.disk_id)
+        return Step(reason, text, (ask,), warning=True)
+    diverged = reason is Reason.MEMBER_DIVERGED
+    spared = group.can_spare_copy if diverged else group.others_are_well
+    if not spared(member.number):
+        return Step(Reason.WAITING, f"{name} has to go, once all others are well")
+    if diverged:
+        why = member.report.reason if member.report is not None else None
+        text = f"{name} has diverged and is made anew: {why or 'it does not say why'}"
+        ask = AskEvict(via, name, member.in_view.disk_id)
+        return Step(reason, text, (ask,), warning=True)
+    return Step(reason, f"{name} leaves the view", (AskLeave(via, name, member.in_view.disk_id),))
+
+
+def _take_in(observed: Observed, group: Group, authority: Authority) -> Step | None:
+    """Have a running member joined that is not in the view.
+
+    It is the same for one that is new, one that was away too long and was evicted, and one whose
+    request was lost.
+    """
+    cluster = observed.cluster
+    for member in group.members:
+        name = names.member(cluster.name, member.number)
+        if member.in_view is not None and not member.in_view.voter:
+            return Step(Reason.WAITING, f"{name} is catching up")
+        if member.in_view is not None or member.volume is None or not member.volume.usable:
+            continue
+        via = authority.via(other_than=member.number)
+        if member.report is None or via is None:
+            return Step(Reason.WAITING, f"{name} has yet to answer before it can join")
+        ask = AskJoin(
+            via=via,
+            number=member.number,
+            name=name,
+            disk_id=member.report.disk_id,
+            host=names.address(cluster.name, cluster.namespace, member.number),
+            port=names.PEER_PORT,
+            witness=member.role is Role.WITNESS,
+        )
+        return Step(Reason.MEMBER_JOINING, f"{name} joins", (ask,))
+    return None
+
+
+def _make_room(observed: Observed, group: Group, authority: Authority) -> Step | None:
+    """Create the volume of one more member, when the ones before it have arrived."""
+    ledger = observed.ledger
+    assert ledger is not None
+    for role in Role:
+        if len(group.of_role(role)) >= wanted(observed, role):
+            continue
+        if not authority.confirmed:
+            return Step(Reason.WAITING, "a majority has yet to confirm the view")
+        taken = observed.volumes.keys() | observed.pods.keys()
+        taken |= {member.number for member in authority.view.members}
+        number = next(n for n in range(1, NUMBER_MAX + 1) if n not in taken)
+        seat = Seat(number, role, Origin.JOINER)
+        text = f"a volume for {names.member(observed.cluster.name, number)}, which will join"
+        volume = pod.volume(observed.cluster, ledger.cluster_id, seat)
+        return Step(Reason.MEMBER_JOINING, text, (Create(volume),))
+    return None

@@ -1,0 +1,162 @@
+"""What the reconciler is given: one look at the Kubernetes API and one at every sidecar.
+
+Plain values; nobody here knows how they were read. A sidecar that did not answer is simply not in
+``reports``: that it is silent says nothing about whether it lives.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from pgherd_operator.api.resource import Cluster
+from pgherd_operator.objects.model import Origin, Role, Seat
+
+
+class Phase(StrEnum):
+    """How far the founding of a herd is."""
+
+    FOUNDING = "Founding"
+    """Volumes are being made; no pod has ever existed, so no volume holds anything."""
+    FOUNDED = "Founded"
+    """For good: a missing volume is a lost one from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What the operator has to remember of a herd: its identity and how it began."""
+
+    cluster_id: str
+    phase: Phase
+    founders: tuple[tuple[int, Role], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A member's volume claim."""
+
+    number: int
+    uid: str
+    role: Role
+    origin: Origin
+    cluster_id: str
+    requested: str
+    deleting: bool = False
+    retired: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """It is a member's, and stays so."""
+        return not (self.deleting or self.retired)
+
+    def seat(self) -> Seat:
+        """The place in the herd that it makes."""
+        return Seat(self.number, self.role, self.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A member's pod. ``ready`` is used for restraint only, never as a proof of life or death."""
+
+    number: int
+    uid: str
+    revision: str
+    role: Role = Role.DATABASE
+    ready: bool = False
+    deleting: bool = False
+    finished: bool = False
+    """Its containers ended for good (the kubelet evicted it, say): it has to be made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret: which keys it has, and the validity of the certificate in it."""
+
+    name: str
+    keys: frozenset[str]
+    issued_at: datetime | None = None
+    not_after: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ViewMember:
+    """A member of a view. ``disk_id`` tells it from another disk under the same name."""
+
+    name: str
+    number: int
+    disk_id: str
+    voter: bool = True
+    witness: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Who belongs to the herd, as its log has it."""
+
+    id: int
+    members: tuple[ViewMember, ...]
+
+    @property
+    def voters(self) -> tuple[ViewMember, ...]:
+        """Those whose votes make a quorum."""
+        return tuple(member for member in self.members if member.voter)
+
+    @property
+    def majority(self) -> int:
+        """Votes of a strict majority."""
+        return len(self.voters) // 2 + 1
+
+    def find(self, number: int) -> ViewMember | None:
+        """The member of that number."""
+        return next((member for member in self.members if member.number == number), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a sidecar says of itself and of the view that it knows.
+
+    Attributes:
+        primary: it is in a component that has the quorum.
+        state: ``primary`` only when it takes writes, that is: has caught up, too.
+        disk_id: identity of the disk it runs on.
+    """
+
+    number: int
+    cluster_id: str
+    disk_id: str
+    state: str
+    primary: bool
+    reason: str | None = None
+    term: int = 0
+    proposer: str | None = None
+    gid: int | None = None
+    lag_bytes: int | None = None
+    view: View | None = None
+
+    @property
+    def diverged(self) -> bool:
+        """It refuses to go on with its copy of the data."""
+        return self.state == "diverged"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything at one moment.
+
+    Attributes:
+        objects: live manifests of what ``objects.network`` and ``objects.config`` make, by kind
+            and name.
+    """
+
+    cluster: Cluster
+    ledger: Ledger | None = None
+    volumes: Mapping[int, Volume] = field(default_factory=dict)
+    pods: Mapping[int, Pod] = field(default_factory=dict)
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+    objects: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    reports: Mapping[int, Report] = field(default_factory=dict)
+
+    def seats(self) -> list[Seat]:
+        """The places in the herd, by number."""
+        return [self.volumes[n].seat() for n in sorted(self.volumes) if self.volumes[n].usable]

@@ -1,0 +1,23 @@
+"""Kubernetes quantities, as far as volumes need them."""
+
+from fractions import Fraction
+
+_SUFFIXES = {
+    "m": Fraction(1, 1000), "": Fraction(1), "k": Fraction(10**3), "K": Fraction(10**3),
+    "M": Fraction(10**6), "G": Fraction(10**9), "T": Fraction(10**12), "P": Fraction(10**15),
+    "E": Fraction(10**18), "Ki": Fraction(2**10), "Mi": Fraction(2**20), "Gi": Fraction(2**30),
+    "Ti": Fraction(2**40), "Pi": Fraction(2**50), "Ei": Fraction(2**60),
+}  # fmt: skip
+
+
+def parse(text: str) -> Fraction:
+    """The value of a quantity.
+
+    Raises:
+        ValueError: it is none.
+    """
+    digits = text.rstrip("KMGTPEikm")
+    suffix = text[len(digits) :]
+    if suffix not in _SUFFIXES:
+        raise ValueError(f"not a quantity: {text}")
+    return Fraction(digits) * _SUFFIXES[suffix]

@@ -1,0 +1,135 @@
+"""The reconciler: from what is observed to what is to be done. Pure and level-triggered.
+
+It remembers nothing. What it must know across its own death lies in the ledger, on the volumes and
+in the herd's view; so it may be killed between any two actions, run twice, or see a state that is a
+little old, and goes on from what it finds.
+
+The order is that of the risk: founding first, then what disturbs nobody, then at most one step that
+touches a member that works.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pgherd_operator.api.status import ClusterStatus
+from pgherd_operator.core import founding, membership, rollout, status, upkeep
+from pgherd_operator.core.actions import (
+    Action,
+    AddFinalizer,
+    Delete,
+    Event,
+    Kind,
+    Reason,
+    RemoveFinalizer,
+    Step,
+)
+from pgherd_operator.core.group import Group, look
+from pgherd_operator.core.observed import Observed
+from pgherd_operator.objects import names
+from pgherd_operator.objects.model import Release
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The outcome: actions in order, the status to show, events to tell if the actions succeed."""
+
+    actions: tuple[Action, ...]
+    status: ClusterStatus
+    events: tuple[Event, ...]
+
+    @property
+    def settled(self) -> bool:
+        """There is nothing to do and nothing to wait for."""
+        return not self.actions and not self.status.step
+
+
+def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
+    """Decide what to do next for one herd."""
+    group = look(observed)
+    steps = list(_steps(observed, group, now, release))
+    # The one that a human waits for is the last: the others are done along the way.
+    shown = steps[-1] if steps else None
+    described = status.describe(observed, group, shown, rollout.outdated(observed, release), now)
+    if observed.cluster.spec.maintenance.paused and not observed.cluster.deleting:
+        paused = Step(Reason.PAUSED, "paused by the spec")
+        described = described.model_copy(update={"step": paused.text})
+        return Plan((), described, ())
+    return Plan(
+        actions=tuple(action for step in steps for action in step.actions),
+        status=described,
+        events=tuple(event for step in steps if (event := step.event()) is not None),
+    )
+
+
+def _steps(observed: Observed, group: Group, now: datetime, release: Release) -> list[Step]:
+    cluster = observed.cluster
+    if cluster.deleting:
+        return _let_go(observed)
+    if names.FINALIZER not in cluster.finalizers:
+        return [Step(Reason.FOUNDING, "taking charge", (AddFinalizer(),))]
+    shared = upkeep.shared_objects(observed, release)
+    steps = [Step(Reason.MEMBER_STARTING, "services and policies", tuple(shared))] if shared else []
+    first = founding.found(observed)
+    if first is not None:
+        return [*steps, first]
+    if cluster.spec.hibernated:
+        return [*steps, *_sleep(observed)]
+    steps += upkeep.certificates(observed, now)
+    steps += upkeep.growing_volumes(observed)
+    steps += upkeep.members(observed, release)
+    one = membership.step(observed, group)
+    if one is None or not one.actions:
+        # Waiting for one member must not keep another from being repaired by a newer spec.
+        replacing = rollout.step(observed, group, release)
+        one = replacing if replacing is not None and (one is None or replacing.actions) else one
+    if one is None:
+        one = _unwell(group)
+    return [*steps, one] if one is not None else steps
+
+
+def _unwell(group: Group) -> Step | None:
+    """What to wait for when there is nothing to do."""
+    silent = [member for member in group.members if not member.healthy]
+    if not silent:
+        return None
+    numbers = ", ".join(str(member.number) for member in silent)
+    return Step(Reason.WAITING, f"not well yet: member {numbers}")
+
+
+def _sleep(observed: Observed) -> list[Step]:
+    """Stop all pods; the log lets them find each other again."""
+    actions = tuple(
+        Delete(Kind.POD, names.member(observed.cluster.name, number), live.uid)
+        for number, live in sorted(observed.pods.items())
+        if not live.deleting
+    )
+    return [Step(Reason.HIBERNATED, "stopping all members", actions)] if actions else []
+
+
+def _let_go(observed: Observed) -> list[Step]:
+    """Settle what happens to the volumes, then let the resource go.
+
+    Retain is the default and needs nothing: volumes and passwords have no owner. A resource that
+    was never ours is let go as it is.
+    """
+    cluster = observed.cluster
+    if names.FINALIZER not in cluster.finalizers:
+        return []
+    if cluster.spec.deletion_policy == "Delete":
+        left: list[Action] = [
+            Delete(Kind.VOLUME, names.volume(cluster.name, number), volume.uid)
+            for number, volume in sorted(observed.volumes.items())
+            if not volume.deleting
+        ]
+        left += [
+            Delete(Kind.SECRET, name)
+            for name in (
+                names.credentials(cluster.name, "superuser"),
+                names.credentials(cluster.name, "app"),
+                names.authority(cluster.name),
+            )
+            if name in observed.secrets
+        ]
+        if left:
+            return [Step(Reason.DELETING, "deleting volumes and passwords", tuple(left))]
+    return [Step(Reason.DELETING, "done with it", (RemoveFinalizer(),))]

@@ -1,0 +1,66 @@
+"""Replaces pods that are not what the spec asks for: one at a time, and never one too many.
+
+A member that does no work is replaced first and at once: it is likely to be the victim of the
+change before this one, and the wait for it to get well would never end. A member that works is
+replaced only while all others do.
+"""
+
+from pgherd_operator.core.actions import Delete, Kind, Reason, Step
+from pgherd_operator.core.group import Group, Member
+from pgherd_operator.core.observed import Observed
+from pgherd_operator.objects import names, pod
+from pgherd_operator.objects.model import Release
+
+
+def outdated(observed: Observed, release: Release) -> set[int]:
+    """Numbers of the pods that were made from something else than today's spec."""
+    ledger = observed.ledger
+    if ledger is None:
+        return set()
+    return {
+        seat.number
+        for seat in observed.seats()
+        if seat.number in observed.pods
+        and observed.pods[seat.number].revision
+        != pod.pod(observed.cluster, ledger.cluster_id, seat, release)["metadata"]["annotations"][
+            names.REVISION
+        ]
+    }
+
+
+def step(observed: Observed, group: Group, release: Release) -> Step | None:
+    """Replace the next pod, or wait until it can be; None when all are up to date."""
+    numbers = outdated(observed, release)
+    members = [member for member in group.members if member.number in numbers]
+    if not members:
+        return None
+    if any(member.pod is not None and member.pod.deleting for member in group.members):
+        return Step(Reason.WAITING, "a pod is being replaced")
+    for member in members:
+        if not member.healthy and _is_no_loss(observed, group, member):
+            return _replace(observed, member)
+    proposer = group.authority.proposer if group.authority is not None else None
+    for member in sorted(
+        members, key=lambda m: names.member(observed.cluster.name, m.number) == proposer
+    ):
+        if member.healthy and group.others_are_well(member.number):
+            return _replace(observed, member)
+    return Step(Reason.WAITING, f"{len(members)} pods are out of date; others are not well yet")
+
+
+def _is_no_loss(observed: Observed, group: Group, member: Member) -> bool:
+    """Nothing works through this member.
+
+    When no sidecar tells of a primary component, the kubelet's opinion may hold us back: if any pod
+    is ready, perhaps it is only we who cannot hear them.
+    """
+    if group.authority is not None:
+        return group.majority_without(member.number)
+    return not any(live.ready for live in observed.pods.values())
+
+
+def _replace(observed: Observed, member: Member) -> Step:
+    assert member.pod is not None
+    name = names.member(observed.cluster.name, member.number)
+    text = f"{name} is out of date: replacing its pod"
+    return Step(Reason.MEMBER_RESTARTING, text, (Delete(Kind.POD, name, member.pod.uid),))

@@ -1,0 +1,162 @@
+"""Says how a herd is: the status of the resource, from what was observed and the step at hand."""
+
+from datetime import datetime
+from typing import Literal
+
+from pgherd_operator.api.status import ClusterStatus, Condition, ConditionType, MemberStatus
+from pgherd_operator.core import membership
+from pgherd_operator.core.actions import Reason, Step
+from pgherd_operator.core.group import Group, Member
+from pgherd_operator.core.observed import Observed, Phase, View
+from pgherd_operator.objects import names
+from pgherd_operator.objects.model import Role
+
+_Truth = Literal["True", "False", "Unknown"]
+_Verdict = tuple[ConditionType, _Truth, Reason, str]
+
+
+def describe(
+    observed: Observed, group: Group, step: Step | None, outdated: set[int], now: datetime
+) -> ClusterStatus:
+    """The whole status.
+
+    Args:
+        step: what is being done or waited for.
+        outdated: numbers of the members whose pod is not what the spec asks for.
+    """
+    cluster, authority = observed.cluster, group.authority
+    wanted = sum(membership.wanted(observed, role) for role in Role)
+    ready = sum(member.healthy for member in group.members)
+    gids = [report.gid for report in observed.reports.values() if report.gid is not None]
+    return ClusterStatus(
+        observed_generation=cluster.generation,
+        cluster_id=observed.ledger.cluster_id if observed.ledger is not None else None,
+        component="Primary" if authority else "None" if observed.reports else "Unknown",
+        view=authority.view.id if authority else None,
+        term=authority.term if authority else None,
+        proposer=authority.proposer if authority else None,
+        gid=max(gids, default=None),
+        members=tuple(_member(observed, group, member, outdated) for member in group.members),
+        members_ready=f"{ready}/{wanted}",
+        instances=sum(seat.role is Role.DATABASE for seat in observed.seats()),
+        selector=f"{names.CLUSTER}={cluster.name},{names.ROLE}={Role.DATABASE}",
+        step=step.text if step is not None else "",
+        conditions=tuple(
+            _condition(observed, verdict, now)
+            for verdict in (
+                _ready(observed, step, ready, wanted),
+                _primary(observed, group),
+                _progressing(step),
+                _blocked(observed, group),
+                _certificates(observed, now),
+                _acted_on(observed),
+            )
+        ),
+    )
+
+
+def _member(observed: Observed, group: Group, member: Member, outdated: set[int]) -> MemberStatus:
+    report, in_view = member.report, member.in_view
+    return MemberStatus(
+        name=names.member(observed.cluster.name, member.number),
+        number=member.number,
+        role="Witness" if member.role is Role.WITNESS else "Database",
+        state=report.state if report is not None else "Silent",
+        reason=report.reason if report is not None else None,
+        in_view="Unknown" if group.authority is None
+        else "No" if in_view is None
+        else "Voter" if in_view.voter
+        else "Learner",
+        gid=report.gid if report is not None else None,
+        lag_bytes=report.lag_bytes if report is not None else None,
+        up_to_date=member.number not in outdated,
+    )  # fmt: skip
+
+
+def _condition(observed: Observed, verdict: _Verdict, now: datetime) -> Condition:
+    kind, truth, reason, message = verdict
+    before = next((c for c in observed.cluster.status.conditions if c.type is kind), None)
+    same = before is not None and before.status == truth
+    return Condition(
+        type=kind,
+        status=truth,
+        reason=reason,
+        message=message[:4096],
+        observed_generation=observed.cluster.generation,
+        last_transition_time=before.last_transition_time if before and same else now,
+    )
+
+
+def _ready(observed: Observed, step: Step | None, ready: int, wanted: int) -> _Verdict:
+    kind = ConditionType.READY
+    if observed.cluster.spec.hibernated:
+        return kind, "False", Reason.HIBERNATED, "the herd sleeps; its volumes are kept"
+    if ready == wanted and (step is None or step.reason is Reason.PAUSED):
+        return kind, "True", Reason.WRITABLE, f"{ready} of {wanted} members, all up to date"
+    reason = step.reason if step is not None else Reason.WAITING
+    why = step.text if step is not None else "a member is not well"
+    return kind, "False", reason, f"{ready} of {wanted} members: {why}"
+
+
+def _primary(observed: Observed, group: Group) -> _Verdict:
+    kind, authority = ConditionType.PRIMARY_COMPONENT, group.authority
+    if authority is not None:
+        voters = len(authority.view.voters)
+        return kind, "True", Reason.WRITABLE, f"view {authority.view.id} of {voters} voters"
+    if observed.reports:
+        return kind, "False", Reason.NO_PRIMARY, "members answer; none is in a primary component"
+    return kind, "Unknown", Reason.WAITING, "no sidecar answers"
+
+
+def _progressing(step: Step | None) -> _Verdict:
+    kind = ConditionType.PROGRESSING
+    if step is None:
+        return kind, "False", Reason.AS_WANTED, "everything is as wanted"
+    return kind, "True", step.reason, step.text
+
+
+def _blocked(observed: Observed, group: Group) -> _Verdict:
+    """No quorum of the last known view can come back: say who is missing and what that costs."""
+    kind, ledger = ConditionType.RECOVERY_BLOCKED, observed.ledger
+    if group.authority is not None or ledger is None or ledger.phase is not Phase.FOUNDED:
+        return kind, "False", Reason.AS_WANTED, ""
+    view = _last_view(observed)
+    if view is None:
+        if observed.volumes:
+            return kind, "Unknown", Reason.WAITING, "no member tells of a view"
+        return kind, "True", Reason.RECOVERY_BLOCKED, "no member has a volume: the data are gone"
+    missing = [voter.name for voter in view.voters if voter.number not in observed.volumes]
+    if len(view.voters) - len(missing) >= view.majority:
+        return kind, "False", Reason.AS_WANTED, ""
+    known = [r.gid for r in observed.reports.values() if r.gid is not None]
+    return (
+        kind, "True", Reason.RECOVERY_BLOCKED,
+        f"view {view.id} has lost its quorum for good: the volumes of {', '.join(missing)} are "
+        f"missing. Restore them; going on without them by force may lose commits after GID "
+        f"{max(known, default='unknown')}",
+    )  # fmt: skip
+
+
+def _last_view(observed: Observed) -> View | None:
+    views = [report.view for report in observed.reports.values() if report.view is not None]
+    return max(views, key=lambda view: view.id, default=None)
+
+
+def _certificates(observed: Observed, now: datetime) -> _Verdict:
+    kind = ConditionType.CERTIFICATES_VALID
+    expired = sorted(s.name for s in observed.secrets.values() if s.not_after and s.not_after < now)
+    if expired:
+        return kind, "False", Reason.CERTIFICATE_MISSING, f"expired: {', '.join(expired)}"
+    wanted = {names.certificate(observed.cluster.name, seat.number) for seat in observed.seats()}
+    missing = sorted(wanted - observed.secrets.keys())
+    if missing:
+        return kind, "False", Reason.CERTIFICATE_MISSING, f"missing: {', '.join(missing)}"
+    return kind, "True", Reason.AS_WANTED, ""
+
+
+def _acted_on(observed: Observed) -> _Verdict:
+    ignored = observed.cluster.spec.not_acted_on()
+    if ignored:
+        text = f"this release does nothing about: {', '.join(ignored)}"
+        return ConditionType.SPEC_ACTED_ON, "False", Reason.IGNORED_FIELDS, text
+    return ConditionType.SPEC_ACTED_ON, "True", Reason.AS_WANTED, ""

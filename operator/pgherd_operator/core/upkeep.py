@@ -1,0 +1,195 @@
+"""What may be done at any time and to all members at once, for it takes nobody out of service.
+
+Services and other shared objects, certificates, the pods of members that have a volume, growing
+volumes. A pod is made for every usable volume, whoever is in the view: identity lies on the volume,
+and what the member may do there its sidecar asks the others, not us.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from pgherd_operator.core.actions import (
+    Action,
+    Apply,
+    Create,
+    Delete,
+    GrowVolume,
+    IssueCertificate,
+    Kind,
+    Reason,
+    Step,
+)  # fmt: skip
+from pgherd_operator.core.observed import Ledger, Observed
+from pgherd_operator.core.quantity import parse
+from pgherd_operator.objects import config, names, network, pod
+from pgherd_operator.objects.model import Manifest, Origin, Release, Seat
+
+_KEYS = {"ca.crt", "tls.crt", "tls.key"}
+
+
+def differs(wanted: Manifest, live: Mapping[str, Any] | None) -> bool:
+    """Whether to apply an object (again).
+
+    It is there as we applied it: the hash is the one of today, and no field that we set has been
+    changed since. Fields that we do not set belong to others, defaults of the server included.
+    """
+    return live is None or not _contains(live, wanted)
+
+
+def _contains(live: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        return isinstance(live, Mapping) and all(
+            _contains(live.get(key), value) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(live, list)
+            and len(live) == len(wanted)
+            and all(map(_contains, live, wanted))
+        )
+    return bool(live == wanted)
+
+
+def shared_objects(observed: Observed, release: Release) -> list[Action]:
+    """Apply those objects of the herd that are missing or not as they should be."""
+    return _apply(observed, network.shared(observed.cluster, release.operator_namespace))
+
+
+def _apply(observed: Observed, manifests: Iterable[Manifest]) -> list[Action]:
+    return [
+        Apply(wanted)
+        for wanted in manifests
+        if differs(wanted, observed.objects.get((wanted["kind"], wanted["metadata"]["name"])))
+    ]
+
+
+def certificates(observed: Observed, now: datetime) -> list[Step]:
+    """Issue and renew what is signed by the herd's own CA."""
+    cluster, ledger = observed.cluster, observed.ledger
+    assert ledger is not None
+    if cluster.spec.tls.mode != "SelfSigned":
+        return []
+    wanted = [
+        (names.certificate(cluster.name, seat.number), names.member(cluster.name, seat.number),
+         _dns_names(observed, ledger, seat))
+        for seat in observed.seats()
+    ]  # fmt: skip
+    operator = f"operator.{ledger.cluster_id}.pgherd"
+    wanted.append((names.operator_certificate(cluster.name), "operator", (operator,)))
+    return [
+        Step(
+            Reason.CERTIFICATE_ISSUED,
+            f"certificate {secret}",
+            (
+                IssueCertificate(
+                    secret, names.authority(cluster.name), common_name, dns_names,
+                    cluster.spec.tls.validity_days,
+                ),
+            ),
+        )
+        for secret, common_name, dns_names in wanted
+        if _due(observed, secret, now)
+    ]  # fmt: skip
+
+
+def _due(observed: Observed, name: str, now: datetime) -> bool:
+    """It is not there, or two thirds of its validity are over."""
+    secret = observed.secrets.get(name)
+    if secret is None or secret.issued_at is None or secret.not_after is None:
+        return True
+    validity: timedelta = secret.not_after - secret.issued_at
+    return now >= secret.issued_at + validity * 2 / 3
+
+
+def _dns_names(observed: Observed, ledger: Ledger, seat: Seat) -> tuple[str, ...]:
+    """First the name by which the peers know the member, then those that clients connect to."""
+    cluster = observed.cluster
+    name = names.member(cluster.name, seat.number)
+    services = (name, f"{cluster.name}-rw", f"{cluster.name}-ro")
+    return (
+        f"{name}.{ledger.cluster_id}.pgherd",
+        names.address(cluster.name, cluster.namespace, seat.number),
+        *(f"{service}.{cluster.namespace}.svc" for service in services),
+        *(f"{service}.{cluster.namespace}" for service in services),
+        *services,
+    )
+
+
+def lacks_certificate(observed: Observed, seat: Seat) -> bool:
+    """Whether a pod could not start for want of its certificate."""
+    secret = observed.secrets.get(names.certificate(observed.cluster.name, seat.number))
+    return secret is None or not secret.keys >= _KEYS
+
+
+def members(observed: Observed, release: Release) -> list[Step]:
+    """Configuration, service and pod of each member that has a volume."""
+    steps = [_member(observed, seat, release) for seat in observed.seats()]
+    return [step for step in steps if step is not None]
+
+
+def _member(observed: Observed, seat: Seat, release: Release) -> Step | None:
+    cluster, ledger = observed.cluster, observed.ledger
+    assert ledger is not None
+    name = names.member(cluster.name, seat.number)
+    live = observed.pods.get(seat.number)
+    if live is not None and live.finished and not live.deleting:
+        text = f"the pod of {name} ended for good: making a new one"
+        return Step(Reason.MEMBER_STARTING, text, (Delete(Kind.POD, name, live.uid),))
+    wanted = pod.pod(cluster, ledger.cluster_id, seat, release)
+    actions = _apply(observed, network.of_member(cluster, seat))
+    # An out-of-date pod keeps the configuration it was made with until it is its turn.
+    if live is None or live.revision == wanted["metadata"]["annotations"][names.REVISION]:
+        actions += _configuration(observed, ledger, seat)
+    if live is None:
+        if lacks_certificate(observed, seat):
+            text = f"{name} waits for secret {names.certificate(cluster.name, seat.number)}"
+            return Step(Reason.CERTIFICATE_MISSING, text, tuple(actions))
+        actions.append(Create(wanted))
+    if not actions:
+        return None
+    text = f"starting {name}" if live is None else f"repairing what belongs to {name}"
+    return Step(Reason.MEMBER_STARTING, text, tuple(actions))
+
+
+def _configuration(observed: Observed, ledger: Ledger, seat: Seat) -> list[Action]:
+    """The member's files, if they are not as wanted.
+
+    Who else is a member changes with time and restarts nobody: a difference in that alone is left
+    until the pod is made anew.
+    """
+    wanted = config.config_map(
+        observed.cluster, ledger.cluster_id, seat, _companions(observed, ledger, seat)
+    )
+    live = observed.objects.get(("ConfigMap", wanted["metadata"]["name"]))
+    if (
+        live is not None
+        and seat.number in observed.pods
+        and config.same_but_members(live.get("data", {}), wanted["data"])
+    ):
+        return []
+    return [Apply(wanted)] if differs(wanted, live) else []
+
+
+def _companions(observed: Observed, ledger: Ledger, seat: Seat) -> list[Seat]:
+    """Whom the member's configuration names, itself included.
+
+    All founders are told of the same founders, whatever has become of the others' volumes since:
+    the first view is made from this list.
+    """
+    founders = [Seat(number, role, Origin.FOUNDER) for number, role in ledger.founders]
+    return founders if seat in founders else observed.seats()
+
+
+def growing_volumes(observed: Observed) -> list[Step]:
+    """Ask for larger volumes; all at once, for it is done without a restart."""
+    cluster = observed.cluster
+    found = []
+    for number in sorted(observed.volumes):
+        volume = observed.volumes[number]
+        size = pod.size(cluster, volume.role)
+        if volume.usable and parse(volume.requested) < parse(size):
+            name = names.volume(cluster.name, number)
+            text = f"growing {name} from {volume.requested} to {size}"
+            found.append(Step(Reason.VOLUME_GROWING, text, (GrowVolume(name, size),)))
+    return found

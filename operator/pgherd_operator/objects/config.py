@@ -1,0 +1,133 @@
+"""What a member's containers read: the sidecar's ``node.json``, PostgreSQL's two files.
+
+Rendered line by line from values that the CRD has checked; a value cannot begin a new line.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pgherd_operator.api.resource import Cluster
+from pgherd_operator.objects import names
+from pgherd_operator.objects.model import Manifest, Origin, Role, Seat, manifest
+
+DATA = "/var/lib/pgherd"
+RUN = "/run/pgherd"
+ETC = "/etc/pgherd"
+DATABASE = "app"
+NODE_FILE = "node.json"
+
+_DEFAULTS = {
+    "jit": "off",
+    "log_line_prefix": "%m [%p] %q%u@%d ",
+    "max_connections": "200",
+    "max_wal_size": "2GB",
+    "password_encryption": "scram-sha-256",
+    "shared_buffers": "128MB",
+}
+_ACCESS = (
+    "local  all  postgres       trust",  # the socket's directory is closed to other accounts
+    "local  all  all            scram-sha-256",
+    "hostssl all  all       all  scram-sha-256",
+    "hostssl replication all all scram-sha-256",
+)
+
+
+def config_map(cluster: Cluster, cluster_id: str, seat: Seat, members: Iterable[Seat]) -> Manifest:
+    """The files of one member.
+
+    Args:
+        members: whom a founder founds the herd with; whom a joiner asks.
+    """
+    files = member_files(cluster, seat)
+    node = node_json(cluster, cluster_id, seat) | {"members": _addresses(cluster, members)}
+    data = files | {NODE_FILE: json.dumps(node, indent=2, sort_keys=True) + "\n"}
+    name = names.member(cluster.name, seat.number)
+    return manifest(cluster, "v1", "ConfigMap", name, {"data": data})
+
+
+def same_but_members(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two members' files differ in nothing but the list of the members."""
+    return _without_members(one) == _without_members(other)
+
+
+def _without_members(files: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = dict(files)
+    try:
+        node = json.loads(files.get(NODE_FILE, ""))
+    except ValueError:
+        return found  # somebody's edit
+    if isinstance(node, dict):
+        found[NODE_FILE] = {key: value for key, value in node.items() if key != "members"}
+    return found
+
+
+def member_files(cluster: Cluster, seat: Seat) -> dict[str, str]:
+    """The files of PostgreSQL; a witness has none."""
+    if seat.role is Role.WITNESS:
+        return {}
+    return {
+        "pgherd.conf": _settings(cluster, seat),
+        "pg_hba.conf": "\n".join(["# Written by pgherd.", *cluster.spec.postgres.pg_hba, *_ACCESS])
+        + "\n",
+    }
+
+
+def node_json(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, Any]:
+    """The sidecar's configuration, but for the addresses of the members.
+
+    Those are learned from the view once a member is in it, so they make no pod out of date.
+    """
+    node: dict[str, Any] = {
+        "cluster_id": cluster_id,
+        "name": names.member(cluster.name, seat.number),
+        "number": seat.number,
+        "data_dir": f"{DATA}/sidecar",
+        "admin_socket": f"{RUN}/server/admin.sock",
+        "hook_dir": f"{RUN}/hook",
+        "listen_host": "0.0.0.0",
+        "admin_port": names.ADMIN_PORT,
+        "health_port": names.HEALTH_PORT,
+        "founder": seat.origin is Origin.FOUNDER,
+        "tls": {"directory": f"{ETC}/tls"},
+    }
+    if seat.role is Role.WITNESS:
+        return node | {"witness": True}
+    postgres = {"host": f"{RUN}/server", "port": names.POSTGRES_PORT, "database": DATABASE}
+    return node | {"postgres": postgres}
+
+
+def _addresses(cluster: Cluster, seats: Iterable[Seat]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": names.member(cluster.name, seat.number),
+            "number": seat.number,
+            "host": names.address(cluster.name, cluster.namespace, seat.number),
+            "port": names.PEER_PORT,
+        }
+        for seat in sorted(seats, key=lambda seat: seat.number)
+    ]
+
+
+def _settings(cluster: Cluster, seat: Seat) -> str:
+    own = {
+        "cluster_name": names.member(cluster.name, seat.number),
+        "hba_file": f"{ETC}/config/pg_hba.conf",
+        "listen_addresses": "*",
+        "port": str(names.POSTGRES_PORT),
+        "ssl": "on",
+        "ssl_ca_file": f"{ETC}/tls/ca.crt",
+        "ssl_cert_file": f"{ETC}/tls/tls.crt",
+        "ssl_key_file": f"{ETC}/tls/tls.key",
+        "unix_socket_directories": f"{RUN}/server",
+        "unix_socket_permissions": "0700",
+        "wal_level": "replica",
+    }
+    settings = _DEFAULTS | cluster.spec.postgres.parameters | own
+    lines = [f"{name} = '{_quoted(value)}'" for name, value in sorted(settings.items())]
+    return "\n".join(["# Written by pgherd.", *lines, ""])
+
+
+def _quoted(value: str) -> str:
+    """A value inside single quotes; a line end is a blank, for the file knows no other escape."""
+    return value.replace("\\", "\\\\").replace("'", "''").replace("\n", " ").replace("\r", " ")

@@ -1,0 +1,77 @@
+"""What builders are given besides the resource, and what they share."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pgherd_operator.api.resource import Cluster
+from pgherd_operator.objects import names
+
+Manifest = dict[str, Any]
+
+
+class Role(StrEnum):
+    """What a member is there for."""
+
+    DATABASE = "database"
+    WITNESS = "witness"
+
+
+class Origin(StrEnum):
+    """How a member's volume gets its content."""
+
+    FOUNDER = "Founder"
+    JOINER = "Joiner"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A place in the herd: a number and what sits there."""
+
+    number: int
+    role: Role
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What this release of the operator brings.
+
+    Attributes:
+        postgres_image: with ``{version}`` for the major version.
+        operator_namespace: where the operator runs, for network policies.
+    """
+
+    postgres_image: str = "ghcr.io/pgherd/postgres:{version}"
+    sidecar_image: str = "ghcr.io/pgherd/sidecar:0.1.0"
+    operator_namespace: str = "pgherd-system"
+
+
+def digest(value: object) -> str:
+    """A short hash of a JSON value, independent of the order of keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def manifest(
+    cluster: Cluster,
+    api_version: str,
+    kind: str,
+    name: str,
+    content: Mapping[str, Any],
+    *,
+    owned: bool = True,
+) -> Manifest:
+    """An object of the herd; its annotation says what was applied, so drift can be seen."""
+    metadata: Manifest = {
+        "name": name,
+        "namespace": cluster.namespace,
+        "labels": names.labels(cluster.name),
+        "annotations": {names.APPLIED: digest(content)},
+    }
+    if owned:
+        metadata["ownerReferences"] = [cluster.owner()]
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata} | dict(content)

@@ -1,0 +1,97 @@
+"""Names, labels and ports of a herd's objects.
+
+Names follow from the herd's name and a member's number alone, so a second object for the same
+purpose cannot come to be: the API server refuses it.
+"""
+
+from typing import Final
+
+from pgherd_operator.api import GROUP
+
+CLUSTER: Final = f"{GROUP}/cluster"
+MEMBER: Final = f"{GROUP}/member"
+ROLE: Final = f"{GROUP}/role"
+REVISION: Final = f"{GROUP}/revision"
+"""Annotation of a pod: what it was made from. Another one than wanted means it is out of date."""
+APPLIED: Final = f"{GROUP}/applied"
+"""Annotation of other objects: hash of what was applied last."""
+CLUSTER_ID: Final = f"{GROUP}/cluster-id"
+ORIGIN: Final = f"{GROUP}/origin"
+"""Annotation of a volume: Founder (made with the herd) or Joiner (filled from the others)."""
+RETIRED: Final = f"{GROUP}/retired"
+"""Label of a volume that is kept, and never used again, after its member has left."""
+NOT_AFTER: Final = f"{GROUP}/not-after"
+ISSUED_AT: Final = f"{GROUP}/issued-at"
+FINALIZER: Final = f"{GROUP}/volumes"
+FIELD_MANAGER: Final = "pgherd-operator"
+
+POSTGRES_PORT: Final = 5432
+PEER_PORT: Final = 7801
+ADMIN_PORT: Final = 7802
+HEALTH_PORT: Final = 7803
+
+
+def member(cluster: str, number: int) -> str:
+    """A member: its pod, its configuration, its service, and its name in the herd."""
+    return f"{cluster}-{number}"
+
+
+def number_of(cluster: str, name: str) -> int | None:
+    """The number in a member's name; None when it is no member's name."""
+    prefix, _, digits = name.rpartition("-")
+    return int(digits) if prefix == cluster and digits.isdecimal() else None
+
+
+def volume(cluster: str, number: int) -> str:
+    """A member's volume claim."""
+    return f"{member(cluster, number)}-data"
+
+
+def certificate(cluster: str, number: int) -> str:
+    """The secret with a member's certificate."""
+    return f"{member(cluster, number)}-tls"
+
+
+def ledger(cluster: str) -> str:
+    """The config map that remembers how the herd began."""
+    return f"{cluster}-herd"
+
+
+def authority(cluster: str) -> str:
+    """The secret with the herd's own CA."""
+    return f"{cluster}-ca"
+
+
+def operator_certificate(cluster: str) -> str:
+    """The secret with the certificate by which the sidecars know the operator."""
+    return f"{cluster}-operator-tls"
+
+
+def credentials(cluster: str, role: str) -> str:
+    """The secret with the password of ``superuser`` or ``app``."""
+    return f"{cluster}-{role}"
+
+
+def peers(cluster: str) -> str:
+    """The headless service that gives members their stable addresses."""
+    return f"{cluster}-peers"
+
+
+def address(cluster: str, namespace: str, number: int) -> str:
+    """A member's stable host name."""
+    return f"{member(cluster, number)}.{peers(cluster)}.{namespace}.svc"
+
+
+def labels(cluster: str) -> dict[str, str]:
+    """Labels of everything that belongs to a herd."""
+    return {
+        "app.kubernetes.io/name": "pgherd",
+        "app.kubernetes.io/instance": cluster,
+        "app.kubernetes.io/managed-by": FIELD_MANAGER,
+        CLUSTER: cluster,
+    }
+
+
+def member_labels(cluster: str, number: int, role: str) -> dict[str, str]:
+    """Labels of what belongs to one member; ``role`` is ``database`` or ``witness``."""
+    return labels(cluster) | {MEMBER: str(number), ROLE: role}

@@ -1,0 +1,104 @@
+"""Services, the disruption budget, and who may talk to whom.
+
+Who is in the read-write service is decided by the pods' readiness, which is the sidecar's word to
+the kubelet. The operator takes no part: it may be down.
+"""
+
+from typing import Any
+
+from pgherd_operator.api.resource import Cluster
+from pgherd_operator.objects import names
+from pgherd_operator.objects.model import Manifest, Role, Seat, manifest
+
+_POSTGRES = {"name": "postgres", "port": names.POSTGRES_PORT, "protocol": "TCP"}
+
+
+def shared(cluster: Cluster, release_namespace: str) -> list[Manifest]:
+    """Objects that exist once a herd."""
+    found = [
+        _peers(cluster),
+        _clients(cluster, "rw", {}),
+        # Secondaries are not ready, but may be read; who does not listen refuses at once.
+        _clients(cluster, "ro", {"publishNotReadyAddresses": True}),
+        _disruption_budget(cluster),
+        _policy(cluster, release_namespace),
+        manifest(
+            cluster,
+            "v1",
+            "ServiceAccount",
+            cluster.name,
+            {"automountServiceAccountToken": False},
+        ),
+    ]
+    if cluster.spec.monitoring.pod_monitor:
+        found.append(_pod_monitor(cluster))
+    return found
+
+
+def of_member(cluster: Cluster, seat: Seat) -> list[Manifest]:
+    """The service of one member, for clients that want just this one."""
+    if seat.role is Role.WITNESS:
+        return []
+    selector = {names.CLUSTER: cluster.name, names.MEMBER: str(seat.number)}
+    spec = {"selector": selector, "ports": [_POSTGRES], "publishNotReadyAddresses": True}
+    name = names.member(cluster.name, seat.number)
+    return [manifest(cluster, "v1", "Service", name, {"spec": spec})]
+
+
+def _peers(cluster: Cluster) -> Manifest:
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,  # members find each other before any is ready
+        "selector": {names.CLUSTER: cluster.name},
+        "ports": [
+            {"name": "peer", "port": names.PEER_PORT, "protocol": "TCP"},
+            {"name": "admin", "port": names.ADMIN_PORT, "protocol": "TCP"},
+        ],
+    }
+    return manifest(cluster, "v1", "Service", names.peers(cluster.name), {"spec": spec})
+
+
+def _clients(cluster: Cluster, suffix: str, extra: dict[str, Any]) -> Manifest:
+    selector = {names.CLUSTER: cluster.name, names.ROLE: Role.DATABASE.value}
+    spec = {"selector": selector, "ports": [_POSTGRES]} | extra
+    return manifest(cluster, "v1", "Service", f"{cluster.name}-{suffix}", {"spec": spec})
+
+
+def _disruption_budget(cluster: Cluster) -> Manifest:
+    """One member at a time; a herd of one may be drained, or its node never could be."""
+    members = cluster.spec.instances + cluster.spec.witnesses
+    spec = {
+        "minAvailable": members - 1,
+        "selector": {"matchLabels": {names.CLUSTER: cluster.name}},
+    }
+    return manifest(cluster, "policy/v1", "PodDisruptionBudget", cluster.name, {"spec": spec})
+
+
+def _policy(cluster: Cluster, operator_namespace: str) -> Manifest:
+    own_pods = {"podSelector": {"matchLabels": {names.CLUSTER: cluster.name}}}
+    operator = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": names.FIELD_MANAGER}},
+    }
+    spec = {
+        "podSelector": {"matchLabels": {names.CLUSTER: cluster.name}},
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {"ports": [_port(names.POSTGRES_PORT), _port(names.HEALTH_PORT)]},
+            {"ports": [_port(names.PEER_PORT)], "from": [own_pods]},
+            {"ports": [_port(names.ADMIN_PORT)], "from": [own_pods, operator]},
+        ],
+    }
+    return manifest(cluster, "networking.k8s.io/v1", "NetworkPolicy", cluster.name, {"spec": spec})
+
+
+def _port(number: int) -> dict[str, Any]:
+    return {"port": number, "protocol": "TCP"}
+
+
+def _pod_monitor(cluster: Cluster) -> Manifest:
+    spec = {
+        "selector": {"matchLabels": {names.CLUSTER: cluster.name}},
+        "podMetricsEndpoints": [{"port": "health", "path": "/metrics"}],
+    }
+    return manifest(cluster, "monitoring.coreos.com/v1", "PodMonitor", cluster.name, {"spec": spec})

@@ -1,0 +1,212 @@
+"""The pod and the volume of one member.
+
+The pod passes the *restricted* Pod Security Standard: no root, no capabilities, read-only root file
+systems. It has no API token: the sidecars do not need Kubernetes.
+"""
+
+from typing import Any
+
+from pgherd_operator.api.resource import Cluster
+from pgherd_operator.api.spec import ContainerResources
+from pgherd_operator.objects import config, names
+from pgherd_operator.objects.config import DATA, ETC, RUN
+from pgherd_operator.objects.model import Manifest, Origin, Release, Role, Seat, digest
+
+ACCOUNT = 5432
+"""User and group of all containers; the images know them as ``postgres``."""
+GRACE_S = 120
+_STOP_SIDECAR_FIRST = ["/usr/local/bin/pgherd-postgres", "wait-for-sidecar-to-end"]
+_SECURE = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+}
+
+
+def pod(cluster: Cluster, cluster_id: str, seat: Seat, release: Release) -> Manifest:
+    """The pod; its annotation REVISION names everything that it was made from."""
+    spec = _spec(cluster, seat, release)
+    files = config.member_files(cluster, seat)
+    node = config.node_json(cluster, cluster_id, seat)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": names.member(cluster.name, seat.number),
+            "namespace": cluster.namespace,
+            "labels": names.member_labels(cluster.name, seat.number, seat.role),
+            "annotations": {names.REVISION: digest([spec, files, node])},
+            "ownerReferences": [cluster.owner()],
+        },
+        "spec": spec,
+    }
+
+
+def volume(cluster: Cluster, cluster_id: str, seat: Seat) -> Manifest:
+    """The volume claim. It has no owner: no garbage collection ever takes data away."""
+    storage = cluster.spec.storage
+    spec: Manifest = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": size(cluster, seat.role)}},
+    }
+    if storage.class_name is not None:
+        spec["storageClassName"] = storage.class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": names.volume(cluster.name, seat.number),
+            "namespace": cluster.namespace,
+            "labels": names.member_labels(cluster.name, seat.number, seat.role)
+            | {names.CLUSTER_ID: cluster_id},
+            "annotations": {names.ORIGIN: seat.origin.value},
+        },
+        "spec": spec,
+    }
+
+
+def size(cluster: Cluster, role: Role) -> str:
+    """The size that a member's volume shall have."""
+    storage = cluster.spec.storage
+    return storage.witness_size if role is Role.WITNESS else storage.size
+
+
+def _spec(cluster: Cluster, seat: Seat, release: Release) -> Manifest:
+    scheduling = cluster.spec.scheduling
+    containers = [_sidecar(cluster, release)]
+    if seat.role is Role.DATABASE:
+        containers.insert(0, _postgres(cluster, seat, release))
+    spec: Manifest = {
+        "serviceAccountName": cluster.name,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostname": names.member(cluster.name, seat.number),
+        "subdomain": names.peers(cluster.name),
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": GRACE_S,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": ACCOUNT,
+            "runAsGroup": ACCOUNT,
+            "fsGroup": ACCOUNT,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": _spread(cluster),
+        "containers": containers,
+        "volumes": _volumes(cluster, seat),
+    }
+    optional = {
+        "nodeSelector": dict(scheduling.node_selector),
+        "tolerations": list(scheduling.tolerations),
+        "affinity": dict(scheduling.affinity),
+        "priorityClassName": scheduling.priority_class_name,
+        "imagePullSecrets": [{"name": name} for name in cluster.spec.images.pull_secrets],
+    }
+    return spec | {name: value for name, value in optional.items() if value}
+
+
+def _spread(cluster: Cluster) -> list[Manifest]:
+    must = cluster.spec.scheduling.spread == "Required"
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "DoNotSchedule" if hard else "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {names.CLUSTER: cluster.name}},
+        }
+        for key, hard in (("topology.kubernetes.io/zone", False), ("kubernetes.io/hostname", must))
+    ]
+
+
+def _postgres(cluster: Cluster, seat: Seat, release: Release) -> Manifest:
+    image = cluster.spec.images.postgres or release.postgres_image.format(
+        version=cluster.spec.postgres.version
+    )
+    # initdb belongs to the founding; a joiner's data directory is the sidecar's to fill.
+    origin = "initdb" if seat.origin is Origin.FOUNDER else "copy"
+    return _container(cluster, "postgres", image, cluster.spec.resources.postgres) | {
+        "args": ["run"],
+        "env": [
+            {"name": "PGHERD_ORIGIN", "value": origin},
+            {"name": "PGDATA", "value": f"{DATA}/pgdata"},
+        ],
+        "ports": [{"name": "postgres", "containerPort": names.POSTGRES_PORT, "protocol": "TCP"}],
+        "volumeMounts": [
+            *_mounts(),
+            {"name": "superuser", "mountPath": f"{ETC}/superuser", "readOnly": True},
+            {"name": "app", "mountPath": f"{ETC}/app", "readOnly": True},
+        ],
+        "lifecycle": {"preStop": {"exec": {"command": _STOP_SIDECAR_FIRST}}},
+    }
+
+
+def _sidecar(cluster: Cluster, release: Release) -> Manifest:
+    image = cluster.spec.images.sidecar or release.sidecar_image
+    return _container(cluster, "sidecar", image, cluster.spec.resources.sidecar) | {
+        "args": ["--config", f"{ETC}/config/node.json"],
+        "ports": [
+            {"name": name, "containerPort": port, "protocol": "TCP"}
+            for name, port in (
+                ("peer", names.PEER_PORT),
+                ("admin", names.ADMIN_PORT),
+                ("health", names.HEALTH_PORT),
+            )
+        ],
+        "volumeMounts": _mounts(),
+        # Ready = takes writes. Two failures a second apart take a partitioned member out of the
+        # read-write service; the fence itself is in the data path and does not wait for this.
+        "readinessProbe": _probe("/ready", period=1, failures=2),
+        # Alive = the process turns its loop, in whatever component: a restart heals nothing else.
+        "livenessProbe": _probe("/live", period=10, failures=6),
+        "startupProbe": _probe("/live", period=2, failures=90),
+    }
+
+
+def _container(cluster: Cluster, name: str, image: str, resources: ContainerResources) -> Manifest:
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": cluster.spec.images.pull_policy,
+        "resources": resources.model_dump(exclude_defaults=True),
+        "securityContext": _SECURE,
+    }
+
+
+def _probe(path: str, *, period: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": "health", "scheme": "HTTP"},
+        "periodSeconds": period,
+        "timeoutSeconds": 1 if period == 1 else 5,
+        "failureThreshold": failures,
+    }
+
+
+def _mounts() -> list[Manifest]:
+    return [
+        {"name": "data", "mountPath": DATA},
+        {"name": "run", "mountPath": RUN},
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "config", "mountPath": f"{ETC}/config", "readOnly": True},
+        {"name": "tls", "mountPath": f"{ETC}/tls", "readOnly": True},
+    ]
+
+
+def _volumes(cluster: Cluster, seat: Seat) -> list[Manifest]:
+    herd, number = cluster.name, seat.number
+
+    def secret(name: str, source: str) -> dict[str, Any]:
+        return {"name": name, "secret": {"secretName": source, "defaultMode": 0o440}}
+
+    found = [
+        {"name": "data", "persistentVolumeClaim": {"claimName": names.volume(herd, number)}},
+        {"name": "run", "emptyDir": {"sizeLimit": "16Mi"}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
+        {"name": "config", "configMap": {"name": names.member(herd, number)}},
+        secret("tls", names.certificate(herd, number)),
+    ]
+    if seat.role is Role.DATABASE:
+        found.append(secret("superuser", names.credentials(herd, "superuser")))
+        found.append(secret("app", names.credentials(herd, "app")))
+    return found

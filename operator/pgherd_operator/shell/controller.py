@@ -1,0 +1,133 @@
+"""Reconciles one herd once: look, decide, act, report.
+
+Errors end up as the status' step and as Events, and the herd is looked at again soon; one herd's
+trouble never delays another's. Nothing is kept between calls.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import structlog
+
+from pgherd_operator.api import GROUP, KIND, VERSION
+from pgherd_operator.api.resource import Cluster, InvalidSpec, parse
+from pgherd_operator.api.status import ClusterStatus
+from pgherd_operator.core.actions import Event, Reason
+from pgherd_operator.core.reconcile import Plan, reconcile
+from pgherd_operator.objects.model import Release
+from pgherd_operator.shell.executor import Executor
+from pgherd_operator.shell.kubernetes import ApiError, KubernetesApi, NotFoundError
+from pgherd_operator.shell.reading import observe
+from pgherd_operator.shell.sidecars import SidecarError, Sidecars
+
+log = structlog.get_logger()
+
+_SOON_S = 1.0
+_WAITING_S = 2.0
+_SETTLED_S = 30.0
+_FAILED_S = 5.0
+
+
+class Events(Protocol):
+    """Where Events go."""
+
+    def tell(self, cluster: Cluster, event: Event) -> None:
+        """Post an Event about a herd; it may get lost."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """All that the controller needs of the outside.
+
+    Attributes:
+        sidecars: of a herd.
+        now: the wall clock, in UTC.
+    """
+
+    api: KubernetesApi
+    sidecars: Callable[[Cluster], Sidecars]
+    events: Events
+    now: Callable[[], datetime]
+    release: Release
+
+
+async def reconcile_once(env: Environment, namespace: str, name: str) -> float | None:
+    """Bring one herd one step further.
+
+    Returns:
+        In how many seconds to look again at the latest; None when the resource is gone.
+
+    Raises:
+        ApiError: it could not be read, or its status not be written.
+    """
+    try:
+        body = await env.api.get(KIND, namespace, name)
+    except NotFoundError:
+        return None
+    try:
+        cluster = parse(body)
+    except InvalidSpec as error:
+        log.warning("cluster.invalid", cluster=name, namespace=namespace, reason=str(error))
+        status = {**(body.get("status") or {}), "step": f"{Reason.INVALID_SPEC}: {error}"}
+        await _show(env, body, status)
+        return _SETTLED_S
+    sidecars = env.sidecars(cluster)
+    now = env.now()
+    observed = await observe(env.api, sidecars, cluster)
+    plan = reconcile(observed, now, env.release)
+    failure = await _act(Executor(env.api, sidecars, cluster, now), env, cluster, plan)
+    await _report(env, body, cluster, plan.status, failure)
+    if failure is not None:
+        return _FAILED_S
+    if plan.actions:
+        return _SOON_S
+    return _SETTLED_S if plan.settled else _WAITING_S
+
+
+async def _act(executor: Executor, env: Environment, cluster: Cluster, plan: Plan) -> str | None:
+    """Execute a plan; return what went wrong, if anything did."""
+    bound = log.bind(cluster=cluster.name, namespace=cluster.namespace)
+    for action in plan.actions:
+        try:
+            await executor.execute(action)
+        except (ApiError, SidecarError, ValueError) as error:
+            bound.warning("action.failed", action=type(action).__name__, reason=str(error))
+            return f"{type(action).__name__} failed: {error}"
+        bound.info("action.done", action=type(action).__name__)
+    for event in plan.events:
+        env.events.tell(cluster, event)
+    return None
+
+
+async def _report(
+    env: Environment,
+    body: dict[str, Any],
+    cluster: Cluster,
+    status: ClusterStatus,
+    failure: str | None,
+) -> None:
+    if cluster.deleting and not cluster.finalizers:
+        return
+    if failure is not None:
+        status = status.model_copy(update={"step": failure[:1024]})
+    await _show(env, body, status.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+async def _show(env: Environment, body: dict[str, Any], status: dict[str, Any]) -> None:
+    """Write the status, unless it is there already."""
+    if body.get("status") == status:
+        return
+    metadata = {"name": body["metadata"]["name"], "namespace": body["metadata"]["namespace"]}
+    wanted = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": metadata,
+        "status": status,
+    }
+    try:
+        await env.api.apply(wanted, subresource="status")
+    except NotFoundError:
+        return  # its deletion has just been completed

@@ -1,0 +1,183 @@
+"""Does what the reconciler has decided, in order, and stops at the first failure.
+
+What happened already when an action is repeated is success: that is what makes it safe to be killed
+anywhere. Secrets are made here, for only here is randomness.
+"""
+
+import base64
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from pgherd_operator.api import KIND
+from pgherd_operator.api.resource import Cluster
+from pgherd_operator.core import actions as act
+from pgherd_operator.core.observed import Ledger, Phase
+from pgherd_operator.objects import config, names
+from pgherd_operator.objects.model import manifest
+from pgherd_operator.shell import certificates
+from pgherd_operator.shell.kubernetes import (
+    ConflictError,
+    KubernetesApi,
+    Manifest,
+    NotFoundError,
+)
+from pgherd_operator.shell.reading import ledger_data
+from pgherd_operator.shell.sidecars import Sidecars
+
+
+class Executor:
+    """Executes actions for one herd.
+
+    Args:
+        now: the time that certificates begin at.
+    """
+
+    def __init__(
+        self, api: KubernetesApi, sidecars: Sidecars, cluster: Cluster, now: datetime
+    ) -> None:
+        self._api = api
+        self._sidecars = sidecars
+        self._cluster = cluster
+        self._namespace = cluster.namespace
+        self._now = now
+
+    async def execute(self, action: act.Action) -> None:
+        """Do one thing.
+
+        Raises:
+            ApiError: the API server did not do it, or did not say so.
+            SidecarError: a sidecar did not agree.
+            ValueError: the CA's secret is damaged.
+        """
+        match action:
+            case act.Apply():
+                await self._api.apply(action.manifest)
+            case act.Create():
+                await self._create(action.manifest)
+            case act.Delete():
+                await self._delete(action)
+            case act.AddFinalizer() | act.RemoveFinalizer():
+                await self._finalizer(wanted=isinstance(action, act.AddFinalizer))
+            case act.CreateLedger():
+                await self._create(self._ledger(action.ledger))
+            case act.MarkFounded():
+                founded: Manifest = {"data": {"phase": Phase.FOUNDED.value}}
+                await self._patch("ConfigMap", names.ledger(self._cluster.name), founded)
+            case act.GrowVolume():
+                size: Manifest = {"resources": {"requests": {"storage": action.size}}}
+                await self._patch("PersistentVolumeClaim", action.name, {"spec": size})
+            case act.RetireVolume():
+                labels: Manifest = {"labels": {names.RETIRED: "true"}}
+                await self._patch("PersistentVolumeClaim", action.name, {"metadata": labels})
+            case act.GeneratePassword() | act.GenerateAuthority() | act.IssueCertificate():
+                await self._secret(action)
+            case act.AskJoin() | act.AskLeave() | act.AskEvict():
+                await self._ask(action)
+            case _:
+                assert_never(action)
+
+    async def _create(self, wanted: Manifest) -> None:
+        try:
+            await self._api.create(wanted)
+        except ConflictError:
+            return  # ours from before, or another's: the next look will tell
+
+    async def _delete(self, action: act.Delete) -> None:
+        try:
+            await self._api.delete(action.kind, self._namespace, action.name, action.uid)
+        except (NotFoundError, ConflictError):
+            return  # it is gone, and what is there now is not what was meant
+
+    async def _patch(self, kind: str, name: str, patch: Manifest) -> None:
+        await self._api.patch(kind, self._namespace, name, patch)
+
+    async def _finalizer(self, *, wanted: bool) -> None:
+        others = [name for name in self._cluster.finalizers if name != names.FINALIZER]
+        finalizers = [*others, names.FINALIZER] if wanted else others
+        patch = {"metadata": {"finalizers": finalizers}}
+        await self._patch(KIND, self._cluster.name, patch)
+
+    def _ledger(self, ledger: Ledger) -> Manifest:
+        name = names.ledger(self._cluster.name)
+        return manifest(self._cluster, "v1", "ConfigMap", name, {"data": ledger_data(ledger)})
+
+    async def _secret(
+        self, action: act.GeneratePassword | act.GenerateAuthority | act.IssueCertificate
+    ) -> None:
+        match action:
+            case act.GeneratePassword():
+                await self._create(self._password(action))
+            case act.GenerateAuthority():
+                issued = certificates.authority(f"pgherd {self._cluster.name}", self._now)
+                await self._create(self._certified(action.secret, issued, owned=False))
+            case act.IssueCertificate():
+                found = await self._api.get("Secret", self._namespace, action.authority)
+                issued = certificates.issue(
+                    _decoded(found.get("data") or {}),
+                    action.common_name,
+                    action.dns_names,
+                    self._now,
+                    timedelta(days=action.validity_days),
+                )
+                await self._api.apply(self._certified(action.secret, issued, owned=True))
+            case _:
+                assert_never(action)
+
+    def _password(self, action: act.GeneratePassword) -> Manifest:
+        """What an application needs to connect, in the forms that frameworks like."""
+        host = f"{self._cluster.name}-rw.{self._namespace}.svc"
+        database, port = config.DATABASE, names.POSTGRES_PORT
+        password = certificates.password()
+        data = {
+            "username": action.user,
+            "password": password,
+            "host": host,
+            "port": str(port),
+            "dbname": database,
+            "uri": f"postgresql://{action.user}:{password}@{host}:{port}/{database}",
+            "jdbc-uri": f"jdbc:postgresql://{host}:{port}/{database}"
+            f"?user={action.user}&password={password}",
+        }
+        encoded = _encoded({key: value.encode() for key, value in data.items()})
+        return self._secret_manifest(action.secret, encoded, owned=False)
+
+    def _certified(self, name: str, issued: certificates.Issued, *, owned: bool) -> Manifest:
+        found = self._secret_manifest(name, _encoded(issued.data), owned=owned)
+        found["metadata"]["annotations"] = {
+            names.ISSUED_AT: issued.issued_at.isoformat(),
+            names.NOT_AFTER: issued.not_after.isoformat(),
+        }
+        return found
+
+    def _secret_manifest(self, name: str, data: Mapping[str, str], *, owned: bool) -> Manifest:
+        content = {"type": "Opaque", "data": dict(data)}
+        found = manifest(self._cluster, "v1", "Secret", name, content, owned=owned)
+        del found["metadata"]["annotations"]  # no hash of secrets in public
+        return found
+
+    async def _ask(self, action: act.AskJoin | act.AskLeave | act.AskEvict) -> None:
+        body: dict[str, object] = {"name": action.name, "disk_id": action.disk_id}
+        match action:
+            case act.AskJoin():
+                body |= {
+                    "number": action.number,
+                    "host": action.host,
+                    "port": action.port,
+                    "witness": action.witness,
+                }
+                await self._sidecars.request(action.via, "/view/join", body)
+            case act.AskLeave():
+                await self._sidecars.request(action.via, "/view/leave", body)
+            case act.AskEvict():
+                await self._sidecars.request(action.via, "/view/evict", body)
+            case _:
+                assert_never(action)
+
+
+def _encoded(data: Mapping[str, bytes]) -> dict[str, str]:
+    return {key: base64.b64encode(value).decode() for key, value in data.items()}
+
+
+def _decoded(data: Mapping[str, str]) -> dict[str, bytes]:
+    return {key: base64.b64decode(value) for key, value in data.items()}

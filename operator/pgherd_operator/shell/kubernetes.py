@@ -1,0 +1,57 @@
+"""What the operator asks of the Kubernetes API, and nothing else: an interface and its errors.
+
+Reads are consistent (no watch cache), so the reconciler is not misled by an old list; watches only
+say when to look. The real client is ``client``; the tests have a server in memory.
+"""
+
+from typing import Any, Protocol
+
+Manifest = dict[str, Any]
+
+
+class ApiError(Exception):
+    """The API server refused, or was not reached; the message is one line.
+
+    Attributes:
+        status: of HTTP; 0 when there was no answer (what was asked may have happened all the same).
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NotFoundError(ApiError):
+    """There is no such object."""
+
+
+class ConflictError(ApiError):
+    """The name is taken, or the object is not the one that was meant."""
+
+
+class KubernetesApi(Protocol):
+    """All methods may raise ``ApiError``."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest:
+        """Return an object; ``NotFoundError`` when there is none."""
+        ...
+
+    async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
+        """Return the objects with these labels."""
+        ...
+
+    async def create(self, manifest: Manifest) -> None:
+        """Create; ``ConflictError`` when the name is taken."""
+        ...
+
+    async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
+        """Server-side apply under our field manager, taking over fields that others changed."""
+        ...
+
+    async def patch(self, kind: str, namespace: str, name: str, patch: Manifest) -> None:
+        """JSON merge patch."""
+        ...
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
+        """Delete, if the uid (when given) is the object's; ``ConflictError`` otherwise."""
+        ...

@@ -1,0 +1,173 @@
+"""One look at everything: from API objects and sidecars' answers to ``Observed``.
+
+The parsing functions are pure. ``observe`` asks all sidecars at once and waits a bounded time: a
+member that hangs delays the others' reconciliation by no more than that.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pgherd_operator.api.resource import Cluster
+from pgherd_operator.core.observed import (
+    Ledger,
+    Observed,
+    Phase,
+    Pod,
+    Report,
+    Secret,
+    Volume,
+)
+from pgherd_operator.objects import names
+from pgherd_operator.objects.model import Origin, Role
+from pgherd_operator.shell.kubernetes import KubernetesApi, Manifest, NotFoundError
+from pgherd_operator.shell.sidecars import SidecarError, Sidecars
+from pgherd_operator.shell.sidecars import parse as parse_report
+
+SHARED_KINDS = (
+    "ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount",
+)  # fmt: skip
+ANSWER_S = 2.0
+
+
+async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> Observed:
+    """Look at everything that belongs to a herd.
+
+    Raises:
+        ApiError: the picture would have holes.
+    """
+    selector = f"{names.CLUSTER}={cluster.name}"
+    kinds = [*SHARED_KINDS, "PersistentVolumeClaim", "Pod"]
+    if cluster.spec.monitoring.pod_monitor:
+        kinds.append("PodMonitor")
+    lists = await asyncio.gather(*(api.list(kind, cluster.namespace, selector) for kind in kinds))
+    found = dict(zip(kinds, lists, strict=True))
+    volumes = by_number(parse_volume(item) for item in found.pop("PersistentVolumeClaim"))
+    pods = by_number(parse_pod(item) for item in found.pop("Pod"))
+    objects = {(kind, item["metadata"]["name"]): item for kind in found for item in found[kind]}
+    secrets, reports = await asyncio.gather(
+        _secrets(api, cluster, volumes.keys()), _reports(sidecars, pods.keys())
+    )
+    return Observed(
+        cluster=cluster,
+        ledger=parse_ledger(objects.get(("ConfigMap", names.ledger(cluster.name)))),
+        volumes=volumes,
+        pods=pods,
+        secrets=secrets,
+        objects=objects,
+        reports=reports,
+    )
+
+
+def by_number(found: Any) -> dict[int, Any]:
+    """Index members' objects."""
+    return {one.number: one for one in found}
+
+
+def parse_volume(item: Manifest) -> Volume:
+    """Read a volume claim."""
+    metadata = item["metadata"]
+    labels = metadata["labels"]
+    return Volume(
+        number=int(labels[names.MEMBER]),
+        uid=metadata["uid"],
+        role=Role(labels[names.ROLE]),
+        origin=Origin(metadata.get("annotations", {}).get(names.ORIGIN, Origin.JOINER)),
+        cluster_id=labels.get(names.CLUSTER_ID, ""),
+        requested=item["spec"]["resources"]["requests"]["storage"],
+        deleting="deletionTimestamp" in metadata,
+        retired=labels.get(names.RETIRED) == "true",
+    )
+
+
+def parse_pod(item: Manifest) -> Pod:
+    """Read a pod."""
+    metadata, status = item["metadata"], item.get("status", {})
+    conditions = {c["type"]: c["status"] for c in status.get("conditions", ())}
+    return Pod(
+        number=int(metadata["labels"][names.MEMBER]),
+        uid=metadata["uid"],
+        revision=metadata.get("annotations", {}).get(names.REVISION, ""),
+        role=Role(metadata["labels"][names.ROLE]),
+        ready=conditions.get("Ready") == "True",
+        deleting="deletionTimestamp" in metadata,
+        finished=status.get("phase") in ("Failed", "Succeeded"),
+    )
+
+
+def parse_ledger(item: Mapping[str, Any] | None) -> Ledger | None:
+    """Read the ledger; a damaged one counts as none: the volumes still say whose they are."""
+    data = (item or {}).get("data") or {}
+    try:
+        return Ledger(
+            cluster_id=data["clusterId"],
+            phase=Phase(data["phase"]),
+            founders=tuple(
+                (int(number), Role(role))
+                for number, _, role in (
+                    entry.partition(":") for entry in data["founders"].split(",") if entry
+                )
+            ),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def ledger_data(ledger: Ledger) -> dict[str, str]:
+    """Write what ``parse_ledger`` reads."""
+    return {
+        "clusterId": ledger.cluster_id,
+        "phase": ledger.phase.value,
+        "founders": ",".join(f"{number}:{role}" for number, role in ledger.founders),
+    }
+
+
+def parse_secret(item: Manifest) -> Secret:
+    """Read which keys a secret has, and from when to when it holds; not what is in it."""
+    annotations = item["metadata"].get("annotations", {})
+    return Secret(
+        name=item["metadata"]["name"],
+        keys=frozenset(item.get("data") or ()),
+        issued_at=_time(annotations.get(names.ISSUED_AT)),
+        not_after=_time(annotations.get(names.NOT_AFTER)),
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+
+
+async def _secrets(api: KubernetesApi, cluster: Cluster, numbers: Any) -> dict[str, Secret]:
+    """Get the secrets one by one, by name: the operator needs no right to list them."""
+    wanted = [
+        names.credentials(cluster.name, "superuser"),
+        names.credentials(cluster.name, "app"),
+        names.authority(cluster.name),
+        names.operator_certificate(cluster.name),
+        *(names.certificate(cluster.name, number) for number in sorted(numbers)),
+    ]
+
+    async def look(name: str) -> Secret | None:
+        try:
+            return parse_secret(await api.get("Secret", cluster.namespace, name))
+        except NotFoundError:
+            return None
+
+    found = await asyncio.gather(*(look(name) for name in wanted))
+    return {secret.name: secret for secret in found if secret is not None}
+
+
+async def _reports(sidecars: Sidecars, numbers: Any) -> dict[int, Report]:
+    async def ask(number: int) -> Report | None:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return parse_report(number, await sidecars.status(number))
+        except (SidecarError, TimeoutError):
+            return None  # silent: that says nothing about whether it lives
+
+    found = await asyncio.gather(*(ask(number) for number in sorted(numbers)))
+    return {report.number: report for report in found if report is not None}

@@ -1,0 +1,99 @@
+"""What the operator asks of the sidecars: an interface to their admin API, and its answers.
+
+``status`` is asked of every member; requests about membership go to one in the primary component,
+which decides them through its log. Answers are parsed tolerantly: fields may be added.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pgherd_operator.core.observed import Report, View, ViewMember
+
+
+class SidecarError(Exception):
+    """A sidecar did not answer, or refused; the message is one line."""
+
+
+class Sidecars(Protocol):
+    """The sidecars of one herd, by the numbers of their members."""
+
+    async def status(self, number: int) -> Mapping[str, Any]:
+        """Return the answer of ``GET /status``.
+
+        Raises:
+            SidecarError: there is none.
+        """
+        ...
+
+    async def request(self, number: int, path: str, body: Mapping[str, Any]) -> None:
+        """POST a request; returns when it is accepted, which may be before it is done.
+
+        Raises:
+            SidecarError: it is refused, or nobody answers.
+        """
+        ...
+
+
+class _ViewMember(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    number: int
+    disk_id: str
+    voter: bool = True
+    witness: bool = False
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    id: int
+    members: tuple[_ViewMember, ...]
+
+
+class _Status(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    cluster_id: str
+    state: str
+    disk_id: str = ""
+    component: str = ""
+    reason: str | None = None
+    term: int = 0
+    proposer: str | None = None
+    gid: int | None = None
+    lag_bytes: int | None = None
+    view: _View | None = None
+
+
+def parse(number: int, answer: Mapping[str, Any]) -> Report:
+    """Make a report of an answer.
+
+    Raises:
+        SidecarError: it is not one.
+    """
+    try:
+        status = _Status.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SidecarError(f"member {number}: {where}: {first['msg']}") from error
+    view = status.view
+    return Report(
+        number=number,
+        cluster_id=status.cluster_id,
+        disk_id=status.disk_id,
+        state=status.state,
+        primary=status.component == "primary",
+        reason=status.reason,
+        term=status.term,
+        proposer=status.proposer,
+        gid=status.gid,
+        lag_bytes=status.lag_bytes,
+        view=None
+        if view is None
+        else View(view.id, tuple(ViewMember(**member.model_dump()) for member in view.members)),
+    )

@@ -1,0 +1,495 @@
+"""Kubernetes, its nodes and a herd of sidecars in memory, for tests of the operator.
+
+The API server keeps raw manifests, gives uids, honours preconditions, protects volumes in use and
+fails when told to. ``tick`` lets everything else act: pods start and stop, the herd founds itself,
+learners become voters. The herd's true view is here; the operator learns of it from the members
+that answer.
+
+Every write is checked on the spot for what must never happen (``Forbidden``): a volume made from
+nothing when there may be data, the deletion of a disk that has a vote, two working members taken
+out at once, a password made anew.
+
+Not modelled: the log, and thus what a view change does to it; a majority that reports an old view
+(a view changes through a majority of the one before it).
+"""
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from pgherd_operator.api import GROUP, KIND, VERSION
+from pgherd_operator.api.resource import Cluster
+from pgherd_operator.core.actions import Event
+from pgherd_operator.core.observed import View, ViewMember
+from pgherd_operator.objects import names
+from pgherd_operator.objects.model import Release
+from pgherd_operator.shell.controller import Environment, reconcile_once
+from pgherd_operator.shell.kubernetes import ApiError, ConflictError, Manifest, NotFoundError
+from pgherd_operator.shell.sidecars import SidecarError
+
+NAME, NAMESPACE = "herd", "test"
+Fault = Literal["error", "lost-answer", "killed-before", "killed-after"]
+
+
+class Forbidden(AssertionError):
+    """The operator did what it must never do."""
+
+
+class Killed(Exception):
+    """The operator's process ended here."""
+
+
+@dataclass
+class Process:
+    """A running sidecar."""
+
+    number: int
+    disk_id: str
+    founder: bool
+    founders: tuple[tuple[int, bool], ...]
+    witness: bool
+    silent: bool = False
+    diverged: bool = False
+    broken: bool = False
+    """It never becomes a working member: its configuration is bad."""
+
+
+@dataclass
+class World:
+    """All of it."""
+
+    objects: dict[tuple[str, str], Manifest] = field(default_factory=dict)
+    processes: dict[int, Process] = field(default_factory=dict)
+    diverged_disks: set[str] = field(default_factory=set)
+    dead_nodes: set[int] = field(default_factory=set)
+    view: View | None = None
+    now: datetime = datetime(2030, 1, 1, tzinfo=UTC)
+    events: list[Event] = field(default_factory=list)
+    writes: list[str] = field(default_factory=list)
+    fault: tuple[int, Fault] | None = None
+    counter: int = 0
+    ever_ran: bool = False
+    by_user: bool = False
+
+    # ---- the user ----------------------------------------------------------------------------
+
+    def submit(self, **spec: Any) -> None:
+        """Create the resource."""
+        metadata = {"name": NAME, "namespace": NAMESPACE, "uid": self.uid(), "generation": 1}
+        resource = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": metadata}
+        self.objects[KIND, NAME] = resource | {"spec": spec}
+
+    @property
+    def resource(self) -> Manifest:
+        """The resource."""
+        return self.objects[KIND, NAME]
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Its spec."""
+        found = self.resource["spec"]
+        assert isinstance(found, dict)
+        return found
+
+    def change(self, **spec: Any) -> None:
+        """Edit the spec."""
+        self.resource["spec"] = self.spec | spec
+        self.resource["metadata"]["generation"] += 1
+
+    def remove_resource(self) -> None:
+        """Delete the resource."""
+        self._mark_deleted((KIND, NAME))
+
+    # ---- the environment of the controller ---------------------------------------------------
+
+    async def reconcile(self) -> float | None:
+        """Let the operator look once."""
+        env = Environment(self, lambda _: self, self, lambda: self.now, Release())
+        return await reconcile_once(env, NAMESPACE, NAME)
+
+    def tell(self, cluster: Cluster, event: Event) -> None:
+        """See Events."""
+        self.events.append(event)
+
+    async def settle(self, rounds: int = 80) -> None:
+        """Let the operator and the world act in turn until there is nothing left to do."""
+        quiet = 0
+        for _ in range(rounds):
+            before = len(self.writes)
+            await self.reconcile()
+            self.tick()
+            quiet = quiet + 1 if len(self.writes) == before else 0
+            if quiet == 3:
+                return
+        raise AssertionError(f"does not settle: {self.writes[-8:]}; {self.resource.get('status')}")
+
+    # ---- Kubernetes --------------------------------------------------------------------------
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest:
+        """See KubernetesApi."""
+        return copy.deepcopy(self._object(kind, name))
+
+    async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
+        """See KubernetesApi."""
+        key, _, value = selector.partition("=")
+        return [
+            copy.deepcopy(item)
+            for (found, _), item in self.objects.items()
+            if found == kind and item["metadata"].get("labels", {}).get(key) == value
+        ]
+
+    async def create(self, manifest: Manifest) -> None:
+        """See KubernetesApi."""
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        with self._writing("create", kind, name):
+            if (kind, name) in self.objects:
+                raise ConflictError(409, f"{name} exists")
+            self._check_creation(kind, manifest)
+            item = copy.deepcopy(manifest)
+            item["metadata"]["uid"] = self.uid()
+            self.objects[kind, name] = item
+
+    async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
+        """See KubernetesApi."""
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        if subresource:
+            self._object(kind, name)["status"] = copy.deepcopy(manifest["status"])
+            return
+        with self._writing("apply", kind, name):
+            old = self.objects.get((kind, name), {"metadata": {"uid": self.uid()}})
+            item = copy.deepcopy(manifest)
+            item["metadata"] = old["metadata"] | item["metadata"]
+            self.objects[kind, name] = item
+
+    async def patch(self, kind: str, namespace: str, name: str, patch: Manifest) -> None:
+        """See KubernetesApi."""
+        with self._writing("patch", kind, name):
+            _merge(self._object(kind, name), patch)
+            self._collect(kind, name)
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
+        """See KubernetesApi."""
+        with self._writing("delete", kind, name):
+            item = self._object(kind, name)
+            if uid and item["metadata"]["uid"] != uid:
+                raise ConflictError(409, f"{name} is another")
+            self._check_deletion(kind, item)
+            self._mark_deleted((kind, name))
+
+    def uid(self) -> str:
+        """A new uid."""
+        self.counter += 1
+        return f"uid-{self.counter}"
+
+    def _object(self, kind: str, name: str) -> Manifest:
+        if (kind, name) not in self.objects:
+            raise NotFoundError(404, f"no {kind} {name}")
+        return self.objects[kind, name]
+
+    def _writing(self, verb: str, kind: str, name: str) -> "_Write":
+        return _Write(self, f"{verb} {kind} {name}")
+
+    def _mark_deleted(self, key: tuple[str, str]) -> None:
+        metadata = self.objects[key]["metadata"]
+        metadata["deletionTimestamp"] = self.now.isoformat()
+        if key[0] not in ("Pod", "PersistentVolumeClaim"):
+            self._collect(*key)
+
+    def _collect(self, kind: str, name: str) -> None:
+        """Remove an object that waits for nothing any more, and what it owns."""
+        metadata = self.objects[kind, name]["metadata"]
+        if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
+            return
+        del self.objects[kind, name]
+        for key, item in list(self.objects.items()):
+            owners = item["metadata"].get("ownerReferences", ())
+            if any(owner["uid"] == metadata["uid"] for owner in owners):
+                self._mark_deleted(key)
+
+    # ---- what must never happen --------------------------------------------------------------
+
+    def _check_creation(self, kind: str, manifest: Manifest) -> None:
+        annotations = manifest["metadata"].get("annotations", {})
+        if kind == "PersistentVolumeClaim":
+            founder = annotations[names.ORIGIN] == "Founder"
+            if founder and (self.ever_ran or self.view is not None):
+                raise Forbidden("a second founding")
+            number = int(manifest["metadata"]["labels"][names.MEMBER])
+            if self.view is not None and self.view.find(number) is not None:
+                raise Forbidden("two disks for one member of the view")
+        if kind == "Secret" and any(key[0] == "Pod" for key in self.objects):
+            raise Forbidden("a new secret while members run on the old one")
+
+    def _check_deletion(self, kind: str, item: Manifest) -> None:
+        if "deletionTimestamp" in self.resource["metadata"]:
+            if kind == "PersistentVolumeClaim" and self.spec.get("deletionPolicy") != "Delete":
+                raise Forbidden("a volume that was to be retained")
+            return
+        if kind == "Secret":
+            raise Forbidden("a secret of a living herd")
+        if kind == "PersistentVolumeClaim":
+            if self.view is None:
+                raise Forbidden("a volume, and nobody knows who is a member")
+            if any(member.disk_id == item["metadata"]["uid"] for member in self.view.members):
+                raise Forbidden("the volume of a member of the view")
+        if kind == "Pod" and not self.spec.get("hibernated"):
+            self._check_restart(int(item["metadata"]["labels"][names.MEMBER]))
+
+    def _check_restart(self, number: int) -> None:
+        if self.view is None or not self.primary() or not self.works(number):
+            return
+        others = [voter for voter in self.view.voters if voter.number != number]
+        if not all(self.works(voter.number) for voter in others):
+            raise Forbidden("a working member, while another does not work")
+        if any(
+            "deletionTimestamp" in item["metadata"]
+            for (kind, _), item in self.objects.items()
+            if kind == "Pod" and int(item["metadata"]["labels"][names.MEMBER]) in self.voters()
+        ):
+            raise Forbidden("two members at once")
+
+    # ---- the herd ----------------------------------------------------------------------------
+
+    def voters(self) -> set[int]:
+        """Numbers of the voters of the true view."""
+        return {voter.number for voter in self.view.voters} if self.view is not None else set()
+
+    def works(self, number: int) -> bool:
+        """The member runs, on its disk, and takes writes if its component is primary."""
+        process = self.processes.get(number)
+        member = self.view.find(number) if self.view is not None else None
+        return (
+            process is not None
+            and member is not None
+            and member.voter
+            and member.disk_id == process.disk_id
+            and not process.diverged
+            and not process.broken
+        )
+
+    def primary(self) -> bool:
+        """A majority of the view runs."""
+        if self.view is None:
+            return False
+        alive = [n for n in self.voters() if n in self.processes and self._votes(n)]
+        return len(alive) >= self.view.majority
+
+    def _votes(self, number: int) -> bool:
+        assert self.view is not None
+        member, process = self.view.find(number), self.processes[number]
+        return member is not None and member.disk_id == process.disk_id and not process.broken
+
+    async def status(self, number: int) -> Mapping[str, Any]:
+        """See Sidecars."""
+        process = self.processes.get(number)
+        if process is None or process.silent or process.broken:
+            raise SidecarError("silent")
+        member = self.view.find(number) if self.view is not None else None
+        inside = member is not None and member.disk_id == process.disk_id
+        primary = inside and self.primary()
+        writes = primary and self.works(number)
+        return {
+            "name": names.member(NAME, number),
+            "cluster_id": self.cluster_id(),
+            "disk_id": process.disk_id,
+            "state": "diverged"
+            if process.diverged
+            else "primary" if writes else "recovering" if primary else "secondary",
+            "component": "primary" if primary else "secondary",
+            "term": 1,
+            "proposer": names.member(NAME, min(self.voters(), default=0)),
+            "gid": 7,
+            "view": None if self.view is None or not inside else {
+                "id": self.view.id,
+                "members": [
+                    {"name": m.name, "number": m.number, "disk_id": m.disk_id,
+                     "voter": m.voter, "witness": m.witness}
+                    for m in self.view.members
+                ],
+            },
+        }  # fmt: skip
+
+    def cluster_id(self) -> str:
+        """The identity on the volumes."""
+        for (kind, _), item in self.objects.items():
+            if kind == "PersistentVolumeClaim":
+                found = item["metadata"]["labels"][names.CLUSTER_ID]
+                assert isinstance(found, str)
+                return found
+        return ""
+
+    async def request(self, number: int, path: str, body: Mapping[str, Any]) -> None:
+        """See Sidecars."""
+        with self._writing("ask", path, str(body["name"])):
+            process = self.processes.get(number)
+            if process is None or process.silent or not self.primary() or self.view is None:
+                raise SidecarError("not in the primary component")
+            about = names.number_of(NAME, str(body["name"]))
+            assert about is not None
+            member = self.view.find(about)
+            if path == "/view/join":
+                self._join(about, member, str(body["disk_id"]), bool(body["witness"]))
+                return
+            if member is None or member.disk_id != body["disk_id"]:
+                raise SidecarError("no such member")
+            target = self.processes.get(about)
+            if path == "/view/evict" and target is not None and not target.diverged:
+                raise SidecarError("it is heard of")
+            if self.view.voters == (member,):
+                raise SidecarError("it is the last one")
+            self._check_shrinking(path)
+            left = tuple(one for one in self.view.members if one.number != about)
+            self.view = View(self.view.id + 1, left)
+
+    def _check_shrinking(self, path: str) -> None:
+        wanted = self.spec.get("instances", 3) + self.spec.get("witnesses", 0)
+        if path == "/view/leave" and not self.by_user and len(self.voters()) <= wanted:
+            raise Forbidden("fewer voters than wanted")
+
+    def _join(self, number: int, member: ViewMember | None, disk_id: str, witness: bool) -> None:
+        assert self.view is not None
+        process = self.processes.get(number)
+        if member is not None or process is None or process.disk_id != disk_id:
+            raise SidecarError("it cannot join")
+        new = ViewMember(names.member(NAME, number), number, disk_id, False, witness)
+        self.view = View(self.view.id + 1, (*self.view.members, new))
+
+    # ---- time passes -------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Let everybody but the operator act."""
+        self.now += timedelta(seconds=2)
+        self._stop_pods()
+        self._release_volumes()
+        self._start_pods()
+        self._found()
+        self._promote()
+        self._show_readiness()
+
+    def _stop_pods(self) -> None:
+        for (kind, name), item in list(self.objects.items()):
+            if kind != "Pod":
+                continue
+            number = int(item["metadata"]["labels"][names.MEMBER])
+            failed = item.get("status", {}).get("phase") == "Failed"
+            if number in self.dead_nodes or failed:
+                self.processes.pop(number, None)
+            if "deletionTimestamp" in item["metadata"] and number not in self.dead_nodes:
+                del self.objects[kind, name]
+                self.processes.pop(number, None)
+
+    def _release_volumes(self) -> None:
+        for (kind, name), item in list(self.objects.items()):
+            if kind == "PersistentVolumeClaim" and "deletionTimestamp" in item["metadata"]:
+                number = item["metadata"]["labels"][names.MEMBER]
+                if ("Pod", f"{NAME}-{number}") not in self.objects:
+                    del self.objects[kind, name]
+
+    def _start_pods(self) -> None:
+        for (kind, name), item in list(self.objects.items()):
+            number = int(item["metadata"].get("labels", {}).get(names.MEMBER, 0))
+            if kind != "Pod" or number in self.processes or number in self.dead_nodes:
+                continue
+            if item.get("status", {}).get("phase") == "Failed":
+                continue
+            config = self.objects.get(("ConfigMap", name))
+            volume = self.objects.get(("PersistentVolumeClaim", f"{name}-data"))
+            if config is None or volume is None or ("Secret", f"{name}-tls") not in self.objects:
+                continue
+            node = json.loads(config["data"]["node.json"])
+            disk_id = volume["metadata"]["uid"]
+            self.ever_ran = True
+            self.processes[number] = Process(
+                number=number,
+                disk_id=disk_id,
+                founder=node["founder"],
+                founders=tuple((member["number"], False) for member in node["members"]),
+                witness=node.get("witness", False),
+                diverged=disk_id in self.diverged_disks,
+                broken="broken" in config["data"].get("pgherd.conf", ""),
+            )
+
+    def _found(self) -> None:
+        """The founders, all told of the same founders, begin when a majority of them is there."""
+        founders = {n: p for n, p in self.processes.items() if p.founder and not p.broken}
+        if self.view is None and founders:
+            lists = {process.founders for process in founders.values()}
+            if len(lists) > 1:
+                raise Forbidden("founders that were told of different founders")
+            (numbers,) = lists
+            if len(founders) > len(numbers) // 2:
+                roles = {n: p.witness for n, p in founders.items()}
+                self.view = View(1, tuple(
+                    ViewMember(names.member(NAME, n), n,
+                               founders[n].disk_id if n in founders else "",
+                               witness=roles.get(n, n > self.spec.get("instances", 3)))
+                    for n, _ in numbers
+                ))  # fmt: skip
+        if self.view is not None:
+            self.view = View(self.view.id, tuple(
+                replace(member, disk_id=founders[member.number].disk_id)
+                if member.disk_id == "" and member.number in founders else member
+                for member in self.view.members
+            ))  # fmt: skip
+
+    def _promote(self) -> None:
+        """A learner that runs has caught up by now."""
+        if self.view is None or not self.primary():
+            return
+        for member in self.view.members:
+            process = self.processes.get(member.number)
+            if not member.voter and process is not None and process.disk_id == member.disk_id:
+                members = tuple(
+                    replace(one, voter=True) if one == member else one for one in self.view.members
+                )
+                self.view = View(self.view.id + 1, members)
+                return
+
+    def _show_readiness(self) -> None:
+        for (kind, _), item in self.objects.items():
+            if kind == "Pod":
+                number = int(item["metadata"]["labels"][names.MEMBER])
+                ready = self.primary() and self.works(number)
+                item.setdefault("status", {})["conditions"] = [
+                    {"type": "Ready", "status": "True" if ready else "False"}
+                ]
+
+
+class _Write:
+    """A write to the API server, which may fail before or after it had its effect."""
+
+    def __init__(self, world: World, text: str) -> None:
+        self._world = world
+        self._text = text
+        self._fault: Fault | None = None
+
+    def __enter__(self) -> None:
+        world = self._world
+        if world.fault is not None:
+            left, kind = world.fault
+            world.fault = (left - 1, kind) if left else None
+            self._fault = None if left else kind
+        if self._fault == "error":
+            raise ApiError(500, "internal error")
+        if self._fault == "killed-before":
+            raise Killed
+        world.writes.append(self._text)
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is not None:
+            return
+        if self._fault == "lost-answer":
+            raise ApiError(0, "connection reset")
+        if self._fault == "killed-after":
+            raise Killed
+
+
+def _merge(item: Manifest, patch: Manifest) -> None:
+    for key, value in patch.items():
+        if isinstance(value, dict):
+            _merge(item.setdefault(key, {}), value)
+        else:
+            item[key] = value

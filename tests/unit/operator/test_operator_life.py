@@ -1,0 +1,310 @@
+"""The life of a herd, as the operator sees it, in a world in memory; each invariant of the world
+(`operator_world.Forbidden`) is checked along the way."""
+
+import copy
+from datetime import timedelta
+
+import pytest
+from operator_world import NAME, World
+from pgherd_operator.core.actions import Reason
+from pgherd_operator.core.observed import View
+from pgherd_operator.objects import names
+
+
+async def running(**spec: object) -> World:
+    """A herd that has come up."""
+    world = World()
+    world.submit(**spec)
+    await world.settle()
+    return world
+
+
+def condition(world: World, kind: str) -> dict[str, str]:
+    """A condition of the resource."""
+    (found,) = [c for c in world.resource["status"]["conditions"] if c["type"] == kind]
+    assert isinstance(found, dict)
+    return found
+
+
+async def test_three_members_come_up_and_the_resource_says_so() -> None:
+    world = await running()
+    assert world.voters() == {1, 2, 3}
+    assert world.resource["status"]["membersReady"] == "3/3"
+    assert condition(world, "Ready")["status"] == "True"
+
+
+async def test_a_second_look_writes_nothing() -> None:
+    world = await running(witnesses=1)
+    before = copy.deepcopy((world.objects, world.writes))
+    await world.reconcile()
+    assert (world.objects, world.writes) == before
+
+
+async def test_witnesses_found_the_herd_with_the_others() -> None:
+    world = await running(instances=3, witnesses=2)
+    assert world.view is not None
+    assert [member.witness for member in world.view.members] == [False] * 3 + [True] * 2
+
+
+async def test_it_grows_from_one_to_three_to_five_and_back() -> None:
+    world = await running(instances=1)
+    for wanted in (3, 5, 3):
+        world.change(instances=wanted)
+        await world.settle()
+        assert len(world.voters()) == wanted
+        assert condition(world, "Ready")["status"] == "True"
+    assert {name for kind, name in world.objects if kind == "PersistentVolumeClaim"} == {
+        names.volume(NAME, number) for number in (1, 2, 3)
+    }
+
+
+async def test_a_leaving_member_leaves_the_view_before_its_volume_goes() -> None:
+    world = await running(instances=3)
+    world.change(instances=2)
+    await world.settle()
+    leave = world.writes.index(f"ask /view/leave {NAME}-3")
+    assert leave < world.writes.index(f"delete PersistentVolumeClaim {NAME}-3-data")
+
+
+async def test_the_volume_of_a_member_that_left_can_be_retained() -> None:
+    world = await running(instances=3, storage={"onScaleDown": "Retain"})
+    world.change(instances=2)
+    await world.settle()
+    kept = world.objects["PersistentVolumeClaim", f"{NAME}-3-data"]
+    assert kept["metadata"]["labels"][names.RETIRED] == "true"
+    world.change(instances=3)
+    await world.settle()
+    assert world.voters() == {1, 2, 4}  # the retained volume is nobody's again
+
+
+async def test_a_member_whose_volume_is_lost_is_replaced_by_a_new_one() -> None:
+    world = await running()
+    del world.objects["Pod", f"{NAME}-2"]
+    del world.objects["PersistentVolumeClaim", f"{NAME}-2-data"]
+    world.processes.pop(2)
+    await world.settle()
+    assert len(world.voters()) == 3
+    assert Reason.MEMBER_LOST in {event.reason for event in world.events}
+
+
+async def test_a_volume_deleted_under_a_running_member_makes_it_leave_and_come_anew() -> None:
+    world = await running()
+    world.objects["PersistentVolumeClaim", f"{NAME}-2-data"]["metadata"]["deletionTimestamp"] = "t"
+    world.by_user = True
+    await world.settle()
+    assert len(world.voters()) == 3
+    assert not [
+        key for key, item in world.objects.items() if "deletionTimestamp" in item["metadata"]
+    ]
+
+
+async def test_all_pods_deleted_at_once_come_back_with_their_volumes() -> None:
+    world = await running()
+    volumes = {k: v["metadata"]["uid"] for k, v in world.objects.items() if "Volume" in k[0]}
+    for number in (1, 2, 3):
+        del world.objects["Pod", f"{NAME}-{number}"]
+    world.processes.clear()
+    await world.settle()
+    assert condition(world, "Ready")["status"] == "True"
+    after = {k: v["metadata"]["uid"] for k, v in world.objects.items() if "Volume" in k[0]}
+    assert after == volumes
+
+
+async def test_without_a_quorum_nothing_is_replaced_and_the_missing_are_named() -> None:
+    world = await running()
+    for number in (2, 3):
+        del world.objects["Pod", f"{NAME}-{number}"]
+        del world.objects["PersistentVolumeClaim", f"{NAME}-{number}-data"]
+        world.processes.pop(number)
+    await world.settle()
+    blocked = condition(world, "RecoveryBlocked")
+    assert blocked["status"] == "True"
+    assert f"{NAME}-2, {NAME}-3" in blocked["message"]
+    assert [key for key in world.objects if key[0] == "PersistentVolumeClaim"] == [
+        ("PersistentVolumeClaim", f"{NAME}-1-data")
+    ]
+
+
+async def test_a_changed_parameter_restarts_the_members_one_at_a_time_the_proposer_last() -> None:
+    world = await running()
+    world.writes.clear()
+    world.change(postgres={"parameters": {"work_mem": "8MB"}})
+    await world.settle()
+    deleted = [write for write in world.writes if write.startswith("delete Pod")]
+    assert deleted == [f"delete Pod {NAME}-{number}" for number in (2, 3, 1)]
+    config = world.objects["ConfigMap", f"{NAME}-1"]["data"]["pgherd.conf"]
+    assert "work_mem = '8MB'" in config
+
+
+async def test_a_bad_change_stops_at_the_first_member_and_the_next_change_heals_it() -> None:
+    world = await running()
+    world.change(postgres={"parameters": {"application_name": "broken"}})
+    for _ in range(30):
+        await world.reconcile()
+        world.tick()
+    assert [n for n in (1, 2, 3) if world.works(n)] == [1, 3]
+    world.change(postgres={"parameters": {}})
+    await world.settle()
+    assert condition(world, "Ready")["status"] == "True"
+
+
+async def test_a_diverged_member_is_made_anew_when_the_others_are_well() -> None:
+    world = await running()
+    old = world.processes[2].disk_id
+    world.processes[2].diverged = True
+    world.diverged_disks.add(old)
+    await world.settle()
+    assert len(world.voters()) == 3
+    assert world.view is not None
+    assert old not in {member.disk_id for member in world.view.members}
+
+
+async def test_a_silent_member_is_left_alone() -> None:
+    world = await running()
+    world.processes[2].silent = True
+    before = list(world.writes)
+    await world.settle()
+    assert world.writes == before
+    assert condition(world, "Ready")["status"] == "False"
+
+
+async def test_a_member_that_the_others_evicted_is_joined_again_with_its_volume() -> None:
+    world = await running()
+    assert world.view is not None
+    left = tuple(member for member in world.view.members if member.number != 3)
+    world.view = View(world.view.id + 1, left)
+    await world.settle()
+    assert world.voters() == {1, 2, 3}
+    assert not [write for write in world.writes if write.startswith("delete Pers")]
+
+
+async def test_a_dead_node_keeps_nobody_waiting_once_its_volume_is_given_up() -> None:
+    world = await running()
+    world.dead_nodes.add(2)
+    world.tick()
+    world.objects["Pod", f"{NAME}-2"]["metadata"]["deletionTimestamp"] = "t"
+    assert world.view is not None
+    left = tuple(member for member in world.view.members if member.number != 2)
+    world.view = View(world.view.id + 1, left)  # the others have evicted it
+    world.objects["PersistentVolumeClaim", f"{NAME}-2-data"]["metadata"]["deletionTimestamp"] = "t"
+    await world.settle()
+    assert world.voters() == {1, 3, 4}
+
+
+async def test_hibernation_keeps_the_volumes_and_wakes_up_by_itself() -> None:
+    world = await running()
+    world.change(hibernated=True)
+    await world.settle()
+    assert not world.processes
+    assert condition(world, "Ready")["reason"] == "Hibernated"
+    world.change(hibernated=False)
+    await world.settle()
+    assert condition(world, "Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize(("policy", "left"), [("Retain", 3), ("Delete", 0)])
+async def test_deletion_does_with_the_volumes_what_the_policy_says(policy: str, left: int) -> None:
+    world = await running(deletionPolicy=policy)
+    world.remove_resource()
+    while ("ReplicatedCluster", NAME) in world.objects:
+        await world.reconcile()
+        world.tick()
+    for _ in range(3):
+        world.tick()
+    assert len([key for key in world.objects if key[0] == "PersistentVolumeClaim"]) == left
+    assert not [key for key in world.objects if key[0] in ("Pod", "Service", "ConfigMap")]
+
+
+async def test_a_resource_created_again_goes_on_with_the_retained_volumes() -> None:
+    world = await running()
+    identity = world.cluster_id()
+    password = world.objects["Secret", f"{NAME}-app"]["data"]["password"]
+    world.remove_resource()
+    while ("ReplicatedCluster", NAME) in world.objects:
+        await world.reconcile()
+    for _ in range(3):
+        world.tick()
+    world.submit()
+    await world.settle()
+    assert condition(world, "Ready")["status"] == "True"
+    assert world.cluster_id() == identity
+    assert world.objects["Secret", f"{NAME}-app"]["data"]["password"] == password
+
+
+async def test_a_lost_password_is_not_made_anew_under_running_members() -> None:
+    world = await running()
+    del world.objects["Secret", f"{NAME}-superuser"]
+    await world.settle()
+    assert ("Secret", f"{NAME}-superuser") not in world.objects
+    assert condition(world, "Progressing")["reason"] == "CredentialsMissing"
+
+
+async def test_drift_is_repaired() -> None:
+    world = await running()
+    wanted = copy.deepcopy(world.objects["Service", f"{NAME}-rw"]["spec"])
+    world.objects["Service", f"{NAME}-rw"]["spec"]["selector"] = {"app": "other"}
+    world.objects["Service", f"{NAME}-rw"]["spec"]["clusterIP"] = "10.0.0.1"
+    del world.objects["PodDisruptionBudget", NAME]
+    del world.objects["ConfigMap", f"{NAME}-2"]
+    await world.settle()
+    assert world.objects["Service", f"{NAME}-rw"]["spec"] == wanted
+    assert {("PodDisruptionBudget", NAME), ("ConfigMap", f"{NAME}-2")} <= world.objects.keys()
+
+
+async def test_volumes_grow_without_a_restart() -> None:
+    world = await running(storage={"size": "1Gi"})
+    world.writes.clear()
+    world.change(storage={"size": "2Gi"})
+    await world.settle()
+    assert world.writes == [f"patch PersistentVolumeClaim {NAME}-{n}-data" for n in (1, 2, 3)]
+
+
+async def test_certificates_are_renewed_after_two_thirds_of_their_time() -> None:
+    world = await running(tls={"validityDays": 90})
+    world.writes.clear()
+    world.now += timedelta(days=59)
+    await world.reconcile()
+    assert world.writes == []
+    world.now += timedelta(days=2)
+    await world.settle()
+    assert world.writes == [
+        *(f"apply Secret {NAME}-{number}-tls" for number in (1, 2, 3)),
+        f"apply Secret {NAME}-operator-tls",
+    ]
+
+
+async def test_paused_means_that_nothing_is_written() -> None:
+    world = await running()
+    world.change(maintenance={"paused": True}, instances=5)
+    world.writes.clear()
+    await world.settle()
+    assert world.writes == []
+
+
+async def test_fields_that_are_not_acted_on_are_named() -> None:
+    world = await running(bootstrap={"sql": ["CREATE TABLE t (k int PRIMARY KEY)"]})
+    assert "bootstrap.sql" in condition(world, "SpecActedOn")["message"]
+
+
+async def test_an_edited_status_changes_nothing() -> None:
+    world = await running()
+    world.resource["status"] = {"clusterId": "another", "members": "nonsense", "conditions": 3}
+    before = list(world.writes)
+    await world.settle()
+    assert world.writes == before
+    assert condition(world, "Ready")["status"] == "True"
+
+
+async def test_a_spec_that_only_an_older_crd_let_pass_is_answered_in_the_status() -> None:
+    world = World()
+    world.submit(instances=1, witnesses=1)
+    await world.reconcile()
+    assert world.resource["status"]["step"].startswith("InvalidSpec: spec: ")
+    assert world.writes == []
+
+
+async def test_no_secret_leaves_its_object() -> None:
+    world = await running()
+    password = world.objects["Secret", f"{NAME}-app"]["data"]["password"]
+    others = {key: item for key, item in world.objects.items() if key[0] != "Secret"}
+    assert password not in str(others) + str(world.events)
