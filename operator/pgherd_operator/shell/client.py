@@ -1,0 +1,158 @@
+"""The Kubernetes API over HTTP, as a pod's service account: the few calls that we make.
+
+No generated client library: it would be most of the operator's memory, and does not know
+server-side apply better than ten lines do. kopf watches by itself.
+"""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from pgherd_operator.api import GROUP, KIND, PLURAL, VERSION
+from pgherd_operator.objects import names
+from pgherd_operator.shell.kubernetes import ApiError, ConflictError, Manifest, NotFoundError
+
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_TIMEOUT = aiohttp.ClientTimeout(total=30)
+_APPLY = "application/apply-patch+yaml"
+_MERGE = "application/merge-patch+json"
+_PATHS = {
+    "ConfigMap": ("api/v1", "configmaps"),
+    "Event": ("api/v1", "events"),
+    "PersistentVolumeClaim": ("api/v1", "persistentvolumeclaims"),
+    "Pod": ("api/v1", "pods"),
+    "Secret": ("api/v1", "secrets"),
+    "Service": ("api/v1", "services"),
+    "ServiceAccount": ("api/v1", "serviceaccounts"),
+    "Lease": ("apis/coordination.k8s.io/v1", "leases"),
+    "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
+    "PodDisruptionBudget": ("apis/policy/v1", "poddisruptionbudgets"),
+    "PodMonitor": ("apis/monitoring.coreos.com/v1", "podmonitors"),
+    KIND: (f"apis/{GROUP}/{VERSION}", PLURAL),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the API server is and how it is spoken to.
+
+    Attributes:
+        token_file: read anew for each request: tokens are rotated.
+    """
+
+    url: str
+    token_file: Path | None = None
+    ca_file: Path | None = None
+
+    @classmethod
+    def of_pod(cls, environment: Mapping[str, str]) -> "Access":
+        """What Kubernetes gives a pod; KUBERNETES_URL (`kubectl proxy`) for development."""
+        if "KUBERNETES_URL" in environment:
+            return cls(environment["KUBERNETES_URL"])
+        host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
+        host = f"[{host}]" if ":" in host else host
+        return cls(f"https://{host}:{port}", _ACCOUNT / "token", _ACCOUNT / "ca.crt")
+
+
+class Client:
+    """See KubernetesApi."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        trusted = ssl.create_default_context(cafile=access.ca_file) if access.ca_file else True
+        self._session = aiohttp.ClientSession(
+            timeout=_TIMEOUT, connector=aiohttp.TCPConnector(ssl=trusted)
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest:
+        """See KubernetesApi."""
+        return await self._call("GET", _path(kind, namespace, name))
+
+    async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
+        """See KubernetesApi."""
+        found = await self._call(
+            "GET", _path(kind, namespace), parameters={"labelSelector": selector}
+        )
+        items = found["items"]
+        assert isinstance(items, list)
+        return items
+
+    async def create(self, manifest: Manifest) -> None:
+        """See KubernetesApi."""
+        metadata = manifest["metadata"]
+        await self._call("POST", _path(manifest["kind"], metadata["namespace"]), manifest)
+
+    async def replace(self, manifest: Manifest) -> None:
+        """Put an object in place of the one with its resourceVersion; ConflictError if changed."""
+        metadata = manifest["metadata"]
+        path = _path(manifest["kind"], metadata["namespace"], metadata["name"])
+        await self._call("PUT", path, manifest)
+
+    async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
+        """See KubernetesApi."""
+        metadata = manifest["metadata"]
+        path = _path(manifest["kind"], metadata["namespace"], metadata["name"], subresource)
+        parameters = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
+        await self._call("PATCH", path, manifest, parameters, _APPLY)
+
+    async def patch(self, kind: str, namespace: str, name: str, patch: Manifest) -> None:
+        """See KubernetesApi."""
+        parameters = {"fieldManager": names.FIELD_MANAGER}
+        await self._call("PATCH", _path(kind, namespace, name), patch, parameters, _MERGE)
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
+        """See KubernetesApi."""
+        options = {"preconditions": {"uid": uid}} if uid else {}
+        await self._call("DELETE", _path(kind, namespace, name), options)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: Manifest | None = None,
+        parameters: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Manifest:
+        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        if self._access.token_file is not None:
+            headers["Authorization"] = f"Bearer {self._access.token_file.read_text().strip()}"
+        # JSON is YAML, too, which is what the type of an apply patch asks for.
+        try:
+            async with self._session.request(
+                method,
+                f"{self._access.url}/{path}",
+                params=parameters,
+                json=body,
+                headers=headers,
+            ) as response:
+                content = await response.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ApiError(0, f"{method} {path}: {error or type(error).__name__}") from error
+        found = yaml.safe_load(content) if response.status >= 400 else None
+        if response.status >= 400:
+            raise _refusal(response.status, f"{method} {path}", found)
+        decoded = await response.json()
+        assert isinstance(decoded, dict)
+        return decoded
+
+
+def _path(kind: str, namespace: str, name: str = "", subresource: str = "") -> str:
+    group, plural = _PATHS[kind]
+    where = ["namespaces", namespace] if namespace else []
+    parts = [group, *where, plural, name, subresource]
+    return "/".join(part for part in parts if part)
+
+
+def _refusal(status: int, what: str, answer: Any) -> ApiError:
+    message = answer.get("message", "") if isinstance(answer, dict) else str(answer)[:200]
+    kind = {404: NotFoundError, 409: ConflictError}.get(status, ApiError)
+    return kind(status, f"{what}: {status} {message}")

@@ -1,0 +1,126 @@
+"""Leader election by a Lease: of several operators one acts.
+
+The holder renews; who finds a Lease that has not changed for its whole duration, by its own clock,
+takes it over. A holder that cannot renew in time ends its process before the others may take over.
+Two that act at once for a moment do no harm: every action is safe to repeat, and membership is
+decided elsewhere. The Lease survives a restart of the operator, nothing else.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import structlog
+
+from pgherd_operator.shell.kubernetes import ApiError, ConflictError, Manifest, NotFoundError
+
+log = structlog.get_logger()
+
+DURATION_S = 15
+RENEW_S = 3
+_GIVE_UP_S = 10.0
+
+
+class LeaseApi(Protocol):
+    """What the election asks of the API server."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest: ...
+
+    async def create(self, manifest: Manifest) -> None: ...
+
+    async def replace(self, manifest: Manifest) -> None: ...
+
+
+class LostLeadershipError(Exception):
+    """Somebody else acts now, or may."""
+
+
+@dataclass
+class Election:
+    """One candidate.
+
+    Attributes:
+        clock: seconds that never jump.
+        sleep: waits that many seconds.
+    """
+
+    api: LeaseApi
+    namespace: str
+    name: str
+    identity: str
+    clock: Callable[[], float]
+    sleep: Callable[[float], Any] = asyncio.sleep
+    _seen: tuple[str, float] = ("", 0.0)
+    """The Lease's version as last seen, and when it was seen first."""
+
+    async def acquire(self) -> None:
+        """Return when this candidate is the leader."""
+        while not await self._try():
+            await self.sleep(RENEW_S)
+        log.info("leader.elected", identity=self.identity)
+
+    async def keep(self) -> None:
+        """Renew, for ever.
+
+        Raises:
+            LostLeadershipError: it could not be renewed in time, or another has it.
+        """
+        renewed = self.clock()
+        while True:
+            await self.sleep(RENEW_S)
+            try:
+                if not await self._renew():
+                    raise LostLeadershipError("another operator has the lease")
+                renewed = self.clock()
+            except ApiError as error:
+                if self.clock() - renewed > _GIVE_UP_S:
+                    raise LostLeadershipError(f"the lease was not renewed: {error}") from error
+
+    async def _try(self) -> bool:
+        try:
+            lease = await self.api.get("Lease", self.namespace, self.name)
+        except NotFoundError:
+            return await self._write(self.api.create, {}, 0)
+        except ApiError:
+            return False
+        spec = lease["spec"]
+        version = lease["metadata"]["resourceVersion"]
+        if version != self._seen[0]:
+            self._seen = version, self.clock()
+        duration = spec.get("leaseDurationSeconds") or DURATION_S
+        expired = self.clock() - self._seen[1] > duration
+        if not expired and spec.get("holderIdentity") not in ("", None, self.identity):
+            return False
+        transitions = int(spec.get("leaseTransitions") or 0) + 1
+        return await self._write(self.api.replace, lease["metadata"], transitions)
+
+    async def _renew(self) -> bool:
+        lease = await self.api.get("Lease", self.namespace, self.name)
+        if lease["spec"].get("holderIdentity") != self.identity:
+            return False
+        transitions = int(lease["spec"].get("leaseTransitions") or 0)
+        return await self._write(self.api.replace, lease["metadata"], transitions)
+
+    async def _write(
+        self, write: Callable[[Manifest], Any], metadata: dict[str, Any], transitions: int
+    ) -> bool:
+        """Write the Lease as ours; the resourceVersion makes sure that nobody did meanwhile."""
+        wanted = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self.name, "namespace": self.namespace}
+            | {key: metadata[key] for key in ("resourceVersion",) if key in metadata},
+            "spec": {
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": DURATION_S,
+                "leaseTransitions": transitions,
+                "renewTime": datetime.now(UTC).isoformat(timespec="microseconds"),
+            },
+        }
+        try:
+            await write(wanted)
+        except ConflictError:
+            return False
+        return True

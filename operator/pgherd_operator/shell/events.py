@@ -1,0 +1,57 @@
+"""Posts Kubernetes Events about a herd; one that cannot be posted is logged instead."""
+
+import asyncio
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import structlog
+
+from pgherd_operator.api import GROUP, KIND, VERSION
+from pgherd_operator.api.resource import Cluster
+from pgherd_operator.core.actions import Event
+from pgherd_operator.objects import names
+from pgherd_operator.shell.kubernetes import ApiError, KubernetesApi
+
+log = structlog.get_logger()
+
+
+class EventPoster:
+    """See Events of the controller."""
+
+    def __init__(self, api: KubernetesApi, group: asyncio.TaskGroup, instance: str) -> None:
+        self._api = api
+        self._group = group
+        self._instance = instance
+
+    def tell(self, cluster: Cluster, event: Event) -> None:
+        """Post an Event, in the background: nobody waits for it."""
+        self._group.create_task(self._post(cluster, event))
+
+    async def _post(self, cluster: Cluster, event: Event) -> None:
+        now = datetime.now(UTC)
+        wanted = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": f"{cluster.name}.{uuid4().hex[:16]}",
+                "namespace": cluster.namespace,
+            },
+            "involvedObject": {
+                "apiVersion": f"{GROUP}/{VERSION}",
+                "kind": KIND,
+                "name": cluster.name,
+                "namespace": cluster.namespace,
+                "uid": cluster.uid,
+            },
+            "type": event.kind,
+            "reason": event.reason.value,
+            "action": event.reason.value,
+            "message": event.message[:1024],
+            "eventTime": now.isoformat(timespec="microseconds"),
+            "reportingComponent": names.FIELD_MANAGER,
+            "reportingInstance": self._instance,
+        }
+        try:
+            await self._api.create(wanted)
+        except ApiError as error:
+            log.warning("event.lost", reason=event.reason.value, text=event.message, why=str(error))

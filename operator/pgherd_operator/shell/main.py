@@ -1,0 +1,169 @@
+"""The operator's process: ``python -m pgherd_operator.shell.main``.
+
+kopf watches and says which herd may have changed; everything else is ours. Its handlers of events
+write nothing to the objects (no annotations, no finalizers), so it cannot put secrets into
+annotations or fight another operator. The herd's own finalizer is the reconciler's.
+
+Configured by the environment: POD_NAMESPACE, POD_NAME, PGHERD_NAMESPACES (empty: all),
+PGHERD_POSTGRES_IMAGE, PGHERD_SIDECAR_IMAGE.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import kopf
+import structlog
+from aiohttp import web
+
+from pgherd_operator.api import GROUP, KIND, PLURAL, VERSION
+from pgherd_operator.objects import names
+from pgherd_operator.objects.model import Release
+from pgherd_operator.shell.client import Access, Client
+from pgherd_operator.shell.controller import Environment, reconcile_once
+from pgherd_operator.shell.election import Election
+from pgherd_operator.shell.events import EventPoster
+from pgherd_operator.shell.https import HttpsSidecars
+from pgherd_operator.shell.kubernetes import ApiError
+from pgherd_operator.shell.queue import Queue
+
+log = structlog.get_logger()
+
+HEALTH_PORT = 8080
+LEASE = "pgherd-operator"
+_RESYNC_S = 60.0
+
+
+class _Ended(Exception):
+    """kopf has ended, on a signal: so shall the rest."""
+
+
+def handlers(queue: Queue) -> kopf.OperatorRegistry:
+    """What kopf calls: each event wakes the herd that it is about."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.scanning.disabled = True  # needs rights on the whole cluster
+        settings.posting.enabled = False
+        settings.persistence.finalizer = f"{GROUP}/unused-by-kopf"
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+    def cluster_changed(namespace: str | None, name: str | None, **_: Any) -> None:
+        if namespace and name:
+            queue.wake(namespace, name)
+
+    def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        if namespace:
+            queue.wake(namespace, labels[names.CLUSTER])
+
+    for plural in ("pods", "persistentvolumeclaims", "services"):
+        ours = {names.CLUSTER: kopf.PRESENT}
+        kopf.on.event("", "v1", plural, labels=ours, id=plural, registry=registry)(child_changed)
+    return registry
+
+
+def release(environment: Mapping[str, str]) -> Release:
+    """What this release of the operator brings."""
+    default = Release()
+    return Release(
+        postgres_image=environment.get("PGHERD_POSTGRES_IMAGE") or default.postgres_image,
+        sidecar_image=environment.get("PGHERD_SIDECAR_IMAGE") or default.sidecar_image,
+        operator_namespace=environment.get("POD_NAMESPACE") or default.operator_namespace,
+    )
+
+
+async def run(environment: Mapping[str, str]) -> None:
+    """Wait for the leadership, then serve until it is lost or the process is to end.
+
+    Raises:
+        LostLeadershipError: inside an ExceptionGroup.
+    """
+    client = Client(Access.of_pod(environment))
+    health = await _answer_health()
+    try:
+        identity = environment.get("POD_NAME") or "development"
+        namespace = environment.get("POD_NAMESPACE") or "default"
+        election = Election(client, namespace, LEASE, identity, time.monotonic)
+        await election.acquire()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(election.keep())
+            group.create_task(_serve(client, group, environment, identity))
+    except* _Ended:
+        log.info("operator.ended")
+    finally:
+        await health.cleanup()
+        await client.close()
+
+
+async def _answer_health() -> web.AppRunner:
+    """Say that the loop turns, as a leader or while waiting to be one."""
+
+    async def healthy(_: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    application = web.Application()
+    application.add_routes([web.get("/healthz", healthy)])
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, port=HEALTH_PORT).start()
+    return runner
+
+
+async def _serve(
+    client: Client, group: asyncio.TaskGroup, environment: Mapping[str, str], identity: str
+) -> None:
+    env = Environment(
+        api=client,
+        sidecars=lambda cluster: HttpsSidecars(client, cluster),
+        events=EventPoster(client, group, identity),
+        now=lambda: datetime.now(UTC),
+        release=release(environment),
+    )
+
+    async def look(namespace: str, name: str) -> float | None:
+        return await reconcile_once(env, namespace, name)
+
+    queue = Queue(look, group)
+    namespaces = [name for name in environment.get("PGHERD_NAMESPACES", "").split(",") if name]
+    group.create_task(_resync(client, queue, namespaces))
+    await kopf.operator(
+        registry=handlers(queue),
+        standalone=True,  # no peering: the Lease is the election
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+    )
+    raise _Ended
+
+
+async def _resync(client: Client, queue: Queue, namespaces: list[str]) -> None:
+    """Wake every herd now and then: a watch may die without anybody noticing."""
+    while True:
+        for namespace in namespaces or [""]:
+            try:
+                found = await client.list(KIND, namespace, "")
+            except ApiError as error:
+                log.warning("resync.failed", namespace=namespace, reason=str(error))
+                continue
+            for item in found:
+                queue.wake(item["metadata"]["namespace"], item["metadata"]["name"])
+        await asyncio.sleep(_RESYNC_S)
+
+
+def main() -> None:
+    """Run until SIGTERM."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ]
+    )
+    asyncio.run(run(os.environ))
+
+
+if __name__ == "__main__":
+    main()

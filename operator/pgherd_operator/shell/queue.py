@@ -1,0 +1,70 @@
+"""Which herd is looked at when: one worker a herd, woken by events or by time.
+
+A herd is never reconciled twice at once; wakes that come meanwhile are one wake. A failure delays
+this herd only, twice as long each time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from pgherd_operator.shell.kubernetes import ApiError
+
+log = structlog.get_logger()
+
+Key = tuple[str, str]
+"""Namespace and name of a herd."""
+Look = Callable[[str, str], Awaitable[float | None]]
+"""Reconciles a herd; returns when to look again, None when it is gone."""
+
+_BACKOFF_S, _BACKOFF_MAX_S = 1.0, 60.0
+
+
+class Queue:
+    """Herds and their workers.
+
+    Args:
+        look: see Look.
+        group: where the workers run; an error other than ``ApiError`` ends it, and the process.
+    """
+
+    def __init__(self, look: Look, group: asyncio.TaskGroup) -> None:
+        self._look = look
+        self._group = group
+        self._wakes: dict[Key, asyncio.Event] = {}
+
+    def wake(self, namespace: str, name: str) -> None:
+        """Look at a herd now, or once more when that is being done."""
+        key = namespace, name
+        if key not in self._wakes:
+            self._wakes[key] = asyncio.Event()
+            self._group.create_task(self._work(key), name=f"herd {namespace}/{name}")
+        self._wakes[key].set()
+
+    async def _work(self, key: Key) -> None:
+        wake, delay_s, failures = self._wakes[key], 0.0, 0
+        while True:
+            await _wait(wake, delay_s)
+            wake.clear()
+            try:
+                again_s = await self._look(*key)
+            except ApiError as error:
+                failures += 1
+                delay_s = min(_BACKOFF_S * 2**failures, _BACKOFF_MAX_S)
+                log.warning("reconciliation.failed", namespace=key[0], cluster=key[1],
+                            reason=str(error), again_s=delay_s)  # fmt: skip
+                continue
+            failures = 0
+            if again_s is None and not wake.is_set():
+                del self._wakes[key]
+                return
+            delay_s = again_s or 0.0
+
+
+async def _wait(wake: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await wake.wait()
+    except TimeoutError:
+        return
