@@ -114,12 +114,18 @@ def assert_good(history: History, anomalies: list[Anomaly]) -> None:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
-async def test_without_faults(herd: LocalHerd, workload: Workload) -> None:
+async def test_without_faults(
+    herd: LocalHerd, workload: Workload, record_property: Callable[[str, object], None]
+) -> None:
     run = Run(herd, workload)
     async with run.load() as recorder:
         await recorder.acknowledged(COMMITS, on=NODES)
     history = await run.judged()
     assert len(history.gids) >= COMMITS * len(NODES)
+    behind = si.staleness(history)
+    record_property(
+        "gids_behind_p50_p99_max", [behind[len(behind) * n // 100] for n in (50, 99)] + behind[-1:]
+    )
     run.drop()
 
 
