@@ -42,7 +42,7 @@ async def session(
         server = await startup.prepare_server(config, admin, incarnation)
         appliers = []
         for name in ("pgherd apply", "pgherd repair"):
-            pipeline = await connect_pipeline(startup.conninfo(config, name))
+            pipeline = await connect_pipeline(startup.conninfo(config, name, startup.APPLY_ROLE))
             stack.callback(pipeline.close)
             appliers.append(pipeline)
         data = upkeep.read_checkpoint(config.data_dir)

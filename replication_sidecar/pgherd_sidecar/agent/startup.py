@@ -20,6 +20,9 @@ from pgherd_sidecar.agent.errors import DivergedError
 
 log = structlog.get_logger()
 
+APPLY_ROLE = "pgherd_apply"
+"""Writes what other members committed; see 095_apply_role.sql."""
+
 _WAIT_S = 0.05
 _SLOTS_MIN = 8
 
@@ -37,12 +40,12 @@ class Server:
     secret: str
 
 
-def conninfo(config: NodeConfig, application_name: str) -> str:
-    """How to connect to the server as superuser."""
+def conninfo(config: NodeConfig, application_name: str, user: str | None = None) -> str:
+    """How to connect to the server: as superuser, or as ``user``."""
     return psycopg.conninfo.make_conninfo(
         host=config.postgres.host,
         port=config.postgres.port,
-        user=config.postgres.user,
+        user=user or config.postgres.user,
         dbname=config.postgres.database,
         application_name=application_name,
         connect_timeout=10,
@@ -80,6 +83,7 @@ async def prepare_server(
     secret = secrets.token_hex(16)
     await _fence(config, connection, incarnation, secret)
     await _end_old_commits(connection)
+    await connection.execute("SELECT pgherd.let_apply()")
     row = await (await connection.execute("SELECT * FROM pgherd.chain_end()")).fetchone()
     assert row is not None
     chain_end, broken_at = row

@@ -24,10 +24,11 @@ inside a C function notices only when that wait ends."""
 
 _ACCESS = """\
 # Written by pgherd. The socket lies in a directory that only the owner's account can enter.
-local  all          postgres                trust
-local  all          all                     scram-sha-256
-host   all          all       127.0.0.1/32  scram-sha-256
-host   replication  all       127.0.0.1/32  scram-sha-256
+local  all          postgres,pgherd_apply                trust
+local  all          all                                  scram-sha-256
+host   all          pgherd_apply           127.0.0.1/32  reject
+host   all          all                    127.0.0.1/32  scram-sha-256
+host   replication  all                    127.0.0.1/32  scram-sha-256
 """
 
 

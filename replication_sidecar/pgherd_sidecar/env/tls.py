@@ -77,7 +77,8 @@ class TlsChannel:
                 self._tls.do_handshake()
                 self._look_at_certificate()
                 self.established = True
-            while part := self._tls.read(_RECORD_BYTES):
+            # An exception costs more than a record: read only what there is. Empty is the end.
+            while self._incoming.pending and (part := self._tls.read(_RECORD_BYTES)):
                 parts.append(part)
         except ssl.SSLWantReadError:
             pass
@@ -103,8 +104,12 @@ class TlsChannel:
             TlsError: the connection is broken already.
         """
         sealed = []
-        content = memoryview(b"".join(pieces))
+        joined = b"".join(pieces)
         try:
+            if len(joined) <= _RECORD_BYTES:  # nearly all
+                self._tls.write(joined)
+                return [self._outgoing.read()]
+            content = memoryview(joined)
             for start in range(0, len(content), _SEALED_AT_ONCE_BYTES):
                 self._write(content[start : start + _SEALED_AT_ONCE_BYTES])
                 sealed.append(self._outgoing.read())

@@ -147,8 +147,9 @@ class RowStatements:
 
     def _text(self, stage: list[Statement], *, linked: bool) -> sql.Composable:
         if stage and stage[0].op is Op.TRUNCATE:
-            targets = [sql.SQL("ONLY ") + _raw(statement.table) for statement in stage]
-            return sql.SQL("TRUNCATE ") + sql.SQL(", ").join(targets)
+            # The applier's role may write any row, but not this.
+            tables = sql.SQL(", ").join(sql.Literal(statement.table) for statement in stage)
+            return sql.SQL("SELECT pgherd.truncate(ARRAY[{}]::regclass[])").format(tables)
         changes: list[sql.Composable] = []
         counted: list[sql.Composable] = []
         for i, statement in enumerate(stage, 1):

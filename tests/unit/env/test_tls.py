@@ -65,6 +65,16 @@ def test_what_waits_in_openssl_is_bounded_whatever_is_sent(members: Members) -> 
     assert dialling.to_send() == b""
 
 
+def test_what_follows_the_end_is_not_read(members: Members) -> None:
+    dialling, answering = pair(members)
+    for _ in shake(dialling, answering):
+        pass
+    last = b"".join(dialling.seal([b"last words"]))
+    with contextlib.suppress(ssl.SSLWantReadError):
+        dialling._tls.unwrap()
+    assert answering.receive(last + dialling.to_send() + last) == b"last words"
+
+
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [

@@ -73,6 +73,7 @@ BEGIN
     PERFORM pgherd.follow_local_tables();
     PERFORM pgherd.align_sequences(rels, everything);
     PERFORM pgherd.reconcile(CASE WHEN NOT everything THEN rels END);
+    PERFORM pgherd.let_apply();
 END $$;
 
 -- CREATE TABLE AS and SELECT INTO: the table as it came out, instead of the query; its rows follow.

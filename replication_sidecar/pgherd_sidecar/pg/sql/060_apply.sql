@@ -48,7 +48,7 @@ END;
 CREATE OR REPLACE VIEW pgherd.own_sessions AS
     SELECT s.pid, s.application_name AS name FROM pg_stat_activity s
      WHERE s.application_name IN ('pgherd', 'pgherd apply', 'pgherd repair', 'pgherd ddl', 'pgherd watch', 'pgherd upkeep')
-       AND s.datname = current_database() AND s.usename = current_user;
+       AND s.datname = current_database() AND s.usename IN (current_user, 'pgherd_apply');
 
 -- Sessions that hold what these wait for: who waits, who holds it in which transaction (0: it has no xid), and
 -- whether that one waits for a lock itself, not for long enough yet to have looked for a deadlock. The activity

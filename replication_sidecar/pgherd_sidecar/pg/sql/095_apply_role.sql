@@ -1,0 +1,66 @@
+-- The role that writes what other members committed. It is no superuser, so that code of a user's which is run
+-- where rows are written, should it ever get there, can't leave the database: no files, no programs, no roles, no DDL.
+--
+--   BYPASSRLS                            rows are written as they are, whatever policies say
+--   pg_read_all_data, pg_write_all_data  every table, of every owner
+--   SET ON PARAMETER                     what only superusers may set otherwise
+--
+-- TRUNCATE has no such role: pgherd.truncate(). EXECUTE of functions neither: pgherd.let_apply().
+
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'pgherd_apply') THEN
+        CREATE ROLE pgherd_apply;
+    END IF;
+    -- From 16 on these connections can be reserved: clients that take all others don't keep replication out.
+    IF to_regrole('pg_use_reserved_connections') IS NOT NULL THEN
+        GRANT pg_use_reserved_connections TO pgherd_apply;
+    END IF;
+END $$;
+ALTER ROLE pgherd_apply LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION BYPASSRLS CONNECTION LIMIT -1;
+GRANT pg_read_all_data, pg_write_all_data TO pgherd_apply;
+GRANT SET ON PARAMETER session_replication_role, deadlock_timeout TO pgherd_apply;
+
+-- Truncates tables in one command. Takes no text: its caller must not become its owner.
+CREATE OR REPLACE FUNCTION pgherd.truncate(tables regclass[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+BEGIN
+    EXECUTE (SELECT 'TRUNCATE ' || string_agg('ONLY ' || t.name::text, ', ') FROM unnest(tables) AS t(name));
+END $$;
+
+-- Tells whether a constraint, an index, a partition key or a generated column calls a function or an operator.
+CREATE OR REPLACE FUNCTION pgherd.is_called_by_rows(class regclass, object oid) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM pg_depend d
+                    WHERE d.refclassid = class AND d.refobjid = object
+                      AND d.classid IN ('pg_constraint'::regclass, 'pg_class'::regclass, 'pg_attrdef'::regclass));
+END;
+
+-- Lets the applier connect, and call what constraints, indexes, generated columns, domains and partition keys call,
+-- and how keys are compared: it needs the right to, as everybody who writes into such a table.
+CREATE OR REPLACE FUNCTION pgherd.let_apply() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+DECLARE f regprocedure;
+BEGIN
+    IF NOT has_database_privilege('pgherd_apply', current_database(), 'CONNECT') THEN
+        EXECUTE format('GRANT CONNECT ON DATABASE %I TO pgherd_apply', current_database());
+    END IF;
+    FOR f IN
+        SELECT p.oid FROM pg_proc p
+         WHERE p.oid >= 16384 AND p.proacl IS NOT NULL -- of users and extensions, and not as it was made
+           AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
+           AND NOT has_function_privilege('pgherd_apply', p.oid, 'EXECUTE')
+           AND (pgherd.is_called_by_rows('pg_proc'::regclass, p.oid)
+                OR EXISTS (SELECT FROM pg_operator o
+                            WHERE o.oprcode = p.oid
+                              AND (pgherd.is_called_by_rows('pg_operator'::regclass, o.oid)
+                                   OR EXISTS (SELECT FROM pg_amop a WHERE a.amopopr = o.oid))))
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pgherd_apply', f);
+    END LOOP;
+END $$;
+
+REVOKE ALL ON FUNCTION pgherd.truncate(regclass[]), pgherd.is_called_by_rows(regclass, oid), pgherd.let_apply() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pgherd.expect(int8, int8), pgherd.not_committed(xid8), pgherd.token_of_xid(xid8),
+    pgherd.token_of_batch(int8), pgherd.truncate(regclass[]) TO pgherd_apply;
