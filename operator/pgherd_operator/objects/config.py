@@ -26,8 +26,10 @@ _DEFAULTS = {
     "shared_buffers": "128MB",
 }
 _ACCESS = (
-    "local  all  postgres       trust",  # the socket's directory is closed to other accounts
+    # The socket's directory is closed to other accounts.
+    "local  all  postgres,pgherd_apply  trust",
     "local  all  all            scram-sha-256",
+    "hostssl all  pgherd_apply  all  reject",
     "hostssl all  all       all  scram-sha-256",
     "hostssl replication all all scram-sha-256",
 )
