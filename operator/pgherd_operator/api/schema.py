@@ -1,9 +1,11 @@
 """Makes the CustomResourceDefinition from the models.
 
-``python -m pgherd_operator.api.schema`` writes ``crds/`` anew; a test fails when what is checked in
-differs. The API server wants *structural* schemas: no references, no ``null``, a type everywhere.
+Run as a module it writes ``crds/`` anew, and what the charts need of it; a test fails when what is
+checked in differs. The API server wants *structural* schemas: no references, no ``null``, a type
+everywhere.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -146,12 +148,48 @@ def render() -> str:
     return head + yaml.safe_dump(definition(), sort_keys=False, width=100)
 
 
+def values_schema() -> str:
+    """The schema of the values of the chart for one herd, in which nothing may be misspelt."""
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "global": {"type": "object"},
+            "name": {"type": "string", "maxLength": NAME_MAX},
+            "spec": _closed(structural(ClusterSpec)),
+        },
+    }
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _closed(node: Any) -> Any:
+    """A schema for validators that know nothing of Kubernetes, and prune nothing."""
+    if isinstance(node, list):
+        return [_closed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    found = {key: _closed(value) for key, value in node.items() if key[:2] != "x-"}
+    if "properties" in found and found.get("type") == "object":
+        found["additionalProperties"] = False
+    return found
+
+
+def files() -> dict[Path, str]:
+    """What is generated, by path in the repository."""
+    return {
+        Path("crds") / FILE_NAME: render(),
+        Path("charts/pgherd/crds") / FILE_NAME: render(),
+        Path("charts/pgherd-cluster/values.schema.json"): values_schema(),
+    }
+
+
 def main() -> None:
-    """Write the CRD where the charts and the users find it."""
+    """Write all of them."""
     repository = Path(__file__).parents[3]
-    for folder in (repository / "crds", repository / "charts" / "pgherd" / "crds"):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / FILE_NAME).write_text(render())
+    for path, content in files().items():
+        (repository / path).parent.mkdir(parents=True, exist_ok=True)
+        (repository / path).write_text(content)
 
 
 if __name__ == "__main__":

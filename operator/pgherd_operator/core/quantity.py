@@ -1,5 +1,6 @@
 """Kubernetes quantities, as far as volumes need them."""
 
+import re
 from fractions import Fraction
 
 _SUFFIXES = {
@@ -9,6 +10,8 @@ _SUFFIXES = {
     "Ti": Fraction(2**40), "Pi": Fraction(2**50), "Ei": Fraction(2**60),
 }  # fmt: skip
 
+_FORM = re.compile(r"([0-9]+(?:\.[0-9]*)?)([A-Za-z]*)")
+
 
 def parse(text: str) -> Fraction:
     """The value of a quantity.
@@ -16,8 +19,7 @@ def parse(text: str) -> Fraction:
     Raises:
         ValueError: it is none.
     """
-    digits = text.rstrip("KMGTPEikm")
-    suffix = text[len(digits) :]
-    if suffix not in _SUFFIXES:
+    match = _FORM.fullmatch(text)
+    if match is None or match[2] not in _SUFFIXES:
         raise ValueError(f"not a quantity: {text}")
-    return Fraction(digits) * _SUFFIXES[suffix]
+    return Fraction(match[1]) * _SUFFIXES[match[2]]

@@ -69,6 +69,8 @@ class World:
     now: datetime = datetime(2030, 1, 1, tzinfo=UTC)
     events: list[Event] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
+    calls: set[tuple[str, str]] = field(default_factory=set)
+    """Verbs and kinds, as the rights to them are granted."""
     fault: tuple[int, Fault] | None = None
     counter: int = 0
     ever_ran: bool = False
@@ -130,10 +132,12 @@ class World:
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest:
         """See KubernetesApi."""
+        self.calls.add(("get", kind))
         return copy.deepcopy(self._object(kind, name))
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
         """See KubernetesApi."""
+        self.calls.add(("list", kind))
         key, _, value = selector.partition("=")
         return [
             copy.deepcopy(item)
@@ -147,6 +151,7 @@ class World:
         with self._writing("create", kind, name):
             if (kind, name) in self.objects:
                 raise ConflictError(409, f"{name} exists")
+            self.calls.add(("create", kind))
             self._check_creation(kind, manifest)
             item = copy.deepcopy(manifest)
             item["metadata"]["uid"] = self.uid()
@@ -155,10 +160,13 @@ class World:
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
         """See KubernetesApi."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
+        self.calls.add(("patch", f"{kind}/{subresource}" if subresource else kind))
         if subresource:
             self._object(kind, name)["status"] = copy.deepcopy(manifest["status"])
             return
         with self._writing("apply", kind, name):
+            if (kind, name) not in self.objects:
+                self.calls.add(("create", kind))  # an apply that creates needs both rights
             old = self.objects.get((kind, name), {"metadata": {"uid": self.uid()}})
             item = copy.deepcopy(manifest)
             item["metadata"] = old["metadata"] | item["metadata"]
@@ -167,12 +175,14 @@ class World:
     async def patch(self, kind: str, namespace: str, name: str, patch: Manifest) -> None:
         """See KubernetesApi."""
         with self._writing("patch", kind, name):
+            self.calls.add(("patch", kind))
             _merge(self._object(kind, name), patch)
             self._collect(kind, name)
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
         """See KubernetesApi."""
         with self._writing("delete", kind, name):
+            self.calls.add(("delete", kind))
             item = self._object(kind, name)
             if uid and item["metadata"]["uid"] != uid:
                 raise ConflictError(409, f"{name} is another")

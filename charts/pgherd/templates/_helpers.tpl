@@ -1,0 +1,56 @@
+{{- define "pgherd.labels" -}}
+app.kubernetes.io/name: pgherd-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "pgherd.selector" -}}
+app.kubernetes.io/name: pgherd-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* What the operator does in the namespaces of herds; a test compares it with what it calls. */}}
+{{- define "pgherd.rules" -}}
+- apiGroups: [pgherd.dev]
+  resources: [replicatedclusters]
+  verbs: [get, list, watch, patch]
+- apiGroups: [pgherd.dev]
+  resources: [replicatedclusters/status]
+  verbs: [patch]
+- apiGroups: [pgherd.dev]
+  resources: [replicatedclusters/finalizers]  # for owner references that block deletion
+  verbs: [update]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch, create, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [list, watch, create, patch]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, create, patch]
+- apiGroups: [""]
+  resources: [serviceaccounts]
+  verbs: [list, create, patch]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create, patch, delete]  # by name: no list, no watch
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [list, create, patch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [list, create, patch]
+{{- if .Values.podMonitors }}
+- apiGroups: [monitoring.coreos.com]
+  resources: [podmonitors]
+  verbs: [list, create, patch]
+{{- end }}
+{{- end }}

@@ -1,0 +1,135 @@
+"""The charts: rights that are exactly those used, and manifests that helm makes of them.
+
+What needs helm runs where helm is (PGHERD_HELM, or on the PATH) and is skipped elsewhere.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from operator_world import NAME, World
+from pgherd_operator.api import KIND
+from pgherd_operator.shell.client import _PATHS
+
+CHARTS = Path(__file__).parents[3] / "charts"
+HELM = os.environ.get("PGHERD_HELM") or shutil.which("helm")
+needs_helm = pytest.mark.skipif(HELM is None, reason="no helm: the charts were NOT rendered")
+
+#: Used by kopf, and by the API server on our behalf (owner references that block deletion).
+WATCHED = {("list", plural) for plural in ("replicatedclusters", "pods", "services")} | {
+    ("watch", plural)
+    for plural in ("replicatedclusters", "pods", "persistentvolumeclaims", "services")
+}
+ON_OUR_BEHALF = {("update", "replicatedclusters/finalizers")}
+#: By parts of the shell that the world stands in for: posting Events, finding a herd's identity.
+REPLACED = {("create", "events"), ("get", "configmaps")}
+
+
+def declared() -> set[tuple[str, str]]:
+    """Verbs and resources in the chart's rules, optional ones included."""
+    text = (CHARTS / "pgherd/templates/_helpers.tpl").read_text()
+    block = text.split('define "pgherd.rules" -}}')[1]
+    lines = [line for line in block.splitlines() if "{{" not in line]
+    return {
+        (verb, resource)
+        for rule in yaml.safe_load("\n".join(lines))
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+    }
+
+
+async def used() -> set[tuple[str, str]]:
+    """What the operator calls in a life that has everything in it."""
+    world = World()
+    world.submit(
+        instances=3, deletionPolicy="Delete", monitoring={"podMonitor": True},
+        storage={"size": "1Gi"},
+    )  # fmt: skip
+    await world.settle()
+    world.change(instances=2, storage={"size": "2Gi"})
+    await world.settle()
+    world.objects["Service", f"{NAME}-rw"]["spec"]["selector"] = {}
+    world.objects["PodDisruptionBudget", NAME]["spec"] = {}
+    await world.settle()
+    world.remove_resource()
+    while (KIND, NAME) in world.objects:
+        await world.reconcile()
+    found = set()
+    for verb, kind in world.calls:
+        name, _, subresource = kind.partition("/")
+        plural = _PATHS[name][1]
+        found.add((verb, f"{plural}/{subresource}" if subresource else plural))
+    return found
+
+
+async def test_the_rights_are_those_that_are_used() -> None:
+    assert declared() == await used() | WATCHED | ON_OUR_BEHALF | REPLACED
+
+
+def test_no_right_is_unlimited() -> None:
+    text = "".join(path.read_text() for path in (CHARTS / "pgherd/templates").glob("*"))
+    for word in ('"*"', "'*'", "[*]", "escalate", "impersonate", "bind]", "pods/exec"):
+        assert word not in text
+    assert ("list", "secrets") not in declared()
+    assert ("watch", "secrets") not in declared()
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run helm."""
+    assert HELM is not None
+    command = [HELM, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def render(chart: str, *arguments: str) -> list[dict[str, Any]]:
+    """The manifests that helm makes of a chart."""
+    done = helm(
+        "template", "it", str(CHARTS / chart), "--kube-version", "1.34.0", "--namespace", "system",
+        *arguments,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [item for item in yaml.safe_load_all(done.stdout) if item]
+
+
+@needs_helm
+@pytest.mark.parametrize("chart", ["pgherd", "pgherd-cluster"])
+def test_helm_finds_nothing_wrong(chart: str) -> None:
+    done = helm("lint", "--strict", str(CHARTS / chart))
+    assert done.returncode == 0, done.stdout
+
+
+@needs_helm
+def test_the_operator_meets_the_restricted_standard() -> None:
+    (deployment,) = [item for item in render("pgherd") if item["kind"] == "Deployment"]
+    spec = deployment["spec"]["template"]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = spec["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+@needs_helm
+def test_with_namespaces_there_are_no_rights_elsewhere() -> None:
+    kinds = {item["kind"] for item in render("pgherd", "--set", "namespaces={a,b}")}
+    assert not {"ClusterRole", "ClusterRoleBinding"} & kinds
+    roles = [item for item in render("pgherd", "--set", "namespaces={a,b}")
+             if item["kind"] == "Role"]  # fmt: skip
+    assert {role["metadata"]["namespace"] for role in roles} == {"system", "a", "b"}
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("chart", "value"),
+    [("pgherd", "replicsa=2"), ("pgherd", "replicas=0"), ("pgherd-cluster", "spec.instancs=3"),
+     ("pgherd-cluster", "spec.instances=0"), ("pgherd-cluster", "spec.storage.size=ten")],
+)  # fmt: skip
+def test_misspelt_values_are_errors(chart: str, value: str) -> None:
+    done = helm("template", "it", str(CHARTS / chart), "--kube-version", "1.34.0", "--set", value)
+    assert done.returncode != 0
+    assert value.split("=", maxsplit=1)[0].rsplit(".", maxsplit=1)[-1] in done.stderr

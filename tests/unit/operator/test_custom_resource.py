@@ -1,0 +1,148 @@
+"""The definition that is checked in is the models', and is one that an API server takes.
+
+Whether its rules in CEL compile only an API server can say; here they are only compared with what
+the models refuse themselves.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pgherd_operator.api import schema
+from pgherd_operator.api.resource import InvalidSpec, parse
+from pgherd_operator.api.spec import OWNED_PARAMETERS, ClusterSpec
+from pgherd_operator.core.quantity import parse as parse_quantity
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def spec_schema() -> dict[str, Any]:
+    """The schema of the spec."""
+    version = schema.definition()["spec"]["versions"][0]
+    found = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert isinstance(found, dict)
+    return found
+
+
+def nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """A schema and the schemas in it."""
+    yield path, node
+    for name, child in node.get("properties", {}).items():
+        yield from nodes(child, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(node.get(key), dict):
+            yield from nodes(node[key], f"{path}.{key}")
+
+
+@pytest.mark.parametrize("path", schema.files(), ids=str)
+def test_what_is_generated_is_checked_in(path: Path) -> None:
+    assert (REPOSITORY / path).read_text() == schema.files()[path]
+
+
+def test_the_schema_is_structural() -> None:
+    allowed = {
+        "type", "description", "default", "enum", "properties", "required", "items", "pattern",
+        "additionalProperties", "minLength", "maxLength", "minimum", "maximum", "maxItems",
+        "maxProperties", "format", "x-kubernetes-validations", "x-kubernetes-list-type",
+        "x-kubernetes-list-map-keys", "x-kubernetes-preserve-unknown-fields",
+    }  # fmt: skip
+    version = schema.definition()["spec"]["versions"][0]
+    for path, node in nodes(version["schema"]["openAPIV3Schema"]):
+        assert node.keys() <= allowed, path
+        assert "type" in node, path
+        assert not {"properties", "additionalProperties"} <= node.keys(), path
+
+
+def test_defaults_of_the_definition_are_those_of_the_models() -> None:
+    def filled(node: dict[str, Any], value: Any) -> Any:
+        """What the API server makes of a value."""
+        if node["type"] == "object" and "properties" in node:
+            found = dict(value)
+            for name, child in node["properties"].items():
+                if name not in found and "default" in child:
+                    found[name] = child["default"]
+                if name in found:
+                    found[name] = filled(child, found[name])
+            return found
+        return value
+
+    by_server = filled(spec_schema(), {})
+    by_models = ClusterSpec().model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert ClusterSpec.model_validate(by_server) == ClusterSpec()
+    assert by_server == by_models
+
+
+def test_lists_are_bounded() -> None:
+    # The API server estimates what a rule may cost, and refuses one over lists without a bound.
+    for path, node in nodes(spec_schema()):
+        if node["type"] == "array":
+            assert "maxItems" in node, path
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, path
+
+
+def test_every_rule_says_what_is_wrong() -> None:
+    found = [rule for _, node in nodes(spec_schema())
+             for rule in node.get("x-kubernetes-validations", ())]  # fmt: skip
+    assert len(found) >= 9
+    assert all(rule["message"] and rule["rule"] for rule in found)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"instances": 0},
+        {"instances": 1, "witnesses": 1},
+        {"instancs": 3},
+        {"postgres": {"version": "14"}},
+        {"postgres": {"pgHba": ["host all all all trust\nhost all"]}},
+        {"postgres": {"parameters": {"fsync": "off"}}},
+        {"storage": {"size": "-1Gi"}},
+        {"storage": {"size": "ten"}},
+        {"images": {"postgres": "image\n"}},
+        {"images": {"pullSecrets": ["Not A Name"]}},
+        {"tls": {"mode": "CertManager"}},
+        {"users": [{"name": "bad;name"}]},
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused(spec: dict[str, Any]) -> None:
+    body = {"metadata": {"name": "herd", "namespace": "n", "uid": "u"}, "spec": spec}
+    with pytest.raises(InvalidSpec, match=r"^spec"):
+        parse(body)
+
+
+@pytest.mark.parametrize("name", OWNED_PARAMETERS)
+def test_parameters_that_keep_the_herd_safe_are_not_the_users(name: str) -> None:
+    rules = spec_schema()["properties"]["postgres"]["properties"]["parameters"]
+    assert f"'{name}'" in rules["x-kubernetes-validations"][0]["rule"]
+
+
+def test_the_chart_of_a_herd_refuses_misspelt_fields() -> None:
+    values = yaml.safe_load((REPOSITORY / "charts/pgherd-cluster/values.yaml").read_text())
+    rules = yaml.safe_load(schema.values_schema())
+    jsonschema.validate(values, rules)
+    misspelt: list[dict[str, Any]] = [
+        {"spec": {"instancs": 3}}, {"spec": {"storage": {"sise": "1Gi"}}}, {"sepc": {}},
+    ]  # fmt: skip
+    for wrong in misspelt:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, rules)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["", "k", "Ki", "M", "Mi", "Gi", "T", "Ei"]))
+def test_quantities_compare_as_kubernetes_does(number: int, suffix: str) -> None:
+    factors = {"": 1, "k": 10**3, "Ki": 2**10, "M": 10**6, "Mi": 2**20, "Gi": 2**30,
+               "T": 10**12, "Ei": 2**60}  # fmt: skip
+    assert parse_quantity(f"{number}{suffix}") == number * factors[suffix]
+    assert parse_quantity(f"{number}500m") * 1000 == int(f"{number}500")
+
+
+def test_what_is_no_quantity_is_an_error() -> None:
+    with pytest.raises(ValueError, match="quantity"):
+        parse_quantity("1Kib")

@@ -1,0 +1,290 @@
+"""The operator's shell: one leader, herds that do not delay each other, HTTP as it has to be."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from cryptography import x509
+from pgherd_operator.core.observed import Ledger, Phase
+from pgherd_operator.objects.model import Role
+from pgherd_operator.shell import certificates
+from pgherd_operator.shell.client import Access, Client
+from pgherd_operator.shell.election import DURATION_S, Election, LostLeadershipError
+from pgherd_operator.shell.kubernetes import ApiError, ConflictError, Manifest, NotFoundError
+from pgherd_operator.shell.main import handlers, release
+from pgherd_operator.shell.queue import Queue
+from pgherd_operator.shell.reading import ledger_data, parse_ledger
+from pgherd_operator.shell.sidecars import SidecarError
+from pgherd_operator.shell.sidecars import parse as parse_report
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Leases:
+    """One Lease, with versions."""
+
+    def __init__(self) -> None:
+        self.lease: Manifest | None = None
+        self.version = 0
+        self.down = False
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest:
+        if self.down:
+            raise ApiError(0, "unreachable")
+        if self.lease is None:
+            raise NotFoundError(404, "no lease")
+        return self.lease
+
+    async def create(self, manifest: Manifest) -> None:
+        if self.lease is not None:
+            raise ConflictError(409, "exists")
+        self._store(manifest)
+
+    async def replace(self, manifest: Manifest) -> None:
+        if manifest["metadata"]["resourceVersion"] != str(self.version):
+            raise ConflictError(409, "changed")
+        self._store(manifest)
+
+    def _store(self, manifest: Manifest) -> None:
+        self.version += 1
+        metadata = manifest["metadata"] | {"resourceVersion": str(self.version)}
+        self.lease = manifest | {"metadata": metadata}
+
+
+class Clock:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+
+def candidate(leases: Leases, name: str, clock: Clock) -> Election:
+    return Election(leases, "system", "lease", name, clock, clock.sleep)
+
+
+def holder(leases: Leases) -> str:
+    assert leases.lease is not None
+    found = leases.lease["spec"]["holderIdentity"]
+    assert isinstance(found, str)
+    return found
+
+
+async def test_the_first_candidate_leads() -> None:
+    leases, clock = Leases(), Clock()
+    await candidate(leases, "a", clock).acquire()
+    assert holder(leases) == "a"
+
+
+async def test_another_leads_only_when_the_lease_has_not_changed_for_its_duration() -> None:
+    leases, clock = Leases(), Clock()
+    await candidate(leases, "a", clock).acquire()
+    began = clock.now
+    await candidate(leases, "b", clock).acquire()
+    assert holder(leases) == "b"
+    assert clock.now - began > DURATION_S
+
+
+async def test_a_leader_that_renews_is_left_alone() -> None:
+    leases, clock = Leases(), Clock()
+    leader = candidate(leases, "a", clock)
+    await leader.acquire()
+    async with asyncio.TaskGroup() as group:
+        keeping = group.create_task(leader.keep())
+        waiting = group.create_task(candidate(leases, "b", clock).acquire())
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert holder(leases) == "a"
+        assert not waiting.done()
+        keeping.cancel()
+        waiting.cancel()
+
+
+async def test_a_leader_steps_down_before_others_may_take_over() -> None:
+    leases, clock = Leases(), Clock()
+    leader = candidate(leases, "a", clock)
+    await leader.acquire()
+    leases.down = True
+    began = clock.now
+    with pytest.raises(LostLeadershipError):
+        await leader.keep()
+    assert clock.now - began < DURATION_S
+
+
+async def test_a_leader_that_was_replaced_steps_down() -> None:
+    leases, clock = Leases(), Clock()
+    leader = candidate(leases, "a", clock)
+    await leader.acquire()
+    await candidate(leases, "b", clock).acquire()
+    with pytest.raises(LostLeadershipError):
+        await leader.keep()
+
+
+async def test_a_herd_that_hangs_delays_no_other() -> None:
+    looked = asyncio.Queue[str]()
+
+    async def look(namespace: str, name: str) -> float | None:
+        if name == "stuck":
+            await asyncio.Event().wait()
+        await looked.put(name)
+        return None
+
+    with pytest.raises(asyncio.CancelledError):  # the stuck one has to be ended somehow
+        async with asyncio.TaskGroup() as group:
+            queue = Queue(look, group)
+            queue.wake("n", "stuck")
+            queue.wake("n", "well")
+            assert await looked.get() == "well"
+            raise asyncio.CancelledError
+
+
+async def test_wakes_during_a_look_are_one_more_look() -> None:
+    looks, began, go_on = 0, asyncio.Event(), asyncio.Event()
+
+    async def look(namespace: str, name: str) -> float | None:
+        nonlocal looks
+        looks += 1
+        began.set()
+        await go_on.wait()
+        return None
+
+    async with asyncio.TaskGroup() as group:
+        queue = Queue(look, group)
+        queue.wake("n", "herd")
+        await began.wait()
+        for _ in range(5):
+            queue.wake("n", "herd")
+        go_on.set()
+    assert looks == 2
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[tuple[Client, list[dict[str, Any]]]]:
+    """A client of an API server that notes what it is asked, and answers by the name asked for."""
+    seen: list[dict[str, Any]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append({
+            "method": request.method, "path": request.path, "query": dict(request.query),
+            "type": request.content_type, "body": await request.text(),
+        })  # fmt: skip
+        for word, status in (("missing", 404), ("taken", 409), ("broken", 500)):
+            if word in request.path:
+                return web.json_response({"message": f"it is {word}"}, status=status)
+        return web.json_response({"items": [], "kind": "x"})
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    client = Client(Access(f"http://127.0.0.1:{port}"))
+    yield client, seen
+    await client.close()
+    await runner.cleanup()
+
+
+async def test_an_apply_is_a_server_side_apply_under_our_name(
+    server: tuple[Client, list[dict[str, Any]]],
+) -> None:
+    client, seen = server
+    metadata = {"name": "herd", "namespace": "n"}
+    await client.apply({"kind": "NetworkPolicy", "metadata": metadata})
+    assert seen[0]["method"] == "PATCH"
+    assert seen[0]["path"] == "/apis/networking.k8s.io/v1/namespaces/n/networkpolicies/herd"
+    assert seen[0]["query"] == {"fieldManager": "pgherd-operator", "force": "true"}
+    assert seen[0]["type"] == "application/apply-patch+yaml"
+
+
+async def test_a_deletion_names_the_object_by_its_uid(
+    server: tuple[Client, list[dict[str, Any]]],
+) -> None:
+    client, seen = server
+    await client.delete("PersistentVolumeClaim", "n", "herd-1-data", "u-7")
+    assert '"uid": "u-7"' in seen[0]["body"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("missing", NotFoundError), ("taken", ConflictError), ("broken", ApiError)]
+)
+async def test_refusals_have_a_type_and_the_servers_words(
+    server: tuple[Client, list[dict[str, Any]]], name: str, error: type[ApiError]
+) -> None:
+    client, _ = server
+    with pytest.raises(error, match=f"it is {name}"):
+        await client.get("Pod", "n", name)
+
+
+async def test_nobody_there_is_an_error_of_the_api() -> None:
+    client = Client(Access("http://127.0.0.1:1"))
+    with pytest.raises(ApiError) as caught:
+        await client.list("Pod", "", "")
+    assert caught.value.status == 0
+    await client.close()
+
+
+def test_certificates_are_signed_by_the_herds_authority_and_end_with_it() -> None:
+    ca = certificates.authority("pgherd herd", NOW)
+    issued = certificates.issue(ca.data, "herd-1", ["a.b.pgherd", "c"], NOW, timedelta(days=90))
+    certificate = x509.load_pem_x509_certificate(issued.data["tls.crt"])
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca.data["tls.crt"]))
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["a.b.pgherd", "c"]
+    long = certificates.issue(ca.data, "x", ["x"], NOW, timedelta(days=9999))
+    assert long.not_after <= ca.not_after
+
+
+def test_a_certificate_serves_a_connection(tmp_path: Path) -> None:
+    ca = certificates.authority("pgherd herd", datetime.now(UTC))
+    issued = certificates.issue(ca.data, "m", ["m"], datetime.now(UTC), timedelta(days=1))
+    for name, content in issued.data.items():
+        (tmp_path / name).write_bytes(content)
+    context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+    context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    assert context.cert_store_stats()["x509_ca"] == 1
+
+
+def test_an_authority_without_a_key_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"tls\.key"):
+        ca = certificates.authority("x", NOW)
+        certificates.issue({"tls.crt": ca.data["tls.crt"]}, "m", ["m"], NOW, timedelta(days=1))
+
+
+def test_the_ledger_is_read_as_it_was_written() -> None:
+    ledger = Ledger("id", Phase.FOUNDING, ((1, Role.DATABASE), (2, Role.WITNESS)))
+    assert parse_ledger({"data": ledger_data(ledger)}) == ledger
+    assert parse_ledger({"data": {"phase": "Nonsense"}}) is None
+
+
+def test_a_sidecar_of_today_tells_of_no_view() -> None:
+    report = parse_report(1, {"name": "n1", "cluster_id": "c", "state": "primary", "gid": 3})
+    assert report.view is None
+    assert not report.primary
+    with pytest.raises(SidecarError, match="member 1: state"):
+        parse_report(1, {"name": "n1", "cluster_id": "c"})
+
+
+def test_kopf_is_given_handlers_of_events_only() -> None:
+    registry = handlers(Queue(lambda *_: asyncio.sleep(0), None))  # type: ignore[arg-type]
+    assert len(registry._watching.get_all_handlers()) == 4
+    assert not registry._changing.get_all_handlers()
+    assert not registry._spawning.get_all_handlers()
+
+
+def test_the_release_comes_from_the_environment() -> None:
+    found = release({"PGHERD_SIDECAR_IMAGE": "s:1", "POD_NAMESPACE": "here"})
+    assert (found.sidecar_image, found.operator_namespace) == ("s:1", "here")
+    assert "{version}" in found.postgres_image
