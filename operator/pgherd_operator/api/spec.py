@@ -65,7 +65,10 @@ class Postgres(Section):
     ] = _EMPTY
     pg_hba: Annotated[
         tuple[Line, ...],
-        Field(max_length=200, description="lines of pg_hba.conf, before the default ones"),
+        Field(
+            max_length=200,
+            description="lines of pg_hba.conf, between pgherd's and the default ones",
+        ),
     ] = ()
 
 

@@ -25,11 +25,13 @@ _DEFAULTS = {
     "password_encryption": "scram-sha-256",
     "shared_buffers": "128MB",
 }
-_ACCESS = (
-    # The socket's directory is closed to other accounts.
+_ACCESS_OURS = (
+    # The socket's directory is closed to other accounts. No line of the user's comes before these.
     "local  all  postgres,pgherd_apply  trust",
+    "host   all  pgherd_apply      all  reject",
+)
+_ACCESS_DEFAULT = (
     "local  all  all            scram-sha-256",
-    "hostssl all  pgherd_apply  all  reject",
     "hostssl all  all       all  scram-sha-256",
     "hostssl replication all all scram-sha-256",
 )
@@ -68,11 +70,13 @@ def member_files(cluster: Cluster, seat: Seat) -> dict[str, str]:
     """The files of PostgreSQL; a witness has none."""
     if seat.role is Role.WITNESS:
         return {}
-    return {
-        "pgherd.conf": _settings(cluster, seat),
-        "pg_hba.conf": "\n".join(["# Written by pgherd.", *cluster.spec.postgres.pg_hba, *_ACCESS])
-        + "\n",
-    }
+    access = [
+        "# Written by pgherd.",
+        *_ACCESS_OURS,
+        *cluster.spec.postgres.pg_hba,
+        *_ACCESS_DEFAULT,
+    ]
+    return {"pgherd.conf": _settings(cluster, seat), "pg_hba.conf": "\n".join([*access, ""])}
 
 
 def node_json(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, Any]:

@@ -122,10 +122,17 @@ def test_a_parameter_stays_in_its_line(parameters: dict[str, str]) -> None:
 
 
 def test_the_users_cannot_override_what_pgherd_sets() -> None:
-    files = config.member_files(cluster(), DATABASE)
+    theirs = "host all all all trust"
+    files = config.member_files(cluster(postgres={"pgHba": [theirs]}), DATABASE)
     assert "ssl = 'on'" in files["pgherd.conf"]
-    lines = files["pg_hba.conf"].splitlines()
-    assert not [line for line in lines if line.startswith("host ")], "a password in the clear"
+    lines = [" ".join(line.split()) for line in files["pg_hba.conf"].splitlines()]
+    ours = [
+        "local all postgres,pgherd_apply trust",
+        "host all pgherd_apply all reject",
+    ]
+    assert lines[1:4] == [*ours, theirs]
+    default = lines[4:]
+    assert not [line for line in default if line.startswith("host ")], "a password in the clear"
 
 
 def test_nothing_that_is_collected_as_garbage_holds_data() -> None:
