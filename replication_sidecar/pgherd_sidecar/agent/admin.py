@@ -48,6 +48,15 @@ class AdminBackend(Protocol):
         """Begin a clean stop; returns before it is done."""
         ...
 
+    async def rebuild(self, partner: str | None, rate_bytes_s: int | None) -> None:
+        """Begin to replace this node's database by a copy of a member's; returns before it is done.
+
+        Args:
+            partner: whom to copy; by default the member that it burdens least.
+            rate_bytes_s: how fast at most; by default as configured.
+        """
+        ...
+
     async def order_marker(self) -> tuple[str, int]:
         """Put a marker into the log; return its id and GID."""
         ...
@@ -121,6 +130,11 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
+class _Rebuild(msgspec.Struct):
+    partner: str | None = None
+    rate_bytes_s: Annotated[int, msgspec.Meta(ge=32 << 10, le=1 << 30)] | None = None
+
+
 class _Table(msgspec.Struct):
     table: str
 
@@ -140,6 +154,7 @@ class _Routes:
             web.get("/status", self._status),
             web.get("/metrics", self._metrics),
             web.post("/shutdown", self._shutdown),
+            web.post("/rebuild", self._rebuild),
             web.post("/marker", self._order),
             web.get("/marker/{id}/ready", self._ready),
             web.post("/marker/{id}/tables", self._tables),
@@ -156,6 +171,11 @@ class _Routes:
 
     async def _shutdown(self, _: web.Request) -> web.Response:
         await self._backend.shutdown()
+        return web.json_response({})
+
+    async def _rebuild(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Rebuild)
+        await self._backend.rebuild(body.partner, body.rate_bytes_s)
         return web.json_response({})
 
     async def _order(self, _: web.Request) -> web.Response:

@@ -101,6 +101,42 @@ class Limits(_Section):
     ] = 10_000
 
 
+class PartnerServer(_Section):
+    """The PostgreSQL server of another member, as this node reaches it to copy it."""
+
+    member: str
+    host: str
+    port: Port
+
+
+class Recovery(_Section):
+    """How a lost or diverged database is replaced by a copy of a partner's (total recovery).
+
+    The sidecar stops and starts the server beside it for that, as the same account.
+    """
+
+    automatic: Annotated[
+        bool, Field(description="begin by itself; otherwise when an administrator asks")
+    ] = False
+    postgres_bin: Annotated[Path, Field(description="directory of PostgreSQL's programs")]
+    data_directory: Annotated[Path, Field(description="of the server; a copy is made beside it")]
+    overlay: Annotated[
+        Path, Field(description="files of this node's own that replace the partner's in a copy")
+    ]
+    server_log: Annotated[Path, Field(description="what the server says before its own log is up")]
+    partners: tuple[PartnerServer, ...]
+    user: Annotated[str, Field(description="superuser on the partners")] = "postgres"
+    passfile: Annotated[Path | None, Field(description="libpq's file of passwords")] = None
+    rate_bytes_s: Annotated[
+        int,
+        Field(ge=32 << 10, le=1 << 30, description="of a copy: spares the partner's clients"),
+    ] = 64 << 20
+    checkpoint: Annotated[
+        Literal["fast", "spread"],
+        Field(description="of the partner before a copy: a burst of writes, or minutes of waiting"),
+    ] = "fast"
+
+
 class NodeConfig(_Section):
     """All that one sidecar is told.
 
@@ -121,6 +157,7 @@ class NodeConfig(_Section):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     timing: Timing = Timing()
     limits: Limits = Limits()
+    recovery: Recovery | None = None
 
     @model_validator(mode="after")
     def _members_are_consistent(self) -> Self:

@@ -56,6 +56,7 @@ class LogHost:
         on_commit: called on the loop, synchronously, when ``commit_position`` has advanced.
         on_proposer: called likewise when term or proposer have changed, or the link to the
             proposer was made anew: what was submitted may be lost, submit it again.
+        on_behind: called likewise when the others turn out to hold no longer what follows here.
 
     Args:
         config: whose log, where, and who the peers are.
@@ -66,6 +67,7 @@ class LogHost:
     def __init__(self, config: NodeConfig, *, on_failure: Callable[[Exception], None]) -> None:
         self.on_commit: Callable[[], None] = _nothing
         self.on_proposer: Callable[[], None] = _nothing
+        self.on_behind: Callable[[], None] = _nothing
         self.max_submission_bytes = config.limits.frame_bytes - _OVERHEAD_BYTES
         self._config = config
         self._on_failure = on_failure
@@ -74,6 +76,7 @@ class LogHost:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._reported = 0
+        self._behind_reported = 0
         self._proposer_reported: tuple[int, str | None] = (0, None)
         self._relinked = False
         self._next_read = 1
@@ -176,6 +179,30 @@ class LogHost:
     def flushed_position(self) -> int:
         """The log is on this member's disk up to here."""
         return self._member.flushed_position
+
+    @property
+    def base(self) -> int:
+        """This member's log holds what comes after this position; 0 unless it was trimmed."""
+        return self._storage.index.base
+
+    @property
+    def behind(self) -> int:
+        """Where the log of the others begins, if they no longer hold what follows here; else 0."""
+        return self._member.behind
+
+    def base_at(self, position: int) -> LogBase:
+        """Return what a log has to know that begins after ``position``, which is committed."""
+        return self._storage.index.base_at(position)
+
+    async def begin_after(self, base: LogBase) -> None:
+        """Drop the log and begin anew after a position that is committed; term and vote stay.
+
+        Raises:
+            StorageError: the log goes beyond that.
+        """
+        await self.stop()
+        await self._loop.run_in_executor(None, _reset_log, self._config, base)
+        await self.start()
 
     @property
     def last_position(self) -> int:
@@ -336,6 +363,9 @@ class LogHost:
             self._proposer_reported = proposer
             self._relinked = False
             self.on_proposer()
+        if self._member.behind > self._behind_reported:
+            self._behind_reported = self._member.behind
+            self.on_behind()
         if self._member.commit_position > self._reported:
             self._reported = self._member.commit_position
             self.on_commit()
@@ -368,6 +398,12 @@ def _open_log(config: NodeConfig) -> SegmentLog:
     if log.fresh:
         log.reset(LogBase(membership=Membership.fixed(*(m.name for m in config.members))))
     return log
+
+
+def _reset_log(config: NodeConfig, base: LogBase) -> None:
+    log = _open_log(config)
+    log.reset(base)
+    log.close()
 
 
 def _timing(config: NodeConfig) -> Timing:

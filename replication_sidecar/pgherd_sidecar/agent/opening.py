@@ -10,12 +10,13 @@ from typing import Any
 
 import psycopg
 
-from pgherd_sidecar.agent import startup, upkeep
+from pgherd_sidecar.agent import startup
 from pgherd_sidecar.agent.applier import connect_pipeline
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markers import Markers
+from pgherd_sidecar.agent.recovery import certstate
 from pgherd_sidecar.agent.session import ReplicaSession
 from pgherd_sidecar.core.state import ReplicatedState
 
@@ -27,6 +28,7 @@ async def session(
     """Connect to the server, prepare it, and read where it stands.
 
     Raises:
+        LeftBehindError: the database and the log don't meet.
         DivergedError, psycopg.Error, ServerGoneError: as for ``prepare_server``.
     """
     async with contextlib.AsyncExitStack() as stack:
@@ -45,12 +47,12 @@ async def session(
             pipeline = await connect_pipeline(startup.conninfo(config, name, startup.APPLY_ROLE))
             stack.callback(pipeline.close)
             appliers.append(pipeline)
-        data = upkeep.read_checkpoint(config.data_dir)
         members = [member.number for member in config.members]
-        state = (
-            ReplicatedState(members, config.limits.certification_keys)
-            if data is None
-            else ReplicatedState.restore(data)
+        state = certstate.state_for(
+            certstate.read(config.data_dir),
+            ReplicatedState(members, config.limits.certification_keys),
+            chain_end=server.chain_end,
+            log_base=host.base,
         )
         yield (
             ReplicaSession(

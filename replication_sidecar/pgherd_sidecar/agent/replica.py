@@ -2,7 +2,8 @@
 
 A *session* lasts as long as the server does. When the server goes away the session ends and
 another one begins under a new incarnation; the log, and with it this member's part in the quorum,
-goes on all the while. A node that finds itself different from the others stops for good.
+goes on all the while. A node that can't go on from its own database, because it differs from the
+others', is gone or too old, gets a copy of a partner's (``recovery``), or stops for good.
 
 Called by ``process``. Survives a restart: the checkpoint in ``data_dir``, ``pgherd.applied`` in
 the server, the log, the incarnation.
@@ -10,7 +11,8 @@ the server, the log, the incarnation.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 import psycopg
 import structlog
@@ -18,11 +20,14 @@ import structlog
 from pgherd_sidecar.agent import startup
 from pgherd_sidecar.agent.admin import StatusValue, Unavailable
 from pgherd_sidecar.agent.config import NodeConfig
-from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.errors import DivergedError, LeftBehindError, RebuildNeededError
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.opening import session
+from pgherd_sidecar.agent.recovery.means import LocalMeans
+from pgherd_sidecar.agent.recovery.partners import NoPartnerError
+from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.session import ReplicaSession
 from pgherd_sidecar.pg.checksum import TableChecksum
 from pgherd_sidecar.pg.pipeline import ServerGoneError
@@ -40,65 +45,111 @@ class Replica:
         self._host = host
         self._identity = identity
         self._markers = Markers(config)
+        recovery = config.recovery
+        self._rebuild = (
+            Rebuild(config, recovery, LocalMeans(config, recovery, host)) if recovery else None
+        )
         self._session: ReplicaSession | None = None
         self._reason = "starting"
-        self._diverged = False
+        self._halted: RebuildNeededError | None = None
         self._stopping = asyncio.Event()
+        self._interrupted = asyncio.Event()
+        host.on_behind = self._left_behind
 
     async def run(self) -> None:
         """Work until ``stop``."""
-        stopped = asyncio.ensure_future(self._stopping.wait())
         while not self._stopping.is_set():
-            session_task = asyncio.ensure_future(self._one_session())
-            await asyncio.wait({session_task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            session_task.cancel()
-            await asyncio.wait({session_task})
-            self._session = None
-            if session_task.cancelled():
-                break
-            self._judge(session_task.exception())
-            if self._diverged:
-                await self._fence()
-                await self._stopping.wait()
-            await asyncio.wait({stopped}, timeout=_RETRY_S)
+            self._interrupted.clear()
+            await self._until_interrupted(self._work())
         await self._markers.close()
 
     async def stop(self) -> None:
         """See Service."""
         self._stopping.set()
+        self._interrupted.set()
 
-    async def _one_session(self) -> None:
+    async def _until_interrupted(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work, and judge what ended it."""
+        task = asyncio.ensure_future(work)
+        interrupted = asyncio.ensure_future(self._interrupted.wait())
+        await asyncio.wait({task, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+        task.cancel()
+        await asyncio.wait({task})
+        self._session = None
+        if not task.cancelled():
+            self._judge(task.exception())
+            await asyncio.wait({interrupted}, timeout=_RETRY_S)
+        interrupted.cancel()
+
+    async def _work(self) -> None:
+        """One session, after a rebuild if there is one to do."""
+        if self._halted is not None:
+            await self._fence(f"it has stopped for good: {self._reason}")
+            await self._interrupted.wait()
+            return
+        if self._rebuild is not None and self._rebuild.under_way:
+            await self._fence(self._rebuild.reason)
+            if not await self._rebuild.run():
+                raise LeftBehindError(self._rebuild.reason)
         async with session(self._config, self._host, self._identity, self._markers) as opened:
             self._session, keep_house = opened
-            await self._session.run(keep_house)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._session.run(keep_house))
+                if self._rebuild is not None:
+                    group.create_task(self._rebuild.escort(self._session.caught_up))
 
-    async def _fence(self) -> None:
-        """Have writes on a node that stopped for good fail with the reason (C25)."""
+    async def _fence(self, reason: str) -> None:
+        """Have writes on a node that can't take them fail with the reason (C25)."""
         with contextlib.suppress(psycopg.Error):
             async with await startup.connect(self._config, "pgherd") as connection:
-                await startup.set_writable(connection, False, f"it has diverged: {self._reason}")
+                await startup.set_writable(connection, False, reason)
 
     def _judge(self, error: BaseException | None) -> None:
         """Decide what an ended session means."""
         causes = list(_leaves(error)) if error is not None else []
         for cause in causes:
-            if isinstance(cause, DivergedError):
-                self._diverged = True
-                self._reason = str(cause)
-                log.error("node.diverged", reason=self._reason)
+            if isinstance(cause, RebuildNeededError):
+                self._need_rebuild(cause)
                 return
         for cause in causes:
             if not isinstance(cause, (psycopg.OperationalError, ServerGoneError)):
                 raise cause
         self._reason = f"PostgreSQL: {causes[0]}".strip() if causes else "session ended"
         log.warning("session.ended", reason=self._reason)
+        rebuild = self._rebuild
+        if rebuild is not None and rebuild.database_is_gone and not rebuild.under_way:
+            self._need_rebuild(LeftBehindError("the database is gone"))
+
+    def _left_behind(self) -> None:
+        """The others no longer hold the log that this member needs next."""
+        if self._rebuild is not None and self._rebuild.under_way and self._rebuild.chooses:
+            return
+        self._need_rebuild(
+            LeftBehindError(
+                f"this member's log ends at {self._host.last_position}, "
+                f"that of the others begins at {self._host.behind + 1}"
+            )
+        )
+        self._interrupted.set()
+
+    def _need_rebuild(self, cause: RebuildNeededError) -> None:
+        """Begin a rebuild, or stop for good."""
+        self._reason = str(cause)
+        log.error("node.needs_rebuild", reason=self._reason, kind=type(cause).__name__)
+        if self._rebuild is not None and self._rebuild.begin(self._reason):
+            return
+        self._halted = cause
+        if self._rebuild is not None and self._rebuild.given_up is not None:
+            self._reason = f"{self._reason}; {self._rebuild.given_up}"
 
     # ---- admin API ---------------------------------------------------------------------------
 
     async def status(self) -> Mapping[str, StatusValue]:
         """See AdminBackend."""
-        current = self._session
+        current, rebuild = self._session, self._rebuild
         refusal = current.refusal() if current is not None else self._reason
+        if rebuild is not None and rebuild.under_way:
+            refusal = rebuild.reason
         return {
             "name": self._config.name,
             "cluster_id": str(self._config.cluster_id),
@@ -108,11 +159,14 @@ class Replica:
             **self._host.status(),
             "log_position": self._host.commit_position,
             **(current.status() if current is not None else {}),
+            **(rebuild.status() if rebuild is not None else {}),
         }
 
     def _state(self, refusal: str | None) -> str:
-        if self._diverged:
-            return "diverged"
+        if self._halted is not None:
+            return "diverged" if isinstance(self._halted, DivergedError) else "stranded"
+        if self._rebuild is not None and self._rebuild.under_way:
+            return "rebuilding"
         if self._session is None:
             return "starting"
         if refusal is None:
@@ -121,7 +175,18 @@ class Replica:
 
     async def shutdown(self) -> None:
         """See AdminBackend."""
-        self._stopping.set()
+        await self.stop()
+
+    async def rebuild(self, partner: str | None, rate_bytes_s: int | None) -> None:
+        """See AdminBackend."""
+        if self._rebuild is None:
+            raise Unavailable(f"node {self._config.name} is not configured for it")
+        try:
+            await self._rebuild.request(partner, rate_bytes_s)
+        except NoPartnerError as error:
+            raise Unavailable(str(error)) from error
+        self._halted = None
+        self._interrupted.set()
 
     async def order_marker(self) -> tuple[str, int]:
         """See AdminBackend."""

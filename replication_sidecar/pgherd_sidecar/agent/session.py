@@ -22,7 +22,7 @@ from pgherd_sidecar.agent.applier import Applier, Work
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
-from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.errors import LeftBehindError
 from pgherd_sidecar.agent.hook import HookServer
 from pgherd_sidecar.agent.hookconnection import Pending
 from pgherd_sidecar.agent.leaks import Leaks
@@ -78,6 +78,7 @@ class ReplicaSession:
     ) -> None:
         self.state = state
         self.ready = False
+        self.caught_up = asyncio.Event()
         self.markers = markers
         self._config = config
         self._host = host
@@ -133,19 +134,18 @@ class ReplicaSession:
         """Run until something fails.
 
         Raises:
-            DivergedError: this node must not go on.
+            RebuildNeededError: this node must not go on.
             psycopg.Error, ServerGoneError: the server is gone.
         """
         house = upkeep.Upkeep(
             keep_house,
-            directory=self._config.data_dir,
+            self._config,
+            self._host,
             chain=self.chain,
             state=self.state,
             publish=self._publish,
             leaked=lambda xid: self._leaks.order(xid, self.hook),
             refusal=self.refusal,
-            trim=self._host.trim,
-            limits=self._config.limits,
         )
         await self.applier.take_tokens()
         await self._leaks.look_back()
@@ -178,6 +178,7 @@ class ReplicaSession:
         await self._admin.execute("SELECT pgherd.sequences_after_crash()")
         await startup.set_writable(self._admin, True, "")
         self.ready = True
+        self.caught_up.set()
         log.info("node.primary", gid=self.chain.settled_gid, incarnation=self._incarnation)
 
     async def _raise_failure(self) -> None:
@@ -198,7 +199,7 @@ class ReplicaSession:
                 return
             blocks = self._host.read(self.state.position + 1, _READ_BYTES)
             if not blocks and self.state.position < self._host.commit_position:
-                raise DivergedError(f"the log no longer holds entry {self.state.position + 1}")
+                raise LeftBehindError(f"the log no longer holds entry {self.state.position + 1}")
             for block in blocks:
                 self._take_block(block.first, block.data)
             if self.state.position < self._host.commit_position:

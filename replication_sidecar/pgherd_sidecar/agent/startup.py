@@ -14,9 +14,11 @@ from typing import Any
 
 import psycopg
 import structlog
+from psycopg import sql
 
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.recovery import certstate
 
 log = structlog.get_logger()
 
@@ -40,13 +42,18 @@ class Server:
     secret: str
 
 
-def conninfo(config: NodeConfig, application_name: str, user: str | None = None) -> str:
-    """How to connect to the server: as superuser, or as ``user``."""
+def conninfo(
+    config: NodeConfig,
+    application_name: str,
+    user: str | None = None,
+    database: str | None = None,
+) -> str:
+    """How to connect to the server: by default as superuser, to the replicated database."""
     return psycopg.conninfo.make_conninfo(
         host=config.postgres.host,
         port=config.postgres.port,
         user=user or config.postgres.user,
-        dbname=config.postgres.database,
+        dbname=database or config.postgres.database,
         application_name=application_name,
         connect_timeout=10,
     )
@@ -56,10 +63,14 @@ async def connect(
     config: NodeConfig,
     application_name: str,
     cursor: type[psycopg.AsyncCursor[Any]] = psycopg.AsyncRawCursor,
+    *,
+    database: str | None = None,
 ) -> psycopg.AsyncConnection[Any]:
     """Open an administrative connection: outside replication, and with no limits of its own."""
     connection = await psycopg.AsyncConnection.connect(
-        conninfo(config, application_name), autocommit=True, cursor_factory=cursor
+        conninfo(config, application_name, database=database),
+        autocommit=True,
+        cursor_factory=cursor,
     )
     await connection.execute(
         "SET session_replication_role = replica; SET statement_timeout = 0; SET lock_timeout = 0;"
@@ -80,6 +91,11 @@ async def prepare_server(
         psycopg.Error: the server is not there, or refuses.
     """
     await _install(connection)
+    checkpoint = config.data_dir / certstate.FILE
+    await connection.execute(
+        "SELECT pgherd.offer_copies($1, $2)", (str(config.cluster_id), str(checkpoint))
+    )
+    await _roll_back_copied(config, connection)
     secret = secrets.token_hex(16)
     await _fence(config, connection, incarnation, secret)
     await _end_old_commits(connection)
@@ -117,6 +133,20 @@ async def _install(connection: psycopg.AsyncConnection[Any]) -> None:
         await connection.execute("INSERT INTO pgherd.installed VALUES ($1)", (fingerprint,))
         await connection.execute("SELECT pgherd.reconcile()")
     log.info("server.installed", fingerprint=fingerprint[:12])
+
+
+async def _roll_back_copied(config: NodeConfig, connection: psycopg.AsyncConnection[Any]) -> None:
+    """End the prepared transactions that came with a copy of a partner: they are not ours (C18)."""
+    rows = await connection.execute(
+        "SELECT c.gid, c.database, EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.gid = c.gid)"
+        " FROM pgherd.copied_transaction c"
+    )
+    for gid, database, there in await rows.fetchall():
+        if there:
+            elsewhere = await connect(config, "pgherd", database=database)
+            async with elsewhere:
+                await elsewhere.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+        await connection.execute("DELETE FROM pgherd.copied_transaction WHERE gid = $1", (gid,))
 
 
 async def _fence(

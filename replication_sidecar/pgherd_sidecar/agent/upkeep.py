@@ -5,7 +5,8 @@
 * looks for committed transactions that were never certified (C1) and reports them;
 * prunes ``pgherd.applied``;
 * publishes the oldest base GID that a running transaction may have (C17);
-* writes checkpoints of the replicated state, and trims the log behind them.
+* writes checkpoints of the replicated state, and trims the log behind them, but for what a member
+  that copies this node's database still needs of it.
 
 A checkpoint is only of use if the server's data are not behind it: the server commits
 asynchronously, so its WAL is flushed before the checkpoint is written. Called by ``replica``.
@@ -14,21 +15,21 @@ asynchronously, so its WAL is flushed before the checkpoint is written. Called b
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import structlog
 
 from pgherd_sidecar.agent.chain import Chain
-from pgherd_sidecar.agent.config import Limits
-from pgherd_sidecar.agent.identity import replace_durably
+from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.agent.recovery import sequences
+from pgherd_sidecar.agent.recovery.certstate import CertificationState
 from pgherd_sidecar.agent.startup import set_writable
 from pgherd_sidecar.core.state import ReplicatedState
 
 log = structlog.get_logger()
 
-_FILE = "checkpoint"
 _PACE_S = 1.0
 _SAMPLES_MAX = 900
 
@@ -42,33 +43,31 @@ class Upkeep:
         publish: orders a PUBLISH entry with this base GID.
         leaked: what to do with an xid that committed without certification.
         refusal: why this node takes no writes, None if it does.
-        trim: gives up the log up to this position.
-        limits: when to write a checkpoint, and what to keep.
+        host: the log that is trimmed.
     """
 
     def __init__(  # noqa: PLR0913 - its ports, all by name
         self,
         connection: psycopg.AsyncConnection[Any],
+        config: NodeConfig,
+        host: LogHost,
         *,
-        directory: Path,
         chain: Chain,
         state: ReplicatedState,
         publish: Callable[[int], None],
         leaked: Callable[[int], Awaitable[None]],
         refusal: Callable[[], str | None],
-        trim: Callable[[int], None],
-        limits: Limits,
     ) -> None:
         self._connection = connection
-        self._directory = directory
+        self._config = config
+        self._host = host
         self._chain = chain
         self._state = state
         self._publish = publish
         self._leaked = leaked
         self._refusal = refusal
         self._fenced: str | None = None
-        self._trim = trim
-        self._limits = limits
+        self._limits = limits = config.limits
         self._checkpoint_s = limits.checkpoint_ms / 1000
         self._samples: deque[tuple[int, int]] = deque(maxlen=_SAMPLES_MAX)
         self._published = 0
@@ -141,25 +140,35 @@ class Upkeep:
         self._samples.append((next_xid, gid))
 
     async def _maybe_checkpoint(self) -> None:
+        rows = await self._connection.execute("SELECT wanted, held FROM pgherd.log_holds()")
+        wanted, held = await rows.fetchone() or (None, None)
         moved = self._state.position - self._checkpointed
-        due = moved >= self._limits.checkpoint_entries or self._loop.time() >= self._checkpoint_due
-        if moved == 0 or not due:
-            return
+        due = (
+            moved >= self._limits.checkpoint_entries
+            or self._loop.time() >= self._checkpoint_due
+            or (wanted is not None and self._checkpointed < wanted <= self._state.position)
+        )
+        if moved > 0 and due:
+            await self._checkpoint()
+            self._host.trim(self._checkpointed if held is None else min(self._checkpointed, held))
+
+    async def _checkpoint(self) -> None:
         position, data = self._state.position, self._state.checkpoint()
+        base = self._host.base_at(position)
+        checkpoint = CertificationState(
+            str(self._config.cluster_id),
+            position,
+            self._chain.tail_gid,
+            base.term,
+            base.membership.encode().decode(),
+            data,
+        )
         reached = asyncio.Event()
-        self._chain.when_settled(min(position, self._chain.tail_gid), reached.set)
+        self._chain.when_settled(checkpoint.last_commit, reached.set)
         await reached.wait()
         await self._connection.execute("SELECT pgherd.flush_wal()")
-        await self._loop.run_in_executor(None, replace_durably, self._directory, _FILE, data)
+        await self._loop.run_in_executor(None, checkpoint.write, self._config.data_dir)
+        await sequences.note(self._connection, self._config.data_dir)
         self._checkpointed = position
         self._checkpoint_due = self._loop.time() + self._checkpoint_s
-        self._trim(position)
         log.info("checkpoint.written", position=position, bytes=len(data))
-
-
-def read_checkpoint(directory: Path) -> bytes | None:
-    """The newest checkpoint, None if there is none yet."""
-    try:
-        return (directory / _FILE).read_bytes()
-    except FileNotFoundError:
-        return None

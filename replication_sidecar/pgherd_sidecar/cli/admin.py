@@ -14,7 +14,16 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-State = Literal["starting", "recovering", "primary", "secondary", "stopped", "diverged"]
+State = Literal[
+    "starting",
+    "recovering",
+    "primary",
+    "secondary",
+    "stopped",
+    "diverged",
+    "stranded",
+    "rebuilding",
+]
 _ANSWER_S = 5.0
 _STATUS_LINE = re.compile(rb"HTTP/1\.\d (\d{3})")
 _CONTENT_LENGTH = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
@@ -92,6 +101,11 @@ class AdminClient:
     async def shutdown(self) -> None:
         """Ask the sidecar to finish and exit; returns when it has agreed."""
         await self._request("POST", "/shutdown")
+
+    async def rebuild(self, partner: str | None, rate_bytes_s: int | None) -> None:
+        """Have the node's database replaced by a copy; returns when that has begun."""
+        body = {"partner": partner, "rate_bytes_s": rate_bytes_s}
+        await self._request("POST", "/rebuild", body, timeout_s=2 * _ANSWER_S + _ANSWER_S)
 
     async def order_marker(self) -> Marker:
         """Put a marker entry into the log."""

@@ -5,7 +5,8 @@ is found out by looking at its processes. Layout of the directory::
 
     herd.json  herd.lock
     n1/pgdata  n1/sidecar   the server's and the sidecar's data
-    n1/node.json            the sidecar's configuration
+    n1/node.json  n1/pgpass  the sidecar's configuration, and passwords for copying other nodes
+    n1/overlay              configuration files of the server that are this node's own
     tls  n1/tls             certificates, see certificates.py
     n1/sidecar.log  n1/postgres.log  n1/log/    what they say
     n1/run  n1/hook         sockets (elsewhere when their path would be too long)
@@ -89,6 +90,8 @@ class NodePaths:
         self.sidecar_data = root / "sidecar"
         self.config = root / "node.json"
         self.tls = root / "tls"
+        self.passfile = root / "pgpass"
+        self.overlay = root / "overlay"
         self.sidecar_pid = root / "sidecar.pid"
         self.sidecar_log = root / "sidecar.log"
         self.postgres_log = root / "postgres.log"

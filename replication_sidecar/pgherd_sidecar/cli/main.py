@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pgherd_sidecar.cli import delegate, herd, local, render, verify
+from pgherd_sidecar.cli import delegate, herd, local, rebuild, render, verify
 from pgherd_sidecar.cli.errors import HerdError, from_os_error, progress
 from pgherd_sidecar.cli.node import NodeState
 
@@ -164,6 +164,24 @@ def down(directory: Path) -> None:
 def destroy(directory: Path) -> None:
     """Stop the herd and remove its directory."""
     _run(local.destroy(_owned(directory)))
+
+
+@local_group.command("rebuild")
+@click.argument("node")
+@_directory
+@click.option("--from", "partner", metavar="PARTNER", help="Whom to copy. [default: by load]")
+@click.option(
+    "--max-rate", type=click.FloatRange(min=0.04, max=1000), help="MB/s, to spare its clients."
+)
+@_timeout(600)
+def rebuild_command(
+    node: str, directory: Path, partner: str | None, max_rate: float | None, timeout_s: float
+) -> None:
+    """Replace a node's database by a copy of another node's."""
+    rate_bytes_s = None if max_rate is None else int(max_rate * 1_000_000)
+    options = rebuild.Options(partner, rate_bytes_s, timeout_s)
+    _run(rebuild.rebuild(_owned(directory), node, options))
+    click.echo(f"{node} takes writes")
 
 
 @local_group.command("verify")

@@ -15,6 +15,7 @@ _POLL_S = 0.05
 _STOP_S = 20.0
 _PASSED_ON = (
     "flushed_position", "term", "proposer", "incarnation",
+    "rebuild_phase", "rebuild_partner", "rebuild_bytes_done", "rebuild_bytes_total",
 )  # fmt: skip
 
 
@@ -57,7 +58,17 @@ class Node:
             require_free([self.member.peer_port])
 
     async def start(self, timeout_s: float) -> None:
-        """Start what does not run; the node takes writes later (see ``wait_primary``)."""
+        """Start what does not run; the node takes writes later (see ``wait_primary``).
+
+        A server whose data are gone is not made anew, because an empty one would be wrong: the
+        sidecar replaces it by a copy of another node's.
+        """
+        if self.sidecar.has_identity() and not self.server.exists():
+            progress(f"{self.member.name}: its database is gone and will be copied from another")
+            self.server.write_overlay()
+            if self.sidecar.process() is None:
+                self.sidecar.start()
+            return
         if self.server.process() is None:
             progress(f"{self.member.name}: starting PostgreSQL on port {self.member.port}")
             await self.server.initialise()
@@ -85,15 +96,18 @@ class Node:
         """Check that waiting may help.
 
         Raises:
-            HerdError: a process ended, or the node has diverged.
+            HerdError: a process ended, or the node can't go on from its database.
         """
         name = self.member.name
         if not state.sidecar:
             raise HerdError(f"sidecar of {name} does not come up: {self.sidecar.last_words()}")
-        if not state.postgres:
+        if not state.postgres and state.state != "rebuilding" and self.server.exists():
             raise HerdError(f"PostgreSQL of {name} ended: {self.server.last_words()}")
-        if state.state == "diverged":
-            raise HerdError(f"{name} has diverged and needs to be rebuilt: {state.reason}")
+        if state.state in ("diverged", "stranded"):
+            raise HerdError(
+                f"{name} is {state.state}: {state.reason}; "
+                f"see `pgherd local rebuild {name}` for a way back"
+            )
 
     async def state(self) -> NodeState:
         """Look at both processes and ask the sidecar."""

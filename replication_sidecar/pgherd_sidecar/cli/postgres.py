@@ -53,6 +53,10 @@ class PostgresServer:
             return None
         return identify_in(self._paths.pgdata, pid)
 
+    def exists(self) -> bool:
+        """Whether the server has a data directory."""
+        return self._paths.pgdata.exists()
+
     async def initialise(self) -> None:
         """Create the data directory unless it is there; a half-made one is made again."""
         if self._paths.pgdata.exists():
@@ -86,8 +90,8 @@ class PostgresServer:
         for directory in (self._paths.run, self._paths.log_dir):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         await self._clear_remains()
-        (self._paths.pgdata / "pgherd.conf").write_text(self._settings())
-        (self._paths.pgdata / "pg_hba.conf").write_text(_ACCESS)
+        self.write_overlay()
+        shutil.copytree(self._paths.overlay, self._paths.pgdata, dirs_exist_ok=True)
         self._paths.postgres_log.unlink(missing_ok=True)
         try:
             await self._run(
@@ -98,6 +102,12 @@ class PostgresServer:
             raise self._failure(
                 f"PostgreSQL of {self._member.name} does not come up: {self.last_words()}"
             ) from error
+
+    def write_overlay(self) -> None:
+        """Write the configuration files that are this node's own, also for a copy of another's."""
+        self._paths.overlay.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self._paths.overlay / "pgherd.conf").write_text(self._settings())
+        (self._paths.overlay / "pg_hba.conf").write_text(_ACCESS)
 
     async def provide_database(self) -> None:
         """Create the role and the database ``app`` unless they exist."""

@@ -8,7 +8,14 @@ import signal
 import subprocess
 import sys
 
-from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress, Tls
+from pgherd_sidecar.agent.config import (
+    MemberAddress,
+    NodeConfig,
+    PartnerServer,
+    PostgresAddress,
+    Recovery,
+    Tls,
+)
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_sidecar.cli.errors import last_words
 from pgherd_sidecar.cli.herd import Herd, Member
@@ -33,10 +40,15 @@ class Sidecar:
         """Return the running sidecar, if any."""
         return read_pid_file(self._paths.sidecar_pid)
 
+    def has_identity(self) -> bool:
+        """Whether a sidecar has run here before: then the node is a member with a history."""
+        return (self._paths.sidecar_data / "identity.json").exists()
+
     def start(self) -> None:
         """Start the process; it becomes ready later (see ``admin.status``)."""
         for directory in (self._paths.sidecar_data, self._paths.run, self._paths.hook):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._write_passwords()
         self._paths.config.write_text(self._config().model_dump_json(indent=2) + "\n")
         self._rotate_log()
         script = os.environ.get(SCRIPT_VARIABLE)
@@ -101,7 +113,31 @@ class Sidecar:
             hook_dir=self._paths.hook,
             admin_socket=self._paths.admin_socket,
             tls=Tls(directory=self._paths.tls),
+            recovery=self._recovery(),
         )
+
+    def _recovery(self) -> Recovery:
+        return Recovery(
+            automatic=True,
+            postgres_bin=self._herd.postgres_bin,
+            data_directory=self._paths.pgdata,
+            overlay=self._paths.overlay,
+            server_log=self._paths.postgres_log,
+            partners=tuple(
+                PartnerServer(member=peer.name, host="127.0.0.1", port=peer.port)
+                for peer in self._herd.members
+                if peer != self._member
+            ),
+            passfile=self._paths.passfile,
+        )
+
+    def _write_passwords(self) -> None:
+        """Write libpq's file of passwords, for the owner's eyes only."""
+        fresh = self._paths.passfile.with_suffix(".new")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
+            file.write(f"127.0.0.1:*:*:postgres:{self._herd.superuser_password}\n")
+        fresh.replace(self._paths.passfile)
 
     def _rotate_log(self) -> None:
         log = self._paths.sidecar_log

@@ -95,7 +95,8 @@ class SegmentLog:
     @property
     def index(self) -> LogIndex:
         """A summary of the log, for `LogMember`."""
-        return self._index.copy()
+        with self._lock:
+            return self._index.copy()
 
     @property
     def spare_ready(self) -> bool:

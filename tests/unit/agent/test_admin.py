@@ -45,6 +45,11 @@ class Backend:
     async def shutdown(self) -> None:
         self.told.append("shutdown")
 
+    async def rebuild(self, partner: str | None, rate_bytes_s: int | None) -> None:
+        if partner == "n9":
+            raise Unavailable("n9 does not take writes")
+        self.told.append(f"rebuild {partner} {rate_bytes_s}")
+
     async def order_marker(self) -> tuple[str, int]:
         if not self.orders:
             raise Unavailable("no proposer")
@@ -110,8 +115,15 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         assert await client.buckets(MARKER, "t", 5) == {3: "ab"}
         assert await client.keys(MARKER, "t", 3, 5) == {"t 3": "ab"}
         await client.drop_marker(MARKER)
+        await client.rebuild("n2", 1 << 20)
+        await client.rebuild(None, None)
         await client.shutdown()
-    assert backend.told == [f"drop {MARKER}", "shutdown"]
+    assert backend.told == [
+        f"drop {MARKER}",
+        "rebuild n2 1048576",
+        "rebuild None None",
+        "shutdown",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +141,8 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         ("POST", "/marker/00ff/buckets", b'{"table": 1}', 400),
         ("POST", "/marker/00ff/keys", b'{"table": "t"}', 400),
         ("POST", "/marker", b"", 503),
+        ("POST", "/rebuild", b'{"partner": "n9"}', 503),
+        ("POST", "/rebuild", b'{"rate_bytes_s": 1}', 400),
     ],
 )
 async def test_errors_are_json_under_a_telling_status(

@@ -1,0 +1,132 @@
+"""The copy itself: a base backup of a partner, made this member's own before anybody can enter it.
+
+Everything happens in a directory of its own beside the server's data directory.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from psycopg import sql
+
+from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
+from pgherd_sidecar.agent.identity import replace_durably
+from pgherd_sidecar.agent.recovery.partners import conninfo
+from pgherd_sidecar.agent.recovery.programs import ProgramError, run
+
+_PROGRESS = re.compile(r"^(\d+)/(\d+) kB")
+
+
+async def copy(
+    config: NodeConfig,
+    recovery: Recovery,
+    partner: PartnerServer,
+    target: Path,
+    *,
+    rate_bytes_s: int,
+    on_progress: Callable[[int, int], None],
+) -> None:
+    """Take a base backup with the WAL it needs, on stable storage when this returns.
+
+    Args:
+        config: this node's.
+        recovery: its part for this.
+        partner: whom to copy.
+        target: where to; must not exist.
+        rate_bytes_s: how fast at most.
+        on_progress: called in a thread with the bytes done and in total, now and then.
+
+    Raises:
+        ProgramError: the copy failed, or does not fit on the disk.
+    """
+    free = shutil.disk_usage(target.parent).free
+
+    def read(line: str) -> None:
+        match = _PROGRESS.match(line)
+        if match is not None:
+            done, total = int(match[1]) << 10, int(match[2]) << 10
+            if total > free:
+                raise ProgramError(f"disk full: a copy takes {total >> 20} MB, {free >> 20} free")
+            on_progress(done, total)
+
+    await run(
+        recovery.postgres_bin / "pg_basebackup", f"--pgdata={target}",
+        f"--dbname={conninfo(config, recovery, partner)}", "--no-password", "--progress",
+        "--wal-method=stream", "--no-manifest", f"--checkpoint={recovery.checkpoint}",
+        f"--max-rate={rate_bytes_s >> 10}",
+        on_line=read,
+    )  # fmt: skip
+
+
+async def make_own(
+    config: NodeConfig,
+    recovery: Recovery,
+    target: Path,
+    *,
+    needed_gid: int,
+    sequences: dict[str, int],
+) -> None:
+    """Replay the copy's WAL and reset its identity (C18), with no server that could be entered.
+
+    May be repeated.
+
+    Args:
+        config: this node's.
+        recovery: its part for this.
+        target: the copy.
+        needed_gid: the copy must not end before it.
+        sequences: where this member is known to have been with its sequences.
+
+    Raises:
+        ProgramError: it can't be used.
+        OSError: the disk failed.
+    """
+    for path in recovery.overlay.iterdir():
+        await asyncio.to_thread(replace_durably, target, path.name, path.read_bytes())
+    (target / "postmaster.pid").unlink(missing_ok=True)  # of an attempt that was killed
+    statement = sql.SQL("SELECT pgherd.become_member({}, {}, {}, {})\n").format(
+        config.number, config.name, needed_gid, json.dumps(sequences)
+    )
+    await run(
+        recovery.postgres_bin / "postgres", "--single", "-D", str(target),
+        "-c", "exit_on_error=on", "-c", "logging_collector=off", "-c", "log_destination=stderr",
+        config.postgres.database,
+        stdin=statement.as_string(None).encode(),
+    )  # fmt: skip
+
+
+def exchange(target: Path, copy_name: str) -> None:
+    """Put the copy into the place of the data directory; that one is kept beside it.
+
+    May be repeated after a crash at any point.
+    """
+    copied = target.with_name(copy_name)
+    if copied.exists():
+        old = replaced(target)
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            target.rename(old)
+        copied.rename(target)
+        directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def replaced(target: Path) -> Path:
+    """Where the old data directory is until the copy has caught up."""
+    return target.with_name(target.name + ".replaced")
+
+
+def remove_copies(target: Path, *, but: str | None = None) -> None:
+    """Remove what earlier attempts have left."""
+    for path in target.parent.glob(f"{target.name}.copy-*"):
+        if path.name != but:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path)

@@ -1,0 +1,127 @@
+"""The checkpoint of a member: its replicated state, and which database and log it fits to.
+
+The state at position ``s`` is a function of the log alone, so any member's will do (C17). It can
+be used with a database whose commit chain ends at ``g`` if all that commits up to ``s`` is in that
+database: then the member certifies from ``s + 1`` and applies from ``g + 1``. For that the file
+says, besides the state, ``last_commit``: the highest GID up to ``s`` that changed the database.
+
+Layout: magic (8 bytes), length and CRC-32 of the description (4 + 4, big-endian), the description
+as JSON, the state with a checksum of its own. Written by ``upkeep`` once the server has on stable
+storage what it covers; read at the start of each session, and by partners.
+"""
+
+import json
+import struct
+import zlib
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pgherd_sidecar.agent.errors import LeftBehindError
+from pgherd_sidecar.agent.identity import replace_durably
+from pgherd_sidecar.core.checkpoint import CheckpointError
+from pgherd_sidecar.core.log import LogBase, Membership
+from pgherd_sidecar.core.state import ReplicatedState
+
+FILE = "checkpoint"
+_HEAD = struct.Struct(">8sII")
+_MAGIC = b"pgherdC1"
+
+
+@dataclass(frozen=True, slots=True)
+class CertificationState:
+    """A checkpoint.
+
+    Attributes:
+        cluster_id: whose log.
+        position: the last position whose verdict is part of the state.
+        last_commit: the last GID up to there that changed the database.
+        term: the log's term that wrote ``position``.
+        membership: who votes there, as the log encodes it.
+        state: what ``ReplicatedState.restore`` takes.
+    """
+
+    cluster_id: str
+    position: int
+    last_commit: int
+    term: int
+    membership: str
+    state: bytes
+
+    @property
+    def log_base(self) -> LogBase:
+        """Where a log begins that goes on from here."""
+        return LogBase(self.position, self.term, Membership.decode(self.membership.encode()))
+
+    def pack(self) -> bytes:
+        """Return the file's content."""
+        fields = asdict(self)
+        del fields["state"]
+        text = json.dumps(fields).encode()
+        return _HEAD.pack(_MAGIC, len(text), zlib.crc32(text)) + text + self.state
+
+    def write(self, directory: Path, name: str = FILE) -> None:
+        """Replace the file; either is whole after a crash.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        replace_durably(directory, name, self.pack())
+
+
+def unpack(data: bytes) -> CertificationState:
+    """Read what ``pack`` returned; the state itself is checked when it is restored.
+
+    Raises:
+        CheckpointError: damaged, cut off, or of another version.
+    """
+    if len(data) < _HEAD.size:
+        raise CheckpointError("cut off")
+    magic, size, checksum = _HEAD.unpack_from(data)
+    text = data[_HEAD.size : _HEAD.size + size]
+    if magic != _MAGIC or len(text) != size or zlib.crc32(text) != checksum:
+        raise CheckpointError("not a checkpoint that this member reads")
+    fields = json.loads(text)
+    return CertificationState(**fields, state=data[_HEAD.size + size :])
+
+
+def read(directory: Path, name: str = FILE) -> CertificationState | None:
+    """The checkpoint in a directory, None if there is none or if it is damaged."""
+    try:
+        return unpack((directory / name).read_bytes())
+    except (FileNotFoundError, CheckpointError):
+        return None
+
+
+def state_for(
+    checkpoint: CertificationState | None, fresh: ReplicatedState, *, chain_end: int, log_base: int
+) -> ReplicatedState:
+    """Return the state from which this node delivers its log.
+
+    Args:
+        checkpoint: the newest one, if there is one.
+        fresh: the state before the first entry.
+        chain_end: everything up to this GID is in the database.
+        log_base: this member's log holds what comes after this position.
+
+    Raises:
+        LeftBehindError: what is needed is neither in the log nor in the checkpoint.
+    """
+    if checkpoint is not None and _fits(checkpoint, chain_end, log_base):
+        with suppress(CheckpointError):
+            return ReplicatedState.restore(checkpoint.state)
+    if log_base > 0:
+        raise LeftBehindError(
+            f"the database ends at GID {chain_end}, the log begins at {log_base + 1}, and "
+            + (
+                "there is no checkpoint"
+                if checkpoint is None
+                else f"the checkpoint is of {checkpoint.position} with a commit at "
+                f"{checkpoint.last_commit}"
+            )
+        )
+    return fresh
+
+
+def _fits(checkpoint: CertificationState, chain_end: int, log_base: int) -> bool:
+    return checkpoint.last_commit <= chain_end and checkpoint.position >= log_base

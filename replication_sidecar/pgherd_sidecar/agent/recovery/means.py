@@ -1,0 +1,182 @@
+"""What a rebuild does to the world, as one interface: partners, directories, server, log.
+
+``rebuild`` decides what is done in which order and remembers it; here is what it can do. Each act
+may be repeated after it was interrupted at any point.
+"""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Callable
+from typing import Protocol
+
+import psycopg
+
+from pgherd_sidecar.agent import startup
+from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
+from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.agent.recovery import basebackup, sequences, server
+from pgherd_sidecar.agent.recovery.certstate import CertificationState
+from pgherd_sidecar.agent.recovery.partners import Offer, Partners
+from pgherd_sidecar.core.log import LogBase
+
+
+class Means(Protocol):
+    """All that a rebuild can do.
+
+    Attributes:
+        log_base: this member's log holds what comes after this position;
+        log_end: and ends here.
+        log_behind: the others' logs begin after this position, which this one has not reached; 0
+            if they hold what follows here.
+    """
+
+    @property
+    def log_base(self) -> int: ...
+    @property
+    def log_end(self) -> int: ...
+    @property
+    def log_behind(self) -> int: ...
+
+    async def offers(self) -> list[Offer]:
+        """Who can be copied."""
+        ...
+
+    async def state(self, partner: PartnerServer, wanted: int) -> CertificationState | None:
+        """A partner's checkpoint, see ``Partners.state``."""
+        ...
+
+    async def keep_log(self, position: int) -> None:
+        """Have the others keep their logs after a position, until cancelled."""
+        ...
+
+    async def note_sequences(self) -> None:
+        """Write down where the sequences are in the old database, if it still answers."""
+        ...
+
+    async def copy(
+        self,
+        partner: PartnerServer,
+        name: str,
+        rate_bytes_s: int | None,
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        """Copy a partner's database into a directory of this name, and remove all other copies.
+
+        Raises:
+            ProgramError: it failed.
+        """
+        ...
+
+    async def make_own(self, name: str, needed_gid: int) -> None:
+        """Reset the identity of the copy of this name, which must not end before a GID.
+
+        Raises:
+            ProgramError, OSError: the copy is of no use.
+        """
+        ...
+
+    async def install(self, name: str) -> None:
+        """Stop the server, and put the copy of this name in the place of its directory."""
+        ...
+
+    async def begin_log_after(self, base: LogBase) -> None:
+        """Have this member's log begin anew."""
+        ...
+
+    async def start_server(self) -> None:
+        """Start the server unless it runs.
+
+        Raises:
+            ProgramError: it does not start.
+        """
+        ...
+
+    async def finish(self) -> None:
+        """Remove the old directory, and give back what the others have kept."""
+        ...
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before a retry."""
+        ...
+
+
+class LocalMeans:
+    """The real ones: this machine, and the partners' servers."""
+
+    def __init__(self, config: NodeConfig, recovery: Recovery, host: LogHost) -> None:
+        self._config = config
+        self._recovery = recovery
+        self._host = host
+        self._target = recovery.data_directory
+        partners = Partners(config, recovery)
+        self._partners = partners
+        self.offers = partners.offers
+        self.state = partners.state
+        self.keep_log = partners.keep_log
+        self.begin_log_after = host.begin_after
+        self.pause = asyncio.sleep
+
+    @property
+    def log_base(self) -> int:
+        """See Means."""
+        return self._host.base
+
+    @property
+    def log_end(self) -> int:
+        """See Means."""
+        return self._host.last_position
+
+    @property
+    def log_behind(self) -> int:
+        """See Means."""
+        return self._host.behind
+
+    async def note_sequences(self) -> None:
+        """See Means."""
+        with contextlib.suppress(psycopg.Error):
+            async with await startup.connect(self._config, "pgherd") as connection:
+                await sequences.note(connection, self._config.data_dir)
+
+    async def copy(
+        self,
+        partner: PartnerServer,
+        name: str,
+        rate_bytes_s: int | None,
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        """See Means."""
+        await asyncio.to_thread(basebackup.remove_copies, self._target)
+        await basebackup.copy(
+            self._config,
+            self._recovery,
+            partner,
+            self._target.with_name(name),
+            rate_bytes_s=rate_bytes_s or self._recovery.rate_bytes_s,
+            on_progress=on_progress,
+        )
+
+    async def make_own(self, name: str, needed_gid: int) -> None:
+        """See Means."""
+        await basebackup.make_own(
+            self._config,
+            self._recovery,
+            self._target.with_name(name),
+            needed_gid=needed_gid,
+            sequences=sequences.load(self._config.data_dir),
+        )
+
+    async def install(self, name: str) -> None:
+        """See Means."""
+        await server.stop(self._config, self._recovery)
+        await asyncio.to_thread(basebackup.exchange, self._target, name)
+
+    async def start_server(self) -> None:
+        """See Means."""
+        await server.start(self._config, self._recovery)
+
+    async def finish(self) -> None:
+        """See Means."""
+        old = basebackup.replaced(self._target)
+        await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+        await self._partners.release()

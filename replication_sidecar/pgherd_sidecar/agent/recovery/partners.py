@@ -1,0 +1,154 @@
+"""The partners' side of a rebuild, as the joiner sees it: who is fit, its checkpoint, its lease.
+
+All of it is SQL on the partners' servers (``062_recovery.sql``), so a partner keeps no state but
+the lease, and needs to do nothing. Keeps no connection between calls.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
+from pgherd_sidecar.agent.recovery import certstate
+from pgherd_sidecar.core.checkpoint import CheckpointError
+
+_CONNECT_S = 5
+_ANSWER_S = 30
+LEASE_S = 600.0
+"""For so long a partner keeps its log for a joiner that has fallen silent."""
+
+
+class NoPartnerError(Exception):
+    """Nobody can be copied at present; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A member that takes writes and can be copied.
+
+    Attributes:
+        gid: up to here its database goes.
+        copies: how many copies of it are being made.
+    """
+
+    server: PartnerServer
+    gid: int
+    copies: int
+
+
+def conninfo(config: NodeConfig, recovery: Recovery, server: PartnerServer) -> str:
+    """How to connect to a partner's server."""
+    passfile = {} if recovery.passfile is None else {"passfile": str(recovery.passfile)}
+    return psycopg.conninfo.make_conninfo(
+        host=server.host,
+        port=server.port,
+        user=recovery.user,
+        dbname=config.postgres.database,
+        application_name=f"pgherd copy {config.name}",
+        connect_timeout=_CONNECT_S,
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+        tcp_user_timeout=30_000,
+        **passfile,
+    )
+
+
+def choose(offers: list[Offer], wanted: str | None) -> Offer:
+    """The partner that is named or, by default, has least to do and is least behind.
+
+    Raises:
+        NoPartnerError: none of them is.
+    """
+    fit = [offer for offer in offers if wanted in (None, offer.server.member)]
+    if not fit:
+        whom = "no other member" if wanted is None else wanted
+        raise NoPartnerError(f"{whom} takes writes and can be copied")
+    return min(fit, key=lambda offer: (offer.copies, -offer.gid, offer.server.member))
+
+
+class Partners:
+    """The other members' servers."""
+
+    def __init__(self, config: NodeConfig, recovery: Recovery) -> None:
+        self._config = config
+        self._recovery = recovery
+
+    async def offers(self) -> list[Offer]:
+        """Ask all; who does not answer or is not primary makes none."""
+        answers = await asyncio.gather(*(self._offer(one) for one in self._recovery.partners))
+        return [offer for offer in answers if offer is not None]
+
+    async def state(
+        self, server: PartnerServer, wanted: int
+    ) -> "certstate.CertificationState | None":
+        """Have a partner keep its log, and return its checkpoint; None if it has none.
+
+        Args:
+            server: the partner.
+            wanted: a checkpoint before this position is of no use; the partner makes one soon.
+
+        Raises:
+            NoPartnerError: the partner is gone, or its checkpoint is damaged.
+        """
+        try:
+            async with self._connection(server) as connection:
+                await self._hold(connection, wanted, 0)
+                cursor = connection.cursor(binary=True)
+                await cursor.execute("SELECT pgherd.certification_state()")
+                (data,) = await cursor.fetchone() or (None,)
+                if data is None:
+                    return None
+                state = certstate.unpack(data)
+                await self._hold(connection, wanted, state.position)
+                return state
+        except (psycopg.Error, TimeoutError, CheckpointError) as error:
+            raise NoPartnerError(f"{server.member}: {error or 'no answer'}") from error
+
+    async def keep_log(self, position: int) -> None:
+        """Renew the lease on the log after ``position``, on all that can be reached, for ever."""
+        while True:
+            for server in self._recovery.partners:
+                with contextlib.suppress(psycopg.Error, TimeoutError):
+                    async with self._connection(server) as connection:
+                        await self._hold(connection, 0, position)
+            await asyncio.sleep(LEASE_S / 10)
+
+    async def release(self) -> None:
+        """Give the leases back."""
+        for server in self._recovery.partners:
+            with contextlib.suppress(psycopg.Error, TimeoutError):
+                async with self._connection(server) as connection:
+                    await connection.execute(
+                        "SELECT pgherd.release_log(%s)", (self._config.number,)
+                    )
+
+    async def _offer(self, server: PartnerServer) -> Offer | None:
+        with contextlib.suppress(psycopg.Error, TimeoutError):
+            async with self._connection(server) as connection:
+                cursor = await connection.execute(
+                    "SELECT cluster_id, writable, gid, copies FROM pgherd.partner_status()"
+                )
+                cluster, writable, gid, copies = await cursor.fetchone() or (None, False, 0, 0)
+                if cluster == str(self._config.cluster_id) and writable:
+                    return Offer(server, gid, copies)
+        return None
+
+    async def _hold(self, connection: psycopg.AsyncConnection[Any], wanted: int, held: int) -> None:
+        await connection.execute(
+            "SELECT pgherd.hold_log(%s, %s, %s, %s)", (self._config.number, wanted, held, LEASE_S)
+        )
+
+    @contextlib.asynccontextmanager
+    async def _connection(
+        self, server: PartnerServer
+    ) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        async with asyncio.timeout(_ANSWER_S):
+            async with await psycopg.AsyncConnection.connect(
+                conninfo(self._config, self._recovery, server), autocommit=True
+            ) as connection:
+                yield connection

@@ -1,0 +1,90 @@
+"""Runs PostgreSQL's programs as children that don't outlive the sidecar.
+
+A copy that went on after the death of the sidecar would write into a directory that the next
+sidecar is about to remove; so the kernel ends the child with its parent (util-linux' ``setpriv``).
+"""
+
+import asyncio
+import os
+import subprocess
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+_DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+_LINES_KEPT = 20
+
+
+class ProgramError(Exception):
+    """A program failed; the message is its name and its last words."""
+
+
+async def run(
+    program: Path,
+    *arguments: str,
+    stdin: bytes = b"",
+    on_line: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Run a program to its end; when cancelled, the program is killed first.
+
+    Not by asyncio's own means: uvloop's leave the ends of their pipes open in what the program
+    starts, and a server that was started so would seem never to have ended.
+
+    Args:
+        program: what to run, with these arguments.
+        stdin: what it is given.
+        on_line: called in a thread for each line that it prints; what it raises ends the program.
+
+    Raises:
+        ProgramError: its exit status is not 0.
+    """
+    child = subprocess.Popen(  # noqa: ASYNC220 - it dies with the thread that forks: the loop's
+        [*_DIES_WITH_US, str(program), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        env=_environment(),
+    )
+    talking = asyncio.ensure_future(asyncio.to_thread(_talk, child, stdin, on_line))
+    try:
+        lines = await asyncio.shield(talking)
+    finally:
+        if not talking.done():
+            child.kill()
+            await asyncio.wait({talking})
+    if child.returncode != 0:
+        raise ProgramError(f"{program.name}: {_last_words(lines)}")
+
+
+def _talk(
+    child: "subprocess.Popen[bytes]", stdin: bytes, on_line: Callable[[str], None]
+) -> list[str]:
+    """Give the child its input and return the last lines it printed, once it has ended."""
+    lines: deque[str] = deque(maxlen=_LINES_KEPT)
+    with child:
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            child.stdin.write(stdin)
+            child.stdin.close()
+            for raw in child.stdout:
+                lines.append(raw.decode(errors="replace").strip())
+                on_line(lines[-1])
+        except BaseException:
+            child.kill()
+            raise
+    return list(lines)
+
+
+def _last_words(lines: list[str]) -> str:
+    complaints = [line for line in lines if "error" in line.lower() or "FATAL" in line]
+    return next(reversed(complaints or [line for line in lines if line]), "it said nothing")
+
+
+def _environment() -> dict[str, str]:
+    """Our environment without what is meant for our own interpreter and for libpq."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "PG")) and name != "LD_LIBRARY_PATH"
+    } | {"LC_ALL": "C.UTF-8"}

@@ -1,0 +1,82 @@
+"""What a rebuild has done so far: a small file on the disk of the joiner, replaced as a whole.
+
+The phases, each of which may be begun again from its start after a crash::
+
+    idle        nothing to do
+    copying     a partner is chosen, its checkpoint fetched, its database copied
+    settling    the copy is whole; it becomes this member's own (identity, sequences)
+    installing  server stopped, directories exchanged, checkpoint put into place
+    starting    the server starts and catches up from the log; the old directory is still there
+
+Written by ``rebuild`` only. The partner remembers nothing but a lease on its log.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from pgherd_sidecar.agent.identity import replace_durably
+
+_FILE = "rebuild.json"
+
+
+class Phase(StrEnum):
+    """How far a rebuild is."""
+
+    IDLE = "idle"
+    COPYING = "copying"
+    SETTLING = "settling"
+    INSTALLING = "installing"
+    STARTING = "starting"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Content of the file.
+
+    Attributes:
+        reason: why the node is rebuilt.
+        wanted: the partner that the administrator named.
+        rate_bytes_s: how fast at most, if the administrator said so.
+        partner: the partner of the present copy.
+        copy: name of the directory with the copy, beside the server's.
+        log_lost: what follows in this member's log is nowhere any more: the log begins anew, too.
+        failures: of this rebuild.
+        begun: when rebuilds were begun, in seconds since the epoch, newest last; none of those
+            that an administrator asked for.
+        given_up: it failed, or was necessary, too often: only an administrator begins another.
+    """
+
+    phase: Phase = Phase.IDLE
+    reason: str = ""
+    wanted: str | None = None
+    rate_bytes_s: int | None = None
+    partner: str | None = None
+    copy: str | None = None
+    log_lost: bool = False
+    failures: int = 0
+    begun: tuple[float, ...] = ()
+    given_up: bool = False
+
+    def save(self, directory: Path) -> None:
+        """Replace the file.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        replace_durably(directory, _FILE, (json.dumps(asdict(self), indent=2) + "\n").encode())
+
+
+def load(directory: Path) -> Progress:
+    """Read the file; one that is not there or damaged means that nothing was going on.
+
+    It is replaced atomically, so damage is the disk's; a rebuild that is forgotten is begun anew
+    when the cause is met again.
+    """
+    try:
+        fields = json.loads((directory / _FILE).read_bytes())
+        phase, begun = Phase(fields.pop("phase")), tuple(fields.pop("begun"))
+        return Progress(phase=phase, begun=begun, **fields)
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return Progress()

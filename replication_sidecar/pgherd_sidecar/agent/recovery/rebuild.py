@@ -1,0 +1,271 @@
+"""A rebuild: replaces this node's database by a copy of a partner's, step by step (total recovery).
+
+Each phase of ``progress`` is done by one function below, is on disk before it begins, and may be
+begun again; so the death of this process or of the partner costs at most one phase. Meanwhile the
+member's part in the ordered log goes on: it votes and flushes, only its clients are refused.
+
+A failure is retried with growing pauses, and after ``_FAILURES_MAX`` of them the rebuild is given
+up. A node that needs ``_BEGUN_MAX`` rebuilds within ``_WINDOW_S`` has a cause that no copy repairs
+and is given up too. Waiting for a partner is no failure.
+
+Called by ``replica`` between two sessions with the server.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from secrets import token_hex
+
+import structlog
+
+from pgherd_sidecar.agent.admin import StatusValue
+from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
+from pgherd_sidecar.agent.recovery import certstate, server
+from pgherd_sidecar.agent.recovery.certstate import CertificationState
+from pgherd_sidecar.agent.recovery.means import Means
+from pgherd_sidecar.agent.recovery.partners import NoPartnerError, choose
+from pgherd_sidecar.agent.recovery.programs import ProgramError
+from pgherd_sidecar.agent.recovery.progress import Phase, Progress, load
+
+log = structlog.get_logger()
+
+_STAGED = "checkpoint.copy"
+_FAILURES_MAX = 10
+_BEGUN_MAX = 3
+_WINDOW_S = 3600.0
+_PAUSE_MAX_S = 30.0
+
+
+class Rebuild:
+    """The rebuilds of one node.
+
+    Invariant: while a phase is under way, ``rebuild.json`` names it or the one before it.
+
+    Args:
+        config: this node's.
+        recovery: its part for this.
+        means: what does the work.
+    """
+
+    def __init__(self, config: NodeConfig, recovery: Recovery, means: Means) -> None:
+        self._config = config
+        self._recovery = recovery
+        self._means = means
+        self._progress = load(config.data_dir)
+        self._trouble: str | None = None
+        self._bytes: tuple[int, int] | None = None
+        self._steps: dict[Phase, Callable[[], Awaitable[None]]] = {
+            Phase.COPYING: self._copy,
+            Phase.SETTLING: self._settle,
+            Phase.INSTALLING: self._install,
+            Phase.STARTING: self._start,
+        }
+
+    @property
+    def under_way(self) -> bool:
+        """A rebuild has been begun and the node has not caught up since."""
+        return self._progress.phase is not Phase.IDLE and not self._progress.given_up
+
+    @property
+    def chooses(self) -> bool:
+        """It is still open to which log position the copy will belong."""
+        return self._progress.phase in (Phase.COPYING, Phase.SETTLING, Phase.INSTALLING)
+
+    @property
+    def reason(self) -> str:
+        """Why the node is rebuilt, and what is in the way."""
+        if self._trouble is None:
+            return f"it is being rebuilt: {self._progress.reason}"
+        return f"it is being rebuilt: {self._progress.reason}; {self._trouble}"
+
+    @property
+    def given_up(self) -> str | None:
+        """Why no rebuild is tried any more, None if that is not so."""
+        if not self._progress.given_up:
+            return None
+        if self._trouble is not None:
+            return f"rebuilding it was given up: {self._trouble}"
+        return f"it was rebuilt {_BEGUN_MAX} times within {_WINDOW_S / 60:.0f} minutes, in vain"
+
+    @property
+    def database_is_gone(self) -> bool:
+        """There is nothing that a server could be started on."""
+        return not server.has_database(self._recovery)
+
+    def status(self) -> dict[str, StatusValue]:
+        """What people want to see of it."""
+        progress = self._progress
+        done, total = self._bytes or (None, None)
+        return {
+            "rebuild_phase": progress.phase.value,
+            "rebuild_partner": progress.partner,
+            "rebuild_bytes_done": done,
+            "rebuild_bytes_total": total,
+            "rebuild_failures": progress.failures,
+        }
+
+    # ---- to begin and to end -----------------------------------------------------------------
+
+    async def request(self, wanted: str | None, rate_bytes_s: int | None) -> None:
+        """Begin because an administrator says so; the old database counts for nothing any more.
+
+        Raises:
+            NoPartnerError: there is nobody to copy, or not the one that is named.
+        """
+        choose(await self._means.offers(), wanted)
+        self._save(
+            Progress(
+                Phase.COPYING,
+                "an administrator asked for it",
+                wanted=wanted,
+                rate_bytes_s=rate_bytes_s,
+                begun=self._progress.begun,
+            )
+        )
+
+    def begin(self, reason: str) -> bool:
+        """Begin because the node can't go on; False if that is no use or not wanted."""
+        now = time.time()
+        begun = tuple(when for when in self._progress.begun if 0 <= now - when < _WINDOW_S)
+        given_up = len(begun) >= _BEGUN_MAX
+        if given_up or not self._recovery.automatic:
+            self._save(replace(self._progress, given_up=given_up, begun=begun))
+            return False
+        self._save(Progress(Phase.COPYING, reason, begun=(*begun, now)))
+        return True
+
+    async def run(self) -> bool:
+        """Do what is left until the server runs on the copy; False when it is given up."""
+        if self._progress.phase is Phase.COPYING:
+            await self._means.note_sequences()
+        while True:
+            phase = self._progress.phase
+            try:
+                await self._steps[phase]()
+            except NoPartnerError as error:
+                await self._pause(str(error))
+            except (ProgramError, OSError) as error:
+                self._fail(str(error))
+                if self._progress.given_up:
+                    return False
+                await self._pause(str(error))
+            else:
+                self._trouble = None
+                if phase is Phase.STARTING:
+                    return True
+
+    async def escort(self, caught_up: asyncio.Event) -> None:
+        """Accompany the first session on the copy, and finish once it has caught up."""
+        if not self.under_way:
+            return
+        state = certstate.read(self._config.data_dir)
+        async with self._log_kept(state):
+            await caught_up.wait()
+        await self._means.finish()
+        self._save(Progress(begun=self._progress.begun))
+        self._bytes = None
+        log.info("rebuild.finished")
+
+    # ---- phases ------------------------------------------------------------------------------
+
+    async def _copy(self) -> None:
+        """Choose a partner, fetch its checkpoint, and copy its database."""
+        progress, means = self._progress, self._means
+        partner = choose(await means.offers(), progress.wanted).server
+        name = f"{self._recovery.data_directory.name}.copy-{token_hex(4)}"
+        self._save(replace(progress, partner=partner.member, copy=name))
+        state = await self._fetch_state(partner)
+        log.info("rebuild.copying", partner=partner.member, reason=progress.reason)
+        async with self._log_kept(state):
+            await means.copy(partner, name, progress.rate_bytes_s, self._on_progress)
+        self._advance(Phase.SETTLING, log_lost=means.log_behind > 0)
+
+    async def _fetch_state(self, partner: PartnerServer) -> CertificationState | None:
+        """Put the partner's checkpoint aside; None if all of the log is here and it has none.
+
+        Raises:
+            NoPartnerError: it is of no use yet.
+        """
+        needed = max(self._means.log_base, self._means.log_behind)
+        state = await self._means.state(partner, needed)
+        if state is not None and state.position >= needed:
+            await asyncio.to_thread(state.write, self._config.data_dir, _STAGED)
+            return state
+        if needed > 0:
+            raise NoPartnerError(f"{partner.member} has no checkpoint at {needed} or later yet")
+        (self._config.data_dir / _STAGED).unlink(missing_ok=True)
+        return None
+
+    async def _settle(self) -> None:
+        """Make the copy this member's own; one that can't be is dropped."""
+        assert self._progress.copy is not None
+        state = certstate.read(self._config.data_dir, _STAGED)
+        needed_gid = state.last_commit if state is not None else 0
+        try:
+            await self._means.make_own(self._progress.copy, needed_gid)
+        except (ProgramError, OSError):
+            self._save(replace(self._progress, phase=Phase.COPYING))
+            raise
+        self._advance(Phase.INSTALLING)
+
+    async def _install(self) -> None:
+        """Exchange the directories, and put the checkpoint of the copy into place."""
+        assert self._progress.copy is not None
+        means, directory = self._means, self._config.data_dir
+        state = certstate.read(directory, _STAGED)
+        if state is not None and state.position < means.log_behind:
+            self._save(replace(self._progress, phase=Phase.COPYING))
+            raise NoPartnerError("the copy is too old already")
+        await means.install(self._progress.copy)
+        if state is None:
+            (directory / certstate.FILE).unlink(missing_ok=True)
+        else:
+            await asyncio.to_thread(state.write, directory)
+            lost = self._progress.log_lost or means.log_behind > 0
+            if lost and state.position > means.log_end:
+                await means.begin_log_after(state.log_base)
+        self._advance(Phase.STARTING)
+
+    async def _start(self) -> None:
+        """Start the server on the copy; the next session catches up."""
+        (self._config.data_dir / _STAGED).unlink(missing_ok=True)
+        await self._means.start_server()
+
+    # ---- help --------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _log_kept(self, state: CertificationState | None) -> AsyncIterator[None]:
+        """Have the others keep what follows the state in the log."""
+        position = state.position if state is not None else 0
+        keeping = asyncio.create_task(self._means.keep_log(position))
+        try:
+            yield
+        finally:
+            keeping.cancel()
+
+    def _on_progress(self, done: int, total: int) -> None:
+        self._bytes = (done, total)
+
+    def _advance(self, phase: Phase, *, log_lost: bool | None = None) -> None:
+        lost = self._progress.log_lost if log_lost is None else log_lost
+        self._save(replace(self._progress, phase=phase, log_lost=lost))
+        log.info("rebuild.phase", phase=phase.value)
+
+    def _fail(self, error: str) -> None:
+        failures = self._progress.failures + 1
+        given_up = failures >= _FAILURES_MAX
+        self._save(replace(self._progress, failures=failures, given_up=given_up))
+        log.error("rebuild.failed", error=error, failures=failures, given_up=given_up)
+        self._trouble = error
+
+    async def _pause(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            log.warning("rebuild.waiting", reason=trouble)
+        self._trouble = trouble
+        await self._means.pause(min(2.0**self._progress.failures, _PAUSE_MAX_S))
+
+    def _save(self, progress: Progress) -> None:
+        progress.save(self._config.data_dir)
+        self._progress = progress

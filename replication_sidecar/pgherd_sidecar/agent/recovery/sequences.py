@@ -1,0 +1,36 @@
+"""Where this member is with its sequences, kept beside the log in case the database is lost (C12).
+
+A copy of a partner's database knows the partner's numbers, not those that this member has given
+out and that are in no row. The file is written with each checkpoint and read by a rebuild.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from pgherd_sidecar.agent.identity import replace_durably
+
+_FILE = "sequences.json"
+
+
+async def note(connection: psycopg.AsyncConnection[Any], directory: Path) -> None:
+    """Write down the last number of each sequence.
+
+    Raises:
+        psycopg.Error: the server does not answer.
+        OSError: it can't be written.
+    """
+    rows = await connection.execute("SELECT pgherd.sequence_positions()")
+    (positions,) = await rows.fetchone() or ({},)
+    replace_durably(directory, _FILE, (json.dumps(positions) + "\n").encode())
+
+
+def load(directory: Path) -> dict[str, int]:
+    """Read the file; empty if there is none."""
+    try:
+        positions: dict[str, int] = json.loads((directory / _FILE).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return positions

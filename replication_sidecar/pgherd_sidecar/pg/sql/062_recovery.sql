@@ -1,0 +1,120 @@
+-- Total recovery: what a member whose database is lost asks of the server that it copies (its partner), and what
+-- makes the copy a member of its own. The joiner calls the functions of the partner as superuser.
+
+-- Which cluster's database this is, and where the sidecar beside it keeps its checkpoint; written by it at each
+-- start. Server and sidecar run as one account.
+CREATE TABLE IF NOT EXISTS pgherd.recovery_source (
+    only_row   bool PRIMARY KEY DEFAULT true CHECK (only_row),
+    cluster_id text NOT NULL,
+    checkpoint text NOT NULL
+);
+
+CREATE OR REPLACE FUNCTION pgherd.offer_copies(cluster text, checkpoint text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    INSERT INTO pgherd.recovery_source VALUES (true, cluster, checkpoint)
+        ON CONFLICT (only_row) DO UPDATE SET cluster_id = EXCLUDED.cluster_id, checkpoint = EXCLUDED.checkpoint;
+END;
+
+-- Joiners for whom the log is kept. A lease: a joiner that does not come back holds nothing for ever.
+--   wanted  a checkpoint at or after this position is needed soon
+--   held    the log after this position is kept
+CREATE UNLOGGED TABLE IF NOT EXISTS pgherd.log_hold (
+    member  int PRIMARY KEY,
+    wanted  int8 NOT NULL,
+    held    int8 NOT NULL,
+    expires timestamptz NOT NULL
+);
+
+CREATE OR REPLACE FUNCTION pgherd.hold_log(joiner int, wanted int8, held int8, seconds float8) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    INSERT INTO pgherd.log_hold VALUES (joiner, wanted, held, clock_timestamp() + make_interval(secs => seconds))
+        ON CONFLICT (member) DO UPDATE
+        SET wanted = EXCLUDED.wanted, held = EXCLUDED.held, expires = EXCLUDED.expires;
+END;
+
+CREATE OR REPLACE FUNCTION pgherd.release_log(joiner int) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    DELETE FROM pgherd.log_hold h WHERE h.member = joiner;
+END;
+
+CREATE OR REPLACE FUNCTION pgherd.log_holds(OUT wanted int8, OUT held int8)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT max(h.wanted), min(h.held) FROM pgherd.log_hold h WHERE h.expires > clock_timestamp();
+END;
+
+-- How suitable this server is as a partner: whether it takes writes, how far it is, how many copies it is making.
+CREATE OR REPLACE FUNCTION pgherd.partner_status(OUT cluster_id text, OUT writable bool, OUT gid int8, OUT copies int)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT s.cluster_id, n.writable, pgherd.last_gid(), (SELECT count(*) FROM pg_stat_progress_basebackup)
+      FROM pgherd.recovery_source s CROSS JOIN pgherd.node n;
+END;
+
+-- The newest checkpoint of the sidecar beside this server; NULL if it has none.
+CREATE OR REPLACE FUNCTION pgherd.certification_state() RETURNS bytea
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pg_read_binary_file(s.checkpoint, 0, 1073741000, true) FROM pgherd.recovery_source s;
+END;
+
+-- Prepared transactions that came with a copy: they are the partner's, and are rolled back here.
+CREATE TABLE IF NOT EXISTS pgherd.copied_transaction (
+    gid      text PRIMARY KEY,
+    database name NOT NULL
+);
+
+-- The last number that each sequence has given out here: names as in pgherd.user_sequences.
+CREATE OR REPLACE FUNCTION pgherd.sequence_positions() RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce(jsonb_object_agg(s.schemaname || '.' || s.sequencename, s.last_value), '{}')
+      FROM pg_sequences s JOIN pgherd.user_sequences u ON u.relid = to_regclass(format('%I.%I', s.schemaname, s.sequencename))
+     WHERE s.last_value IS NOT NULL;
+END;
+
+-- Moves sequences on to where this member is known to have been with them before its database was lost.
+CREATE OR REPLACE FUNCTION pgherd.resume_sequences(positions jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+DECLARE
+    s    pgherd.user_sequences;
+    step int8;
+    at   int8;
+    was  int8;
+BEGIN
+    FOR s IN SELECT * FROM pgherd.user_sequences LOOP
+        SELECT k.step INTO step FROM pgherd.sequences k WHERE k.relid = s.relid;
+        SELECT (positions->>(n.nspname || '.' || c.relname))::int8 INTO was
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = s.relid;
+        EXECUTE format('SELECT q.last_value FROM %s q', s.relid::regclass) INTO at;
+        IF step IS NOT NULL AND (was - at) * sign(step) > 0 THEN
+            PERFORM pgherd.move_sequence(s.relid, was + s.seqincrement, step, s.seqmin, s.seqmax);
+        END IF;
+    END LOOP;
+END $$;
+
+-- Makes a copy of a partner's server this member's own, before anybody but this session can enter it (C18): it
+-- takes no writes and knows no hook until the sidecar beside it has begun an incarnation, its sequences give out
+-- this member's numbers from where it was, and what the partner had under way does not count.
+-- needed: the lowest GID at which the copy may stand.
+CREATE OR REPLACE FUNCTION pgherd.become_member(number int, name text, needed int8, positions jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica SET row_security = off AS $$
+DECLARE chain record;
+BEGIN
+    SELECT * INTO chain FROM pgherd.chain_end();
+    IF chain.broken_at IS NOT NULL OR chain.gid < needed THEN
+        RAISE EXCEPTION 'the copy stands at GID %, its chain is broken at %, needed is %', chain.gid, chain.broken_at, needed;
+    END IF;
+    UPDATE pgherd.node SET member = number, member_name = name, incarnation = 0, epoch = 0, hook_conninfo = '',
+           secret = gen_random_uuid()::text, writable = false, reason = 'it is being rebuilt';
+    DELETE FROM pgherd.log_hold;
+    INSERT INTO pgherd.copied_transaction SELECT p.gid, p.database FROM pg_prepared_xacts p ON CONFLICT DO NOTHING;
+    DELETE FROM pgherd.clean_since;
+    PERFORM pgherd.sequences_after_crash();
+    PERFORM pgherd.resume_sequences(positions);
+    -- Numbers of this member in rows that are yet to come from the log are looked for when they are here.
+    DELETE FROM pgherd.clean_since;
+END $$;

@@ -1,0 +1,106 @@
+"""A checkpoint is used only with a database and a log that it fits to."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pgherd_sidecar.agent.errors import LeftBehindError
+from pgherd_sidecar.agent.recovery import certstate
+from pgherd_sidecar.agent.recovery.certstate import CertificationState
+from pgherd_sidecar.core.checkpoint import CheckpointError
+from pgherd_sidecar.core.entries import Noop
+from pgherd_sidecar.core.log import Membership
+from pgherd_sidecar.core.state import ReplicatedState
+
+
+def fresh() -> ReplicatedState:
+    return ReplicatedState([1, 2, 3])
+
+
+def state_at(position: int) -> bytes:
+    state = fresh()
+    for gid in range(1, position + 1):
+        state.deliver(gid, Noop())
+    return state.checkpoint()
+
+
+CHECKPOINT = CertificationState(
+    cluster_id="c",
+    position=20,
+    last_commit=15,
+    term=3,
+    membership=Membership.fixed("n1", "n2").encode().decode(),
+    state=state_at(20),
+)
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    CHECKPOINT.write(tmp_path)
+    assert certstate.read(tmp_path) == CHECKPOINT
+
+
+def test_no_file_is_no_checkpoint(tmp_path: Path) -> None:
+    assert certstate.read(tmp_path) is None
+
+
+def test_it_says_where_a_log_begins_that_goes_on_from_it() -> None:
+    base = CHECKPOINT.log_base
+    assert (base.position, base.term) == (20, 3)
+    assert base.membership == Membership.fixed("n1", "n2")
+
+
+@given(st.data())
+def test_damage_is_never_read_as_another_checkpoint(data: st.DataObject) -> None:
+    whole = CHECKPOINT.pack()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    damaged = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+    try:
+        found = certstate.unpack(damaged)
+    except CheckpointError:
+        return
+    with pytest.raises(LeftBehindError):  # the damage is in the state, which has its own checksum
+        certstate.state_for(found, fresh(), chain_end=20, log_base=20)
+
+
+@given(st.integers(0, 200))
+def test_a_torn_file_is_no_checkpoint(size: int) -> None:
+    whole = CHECKPOINT.pack()
+    torn = whole[: min(size, len(whole) - len(CHECKPOINT.state) - 1)]
+    with pytest.raises(CheckpointError):
+        certstate.unpack(torn)
+
+
+@pytest.mark.parametrize("chain_end", [15, 17, 20, 99])
+@pytest.mark.parametrize("log_base", [0, 10, 20])
+def test_it_fits_if_the_database_has_its_last_commit_and_the_log_goes_on_from_it(
+    chain_end: int, log_base: int
+) -> None:
+    state = certstate.state_for(CHECKPOINT, fresh(), chain_end=chain_end, log_base=log_base)
+    assert state.position == 20
+
+
+@pytest.mark.parametrize("chain_end", [0, 14])
+def test_with_a_database_that_is_older_the_whole_log_is_needed(chain_end: int) -> None:
+    state = certstate.state_for(CHECKPOINT, fresh(), chain_end=chain_end, log_base=0)
+    assert state.position == 0
+    with pytest.raises(LeftBehindError, match=f"database ends at GID {chain_end}"):
+        certstate.state_for(CHECKPOINT, fresh(), chain_end=chain_end, log_base=1)
+
+
+def test_a_log_that_begins_after_the_checkpoint_leaves_a_hole() -> None:
+    with pytest.raises(LeftBehindError, match="log begins at 22"):
+        certstate.state_for(CHECKPOINT, fresh(), chain_end=99, log_base=21)
+
+
+def test_without_a_checkpoint_only_the_whole_log_will_do() -> None:
+    assert certstate.state_for(None, fresh(), chain_end=7, log_base=0).position == 0
+    with pytest.raises(LeftBehindError, match="no checkpoint"):
+        certstate.state_for(None, fresh(), chain_end=7, log_base=1)
+
+
+def test_a_damaged_state_is_no_state() -> None:
+    damaged = replace(CHECKPOINT, state=CHECKPOINT.state[:-1])
+    with pytest.raises(LeftBehindError):
+        certstate.state_for(damaged, fresh(), chain_end=20, log_base=1)

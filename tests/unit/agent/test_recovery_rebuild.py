@@ -1,0 +1,340 @@
+"""A rebuild ends on a whole copy whatever dies at whatever step, and never goes on for ever."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from pgherd_sidecar.agent.config import (
+    MemberAddress,
+    NodeConfig,
+    PartnerServer,
+    PostgresAddress,
+    Recovery,
+)
+from pgherd_sidecar.agent.recovery import certstate
+from pgherd_sidecar.agent.recovery.certstate import CertificationState
+from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Offer, choose
+from pgherd_sidecar.agent.recovery.programs import ProgramError
+from pgherd_sidecar.agent.recovery.progress import Phase, load
+from pgherd_sidecar.agent.recovery.rebuild import Rebuild
+from pgherd_sidecar.core.log import LogBase, Membership
+
+STATE = CertificationState(
+    cluster_id="c",
+    position=100,
+    last_commit=90,
+    term=2,
+    membership=Membership.fixed("n1", "n2", "n3").encode().decode(),
+    state=b"state",
+)
+
+
+class Crash(BaseException):
+    """The sidecar is killed here."""
+
+
+def partner(name: str) -> PartnerServer:
+    return PartnerServer(member=name, host="127.0.0.1", port=5432)
+
+
+@dataclass
+class World:
+    """What outlives the sidecar, and acts on it that may be the last before a crash.
+
+    Attributes:
+        database: "old", "lost", or what became of a copy: "raw" (the partner's), then "own".
+        crash_at: the act at which the sidecar is killed, -1 for none; ``half``: after its effect.
+        failures: errors that the next copies end with.
+    """
+
+    database: str = "old"
+    copies: dict[str, str] = field(default_factory=dict)
+    server_runs: bool = True
+    offered: list[Offer] = field(default_factory=lambda: [Offer(partner("n1"), 95, 0)])
+    checkpoint: CertificationState | None = STATE
+    log_base: int = 0
+    log_end: int = 120
+    log_behind: int = 0
+    crash_at: int = -1
+    half: bool = False
+    failures: list[Exception] = field(default_factory=list)
+    acts: list[str] = field(default_factory=list)
+    pauses: int = 0
+
+    def act(self, name: str, effect: Callable[[], None] = lambda: None) -> None:
+        self.acts.append(name)
+        dies = len(self.acts) - 1 == self.crash_at
+        if dies and not self.half:
+            raise Crash
+        effect()
+        if dies:
+            raise Crash
+
+    async def offers(self) -> list[Offer]:
+        self.act("offers")
+        return self.offered
+
+    async def state(self, partner: PartnerServer, wanted: int) -> CertificationState | None:
+        self.act("state")
+        return self.checkpoint
+
+    async def keep_log(self, position: int) -> None:
+        await asyncio.Event().wait()
+
+    async def note_sequences(self) -> None:
+        self.act("note sequences")
+
+    async def copy(
+        self,
+        partner: PartnerServer,
+        name: str,
+        rate_bytes_s: int | None,
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        def effect() -> None:
+            self.copies = {name: "raw"}
+
+        self.copies = {name: "part"}
+        if self.failures:
+            raise self.failures.pop(0)
+        on_progress(5, 10)
+        self.act("copy", effect)
+
+    async def make_own(self, name: str, needed_gid: int) -> None:
+        assert self.copies[name] in ("raw", "own")
+        assert needed_gid == (self.checkpoint.last_commit if self.checkpoint else 0)
+        self.act("make own", lambda: self.copies.update({name: "own"}))
+
+    async def install(self, name: str) -> None:
+        def effect() -> None:
+            self.server_runs = False
+            self.database = self.copies.pop(name, self.database)
+
+        assert self.copies.get(name, self.database) == "own"
+        self.act("install", effect)
+
+    async def begin_log_after(self, base: LogBase) -> None:
+        def effect() -> None:
+            self.log_base = self.log_end = base.position
+            self.log_behind = 0
+
+        assert self.database == "own"
+        assert base.position >= self.log_end
+        self.act("begin log", effect)
+
+    async def start_server(self) -> None:
+        assert self.database == "own"
+        self.act("start", lambda: setattr(self, "server_runs", True))
+
+    async def finish(self) -> None:
+        assert self.server_runs
+        self.act("finish")
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses += 1
+
+
+def config_in(directory: Path) -> tuple[NodeConfig, Recovery]:
+    recovery = Recovery(
+        automatic=True,
+        postgres_bin=Path("/usr/bin"),
+        data_directory=directory / "pgdata",
+        overlay=directory / "overlay",
+        server_log=directory / "log",
+        partners=(partner("n1"), partner("n2")),
+    )
+    config = NodeConfig(
+        cluster_id=uuid4(),
+        name="n3",
+        number=3,
+        members=(MemberAddress(name="n3", number=3, host="127.0.0.1", port=1),),
+        data_dir=directory,
+        postgres=PostgresAddress(host="/run", port=5432),
+        hook_dir=directory,
+        admin_socket=directory / "admin",
+        recovery=recovery,
+    )
+    return config, recovery
+
+
+def sidecar(directory: Path, world: World) -> Rebuild:
+    """The rebuild as a sidecar has it that has just been started."""
+    return Rebuild(*config_in(directory), world)
+
+
+async def finished(rebuild: Rebuild) -> bool:
+    """Do all of it, up to the session that catches up."""
+    if not await rebuild.run():
+        return False
+    caught_up = asyncio.Event()
+    caught_up.set()
+    await rebuild.escort(caught_up)
+    return True
+
+
+def assert_rebuilt(directory: Path, world: World) -> None:
+    assert (world.database, world.server_runs) == ("own", True)
+    assert world.copies == {}
+    assert load(directory).phase is Phase.IDLE
+    assert certstate.read(directory) == world.checkpoint
+
+
+async def test_a_rebuild_installs_the_copy_with_the_checkpoint_it_fits_to(tmp_path: Path) -> None:
+    world = World()
+    rebuild = sidecar(tmp_path, world)
+    assert rebuild.begin("it has diverged")
+    assert await finished(rebuild)
+    assert_rebuilt(tmp_path, world)
+    assert "begin log" not in world.acts
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("crash_at", range(9))
+async def test_killed_at_any_act_it_goes_on_from_there(
+    tmp_path: Path, crash_at: int, half: bool
+) -> None:
+    world = World(crash_at=crash_at, half=half, log_end=50, log_behind=80)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it was left behind")
+    with pytest.raises(Crash):
+        await finished(rebuild)
+    again = sidecar(tmp_path, world)
+    if again.under_way:  # else it was killed when everything was done
+        assert await finished(again)
+    assert_rebuilt(tmp_path, world)
+    assert (world.log_base, world.log_end) == (100, 100)
+
+
+async def test_without_any_checkpoint_the_whole_log_must_be_here(tmp_path: Path) -> None:
+    world = World(checkpoint=None)
+    STATE.write(tmp_path)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("its database is gone")
+    assert await finished(rebuild)
+    assert certstate.read(tmp_path) is None  # the old one covers more than the copy may hold
+
+
+async def test_a_checkpoint_that_is_too_old_for_the_log_is_waited_for(tmp_path: Path) -> None:
+    class Slow(World):
+        async def pause(self, seconds: float) -> None:
+            await super().pause(seconds)
+            self.checkpoint = STATE
+
+    world = Slow(checkpoint=None, log_base=70)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it has diverged")
+    assert await finished(rebuild)
+    assert world.pauses == 1
+    assert world.acts.count("copy") == 1
+    assert_rebuilt(tmp_path, world)
+
+
+async def test_a_failed_copy_is_made_again_from_whoever_is_fit_then(tmp_path: Path) -> None:
+    world = World(failures=[ProgramError("the partner died"), OSError("no space")])
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it has diverged")
+    assert await finished(rebuild)
+    assert world.acts.count("offers") == 3
+    assert_rebuilt(tmp_path, world)
+
+
+async def test_it_waits_for_a_partner_as_long_as_it_takes(tmp_path: Path) -> None:
+    class Alone(World):
+        async def pause(self, seconds: float) -> None:
+            await super().pause(seconds)
+            if self.pauses == 50:
+                self.offered = [Offer(partner("n2"), 1, 0)]
+
+    world = Alone(offered=[])
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it has diverged")
+    assert await finished(rebuild)
+    assert world.pauses == 50
+
+
+async def test_what_always_fails_is_given_up_and_says_why(tmp_path: Path) -> None:
+    world = World(failures=[ProgramError("disk full") for _ in range(99)])
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it has diverged")
+    assert not await finished(rebuild)
+    assert not rebuild.under_way
+    assert rebuild.given_up is not None and "disk full" in rebuild.given_up
+    assert world.database == "old"
+    assert len(world.failures) > 50
+    assert not sidecar(tmp_path, world).under_way  # nor does a restart begin it again
+
+
+async def test_copies_that_can_never_be_used_are_given_up(tmp_path: Path) -> None:
+    class Useless(World):
+        async def make_own(self, name: str, needed_gid: int) -> None:
+            raise ProgramError("the copy stands at GID 7")
+
+    world = Useless()
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it has diverged")
+    assert not await finished(rebuild)
+    assert world.database == "old"
+
+
+async def test_a_node_that_is_rebuilt_again_and_again_is_given_up(tmp_path: Path) -> None:
+    world = World()
+    for _ in range(3):
+        rebuild = sidecar(tmp_path, world)
+        assert rebuild.begin("it has diverged")
+        assert await finished(rebuild)
+    assert not rebuild.begin("it has diverged")
+    assert rebuild.given_up is not None and "3 times" in rebuild.given_up
+    file = tmp_path / "rebuild.json"
+    fields = json.loads(file.read_text())
+    fields["begun"] = [when - 4000 for when in fields["begun"]]  # more than an hour ago
+    file.write_text(json.dumps(fields))
+    assert sidecar(tmp_path, world).begin("it has diverged")
+
+
+async def test_an_administrator_may_begin_one_that_was_given_up(tmp_path: Path) -> None:
+    world = World(failures=[ProgramError("disk full") for _ in range(10)])
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it has diverged")
+    assert not await finished(rebuild)
+    await rebuild.request("n1", None)
+    assert await finished(rebuild)
+    assert_rebuilt(tmp_path, world)
+
+
+async def test_a_request_is_refused_if_nobody_can_be_copied(tmp_path: Path) -> None:
+    rebuild = sidecar(tmp_path, World(offered=[]))
+    with pytest.raises(NoPartnerError):
+        await rebuild.request(None, None)
+    assert not rebuild.under_way
+
+
+async def test_status_tells_the_phase_the_partner_and_the_bytes(tmp_path: Path) -> None:
+    world = World()
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it has diverged")
+    assert rebuild.status()["rebuild_phase"] == "copying"
+    await rebuild.run()
+    status = rebuild.status()
+    assert status["rebuild_phase"] == "starting"
+    assert status["rebuild_partner"] == "n1"
+    assert (status["rebuild_bytes_done"], status["rebuild_bytes_total"]) == (5, 10)
+    assert "it has diverged" in rebuild.reason
+
+
+def test_the_partner_with_the_fewest_copies_is_chosen_then_the_furthest() -> None:
+    busy, behind, best = (
+        Offer(partner("n1"), 100, 1), Offer(partner("n2"), 90, 0), Offer(partner("n4"), 95, 0),
+    )  # fmt: skip
+    assert choose([busy, behind, best], None) is best
+    assert choose([busy, behind, best], "n1") is busy
+    with pytest.raises(NoPartnerError, match="n9"):
+        choose([busy], "n9")
+
+
+def test_a_damaged_progress_file_means_that_nothing_was_going_on(tmp_path: Path) -> None:
+    (tmp_path / "rebuild.json").write_text('{"phase": "copying", "beg')
+    assert load(tmp_path).phase is Phase.IDLE
