@@ -296,6 +296,7 @@ class ClusterSpec(Section):
                 ("bootstrap.snapshot", bootstrap.snapshot is not None),
                 ("users", bool(self.users)),
                 ("partitionPolicy", self.partition_policy != "Quorum"),
+                ("tls.mode CertManager", self.tls.mode == "CertManager"),
             )
             if is_set
         )

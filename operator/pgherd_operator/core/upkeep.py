@@ -143,8 +143,10 @@ def _member(observed: Observed, seat: Seat, release: Release) -> Step | None:
         actions += _configuration(observed, ledger, seat)
     if live is None:
         if lacks_certificate(observed, seat):
+            if actions:
+                return Step(Reason.MEMBER_STARTING, f"preparing {name}", tuple(actions))
             text = f"{name} waits for secret {names.certificate(cluster.name, seat.number)}"
-            return Step(Reason.CERTIFICATE_MISSING, text, tuple(actions))
+            return Step(Reason.CERTIFICATE_MISSING, text)
         actions.append(Create(wanted))
     if not actions:
         return None

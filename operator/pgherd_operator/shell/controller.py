@@ -98,7 +98,8 @@ async def _act(executor: Executor, env: Environment, cluster: Cluster, plan: Pla
             return f"{type(action).__name__} failed: {error}"
         bound.info("action.done", action=type(action).__name__)
     for event in plan.events:
-        env.events.tell(cluster, event)
+        if event.message != cluster.status.step:  # else it was told when this step began
+            env.events.tell(cluster, event)
     return None
 
 

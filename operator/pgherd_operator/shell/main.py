@@ -41,6 +41,30 @@ class _Ended(Exception):
     """kopf has ended, on a signal: so shall the rest."""
 
 
+class Changes:
+    """Tells what others changed in a herd's resource from our own writing of its status.
+
+    Without this each status of a busy herd, whose GID is another every time, would be the reason
+    for the next look. Kept in memory only: after a restart everything has changed.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[object, ...]] = {}
+
+    def matter(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether anything but the status is new since the last call for this resource."""
+        state = (
+            metadata.get("generation"),
+            metadata.get("deletionTimestamp"),
+            tuple(metadata.get("finalizers") or ()),
+        )
+        uid = metadata["uid"]
+        if self._seen.get(uid) == state:
+            return False
+        self._seen[uid] = state
+        return True
+
+
 def handlers(queue: Queue) -> kopf.OperatorRegistry:
     """What kopf calls: each event wakes the herd that it is about."""
     registry = kopf.OperatorRegistry()
@@ -51,9 +75,13 @@ def handlers(queue: Queue) -> kopf.OperatorRegistry:
         settings.posting.enabled = False
         settings.persistence.finalizer = f"{GROUP}/unused-by-kopf"
 
+    changes = Changes()
+
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    def cluster_changed(namespace: str | None, name: str | None, **_: Any) -> None:
-        if namespace and name:
+    def cluster_changed(
+        namespace: str | None, name: str | None, meta: Mapping[str, Any], **_: Any
+    ) -> None:
+        if namespace and name and changes.matter(meta):
             queue.wake(namespace, name)
 
     def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:

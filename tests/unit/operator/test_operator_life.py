@@ -159,6 +159,16 @@ async def test_a_diverged_member_is_made_anew_when_the_others_are_well() -> None
     assert old not in {member.disk_id for member in world.view.members}
 
 
+async def test_an_event_is_told_once_while_its_step_goes_on() -> None:
+    world = await running()
+    world.change(instances=4)
+    world.events.clear()
+    for _ in range(4):
+        await world.reconcile()  # nobody else acts: the same volume is waited for
+    told = [event.message for event in world.events]
+    assert len(told) == len(set(told))
+
+
 async def test_a_silent_member_is_left_alone() -> None:
     world = await running()
     world.processes[2].silent = True

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 from cryptography import x509
+from pgherd_operator.core.actions import Reason
 from pgherd_operator.core.observed import Ledger, Phase
 from pgherd_operator.objects.model import Role
 from pgherd_operator.shell import certificates
 from pgherd_operator.shell.client import Access, Client
 from pgherd_operator.shell.election import DURATION_S, Election, LostLeadershipError
 from pgherd_operator.shell.kubernetes import ApiError, ConflictError, Manifest, NotFoundError
-from pgherd_operator.shell.main import handlers, release
+from pgherd_operator.shell.main import Changes, handlers, release
 from pgherd_operator.shell.queue import Queue
 from pgherd_operator.shell.reading import ledger_data, parse_ledger
 from pgherd_operator.shell.sidecars import SidecarError
@@ -282,6 +283,22 @@ def test_kopf_is_given_handlers_of_events_only() -> None:
     assert len(registry._watching.get_all_handlers()) == 4
     assert not registry._changing.get_all_handlers()
     assert not registry._spawning.get_all_handlers()
+
+
+def test_writing_the_status_is_no_reason_to_look_again() -> None:
+    changes = Changes()
+    metadata: Manifest = {"uid": "u", "generation": 1, "resourceVersion": "1"}
+    assert changes.matter(metadata)
+    assert not changes.matter(metadata | {"resourceVersion": "2"})
+    assert changes.matter(metadata | {"generation": 2})
+    assert changes.matter(metadata | {"deletionTimestamp": "now"})
+
+
+def test_every_reason_is_explained_to_operators() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operator.md").read_text()
+    table = [line for line in page.splitlines() if line.startswith("| ")]
+    known = {name.strip() for line in table for name in line.split("|")[1].split(",")}
+    assert {reason.value for reason in Reason} <= known
 
 
 def test_the_release_comes_from_the_environment() -> None:
