@@ -7,14 +7,18 @@ replaced by a version that forgets one rule. The rule it breaks is named as in d
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pgherd_sidecar.core.log.blocks import Block
+from pgherd_sidecar.core.log import reconfiguration
+from pgherd_sidecar.core.log.blocks import Block, LogBase, LogIndex
 from pgherd_sidecar.core.log.campaign import Campaign
 from pgherd_sidecar.core.log.effects import Control
+from pgherd_sidecar.core.log.elections import Elections
 from pgherd_sidecar.core.log.journal import Journal
-from pgherd_sidecar.core.log.messages import Append, Message
+from pgherd_sidecar.core.log.messages import Append, Message, Vote
+from pgherd_sidecar.core.log.progress import Progress
 from pgherd_sidecar.core.log.proposer import Proposer
-from pgherd_sidecar.core.log.quorum import Membership
+from pgherd_sidecar.core.log.quorum import Member, Membership, View
 from pgherd_sidecar.core.log.safekeeper import Safekeeper
+from pgherd_sidecar.core.log.submissions import Submissions
 from pgherd_sidecar.env.segment import Segment
 
 
@@ -22,14 +26,17 @@ from pgherd_sidecar.env.segment import Segment
 class PlantedBug:
     """A replacement for `owner.attribute` that breaks `rule`.
 
-    `seed` is where the search begins: shortly before a seed that found it, to save time.
+    `seed` is where the search begins: shortly before a seed that found it, to save time; `storm`
+    and `segments` say in which kind of world.
     """
 
     rule: str
-    owner: type
+    owner: object
     attribute: str
     replacement: object
     seed: int = 0
+    storm: bool = True
+    segments: bool = False
 
 
 def _elects_with_half(membership: Membership, who: Collection[str]) -> bool:
@@ -46,6 +53,139 @@ def _commits_with_one_less(
         1 << 64 if member == assume else flushed.get(member, 0) for member in membership.voters
     )
     return positions[min(len(positions) // 2 + 1, len(positions) - 1)]
+
+
+def _commits_with_a_half(
+    membership: Membership, flushed: Mapping[str, int], assume: str | None = None
+) -> int:
+    lowest = 1 << 64
+    for view in membership.views:
+        ends = sorted(1 << 64 if v == assume else flushed.get(v, 0) for v in view.voters)
+        lowest = min(lowest, ends[len(ends) // 2])
+    return lowest
+
+
+def _newest_view_elects(membership: Membership, who: Collection[str]) -> bool:
+    return bool(membership.views) and membership.views[-1].has_quorum(who)
+
+
+def _newest_view_commits(
+    membership: Membership, flushed: Mapping[str, int], assume: str | None = None
+) -> int:
+    alone = Membership(membership.views[-1:], (), membership.position)
+    return _flushed_by_quorum(alone, flushed, assume)
+
+
+_flushed_by_quorum = Membership.flushed_by_quorum
+
+
+def _any_half_elects(view: View, who: Collection[str]) -> bool:
+    return 2 * sum(voter in who for voter in view.voters) >= len(view.voters)
+
+
+def _any_half_may_remain(view: View, new: View) -> bool:
+    return 2 * len(new.voters) == len(view.voters) and set(new.voters) < set(view.voters)
+
+
+def _any_disk(member: Member, disk: str) -> bool:
+    return True
+
+
+def _counts_strangers(proposer: Proposer, peer: str, progress: Progress) -> bool:
+    return False
+
+
+def _counts_by_own_membership(campaign: Campaign, voter: str, vote: Vote) -> bool:
+    if vote.term == campaign.term and vote.pre == campaign.pre:
+        campaign._votes[voter] = vote
+    if campaign._name not in campaign._votes:
+        return False
+    return campaign._votes[campaign._name].membership.has_quorum(campaign._votes)
+
+
+def _promotes_at_once(
+    now: Membership, caught_up: Collection[str], position: int, live: Collection[str]
+) -> Membership | None:
+    step = _promoted(now, caught_up, position, live)
+    return None if step is None else Membership(step.views[-1:], step.learners, position)
+
+
+_promoted = reconfiguration.promoted
+
+
+def _finishes_uncommitted(proposer: Proposer, now: float) -> Membership | None:
+    position = proposer._keeper.index.last + 1
+    if proposer._membership.joint:
+        return reconfiguration.finished(proposer._membership, position)
+    return _plan(proposer, now)
+
+
+_plan = Proposer._plan
+
+
+def _forgets_the_slowest(proposer: Proposer) -> int:
+    return proposer._keeper.commit_position
+
+
+def _keeps_memberships(index: LogIndex, position: int) -> None:
+    memberships = list(index.memberships)
+    _truncate_index(index, position)
+    index._memberships = memberships
+    index.membership = memberships[-1]
+
+
+_truncate_index = LogIndex.truncate
+
+
+def _newest_membership_at_base(index: LogIndex, position: int) -> LogBase:
+    return LogBase(position, index.term_at(position), index.membership)
+
+
+def _recovers_nothing(campaign: Campaign, keeper: Safekeeper) -> bool:
+    return campaign.recovery is not None
+
+
+def _term_in_memory_only(keeper: Safekeeper, term: int, vote: str | None) -> None:
+    save = keeper.journal.save
+    keeper.journal.save = lambda control: None  # type: ignore[method-assign]
+    _enter_term(keeper, term, vote)
+    keeper.journal.save = save  # type: ignore[method-assign]
+    keeper.journal.durable = Control(term, vote, keeper.commit_position)
+
+
+_enter_term = Safekeeper.enter_term
+
+
+def _hears_the_past(member: Elections, sender: str, term: int, now: float) -> bool:
+    return term < member.term or _hear(member, sender, term, now)
+
+
+_hear = Elections._hear
+
+
+def _commits_unflushed(keeper: Safekeeper, position: int) -> None:
+    keeper.commit_position = max(keeper.commit_position, min(position, keeper.index.last))
+
+
+def _always_ready(progress: Progress, max_inflight: int) -> bool:
+    return True
+
+
+def _takes_everything(queue: Submissions, origin: str, data: bytes, count: int) -> bool:
+    queue._queue.append((origin, data, count))
+    queue.size_bytes += len(data)
+    return True
+
+
+def _vanishing_flight(journal: Journal, ticket: int) -> list[tuple[str, Message]]:
+    persist = journal._inflight
+    held = _done(journal, ticket)
+    if persist is not None and persist.blocks:
+        journal.flushed_position = persist.blocks[-1].last
+    return held
+
+
+_done = Journal.done
 
 
 def _acknowledges_unflushed(keeper: Safekeeper) -> int:
@@ -67,7 +207,7 @@ def _sends_before_flush(journal: Journal) -> list[tuple[str, Message]]:
 
 
 def _counts_below_start(proposer: Proposer, member: str, position: int) -> None:
-    if position <= proposer._counted[member]:
+    if position <= proposer._counted.get(member, 0):
         return
     proposer._counted[member] = position
     proposer._counted_more = True
@@ -147,5 +287,35 @@ PLANTED_BUGS = {
     "truncation leaves flushed position": PlantedBug(
         "D1", Journal, "truncate", _keeps_flushed_position
     ),
-    "truncated records left on disk": PlantedBug("D3", Segment, "cut", _leaves_old_records, 12),
+    "truncated records left on disk": PlantedBug(
+        "D3", Segment, "cut", _leaves_old_records, segments=True
+    ),
+    "another half elects": PlantedBug("Q2", View, "has_quorum", _any_half_elects),
+    "another half remains": PlantedBug("Q2", View, "halves_to", _any_half_may_remain),
+    "half is durable": PlantedBug("Q2", Membership, "flushed_by_quorum", _commits_with_a_half),
+    "only the new view elects": PlantedBug("V2", Membership, "has_quorum", _newest_view_elects),
+    "only the new view commits": PlantedBug(
+        "V2", Membership, "flushed_by_quorum", _newest_view_commits
+    ),
+    "new voters without the old ones' consent": PlantedBug(
+        "V2", reconfiguration, "promoted", _promotes_at_once
+    ),
+    "new view before both have agreed": PlantedBug("V2", Proposer, "_plan", _finishes_uncommitted),
+    "votes counted by an old view": PlantedBug("V4", Campaign, "count", _counts_by_own_membership),
+    "any disk votes": PlantedBug("V6", Member, "has_disk", _any_disk),
+    "any disk acknowledges": PlantedBug("V6", Proposer, "_strange", _counts_strangers),
+    "memberships outlive truncation": PlantedBug("V1", LogIndex, "truncate", _keeps_memberships),
+    "newest membership at the base": PlantedBug(
+        "T4", LogIndex, "base_at", _newest_membership_at_base
+    ),
+    "trimmed while a member needs it": PlantedBug(
+        "T1", Proposer, "_flushed_by_all", _forgets_the_slowest
+    ),
+    "proposes before it has recovered": PlantedBug("R2", Campaign, "recovered", _recovers_nothing),
+    "term not persisted": PlantedBug("E3", Safekeeper, "enter_term", _term_in_memory_only),
+    "an old proposer is obeyed": PlantedBug("E4", Elections, "_hear", _hears_the_past),
+    "commit before the own flush": PlantedBug("C5", Safekeeper, "commit_to", _commits_unflushed),
+    "truncated flight counts": PlantedBug("D1", Journal, "done", _vanishing_flight),
+    "probes without end": PlantedBug("A3", Progress, "ready", _always_ready),
+    "queue without bound": PlantedBug("A0", Submissions, "offer", _takes_everything),
 }

@@ -2,7 +2,8 @@
 
 Modelled: a write is lost, kept or torn by sectors of 512 bytes if it was not synced; creations,
 renames and removals not synced are kept up to a random one only, in order; the process may die
-between any two operations (`crash_after`). Not modelled: bit rot, errors, misdirected writes.
+between any two operations (`crash_after`); bits of segments rot (`rot`). Not modelled: errors of
+single operations, since after one the product stops as in a crash; misdirected writes.
 """
 
 from random import Random
@@ -67,6 +68,18 @@ class SimDirectory:
         self._renames = []
         for inode in self._durable.values():
             inode.crash(rng)
+
+    def rot(self, rng: Random) -> None:
+        """Flip a bit in a segment, somewhere before what is zeros."""
+        names = [name for name in self._seen if name.endswith(".seg")]
+        if not names:
+            return
+        inode = self._seen[rng.choice(names)]
+        used = len(inode.durable.rstrip(b"\0"))
+        if used:
+            at, bit = rng.randrange(used), 1 << rng.randrange(8)
+            inode.durable[at] ^= bit
+            inode.seen[at] ^= bit
 
     def names(self) -> list[str]:
         """Return the names of all files."""

@@ -1,19 +1,23 @@
 """The ordered log: a replicated, uniform-reliable total order of opaque entries. Free of IO.
 
-It is Neon's walproposer/safekeeper protocol with blocks of entries in place of WAL, between a
-fixed list of members for now. Every member is a safekeeper with a log on disk; one is elected
+It is Neon's walproposer/safekeeper protocol with blocks of entries in place of WAL, between
+members that come and go. Every member is a safekeeper with a log on disk; one is elected
 proposer and decides the order; an entry is committed when a quorum has flushed it. The rules and
 invariants are numbered in docs/protocol.md.
 
 Use, in the order that matters::
 
-    index, control = storage.open()
-    member = LogMember(name, Membership.fixed(...), control=control, log=index, ...)
+    if storage.fresh:
+        storage.reset(LogBase(membership=Membership.founded(...)))   to found a cluster
+        storage.reset(base)           to join one: a partner's `member.base_at(oldest_needed)`
+    member = LogMember(name, control=storage.control, log=storage.index, disk=..., ...)
 
     # after each input (or a few of them):
     member.tick(now)                          at the latest at member.deadline_s
     member.receive(peer, message, now)        RemoteProtocolError: close that link, go on
+    member.meet(peer, disk)                   a link is up; before anything is received from it
     member.submit(data, count, now)           False: keep it, submit it later
+    member.change(join=..., leave=...)        until `member.membership` says that it is so
     member.persisted(ticket, now)
     member.fetched(fetch, blocks, now)
 
@@ -34,6 +38,9 @@ acknowledgement before the flush can't be written by mistake.
   and submits it again when (`term`, `proposer`) changes, when the link to the proposer was made
   anew, or after a while.
 * **The no-op.** The first block of each term is the proposer's `noop`; callers skip it.
+* **Memberships** are blocks of the kind `MEMBERSHIP`, which callers skip. `component` says whether
+  anything can be ordered here. What is before `restart_position` may be trimmed at no loss. When
+  `behind` is not 0, the log must begin anew (`storage.reset`) with a copy of what it lacks.
 * **Failure of the disk**: stop calling; a member that can't persist is a member that is down.
 * **Effects of one `take_effects`** cover all inputs since the last one: taking them after several
   received messages saves messages and flushes.
@@ -50,18 +57,21 @@ from pgherd_sidecar.core.log.blocks import (
 from pgherd_sidecar.core.log.effects import Control, Effects, Fetch, Limits, Persist, Timing
 from pgherd_sidecar.core.log.elections import Role
 from pgherd_sidecar.core.log.errors import LocalProtocolError, LogError, RemoteProtocolError
+from pgherd_sidecar.core.log.identity import FORMAT, Identity, objection
 from pgherd_sidecar.core.log.member import Component, LogMember
 from pgherd_sidecar.core.log.messages import Message
 from pgherd_sidecar.core.log.quorum import Member, Membership, View
 
 __all__ = [
     "ENTRIES",
+    "FORMAT",
     "MEMBERSHIP",
     "Block",
     "Component",
     "Control",
     "Effects",
     "Fetch",
+    "Identity",
     "Limits",
     "LocalProtocolError",
     "LogBase",
@@ -77,4 +87,5 @@ __all__ = [
     "TermStart",
     "Timing",
     "View",
+    "objection",
 ]

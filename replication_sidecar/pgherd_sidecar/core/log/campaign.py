@@ -44,7 +44,8 @@ class Campaign:
             return False
         membership = self._votes[self._donor()].membership
         valid = [v for v, vote in self._votes.items() if membership.knows(v, vote.disk)]
-        return self._name in membership.voters and membership.has_quorum(valid)
+        electable = self._name in membership.voters and self._name in valid
+        return electable and membership.has_quorum(valid)
 
     def start_recovery(self, keeper: Safekeeper) -> Recovery:
         """Choose the donor and drop what its log doesn't share.

@@ -12,7 +12,6 @@ Called by the links. Holds no state.
 
 import json
 from collections.abc import Callable
-from dataclasses import astuple
 from struct import Struct
 from struct import error as StructError
 from typing import assert_never
@@ -141,7 +140,7 @@ def _pack_history(history: tuple[TermStart, ...]) -> bytes:
 
 
 def _pack_change(change: Change) -> bytes:
-    join = None if change.join is None else astuple(change.join)
+    join = None if change.join is None else change.join.row
     return json.dumps([join, change.leave], separators=(",", ":")).encode()
 
 

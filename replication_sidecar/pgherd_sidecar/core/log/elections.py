@@ -119,7 +119,9 @@ class Elections:
 
     @property
     def _eligible(self) -> bool:
-        return not self.behind and self.name in self.membership.voters
+        membership = self.membership
+        votes = self.name in membership.voters and membership.knows(self.name, self._disk)
+        return votes and not self.behind
 
     # ---- roles -----------------------------------------------------------------------------
 

@@ -78,6 +78,11 @@ class LogMember(Elections):
             return self._leading.restart_position
         return min(self._restart_position, self.commit_position)
 
+    @property
+    def oldest_needed(self) -> int:
+        """Where the log of a new member had best begin: it then has all that any other needs."""
+        return max(self.restart_position, self._keeper.index.base)
+
     def component(self, now: float) -> Component:
         """Tell which side of a partition this member is on.
 

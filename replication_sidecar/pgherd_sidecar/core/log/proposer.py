@@ -126,14 +126,17 @@ class Proposer:
             return
         common = self._keeper.index.common_point(reject.history, reject.last_position)
         if common < progress.match:
-            self.stranded.add(peer)
             return
         progress.probe_after(common)
 
     def _progress(self, peer: str) -> Progress | None:
-        """Return what is known of a peer, None if it is no member, or not on this disk [V6]."""
-        known = self._membership.knows(peer, self.disks.get(peer, ""))
-        return self.peers.get(peer) if known or peer not in self._membership.names else None
+        """Return what is known of a peer, None if it is no member, or on another disk [V6]."""
+        progress = self.peers.get(peer)
+        return None if progress is None or self._strange(peer, progress) else progress
+
+    def _strange(self, peer: str, progress: Progress) -> bool:
+        """Tell whether another member has come under the name of this one [V6]."""
+        return progress.disk not in ("", self.disks.get(peer) or progress.disk)
 
     def fetched(self, fetch: Fetch, blocks: tuple[Block, ...]) -> Append | None:
         """Return the Append for a lagging peer, unless the peer is elsewhere by now."""
@@ -217,7 +220,8 @@ class Proposer:
                 self.append(*self._queue.take(self._limits.block))
         last = keeper.journal.flushed_position if flush_first else keeper.index.last
         for peer, progress in self.peers.items():
-            if progress.next <= last and progress.ready(self._limits.inflight):
+            ready = progress.next <= last and progress.ready(self._limits.inflight)
+            if ready and not self._strange(peer, progress):
                 self._feed(peer, progress, effects)
         if self._counted_more and not self._queue:
             self._counted_more = False
@@ -255,6 +259,8 @@ class Proposer:
 
     def _bound(self, peer: str) -> int:
         """Return what is committed as soon as `peer` has flushed it [C3]."""
+        if self._strange(peer, self.peers[peer]):
+            return self._keeper.commit_position
         bound = self._membership.flushed_by_quorum(self._counted, assume=peer)
         return max(min(bound, self._keeper.index.last), self._keeper.commit_position)
 

@@ -16,7 +16,8 @@ Pure values and functions. What changes a membership is in reconfiguration.py.
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from pgherd_sidecar.core.log.errors import RemoteProtocolError
 
@@ -47,9 +48,14 @@ class Member:
         """Tell whether `disk` may be this member's; one that is not known may be any."""
         return disk == self.disk or not (disk and self.disk)
 
+    @property
+    def row(self) -> tuple[str, str, int, bool, str]:
+        """This member as a row of JSON."""
+        return self.name, self.disk, self.since, self.witness, self.info
+
     @classmethod
     def of(cls, row: object) -> "Member":
-        """Return the member in a row made by `astuple`.
+        """Return the member in a row.
 
         Raises:
             ValueError: it is none.
@@ -202,12 +208,13 @@ class Membership:
 
     def encode(self) -> bytes:
         """Return the data of the entry that installs this."""
-        views = [[view.generation, [astuple(m) for m in view.members]] for view in self.views]
-        learners = [astuple(member) for member in self.learners]
+        views = [[view.generation, [m.row for m in view.members]] for view in self.views]
+        learners = [member.row for member in self.learners]
         return json.dumps([self.position, views, learners], separators=(",", ":")).encode()
 
-    @classmethod
-    def decode(cls, data: bytes) -> "Membership":
+    @staticmethod
+    @lru_cache(maxsize=128)  # each segment holds the same few again
+    def decode(data: bytes) -> "Membership":
         """Return the membership in an entry's data.
 
         Raises:
@@ -215,7 +222,7 @@ class Membership:
         """
         try:
             position, views, learners = json.loads(data)
-            membership = cls(
+            membership = Membership(
                 tuple(View(int(n), tuple(map(Member.of, members))) for n, members in views),
                 tuple(map(Member.of, learners)),
                 int(position),

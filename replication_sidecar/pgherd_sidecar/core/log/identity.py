@@ -1,0 +1,65 @@
+"""Who a member is, and who is refused: the guard against strangers, lost disks and second clusters.
+
+A member keeps its identity beside its log for as long as the disk lives. Two members tell each
+other theirs before anything else. What does not match is refused with both sides named, so that a
+person can tell which of the two is wrong (C18, C21).
+
+Called by whoever opens a link, and by the storage that keeps it. Pure values and functions.
+"""
+
+from dataclasses import dataclass
+
+from pgherd_sidecar.core.log.quorum import Membership
+
+#: of blocks, messages and entries; a member of another format can't take part
+FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What one member says of itself.
+
+    Attributes:
+        cluster: identity of the cluster, given when it was founded, or split off for good.
+        name: of the member.
+        disk: of the disk its log is on, given when the log was made.
+        certification_keys: bound of the certification state; verdicts depend on it.
+        format: see `FORMAT`.
+    """
+
+    cluster: str
+    name: str
+    disk: str
+    certification_keys: int
+    format: int = FORMAT
+
+
+def objection(mine: Identity, other: Identity, membership: Membership) -> str:
+    """Say why `other` is no peer of this member; empty if it is one.
+
+    A name that is in no membership known here may be that of a member that joined later: the log
+    itself, not this guard, keeps it from voting.
+
+    Args:
+        mine: this member.
+        other: what the other end says of itself.
+        membership: the newest in this member's log.
+    """
+    if other.cluster != mine.cluster:
+        return f"{other.name} is of cluster {other.cluster}, {mine.name} of {mine.cluster}"
+    if other.format != mine.format:
+        return f"{other.name} has format {other.format}, {mine.name} has {mine.format}"
+    if other.certification_keys != mine.certification_keys:
+        return (
+            f"{other.name} keeps {other.certification_keys} certification keys, "
+            f"{mine.name} {mine.certification_keys}"
+        )
+    if other.name == mine.name:
+        return f"{other.name} on disk {other.disk} has the name of this member on {mine.disk}"
+    for member in membership.members:
+        if member.name == other.name and not member.has_disk(other.disk):
+            return (
+                f"{other.name} is on disk {other.disk}, but the member of this name "
+                f"is on {member.disk}: it has to leave before the new one can join"
+            )
+    return ""

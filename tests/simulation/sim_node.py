@@ -1,0 +1,302 @@
+"""A simulated machine: a disk, and on it, at times, a process that runs a member of the log.
+
+It is the shell around the core: it carries out effects, late and one write at a time, and hands
+everything it sees to the checker.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from pgherd_sidecar.core.log import Fetch, LogMember, Member, Persist, Timing
+from pgherd_sidecar.core.log.messages import Message, Trimmed
+from sim_checker import Witnessed, require
+from sim_storage import Disk, Log, ModelDisk, SegmentDisk
+
+if TYPE_CHECKING:
+    from sim_world import World
+
+
+class SimNode:
+    """One machine of a world."""
+
+    def __init__(self, world: "World", name: str, *, witness: bool) -> None:
+        self.world = world
+        self.name = name
+        self.witness = witness
+        self.incarnation = 0
+        self.paused_until = 0.0
+        self.stalled_until = 0.0
+        self.member: LogMember | None = None
+        self.log: Log | None = None
+        self._rate = 1 + world.rng.uniform(-world.dials.drift, world.dials.drift)
+        self._disks = 0
+        self._inflight: Persist | None = None
+        self._insert_disk()
+
+    # ---- life ------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> Member:
+        """What this machine is as a member."""
+        return Member(self.name, self.disk_id, witness=self.witness)
+
+    @property
+    def clock(self) -> float:
+        """This machine's clock, which drifts."""
+        return self.world.now * self._rate
+
+    def _insert_disk(self) -> None:
+        self._disks += 1
+        self.disk_id = f"{self.name}.{self._disks}"
+        self.disk: Disk = SegmentDisk() if self.world.dials.segments else ModelDisk()
+
+    def lose_disk(self) -> None:
+        """Die and return on an empty disk: as another member."""
+        self.crash()
+        self._insert_disk()
+
+    def start(self) -> None:
+        """Start the process on what the disk kept."""
+        world, checker = self.world, self.world.checker
+        if self.member is not None:
+            return
+        self.log = self.disk.open()
+        if self.log.fresh:
+            self.log.reset(world.base_for(self))
+            checker.disks[self.disk_id] = Witnessed(self.name, durable_last=self.log.index.last)
+        self.incarnation += 1
+        witnessed = checker.disks[self.disk_id]
+        checker.promised(self.disk_id, self.log.control.term)
+        checker.index(self.disk_id, self.log.index)
+        self._reread_durable(witnessed)
+        dials = world.dials
+        self.member = LogMember(
+            self.name,
+            control=self.log.control,
+            log=self.log.index,
+            timing=Timing(
+                dials.heartbeat_s, dials.election_min_s, dials.election_max_s, dials.evict_s
+            ),
+            rng=Random(world.rng.random()),
+            noop=b"noop",
+            now=self.clock,
+            limits=world.limits,
+            disk=self.disk_id,
+        )
+        self.member.flush_first = world.rng.random() < 0.5
+        self._inflight = None
+        self._drain_due = False
+        self._leading = False
+        self._term = self.member.term
+        self._commit = self.member.commit_position
+        self._checked = self.log.index.base
+        self._tick(self.incarnation)
+        self._check()
+
+    def _reread_durable(self, witnessed: Witnessed) -> None:
+        assert self.log is not None
+        index = self.log.index
+        require(
+            index.last >= witnessed.durable_last,
+            f"disk of {self.name} lost {index.last}..{witnessed.durable_last}",
+        )
+        first = max(index.base, witnessed.durable_last) + 1
+        while blocks := self.log.read(first, 1 << 20):
+            witnessed.append(blocks)
+            first = blocks[-1].last + 1
+
+    def crash(self) -> None:
+        """Kill the process, in the middle of what it was writing."""
+        if self.member is None:
+            return
+        persist, self._inflight = self._inflight, None
+        if persist is not None:
+            self.world.probe("died while writing")
+            if persist.truncate_after is not None:
+                self.world.checker.truncated(self.disk_id, persist.truncate_after)
+        self.disk.crash(self.world.rng, persist)
+        self.member = None
+        self.log = None
+
+    def rebuild(self) -> None:
+        """Begin anew where the log of a partner is: what was behind the trimmed log is copied."""
+        assert self.log is not None
+        base = self.world.base_for(self)
+        if self._inflight is not None or base.position < self.log.index.last:
+            return
+        self.world.probe("rebuilt")
+        self.log.reset(base)
+        self.world.checker.disks[self.disk_id].durable_last = base.position
+        self.member = None
+        self.start()
+
+    # ---- inputs ----------------------------------------------------------------------------
+
+    def input(self, incarnation: int, give: Callable[[LogMember], object]) -> None:
+        """Give the member an input, now or when it is no longer paused."""
+        world = self.world
+        if self.member is None or self.incarnation != incarnation:
+            return
+        if world.now < self.paused_until:
+            world.at(self.paused_until, lambda: self.input(incarnation, give))
+            return
+        give(self.member)
+        if not world.dials.lazy or world.rng.random() >= world.dials.lazy:
+            self._drain()
+        elif not self._drain_due:
+            self._drain_due = True
+            world.after(world.rng.uniform(0, 0.002), lambda: self._drain_later(incarnation))
+        self._check()
+
+    def link_to(self, peer: "SimNode") -> str | None:
+        """Return the disk at the other end of the link; None if there has to be a new link."""
+        assert self.member is not None
+        if self.member._disks.get(peer.name) == peer.disk_id:
+            return peer.disk_id
+        self.member.meet(peer.name, peer.disk_id)
+        return None
+
+    def receive(self, sender: str, disk: str, message: Message) -> None:
+        """Deliver a message to whatever process runs here now."""
+
+        def give(member: LogMember) -> None:
+            member.meet(sender, disk)
+            member.receive(sender, message, self.clock)
+
+        self.input(self.incarnation, give)
+
+    def submit(self, data: bytes, count: int) -> None:
+        """Submit entries here."""
+        self.input(self.incarnation, lambda member: member.submit(data, count, self.clock))
+
+    def change(self, join: Member | None = None, leave: tuple[str, ...] = ()) -> None:
+        """Ask for a change of the membership here."""
+        self.input(self.incarnation, lambda member: member.change(join, leave))
+
+    def trim(self) -> None:
+        """Trim what nobody needs, or all that may be trimmed at all."""
+        if self.member is None or self.log is None or self._inflight is not None:
+            return
+        hard = self.world.dials.trim_hard
+        position = self.member.commit_position if hard else self.member.restart_position
+        base = self.log.trim(position)
+        self.member.trim(base)
+        if base:
+            self.world.probe("trimmed")
+        self._checked = max(self._checked, base)
+
+    def _tick(self, incarnation: int) -> None:
+        if self.member is None or self.incarnation != incarnation:
+            return
+        if self.world.now < self.paused_until:
+            self.world.at(self.paused_until, lambda: self._tick(incarnation))
+            return
+        if self.clock >= self.member.deadline_s:
+            self.input(incarnation, lambda member: member.tick(self.clock))
+        if self.member is None:
+            return
+        wait = max(self.member.deadline_s / self._rate - self.world.now, 0.0005)
+        self.world.after(min(wait, 1.0), lambda: self._tick(incarnation))
+
+    # ---- effects ---------------------------------------------------------------------------
+
+    def _drain_later(self, incarnation: int) -> None:
+        if self.member is not None and self.incarnation == incarnation:
+            self._drain()
+            self._check()
+
+    def _drain(self) -> None:
+        assert self.member is not None
+        self._drain_due = False
+        self.member.collect = self.world.rng.random() < self.world.dials.lazy / 2
+        effects = self.member.take_effects()
+        for peer, message in effects.send:
+            self.world.send(self, peer, message)
+            if type(message) is Trimmed and not self.world.dials.trim_hard:
+                receiver = self.world.nodes[peer]
+                self.world.checker.trimmed(receiver.disk_id, self.member.membership)
+        if effects.persist is not None:
+            self._persist(effects.persist)
+        for fetch in effects.fetch:
+            self._fetch(fetch)
+
+    def _persist(self, persist: Persist) -> None:
+        require(self._inflight is None, "D1: two Persists under way")
+        self._inflight = persist
+        incarnation, world = self.incarnation, self.world
+        done = max(world.now, self.stalled_until) + world.rng.expovariate(1 / world.dials.disk_s)
+        world.at(done, lambda: self._persisted(incarnation, persist))
+
+    def _persisted(self, incarnation: int, persist: Persist) -> None:
+        if self.incarnation != incarnation or self.member is None or self.log is None:
+            return
+        checker = self.world.checker
+        if persist.truncate_after is not None:
+            self.world.probe("truncated")
+            checker.truncated(self.disk_id, persist.truncate_after)
+        self.log.persist(persist)
+        checker.disks[self.disk_id].append(persist.blocks)
+        if persist.control is not None:
+            checker.promised(self.disk_id, self.log.control.term)
+            checker.index(self.disk_id, self.log.index)
+        self._inflight = None
+        self.input(incarnation, lambda member: member.persisted(persist.ticket, self.clock))
+
+    def _fetch(self, fetch: Fetch) -> None:
+        incarnation = self.incarnation
+        delay = self.world.rng.uniform(0, self.world.dials.disk_s)
+        self.world.after(delay, lambda: self._fetched(incarnation, fetch))
+
+    def _fetched(self, incarnation: int, fetch: Fetch) -> None:
+        if self.log is None or self.incarnation != incarnation:
+            return
+        blocks = self.log.read(fetch.first, fetch.max_bytes)
+        self.world.probe("fetched")
+        self.input(incarnation, lambda member: member.fetched(fetch, blocks, self.clock))
+
+    # ---- checks ----------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        member = self.member
+        if member is None:
+            return
+        if member.term != self._term:
+            require(member.term > self._term, f"I2: {self.name} went back to term {member.term}")
+            self._term = member.term
+        leading = member._leading
+        if leading is not None:
+            self._check_leading(member, leading.start)
+        self._leading = leading is not None
+        if member.commit_position != self._commit:
+            self._check_commit(member)
+
+    def _check_leading(self, member: LogMember, start: int) -> None:
+        self.world.checker.proposes(self.disk_id, self.incarnation, member.term, start)
+        # (its peers may have flushed its first block before itself)
+        advanced = self._leading and member.commit_position > self._commit
+        own = member.flushed_position >= start
+        require(
+            not (advanced and own) or member.commit_position >= start,
+            f"C2: {self.name} commits {member.commit_position} alone, its term starts {start}",
+        )
+        limit = self.world.limits.pending
+        require(member._queue.size_bytes <= limit, f"I26: {self.name} queues more than {limit}")
+
+    def _check_commit(self, member: LogMember) -> None:
+        checker, log = self.world.checker, self.log
+        assert log is not None
+        checker.commits(self.disk_id, self._commit, member.commit_position)
+        self._commit = member.commit_position
+        known = checker.disks[self.disk_id]
+        require(self._commit <= known.durable_last, "I5: committed but not flushed here")
+        while self._checked < self._commit:
+            block = known.durable.get(self._checked + 1)
+            require(block is not None, f"I5: {self.name} committed {self._commit} without it")
+            assert block is not None
+            require(block.last <= self._commit, "I4: a commit position inside a block")
+            if checker.chain.get(block.first) != block:
+                memberships = member._keeper.index.memberships
+                ahead = [m for m in memberships if block.last < m.position <= self._commit]
+                checker.committed(self.disk_id, member.term, block, tuple(ahead))
+            self._checked = block.last

@@ -1,0 +1,121 @@
+"""Run seeds of the simulator from the command line.
+
+``simulate.py --seeds 1000 --from 7`` runs seeds 7 to 1006 on all cores and tells how many simulated
+hours that were. ``simulate.py --story 1234`` runs one seed and tells what happened at its end.
+``simulate.py --planted`` proves that each planted bug is found.
+"""
+# ruff: noqa: T201 - a command line prints
+
+import argparse
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from time import process_time
+
+from planted_bugs import PLANTED_BUGS, PlantedBug
+from sim_world import World
+
+SEEDS_PER_BUG = 400
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a seed; `failure` is empty if everything held."""
+
+    seed: int
+    simulated_s: float
+    cpu_s: float
+    probes: frozenset[str]
+    failure: str
+
+
+def run(seed: int, *, storm: bool = False, segments: bool = False) -> Outcome:
+    """Run a seed."""
+    world = World(seed, storm=storm, segments=segments)
+    began_s, failure = process_time(), ""
+    try:
+        world.run()
+    except Exception as error:  # noqa: BLE001 - whatever it breaks, in whatever way
+        failure = f"{type(error).__name__}: {error}"
+    return Outcome(seed, world.now, process_time() - began_s, frozenset(world.probes), failure)
+
+
+def seeds_until_found(bug: PlantedBug) -> int | None:
+    """Return how many seeds it took to find a bug, None if it was not found."""
+    old = getattr(bug.owner, bug.attribute)
+    if isinstance(bug.owner, type):
+        old = bug.owner.__dict__[bug.attribute]
+    setattr(bug.owner, bug.attribute, bug.replacement)
+    try:
+        for tried in range(SEEDS_PER_BUG):
+            if run(bug.seed + tried, storm=bug.storm, segments=bug.segments).failure:
+                return tried + 1
+    finally:
+        setattr(bug.owner, bug.attribute, old)
+    return None
+
+
+def tell(seed: int) -> int:
+    """Run one seed and print its story; the result is the exit code."""
+    world = World(seed)
+    try:
+        world.run()
+        ending = "everything held"
+    except Exception as error:  # noqa: BLE001 - it is printed
+        ending = f"{type(error).__name__}: {error}"
+    for at_s, who, what in world.story:
+        match what:
+            case (str(receiver), message):
+                print(f"{at_s:10.4f}  {who:>7} -> {receiver:<7} {message}")
+            case _:
+                print(f"{at_s:10.4f}  {who:>7}    {what}")
+    print(f"{world.dials}\nseed {seed} at {world.now:.4f} s: {ending}")
+    return ending != "everything held"
+
+
+def simulate(first: int, count: int, jobs: int) -> int:
+    """Run many seeds; the result is the exit code."""
+    simulated_s, cpu_s, failed = 0.0, 0.0, 0
+    probes: Counter[str] = Counter()
+    with ProcessPoolExecutor(jobs) as pool:
+        for outcome in pool.map(run, range(first, first + count), chunksize=4):
+            simulated_s += outcome.simulated_s
+            cpu_s += outcome.cpu_s
+            probes.update(outcome.probes)
+            if outcome.failure:
+                failed += 1
+                print(f"seed {outcome.seed} at {outcome.simulated_s:.3f} s: {outcome.failure}")
+    hours = simulated_s / 3600
+    print(f"{count} seeds, {failed} failed; {hours:.1f} simulated hours in {cpu_s:.0f} s of CPU")
+    print(", ".join(f"{name} in {times}" for name, times in sorted(probes.items())))
+    return failed > 0
+
+
+def planted() -> int:
+    """Look for each planted bug; the result is the exit code."""
+    missed = 0
+    for name, bug in PLANTED_BUGS.items():
+        tried = seeds_until_found(bug)
+        missed += tried is None
+        print(f"{bug.rule}  {name}: {'NOT FOUND' if tried is None else f'{tried} seeds'}")
+    print(f"{len(PLANTED_BUGS) - missed} of {len(PLANTED_BUGS)} found")
+    return missed > 0
+
+
+def main() -> int:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--story", type=int, metavar="SEED", help="tell what happens in one seed")
+    parser.add_argument("--planted", action="store_true", help="look for the planted bugs")
+    options = parser.parse_args()
+    if options.story is not None:
+        return tell(options.story)
+    return planted() if options.planted else simulate(options.first, options.seeds, options.jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

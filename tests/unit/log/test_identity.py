@@ -1,0 +1,37 @@
+"""Who is refused as a peer, and what it is told [V6] C18."""
+
+from dataclasses import replace
+
+import pytest
+from pgherd_sidecar.core.log import Identity, Member, Membership, objection
+
+MINE = Identity("cluster-1", "n1", "disk-1", 1000)
+PEER = Identity("cluster-1", "n2", "disk-2", 1000)
+MEMBERSHIP = Membership.founded([Member("n1", "disk-1"), Member("n2", "disk-2")])
+
+
+def test_a_member_of_the_view_and_one_that_is_not_known_yet_are_welcome() -> None:
+    assert objection(MINE, PEER, MEMBERSHIP) == ""
+    assert objection(MINE, replace(PEER, name="n3"), MEMBERSHIP) == ""
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (replace(PEER, cluster="cluster-2"), ("cluster-1", "cluster-2")),
+        (replace(PEER, disk="disk-9"), ("disk-2", "disk-9")),
+        (replace(PEER, name="n1"), ("disk-1", "disk-2")),
+        (replace(PEER, format=1), ("format 1", "2")),
+        (replace(PEER, certification_keys=5), ("5", "1000")),
+    ],
+)
+def test_what_does_not_match_is_refused_with_both_sides_named(
+    other: Identity, named: tuple[str, str]
+) -> None:
+    text = objection(MINE, other, MEMBERSHIP)
+    assert all(side in text for side in named)
+
+
+def test_a_disk_that_is_not_known_yet_is_no_reason_to_refuse() -> None:
+    founded = Membership.fixed("n1", "n2")
+    assert objection(MINE, PEER, founded) == ""
