@@ -66,7 +66,10 @@ class Changes:
 
 
 def handlers(queue: Queue) -> kopf.OperatorRegistry:
-    """What kopf calls: each event wakes the herd that it is about."""
+    """What kopf calls: each event wakes the herd that it is about.
+
+    All are coroutines: others kopf would call in threads, which may not touch the queue.
+    """
     registry = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=registry)
@@ -78,13 +81,13 @@ def handlers(queue: Queue) -> kopf.OperatorRegistry:
     changes = Changes()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    def cluster_changed(
+    async def cluster_changed(
         namespace: str | None, name: str | None, meta: Mapping[str, Any], **_: Any
     ) -> None:
         if namespace and name and changes.matter(meta):
             queue.wake(namespace, name)
 
-    def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+    async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
         if namespace:
             queue.wake(namespace, labels[names.CLUSTER])
 
