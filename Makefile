@@ -2,7 +2,7 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: help setup demo bench test lint test-unit simulate test-integration test-e2e
+.PHONY: help setup demo bench test lint test-unit simulate simulate-planted test-integration test-e2e
 
 help:
 	@echo 'make demo              a herd of three under a real workload, proved identical'
@@ -10,6 +10,7 @@ help:
 	@echo 'make bench             pgherd beside Galera and PostgreSQL with synchronous replication'
 	@echo 'make setup             install what the above need'
 	@echo 'make lint | test-unit | simulate | test-integration | test-e2e'
+	@echo 'make simulate SEEDS=n FROM=s   n seeds of the simulated herd; make simulate-planted finds planted bugs'
 
 setup:
 	@scripts/setup
@@ -34,7 +35,14 @@ test-unit: setup
 	.venv/bin/pytest tests/unit
 
 simulate: setup
+ifdef SEEDS
+	$(PYTHON) tests/simulation/simulate.py --seeds $(SEEDS) --from $(or $(FROM),0)
+else
 	.venv/bin/pytest tests/simulation
+endif
+
+simulate-planted: setup
+	$(PYTHON) tests/simulation/simulate.py --planted
 
 test-integration: setup
 	.venv/bin/pytest tests/integration
