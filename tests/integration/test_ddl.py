@@ -56,6 +56,10 @@ REPLICATED = {
         "CREATE TABLE t (id int PRIMARY KEY, x text); INSERT INTO t VALUES (1, ' 5 ')",
         "ALTER TABLE t ALTER x TYPE int USING trim(x)::int",
     ),
+    "column_types_under_an_index": (
+        "CREATE TABLE t (id int PRIMARY KEY, x text); INSERT INTO t VALUES (1, '5')",
+        "ALTER TABLE t ALTER x TYPE int USING x::int, ALTER id TYPE bigint",
+    ),
     "rename_column": (
         "CREATE TABLE t (id int PRIMARY KEY, x int)",
         'ALTER TABLE t RENAME x TO "Übung"',

@@ -353,8 +353,7 @@ async def test_role_of_one_member_is_not_named(
     role = f"alone_{schema}"
     await run(connections[0], f"{_TABLE} CREATE SCHEMA s_{schema}")
     async with superusers(herd, schema) as admins:
-        await caught_up(admins)
-        await run(admins[0], f"CREATE ROLE {role}; GRANT {role} TO app")
+        await run(admins[0], f"CREATE ROLE {role}; GRANT ALL ON SCHEMA {schema} TO PUBLIC")
         for statement in (
             f"GRANT SELECT ON t TO {role}",
             f"REVOKE ALL ON t FROM {role}",
@@ -367,12 +366,10 @@ async def test_role_of_one_member_is_not_named(
             f"SET ROLE {role}; DROP TABLE IF EXISTS nothing; CREATE FUNCTION {schema}.f()"
             " RETURNS int LANGUAGE sql RETURN 1",
         ):
-            await run(admins[0], f"GRANT ALL ON SCHEMA {schema} TO PUBLIC")
-            await caught_up(admins)
-            error = await failure(connections[0], statement)
+            error = await failure(admins[0], statement)
             assert error.sqlstate == "0A000", statement
             assert "run_everywhere" in (error.diag.message_hint or "")
-            await run(connections[0], "RESET ROLE")
+            await run(admins[0], "RESET ROLE")
         await run(admins[0], f"SELECT pgherd.run_everywhere('ALTER ROLE {role} NOLOGIN')")
         await run(admins[0], f"GRANT SELECT ON t TO {role}")
         await assert_same_schema(connections, schema)
@@ -398,6 +395,37 @@ async def test_role_that_a_member_lost_does_not_stop_it(
         await run(admins[0], f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
         await assert_same_schema(connections, schema)
         assert await same_everywhere(admins, f"SELECT FROM pg_roles WHERE rolname = '{role}'") == []
+
+
+async def test_rights_of_a_role_are_those_it_has_on_every_member(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    role = f"group_{schema}"
+    async with superusers(herd, schema) as admins:
+        await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE ROLE {role}')")
+        await run(admins[0], f"{_TABLE} ALTER TABLE t OWNER TO {role}")
+        await run(admins[0], f"GRANT ALL ON SCHEMA {schema} TO {role}")
+        await caught_up(admins)
+        await run(admins[0], f"GRANT {role} TO app")
+        error = await failure(connections[0], "ALTER TABLE t ADD z int")
+        assert error.sqlstate == "0A000"
+        assert f"GRANT {role} TO app" in (error.diag.message_hint or "")
+        await run(connections[0], "CREATE TEMP TABLE scratch (id int)")
+        await run(admins[0], f"SELECT pgherd.run_everywhere('GRANT {role} TO app')")
+        await run(connections[0], "ALTER TABLE t ADD z int")
+        await caught_up(admins)
+        await run(admins[1], f"REVOKE {role} FROM app")
+        await run(connections[0], "ALTER TABLE t DROP z")
+        await assert_same_schema(connections, schema)
+        await run(admins[2], f"SELECT pgherd.run_everywhere('REVOKE {role} FROM app')")
+        await caught_up(admins)
+        assert (await failure(connections[0], "ALTER TABLE t ADD z int")).sqlstate == "42501"
+        await run(admins[0], f"DROP OWNED BY {role}")
+        await run(admins[0], f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
+        known = (
+            "SELECT name FROM pgherd.roles UNION ALL SELECT role || member FROM pgherd.memberships"
+        )
+        assert role not in str(await same_everywhere(admins, f"{known} ORDER BY 1"))
 
 
 async def test_role_that_a_member_has_already_becomes_as_the_others(
@@ -451,6 +479,34 @@ async def test_truncate_restart_identity_restarts_on_every_member(
         await caught_up(connections)
         await run(connections[1], "TRUNCATE t RESTART IDENTITY")
     await same_everywhere(connections, "SELECT * FROM t")
+
+
+async def test_tables_truncated_together_restart_together_among_other_changes(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        """
+        CREATE TABLE p (id serial PRIMARY KEY, v int);
+        CREATE TABLE c (id serial PRIMARY KEY, p int REFERENCES p);
+        CREATE TABLE q (id int PRIMARY KEY);
+        BEGIN;
+        INSERT INTO p (v) VALUES (1), (2);
+        INSERT INTO q VALUES (1);
+        INSERT INTO c (p) SELECT id FROM p;
+        UPDATE p SET v = 9;
+        TRUNCATE p RESTART IDENTITY CASCADE;
+        INSERT INTO p (v) VALUES (3);
+        INSERT INTO c (p) SELECT id FROM p;
+        UPDATE q SET id = 2;
+        ALTER TABLE p ADD z int;
+        UPDATE p SET z = 5;
+        COMMIT
+        """,
+    )
+    rows = await same_everywhere(connections, "SELECT p.*, c.*, q.* FROM p, c, q")
+    assert rows == [(1, 3, 5, 1, 1, 2)]
+    assert await run(connections[2], "INSERT INTO c (p) VALUES (1) RETURNING id") == [(3,)]
 
 
 async def test_truncate_alone_leaves_numbers_where_they_are(

@@ -40,7 +40,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
         role: whose rights it runs with.
         settings: settings of the session that give the text its meaning.
         rels: relations concerned, by the names they have afterwards.
-        roles: roles that a member needs for it.
+        roles, grants: roles and memberships that a member needs for it.
         everything: other relations may be concerned, too.
     """
 
@@ -49,6 +49,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     settings: dict[str, str]
     rels: list[str]
     roles: list[str]
+    grants: list[tuple[str, str]]
     everything: bool = False
 
 
@@ -99,7 +100,13 @@ def _resolve(captured: Captured, statement: Statement | None, record: str) -> st
     roles = replicated_roles(statement.node, captured)
     sql = _portable_text(captured, statement)
     command = Command(
-        sql, captured.role, captured.settings, captured.rels, roles, captured.everything
+        sql,
+        captured.role,
+        captured.settings,
+        captured.rels,
+        roles,
+        captured.grants,
+        captured.everything,
     )
     return msgspec.json.encode(command).decode()
 

@@ -322,7 +322,7 @@ DECLARE
 BEGIN
     FOR t IN EXECUTE format(
         'SELECT c.tab, array_agg(r ORDER BY r) AS recs FROM pgherd.capture_%s c, unnest(c.recs) r
-          WHERE c.xid = $1 AND c.cmin::text::int8 > $2 AND c.tab <> ''sentinel''
+          WHERE c.xid = $1 AND c.cmin::text::int8 > $2 AND c.tab NOT IN (''sentinel'', ''""'')
           GROUP BY c.tab ORDER BY bool_or(r = ''T'') DESC, c.tab', pgherd.capture_side(x)) USING x, since
     LOOP
         tab := t.tab;

@@ -5,7 +5,7 @@
 -- command itself, and finished when it ends, when PostgreSQL can say which objects were touched. Rows of
 -- commands, told apart by `tab` and `keys`:
 --   '""'                a command to replicate (recs: JSON), or certification keys alone (recs empty);
---                       a run of row changes ends and the next begins here
+--                       a run of row changes ends and the next begins here, unless `pks` is {1}
 --   'sentinel', open    a command that is running
 --   'sentinel', note    what another event said about the running command
 --   'sentinel', nested  a command of an extension's script that is running inside CREATE EXTENSION
@@ -39,18 +39,22 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 BEGIN
     EXECUTE format(
         'WITH gone AS (DELETE FROM pgherd.capture_%1$s c
-                        WHERE c.xid = $1 AND c.cmin::text::int8 > $2 AND c.tab <> ''sentinel'' RETURNING c.*)
+                        WHERE c.xid = $1 AND c.cmin::text::int8 > $2
+                          AND c.tab NOT IN (''sentinel'', ''""'') RETURNING c.*)
          INSERT INTO pgherd.capture_%1$s
-         SELECT g.xid, false, g.base, g.tab, g.keys, ''{}'', ''{}'' FROM gone g', pgherd.capture_side(x)) USING x, since;
+         SELECT g.xid, false, g.base, g.tab, g.keys, ''{}'', ''{}'' FROM gone g',
+        pgherd.capture_side(x)) USING x, since;
 END $$;
 
 -- Removes the row of the command that is running, with the notes about it, or that of one inside it.
 CREATE OR REPLACE FUNCTION pgherd.remove_open(x xid8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    since int8 := (SELECT max(c.cid) FROM pgherd.capture_rows(x) c WHERE c.tab = 'sentinel' AND c.keys IN ('open', 'nested'));
+    since int8 := (SELECT max(c.cid) FROM pgherd.capture_rows(x) c
+                    WHERE c.tab = 'sentinel' AND c.keys IN ('open', 'nested'));
 BEGIN
-    EXECUTE format('DELETE FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.cmin::text::int8 >= $2 AND c.tab = ''sentinel''',
+    EXECUTE format('DELETE FROM pgherd.capture_%s c
+                     WHERE c.xid = $1 AND c.cmin::text::int8 >= $2 AND c.tab = ''sentinel''',
                    pgherd.capture_side(x)) USING x, since;
 END $$;
 
@@ -63,7 +67,7 @@ RETURN EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.tab = 'sentinel' AND
 CREATE OR REPLACE FUNCTION pgherd.settle(x xid8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    since int8 := coalesce((SELECT max(c.cid) FROM pgherd.capture_rows(x) c WHERE c.tab = '""'), -1);
+    since int8 := coalesce((SELECT max(c.cid) FROM pgherd.capture_rows(x) c WHERE c.tab = '""' AND c.pks <> '{1}'), -1);
     items json;
 BEGIN
     IF pgherd.touches_a_row_twice(x, since) THEN

@@ -50,7 +50,8 @@ BEGIN ATOMIC
         SELECT u.r FROM unnest(rels) AS u(r)
         UNION
         SELECT d.refobjid FROM pg_depend d
-         WHERE d.classid = 'pg_class'::regclass AND d.objid = ANY (rels) AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
+         WHERE d.classid = 'pg_class'::regclass AND d.objid = ANY (rels)
+           AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
         UNION
         SELECT CASE WHEN i.inhrelid = t.relid THEN i.inhparent ELSE i.inhrelid END
           FROM tree t JOIN pg_inherits i ON t.relid IN (i.inhrelid, i.inhparent)

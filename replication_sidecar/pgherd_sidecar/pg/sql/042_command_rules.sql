@@ -16,20 +16,22 @@ BEGIN
                     p.pronamespace IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace) AS ours
                FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
               WHERE (rels IS NULL OR t.tgrelid = ANY (rels))
-                AND t.tgrelid NOT IN ('pgherd.capture_0'::regclass, 'pgherd.capture_1'::regclass, 'pgherd.request'::regclass) LOOP
+                AND t.tgrelid <> ALL ('{pgherd.capture_0,pgherd.capture_1,pgherd.request}'::regclass[]::oid[]) LOOP
         IF r.ours AND (r.tgenabled <> 'O' OR r.tgname NOT LIKE 'pgherd\_%') THEN
             PERFORM pgherd.refuse(format('trigger %I of table %s belongs to replication', r.tgname, r.rel),
-                'Disable your own triggers by name. To keep a table out of replication: SELECT pgherd.set_local(''table'').');
+                'Disable your own triggers by name. To keep a table local: SELECT pgherd.set_local(''table'').');
         ELSIF r.tgname LIKE 'pgherd\_%' AND NOT r.ours THEN
-            PERFORM pgherd.refuse(format('trigger names that begin with "pgherd_" are reserved: %I', r.tgname), 'Give the trigger another name.');
+            PERFORM pgherd.refuse(format('trigger names that begin with "pgherd_" are reserved: %I', r.tgname),
+                'Give the trigger another name.');
         ELSIF r.tgenabled IN ('A', 'R') THEN
             PERFORM pgherd.refuse(format('trigger %I of table %s would fire again on every member', r.tgname, r.rel),
-                'ENABLE TRIGGER without ALWAYS or REPLICA: it fires where the transaction runs, and what it writes is replicated.');
+                'ENABLE TRIGGER without ALWAYS or REPLICA: it fires where the transaction runs.');
         END IF;
     END LOOP;
     FOR r IN SELECT w.rulename, w.ev_class::regclass AS rel FROM pg_rewrite w
               WHERE w.ev_enabled IN ('A', 'R') AND (rels IS NULL OR w.ev_class = ANY (rels)) LOOP
-        PERFORM pgherd.refuse(format('rule %I of %s would act again on every member', r.rulename, r.rel), 'ENABLE RULE without ALWAYS or REPLICA.');
+        PERFORM pgherd.refuse(format('rule %I of %s would act again on every member', r.rulename, r.rel),
+            'ENABLE RULE without ALWAYS or REPLICA.');
     END LOOP;
 END $$;
 
@@ -45,17 +47,20 @@ BEGIN
                      AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = c.oid)) LOOP
         IF r.relpersistence = 'u' THEN
             PERFORM pgherd.refuse(format('table %s is unlogged and cannot be replicated', r.rel),
-                'Make it an ordinary table, or mark it with pgherd.set_local() first and ALTER TABLE ... SET UNLOGGED then.');
+                'Make it an ordinary table, or mark it with pgherd.set_local() first and SET UNLOGGED then.');
         ELSIF r.relkind = 'f' THEN
-            PERFORM pgherd.refuse('foreign tables are not supported', 'Keep them in another database of the server, which is local.');
+            PERFORM pgherd.refuse('foreign tables are not supported',
+                'Keep them in another database of the server, which is local.');
         END IF;
-        PERFORM pgherd.refuse(format('%s: tablespaces are not supported', r.rel), 'Members need not have the same tablespaces: leave it in the default one.');
+        PERFORM pgherd.refuse(format('%s: tablespaces are not supported', r.rel),
+            'Members need not have the same tablespaces: leave it in the default one.');
     END LOOP;
     FOR r IN SELECT f.conname, f.conrelid::regclass AS child, f.confrelid::regclass AS parent FROM pg_constraint f
               WHERE f.contype = 'f' AND (f.conrelid = ANY (rels) OR f.confrelid = ANY (rels))
                 AND EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = f.conrelid)
                     <> EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = f.confrelid) LOOP
-        PERFORM pgherd.refuse(format('foreign key %I between %s and %s: one is local, the other replicated', r.conname, r.child, r.parent),
+        PERFORM pgherd.refuse(
+            format('foreign key %I: of %s and %s one is local, the other replicated', r.conname, r.child, r.parent),
             'Members would not agree on which rows exist. Drop the foreign key, or mark both tables alike.');
     END LOOP;
 END $$;
@@ -66,20 +71,24 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r record;
 BEGIN
     FOR r IN SELECT pg_describe_object(e.class, e.id, 0) AS what
-               FROM (SELECT 'pg_constraint'::regclass AS class, c.oid AS id, c.conbin AS tree, c.xmin AS made FROM pg_constraint c
+               FROM (SELECT 'pg_constraint'::regclass AS class, c.oid AS id, c.conbin AS tree, c.xmin AS made
+                       FROM pg_constraint c
                      UNION ALL
                      SELECT 'pg_attrdef'::regclass, d.oid, d.adbin, d.xmin
-                       FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum WHERE a.attgenerated <> ''
+                       FROM pg_attrdef d
+                       JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum AND a.attgenerated <> ''
                      UNION ALL
                      SELECT 'pg_class'::regclass, p.partrelid, p.partexprs, p.xmin FROM pg_partitioned_table p) e
-              WHERE age(e.made) <= age(pg_current_xact_id()::xid) AND e.tree IS NOT NULL
+              WHERE pgherd.is_new(e.made) AND e.tree IS NOT NULL
                 AND NOT pgherd.is_certain(e.tree::text) LOOP
         PERFORM pgherd.refuse(format('the expression of %s may have another value on another member', r.what),
-            'Use immutable functions only (a function of yours is VOLATILE unless declared otherwise), and no conversion between text and dates, floats or bytea.');
+            'Use immutable functions only (yours is VOLATILE unless declared otherwise), and no conversion between'
+            ' text and dates, floats or bytea.');
     END LOOP;
     FOR r IN SELECT pg_describe_object('pg_cast'::regclass, c.oid, 0) AS what FROM pg_cast c
-              WHERE age(c.xmin) <= age(pg_current_xact_id()::xid) AND c.castmethod = 'i' AND NOT pgherd.text_is_certain(c.casttarget, true) LOOP
-        PERFORM pgherd.refuse(format('the %s may have another result on another member', r.what), 'It reads dates, or names of objects, from text.');
+              WHERE pgherd.is_new(c.xmin) AND c.castmethod = 'i' AND NOT pgherd.text_is_certain(c.casttarget, true) LOOP
+        PERFORM pgherd.refuse(format('the %s may have another result on another member', r.what),
+            'It reads dates, or names of objects, from text.');
     END LOOP;
 END $$;
 
@@ -91,10 +100,11 @@ BEGIN
     SELECT * INTO t FROM pg_type WHERE oid = typ;
     RETURN CASE
         WHEN t.typtype = 'd' THEN pgherd.names_objects(t.typbasetype)
-        WHEN t.typtype = 'r' THEN (SELECT pgherd.names_objects(r.rngsubtype) FROM pg_range r WHERE r.rngtypid = typ)
-        WHEN t.typtype = 'm' THEN (SELECT pgherd.names_objects(r.rngsubtype) FROM pg_range r WHERE r.rngmultitypid = typ)
-        WHEN t.typtype = 'c' THEN EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0
-                                                                       AND NOT a.attisdropped AND pgherd.names_objects(a.atttypid))
+        WHEN t.typtype IN ('r', 'm') THEN (
+            SELECT pgherd.names_objects(r.rngsubtype) FROM pg_range r WHERE typ IN (r.rngtypid, r.rngmultitypid))
+        WHEN t.typtype = 'c' THEN EXISTS (
+            SELECT FROM pg_attribute a
+             WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped AND pgherd.names_objects(a.atttypid))
         WHEN t.typcategory = 'A' AND t.typelem <> 0 THEN pgherd.names_objects(t.typelem)
         ELSE t.typnamespace = 'pg_catalog'::regnamespace AND t.typname ~ '^(reg.*|aclitem)$'
     END;
@@ -108,12 +118,13 @@ DECLARE r record;
 BEGIN
     everything := everything OR EXISTS (
         SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid AND c.relkind = 'c'
-         WHERE age(a.xmin) <= age(pg_current_xact_id()::xid) AND NOT a.attisdropped AND pgherd.names_objects(a.atttypid));
+         WHERE pgherd.is_new(a.xmin) AND NOT a.attisdropped AND pgherd.names_objects(a.atttypid));
     FOR r IN SELECT a.attrelid::regclass AS rel, a.attname, a.atttypid::regtype AS typ
                FROM pg_attribute a JOIN pgherd.user_tables u ON u.relid = a.attrelid
-              WHERE a.attnum > 0 AND NOT a.attisdropped AND (everything OR age(a.xmin) <= age(pg_current_xact_id()::xid))
+              WHERE a.attnum > 0 AND NOT a.attisdropped AND (everything OR pgherd.is_new(a.xmin))
                 AND pgherd.names_objects(a.atttypid) LOOP
-        PERFORM pgherd.refuse(format('column %I of table %s is of type %s, whose values name objects of one member', r.attname, r.rel, r.typ),
+        PERFORM pgherd.refuse(
+            format('column %I of table %s: values of type %s name objects of one member', r.attname, r.rel, r.typ),
             'Keep the name as text.');
     END LOOP;
 END $$;
@@ -127,9 +138,11 @@ DECLARE
 BEGIN
     FOR r IN SELECT a.attname, a.attrelid::regclass AS rel
                FROM pgherd.tables t
-               JOIN pg_attribute a ON a.attrelid = t.relid AND a.attnum > t.columns AND a.atthasmissing AND NOT a.attisdropped
+               JOIN pg_attribute a ON a.attrelid = t.relid AND a.attnum > t.columns
+                                  AND a.atthasmissing AND NOT a.attisdropped
                JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-              WHERE t.relid = ANY (rels) AND (NOT pgherd.is_certain(d.adbin::text) OR pgherd.calls_user_code(d.adbin::text)) LOOP
+              WHERE t.relid = ANY (rels)
+                AND (NOT pgherd.is_certain(d.adbin::text) OR pgherd.calls_user_code(d.adbin::text)) LOOP
         EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', r.rel) INTO filled;
         IF filled THEN
             PERFORM pgherd.refuse_computed(format('the default of column %I of table %s', r.attname, r.rel));
@@ -151,9 +164,10 @@ DECLARE r record;
 BEGIN
     FOR r IN SELECT c.oid::regclass AS rel FROM pg_class c
               WHERE c.relkind = 'm' AND c.oid = ANY (rels)
-                AND EXISTS (SELECT FROM pgherd.trees_of_view(c.oid) AS q(tree) WHERE NOT pgherd.same_everywhere(q.tree)) LOOP
+                AND NOT (SELECT bool_and(pgherd.same_everywhere(v.tree)) FROM pgherd.trees_of_view(c.oid) v(tree)) LOOP
         PERFORM pgherd.refuse(format('materialized view %s may have other contents on other members', r.rel),
-            'Its query calls a function that is volatile, an ordinary user''s, or knows the time or the session; reads dates from text; or reads system catalogs or local tables.');
+            'Its query calls a function that is volatile, an ordinary user''s, or knows the time or the session;'
+            ' reads dates from text; or reads system catalogs or local tables.');
     END LOOP;
 END $$;
 
@@ -178,24 +192,29 @@ BEGIN
          WHERE CASE d.classid
                    WHEN 'pg_constraint'::regclass THEN EXISTS (
                        SELECT FROM pg_constraint k
-                        WHERE k.oid = d.objid AND (k.contypid <> 0 OR k.conrelid IN (SELECT u.relid FROM pgherd.user_tables u)))
+                        WHERE k.oid = d.objid
+                          AND (k.contypid <> 0 OR k.conrelid IN (SELECT u.relid FROM pgherd.user_tables u)))
                    WHEN 'pg_attrdef'::regclass THEN EXISTS (
                        SELECT FROM pg_attrdef f JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
-                        WHERE f.oid = d.objid AND a.attgenerated <> '' AND f.adrelid IN (SELECT u.relid FROM pgherd.user_tables u))
+                        WHERE f.oid = d.objid AND a.attgenerated <> ''
+                          AND f.adrelid IN (SELECT u.relid FROM pgherd.user_tables u))
                    WHEN 'pg_class'::regclass THEN EXISTS (
                        SELECT FROM pgherd.user_tables u LEFT JOIN pg_index i ON i.indrelid = u.relid
                         WHERE d.objid IN (u.relid, i.indexrelid))
                    -- a deferred trigger runs inside COMMIT, where it could close the cursor that certifies it (C1)
-                   WHEN 'pg_trigger'::regclass THEN EXISTS (SELECT FROM pg_trigger t WHERE t.oid = d.objid AND t.tgdeferrable AND NOT t.tgisinternal)
+                   WHEN 'pg_trigger'::regclass THEN EXISTS (
+                       SELECT FROM pg_trigger t WHERE t.oid = d.objid AND t.tgdeferrable AND NOT t.tgisinternal)
                    -- casts to and from text and row types are what records travel by
                    WHEN 'pg_cast'::regclass THEN true
-                   WHEN 'pg_type'::regclass THEN EXISTS (SELECT FROM pg_range g WHERE d.objid IN (g.rngtypid, g.rngmultitypid))
+                   WHEN 'pg_type'::regclass THEN EXISTS (
+                       SELECT FROM pg_range g WHERE d.objid IN (g.rngtypid, g.rngmultitypid))
                    ELSE false
                END
          ORDER BY 1, 2 LIMIT 1
     LOOP
         PERFORM pgherd.refuse(format('%s uses %s, which is not a superuser''s', r.place, r.name),
-            'Such code runs on every member for each row that it applies, or inside COMMIT. Have a superuser own it (ALTER FUNCTION ... OWNER TO), or use built-in functions only.');
+            'Such code runs on every member for each row that it applies, or inside COMMIT. Have a superuser own it'
+            ' (ALTER FUNCTION ... OWNER TO), or use built-in functions only.');
     END LOOP;
     -- A foreign key across types is certified under the parent's type: the cast must be PostgreSQL's.
     FOR r IN
@@ -210,7 +229,8 @@ BEGIN
            AND NOT (ct.typnamespace = 'pg_catalog'::regnamespace AND pt.typnamespace = 'pg_catalog'::regnamespace)
          LIMIT 1
     LOOP
-        PERFORM pgherd.refuse(format('foreign key %I of %s compares a type of your own with another type', r.name, r.place),
+        PERFORM pgherd.refuse(
+            format('foreign key %I of %s compares a type of your own with another type', r.name, r.place),
             'Give both columns the same type.');
     END LOOP;
 END $$;
@@ -227,17 +247,20 @@ BEGIN
     FOR r IN
         WITH RECURSIVE temporary(class, id) AS (
             SELECT d.classid, d.objid FROM pg_depend d
-             WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = pg_my_temp_schema() AND d.classid <> 'pg_default_acl'::regclass
+             WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = pg_my_temp_schema()
+               AND d.classid <> 'pg_default_acl'::regclass
             UNION -- and their parts
             SELECT d.classid, d.objid FROM temporary t JOIN pg_depend d ON d.refclassid = t.class AND d.refobjid = t.id
              WHERE d.deptype IN ('a', 'i', 'P', 'S')
-               AND d.classid = ANY ('{pg_class,pg_type,pg_attrdef,pg_constraint,pg_trigger,pg_rewrite,pg_policy,pg_amop,pg_amproc}'::regclass[]::oid[])
+               AND d.classid = ANY ('{pg_class,pg_type,pg_attrdef,pg_constraint,pg_trigger,pg_rewrite,pg_policy,pg_amop,
+                                      pg_amproc}'::regclass[]::oid[])
         )
         SELECT pg_describe_object(d.classid, d.objid, d.objsubid) AS what, pg_describe_object(t.class, t.id, 0) AS used
           FROM temporary t JOIN pg_depend d ON d.refclassid = t.class AND d.refobjid = t.id
          WHERE NOT EXISTS (SELECT FROM temporary o WHERE o.class = d.classid AND o.id = d.objid)
     LOOP
-        PERFORM pgherd.refuse(format('%s uses %s, which is temporary', r.what, r.used), 'Other members do not have it: make it permanent.');
+        PERFORM pgherd.refuse(format('%s uses %s, which is temporary', r.what, r.used),
+            'Other members do not have it: make it permanent.');
     END LOOP;
 END $$;
 
@@ -252,7 +275,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_r
 DECLARE r record;
 BEGIN
     FOR r IN SELECT s.name, c.relkind
-               FROM pgherd.strays s JOIN pg_class c ON c.oid = s.relid JOIN pg_roles o ON o.oid = c.relowner AND NOT o.rolsuper LOOP
+               FROM pgherd.strays s
+               JOIN pg_class c ON c.oid = s.relid
+               JOIN pg_roles o ON o.oid = c.relowner AND NOT o.rolsuper LOOP
         EXECUTE format('DROP %s %s', CASE r.relkind WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'TABLE' END, r.name);
         RAISE WARNING '% was dropped: EXPLAIN ANALYZE made it, and on this node only', r.name
             USING HINT = 'Execute the command without EXPLAIN ANALYZE.';
@@ -264,6 +289,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE stray text := (SELECT min(s.name) FROM pgherd.strays s WHERE NOT (s.relid = ANY (made)));
 BEGIN
     IF stray IS NOT NULL THEN
-        PERFORM pgherd.refuse(format('%s exists on this node only', stray), format('First DROP %s, which stays local.', stray));
+        PERFORM pgherd.refuse(format('%s exists on this node only', stray),
+            format('First DROP %s, which stays local.', stray));
     END IF;
 END $$;

@@ -12,7 +12,8 @@ BEGIN
     PERFORM pg_catalog.set_config('pgherd.command_context', pg_catalog.json_build_object(
         'role', current_user,
         'standard_strings', pg_catalog.current_setting('standard_conforming_strings'),
-        'settings', (SELECT pg_catalog.json_object_agg(s.name, pg_catalog.current_setting(s.name)) FROM pg_catalog.unnest('{
+        'settings', (SELECT pg_catalog.json_object_agg(s.name, pg_catalog.current_setting(s.name))
+                       FROM pg_catalog.unnest('{
             array_nulls, backslash_quote, bytea_output, DateStyle, default_table_access_method,
             default_text_search_config, default_toast_compression, extra_float_digits, IntervalStyle, lc_monetary,
             lc_numeric, lc_time, quote_all_identifiers, row_security, search_path, TimeZone, timezone_abbreviations,
@@ -28,7 +29,8 @@ RETURN CASE WHEN pg_my_temp_schema() <> 0 THEN
              UNION SELECT t.typname FROM pg_type t WHERE t.typnamespace = pg_my_temp_schema()) n) END;
 
 CREATE OR REPLACE FUNCTION pgherd.command_start() RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lc_messages = 'C' SET lock_timeout = '1s' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lc_messages = 'C'
+SET lock_timeout = '1s' AS $$
 DECLARE
     x       xid8  := pg_current_xact_id();
     command jsonb := current_setting('pgherd.command_context');
@@ -39,12 +41,15 @@ BEGIN
         RETURN; -- changes nothing that anybody could see
     END IF;
     IF TG_TAG IN ('CREATE INDEX', 'DROP INDEX', 'ALTER TABLE') AND current_query() ~* '\mconcurrently\M' THEN
-        PERFORM pgherd.refuse(TG_TAG || ' CONCURRENTLY is not supported: it runs in several transactions', 'Leave CONCURRENTLY out.');
-    ELSIF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.keys = 'open' AND c.recs[1]::jsonb ->> 'tag' LIKE '% EXTENSION') THEN
+        PERFORM pgherd.refuse(TG_TAG || ' CONCURRENTLY is not supported: it runs in several transactions',
+            'Leave CONCURRENTLY out.');
+    ELSIF EXISTS (SELECT FROM pgherd.capture_rows(x) c
+                   WHERE c.keys = 'open' AND c.recs[1]::jsonb ->> 'tag' LIKE '% EXTENSION') THEN
         PERFORM pgherd.put(x, 0, 'sentinel', 'nested', '{0}', '{}'); -- part of the extension's script
         RETURN;
     ELSIF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.keys = 'open') THEN
-        PERFORM pgherd.refuse(TG_TAG || ' inside another DDL command is not supported', 'An event trigger or a function called by the outer command does this.');
+        PERFORM pgherd.refuse(TG_TAG || ' inside another DDL command is not supported',
+            'An event trigger or a function called by the outer command does this.');
     END IF;
     GET DIAGNOSTICS context = PG_CONTEXT;
     IF TG_TAG NOT IN ('DROP TABLE', 'DROP MATERIALIZED VIEW') THEN -- or its owner does it himself
@@ -59,9 +64,10 @@ BEGIN
     ELSE
         command := command || jsonb_build_object('query', current_query());
     END IF;
-    PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}',
-                       ARRAY[(command || jsonb_build_object('tag', TG_TAG, 'message', message, 'context', context,
-                                                            'temporary', pgherd.temporary_names(), 'local_roles', pgherd.local_roles()))::text]);
+    command := command || jsonb_build_object(
+        'tag', TG_TAG, 'message', message, 'context', context,
+        'temporary', pgherd.temporary_names(), 'local_roles', pgherd.local_roles());
+    PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);
 END $$;
 
 -- sql_drop: which relations are concerned. Dropped tables by oid, tables that lost a part by name.
@@ -76,17 +82,22 @@ BEGIN
     END IF;
     FOR d IN SELECT o.address_names AS names FROM pg_event_trigger_dropped_objects() o
               WHERE o.object_type = 'trigger' AND o.address_names[3] LIKE 'pgherd\_%'
-                AND to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) IN (SELECT g.relid FROM pgherd.generated g) LOOP
-        PERFORM pgherd.refuse(format('trigger %I of table %I.%I belongs to replication', d.names[3], d.names[1], d.names[2]),
+                AND to_regclass(format('%I.%I', o.address_names[1], o.address_names[2]))
+                    IN (SELECT g.relid FROM pgherd.generated g) LOOP
+        PERFORM pgherd.refuse(
+            format('trigger %I of table %I.%I belongs to replication', d.names[3], d.names[1], d.names[2]),
                               'To keep a table out of replication: SELECT pgherd.set_local(''table'').');
     END LOOP;
     SELECT jsonb_build_object(
                'dropped', true,
-               'ours', bool_or(o.schema_name IN ('pgherd', 'pgherd_gen') OR o.object_identity IN ('pgherd', 'pgherd_gen') AND o.object_type = 'schema'),
+               'ours', bool_or(o.schema_name IN ('pgherd', 'pgherd_gen')
+                               OR o.object_identity IN ('pgherd', 'pgherd_gen') AND o.object_type = 'schema'),
                'temporary', bool_and(o.is_temporary OR coalesce(o.address_names[1] = 'pg_temp', false)),
                'some_temporary', bool_or(o.is_temporary),
-               'strays', bool_and(o.object_type IN ('table', 'materialized view') AND t.relid IS NULL) FILTER (WHERE o.original),
-               'rels', jsonb_agg(DISTINCT coalesce(t.relid, r.relid)) FILTER (WHERE t.relid IS NOT NULL OR r.relid IS NOT NULL))
+               'strays', bool_and(o.object_type IN ('table', 'materialized view') AND t.relid IS NULL)
+                         FILTER (WHERE o.original),
+               'rels', jsonb_agg(DISTINCT coalesce(t.relid, r.relid))
+                       FILTER (WHERE t.relid IS NOT NULL OR r.relid IS NOT NULL))
       INTO note
       FROM pg_event_trigger_dropped_objects() o
       LEFT JOIN pgherd.tables t ON o.classid = 'pg_class'::regclass AND t.relid = o.objid
@@ -105,7 +116,11 @@ BEGIN
     IF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) OR pgherd.is_nested(pg_current_xact_id()) THEN
         RETURN;
     END IF;
-    EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', rel) INTO filled;
+    BEGIN
+        EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', rel) INTO filled;
+    EXCEPTION WHEN data_corrupted THEN
+        filled := true; -- an index of it is between its old and its new shape
+    END;
     IF filled AND pg_event_trigger_table_rewrite_reason() & 2 <> 0 THEN
         PERFORM pgherd.refuse_computed(format('the default of a new column of table %s', rel));
     ELSIF filled THEN

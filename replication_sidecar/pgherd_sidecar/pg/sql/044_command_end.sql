@@ -31,29 +31,37 @@ BEGIN
       FROM pg_event_trigger_ddl_commands() o
       LEFT JOIN pg_class c ON c.oid = pgherd.relation_of(o.classid, o.objid)
      CROSS JOIN LATERAL (
-           SELECT coalesce(o.schema_name = 'pg_temp'
-                           OR c.relpersistence = 't' AND o.object_type <> 'statistics object' -- they have a schema of their own
-                           OR (SELECT t.typnamespace = pg_my_temp_schema() FROM pg_constraint k JOIN pg_type t ON t.oid = k.contypid
-                                WHERE o.classid = 'pg_constraint'::regclass AND k.oid = o.objid), false) AS temporary) u;
+           SELECT coalesce(
+               o.schema_name = 'pg_temp'
+               OR c.relpersistence = 't' AND o.object_type <> 'statistics object' -- they have a schema of their own
+               OR (SELECT t.typnamespace = pg_my_temp_schema() FROM pg_constraint k JOIN pg_type t ON t.oid = k.contypid
+                    WHERE o.classid = 'pg_constraint'::regclass AND k.oid = o.objid), false) AS temporary) u;
     SELECT count(*) FILTER (WHERE n.j ->> 'dropped' = 'true') AS drops,
-           bool_and((n.j ->> 'temporary')::bool) AS temporary, bool_or((n.j ->> 'some_temporary')::bool) AS some_temporary,
-           bool_or((n.j ->> 'ours')::bool) AS ours, bool_and(coalesce((n.j ->> 'strays')::bool, false)) FILTER (WHERE n.j ? 'dropped') AS strays,
+           bool_and((n.j ->> 'temporary')::bool) AS temporary,
+           bool_or((n.j ->> 'some_temporary')::bool) AS some_temporary,
+           bool_or((n.j ->> 'ours')::bool) AS ours,
+           bool_and(coalesce((n.j ->> 'strays')::bool, false)) FILTER (WHERE n.j ? 'dropped') AS strays,
            coalesce(bool_or((n.j ->> 'rewrites')::bool), false) AS rewrites,
-           (SELECT array_agg(r.oid::oid) FROM pgherd.capture_rows(x) c, jsonb_array_elements_text(c.recs[1]::jsonb -> 'rels') AS r(oid)
+           (SELECT array_agg(r.oid::oid)
+              FROM pgherd.capture_rows(x) c, jsonb_array_elements_text(c.recs[1]::jsonb -> 'rels') AS r(oid)
              WHERE c.keys = 'note' AND jsonb_typeof(c.recs[1]::jsonb -> 'rels') = 'array') AS rels
       INTO notes
       FROM (SELECT c.recs[1]::jsonb AS j FROM pgherd.capture_rows(x) c WHERE c.keys = 'note') n;
     IF done.ours OR notes.ours THEN
-        PERFORM pgherd.refuse('the schemas pgherd and pgherd_gen belong to replication', 'They are installed by the sidecar and look after themselves.');
+        PERFORM pgherd.refuse('the schemas pgherd and pgherd_gen belong to replication',
+            'They are installed by the sidecar and look after themselves.');
     END IF;
-    here_only := coalesce(done.temporary, true) AND coalesce(notes.temporary OR notes.strays, true) AND tag <> 'DROP OWNED';
+    here_only := coalesce(done.temporary, true) AND coalesce(notes.temporary OR notes.strays, true)
+                 AND tag <> 'DROP OWNED';
     IF NOT here_only AND (coalesce(done.some_temporary, false) OR coalesce(notes.some_temporary, false)) THEN
-        PERFORM pgherd.refuse(tag || ' of temporary and permanent objects together is not supported', 'Use one command for each kind.');
+        PERFORM pgherd.refuse(tag || ' of temporary and permanent objects together is not supported',
+            'Use one command for each kind.');
     END IF;
     rewrites := notes.rewrites;
     coarse := coalesce(done.coarse, false) OR tag = 'DROP OWNED';
     made := coalesce(done.rels, '{}') || array(
-        SELECT d.objid FROM pg_event_trigger_ddl_commands() o JOIN pg_depend d ON d.refclassid = o.classid AND d.refobjid = o.objid
+        SELECT d.objid FROM pg_event_trigger_ddl_commands() o
+          JOIN pg_depend d ON d.refclassid = o.classid AND d.refobjid = o.objid
          WHERE o.object_type = 'extension' AND d.classid = 'pg_class'::regclass AND d.deptype = 'e');
     rels := pgherd.with_relatives(made || coalesce(notes.rels, '{}'));
 END $$;
@@ -82,15 +90,18 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT format('CREATE TABLE %I.%I (%s)%s%s', n.nspname, c.relname,
              (SELECT string_agg(format('%I %s%s', a.attname, format_type(a.atttypid, a.atttypmod),
-                                       CASE WHEN a.attcollation NOT IN (0, t.typcollation) THEN ' COLLATE ' || a.attcollation::regcollation::text ELSE '' END),
+                                       CASE WHEN a.attcollation NOT IN (0, t.typcollation)
+                                            THEN ' COLLATE ' || a.attcollation::regcollation::text ELSE '' END),
                                 ', ' ORDER BY a.attnum)
-                FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = rel AND a.attnum > 0 AND NOT a.attisdropped),
+                FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+               WHERE a.attrelid = rel AND a.attnum > 0 AND NOT a.attisdropped),
              (SELECT format(' USING %I', am.amname) FROM pg_am am WHERE am.oid = c.relam),
              CASE WHEN o.options IS NOT NULL THEN format(' WITH (%s)', o.options) ELSE '' END)
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
       LEFT JOIN pg_class toast ON toast.oid = c.reltoastrelid
      CROSS JOIN LATERAL (SELECT string_agg(u.o, ', ') AS options
-                           FROM (SELECT unnest(c.reloptions) UNION ALL SELECT 'toast.' || unnest(toast.reloptions)) AS u(o)) o
+                           FROM (SELECT unnest(c.reloptions)
+                                 UNION ALL SELECT 'toast.' || unnest(toast.reloptions)) AS u(o)) o
      WHERE c.oid = rel;
 END;
 
@@ -102,9 +113,12 @@ SET quote_all_identifiers = off AS $$
 DECLARE chunk record;
 BEGIN
     FOR chunk IN EXECUTE format(
-        'SELECT json_agg(r.row_text) AS rows FROM (SELECT ROW(t.*)::text AS row_text, row_number() OVER () / 1000 AS n FROM ONLY %s t) r GROUP BY r.n ORDER BY r.n', rel)
+        'SELECT json_agg(r.row_text) AS rows
+           FROM (SELECT ROW(t.*)::text AS row_text, row_number() OVER () / 1000 AS n FROM ONLY %s t) r
+          GROUP BY r.n ORDER BY r.n', rel)
     LOOP
-        PERFORM pgherd.put(x, 0, '""', '', '{0}', ARRAY[json_build_object('fill', rel::text, 'rows', chunk.rows)::text]);
+        PERFORM pgherd.put(x, 0, '""', '', '{0}',
+                           ARRAY[json_build_object('fill', rel::text, 'rows', chunk.rows)::text]);
     END LOOP;
 END $$;
 
@@ -120,10 +134,11 @@ BEGIN
     END IF;
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.check_command(effect record) RETURNS void
+CREATE OR REPLACE FUNCTION pgherd.check_command(effect record, rights jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgherd.check_writable();
+    PERFORM pgherd.check_rights(rights);
     PERFORM pgherd.check_strays(effect.made);
     PERFORM pgherd.check_triggers(CASE WHEN NOT effect.coarse THEN effect.rels END);
     PERFORM pgherd.check_tables(effect.rels);
@@ -148,11 +163,13 @@ BEGIN
         'rewrites', effect.rewrites,
         'uncertain', CASE WHEN effect.rewrites THEN (
             SELECT jsonb_agg(DISTINCT a.attname) FROM pg_attribute a
-             WHERE a.attrelid = ANY (effect.rels) AND a.attnum > 0 AND NOT a.attisdropped AND NOT pgherd.text_is_certain(a.atttypid, true)) END,
+             WHERE a.attrelid = ANY (effect.rels) AND a.attnum > 0 AND NOT a.attisdropped
+               AND NOT pgherd.text_is_certain(a.atttypid, true)) END,
         'shadows', (
             SELECT jsonb_agg(DISTINCT u.name)
               FROM (SELECT p.proname AS name, p.proowner AS owner FROM pg_proc p
-                     WHERE EXISTS (SELECT FROM pg_proc b WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::regnamespace)
+                     WHERE EXISTS (SELECT FROM pg_proc b
+                                    WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::regnamespace)
                     UNION ALL SELECT p.oprname, p.oprowner FROM pg_operator p) u
               JOIN pg_roles o ON o.oid = u.owner AND NOT o.rolsuper));
 END $$;
@@ -178,7 +195,8 @@ BEGIN
     END IF;
     SELECT * INTO effect FROM pgherd.command_effect(x, TG_TAG);
     IF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.cid > opened.cid AND c.tab <> 'sentinel') THEN
-        PERFORM pgherd.refuse(TG_TAG || ' wrote rows of replicated tables while it ran, which is not supported', 'A function that it called does this.');
+        PERFORM pgherd.refuse(TG_TAG || ' wrote rows of replicated tables while it ran, which is not supported',
+            'A function that it called does this.');
     END IF;
     PERFORM pgherd.remove_open(x);
     command := opened.recs[1]::jsonb;
@@ -186,13 +204,15 @@ BEGIN
         PERFORM pgherd.put(x, 0, 'sentinel', 'local', '{0}', ARRAY[(command || '{"local": true}')::text]);
         RETURN;
     END IF;
-    PERFORM pgherd.check_command(effect);
+    command := command || jsonb_build_object('grants', pgherd.rights_of(command ->> 'role'));
+    PERFORM pgherd.check_command(effect, command -> 'grants');
     IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
         command := command || jsonb_build_object('made', pgherd.table_made(effect.made[1]));
     ELSIF TG_TAG = 'CREATE EXTENSION' THEN
-        command := command || (SELECT jsonb_build_object('extension', json_build_array(e.extname, n.nspname, e.extversion))
-                                 FROM pg_event_trigger_ddl_commands() o JOIN pg_extension e ON e.oid = o.objid
-                                 JOIN pg_namespace n ON n.oid = e.extnamespace WHERE o.object_type = 'extension' LIMIT 1);
+        command := command || (
+            SELECT jsonb_build_object('extension', json_build_array(e.extname, n.nspname, e.extversion))
+              FROM pg_event_trigger_ddl_commands() o JOIN pg_extension e ON e.oid = o.objid
+              JOIN pg_namespace n ON n.oid = e.extnamespace WHERE o.object_type = 'extension' LIMIT 1);
     END IF;
     PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || pgherd.what_words_tell(effect));
     IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
@@ -209,8 +229,9 @@ DECLARE
     tables text := pgherd.table_keys(rels);
 BEGIN
     PERFORM pgherd.follow_command(rels, coarse);
-    PERFORM pgherd.put(x, base, '""', (pgherd.name_hash('schema') | CASE WHEN coarse THEN 3 ELSE 2 END)::text, '{0}',
-                       ARRAY[(command || jsonb_build_object('rels', pgherd.relation_names(rels), 'everything', coarse))::text]);
+    command := command || jsonb_build_object('rels', pgherd.relation_names(rels), 'everything', coarse);
+    PERFORM pgherd.put(x, base, '""', (pgherd.name_hash('schema') | CASE WHEN coarse THEN 3 ELSE 2 END)::text,
+                       '{0}', ARRAY[command::text]);
     IF tables <> '' THEN
         PERFORM pgherd.put(x, pgherd.last_gid(), '""', tables, '{}', '{}');
     END IF;

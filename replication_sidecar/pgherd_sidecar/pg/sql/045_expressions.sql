@@ -5,7 +5,8 @@
 CREATE OR REPLACE FUNCTION pgherd.functions_in(tree text) RETURNS SETOF pg_proc
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT p.* FROM regexp_matches(tree, ':(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)', 'g') AS f(id) JOIN pg_proc p ON p.oid = f.id[1]::oid;
+    SELECT p.* FROM regexp_matches(tree, ':(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)', 'g') AS f(id)
+      JOIN pg_proc p ON p.oid = f.id[1]::oid;
 END;
 
 -- Does a tree call what an ordinary user wrote? He may have declared it IMMUTABLE and yet look at anything.
@@ -25,10 +26,12 @@ BEGIN
     RETURN coalesce(CASE
         WHEN t.typtype = 'e' THEN true
         WHEN t.typtype = 'd' THEN pgherd.text_is_certain(t.typbasetype, reading)
-        WHEN t.typtype = 'r' THEN (SELECT pgherd.text_is_certain(r.rngsubtype, reading) FROM pg_range r WHERE r.rngtypid = typ)
-        WHEN t.typtype = 'm' THEN (SELECT pgherd.text_is_certain(r.rngsubtype, reading) FROM pg_range r WHERE r.rngmultitypid = typ)
-        WHEN t.typtype = 'c' THEN (SELECT bool_and(pgherd.text_is_certain(a.atttypid, reading)) FROM pg_attribute a
-                                    WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
+        WHEN t.typtype IN ('r', 'm') THEN (
+            SELECT pgherd.text_is_certain(r.rngsubtype, reading) FROM pg_range r
+             WHERE typ IN (r.rngtypid, r.rngmultitypid))
+        WHEN t.typtype = 'c' THEN (
+            SELECT bool_and(pgherd.text_is_certain(a.atttypid, reading)) FROM pg_attribute a
+             WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
         WHEN t.typcategory = 'A' AND t.typelem <> 0 THEN pgherd.text_is_certain(t.typelem, reading)
         WHEN reading THEN (SELECT p.provolatile = 'i' FROM pg_proc p WHERE p.oid = t.typinput)
         ELSE t.typcategory <> 'G' AND typ <> ALL ('{float4,float8,bytea}'::regtype[]::oid[])
@@ -40,7 +43,9 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.conversions_in(tree text, OUT written oid, OUT read oid) RETURNS SETOF record
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT substring(c.node[1] FROM '^(?:RELABELTYPE :arg \{)*\w+ [^{}]*?:(?:vartype|consttype|funcresulttype|opresulttype|casetype|coalescetype|minmaxtype|refrestype|typeId|row_typeid|array_typeid) (\d+)')::oid, NULL::oid
+    SELECT substring(c.node[1] FROM
+               '^(?:RELABELTYPE :arg \{)*\w+ [^{}]*?:(?:vartype|consttype|funcresulttype|opresulttype|casetype'
+               '|coalescetype|minmaxtype|refrestype|typeId|row_typeid|array_typeid) (\d+)')::oid, NULL::oid
       FROM regexp_matches(tree, '\{COERCEVIAIO :arg \{([^{}]*(?:\{[^{}]*)?)', 'g') AS c(node)
     UNION ALL -- no other node has these fields side by side
     SELECT NULL, r.typ[1]::oid FROM regexp_matches(tree, ':resulttype (\d+) :resultcollid', 'g') AS r(typ);
@@ -62,7 +67,8 @@ BEGIN ATOMIC
                        ELSE NOT pgherd.text_is_certain(c.read, true) END)
        -- A user's object as a constant: its oid is local. The last three of its four bytes, the lowest first.
        AND NOT EXISTS (
-           SELECT FROM regexp_matches(tree, ':consttype (?:24|2202|2203|2204|2205|2206|4089|4096|4191) [^{}]*:constvalue 4 \[ -?\d+ (-?\d+) (-?\d+) (-?\d+)', 'g') AS c(b)
+           SELECT FROM regexp_matches(tree, ':consttype (?:24|2202|2203|2204|2205|2206|4089|4096|4191) '
+                                            '[^{}]*:constvalue 4 \[ -?\d+ (-?\d+) (-?\d+) (-?\d+)', 'g') AS c(b)
             WHERE c.b[1]::int NOT BETWEEN 0 AND 63 OR c.b[2] <> '0' OR c.b[3] <> '0');
 END;
 
@@ -77,7 +83,10 @@ BEGIN ATOMIC
            SELECT FROM pgherd.functions_in(tree) f
             WHERE f.provolatile = 'v'
                OR (f.pronamespace = 'pg_catalog'::regnamespace AND f.provolatile = 's'
-                   AND f.proname ~ '^(now|statement_timestamp|transaction_timestamp|current_.*|session_user|age|inet_.*|pg_.*|version|txid_.*|has_.*|row_security_active|(to|from)_reg.*|obj_description|col_description|.*_to_xml.*|.*_in|jsonb?_(populate|to)_record(set)?)$'))
+                   AND f.proname ~ ('^(now|statement_timestamp|transaction_timestamp|current_.*|session_user|age'
+                                    '|inet_.*|pg_.*|version|txid_.*|has_.*|row_security_active|(to|from)_reg.*'
+                                    '|obj_description|col_description|.*_to_xml.*|.*_in'
+                                    '|jsonb?_(populate|to)_record(set)?)$')))
        AND NOT EXISTS (SELECT FROM pgherd.conversions_in(tree) c WHERE NOT pgherd.text_is_certain(c.read, true))
        AND NOT EXISTS (
            SELECT FROM regexp_matches(tree, ':relid (\d+)', 'g') AS r(id)
@@ -94,15 +103,21 @@ BEGIN ATOMIC
         SELECT d.refobjid FROM reads r
           JOIN pg_class v ON v.oid = r.relid AND (v.relkind = 'v' OR v.oid = rel)
           JOIN pg_rewrite w ON w.ev_class = v.oid
-          JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid AND d.refclassid = 'pg_class'::regclass
+          JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid
+                          AND d.refclassid = 'pg_class'::regclass
     )
-    SELECT w.ev_action::text FROM reads r JOIN pg_class c ON c.oid = r.relid AND c.relkind IN ('v', 'm') JOIN pg_rewrite w ON w.ev_class = c.oid
-     WHERE c.relkind = 'v' OR c.oid = rel
+    SELECT w.ev_action::text
+      FROM reads r JOIN pg_class c ON c.oid = r.relid AND (c.relkind = 'v' OR c.oid = rel)
+      JOIN pg_rewrite w ON w.ev_class = c.oid
     UNION ALL
     SELECT p.polqual::text FROM reads r JOIN pg_policy p ON p.polrelid = r.relid WHERE p.polqual IS NOT NULL;
 END;
 
--- The expressions in those rows of the catalog that this transaction wrote (or a later one, which is harmless here).
+-- Was a row of a catalog written by this transaction? (Or by a later one, which is harmless here.) Of the functions
+-- with our rights this alone sets no search path, so that it can be inlined; its names are bound already.
+CREATE OR REPLACE FUNCTION pgherd.is_new(row_xmin xid) RETURNS bool
+LANGUAGE sql STABLE RETURN age(row_xmin) <= age(pg_current_xact_id()::xid);
+
 CREATE OR REPLACE VIEW pgherd.new_expressions AS
 SELECT e.tree::text AS tree
   FROM (SELECT d.adbin AS tree, d.xmin AS made FROM pg_attrdef d
@@ -121,7 +136,7 @@ SELECT e.tree::text AS tree
         UNION ALL SELECT r.prqual, r.xmin FROM pg_publication_rel r
         UNION ALL SELECT f.proargdefaults, f.xmin FROM pg_proc f
         UNION ALL SELECT f.prosqlbody, f.xmin FROM pg_proc f) e
- WHERE age(e.made) <= age(pg_current_xact_id()::xid) AND e.tree IS NOT NULL;
+ WHERE pgherd.is_new(e.made) AND e.tree IS NOT NULL;
 
 -- Is there a new constant that may have been read from 'now' or 'today'? Each member would read it for itself, at
 -- another time. Whether it was, only the words of the command can tell.
@@ -130,6 +145,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT EXISTS (
         SELECT FROM (SELECT DISTINCT c.typ[1]::oid AS oid
-                       FROM pgherd.new_expressions e CROSS JOIN LATERAL regexp_matches(e.tree, ':consttype (\d+)', 'g') AS c(typ)) u
+                       FROM pgherd.new_expressions e
+                      CROSS JOIN LATERAL regexp_matches(e.tree, ':consttype (\d+)', 'g') AS c(typ)) u
          WHERE NOT pgherd.text_is_certain(u.oid, true) AND u.oid::regtype::text NOT LIKE 'reg%');
 END;

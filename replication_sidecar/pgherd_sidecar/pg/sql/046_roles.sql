@@ -1,25 +1,35 @@
 -- Roles belong to the server, so PostgreSQL tells no event trigger of them, and one made by hand is there on one
 -- member only. What a member lacks cannot be named in commands that all members execute.
 
--- Roles that every member has: those there were when this node began, and those that pgherd.run_everywhere() named.
+-- Who is a member of what, by names.
+CREATE OR REPLACE VIEW pgherd.grants AS
+SELECT DISTINCT r.rolname::text AS role, m.rolname::text AS member
+  FROM pg_auth_members a JOIN pg_roles r ON r.oid = a.roleid JOIN pg_roles m ON m.oid = a.member;
+
+-- Roles that every member of the herd has, and memberships in them: those there were when this node began, and
+-- those that pgherd.run_everywhere() made.
 DO $$
 BEGIN
     IF to_regclass('pgherd.roles') IS NULL THEN
         CREATE TABLE pgherd.roles (name text PRIMARY KEY);
         INSERT INTO pgherd.roles SELECT r.rolname FROM pg_roles r;
+        CREATE TABLE pgherd.memberships (role text, member text, PRIMARY KEY (role, member));
+        INSERT INTO pgherd.memberships SELECT g.role, g.member FROM pgherd.grants g;
     END IF;
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.local_roles() RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT jsonb_agg(r.rolname) FROM pg_roles r WHERE NOT EXISTS (SELECT FROM pgherd.roles k WHERE k.name = r.rolname));
+RETURN (SELECT jsonb_agg(r.rolname) FROM pg_roles r
+         WHERE NOT EXISTS (SELECT FROM pgherd.roles k WHERE k.name = r.rolname));
 
 -- The roles whose names stand in a command, more or less: one too many does no harm.
 CREATE OR REPLACE FUNCTION pgherd.roles_named(command text) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT coalesce(jsonb_agg(r.rolname), '[]') FROM pg_roles r
          WHERE r.rolname NOT LIKE 'pg\_%'
-           AND command ~* format('(^|[^[:alnum:]_$])%s($|[^[:alnum:]_$])', regexp_replace(replace(r.rolname, '"', '""'), '([^[:alnum:]_])', '\\\1', 'g')));
+           AND command ~* format('(^|[^[:alnum:]_$])%s($|[^[:alnum:]_$])',
+                                 regexp_replace(replace(r.rolname, '"', '""'), '([^[:alnum:]_])', '\\\1', 'g')));
 
 -- Makes roles known, and on a member that lacks one, makes the role: it may do nothing, and nobody can log in, but
 -- a command that names it does not fail.
@@ -35,6 +45,56 @@ BEGIN
     END LOOP;
 END $$;
 
+-- The memberships on which the rights of a role rest, as pairs of names; a superuser needs none.
+CREATE OR REPLACE FUNCTION pgherd.rights_of(role text) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE rights(role, member) AS (
+        SELECT g.role, g.member FROM pgherd.grants g JOIN pg_roles r ON r.rolname = g.member AND NOT r.rolsuper
+         WHERE g.member = rights_of.role
+        UNION
+        SELECT g.role, g.member FROM rights r JOIN pgherd.grants g ON g.member = r.role
+    )
+    SELECT coalesce(jsonb_agg(jsonb_build_array(r.role, r.member)), '[]') FROM rights r;
+END;
+
+-- What a role may do because of a grant on this node, it could not do on others.
+CREATE OR REPLACE FUNCTION pgherd.check_rights(rights jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE g record;
+BEGIN
+    FOR g IN SELECT p.pair ->> 0 AS role, p.pair ->> 1 AS member FROM jsonb_array_elements(rights) AS p(pair)
+             EXCEPT SELECT m.role, m.member FROM pgherd.memberships m LOOP
+        PERFORM pgherd.refuse(format('role %I is a member of %I on this node only', g.member, g.role),
+            format('Have a superuser execute SELECT pgherd.run_everywhere(%L).',
+                   format('GRANT %I TO %I', g.role, g.member)));
+    END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.ensure_rights(rights jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE g record;
+BEGIN
+    PERFORM pgherd.ensure_roles(jsonb_path_query_array(rights, '$[*][*]'));
+    FOR g IN SELECT p.pair ->> 0 AS role, p.pair ->> 1 AS member FROM jsonb_array_elements(rights) AS p(pair)
+             EXCEPT SELECT k.role, k.member FROM pgherd.grants k LOOP
+        EXECUTE format('GRANT %I TO %I', g.role, g.member);
+    END LOOP;
+END $$;
+
+-- After a command about roles: which memberships among the roles that it named every member has now.
+CREATE OR REPLACE FUNCTION pgherd.memberships_among(names jsonb) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN (SELECT coalesce(jsonb_agg(jsonb_build_array(g.role, g.member)), '[]') FROM pgherd.grants g
+         WHERE names ? g.role AND names ? g.member);
+
+CREATE OR REPLACE FUNCTION pgherd.follow_grants(names jsonb, granted jsonb) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    DELETE FROM pgherd.memberships m WHERE names ? m.role AND names ? m.member;
+    INSERT INTO pgherd.memberships SELECT p.pair ->> 0, p.pair ->> 1 FROM jsonb_array_elements(granted) AS p(pair);
+END;
+
 -- CREATE ROLE on a member where somebody has made a role of that name by hand.
 CREATE OR REPLACE FUNCTION pgherd.reset_role(role text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -47,11 +107,12 @@ END $$;
 
 -- DROP ROLE on a member where it may be missing, or own something in another database of the server.
 CREATE OR REPLACE FUNCTION pgherd.drop_roles(names jsonb) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
 DECLARE r text;
 BEGIN
     FOR r IN SELECT n.name FROM jsonb_array_elements_text(names) AS n(name) LOOP
         DELETE FROM pgherd.roles k WHERE k.name = r;
+        DELETE FROM pgherd.memberships m WHERE r IN (m.role, m.member);
         BEGIN
             EXECUTE format('DROP ROLE IF EXISTS %I', r);
         EXCEPTION WHEN dependent_objects_still_exist THEN

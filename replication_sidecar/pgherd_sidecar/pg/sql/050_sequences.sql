@@ -22,7 +22,8 @@ SELECT c.oid AS relid, o.refobjid AS owner, o.refobjsubid AS owner_column,
   FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_depend o ON o.classid = 'pg_class'::regclass AND o.objid = c.oid AND o.refclassid = 'pg_class'::regclass
                        AND o.deptype IN ('a', 'i')
- WHERE c.relpersistence <> 't' AND n.nspname NOT LIKE 'pg\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
+ WHERE c.relpersistence <> 't'
+   AND n.nspname NOT LIKE 'pg\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
    AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = o.refobjid);
 
 -- The first of v, v + step, v + 2 * step, ... that belongs to this member.
@@ -44,10 +45,14 @@ DECLARE
     last int8;
 BEGIN
     -- A view may own a sequence too, but to read one is to run somebody's query with our rights.
-    SELECT format('%I', a.attname) INTO col FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p')
-     WHERE a.attrelid = s.owner AND a.attnum = s.owner_column AND a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype);
+    SELECT format('%I', a.attname) INTO col
+      FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p')
+     WHERE a.attrelid = s.owner AND a.attnum = s.owner_column
+       AND a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype);
     IF col IS NOT NULL THEN
-        EXECUTE format('SELECT t.%1$s FROM %2$s t WHERE t.%1$s IS NOT NULL AND (NOT $2 OR pgherd.first_own(t.%1$s, $1) = t.%1$s) ORDER BY t.%1$s %3$s LIMIT 1',
+        EXECUTE format('SELECT t.%1$s FROM %2$s t
+                         WHERE t.%1$s IS NOT NULL AND (NOT $2 OR pgherd.first_own(t.%1$s, $1) = t.%1$s)
+                         ORDER BY t.%1$s %3$s LIMIT 1',
                        col, s.owner::regclass, CASE WHEN step > 0 THEN 'DESC' ELSE 'ASC' END)
             INTO last USING step, own;
     END IF;
@@ -83,7 +88,8 @@ BEGIN
     start := CASE WHEN s.seqstart = pgherd.first_own(known.start, known.step) THEN known.start ELSE s.seqstart END;
     own := pgherd.first_own(start, step);
     IF s.seqcycle THEN
-        PERFORM pgherd.refuse(format('sequence %s: CYCLE is not supported', s.relid::regclass), 'Members would give out each other''s numbers again.');
+        PERFORM pgherd.refuse(format('sequence %s: CYCLE is not supported', s.relid::regclass),
+                              'Members would give out each other''s numbers again.');
     ELSIF NOT start + step::numeric * (slots - 1) BETWEEN s.seqmin AND s.seqmax THEN -- the same on every member
         PERFORM pgherd.refuse(format('sequence %s has no numbers for every member', s.relid::regclass),
                               format('Its range must hold %s numbers from START on.', slots));
@@ -130,7 +136,8 @@ BEGIN
 END $$;
 
 -- TRUNCATE ... RESTART IDENTITY: a sequence that is new in this transaction, and nobody has used, is started anew
--- by the other members too. (It may be new for another reason: to start it again does no harm then.)
+-- by the other members too. (It may be new for another reason: to start it again does no harm then.) The run of
+-- row changes goes on, so that tables truncated by one command stay together; its rows come after this.
 CREATE OR REPLACE FUNCTION pgherd.capture_restart() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -139,12 +146,11 @@ DECLARE
     restarted bool;
 BEGIN
     FOR s IN SELECT u.relid::regclass AS rel, u.seqstart FROM pgherd.user_sequences u JOIN pg_class c ON c.oid = u.relid
-              WHERE u.owner = TG_RELID AND age(c.xmin) <= age(x::xid) LOOP
+              WHERE u.owner = TG_RELID AND pgherd.is_new(c.xmin) LOOP
         EXECUTE format('SELECT NOT q.is_called AND q.last_value = $1 FROM %s q', s.rel) INTO restarted USING s.seqstart;
         IF restarted THEN
-            PERFORM pgherd.settle(x),
-                    pgherd.put_command(x, pgherd.last_gid(), pgherd.with_relatives(ARRAY[s.rel]::oid[]), false,
-                                       jsonb_build_object('act', 'restart', 'object', s.rel::text));
+            PERFORM pgherd.put(x, pgherd.last_gid(), '""', '', '{1}',
+                               ARRAY[json_build_object('act', 'restart', 'object', s.rel::text)::text]);
         END IF;
     END LOOP;
     RETURN NULL;
@@ -154,7 +160,8 @@ END $$;
 -- of the log is forgotten by a crash and would be given out again (C12): numbers that came into rows are
 -- found there, for others there is a jump that no node makes within the time of one flush.
 CREATE OR REPLACE FUNCTION pgherd.sequences_after_crash() RETURNS int
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica SET row_security = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica
+SET row_security = off AS $$
 DECLARE
     s     pgherd.user_sequences;
     step  int8;

@@ -6,10 +6,12 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     UPDATE pgherd.local_tables l SET relid = to_regclass(l.name) WHERE l.relid IS NULL;
     DELETE FROM pgherd.local_tables l WHERE NOT EXISTS (SELECT FROM pgherd.all_tables a WHERE a.relid = l.relid);
-    UPDATE pgherd.local_tables l SET name = a.name FROM pgherd.all_tables a WHERE a.relid = l.relid AND a.name <> l.name;
+    UPDATE pgherd.local_tables l SET name = a.name
+      FROM pgherd.all_tables a WHERE a.relid = l.relid AND a.name <> l.name;
     INSERT INTO pgherd.local_tables (name, relid)
     SELECT DISTINCT a.name, a.relid
-      FROM pgherd.local_tables l CROSS JOIN LATERAL pg_partition_tree(l.relid) p JOIN pgherd.all_tables a ON a.relid = p.relid
+      FROM pgherd.local_tables l
+     CROSS JOIN LATERAL pg_partition_tree(l.relid) p JOIN pgherd.all_tables a ON a.relid = p.relid
         ON CONFLICT DO NOTHING;
 END $$;
 
@@ -36,18 +38,21 @@ DECLARE
     c      pg_class;
     filled bool;
 BEGIN
-    SELECT * INTO c FROM pg_class p WHERE p.oid = rel AND p.relkind IN ('r', 'p') AND p.oid IN (SELECT t.relid FROM pgherd.tables t);
+    SELECT * INTO c FROM pg_class p
+     WHERE p.oid = rel AND p.relkind IN ('r', 'p') AND p.oid IN (SELECT t.relid FROM pgherd.tables t);
     IF c.oid IS NULL THEN
         RAISE EXCEPTION '% is not a table that could be replicated', rel::regclass USING ERRCODE = '42809';
     ELSIF NOT pg_has_role(role, c.relowner, 'USAGE') THEN
         RAISE EXCEPTION 'must be owner of table %', rel::regclass USING ERRCODE = '42501';
     ELSIF c.relispartition THEN
-        PERFORM pgherd.refuse(format('%s is a partition', rel::regclass), 'Mark the partitioned table: its partitions follow.');
+        PERFORM pgherd.refuse(format('%s is a partition', rel::regclass),
+                              'Mark the partitioned table: its partitions follow.');
     ELSIF act = 'set_replicated' THEN
         EXECUTE format('SELECT EXISTS (SELECT FROM %s)', rel::regclass) INTO filled;
         IF filled THEN
             PERFORM pgherd.refuse(format('table %s is not empty', rel::regclass),
-                                  'A table begins empty when it becomes replicated, also on the other members: save its rows elsewhere first.');
+                                  'A table begins empty when it becomes replicated, also on the other members:'
+                                  ' save its rows elsewhere first.');
         END IF;
     END IF;
 END $$;

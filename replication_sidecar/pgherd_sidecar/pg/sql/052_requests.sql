@@ -58,6 +58,7 @@ BEGIN
         IF command ->> 'sql' <> '' THEN
             EXECUTE command ->> 'sql';
         END IF;
+        PERFORM pgherd.follow_grants(command -> 'roles', command -> 'grants');
         RETURN '{}';
     END IF;
     rel := (command ->> 'object')::regclass;
@@ -80,7 +81,8 @@ BEGIN
         IF NOT has_sequence_privilege(r.role, r.object::oid, 'UPDATE') THEN
             RAISE EXCEPTION 'permission denied for sequence %', r.object::oid::regclass USING ERRCODE = '42501';
         ELSIF NOT EXISTS (SELECT FROM pgherd.sequences k WHERE k.relid = r.object::oid) THEN
-            PERFORM pgherd.refuse(format('sequence %s is not replicated', r.object::oid::regclass), 'Sequences of local tables are set by their owner with ALTER SEQUENCE ... RESTART.');
+            PERFORM pgherd.refuse(format('sequence %s is not replicated', r.object::oid::regclass),
+                'Sequences of local tables are set by their owner with ALTER SEQUENCE ... RESTART.');
         END IF;
     ELSIF r.act <> 'run' OR NOT (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = r.role) THEN
         RAISE EXCEPTION 'only a superuser may run a command on every member' USING ERRCODE = '42501';
@@ -96,18 +98,23 @@ RETURN (SELECT jsonb_object_agg(a.rolname, a.rolpassword) FROM pg_authid a WHERE
 CREATE OR REPLACE FUNCTION pgherd.run_at_origin(command text) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    before jsonb   := pgherd.verifiers();
-    roles  oid[]   := array(SELECT r.oid FROM pg_roles r);
-    names  text[]  := array(SELECT r.rolname FROM pg_roles r);
-    gone   jsonb;
-    named  jsonb;
+    before  jsonb  := pgherd.verifiers();
+    roles   oid[]  := array(SELECT r.oid FROM pg_roles r ORDER BY r.oid);
+    names   text[] := array(SELECT r.rolname FROM pg_roles r ORDER BY r.oid);
+    gone    jsonb;
+    named   jsonb;
+    granted jsonb;
 BEGIN
     EXECUTE command;
     named := pgherd.roles_named(command);
-    gone := (SELECT jsonb_agg(u.name) FROM unnest(roles, names) AS u(id, name) WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = u.id));
-    PERFORM pgherd.ensure_roles(named), pgherd.drop_roles(gone);
-    RETURN jsonb_build_object('act', 'run', 'sql', command, 'roles', named, 'dropped', coalesce(gone, '[]'), 'verifiers',
-        (SELECT coalesce(jsonb_object_agg(v.key, v.value), '{}') FROM jsonb_each(pgherd.verifiers()) v WHERE v.value IS DISTINCT FROM before -> v.key));
+    gone := (SELECT jsonb_agg(u.name) FROM unnest(roles, names) AS u(id, name)
+              WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = u.id));
+    granted := pgherd.memberships_among(named);
+    PERFORM pgherd.ensure_roles(named), pgherd.drop_roles(gone), pgherd.follow_grants(named, granted);
+    RETURN jsonb_build_object(
+        'act', 'run', 'sql', command, 'roles', named, 'grants', granted, 'dropped', coalesce(gone, '[]'),
+        'verifiers', (SELECT coalesce(jsonb_object_agg(v.key, v.value), '{}') FROM jsonb_each(pgherd.verifiers()) v
+                       WHERE v.value IS DISTINCT FROM before -> v.key));
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.serve_request() RETURNS trigger
@@ -123,7 +130,8 @@ BEGIN
     IF NEW.act = 'run' THEN
         command := pgherd.run_at_origin(NEW.object);
     ELSE
-        command := jsonb_build_object('act', NEW.act, 'object', NEW.object::oid::regclass::text, 'value', NEW.value, 'called', NEW.called);
+        command := jsonb_build_object(
+            'act', NEW.act, 'object', NEW.object::oid::regclass::text, 'value', NEW.value, 'called', NEW.called);
         rels := pgherd.perform(command);
         IF NEW.act = 'set_local' THEN
             PERFORM pgherd.check_tables(rels);

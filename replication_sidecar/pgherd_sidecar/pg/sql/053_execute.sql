@@ -27,7 +27,8 @@ END $$;
 -- Executes one command of a writeset. Bodies of functions were checked at the origin, where they may name what
 -- is there only: that is seen when the function is called.
 CREATE OR REPLACE FUNCTION pgherd.execute_command(command jsonb) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET check_function_bodies = off SET default_tablespace = '' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET check_function_bodies = off
+SET default_tablespace = '' AS $$
 DECLARE
     before    jsonb;
     rels      oid[];
@@ -35,7 +36,8 @@ DECLARE
     role      name := command ->> 'role';
     statement text := command ->> 'sql';
 BEGIN
-    PERFORM pgherd.drop_strays(), pgherd.reset_role(command ->> 'created'), pgherd.ensure_roles(command -> 'roles');
+    PERFORM pgherd.drop_strays(), pgherd.reset_role(command ->> 'created'), pgherd.ensure_roles(command -> 'roles'),
+            pgherd.ensure_rights(command -> 'grants');
     IF command ? 'fill' THEN
         EXECUTE format('INSERT INTO %1$s SELECT (u.r::%1$s).* FROM unnest($1) AS u(r)', command ->> 'fill')
             USING array(SELECT jsonb_array_elements_text(command -> 'rows'));
@@ -43,7 +45,8 @@ BEGIN
     ELSIF command ? 'act' THEN
         PERFORM pgherd.perform(command);
     ELSE
-        SELECT jsonb_object_agg(s.key, current_setting(s.key)) INTO before FROM jsonb_each_text(command -> 'settings') s;
+        SELECT jsonb_object_agg(s.key, current_setting(s.key)) INTO before
+          FROM jsonb_each_text(command -> 'settings') s;
         PERFORM pgherd.set_for_command(s.key, s.value) FROM jsonb_each_text(command -> 'settings') s;
         PERFORM pgherd.run_as(role, statement);
         PERFORM pg_catalog.set_config(s.key, s.value, true) FROM pg_catalog.jsonb_each_text(before) s;

@@ -41,13 +41,15 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.outcomes(xids text[], OUT gid int8, OUT statuses text[])
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT pgherd.last_gid(), (SELECT array_agg(pg_xact_status(u.x::xid8) ORDER BY u.i) FROM unnest(xids) WITH ORDINALITY u(x, i));
+    SELECT pgherd.last_gid(),
+           (SELECT array_agg(pg_xact_status(u.x::xid8) ORDER BY u.i) FROM unnest(xids) WITH ORDINALITY u(x, i));
 END;
 
 -- The sidecar's own sessions, but for those that hold a marker's snapshot: they may have to give way.
 CREATE OR REPLACE VIEW pgherd.own_sessions AS
     SELECT s.pid, s.application_name AS name FROM pg_stat_activity s
-     WHERE s.application_name IN ('pgherd', 'pgherd apply', 'pgherd repair', 'pgherd ddl', 'pgherd watch', 'pgherd upkeep')
+     WHERE s.application_name IN ('pgherd', 'pgherd apply', 'pgherd repair', 'pgherd ddl',
+                                  'pgherd watch', 'pgherd upkeep')
        AND s.datname = current_database() AND s.usename IN (current_user, 'pgherd_apply');
 
 -- Sessions that hold what these wait for: who waits, who holds it in which transaction (0: it has no xid), and
@@ -55,7 +57,8 @@ CREATE OR REPLACE VIEW pgherd.own_sessions AS
 -- is one snapshot, older than the locks. On a busy machine most of those that take long wait for nobody, and the
 -- view of all activity costs far more than to see that.
 DROP FUNCTION IF EXISTS pgherd.blockers(int[]);
-CREATE FUNCTION pgherd.blockers(waiting int[], OUT waiter int, OUT pid int, OUT xid int8, OUT waits bool) RETURNS SETOF record
+CREATE FUNCTION pgherd.blockers(waiting int[], OUT waiter int, OUT pid int, OUT xid int8, OUT waits bool)
+RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM unnest(waiting) AS w(process) WHERE pg_blocking_pids(w.process) <> '{}') THEN
