@@ -51,5 +51,6 @@ def section(description: str, **default: Any) -> Any:
     """A part of the spec that is complete by its own defaults.
 
     The CRD gets ``default`` (none: ``{}``), below which the API server fills in the inner defaults.
+    It has to keep the part's own rules as it stands, for the API server checks it before that.
     """
     return Field(description=description, json_schema_extra={"default": default})

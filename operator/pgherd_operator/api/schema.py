@@ -31,6 +31,7 @@ _COLUMNS = (
     ("Step", "string", ".status.step", 1),
     ("Age", "date", ".metadata.creationTimestamp", 0),
 )
+_SPEC_DEFAULT = {"instances": 3, "witnesses": 0}
 _NAME_RULE = {
     "rule": f"size(self.metadata.name) <= {NAME_MAX} && "
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
@@ -95,7 +96,7 @@ def _version() -> dict[str, Any]:
                     "apiVersion": {"type": "string"},
                     "kind": {"type": "string"},
                     "metadata": {"type": "object"},
-                    "spec": structural(ClusterSpec) | {"default": {}},
+                    "spec": structural(ClusterSpec) | {"default": _SPEC_DEFAULT},
                     "status": structural(ClusterStatus),
                 },
                 "x-kubernetes-validations": [_NAME_RULE],

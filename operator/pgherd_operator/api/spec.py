@@ -266,7 +266,7 @@ class ClusterSpec(Section):
     storage: Annotated[Storage, section("volumes")] = Storage()
     resources: Annotated[Resources, section("CPU and memory")] = Resources()
     scheduling: Annotated[Scheduling, section("placement")] = Scheduling()
-    tls: Annotated[Tls, section("certificates")] = Tls()
+    tls: Annotated[Tls, section("certificates", mode="SelfSigned")] = Tls()
     bootstrap: Bootstrap | None = None
     users: Annotated[tuple[User, ...], Field(max_length=100)] = ()
     monitoring: Annotated[Monitoring, section("metrics")] = Monitoring()

@@ -4,6 +4,7 @@ Whether its rules in CEL compile only an API server can say; here they are only 
 the models refuse themselves.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,17 @@ def test_lists_are_bounded() -> None:
             assert "maxItems" in node, path
         if "additionalProperties" in node:
             assert "maxProperties" in node, path
+
+
+def test_defaults_have_what_the_rules_beside_them_name() -> None:
+    # An API server checks a default against the rules before it fills in the inner defaults.
+    for path, node in nodes(spec_schema()):
+        if isinstance(node.get("default"), dict) and "properties" in node:
+            text = " ".join(rule["rule"] for rule in node.get("x-kubernetes-validations", ()))
+            named = set(re.findall(r"self\.(\w+)", text)) - set(
+                re.findall(r"has\(self\.(\w+)", text)
+            )
+            assert named <= node["default"].keys(), path
 
 
 def test_every_rule_says_what_is_wrong() -> None:

@@ -159,6 +159,15 @@ async def test_a_diverged_member_is_made_anew_when_the_others_are_well() -> None
     assert old not in {member.disk_id for member in world.view.members}
 
 
+async def test_nobody_leaves_a_herd_that_is_too_small_already() -> None:
+    world = await running(instances=3, witnesses=2)
+    world.processes[2].diverged = True
+    world.diverged_disks.add(world.processes[2].disk_id)
+    world.change(witnesses=0)
+    await world.settle()  # the surplus witnesses stay until the third database votes again
+    assert len(world.voters()) == 3
+
+
 async def test_an_event_is_told_once_while_its_step_goes_on() -> None:
     world = await running()
     world.change(instances=4)
