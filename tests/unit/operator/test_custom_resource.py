@@ -1,7 +1,7 @@
 """The definition that is checked in is the models', and is one that an API server takes.
 
-Whether its rules in CEL compile only an API server can say; here they are only compared with what
-the models refuse themselves.
+Whether its rules in CEL compile and cost little enough only an API server's own code can say; here
+they are compared with what the models refuse themselves.
 """
 
 import re
