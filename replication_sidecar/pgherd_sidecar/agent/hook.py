@@ -324,6 +324,10 @@ class HookServer:
             connection.pending = None
         return connection
 
+    def waits(self, pid: int) -> bool:
+        """Whether a session waits for its verdict."""
+        return any(p.pid == pid and p.connection for p in self.pending.values())
+
     # ---- connections -----------------------------------------------------------------------
 
     def opened(self, connection: "HookConnection") -> None:

@@ -9,9 +9,12 @@ Slony-II 12.3). Who that is decides how:
 * certified with a later GID (it holds a row lock only, C9): cancelled; it rolls back, its client
   hears 08007, and its rows are written in its place;
 * began to wait for a lock itself: PostgreSQL's deadlock detector, which looks once, may end it
-  with 40P01;
-* anything else, running or idle: it gets a short grace to reach COMMIT, where it is told 40001,
-  and then its session is ended, since PostgreSQL has no way to give it a 40001.
+  with 40P01; once it has looked in vain, the statement is cancelled, since whoever holds that lock
+  can't commit before it gives way;
+* works on its transaction, if with short pauses: it gets a grace to reach COMMIT, where it is told
+  40001; then its statement is cancelled, and only if that does not help its session is ended;
+* idle in its transaction for longer than a program takes to think: its session is ended, since
+  PostgreSQL has no way to fail the transaction of an idle session.
 
 Called by ``replica``. Nothing survives a restart.
 """
@@ -32,6 +35,10 @@ log = structlog.get_logger()
 _PACE_S = 0.02
 _IDLE_PACE_S = 1.0
 _GRACE_S = 0.05
+_IDLE_S = 0.1
+_BUSY_S = 0.5
+_DETECTOR_S = 0.2
+"""Twice the ``deadlock_timeout`` of the sessions (060_apply.sql): the detector has looked."""
 _STUCK_S = 1.0
 _COMMIT_MAX_S = 10.0
 _XID_MASK = (1 << 32) - 1
@@ -84,17 +91,22 @@ class VictimWatch:
             self._first_seen = {}
             return
         rows = await self._connection.execute(
-            "SELECT waiter, pid, xid, waits FROM pgherd.blockers($1)", (list(waiting),)
+            "SELECT waiter, pid, xid, waits_s, idle_s FROM pgherd.blockers($1)", (list(waiting),)
         )
         blockers = await rows.fetchall()
         # What was seen of a writer that has since turned to something else is of no use.
         present = waiting.items() & (dict(self._writers.at_work) | self._stuck(now)).items()
         now = self._loop.time()
-        seen = {(pid, xid): now for waiter, pid, xid, _ in blockers}
+        seen = {(pid, xid): now for _, pid, xid, _, _ in blockers}
         self._first_seen = {key: self._first_seen.get(key, now) for key in seen}
-        for waiter, pid, xid, waits in blockers:
-            if (waiter, waiting[waiter]) in present and pid not in self._writers.at_work:
-                await self._free(waiting[waiter], pid, xid, waits)
+        for waiter, pid, xid, waits_s, idle_s in blockers:
+            if (waiter, waiting[waiter]) not in present or pid in self._writers.at_work:
+                continue
+            link = self._certified(pid, xid)
+            if link is not None:
+                await self._let_yield(link, waiting[waiter])
+            elif not self._hook.waits(pid):
+                await self._press(pid, xid, waits_s, idle_s)
         for link in self._chain.locals()[:1]:
             if link.pid in waiting:
                 await self._hurry(link)
@@ -105,23 +117,41 @@ class VictimWatch:
             link.pid: link.gid for link in self._chain.locals() if now - link.since_s > _STUCK_S
         }
 
-    async def _free(self, gid: int, pid: int, xid: int, waits: bool) -> None:
-        """Deal with the transaction ``xid`` of the session ``pid``, which ``gid`` waits for."""
-        link = self._certified(pid, xid)
-        seen_s = self._loop.time() - self._first_seen[pid, xid]
-        if link is not None and link.gid < gid:
+    async def _let_yield(self, link: LocalLink, gid: int) -> None:
+        """Deal with a certified transaction, which ``gid`` waits for."""
+        xid = link.xid & _XID_MASK
+        if link.gid < gid:
             return
-        if link is not None:
-            if not link.yielding:
-                link.yielding = True
-                log.info("victim.yields", pid=pid, gid=link.gid, to=gid)
-                await self._connection.execute("SELECT pgherd.cancel($1, $2)", (pid, str(xid)))
-            elif seen_s > _GRACE_S:
-                await self._end(pid, "certified, and does not yield")
-        elif any(p.pid == pid and p.connection for p in self._hook.pending.values()):
+        if not link.yielding:
+            link.yielding = True
+            log.info("victim.yields", pid=link.pid, gid=link.gid, to=gid)
+            await self._cancel(link.pid, xid)
+        elif self._seen_s(link.pid, xid) > _GRACE_S:
+            await self._end(link.pid, "certified, and does not yield")
+
+    async def _press(self, pid: int, xid: int, waits_s: float, idle_s: float) -> None:
+        """Deal with a transaction that is not certified.
+
+        Args:
+            waits_s: how long it has waited for a lock itself, 0 if it does not.
+            idle_s: how long it has been idle, 0 if it is not.
+        """
+        seen_s = self._seen_s(pid, xid)
+        if 0 < waits_s <= _DETECTOR_S:
             return
-        elif seen_s > _GRACE_S and not waits:
+        if seen_s > 2 * _BUSY_S or min(seen_s, idle_s) > _IDLE_S:
             await self._end(pid, "holds a lock that is needed for what is certain to commit")
+        elif waits_s or (seen_s > _BUSY_S and not idle_s):
+            log.info("victim.cancelled", pid=pid)
+            await self._cancel(pid, xid)
+
+    def _seen_s(self, pid: int, xid: int) -> float:
+        """How long it has been in the way; it may just have been ended for another one's sake."""
+        now = self._loop.time()
+        return now - self._first_seen.get((pid, xid), now)
+
+    async def _cancel(self, pid: int, xid: int) -> None:
+        await self._connection.execute("SELECT pgherd.cancel($1, $2)", (pid, str(xid)))
 
     def _certified(self, pid: int, xid: int) -> LocalLink | None:
         """The link of this very transaction; the session may be in a later one by now."""

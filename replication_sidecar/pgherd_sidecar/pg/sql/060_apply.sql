@@ -52,12 +52,13 @@ CREATE OR REPLACE VIEW pgherd.own_sessions AS
                                   'pgherd watch', 'pgherd upkeep')
        AND s.datname = current_database() AND s.usename IN (current_user, 'pgherd_apply');
 
--- Sessions that hold what these wait for: who waits, who holds it in which transaction (0: it has no xid), and
--- whether that one waits for a lock itself, not for long enough yet to have looked for a deadlock. The activity
+-- Sessions that hold what these wait for: who waits, who holds it in which transaction (0: it has no xid), for
+-- how long that one has waited for a lock itself, and for how long it has been idle (0: not at all). The activity
 -- is one snapshot, older than the locks. On a busy machine most of those that take long wait for nobody, and the
 -- view of all activity costs far more than to see that.
 DROP FUNCTION IF EXISTS pgherd.blockers(int[]);
-CREATE FUNCTION pgherd.blockers(waiting int[], OUT waiter int, OUT pid int, OUT xid int8, OUT waits bool)
+CREATE FUNCTION pgherd.blockers(
+    waiting int[], OUT waiter int, OUT pid int, OUT xid int8, OUT waits_s float8, OUT idle_s float8)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -66,9 +67,9 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT DISTINCT s.pid, b.pid, coalesce(o.backend_xid::text::int8, 0),
-           EXISTS (SELECT FROM pg_locks l
-                    WHERE l.pid = b.pid AND NOT l.granted
-                      AND l.waitstart > clock_timestamp() - 2 * current_setting('deadlock_timeout')::interval)
+           coalesce((SELECT max(extract(epoch FROM clock_timestamp() - l.waitstart))
+                       FROM pg_locks l WHERE l.pid = b.pid AND NOT l.granted), 0)::float8,
+           CASE WHEN o.state LIKE 'idle%' THEN extract(epoch FROM clock_timestamp() - o.state_change) ELSE 0 END::float8
       FROM pg_stat_activity s
      CROSS JOIN LATERAL unnest(pg_blocking_pids(s.pid)) AS b(pid)
       LEFT JOIN pg_stat_activity o ON o.pid = b.pid
@@ -81,7 +82,8 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.cancel(backend int, xid text) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT pg_cancel_backend(s.pid) FROM pg_stat_activity s WHERE s.pid = backend AND s.backend_xid::text = xid;
+    SELECT pg_cancel_backend(s.pid) FROM pg_stat_activity s
+     WHERE s.pid = backend AND coalesce(s.backend_xid::text, '0') = xid;
 END;
 
 -- Terminates what an earlier incarnation of the sidecar may have left at work on its own connections.
@@ -92,9 +94,10 @@ BEGIN ATOMIC
      WHERE w.pid <> pg_backend_pid() AND w.name NOT IN ('pgherd watch', 'pgherd upkeep');
 END;
 
--- A local transaction that waits for a writer which waits for it hears 40P01 soon and keeps its session; only if
--- it is no deadlock the sidecar has to end it. Milliseconds.
+-- A local transaction that waits for a writer which waits for it hears 40P01 soon and keeps its session. The
+-- detector looks once, so it must not look before the circle is closed; on a busy machine a commit takes long.
+-- Where it was too early, the sidecar cancels. Milliseconds.
 DO $$
 BEGIN
-    EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 40', current_database());
+    EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 100', current_database());
 END $$;
