@@ -20,7 +20,7 @@ import structlog
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import Writeset, key_array
+from pgherd_sidecar.core.entries import Writeset
 from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import RowStatements
@@ -136,8 +136,14 @@ class Applier:
 
     # ---- filling the queue -------------------------------------------------------------------
 
-    def add(self, gid: int, writeset: Writeset) -> None:
-        """Queue a committed writeset of another member, or one of ours that nobody waits for."""
+    def add(self, gid: int, writeset: Writeset, keys: "array[int]") -> None:
+        """Queue a committed writeset of another member, or one of ours that nobody waits for.
+
+        Args:
+            gid: its position.
+            writeset: what to apply.
+            keys: its ``key_array``.
+        """
         items = decode_body(writeset.body)
         work = self._open
         if work is None or work.link.closed or work.rows > _BATCH_ROWS or work.bytes > _BATCH_BYTES:
@@ -145,8 +151,9 @@ class Applier:
                 work.link.closed = True
             work = self._open = self._append(gid)
         work.link.gid = gid
-        work.writesets.append((key_array(writeset.keys), items))
-        work.rows += sum(len(records) for _, _, records in items)
+        work.writesets.append((keys, items))
+        for _, _, records in items:
+            work.rows += len(records)
         size = len(writeset.body)
         work.bytes += size
         self.queued_bytes += size

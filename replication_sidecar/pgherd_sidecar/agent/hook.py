@@ -26,7 +26,7 @@ import msgspec
 import structlog
 
 from pgherd_sidecar.agent.hookconnection import HookConnection, Pending
-from pgherd_sidecar.agent.hooktext import explain, parse_keys
+from pgherd_sidecar.agent.hooktext import explain, key_slots, parse_keys
 from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import Writeset, encode_entry
 from pgherd_sidecar.core.merge import decode_body
@@ -213,7 +213,7 @@ class HookServer:
             writeset,
             encode_entry(writeset),
             keys,
-            frozenset([key >> 2 for key in keys]),
+            key_slots(keys),
             pid,
             None,
             now,

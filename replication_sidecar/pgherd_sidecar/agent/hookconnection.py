@@ -25,7 +25,7 @@ log = structlog.get_logger()
 class Pending:
     """A local writeset that was sent into the log and has no verdict yet.
 
-    ``slots`` are the keys without their modes (and a few other numbers), to find conflicts fast.
+    ``slots`` are the keys without their modes, to find conflicts fast.
     ``connection`` is None when nobody waits for the verdict any more; the writeset is under way
     all the same, and if it commits it is applied as if remote.
     """

@@ -26,6 +26,17 @@ def parse_keys(text: bytes) -> "array[int]":
     return keys
 
 
+def key_slots(keys: "array[int]") -> frozenset[int]:
+    """The keys of all groups without their modes."""
+    slots: list[int] = []
+    position = 0
+    while position < len(keys):
+        first = position + 2
+        position = first + keys[position + 1]
+        slots += [key >> 2 for key in keys[first:position]]
+    return frozenset(slots)
+
+
 def explain(conflict: Conflict, body: bytes) -> tuple[str, str]:
     """Say in words why a writeset lost: message and detail."""
     if conflict.reason is AbortReason.TOO_OLD:

@@ -14,11 +14,15 @@ _ABORTED = 0
 
 
 class Outcomes:
-    """The outcomes of the last writesets, oldest forgotten first."""
+    """The outcomes of the last writesets, the older half of them forgotten at once.
+
+    To find the oldest of a dictionary takes the longer the more have been removed before it.
+    """
 
     def __init__(self, remembered: int = _REMEMBERED) -> None:
-        self._remembered = remembered
+        self._generation = remembered // 2
         self._gids: dict[tuple[int, int, int], int] = {}
+        self._older: dict[tuple[int, int, int], int] = {}
 
     def note(self, gid: int, writeset: Writeset, decision: Decision) -> None:
         """Take note of a delivered writeset."""
@@ -28,15 +32,15 @@ class Outcomes:
             outcome = _ABORTED
         else:
             return  # a copy says nothing new
-        gids = self._gids
-        gids[writeset.member, writeset.incarnation, writeset.xid] = outcome
-        if len(gids) > self._remembered:
-            del gids[next(iter(gids))]
+        if len(self._gids) >= self._generation:
+            self._gids, self._older = {}, self._gids
+        self._gids[writeset.member, writeset.incarnation, writeset.xid] = outcome
 
     def of(self, token: str) -> str:
         """Say what became of the transaction ``member.incarnation.xid``."""
         member, incarnation, xid = (int(part) for part in token.split("."))
-        gid = self._gids.get((member, incarnation, xid))
+        key = (member, incarnation, xid)
+        gid = self._gids.get(key, self._older.get(key))
         if gid is None:
             return "unknown"
         return "aborted" if gid == _ABORTED else f"committed {gid}"

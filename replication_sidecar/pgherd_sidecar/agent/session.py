@@ -221,18 +221,22 @@ class ReplicaSession:
         for gid, entry in enumerate(iter_entries(data), first):
             if gid <= self.state.position:
                 continue
-            decision = self.state.deliver(gid, entry)
-            self._counts[decision.kind] += 1
             if isinstance(entry, Writeset):
-                self._take_writeset(gid, entry, decision)
+                keys = key_array(entry.keys)
+                decision = self.state.deliver(gid, entry, keys)
+                self._take_writeset(gid, entry, keys, decision)
                 if decision.kind is DecisionKind.COMMIT:
-                    taken.update([key >> 2 for key in key_array(entry.keys) if key & 2])
+                    taken.update([key >> 2 for key in keys if key & 2])
             else:
+                decision = self.state.deliver(gid, entry)
                 self._take_other(gid, entry)
+            self._counts[decision.kind] += 1
         if taken:
             self._tell_losers(taken)
 
-    def _take_writeset(self, gid: int, writeset: Writeset, decision: Decision) -> None:
+    def _take_writeset(
+        self, gid: int, writeset: Writeset, keys: "array[int]", decision: Decision
+    ) -> None:
         self._outcomes.note(gid, writeset, decision)
         pending = None
         if writeset.member == self._config.number and writeset.incarnation == self._incarnation:
@@ -246,7 +250,7 @@ class ReplicaSession:
             if pending is not None and pending.connection is not None:
                 self._commit_local(gid, pending)
             else:
-                self._commit_remote(gid, writeset)
+                self._commit_remote(gid, writeset, keys)
         elif decision.conflict is not None and pending is not None:
             self.hook.aborted(pending, decision.conflict)
 
@@ -283,9 +287,9 @@ class ReplicaSession:
         while self._deferred and self._deferred[0][0] < self.applier.token_limit:
             self._deferred.popleft()[1]()
 
-    def _commit_remote(self, gid: int, writeset: Writeset) -> None:
+    def _commit_remote(self, gid: int, writeset: Writeset, keys: "array[int]") -> None:
         if not writeset.flags & FLAG_DDL:
-            self.applier.add(gid, writeset)
+            self.applier.add(gid, writeset, keys)
             return
 
         async def run(work: Work) -> None:

@@ -50,6 +50,8 @@ class Op(Enum):
     UPDATE = "U"
     INSERT = "I"
 
+    __hash__ = object.__hash__  # Enum's own is a call of Python
+
 
 _ORDER = {op: rank for rank, op in enumerate(Op)}
 _OPS = {op.value: op for op in Op}

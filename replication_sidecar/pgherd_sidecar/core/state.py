@@ -50,6 +50,8 @@ class DecisionKind(Enum):
     #: Not a writeset: the database does not change.
     NOTHING = "nothing"
 
+    __hash__ = object.__hash__  # Enum's own is a call of Python, for each delivered entry
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -111,12 +113,13 @@ class ReplicatedState:
         """Say whether a writeset still waiting to be ordered has already lost (final if so)."""
         return self._certifier.preview(keys)
 
-    def deliver(self, gid: int, entry: Entry) -> Decision:
+    def deliver(self, gid: int, entry: Entry, keys: "array[int] | None" = None) -> Decision:
         """Advance by one committed entry.
 
         Args:
             gid: the entry's position, one above the last delivered one.
             entry: the entry.
+            keys: the ``key_array`` of a writeset, if the caller has it already.
 
         Returns:
             What it means for the database: the same on every member.
@@ -125,7 +128,7 @@ class ReplicatedState:
         self.position = gid
         match entry:
             case Writeset():
-                return self._decide(gid, entry)
+                return self._decide(gid, entry, key_array(entry.keys) if keys is None else keys)
             case Incarnation():
                 if entry.member in self._origins:
                     self._origins[entry.member].start_incarnation(entry.incarnation)
@@ -138,14 +141,14 @@ class ReplicatedState:
                 assert_never(entry)
         return _NOTHING
 
-    def _decide(self, gid: int, writeset: Writeset) -> Decision:
+    def _decide(self, gid: int, writeset: Writeset, keys: "array[int]") -> Decision:
         origin = self._origins.get(writeset.member)
         if origin is None or origin.excludes(writeset.incarnation, writeset.sequence):
             return _STALE
         first = origin.first_verdict(writeset.sequence)
         if first is not None:
             return Decision(DecisionKind.DUPLICATE, first.conflict, first.gid)
-        conflict = self._certifier.certify(gid, key_array(writeset.keys))
+        conflict = self._certifier.certify(gid, keys)
         origin.decided(writeset.sequence, FirstVerdict(gid, conflict))
         origin.raise_low_water(min(writeset.low_water, writeset.sequence))
         return _COMMIT if conflict is None else Decision(DecisionKind.ABORT, conflict)

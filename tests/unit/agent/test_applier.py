@@ -10,7 +10,7 @@ from pgherd_sidecar.agent.applier import TOKEN_WINDOW, Applier, Work
 from pgherd_sidecar.agent.chain import Chain, LocalLink
 from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import Writeset
+from pgherd_sidecar.core.entries import Writeset, key_array
 from pgherd_sidecar.pg.pipeline import Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import RowStatements, TableShape
 
@@ -100,7 +100,7 @@ class Node:
 
     def remote(self, *gids: int) -> None:
         for gid in gids:
-            self.applier.add(gid, writeset(gid))
+            self.applier.add(gid, writeset(gid), key_array(writeset(gid).keys))
 
     def local(self, gid: int) -> None:
         tail = self.chain.tail
