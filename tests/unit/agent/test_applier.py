@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
+import msgspec
 import pytest
 from pgherd_sidecar.agent.applier import TOKEN_WINDOW, Applier, Work
 from pgherd_sidecar.agent.chain import Chain, LocalLink
@@ -146,6 +147,22 @@ async def test_what_comes_while_a_batch_is_under_way_is_one_batch(node: Node) ->
     await node.pipeline.end(2)
     assert node.chain.settled_gid == 15
     assert (node.applier.batches, node.applier.applied_writesets) == (2, 4)
+
+
+async def test_a_batch_is_bounded_however_much_waits(node: Node) -> None:
+    node.remote(11)
+    await settled()
+    large = msgspec.structs.replace(
+        writeset(12), body=b'[["t",[48],["U01(12,%b)"]]]' % (b"x" * (2 << 20))
+    )
+    for gid in range(12, 18):
+        node.applier.add(gid, large, key_array(large.keys))
+    assert node.applier.queued_bytes > 12 << 20
+    for number in (0, 2, 4, 6):
+        await node.pipeline.end(number)
+    assert node.pipeline.kinds == [["rows"], ["pass"]] * 4
+    assert node.chain.settled_gid == 17
+    assert node.applier.queued_bytes == 0
 
 
 async def test_a_batch_waits_for_the_local_transaction_before_it(node: Node) -> None:
