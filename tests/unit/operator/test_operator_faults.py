@@ -220,12 +220,12 @@ def test_it_converges_from_any_story(start: tuple[int, int], begun: bool, story:
 
 
 @pytest.mark.parametrize("first", range(2))
-async def test_every_write_of_a_life_may_fail(first: int) -> None:
+def test_every_write_of_a_life_may_fail(first: int) -> None:
     """Founding, growth, a lost volume, a rollout, shrinking: with a fault at each write in turn."""
     write, finished = first, False
     while not finished:
         world = World(fault=(write, KINDS[write // 2 % len(KINDS)]))
-        await _a_life(world)
+        asyncio.run(_a_life(world))
         assert len(world.voters()) == 2
         finished = world.fault is not None  # the life has fewer writes than that
         write += 2
