@@ -17,7 +17,7 @@ from psycopg import sql
 from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
 from pgherd_sidecar.agent.identity import replace_durably
 from pgherd_sidecar.agent.recovery.partners import conninfo
-from pgherd_sidecar.agent.recovery.programs import ProgramError, run
+from pgherd_sidecar.agent.recovery.programs import ProgramError, end_leftovers, run
 
 _PROGRESS = re.compile(r"^(\d+)/(\d+) kB")
 
@@ -125,7 +125,8 @@ def replaced(target: Path) -> Path:
 
 
 def remove_copies(target: Path, *, but: str | None = None) -> None:
-    """Remove what earlier attempts have left."""
+    """End and remove what earlier attempts have left."""
+    end_leftovers(f"--pgdata={target}.copy-")
     for path in target.parent.glob(f"{target.name}.copy-*"):
         if path.name != but:
             with contextlib.suppress(OSError):

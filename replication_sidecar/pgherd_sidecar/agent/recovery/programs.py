@@ -5,7 +5,9 @@ sidecar is about to remove; so the kernel ends the child with its parent (util-l
 """
 
 import asyncio
+import contextlib
 import os
+import signal
 import subprocess
 from collections import deque
 from collections.abc import Callable
@@ -45,16 +47,39 @@ async def run(
         stderr=subprocess.STDOUT,
         cwd="/",
         env=_environment(),
+        start_new_session=True,  # a group of its own, with what it starts
     )
     talking = asyncio.ensure_future(asyncio.to_thread(_talk, child, stdin, on_line))
     try:
         lines = await asyncio.shield(talking)
     finally:
         if not talking.done():
-            child.kill()
+            _kill(child.pid)
             await asyncio.wait({talking})
     if child.returncode != 0:
         raise ProgramError(f"{program.name}: {_last_words(lines)}")
+
+
+def end_leftovers(argument: str) -> None:
+    """Kill what is left of programs of an earlier sidecar whose command line has this argument.
+
+    The kernel ends a program with its parent, but not what that program has forked: the WAL
+    streamer of ``pg_basebackup`` would go on for as long as the partner lives.
+
+    Args:
+        argument: how one of the program's arguments begins; it must name what is only ours.
+    """
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # gone meanwhile, or another account's
+            if process.name.isdecimal():
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                if any(word.startswith(argument.encode()) for word in words):
+                    os.kill(int(process.name), signal.SIGKILL)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _talk(
@@ -71,7 +96,7 @@ def _talk(
                 lines.append(raw.decode(errors="replace").strip())
                 on_line(lines[-1])
         except BaseException:
-            child.kill()
+            _kill(child.pid)
             raise
     return list(lines)
 
