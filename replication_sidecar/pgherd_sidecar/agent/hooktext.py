@@ -8,6 +8,7 @@ from array import array
 import msgspec
 
 from pgherd_sidecar.core.certifier import AbortReason, Conflict
+from pgherd_sidecar.core.recordtext import join_record, split_record
 
 
 def parse_keys(text: bytes) -> "array[int]":
@@ -54,11 +55,21 @@ def explain(conflict: Conflict, body: bytes) -> tuple[str, str]:
     for table, pks, records in msgspec.json.decode(body):
         for pk, record in zip(pks, records, strict=True):
             if pk == conflict.key & -4:
-                row = record[record.find("(") :]
-                return message, f"Key of row {row} of table {table}, winner GID {conflict.winner}."
+                return message, f"{_row(record)} of table {table}, winner GID {conflict.winner}."
         if table not in tables:
             tables.append(table)
     where = ", ".join(table or "the schema" for table in tables)
     return message, (
         f"A unique key, foreign key or table lock of {where}, winner GID {conflict.winner}."
     )
+
+
+def _row(record: str) -> str:
+    """Name a row by its key alone; the record of an inserted one does not tell its key."""
+    if record[0] not in "UDE":
+        return "A row"
+    bits, parenthesis, rest = record[1:].partition("(")
+    fields = split_record(parenthesis + rest)
+    changed = bits.ljust(len(fields), "0")
+    key = [None if bit == "1" else field for bit, field in zip(changed, fields, strict=True)]
+    return f"Row {join_record(key)}"
