@@ -53,3 +53,9 @@ DROP SCHEMA pgherd CASCADE
 ALTER FUNCTION pgherd.certify() RESET ALL
 -- case: prepare transaction
 BEGIN; INSERT INTO plain VALUES (52, 'x'); PREPARE TRANSACTION 'p'
+-- case: a deferred trigger of a temporary table
+CREATE TEMP TABLE scratch (id int); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'CLOSE ALL'; RETURN NULL; END $$; CREATE CONSTRAINT TRIGGER q AFTER INSERT ON scratch DEFERRABLE FOR EACH ROW EXECUTE FUNCTION f()
+-- case: a deferred exclusion constraint of a temporary table
+CREATE FUNCTION f(a int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN closing(); END $$; CREATE TEMP TABLE scratch (id int, EXCLUDE (f(id) WITH =) DEFERRABLE)
+-- case: a deferred exclusion constraint of a local table
+CREATE TABLE here (id int PRIMARY KEY); SELECT pgherd.set_local('here'); CREATE FUNCTION f(a int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN closing(); END $$; ALTER TABLE here ADD EXCLUDE (f(id) WITH =) DEFERRABLE

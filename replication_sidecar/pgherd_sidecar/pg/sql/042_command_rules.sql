@@ -106,7 +106,9 @@ BEGIN
             SELECT FROM pg_attribute a
              WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped AND pgherd.names_objects(a.atttypid))
         WHEN t.typcategory = 'A' AND t.typelem <> 0 THEN pgherd.names_objects(t.typelem)
-        ELSE t.typnamespace = 'pg_catalog'::regnamespace AND t.typname ~ '^(reg.*|aclitem)$'
+        -- the last ones have no input function that would take them
+        ELSE t.typnamespace = 'pg_catalog'::regnamespace
+             AND t.typname ~ '^(reg.*|aclitem|gtsvector|pg_node_tree|pg_ndistinct|pg_dependencies|pg_mcv_list|pg_brin_.*)$'
     END;
 END $$;
 
@@ -201,6 +203,8 @@ BEGIN
                    WHEN 'pg_class'::regclass THEN EXISTS (
                        SELECT FROM pgherd.user_tables u LEFT JOIN pg_index i ON i.indrelid = u.relid
                         WHERE d.objid IN (u.relid, i.indexrelid))
+                       -- checked once more inside COMMIT: of any table, for the reason below
+                       OR EXISTS (SELECT FROM pg_index i WHERE i.indexrelid = d.objid AND NOT i.indimmediate)
                    -- a deferred trigger runs inside COMMIT, where it could close the cursor that certifies it (C1)
                    WHEN 'pg_trigger'::regclass THEN EXISTS (
                        SELECT FROM pg_trigger t WHERE t.oid = d.objid AND t.tgdeferrable AND NOT t.tgisinternal)
