@@ -5,13 +5,16 @@ committed transaction must have its row in the commit chain, and no node may hav
 """
 
 import contextlib
+import os
+import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
-from .localherd import LocalHerd
+from .localherd import LocalHerd, pids_in
 from .nodes import Connection, Nodes, nodes_of, run, sql_cases, sql_file
 
 ENDINGS = sql_cases("hook_endings")
@@ -178,7 +181,7 @@ def test_the_client_is_told_40001_with_table_key_and_winner(emptied: Nodes, leve
     with pytest.raises(psycopg.errors.SerializationFailure) as lost:
         run(loser, "COMMIT")
     detail = lost.value.diag.message_detail or ""
-    assert "(1,loser)" in detail and f"{emptied.schema}.t" in detail and "winner GID" in detail
+    assert "Row (1,)" in detail and f"{emptied.schema}.t" in detail and "winner GID" in detail
     assert set(emptied.equal_rows("t")) == {"(1,winner)"}
 
 
@@ -202,6 +205,34 @@ def test_a_cancel_after_the_verdict_does_not_read_as_an_abort(emptied: Nodes) ->
             run(emptied.admin[0], f"SELECT pg_cancel_backend({session.info.backend_pid})")
     assert outcome == [None]
     assert len(emptied.equal_rows("t")) == 1
+
+
+def test_a_cancel_while_another_is_dealt_with_does_not_read_as_an_abort(
+    emptied: Nodes, herd: LocalHerd
+) -> None:
+    """The first makes certify() ask its sidecar, which does not answer until the others came."""
+    session = emptied.connect(0)
+    cancel = f"SELECT pg_cancel_backend({session.info.backend_pid})"
+    with held_up_after_its_verdict(emptied, session) as outcome, stopped_sidecar(herd, "n1"):
+        for _ in range(3):
+            run(emptied.admin[0], cancel)
+            run(emptied.admin[0], "SELECT pg_sleep(0.05)")
+    assert outcome == [None]
+    assert len(emptied.equal_rows("t")) == 1
+
+
+@contextlib.contextmanager
+def stopped_sidecar(herd: LocalHerd, node: str) -> Iterator[None]:
+    """SIGSTOP for as long as the block lasts."""
+    processes = [Path(f"/proc/{pid}") for pid in pids_in(herd.directory / node)]
+    [sidecar] = [p for p in processes if b"pgherd_sidecar.agent" in (p / "cmdline").read_bytes()]
+    os.kill(int(sidecar.name), signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(int(sidecar.name), signal.SIGCONT)
+        while any(member["state"] != "primary" for member in herd.members()):
+            pass  # an election, if it was the proposer
 
 
 def test_a_backend_terminated_after_the_verdict_commits_all_the_same(emptied: Nodes) -> None:

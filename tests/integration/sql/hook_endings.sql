@@ -123,6 +123,13 @@ CALL loop_of_commits(true)
 -- case: procedure that commits in a loop over a query
 CALL loop_over_query()
 
+-- case: our schema first in the search path
+SELECT set_config('search_path', 'pgherd,' || current_setting('search_path'), false)
+----
+CALL loop_of_commits(true)
+----
+BEGIN; INSERT INTO t VALUES (10); SELECT early(); CLOSE ALL; COMMIT
+
 -- case: procedure whose name looks like a call stack
 CALL "x line 3 at COMMIT constraints"()
 

@@ -60,7 +60,8 @@ BEGIN
                  recs  text[] NOT NULL
              ) WITH (autovacuum_enabled = off)', side);
         EXECUTE format(
-            'CREATE INDEX IF NOT EXISTS capture_%s_xid ON pgherd.capture_%s (xid)', side, side);
+            'CREATE INDEX IF NOT EXISTS capture_%1$s_order ON pgherd.capture_%1$s (xid, first)', side);
+        EXECUTE format('DROP INDEX IF EXISTS pgherd.capture_%s_xid', side);
     END LOOP;
 END $$;
 
@@ -79,6 +80,11 @@ CREATE TABLE IF NOT EXISTS pgherd.generated (
 CREATE OR REPLACE FUNCTION pgherd.capture_side(x xid8) RETURNS int
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN ((x::text::int8 >> 17) & 1)::int;
+
+-- One captured statement as an item of a writeset's body.
+CREATE OR REPLACE FUNCTION pgherd.item(tab text, pks int8[], recs text[]) RETURNS text
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN '[' || tab || ',' || array_to_json(pks) || ',' || array_to_json(recs) || ']';
 
 -- Advisory lock keys. Each certified transaction holds its own token until its commit is visible; its
 -- successor in the total order waits for it. Far from the small numbers that applications like to lock.
@@ -133,7 +139,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'writes at SERIALIZABLE are not supported on replicated tables'
         USING ERRCODE = '0A000',
-              HINT = 'Use REPEATABLE READ or READ COMMITTED for transactions that write; reads at SERIALIZABLE are fine.';
+              HINT = 'Use REPEATABLE READ or READ COMMITTED for transactions that write;'
+                     ' reads at SERIALIZABLE are fine.';
 END $$;
 
 -- The base GID for a write that is captured now; says why where it must not be.

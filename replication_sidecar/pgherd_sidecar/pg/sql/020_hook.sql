@@ -23,7 +23,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lc_messages = 'C' AS 
 DECLARE context text;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
-    RETURN substring(context FROM 'function pgherd\.arm\(\)[^\n]*\n([^\n]*)');
+    RETURN substring(context FROM 'function (?:pgherd\.)?arm\(\)[^\n]*\n([^\n]*)');
 END $$;
 
 -- Is this firing of arm() one of a SET CONSTRAINTS, before COMMIT? Then another deferred event (a sentinel row) is
@@ -54,26 +54,25 @@ BEGIN
 END $$;
 
 -- Arms the hook (C1), if this firing is COMMIT's own. Earlier ones leave nothing behind that a user could touch.
+-- Like certify() it has no search path of its own, which would cost as much as an index lookup.
 CREATE OR REPLACE FUNCTION pgherd.arm() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
-    context text;
-    ours    refcursor := 'pgherd_commit';
-    found   record;
+    context pg_catalog.text;
+    nested  pg_catalog.bool;
+    ours    pg_catalog.refcursor := 'pgherd_commit';
+    found   pg_catalog.record;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
-    IF position(E'\n' IN context) > 0 OR position('constraints' IN lower(current_query() COLLATE "C")) > 0 THEN
-        IF pgherd.fires_early(NEW.xid, NEW.tab, NEW.base, NEW.pks[1], position(E'\n' IN context) > 0) THEN
+    nested := position(E'\n' IN context) OPERATOR(pg_catalog.>) 0;
+    IF nested OR position('constraints' IN pg_catalog.lower(pg_catalog.current_query() COLLATE pg_catalog."C"))
+                 OPERATOR(pg_catalog.>) 0 THEN
+        IF pgherd.fires_early(NEW.xid, NEW.tab, NEW.base, NEW.pks[1], nested) THEN
             RETURN NULL;
         END IF;
     END IF;
-    SELECT bool_or(u.name = 'pgherd_commit') AS ours,
-           -- In a procedure the transaction may be younger than the client's statement.
-           bool_or(u.is_holdable AND u.name <> 'pgherd_commit'
-                   AND u.creation_time >= least(transaction_timestamp(), statement_timestamp())) AS others,
-           current_setting('transaction_read_only') AS read_only
-      INTO found FROM pg_cursor() u;
-    IF found.others OR found.read_only = 'on' THEN
+    SELECT * INTO found FROM pgherd.open_cursors;
+    IF found.others OR found.read_only THEN
         PERFORM pgherd.refuse_commit(found.others);
     END IF;
     IF found.ours THEN
@@ -83,13 +82,23 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- What arm() has to know of the session: is our cursor open, are there holdable cursors of this transaction?
+CREATE OR REPLACE VIEW pgherd.open_cursors AS
+SELECT bool_or(u.name = 'pgherd_commit') AS ours,
+       -- In a procedure the transaction may be younger than the client's statement.
+       bool_or(u.is_holdable AND u.name <> 'pgherd_commit'
+               AND u.creation_time >= least(transaction_timestamp(), statement_timestamp())) AS others,
+       current_setting('transaction_read_only') = 'on' AS read_only
+  FROM pg_cursor() u;
+
 -- What would make the transaction fail after it was ordered, or run the user's code then.
 CREATE OR REPLACE FUNCTION pgherd.refuse_commit(cursors bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF cursors THEN
         RAISE EXCEPTION 'a transaction that writes replicated tables cannot leave a WITH HOLD cursor behind'
-            USING ERRCODE = '0A000', HINT = 'Declare the cursor in a transaction of its own, or close it before COMMIT.';
+            USING ERRCODE = '0A000',
+                  HINT = 'Declare the cursor in a transaction of its own, or close it before COMMIT.';
     END IF;
     RAISE EXCEPTION 'a transaction that has written replicated tables cannot become read-only'
         USING ERRCODE = '0A000', HINT = 'Leave out SET TRANSACTION READ ONLY.';
@@ -124,77 +133,91 @@ EXCEPTION WHEN sqlclient_unable_to_establish_sqlconnection THEN
 END $$;
 
 -- Reads what the transaction has captured: the certification groups and the body of its writeset.
--- `statements` counts rows with content; more than one may touch a row twice (C3).
-CREATE OR REPLACE FUNCTION pgherd.captured(
-    x xid8, OUT statements int8, OUT repeated bool, OUT ddl bool, OUT keys text, OUT body text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-BEGIN
-    IF pgherd.capture_side(x) = 0 THEN
-        SELECT count(*), count(*) > 1, coalesce(bool_or(c.tab = '""'), false),
-               string_agg(c.base || ':' || c.keys, ';'),
-               string_agg('[' || c.tab || ',' || array_to_json(c.pks) || ',' || array_to_json(c.recs) || ']', ',')
-          INTO statements, repeated, ddl, keys, body
-          FROM pgherd.capture_0 c WHERE c.xid = x AND c.tab <> 'sentinel';
-    ELSE
-        SELECT count(*), count(*) > 1, coalesce(bool_or(c.tab = '""'), false),
-               string_agg(c.base || ':' || c.keys, ';'),
-               string_agg('[' || c.tab || ',' || array_to_json(c.pks) || ',' || array_to_json(c.recs) || ']', ',')
-          INTO statements, repeated, ddl, keys, body
-          FROM pgherd.capture_1 c WHERE c.xid = x AND c.tab <> 'sentinel';
-    END IF;
-    IF ddl THEN
-        repeated := false;
-        SELECT * INTO statements, keys, body FROM pgherd.ordered_body(x);
-    ELSIF statements > 1 THEN
-        repeated := pgherd.touches_a_row_twice(x);
-    END IF;
-END $$;
-
--- since: among the rows captured after that statement (cmin) of the transaction.
-CREATE OR REPLACE FUNCTION pgherd.touches_a_row_twice(x xid8, since int8 DEFAULT -1) RETURNS bool
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-BEGIN
-    IF pgherd.capture_side(x) = 0 THEN
-        RETURN (SELECT count(*) <> count(DISTINCT k) OR coalesce(bool_or(k = 0), false)
-                  FROM pgherd.capture_0 c, unnest(c.pks) AS k
-                 WHERE c.xid = x AND c.tab NOT IN ('sentinel', '""') AND c.cmin::text::int8 > since);
-    END IF;
-    RETURN (SELECT count(*) <> count(DISTINCT k) OR coalesce(bool_or(k = 0), false)
-              FROM pgherd.capture_1 c, unnest(c.pks) AS k
-             WHERE c.xid = x AND c.tab NOT IN ('sentinel', '""') AND c.cmin::text::int8 > since);
-END $$;
-
--- What certify() has to do for a transaction, in one query, because each statement and each expression of
--- PL/pgSQL costs microseconds in every transaction. `todo`: '' for the usual case, one captured statement
--- that `request` carries; otherwise what is different about it.
+-- `statements` counts rows with content; `repeated`: they touch a row twice (C3). What one statement alone did was
+-- paired by its own function.
 DO $do$
 DECLARE side int;
 BEGIN
     FOR side IN 0..1 LOOP
         EXECUTE format($f$
-            CREATE OR REPLACE VIEW pgherd.committing_%1$s AS
-            SELECT CASE WHEN c.statements = 0 THEN 'nothing'
-                        WHEN NOT n.token THEN 'token'
-                        WHEN c.statements > 1 OR c.ddl THEN 'collect'
+            CREATE OR REPLACE FUNCTION pgherd.captured_%1$s(
+                x xid8, OUT statements int8, OUT repeated bool, OUT ddl bool, OUT keys text, OUT body text)
+            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+            BEGIN
+                SELECT a.statements, a.ddl, a.keys, a.body,
+                       a.statements > 1 AND (SELECT count(*) <> count(DISTINCT k) OR coalesce(bool_or(k = '0'), false)
+                                               FROM unnest(string_to_array(a.pks, ',')) AS k)
+                  INTO statements, ddl, keys, body, repeated
+                  FROM (SELECT count(*) AS statements, coalesce(bool_or(c.tab = '""'), false) AS ddl,
+                               string_agg(c.base || ':' || c.keys, ';') AS keys,
+                               string_agg(pgherd.item(c.tab, c.pks, c.recs), ',') AS body,
+                               string_agg(array_to_string(c.pks, ','), ',') AS pks
+                          FROM pgherd.capture_%1$s c WHERE c.xid = x AND c.tab <> 'sentinel') a;
+            END $$ $f$, side);
+    END LOOP;
+END $do$;
+
+CREATE OR REPLACE FUNCTION pgherd.captured(
+    x xid8, OUT statements int8, OUT repeated bool, OUT ddl bool, OUT keys text, OUT body text)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE c record;
+BEGIN
+    IF pgherd.capture_side(x) = 0 THEN
+        c := pgherd.captured_0(x);
+    ELSE
+        c := pgherd.captured_1(x);
+    END IF;
+    statements := c.statements; repeated := c.repeated; ddl := c.ddl; keys := c.keys; body := c.body;
+    IF ddl THEN
+        repeated := false;
+        SELECT * INTO statements, keys, body FROM pgherd.ordered_body(x);
+    END IF;
+END $$;
+
+-- Among the rows captured after statement `since` (cmin) of the transaction.
+CREATE OR REPLACE FUNCTION pgherd.touches_a_row_twice(x xid8, since int8 DEFAULT -1) RETURNS bool
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE twice bool;
+BEGIN
+    EXECUTE format(
+        $f$SELECT count(*) <> count(DISTINCT k) OR coalesce(bool_or(k = 0), false)
+             FROM pgherd.capture_%s c, unnest(c.pks) AS k
+            WHERE c.xid = $1 AND c.tab NOT IN ('sentinel', '""') AND c.cmin::text::int8 > $2$f$, pgherd.capture_side(x))
+       INTO twice USING x, since;
+    RETURN twice;
+END $$;
+
+-- What certify() has to do for a transaction, in one query, because each statement and each expression of
+-- PL/pgSQL costs microseconds in every transaction. `todo`: '' for the usual case, one captured statement
+-- that `request` carries; otherwise what is different about it. One row is enough to tell, because only the
+-- row captured first is marked `first`, and comes last in the index. Asked for in the order of the index, the
+-- planner takes it, whatever it believes of the table.
+DO $do$
+DECLARE side int;
+BEGIN
+    FOR side IN 0..1 LOOP
+        EXECUTE format($f$
+            DROP VIEW IF EXISTS pgherd.committing_%1$s;
+            CREATE VIEW pgherd.committing_%1$s AS
+            SELECT CASE WHEN NOT n.token THEN 'token'
+                        WHEN c.first IS NOT TRUE OR c.tab IN ('sentinel', '""') THEN 'collect'
                         WHEN n.conn = ANY (pgherd.dblink_get_connections()) THEN ''
                         ELSE 'connect'
                    END AS todo,
                    n.conn, n.secret, n.hook_conninfo,
-                   concat('W ', n.secret, ' ', pg_backend_pid(), ' ', n.xid, E' 0\n', c.keys, E'\n[', c.body, ']') AS request,
-                   n.token
-              FROM (SELECT 'pgherd_' || n.epoch AS conn, n.secret, n.hook_conninfo, pg_current_xact_id() AS xid,
+                   concat('W ', n.secret, ' ', pg_backend_pid(), ' ', c.xid, E' 0\n', c.base, ':', c.keys,
+                          E'\n[', pgherd.item(c.tab, c.pks, c.recs), ']') AS request
+              FROM (SELECT 'pgherd_' || n.epoch AS conn, n.secret, n.hook_conninfo,
                            -- held until the commit is visible; never waited for, where nobody watches
                            pg_try_advisory_xact_lock(pgherd.token_of_xid(pg_current_xact_id())) AS token
                       FROM pgherd.node n) n
-             CROSS JOIN LATERAL (
-                   SELECT count(*) AS statements, bool_or(c.tab = '""') AS ddl, min(c.base || ':' || c.keys) AS keys,
-                          min('[' || c.tab || ',' || array_to_json(c.pks) || ',' || array_to_json(c.recs) || ']') AS body
-                     FROM pgherd.capture_%1$s c WHERE c.xid = n.xid AND c.tab <> 'sentinel') c $f$, side);
+              LEFT JOIN (SELECT * FROM pgherd.capture_%1$s c WHERE c.xid >= pg_current_xact_id()
+                          ORDER BY c.xid, c.first LIMIT 1) c ON c.xid = pg_current_xact_id() $f$, side);
     END LOOP;
 END $do$;
 
--- Takes the advisory lock that names this transaction's commit. Its key is not secret, but nobody else has business
--- with it before the transaction is certified: whoever holds it or waits for it loses his session.
+-- Takes the advisory lock that names this transaction's commit. Its key is not secret, but nobody else has
+-- business with it before the transaction is certified: whoever holds it or waits for it loses his session.
 CREATE OR REPLACE FUNCTION pgherd.take_token(key int8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -205,17 +228,24 @@ BEGIN
     PERFORM pg_advisory_xact_lock(key);
 END $$;
 
--- The request of a transaction that is not the usual case.
-CREATE OR REPLACE FUNCTION pgherd.unusual_request(todo text, x xid8, conn text, conninfo text, secret text, request text) RETURNS text
+-- The request of a transaction that is not the usual case; NULL if everything was rolled back to a savepoint.
+CREATE OR REPLACE FUNCTION pgherd.unusual_request(
+    todo text, x xid8, conn text, conninfo text, secret text, request text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE c record;
 BEGIN
     IF todo = 'token' THEN
         PERFORM pgherd.take_token(pgherd.token_of_xid(x));
     END IF;
-    IF todo IN ('token', 'collect') THEN
-        request := (SELECT concat('W ', secret, ' ', pg_backend_pid(), ' ', x, CASE WHEN c.ddl THEN ' 1' ELSE ' 0' END, E'\n',
-                                  c.keys, E'\n[', CASE WHEN c.repeated THEN pgherd.final_state(x) ELSE c.body END, ']')
-                      FROM pgherd.captured(x) c);
+    IF todo <> 'connect' THEN
+        c := pgherd.captured(x);
+        IF c.statements = 0 THEN
+            RETURN NULL;
+        ELSIF c.repeated THEN
+            c.body := pgherd.final_state(x);
+        END IF;
+        request := concat('W ', secret, ' ', pg_backend_pid(), ' ', x,
+                          CASE WHEN c.ddl THEN E' 1\n' ELSE E' 0\n' END, c.keys, E'\n[', c.body, ']');
     END IF;
     IF (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE THEN
         PERFORM pgherd.connect_hook(conn, conninfo);
@@ -228,74 +258,81 @@ END $$;
 --   40001  it lost against a conflicting writeset    25006  outside the primary component
 --   08007  the outcome cannot be told here, or it was ordered to commit but could not be finished here:
 --          then the node applies it from the log like any other member (C4, C9)
+-- Without a search path of its own, which would cost as much as an index lookup: every name is qualified.
+-- What an interruption calls for is done in the protected block too, since another one may follow.
 CREATE OR REPLACE FUNCTION pgherd.certify() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
-    x       xid8 := pg_current_xact_id();
-    c       record;
-    verdict text[]; -- C, GID, GID of the predecessor, its kind, its name
+    x           pg_catalog.xid8 := pg_catalog.pg_current_xact_id();
+    c           pg_catalog.record;
+    verdict     pg_catalog.text[]; -- C, GID, GID of the predecessor, its kind, its name
+    interrupted pg_catalog.bool := false;
+    ignored     pg_catalog.text;
 BEGIN
-    IF pgherd.capture_side(x) = 0 THEN
+    IF pgherd.capture_side(x) OPERATOR(pg_catalog.=) 0 THEN
         SELECT * INTO c FROM pgherd.committing_0;
     ELSE
         SELECT * INTO c FROM pgherd.committing_1;
     END IF;
-    IF c.todo <> '' THEN
-        IF c.todo = 'nothing' THEN
-            RETURN; -- everything was rolled back to a savepoint
-        END IF;
+    IF c.todo OPERATOR(pg_catalog.<>) '' THEN
         c.request := pgherd.unusual_request(c.todo, x, c.conn, c.hook_conninfo, c.secret, c.request);
+        IF c.request IS NULL THEN
+            RETURN;
+        END IF;
     END IF;
     LOOP
         BEGIN
+            IF interrupted THEN
+                c.conn := pgherd.after_interruption(c.conn, c.hook_conninfo, c.secret, x, verdict);
+                c.request := pg_catalog.concat('R ', c.secret, ' ', x);
+                interrupted := false;
+            END IF;
             IF verdict IS NULL THEN
-                verdict := string_to_array(pgherd.dblink_exec(c.conn, c.request), ' ');
+                verdict := pg_catalog.string_to_array(pgherd.dblink_exec(c.conn, c.request), ' ');
             END IF;
-            INSERT INTO pgherd.applied VALUES (verdict[2]::int8, verdict[3]::int8, x);
-            IF verdict[4] <> 'N' THEN
-                PERFORM pgherd.wait_for_predecessor(c.conn, c.secret, x, verdict);
+            INSERT INTO pgherd.applied VALUES (verdict[2]::pg_catalog.int8, verdict[3]::pg_catalog.int8, x);
+            IF verdict[4] OPERATOR(pg_catalog.<>) 'N' THEN
+                ignored := pgherd.wait_for_predecessor(c.conn, c.secret, x, verdict);
             END IF;
+            -- The majority has it on disk (Tashkent); only this transaction may skip its own flush (C13).
+            ignored := pg_catalog.set_config('synchronous_commit', 'off', true);
             EXIT;
         EXCEPTION
             WHEN query_canceled OR deadlock_detected OR lock_not_available THEN
-                -- The order is fixed already or may be: to stop here would read as an abort.
-                c.conn := pgherd.after_interruption(c.conn, c.hook_conninfo, c.secret, x, verdict);
-                c.request := concat('R ', c.secret, ' ', x);
+                interrupted := true; -- the order is fixed already or may be: to stop here would read as an abort
             WHEN connection_failure THEN
-                PERFORM pgherd.dblink_disconnect(c.conn), -- the next transaction shall not find a dead one
-                        pgherd.outcome_unknown(verdict, SQLERRM);
+                ignored := pgherd.dblink_disconnect(c.conn); -- the next transaction shall not find a dead one
+                ignored := pgherd.outcome_unknown(verdict, SQLERRM);
+            WHEN transaction_resolution_unknown THEN
+                RAISE;
             WHEN OTHERS THEN
-                IF verdict IS NULL THEN
+                IF verdict IS NULL AND NOT interrupted THEN
                     RAISE; -- the sidecar's own word: not ordered, or ordered and lost
                 END IF;
-                PERFORM pgherd.outcome_unknown(verdict, SQLERRM);
+                ignored := pgherd.outcome_unknown(verdict, SQLERRM);
         END;
     END LOOP;
-    PERFORM
-        -- The majority has it on disk (Tashkent); only this transaction may skip its own flush (C13).
-        set_config('synchronous_commit', 'off', true),
-        -- PostgreSQL itself refuses whatever would still write after this (C2).
-        set_config('transaction_read_only', 'on', true);
 END $$;
 
 -- Waits until the predecessor in the commit chain is visible here (visibility order = GID order): 'L' a local
 -- transaction, named by its xid, 'B' a batch of the applier, named by its number.
 CREATE OR REPLACE FUNCTION pgherd.wait_for_predecessor(conn text, secret text, x xid8, verdict text[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql AS $$
+DECLARE ignored pg_catalog.text;
 BEGIN
-    IF verdict[4] = 'L' THEN -- its status is bound to no snapshot
-        IF (CASE WHEN pg_advisory_xact_lock_shared(pgherd.token_of_xid(verdict[5]::xid8)) IS NOT NULL
-                 THEN pg_xact_status(verdict[5]::xid8) = 'committed' END) THEN
+    IF verdict[4] OPERATOR(pg_catalog.=) 'L' THEN -- its status is bound to no snapshot
+        ignored := pg_catalog.pg_advisory_xact_lock_shared(pgherd.token_of_xid(verdict[5]::pg_catalog.xid8));
+        IF pg_catalog.pg_xact_status(verdict[5]::pg_catalog.xid8) OPERATOR(pg_catalog.=) 'committed' THEN
             RETURN;
         END IF;
     ELSE
-        PERFORM pg_advisory_xact_lock_shared(pgherd.token_of_batch(verdict[5]::int8));
-        IF EXISTS (SELECT FROM pgherd.applied a WHERE a.gid = verdict[3]::int8) THEN
+        ignored := pg_catalog.pg_advisory_xact_lock_shared(pgherd.token_of_batch(verdict[5]::pg_catalog.int8));
+        IF EXISTS (SELECT FROM pgherd.applied a WHERE a.gid OPERATOR(pg_catalog.=) verdict[3]::pg_catalog.int8) THEN
             RETURN;
         END IF;
     END IF;
     -- It died, and the sidecar applies it from the log (C8); or our snapshot is too old to see it.
-    PERFORM pgherd.dblink_exec(conn, concat('P ', secret, ' ', x, ' ', verdict[3]));
+    ignored := pgherd.dblink_exec(conn, pg_catalog.concat('P ', secret, ' ', x, ' ', verdict[3]));
 END $$;
 
 -- After a cancel, a timeout or a deadlock report in certify(): may this transaction go on waiting?
@@ -303,24 +340,25 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.after_interruption(
     conn text, conninfo text, secret text, x xid8, verdict text[]) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE fresh text := conn || 'r';
 BEGIN
-    IF verdict IS NOT NULL THEN
-        IF pgherd.dblink_exec(conn, concat('Y ', secret, ' ', x)) = 'YIELD' THEN
-            PERFORM pgherd.outcome_unknown(verdict, 'it gives way to a change ordered before it');
-        END IF;
-        RETURN conn;
+    -- It may have been interrupted in the middle of a query, and must not answer anything else then. The next
+    -- transaction opens one under the usual name. This here may be interrupted anywhere, too.
+    PERFORM pgherd.dblink_disconnect(c) FROM unnest(pgherd.dblink_get_connections()) AS c WHERE c = fresh;
+    PERFORM pgherd.dblink_connect_u(fresh, conninfo);
+    PERFORM pgherd.dblink_disconnect(c) FROM unnest(pgherd.dblink_get_connections()) AS c WHERE c = conn;
+    IF verdict IS NOT NULL AND pgherd.dblink_exec(fresh, concat('Y ', secret, ' ', x)) = 'YIELD' THEN
+        PERFORM pgherd.outcome_unknown(verdict, 'it gives way to a change ordered before it');
     END IF;
-    -- From PostgreSQL 17 on the wait itself was interrupted: that connection is in the middle of a query, and must
-    -- not answer anything else. The next transaction opens one under the usual name.
-    PERFORM pgherd.dblink_connect_u(conn || 'r', conninfo), pgherd.dblink_disconnect(conn);
-    RETURN conn || 'r';
+    RETURN fresh;
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.outcome_unknown(verdict text[], cause text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION '%', CASE WHEN verdict IS NULL THEN 'the outcome of this transaction is not known here'
-                              ELSE 'the transaction could not be finished here, but it is committed as GID ' || verdict[2] END
+    RAISE EXCEPTION '%',
+        CASE WHEN verdict IS NULL THEN 'the outcome of this transaction is not known here'
+             ELSE 'the transaction could not be finished here, but it is committed as GID ' || verdict[2] END
         USING ERRCODE = '08007',
               DETAIL = format('Its token is %s. Cause: %s', pgherd.current_token(), cause),
               HINT = 'Do not repeat it before you know: SELECT pgherd.transaction_status(token) answers on any member.';
@@ -329,7 +367,7 @@ END $$;
 -- What became of the transaction that current_token() named: 'committed GID', 'aborted', or 'unknown' when it
 -- is still under way, or so long ago that this member has forgotten. Any member may be asked.
 CREATE OR REPLACE FUNCTION pgherd.transaction_status(token text) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     n    pgherd.node;
     conn text;

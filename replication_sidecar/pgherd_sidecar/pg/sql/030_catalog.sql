@@ -31,7 +31,8 @@ BEGIN
         WHEN ty.typtype = 'd' THEN pgherd.hash_is_portable(ty.typbasetype)
         WHEN ty.typtype = 'e' THEN false
         WHEN ty.typtype = 'r' THEN (SELECT pgherd.hash_is_portable(r.rngsubtype) FROM pg_range r WHERE r.rngtypid = t)
-        WHEN ty.typtype = 'm' THEN (SELECT pgherd.hash_is_portable(r.rngsubtype) FROM pg_range r WHERE r.rngmultitypid = t)
+        WHEN ty.typtype = 'm' THEN (SELECT pgherd.hash_is_portable(r.rngsubtype) FROM pg_range r
+                                     WHERE r.rngmultitypid = t)
         WHEN ty.typtype = 'c' THEN (SELECT bool_and(pgherd.hash_is_portable(a.atttypid)) FROM pg_attribute a
                                      WHERE a.attrelid = ty.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
         WHEN ty.typcategory = 'A' AND ty.typelem <> 0 THEN pgherd.hash_is_portable(ty.typelem)
@@ -53,7 +54,8 @@ END;
 -- A type's name as it means the same under every search path.
 CREATE OR REPLACE FUNCTION pgherd.type_name(t oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT format('%I.%I', n.nspname, p.typname) FROM pg_type p JOIN pg_namespace n ON n.oid = p.typnamespace WHERE p.oid = t);
+RETURN (SELECT format('%I.%I', n.nspname, p.typname)
+          FROM pg_type p JOIN pg_namespace n ON n.oid = p.typnamespace WHERE p.oid = t);
 
 -- The hash of one key column as SQL text, chained from `seed`; NULL when there is no portable hash.
 -- It is the extended hash function of the hash operator family that shares the index's equality operator,
@@ -65,14 +67,16 @@ DECLARE
     hash text;
 BEGIN
     IF (SELECT t.typtype = 'e' FROM pg_type t WHERE t.oid = base) THEN
-        RETURN format('pg_catalog.hashtextextended(CASE WHEN %1$s IS NOT NULL THEN pg_catalog.format(''%%s'', %1$s) END COLLATE pg_catalog."C", %2$s)', expr, seed);
+        RETURN format('pg_catalog.hashtextextended(CASE WHEN %1$s IS NOT NULL THEN pg_catalog.format(''%%s'', %1$s) END'
+                      ' COLLATE pg_catalog."C", %2$s)', expr, seed);
     END IF;
     IF NOT pgherd.hash_is_portable(base) THEN
         RETURN NULL;
     END IF;
     SELECT CASE WHEN p.proargtypes[0] = o.amoplefttype OR p.proargtypes[0]::regtype::text LIKE 'any%'
-                     OR EXISTS (SELECT FROM pg_cast k WHERE k.castsource = o.amoplefttype AND k.casttarget = p.proargtypes[0]
-                                                        AND k.castmethod = 'b' AND k.castcontext = 'i')
+                     OR EXISTS (SELECT FROM pg_cast k
+                                 WHERE k.castsource = o.amoplefttype AND k.casttarget = p.proargtypes[0]
+                                   AND k.castmethod = 'b' AND k.castcontext = 'i')
                 THEN format('%I.%I(%%s, %%s)', n.nspname, p.proname)
                 -- date, timestamptz, bool, bytea: SQL may not call the function, a record's hash does.
                 ELSE 'CASE WHEN %1$s IS NOT NULL THEN pg_catalog.hash_record_extended(ROW(%1$s), %2$s) END'
@@ -115,8 +119,9 @@ RETURNS SETOF record LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_te
 BEGIN
     RETURN QUERY SELECT k.pos::int, k.attnum,
            CASE WHEN k.attnum <> 0 THEN format('%s.%I', alias, ta.attname)
-                WHEN NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = idx
-                                  AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass))
+                WHEN NOT EXISTS (SELECT FROM pg_depend d
+                                  WHERE d.classid = 'pg_class'::regclass AND d.objid = idx AND d.refclassid IN
+                                        ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass))
                 THEN format('(SELECT %s FROM (SELECT %s.*) r)', pg_get_indexdef(idx, k.pos::int, false), alias)
            END,
            ia.atttypid, i.indcollation[k.pos - 1], o.amopopr
@@ -130,31 +135,24 @@ BEGIN
      WHERE i.indexrelid = idx AND k.pos <= i.indnkeyatts;
 END $$;
 
--- The certification key of an index for the row `alias`, as SQL text without mode bits; its value is NULL
--- for a row that can conflict with no other. Where no exact hash exists: one key for the whole index,
--- which only means more conflicts, never fewer.
-CREATE OR REPLACE FUNCTION pgherd.index_key(idx oid, alias text) RETURNS text
+-- The certification key under which an index knows these values of its columns, as SQL text without mode bits;
+-- its value is NULL for a row that can conflict with no other. Where no exact hash exists, or a value is not
+-- known (NULL): one key for the whole index, which only means more conflicts, never fewer.
+CREATE OR REPLACE FUNCTION pgherd.key_of_values(idx oid, exprs text[]) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    i      pg_index;
-    c      record;
-    term   text;
-    coarse int8 := pgherd.index_seed(idx);
-    result text := coarse::text;
+    c          record;
+    term       text;
+    coarse     text := pgherd.index_seed(idx)::text;
+    result     text := coarse;
+    null_is_eq bool := (SELECT to_jsonb(i) ->> 'indnullsnotdistinct' = 'true' FROM pg_index i WHERE i.indexrelid = idx);
 BEGIN
-    SELECT * INTO i FROM pg_index WHERE indexrelid = idx;
-    IF i.indisexclusion THEN
-        RETURN coarse::text;
-    END IF;
-    FOR c IN SELECT * FROM pgherd.index_columns(idx, alias) ORDER BY pos LOOP
-        IF c.expr IS NULL THEN
-            RETURN coarse::text;
-        END IF;
-        term := pgherd.hash_term(c.expr, c.typ, c.coll, c.equality, result);
+    FOR c IN SELECT * FROM pgherd.index_columns(idx, '') ORDER BY pos LOOP
+        term := CASE WHEN exprs[c.pos] IS NOT NULL
+                     THEN pgherd.hash_term(exprs[c.pos], c.typ, c.coll, c.equality, result) END;
         IF term IS NULL THEN
-            RETURN coarse::text;
-        END IF;
-        IF to_jsonb(i) ->> 'indnullsnotdistinct' = 'true' THEN
+            RETURN coarse;
+        ELSIF null_is_eq THEN
             term := format('coalesce(%s, pg_catalog.hashint8extended(%s, 1))', term, result);
         END IF;
         result := term;
@@ -162,35 +160,29 @@ BEGIN
     RETURN format('(%s OPERATOR(pg_catalog.&) -4)', result);
 END $$;
 
+-- The key of the row `alias` in an index of its table.
+CREATE OR REPLACE FUNCTION pgherd.index_key(idx oid, alias text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE WHEN i.indisexclusion THEN pgherd.index_seed(idx)::text
+                ELSE pgherd.key_of_values(idx, array(
+                         SELECT c.expr FROM pgherd.index_columns(idx, alias) c ORDER BY c.pos)) END
+      FROM pg_index i WHERE i.indexrelid = idx;
+END;
+
 -- The key of the parent row that a foreign key of `alias` names: the same value as index_key() of the parent.
 CREATE OR REPLACE FUNCTION pgherd.foreign_key(con oid, alias text) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    f      pg_constraint;
-    c      record;
-    child  record;
-    term   text;
-    coarse int8;
-    result text;
-BEGIN
-    SELECT * INTO f FROM pg_constraint WHERE oid = con;
-    coarse := pgherd.index_seed(f.conindid);
-    result := coarse::text;
-    FOR c IN SELECT * FROM pgherd.index_columns(f.conindid, alias) ORDER BY pos LOOP
-        SELECT format('%s.%I', alias, a.attname) AS expr, a.atttypid AS typ INTO child
-          FROM pg_attribute a
-         WHERE a.attrelid = f.conrelid AND a.attnum = f.conkey[array_position(f.confkey, c.attnum)];
-        IF pgherd.base_type(child.typ) <> pgherd.base_type(c.typ) THEN
-            child.expr := format('(%s)::%s', child.expr, pgherd.type_name(pgherd.base_type(c.typ)));
-        END IF;
-        term := pgherd.hash_term(child.expr, c.typ, c.coll, c.equality, result);
-        IF term IS NULL THEN
-            RETURN coarse::text;
-        END IF;
-        result := term;
-    END LOOP;
-    RETURN format('(%s OPERATOR(pg_catalog.&) -4)', result);
-END $$;
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pgherd.key_of_values(f.conindid, array(
+               SELECT format(CASE WHEN pgherd.base_type(a.atttypid) = pgherd.base_type(c.typ) THEN '%s.%I'
+                                  ELSE '(%s.%I)::%s' END, alias, a.attname, pgherd.type_name(pgherd.base_type(c.typ)))
+                 FROM pgherd.index_columns(f.conindid, alias) c
+                 JOIN pg_attribute a ON a.attrelid = f.conrelid
+                                    AND a.attnum = f.conkey[array_position(f.confkey, c.attnum)]
+                ORDER BY c.pos))
+      FROM pg_constraint f WHERE f.oid = con;
+END;
 
 -- Settings under which the text form of the columns is the same in every session, and can be read back
 -- (C6); '' when none matters. An expression of an index is the one piece of generated text that is not
@@ -199,9 +191,12 @@ CREATE OR REPLACE FUNCTION pgherd.text_settings(rel oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT CASE WHEN bool_and(pgherd.base_type(a.atttypid) = ANY (
-                        '{bool,int2,int4,int8,numeric,text,varchar,bpchar,name,uuid,json,jsonb,inet,cidr,bit,varbit}'::regtype[]::oid[]))
-                     AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid IN (SELECT rel UNION ALL SELECT t.relid FROM pg_partition_tree(rel) t)
-                                                              AND i.indexprs IS NOT NULL AND (i.indisunique OR i.indisexclusion))
+                        '{bool,int2,int4,int8,numeric,text,varchar,bpchar,name,uuid,json,jsonb,inet,cidr,bit,varbit}'
+                        ::regtype[]::oid[]))
+                     AND NOT EXISTS (
+                         SELECT FROM pg_index i
+                          WHERE i.indrelid IN (SELECT rel UNION ALL SELECT t.relid FROM pg_partition_tree(rel) t)
+                            AND i.indexprs IS NOT NULL AND (i.indisunique OR i.indisexclusion))
                 THEN ''
                 ELSE ' SET search_path = pg_catalog, pg_temp'
                      ' SET DateStyle = ''ISO, YMD'' SET IntervalStyle = ''postgres'' SET TimeZone = ''UTC'''

@@ -11,7 +11,8 @@ RETURNS SETOF record LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_te
 DECLARE
     tree oid[] := root || array(SELECT t.relid::oid FROM pg_partition_tree(root) t);
 BEGIN
-    RETURN QUERY SELECT (row_number() OVER (ORDER BY a.attnum))::int, quote_ident(a.attname), a.atttypid, a.attcollation,
+    RETURN QUERY
+    SELECT (row_number() OVER (ORDER BY a.attnum))::int, quote_ident(a.attname), a.atttypid, a.attcollation,
            a.attgenerated <> '', a.attnotnull,
            coalesce(a.attnum = ANY (pk.indkey::int2[]), false),
            -- A change of one of these travels as delete and insert (C10): columns of unique and exclusion
@@ -36,44 +37,58 @@ END $$;
 -- "did this column change between rows o and n", exactly: not by an "=" that calls 1.0 and 1.00 equal.
 CREATE OR REPLACE FUNCTION pgherd.changed(col text, typ oid, coll oid, is_notnull bool) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN CASE
-    WHEN NOT pgherd.equality_is_identity(typ, coll)
-        THEN format('(ROW(n.%1$s)::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(o.%1$s)::pg_catalog.record)', col)
-    WHEN is_notnull THEN format('(n.%1$s OPERATOR(pg_catalog.<>) o.%1$s)', col)
-    ELSE format('((n.%1$s OPERATOR(pg_catalog.=) o.%1$s) IS NOT TRUE AND NOT (n.%1$s IS NULL AND o.%1$s IS NULL))', col)
-END;
+RETURN (
+    SELECT CASE WHEN e.equal IS NULL
+                THEN format('(ROW(n.%1$s)::pg_catalog.record OPERATOR(pg_catalog.*<>)'
+                            ' ROW(o.%1$s)::pg_catalog.record)', col)
+                WHEN is_notnull THEN format('(NOT (%s))', e.equal)
+                ELSE format('((%2$s) IS NOT TRUE AND NOT (n.%1$s IS NULL AND o.%1$s IS NULL))', col, e.equal) END
+      FROM (SELECT CASE WHEN pgherd.equality_is_identity(typ, coll)
+                        THEN format('n.%1$s OPERATOR(pg_catalog.=) o.%1$s', col)
+                        -- its "=" forgives trailing blanks, and nothing else
+                        WHEN typ = 'bpchar'::regtype AND pgherd.equality_is_identity('text'::regtype, coll)
+                        THEN format('n.%1$s OPERATOR(pg_catalog.=) o.%1$s AND pg_catalog.octet_length(n.%1$s)'
+                                    ' OPERATOR(pg_catalog.=) pg_catalog.octet_length(o.%1$s)', col) END AS equal) e);
 
 -- Record literals: the whole row, its key, its key and what changed; and the bitmap of changed columns.
 CREATE OR REPLACE FUNCTION pgherd.record_full(root oid, alias text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format('ROW(%s)::pg_catalog.text', string_agg(CASE WHEN c.generated THEN 'NULL' ELSE alias || '.' || c.col END, ', ' ORDER BY c.pos))
+    SELECT format('ROW(%s)::pg_catalog.text',
+                  string_agg(CASE WHEN c.generated THEN 'NULL' ELSE alias || '.' || c.col END, ', ' ORDER BY c.pos))
       FROM pgherd.columns(root) c;
 END;
 
 CREATE OR REPLACE FUNCTION pgherd.record_key(root oid, alias text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format('ROW(%s)::pg_catalog.text', string_agg(CASE WHEN c.in_pk THEN alias || '.' || c.col ELSE 'NULL' END, ', ' ORDER BY c.pos))
+    SELECT format('ROW(%s)::pg_catalog.text',
+                  string_agg(CASE WHEN c.in_pk THEN alias || '.' || c.col ELSE 'NULL' END, ', ' ORDER BY c.pos))
       FROM pgherd.columns(root) c;
 END;
 
 CREATE OR REPLACE FUNCTION pgherd.record_changes(root oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    WITH c AS (
-        SELECT c.pos,
-               CASE WHEN c.in_pk OR c.generated OR c.in_unique THEN '''0'''
-                    ELSE format('CASE WHEN %s THEN ''1'' ELSE ''0'' END', pgherd.changed(c.col, c.typ, c.coll, c.is_notnull)) END AS bit,
-               CASE WHEN c.in_pk THEN 'n.' || c.col
-                    WHEN c.generated OR c.in_unique THEN 'NULL'
-                    ELSE format('CASE WHEN %s THEN n.%s END', pgherd.changed(c.col, c.typ, c.coll, c.is_notnull), c.col) END AS field
+    WITH k AS (
+        SELECT c.pos, c.col, c.in_pk, c.generated OR c.in_unique AS left_out,
+               pgherd.changed(c.col, c.typ, c.coll, c.is_notnull) AS changed
           FROM pgherd.columns(root) c
+    ), c AS (
+        SELECT k.pos,
+               CASE WHEN k.in_pk OR k.left_out THEN '''0'''
+                    ELSE format('CASE WHEN %s THEN ''1'' ELSE ''0'' END', k.changed) END AS bit,
+               CASE WHEN k.in_pk THEN 'n.' || k.col
+                    WHEN k.left_out THEN 'NULL'
+                    ELSE format('CASE WHEN %s THEN n.%s END', k.changed, k.col) END AS field
+          FROM k
     ), bits AS ( -- a function takes 100 arguments
-        SELECT c.pos / 90 AS part, format('pg_catalog.concat(%s)', string_agg(c.bit, ', ' ORDER BY c.pos)) AS bits FROM c GROUP BY c.pos / 90
+        SELECT c.pos / 90 AS part, format('pg_catalog.concat(%s)', string_agg(c.bit, ', ' ORDER BY c.pos)) AS bits
+          FROM c GROUP BY c.pos / 90
     )
     SELECT format('pg_catalog.concat(''U'', %s, ROW(%s)::pg_catalog.text)',
-                  (SELECT string_agg(b.bits, ', ' ORDER BY b.part) FROM bits b), (SELECT string_agg(c.field, ', ' ORDER BY c.pos) FROM c));
+                  (SELECT string_agg(b.bits, ', ' ORDER BY b.part) FROM bits b),
+                  (SELECT string_agg(c.field, ', ' ORDER BY c.pos) FROM c));
 END;
 
 -- No column of a unique index differs between o and n.
@@ -93,7 +108,8 @@ RETURN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = root AND i.indisp
 CREATE OR REPLACE FUNCTION pgherd.unique_keys(root oid, alias text, inserted bool) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format('pg_catalog.concat_ws('','', %s)', string_agg(DISTINCT pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3', ', '))
+    SELECT format('pg_catalog.concat_ws('','', %s)',
+                  string_agg(DISTINCT pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3', ', '))
       FROM pg_index i
      WHERE (i.indisunique OR (i.indisexclusion AND inserted))
        AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pg_partition_tree(root) t)
@@ -108,9 +124,30 @@ BEGIN ATOMIC
     SELECT string_agg(
                CASE WHEN only_changed
                     THEN format('CASE WHEN %s THEN %s END',
-                                (SELECT string_agg(pgherd.changed(quote_ident(a.attname), a.atttypid, a.attcollation, a.attnotnull), ' OR ')
+                                (SELECT string_agg(pgherd.changed(quote_ident(a.attname), a.atttypid, a.attcollation,
+                                                                  a.attnotnull), ' OR ')
                                    FROM pg_attribute a WHERE a.attrelid = root AND a.attnum = ANY (f.conkey)),
                                 pgherd.foreign_key(f.oid, alias))
                     ELSE pgherd.foreign_key(f.oid, alias) END, ', ' ORDER BY f.conname)
       FROM pg_constraint f WHERE f.conrelid = root AND f.contype = 'f' AND f.conparentid = 0;
+END;
+
+-- The row type in which records are read: the table's own, or one without domains, since a record leaves
+-- columns NULL that a domain may not allow to be.
+CREATE OR REPLACE FUNCTION pgherd.row_type(root oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE WHEN EXISTS (SELECT FROM pgherd.columns(root) c WHERE pgherd.base_type(c.typ) <> c.typ)
+            THEN format('pgherd_gen.row_%s', root)
+            ELSE (SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root) END;
+
+CREATE OR REPLACE FUNCTION pgherd.row_type_source(root oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format(E'DROP TYPE IF EXISTS pgherd_gen.row_%1$s;\n', root)
+        || CASE WHEN bool_or(pgherd.base_type(c.typ) <> c.typ)
+                THEN format(E'CREATE TYPE pgherd_gen.row_%s AS (%s);\n', root,
+                            string_agg(c.col || ' ' || pgherd.type_name(pgherd.base_type(c.typ)), ', '
+                                       ORDER BY c.pos))
+                ELSE '' END
+      FROM pgherd.columns(root) c;
 END;
