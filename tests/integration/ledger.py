@@ -24,7 +24,7 @@ INITIAL = 1000
 _STUCK_S = 120  # far beyond what the slowest machine needs: not a measurement, but an end
 _ABORTED = {"40001", "40P01", "25006"}
 _UNKNOWN = {"08007"}
-_CLOSED = {"57P01", "57P02", "57P03", None}
+_ENDED = {"57P01", "57P02", "57P03", "57014", None}  # or cancelled: it was in the way
 
 
 def create_everywhere(herd: LocalHerd, ddl: str) -> None:
@@ -154,7 +154,7 @@ class Ledger:
         self.codes[str(code)] += 1
         if code in _ABORTED:
             self.told_aborted.add(number)
-        elif code in _UNKNOWN or code in _CLOSED:
+        elif code in _UNKNOWN or code in _ENDED:
             (self.unknown if committing else self.told_aborted).add(number)
         else:
             self.surprises.append((code, str(error)))

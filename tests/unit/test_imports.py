@@ -28,7 +28,7 @@ LAYERS = {
 #: The standard library as far as it neither does IO, nor tells the time, nor starts anything.
 PURE = set(
     """
-    array bisect collections dataclasses enum functools heapq itertools math operator random re
+    array bisect collections dataclasses enum functools heapq itertools json math operator random re
     struct sys typing zlib
     """.split()  # noqa: SIM905 - words are easier to read than a list of strings
 )

@@ -19,7 +19,7 @@ READ_COMMITTED = "READ COMMITTED"
 
 #: Nothing was committed. 23505 and 23503 are the answers that races for keys ask for.
 _ABORTED = {"40001", "40P01", "25006", "23505", "23503"}
-_CLOSED = {"57P01", "57P02", "57P03", None}
+_ENDED = {"57P01", "57P02", "57P03", "57014", None}  # or cancelled: it was in the way
 _UNKNOWN = {"08007"}
 _PAUSE_S = 0.05  # while a node is away
 
@@ -183,7 +183,7 @@ def _heard(attempt: Attempt, error: psycopg.Error) -> Outcome:
     attempt.recorder.codes[str(code)] += 1
     if code in _ABORTED:
         return Outcome.FAILED
-    if code not in _UNKNOWN | _CLOSED:
+    if code not in _UNKNOWN | _ENDED:
         attempt.recorder.surprises.append(f"{code}: {error}")
     return Outcome.UNKNOWN if attempt.committing else Outcome.FAILED
 
