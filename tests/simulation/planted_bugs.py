@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pgherd_sidecar.core.log import reconfiguration
-from pgherd_sidecar.core.log.blocks import Block, LogBase, LogIndex
+from pgherd_sidecar.core.log.blocks import Block, LogIndex
 from pgherd_sidecar.core.log.campaign import Campaign
 from pgherd_sidecar.core.log.effects import Control
 from pgherd_sidecar.core.log.elections import Elections
 from pgherd_sidecar.core.log.journal import Journal
-from pgherd_sidecar.core.log.messages import Append, Message, Vote
+from pgherd_sidecar.core.log.messages import Append, Message, Vote, VoteRequest
 from pgherd_sidecar.core.log.progress import Progress
 from pgherd_sidecar.core.log.proposer import Proposer
 from pgherd_sidecar.core.log.quorum import Member, Membership, View
@@ -65,10 +65,6 @@ def _commits_with_a_half(
     return lowest
 
 
-def _newest_view_elects(membership: Membership, who: Collection[str]) -> bool:
-    return bool(membership.views) and membership.views[-1].has_quorum(who)
-
-
 def _newest_view_commits(
     membership: Membership, flushed: Mapping[str, int], assume: str | None = None
 ) -> int:
@@ -81,10 +77,6 @@ _flushed_by_quorum = Membership.flushed_by_quorum
 
 def _any_half_elects(view: View, who: Collection[str]) -> bool:
     return 2 * sum(voter in who for voter in view.voters) >= len(view.voters)
-
-
-def _any_half_may_remain(view: View, new: View) -> bool:
-    return 2 * len(new.voters) == len(view.voters) and set(new.voters) < set(view.voters)
 
 
 def _any_disk(member: Member, disk: str) -> bool:
@@ -127,20 +119,6 @@ def _forgets_the_slowest(proposer: Proposer) -> int:
     return proposer._keeper.commit_position
 
 
-def _keeps_memberships(index: LogIndex, position: int) -> None:
-    memberships = list(index.memberships)
-    _truncate_index(index, position)
-    index._memberships = memberships
-    index.membership = memberships[-1]
-
-
-_truncate_index = LogIndex.truncate
-
-
-def _newest_membership_at_base(index: LogIndex, position: int) -> LogBase:
-    return LogBase(position, index.term_at(position), index.membership)
-
-
 def _recovers_nothing(campaign: Campaign, keeper: Safekeeper) -> bool:
     return campaign.recovery is not None
 
@@ -167,25 +145,29 @@ def _commits_unflushed(keeper: Safekeeper, position: int) -> None:
     keeper.commit_position = max(keeper.commit_position, min(position, keeper.index.last))
 
 
-def _always_ready(progress: Progress, max_inflight: int) -> bool:
-    return True
-
-
 def _takes_everything(queue: Submissions, origin: str, data: bytes, count: int) -> bool:
     queue._queue.append((origin, data, count))
     queue.size_bytes += len(data)
     return True
 
 
-def _vanishing_flight(journal: Journal, ticket: int) -> list[tuple[str, Message]]:
-    persist = journal._inflight
-    held = _done(journal, ticket)
-    if persist is not None and persist.blocks:
-        journal.flushed_position = persist.blocks[-1].last
-    return held
+def _trims_the_term_too(index: LogIndex, position: int) -> None:
+    _trim(index, position)
+    if index._starts and index._starts[0] <= index.base < index.last:
+        del index._starts[:1]
+        del index._terms[:1]
 
 
-_done = Journal.done
+_trim = LogIndex.trim
+
+
+def _votes_again(member: Elections, sender: str, request: VoteRequest, now: float) -> None:
+    if request.term == member.term:
+        member._keeper.vote = None
+    _handle_vote_request(member, sender, request, now)
+
+
+_handle_vote_request = Elections._handle_vote_request
 
 
 def _acknowledges_unflushed(keeper: Safekeeper) -> int:
@@ -273,17 +255,19 @@ PLANTED_BUGS = {
     "ack before flush": PlantedBug(
         "D1", Safekeeper, "ack_position", property(_acknowledges_unflushed)
     ),
-    "vote not persisted": PlantedBug("E3", Safekeeper, "enter_term", _forgets_vote, 12),
-    "vote sent before flush": PlantedBug("D1", Journal, "take_messages", _sends_before_flush, 18),
+    "vote not persisted": PlantedBug("E3", Safekeeper, "enter_term", _forgets_vote, 3, storm=False),
+    "vote sent before flush": PlantedBug(
+        "D1", Journal, "take_messages", _sends_before_flush, 21, storm=False
+    ),
     "ack below term start counted": PlantedBug("C2", Proposer, "_count", _counts_below_start),
     "diverged tail not truncated": PlantedBug("A2", Safekeeper, "_holds", _keeps_other_blocks),
-    "previous block not compared": PlantedBug("A2", Safekeeper, "accept", _ignores_previous, 6),
-    "diverged tail acknowledged": PlantedBug("A4", Safekeeper, "accept", _matches_all, 7),
-    "longest log wins": PlantedBug("R1", Campaign, "_advancement", _longest_log_wins, 86),
-    "own log wins": PlantedBug("R1", Campaign, "_advancement", _own_log_wins),
-    "commit bound beyond match": PlantedBug(
-        "C3", Safekeeper, "bound_commit", _commits_unmatched, 11
+    "previous block not compared": PlantedBug(
+        "A2", Safekeeper, "accept", _ignores_previous, 20, storm=False
     ),
+    "diverged tail acknowledged": PlantedBug("A4", Safekeeper, "accept", _matches_all),
+    "longest log wins": PlantedBug("R1", Campaign, "_advancement", _longest_log_wins, 147),
+    "own log wins": PlantedBug("R1", Campaign, "_advancement", _own_log_wins),
+    "commit bound beyond match": PlantedBug("C3", Safekeeper, "bound_commit", _commits_unmatched),
     "truncation leaves flushed position": PlantedBug(
         "D1", Journal, "truncate", _keeps_flushed_position
     ),
@@ -291,31 +275,37 @@ PLANTED_BUGS = {
         "D3", Segment, "cut", _leaves_old_records, segments=True
     ),
     "another half elects": PlantedBug("Q2", View, "has_quorum", _any_half_elects),
-    "another half remains": PlantedBug("Q2", View, "halves_to", _any_half_may_remain),
     "half is durable": PlantedBug("Q2", Membership, "flushed_by_quorum", _commits_with_a_half),
-    "only the new view elects": PlantedBug("V2", Membership, "has_quorum", _newest_view_elects),
     "only the new view commits": PlantedBug(
         "V2", Membership, "flushed_by_quorum", _newest_view_commits
     ),
     "new voters without the old ones' consent": PlantedBug(
         "V2", reconfiguration, "promoted", _promotes_at_once
     ),
-    "new view before both have agreed": PlantedBug("V2", Proposer, "_plan", _finishes_uncommitted),
-    "votes counted by an old view": PlantedBug("V4", Campaign, "count", _counts_by_own_membership),
-    "any disk votes": PlantedBug("V6", Member, "has_disk", _any_disk),
-    "any disk acknowledges": PlantedBug("V6", Proposer, "_strange", _counts_strangers),
-    "memberships outlive truncation": PlantedBug("V1", LogIndex, "truncate", _keeps_memberships),
-    "newest membership at the base": PlantedBug(
-        "T4", LogIndex, "base_at", _newest_membership_at_base
+    "new view before both have agreed": PlantedBug(
+        "V2", Proposer, "_plan", _finishes_uncommitted, 7
     ),
+    "votes counted by an old view": PlantedBug(
+        "V4", Campaign, "count", _counts_by_own_membership, 18
+    ),
+    "any disk votes": PlantedBug("V6", Member, "has_disk", _any_disk, 13, storm=False),
+    "any disk acknowledges": PlantedBug("V6", Proposer, "_strange", _counts_strangers, 18),
     "trimmed while a member needs it": PlantedBug(
-        "T1", Proposer, "_flushed_by_all", _forgets_the_slowest
+        "T1", Proposer, "_flushed_by_all", _forgets_the_slowest, 10, storm=False
     ),
-    "proposes before it has recovered": PlantedBug("R2", Campaign, "recovered", _recovers_nothing),
+    "proposes before it has recovered": PlantedBug(
+        "R2", Campaign, "recovered", _recovers_nothing, 1, storm=False
+    ),
     "term not persisted": PlantedBug("E3", Safekeeper, "enter_term", _term_in_memory_only),
-    "an old proposer is obeyed": PlantedBug("E4", Elections, "_hear", _hears_the_past),
-    "commit before the own flush": PlantedBug("C5", Safekeeper, "commit_to", _commits_unflushed),
-    "truncated flight counts": PlantedBug("D1", Journal, "done", _vanishing_flight),
-    "probes without end": PlantedBug("A3", Progress, "ready", _always_ready),
+    "an old proposer is obeyed": PlantedBug(
+        "E4", Elections, "_hear", _hears_the_past, 26, storm=False
+    ),
+    "commit before the own flush": PlantedBug(
+        "C5", Safekeeper, "commit_to", _commits_unflushed, 3, storm=False
+    ),
+    "the term at the base is trimmed": PlantedBug(
+        "T4", LogIndex, "trim", _trims_the_term_too, 6, storm=False
+    ),
+    "votes twice": PlantedBug("E3", Elections, "_handle_vote_request", _votes_again),
     "queue without bound": PlantedBug("A0", Submissions, "offer", _takes_everything),
 }

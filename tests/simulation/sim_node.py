@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pgherd_sidecar.core.log import Fetch, LogMember, Member, Persist, Timing
 from pgherd_sidecar.core.log.messages import Message, Trimmed
+from pgherd_sidecar.core.log.proposer import Proposer
 from sim_checker import Witnessed, require
 from sim_storage import Disk, Log, ModelDisk, SegmentDisk
 
@@ -87,7 +88,7 @@ class SimNode:
         self.member.flush_first = world.rng.random() < 0.5
         self._inflight = None
         self._drain_due = False
-        self._leading = False
+        self._leading: Proposer | None = None
         self._term = self.member.term
         self._commit = self.member.commit_position
         self._checked = self.log.index.base
@@ -209,7 +210,8 @@ class SimNode:
     def _drain(self) -> None:
         assert self.member is not None
         self._drain_due = False
-        self.member.collect = self.world.rng.random() < self.world.dials.lazy / 2
+        lazy = self.world.dials.lazy
+        self.member.collect = lazy > 0 and self.world.rng.random() < lazy / 2
         effects = self.member.take_effects()
         for peer, message in effects.send:
             self.world.send(self, peer, message)
@@ -266,15 +268,17 @@ class SimNode:
             self._term = member.term
         leading = member._leading
         if leading is not None:
+            if leading is not self._leading:
+                checker, start = self.world.checker, leading.start
+                checker.proposes(self.disk_id, self.incarnation, member.term, start)
             self._check_leading(member, leading.start)
-        self._leading = leading is not None
+        self._leading = leading
         if member.commit_position != self._commit:
             self._check_commit(member)
 
     def _check_leading(self, member: LogMember, start: int) -> None:
-        self.world.checker.proposes(self.disk_id, self.incarnation, member.term, start)
         # (its peers may have flushed its first block before itself)
-        advanced = self._leading and member.commit_position > self._commit
+        advanced = self._leading is not None and member.commit_position > self._commit
         own = member.flushed_position >= start
         require(
             not (advanced and own) or member.commit_position >= start,

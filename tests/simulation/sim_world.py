@@ -45,7 +45,7 @@ class World:
         self.limits = Limits(
             submission=4096,
             block=self.dials.block,
-            pending=20_000,
+            pending=1500 if self.dials.block == 100 else 20_000,
             inflight=4_000,
             fetch=self.dials.fetch,
         )
