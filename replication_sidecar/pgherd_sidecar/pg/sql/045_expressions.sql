@@ -55,7 +55,7 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.is_certain(tree text) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT tree !~ '\{(SQLVALUEFUNCTION|NEXTVALUEEXPR|XMLEXPR) '
+    SELECT tree !~ '\{(SQLVALUEFUNCTION|NEXTVALUEEXPR|XMLEXPR|JSONEXPR|JSONCONSTRUCTOREXPR) '
        AND NOT EXISTS (
            SELECT FROM pgherd.functions_in(tree) f
             WHERE f.provolatile <> 'i'
@@ -77,7 +77,7 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.same_everywhere(tree text) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT tree !~ '\{(SQLVALUEFUNCTION|NEXTVALUEEXPR) ' AND tree !~ ':varattno -'
+    SELECT tree !~ '\{(SQLVALUEFUNCTION|NEXTVALUEEXPR|JSONEXPR) ' AND tree !~ ':varattno -'
        AND NOT pgherd.calls_user_code(tree)
        AND NOT EXISTS (
            SELECT FROM pgherd.functions_in(tree) f
