@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -185,14 +186,16 @@ def test_the_client_is_told_40001_with_table_key_and_winner(emptied: Nodes, leve
     assert set(emptied.equal_rows("t")) == {"(1,winner)"}
 
 
-@pytest.mark.parametrize("setting", ["statement_timeout = 200", "lock_timeout = 50"])
+@pytest.mark.parametrize(
+    ("setting", "held_s"), [("statement_timeout = '2s'", 2.5), ("lock_timeout = 50", 0.5)]
+)
 def test_a_timeout_after_the_verdict_does_not_read_as_an_abort(
-    emptied: Nodes, setting: str
+    emptied: Nodes, setting: str, held_s: float
 ) -> None:
     session = emptied.connect(0)
     run(session, f"SET {setting}")
     with held_up_after_its_verdict(emptied, session) as outcome:
-        run(emptied.admin[1], "SELECT pg_sleep(0.5)")
+        run(emptied.admin[1], f"SELECT pg_sleep({held_s})")
     assert outcome == [None]
     assert len(emptied.equal_rows("t")) == 1
 
@@ -232,7 +235,7 @@ def stopped_sidecar(herd: LocalHerd, node: str) -> Iterator[None]:
     finally:
         os.kill(int(sidecar.name), signal.SIGCONT)
         while any(member["state"] != "primary" for member in herd.members()):
-            pass  # an election, if it was the proposer
+            time.sleep(0.1)  # an election, if it was the proposer
 
 
 def test_a_backend_terminated_after_the_verdict_commits_all_the_same(emptied: Nodes) -> None:
