@@ -4,6 +4,7 @@ No generated client library: it would be most of the operator's memory, and does
 server-side apply better than ten lines do. kopf watches by itself.
 """
 
+import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 
 from pgherd_operator.api import GROUP, KIND, PLURAL, VERSION
 from pgherd_operator.objects import names
@@ -82,8 +82,9 @@ class Client:
         found = await self._call(
             "GET", _path(kind, namespace), parameters={"labelSelector": selector}
         )
-        items = found["items"]
-        assert isinstance(items, list)
+        items = found.get("items")
+        if not isinstance(items, list):
+            raise ApiError(0, f"GET {_path(kind, namespace)}: the answer is no list")
         return items
 
     async def create(self, manifest: Manifest) -> None:
@@ -134,15 +135,15 @@ class Client:
                 json=body,
                 headers=headers,
             ) as response:
-                content = await response.text()
+                content = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ApiError(0, f"{method} {path}: {error or type(error).__name__}") from error
-        found = yaml.safe_load(content) if response.status >= 400 else None
+        found = _decode(content)
         if response.status >= 400:
             raise _refusal(response.status, f"{method} {path}", found)
-        decoded = await response.json()
-        assert isinstance(decoded, dict)
-        return decoded
+        if not isinstance(found, dict):
+            raise ApiError(response.status, f"{method} {path}: the answer is no object: {found!r}")
+        return found
 
 
 def _path(kind: str, namespace: str, name: str = "", subresource: str = "") -> str:
@@ -150,6 +151,14 @@ def _path(kind: str, namespace: str, name: str = "", subresource: str = "") -> s
     where = ["namespaces", namespace] if namespace else []
     parts = [group, *where, plural, name, subresource]
     return "/".join(part for part in parts if part)
+
+
+def _decode(content: bytes) -> Any:
+    """Return what a body holds; its first text if a proxy on the way answered, and not in JSON."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        return content[:200].decode(errors="replace")
 
 
 def _refusal(status: int, what: str, answer: Any) -> ApiError:

@@ -5,9 +5,11 @@ member that hangs delays the others' reconciliation by no more than that.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
+
+import structlog
 
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core.observed import (
@@ -24,6 +26,10 @@ from pgherd_operator.objects.model import Origin, Role
 from pgherd_operator.shell.kubernetes import KubernetesApi, Manifest, NotFoundError
 from pgherd_operator.shell.sidecars import SidecarError, Sidecars
 from pgherd_operator.shell.sidecars import parse as parse_report
+
+log = structlog.get_logger()
+
+_Member = TypeVar("_Member", Pod, Volume)
 
 SHARED_KINDS = (
     "ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount",
@@ -43,8 +49,16 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
         kinds.append("PodMonitor")
     lists = await asyncio.gather(*(api.list(kind, cluster.namespace, selector) for kind in kinds))
     found = dict(zip(kinds, lists, strict=True))
-    volumes = by_number(parse_volume(item) for item in found.pop("PersistentVolumeClaim"))
-    pods = by_number(parse_pod(item) for item in found.pop("Pod"))
+    volumes = by_number(
+        found.pop("PersistentVolumeClaim"),
+        parse_volume,
+        lambda number: names.volume(cluster.name, number),
+    )
+    pods = by_number(
+        [item for item in found.pop("Pod") if _is_owned(item, cluster)],
+        parse_pod,
+        lambda number: names.member(cluster.name, number),
+    )
     objects = {(kind, item["metadata"]["name"]): item for kind in found for item in found[kind]}
     secrets, reports = await asyncio.gather(
         _secrets(api, cluster, volumes.keys()), _reports(sidecars, pods.keys())
@@ -60,13 +74,43 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
     )
 
 
-def by_number(found: Any) -> dict[int, Any]:
-    """Index members' objects."""
-    return {one.number: one for one in found}
+def by_number(
+    items: Iterable[Manifest], parse: Callable[[Manifest], _Member], name: Callable[[int], str]
+) -> dict[int, _Member]:
+    """Index members' objects, without those that only carry the herd's label.
+
+    Anybody may label an object of his own like ours. One that is a member's has a member's labels
+    and the name that follows from its number, so there are no two for one number.
+
+    Args:
+        name: of the object of a member.
+    """
+    members: dict[int, _Member] = {}
+    for item in items:
+        try:
+            one = parse(item)
+        except (KeyError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            if item["metadata"]["name"] == name(one.number):
+                members[one.number] = one
+                continue
+            reason = f"member {one.number} has {name(one.number)}"
+        log.warning("object.ignored", name=item["metadata"]["name"], reason=reason)
+    return members
+
+
+def _is_owned(item: Manifest, cluster: Cluster) -> bool:
+    owners = item["metadata"].get("ownerReferences", ())
+    return any(owner["uid"] == cluster.uid for owner in owners)
 
 
 def parse_volume(item: Manifest) -> Volume:
-    """Read a volume claim."""
+    """Read a volume claim.
+
+    Raises:
+        KeyError, ValueError: it has not got a member's labels.
+    """
     metadata = item["metadata"]
     labels = metadata["labels"]
     return Volume(
@@ -82,7 +126,11 @@ def parse_volume(item: Manifest) -> Volume:
 
 
 def parse_pod(item: Manifest) -> Pod:
-    """Read a pod."""
+    """Read a pod.
+
+    Raises:
+        KeyError, ValueError: it has not got a member's labels.
+    """
     metadata, status = item["metadata"], item.get("status", {})
     conditions = {c["type"]: c["status"] for c in status.get("conditions", ())}
     return Pod(

@@ -278,6 +278,31 @@ async def test_volumes_grow_without_a_restart() -> None:
     assert world.writes == [f"patch PersistentVolumeClaim {NAME}-{n}-data" for n in (1, 2, 3)]
 
 
+@pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim"])
+@pytest.mark.parametrize("number", [None, "x", "1"])
+@pytest.mark.parametrize("owned", [False, True])
+async def test_objects_of_others_under_the_label_of_the_herd_change_nothing(
+    kind: str, number: str | None, owned: bool
+) -> None:
+    world = World()
+    world.submit()
+    await world.settle()
+    writes = list(world.writes)
+    original = world.objects[kind, f"{NAME}-1" if kind == "Pod" else f"{NAME}-1-data"]
+    stranger = copy.deepcopy(original)
+    labels = stranger["metadata"]["labels"] | {names.MEMBER: number}
+    stranger["metadata"] |= {"name": "a-stranger", "uid": "uid-of-a-stranger", "labels": {
+        name: value for name, value in labels.items() if value is not None
+    }}  # fmt: skip
+    if not owned:
+        stranger["metadata"].pop("ownerReferences", None)
+    world.objects = {**world.objects, (kind, "a-stranger"): stranger}
+    await world.reconcile()
+    assert world.writes == writes
+    del world.objects[kind, "a-stranger"]
+    await world.settle()
+
+
 async def test_certificates_are_renewed_after_two_thirds_of_their_time() -> None:
     world = await running(tls={"validityDays": 90})
     world.writes.clear()

@@ -183,6 +183,10 @@ async def server() -> AsyncIterator[tuple[Client, list[dict[str, Any]]]]:
         for word, status in (("missing", 404), ("taken", 409), ("broken", 500)):
             if word in request.path:
                 return web.json_response({"message": f"it is {word}"}, status=status)
+        if "proxy" in request.path:
+            status = 502 if "502" in request.path else 200
+            page = b"<html>\xff\t{[it is a proxy" if "binary" in request.path else b"[]"
+            return web.Response(body=page, status=status, content_type="text/html")
         return web.json_response({"items": [], "kind": "x"})
 
     application = web.Application()
@@ -227,6 +231,16 @@ async def test_refusals_have_a_type_and_the_servers_words(
     client, _ = server
     with pytest.raises(error, match=f"it is {name}"):
         await client.get("Pod", "n", name)
+
+
+@pytest.mark.parametrize("name", ["proxy", "proxy-binary", "proxy-502", "proxy-502-binary"])
+async def test_what_a_proxy_answers_instead_is_an_error_of_the_api(
+    server: tuple[Client, list[dict[str, Any]]], name: str
+) -> None:
+    client, _ = server
+    with pytest.raises(ApiError) as caught:
+        await client.get("Pod", "n", name)
+    assert caught.value.status == (502 if "502" in name else 200)
 
 
 async def test_nobody_there_is_an_error_of_the_api() -> None:
