@@ -54,6 +54,8 @@ class Election:
     sleep: Callable[[float], Any] = asyncio.sleep
     _seen: tuple[str, float] = ("", 0.0)
     """The Lease's version as last seen, and when it was seen first."""
+    _renewed: float = 0.0
+    """When the write began that made the Lease ours last: nobody else counts from earlier."""
 
     async def acquire(self) -> None:
         """Return when this candidate is the leader."""
@@ -67,24 +69,30 @@ class Election:
         Raises:
             LostLeadershipError: it could not be renewed in time, or another has it.
         """
-        renewed = self.clock()
         while True:
             await self.sleep(RENEW_S)
             try:
-                if not await self._renew():
-                    raise LostLeadershipError("another operator has the lease")
-                renewed = self.clock()
+                async with asyncio.timeout(_GIVE_UP_S - (self.clock() - self._renewed)):
+                    if not await self._renew():
+                        raise LostLeadershipError("another operator has the lease")
+            except TimeoutError as error:
+                raise LostLeadershipError("the lease was not renewed: no answer") from error
             except ApiError as error:
-                if self.clock() - renewed > _GIVE_UP_S:
+                if self.clock() - self._renewed > _GIVE_UP_S:
                     raise LostLeadershipError(f"the lease was not renewed: {error}") from error
 
     async def _try(self) -> bool:
         try:
+            async with asyncio.timeout(_GIVE_UP_S):
+                return await self._take()
+        except (ApiError, TimeoutError):
+            return False
+
+    async def _take(self) -> bool:
+        try:
             lease = await self.api.get("Lease", self.namespace, self.name)
         except NotFoundError:
             return await self._write(self.api.create, {}, 0)
-        except ApiError:
-            return False
         spec = lease["spec"]
         version = lease["metadata"]["resourceVersion"]
         if version != self._seen[0]:
@@ -119,8 +127,10 @@ class Election:
                 "renewTime": datetime.now(UTC).isoformat(timespec="microseconds"),
             },
         }
+        began = self.clock()
         try:
             await write(wanted)
         except ConflictError:
             return False
+        self._renewed = began
         return True

@@ -33,10 +33,13 @@ class Leases:
         self.lease: Manifest | None = None
         self.version = 0
         self.down = False
+        self.hangs = False
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest:
         if self.down:
             raise ApiError(0, "unreachable")
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.lease is None:
             raise NotFoundError(404, "no lease")
         return self.lease
@@ -121,6 +124,19 @@ async def test_a_leader_steps_down_before_others_may_take_over() -> None:
     with pytest.raises(LostLeadershipError):
         await leader.keep()
     assert clock.now - began < DURATION_S
+
+
+async def test_a_leader_whose_renewal_hangs_steps_down() -> None:
+    leases, clock = Leases(), Clock()
+
+    async def sleep(seconds: float) -> None:
+        clock.now += DURATION_S
+
+    leader = Election(leases, "system", "lease", "a", clock, sleep)
+    await leader.acquire()
+    leases.hangs = True
+    with pytest.raises(LostLeadershipError, match="no answer"):
+        await leader.keep()
 
 
 async def test_a_leader_that_was_replaced_steps_down() -> None:
