@@ -94,9 +94,11 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
 
 
 def _due(observed: Observed, name: str, now: datetime) -> bool:
-    """It is not there, or two thirds of its validity are over."""
+    """It is not there, or not whole, or two thirds of its validity are over."""
     secret = observed.secrets.get(name)
     if secret is None or secret.issued_at is None or secret.not_after is None:
+        return True
+    if not secret.keys >= _KEYS:
         return True
     validity: timedelta = secret.not_after - secret.issued_at
     return now >= secret.issued_at + validity * 2 / 3

@@ -278,6 +278,15 @@ async def test_volumes_grow_without_a_restart() -> None:
     assert world.writes == [f"patch PersistentVolumeClaim {NAME}-{n}-data" for n in (1, 2, 3)]
 
 
+async def test_a_certificate_that_lost_a_key_is_issued_again() -> None:
+    world = World()
+    world.submit()
+    await world.settle()
+    del world.objects["Secret", f"{NAME}-2-tls"]["data"]["tls.key"]
+    await world.settle()
+    assert world.objects["Secret", f"{NAME}-2-tls"]["data"]["tls.key"]
+
+
 @pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim"])
 @pytest.mark.parametrize("number", [None, "x", "1"])
 @pytest.mark.parametrize("owned", [False, True])
