@@ -90,7 +90,7 @@ class Replica:
         if self._rebuild is not None and self._rebuild.under_way:
             await self._fence(self._rebuild.reason)
             if not await self._rebuild.run():
-                raise LeftBehindError(self._rebuild.reason)
+                raise LeftBehindError(self._rebuild.cause)
         async with session(self._config, self._host, self._identity, self._markers) as opened:
             self._session, keep_house = opened
             async with asyncio.TaskGroup() as group:
@@ -137,6 +137,7 @@ class Replica:
         self._reason = str(cause)
         log.error("node.needs_rebuild", reason=self._reason, kind=type(cause).__name__)
         if self._rebuild is not None and self._rebuild.begin(self._reason):
+            self._halted = None
             return
         self._halted = cause
         if self._rebuild is not None and self._rebuild.given_up is not None:

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from pgherd_sidecar.agent import replica as replica_module
 from pgherd_sidecar.agent.config import (
     MemberAddress,
     NodeConfig,
@@ -15,12 +16,16 @@ from pgherd_sidecar.agent.config import (
     PostgresAddress,
     Recovery,
 )
+from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.identity import Identity
+from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.recovery import certstate
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Offer, choose
 from pgherd_sidecar.agent.recovery.programs import ProgramError
 from pgherd_sidecar.agent.recovery.progress import Phase, load
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
+from pgherd_sidecar.agent.replica import Replica
 from pgherd_sidecar.core.log import LogBase, Membership
 
 STATE = CertificationState(
@@ -265,7 +270,10 @@ async def test_what_always_fails_is_given_up_and_says_why(tmp_path: Path) -> Non
     assert rebuild.given_up is not None and "disk full" in rebuild.given_up
     assert world.database == "old"
     assert len(world.failures) > 50
-    assert not sidecar(tmp_path, world).under_way  # nor does a restart begin it again
+    again = sidecar(tmp_path, world)
+    assert not again.under_way  # nor does a restart begin it again,
+    assert not again.begin("it has diverged")  # also when the cause is met again
+    assert again.given_up is not None and "10 failures" in again.given_up
 
 
 async def test_copies_that_can_never_be_used_are_given_up(tmp_path: Path) -> None:
@@ -303,6 +311,64 @@ async def test_an_administrator_may_begin_one_that_was_given_up(tmp_path: Path) 
     await rebuild.request("n1", None)
     assert await finished(rebuild)
     assert_rebuilt(tmp_path, world)
+
+
+@dataclass
+class Running:
+    """A replica on a world, and whether it has stopped for good."""
+
+    replica: Replica
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@pytest.fixture
+async def running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[[World], Running]]:
+    """Run a replica whose rebuilds do their work on a world."""
+    config, _ = config_in(tmp_path)
+    identity = Identity(config)
+    tasks: list[asyncio.Task[None]] = []
+
+    def run(world: World) -> Running:
+        monkeypatch.setattr(replica_module, "LocalMeans", lambda *_: world)
+        host = LogHost(config, on_failure=lambda error: None)
+        made = Running(Replica(config, host, identity))
+
+        async def fence(_: Replica, reason: str) -> None:
+            if reason.startswith("it has stopped for good"):
+                made.stopped.set()
+
+        monkeypatch.setattr(Replica, "_fence", fence)
+        tasks.append(asyncio.create_task(made.replica.run()))
+        return made
+
+    yield run
+    for task in tasks:
+        task.cancel()
+        await asyncio.wait({task})
+    identity.close()
+
+
+async def test_a_node_whose_rebuild_was_given_up_stops_for_good(
+    tmp_path: Path, running: Callable[[World], Running]
+) -> None:
+    world = World(failures=[ProgramError("disk full") for _ in range(99)])
+    assert sidecar(tmp_path, world).begin("it has diverged")
+    node = running(world)
+    await node.stopped.wait()
+    assert len(world.failures) == 89
+    assert load(tmp_path).given_up
+
+
+async def test_a_node_that_has_stopped_goes_on_when_a_rebuild_is_begun_after_all(
+    tmp_path: Path, running: Callable[[World], Running]
+) -> None:
+    replica = running(World()).replica
+    replica._halted = DivergedError("it has diverged")
+    replica._need_rebuild(DivergedError("left behind"))
+    assert load(tmp_path).phase is Phase.COPYING
+    assert replica._halted is None
 
 
 async def test_a_request_is_refused_if_nobody_can_be_copied(tmp_path: Path) -> None:

@@ -81,12 +81,18 @@ class Rebuild:
         return f"it is being rebuilt: {self._progress.reason}; {self._trouble}"
 
     @property
+    def cause(self) -> str:
+        """Why the node needs to be rebuilt."""
+        return self._progress.reason
+
+    @property
     def given_up(self) -> str | None:
         """Why no rebuild is tried any more, None if that is not so."""
         if not self._progress.given_up:
             return None
-        if self._trouble is not None:
-            return f"rebuilding it was given up: {self._trouble}"
+        if self._failed_too_often:
+            trouble = "" if self._trouble is None else f": {self._trouble}"
+            return f"rebuilding it was given up after {_FAILURES_MAX} failures{trouble}"
         return f"it was rebuilt {_BEGUN_MAX} times within {_WINDOW_S / 60:.0f} minutes, in vain"
 
     @property
@@ -126,10 +132,14 @@ class Rebuild:
         )
 
     def begin(self, reason: str) -> bool:
-        """Begin because the node can't go on; False if that is no use or not wanted."""
+        """Begin because the node can't go on; False if that is no use or not wanted.
+
+        After ``_FAILURES_MAX`` failures it is no use until an administrator asks for it, also
+        after a restart; after ``_BEGUN_MAX`` rebuilds it is none until the window is over.
+        """
         now = time.time()
         begun = tuple(when for when in self._progress.begun if 0 <= now - when < _WINDOW_S)
-        given_up = len(begun) >= _BEGUN_MAX
+        given_up = self._failed_too_often or len(begun) >= _BEGUN_MAX
         if given_up or not self._recovery.automatic:
             self._save(replace(self._progress, given_up=given_up, begun=begun))
             return False
@@ -252,6 +262,10 @@ class Rebuild:
         lost = self._progress.log_lost if log_lost is None else log_lost
         self._save(replace(self._progress, phase=phase, log_lost=lost))
         log.info("rebuild.phase", phase=phase.value)
+
+    @property
+    def _failed_too_often(self) -> bool:
+        return self._progress.failures >= _FAILURES_MAX
 
     def _fail(self, error: str) -> None:
         failures = self._progress.failures + 1
