@@ -5,7 +5,7 @@ connection is free or a local transaction follows; a batch is one round, one tra
 13.4, "replication backend"). Items that stand alone (DDL, markers) bring their own procedure.
 
 Each item has a batch number whose token this connection holds in advance, so that a local verdict
-can name a batch which has not begun. Called by ``replica``. Nothing survives: what was not applied
+can name a batch which has not begun. Called by ``session``. Nothing survives: what was not applied
 is delivered again.
 """
 

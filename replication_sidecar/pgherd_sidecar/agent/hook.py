@@ -9,7 +9,7 @@ Each session of the server has one dblink connection here. Requests, one query e
     T secret token     what became of this transaction?
 
 ``HookServer`` keeps the writesets that are under way (``Pending``), submits them to the ordered
-log, again whenever they may have been lost, and hands out verdicts. It decides nothing: ``replica``
+log, again whenever they may have been lost, and hands out verdicts. It decides nothing: ``session``
 does when the log delivers. Nothing survives a restart; a new incarnation in the log rules out
 whatever was under way (C11, C12).
 """
@@ -317,6 +317,12 @@ class HookServer:
             return
         message, detail = explain(conflict, pending.writeset.body)
         connection.fail("40001", message, detail, _REPEAT)
+
+    def ruled_out(self, pending: Pending) -> None:
+        """Answer ABORT to what the log has ruled out before it was ordered."""
+        connection = self._detach(pending)
+        if connection is not None:
+            connection.fail("40001", "this incarnation of the member is superseded", "", _REPEAT)
 
     def _detach(self, pending: Pending) -> "HookConnection | None":
         connection, pending.connection = pending.connection, None

@@ -4,7 +4,7 @@ A local transaction commits without telling anybody. That it did is seen from th
 or here, by asking the server. One whose backend died after the verdict is *repaired*: its writeset
 is applied in its place in the chain, as on every other member (C8, ARCHITECTURE "Apply").
 
-Called by ``replica``. Nothing survives a restart.
+Called by ``session``. Nothing survives a restart.
 """
 
 import asyncio

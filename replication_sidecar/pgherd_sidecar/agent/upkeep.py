@@ -9,7 +9,7 @@
   that copies this node's database still needs of it.
 
 A checkpoint is only of use if the server's data are not behind it: the server commits
-asynchronously, so its WAL is flushed before the checkpoint is written. Called by ``replica``.
+asynchronously, so its WAL is flushed before the checkpoint is written. Called by ``session``.
 """
 
 import asyncio

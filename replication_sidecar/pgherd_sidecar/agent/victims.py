@@ -16,7 +16,7 @@ Slony-II 12.3). Who that is decides how:
 * idle in its transaction for longer than a program takes to think: its session is ended, since
   PostgreSQL has no way to fail the transaction of an idle session.
 
-Called by ``replica``. Nothing survives a restart.
+Called by ``session``. Nothing survives a restart.
 """
 
 import asyncio
