@@ -418,8 +418,9 @@ def _timing(config: NodeConfig) -> Timing:
 def _links(
     config: NodeConfig, receive: Callable[[str, Message], None], on_up: Callable[[str], None]
 ) -> Links:
+    keys = config.limits.certification_keys
     return Links(
-        me=Hello(PROTOCOL_VERSION, str(config.cluster_id), config.name, config.number),
+        me=Hello(PROTOCOL_VERSION, str(config.cluster_id), config.name, config.number, keys),
         host=config.address.host,
         port=config.address.port,
         peers=[

@@ -2,7 +2,7 @@
 
 A frame is its length (4 bytes, big-endian) and so many bytes. The first frame of a connection, in
 each direction, is a ``Hello`` in JSON: it tells a member of another cluster, or of another version,
-apart before anything else is read. What later frames hold is not known here.
+apart before anything else is read. Of what later frames hold only the version is known here.
 
 Called by the links. Nothing survives a connection.
 """
@@ -11,7 +11,9 @@ from struct import Struct
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+from pgherd_sidecar.core.log.codec import VERSION
+
+PROTOCOL_VERSION = VERSION
 HELLO_BYTES = 1024
 """A stranger cannot make us expect more than this."""
 
@@ -30,6 +32,7 @@ class Hello(msgspec.Struct, frozen=True):
         cluster_id: a member of another cluster is refused.
         name: the member's name, unique in its cluster.
         number: the member's number, unique in its cluster.
+        certification_keys: bound of the certification state; verdicts depend on it.
         refused: in an answer, why the other end was refused; empty if it is welcome.
     """
 
@@ -37,6 +40,7 @@ class Hello(msgspec.Struct, frozen=True):
     cluster_id: str
     name: str
     number: int
+    certification_keys: int = 0
     refused: str = ""
 
     def encode(self) -> bytes:
@@ -63,6 +67,11 @@ class Hello(msgspec.Struct, frozen=True):
             return (
                 f"member of cluster {other.cluster_id}, this is a member of "
                 f"cluster {self.cluster_id}"
+            )
+        if other.certification_keys != self.certification_keys:
+            return (
+                f"{other.name} keeps {other.certification_keys} certification keys, "
+                f"{self.name} {self.certification_keys}: it must be the same on every member"
             )
         return ""
 

@@ -8,7 +8,9 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from link_ends import CLUSTER, End, connection, ended, free_port, running, until
+from msgspec.structs import replace
 from pgherd_sidecar.core.log import Message, RemoteProtocolError
+from pgherd_sidecar.core.log.codec import VERSION
 from pgherd_sidecar.core.log.messages import Newer, Submit
 from pgherd_sidecar.env.frames import (
     HELLO_BYTES,
@@ -80,6 +82,20 @@ async def test_a_stranger_of_the_same_cluster_is_refused(name: str, number: int)
         writer.write(Hello(PROTOCOL_VERSION, CLUSTER, name, number).encode())
         answer = Hello.decode(FrameReader(HELLO_BYTES).feed(await ended(reader))[0])
     assert "is not a member" in answer.refused
+
+
+def test_members_whose_verdicts_could_differ_refuse_each_other_and_name_both() -> None:
+    mine = Hello(PROTOCOL_VERSION, CLUSTER, "n1", 1, 1000)
+    assert mine.objection_to(replace(mine, name="n2", number=2)) == ""
+    text = mine.objection_to(replace(mine, name="n2", number=2, certification_keys=5))
+    assert "n2 keeps 5 " in text and "n1 1000" in text
+
+
+def test_a_former_version_is_refused_for_its_version() -> None:
+    former = b'{"version": 1, "cluster_id": "%s", "name": "n2", "number": 2}' % CLUSTER.encode()
+    mine = Hello(PROTOCOL_VERSION, CLUSTER, "n1", 1, 1000)
+    text = mine.objection_to(Hello.decode(former))
+    assert text == f"protocol version 1, this member speaks {VERSION}"
 
 
 @pytest.mark.parametrize(
