@@ -61,10 +61,13 @@ class Node:
         """Start what does not run; the node takes writes later (see ``wait_primary``).
 
         A server whose data are gone is not made anew, because an empty one would be wrong: the
-        sidecar replaces it by a copy of another node's.
+        sidecar replaces it by a copy of another node's. While it does so it runs the server by
+        itself: one that is started on the old data would be taken for the one on the copy.
         """
-        if self.sidecar.has_identity() and not self.server.exists():
-            progress(f"{self.member.name}: its database is gone and will be copied from another")
+        gone = self.sidecar.has_identity() and not self.server.exists()
+        if gone or self.sidecar.rebuilds():
+            why = "its database is gone and will be" if gone else "its database is being"
+            progress(f"{self.member.name}: {why} copied from another")
             self.server.write_overlay()
             if self.sidecar.process() is None:
                 self.sidecar.start()
@@ -101,7 +104,8 @@ class Node:
         name = self.member.name
         if not state.sidecar:
             raise HerdError(f"sidecar of {name} does not come up: {self.sidecar.last_words()}")
-        if not state.postgres and state.state != "rebuilding" and self.server.exists():
+        rebuilding = state.state == "rebuilding" or self.sidecar.rebuilds()
+        if not state.postgres and not rebuilding and self.server.exists():
             raise HerdError(f"PostgreSQL of {name} ended: {self.server.last_words()}")
         if state.state in ("diverged", "stranded"):
             raise HerdError(

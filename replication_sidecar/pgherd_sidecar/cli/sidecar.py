@@ -3,6 +3,7 @@
 The sidecar is started detached, with its output in ``sidecar.log``, and known by its pid file.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -43,6 +44,17 @@ class Sidecar:
     def has_identity(self) -> bool:
         """Whether a sidecar has run here before: then the node is a member with a history."""
         return (self._paths.sidecar_data / "identity.json").exists()
+
+    def rebuilds(self) -> bool:
+        """Whether it is about to replace the node's database: then the server is its to run.
+
+        Asked of its file, because it has to be known before the sidecar runs.
+        """
+        try:
+            found = json.loads((self._paths.sidecar_data / "rebuild.json").read_bytes())
+            return found["phase"] != "idle" and not found["given_up"]
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return False  # the sidecar, too, takes a damaged file for none
 
     def start(self) -> None:
         """Start the process; it becomes ready later (see ``admin.status``)."""

@@ -100,6 +100,12 @@ async def make_own(
     )  # fmt: skip
 
 
+def make_room(target: Path, copy_name: str) -> None:
+    """Remove what an earlier exchange has kept; it takes long, so it comes before the downtime."""
+    if target.exists() and target.with_name(copy_name).exists():
+        shutil.rmtree(replaced(target), ignore_errors=True)
+
+
 def exchange(target: Path, copy_name: str) -> None:
     """Put the copy into the place of the data directory; that one is kept beside it.
 

@@ -168,6 +168,7 @@ class LocalMeans:
 
     async def install(self, name: str) -> None:
         """See Means."""
+        await asyncio.to_thread(basebackup.make_room, self._target, name)
         await server.stop(self._config, self._recovery)
         await asyncio.to_thread(basebackup.exchange, self._target, name)
 

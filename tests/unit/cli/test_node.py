@@ -1,0 +1,70 @@
+"""A node whose database is being replaced is its sidecar's to run."""
+
+from pathlib import Path
+
+import pytest
+from pgherd_sidecar.agent.recovery.progress import Phase, Progress
+from pgherd_sidecar.cli.herd import Herd, new_herd
+from pgherd_sidecar.cli.node import Node, NodeState
+from pgherd_sidecar.cli.postgres import PostgresServer
+from pgherd_sidecar.cli.sidecar import Sidecar
+
+REBUILDS = [
+    Progress(Phase.COPYING),
+    Progress(Phase.INSTALLING, copy="pgdata.copy-1"),
+    Progress(Phase.STARTING),
+]
+NONE = [Progress(), Progress(Phase.COPYING, given_up=True)]
+
+
+@pytest.fixture
+def herd(tmp_path: Path) -> Herd:
+    return new_herd(tmp_path, nodes=3, port_base=30000, postgres_bin=Path("/usr/bin"))
+
+
+def node_with(herd: Herd, rebuild: Progress) -> Node:
+    """A node with both identity and database, in the middle of this."""
+    paths = herd.node(herd.members[0])
+    for directory in (paths.sidecar_data, paths.pgdata):
+        directory.mkdir(parents=True)
+    (paths.sidecar_data / "identity.json").touch()
+    (paths.pgdata / "PG_VERSION").touch()
+    rebuild.save(paths.sidecar_data)
+    return Node(herd, herd.members[0])
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What has been started, in place of starting it."""
+    order: list[str] = []
+
+    async def start(_: PostgresServer, timeout_s: float) -> None:
+        order.append("server")
+
+    async def provide_database(_: PostgresServer) -> None:
+        order.append("database")
+
+    monkeypatch.setattr(PostgresServer, "start", start)
+    monkeypatch.setattr(PostgresServer, "provide_database", provide_database)
+    monkeypatch.setattr(Sidecar, "start", lambda _: order.append("sidecar"))
+    return order
+
+
+@pytest.mark.parametrize("rebuild", REBUILDS)
+async def test_the_server_is_left_to_a_sidecar_that_replaces_its_database(
+    herd: Herd, started: list[str], rebuild: Progress
+) -> None:
+    node = node_with(herd, rebuild)
+    await node.start(1.0)
+    assert started == ["sidecar"]
+    node.require_hope(
+        NodeState(node.member, "starting", None, None, None, False, True, {})
+    )  # it is no failure that the server does not run yet
+
+
+@pytest.mark.parametrize("rebuild", NONE)
+async def test_without_a_rebuild_the_server_is_started_first(
+    herd: Herd, started: list[str], rebuild: Progress
+) -> None:
+    await node_with(herd, rebuild).start(1.0)
+    assert started == ["server", "database", "sidecar"]
