@@ -7,7 +7,8 @@ A directory holds::
 
 The disk's UUID is made with the directory: an empty disk under an old name is a new identity, and
 must not vote as the old one (C18). The incarnation counts the starts of the PostgreSQL server as
-its transactions' identities see them (C12); it is on stable storage before anybody learns it.
+its transactions' identities see them (C12); it is on stable storage before anybody learns it. A
+member that has begun one and has no log has lost it, and what it has promised: it is refused.
 
 Called by ``process`` and the replica. Survives a restart, the lock excepted, which the kernel gives
 back when the process ends.
@@ -25,6 +26,8 @@ from pgherd_sidecar.agent.config import NodeConfig
 _FILE = "identity.json"
 _LOCK = "lock"
 _LOG = "log"
+_LOG_CONTROL = Path(_LOG, "control")
+"""There from the first start of the log on, and replaced as a whole only."""
 
 
 class IdentityError(Exception):
@@ -52,7 +55,8 @@ class Identity:
         config: names the directory, and whose it has to be.
 
     Raises:
-        IdentityError: another sidecar runs on it, or it belongs to another cluster or member.
+        IdentityError: another sidecar runs on it, it belongs to another cluster or member, or it
+            has lost its log.
     """
 
     def __init__(self, config: NodeConfig) -> None:
@@ -108,6 +112,10 @@ class Identity:
             raise IdentityError(
                 f"{self._directory} belongs to member {record.name} (number {record.number}), "
                 f"this sidecar is configured as {mine[1]} (number {mine[2]})"
+            )
+        if record.incarnation > 0 and not (self._directory / _LOG_CONTROL).exists():
+            raise IdentityError(
+                f"{self._directory} has lost its log: member {record.name} must not vote again"
             )
         return record
 

@@ -13,10 +13,10 @@ import psycopg
 from pgherd_sidecar.agent import startup
 from pgherd_sidecar.agent.applier import connect_pipeline
 from pgherd_sidecar.agent.config import NodeConfig
-from pgherd_sidecar.agent.identity import Identity
+from pgherd_sidecar.agent.identity import Identity, IdentityError
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markers import Markers
-from pgherd_sidecar.agent.recovery import certstate
+from pgherd_sidecar.agent.recovery import certstate, progress
 from pgherd_sidecar.agent.session import ReplicaSession
 from pgherd_sidecar.core.state import ReplicatedState
 
@@ -29,6 +29,7 @@ async def session(
 
     Raises:
         LeftBehindError: the database and the log don't meet.
+        IdentityError: the database is further than the sidecar's directory.
         DivergedError, psycopg.Error, ServerGoneError: as for ``prepare_server``.
     """
     async with contextlib.AsyncExitStack() as stack:
@@ -40,8 +41,10 @@ async def session(
 
         admin = await connection("pgherd")
         watch, house = await connection("pgherd watch"), await connection("pgherd upkeep")
+        await startup.refuse_lost_identity(config, admin, identity.incarnation)
         incarnation = await asyncio.to_thread(identity.next_incarnation)
         server = await startup.prepare_server(config, admin, incarnation)
+        _check_log(config, host, server.chain_end)
         appliers = []
         for name in ("pgherd apply", "pgherd repair"):
             pipeline = await connect_pipeline(startup.conninfo(config, name, startup.APPLY_ROLE))
@@ -67,4 +70,20 @@ async def session(
                 markers=markers,
             ),
             house,
+        )
+
+
+def _check_log(config: NodeConfig, host: LogHost, chain_end: int) -> None:
+    """Refuse a database that goes beyond this member's log, unless it is a partner's copy (C18).
+
+    Nothing is applied before it is flushed here, so a part of the log is lost.
+
+    Raises:
+        IdentityError: it does.
+    """
+    copied = progress.load(config.data_dir).phase is not progress.Phase.IDLE
+    if chain_end > host.last_position and not copied:
+        raise IdentityError(
+            f"the database ends at GID {chain_end}, the log of member {config.name} at "
+            f"{host.last_position}: a part of the log is lost"
         )

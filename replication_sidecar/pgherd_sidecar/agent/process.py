@@ -71,6 +71,9 @@ def run(arguments: list[str], make_service: MakeService) -> None:
     except TlsError as error:
         _log.critical("tls_unusable", error=str(error))
         sys.exit(_UNUSABLE)
+    except IdentityError as error:
+        _log.critical("identity_unusable", error=str(error))
+        sys.exit(_UNUSABLE)
     except StorageError as error:
         _log.critical("log_unusable", error=str(error))
         sys.exit(_LOG_FAILED)

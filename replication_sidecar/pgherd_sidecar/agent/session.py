@@ -253,6 +253,8 @@ class ReplicaSession:
                 self._commit_remote(gid, writeset, keys)
         elif decision.conflict is not None and pending is not None:
             self.hook.aborted(pending, decision.conflict)
+        elif decision.kind is DecisionKind.STALE and pending is not None:
+            self.hook.ruled_out(pending)
 
     def _commit_local(self, gid: int, pending: Pending) -> None:
         tail = self.chain.tail

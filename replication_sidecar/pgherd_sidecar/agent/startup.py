@@ -18,6 +18,7 @@ from psycopg import sql
 
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.identity import IdentityError
 from pgherd_sidecar.agent.recovery import certstate
 
 log = structlog.get_logger()
@@ -77,6 +78,35 @@ async def connect(
         " SET idle_in_transaction_session_timeout = 0; SET client_min_messages = warning"
     )
     return connection
+
+
+async def refuse_lost_identity(
+    config: NodeConfig, connection: psycopg.AsyncConnection[Any], incarnation: int
+) -> None:
+    """Refuse to go on if the server knows this member's incarnations better than its disk (C18).
+
+    Called before the next incarnation begins: each failed start would come one nearer.
+
+    Args:
+        incarnation: the newest one on disk.
+
+    Raises:
+        IdentityError: the sidecar's directory is lost, or is an older copy.
+        psycopg.Error: the server is gone.
+    """
+    known = await connection.execute("SELECT to_regclass('pgherd.node') IS NOT NULL")
+    if not (await known.fetchone() or (False,))[0]:
+        return
+    newer = await connection.execute(
+        "SELECT incarnation FROM pgherd.node WHERE member = $1 AND incarnation > $2",
+        (config.number, incarnation),
+    )
+    row = await newer.fetchone()
+    if row is not None:
+        raise IdentityError(
+            f"the database has seen incarnation {row[0]} of member {config.name}, {config.data_dir}"
+            f" knows of {incarnation}: it is not the directory this member had"
+        )
 
 
 async def prepare_server(

@@ -108,6 +108,15 @@ async def test_a_writeset_is_submitted_and_its_verdict_comes_on_its_connection(h
     assert hook.server.take(1) is None
 
 
+async def test_what_the_log_has_ruled_out_is_told_to_who_waits(hook: Hook) -> None:
+    session = hook.session(write(1001))
+    pending = hook.server.take(1)
+    assert pending is not None
+    hook.server.ruled_out(pending)
+    hook.server.ruled_out(pending)
+    assert session.answers == ["40001"]
+
+
 async def test_what_has_lost_already_is_told_at_once_and_never_ordered(hook: Hook) -> None:
     hook.backend.conflict = LOST
     session = hook.session(write(1001))

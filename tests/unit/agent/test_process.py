@@ -1,6 +1,7 @@
 """The sidecar as a process: what it keeps, how it ends, what it says. Runs a stand-in replica."""
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -219,7 +220,33 @@ def test_c18_an_empty_disk_is_a_new_identity_and_a_kept_one_is_the_same(
     assert first.disk_id == again.disk_id != empty.disk_id
 
 
+def test_c18_a_member_that_has_lost_its_log_does_not_start(
+    config: NodeConfig, processes: list[Process]
+) -> None:
+    processes.append(process := Process(config))
+    process.until("started")
+    process.child.terminate()
+    assert process.ended()[0] == 0
+    shutil.rmtree(config.data_dir / "log")
+    processes.append(again := Process(config))
+    code, text = again.ended()
+    assert code == 2
+    assert len(text.splitlines()) == 1 and "has lost its log" in text
+
+
+def test_c18_a_directory_that_turns_out_not_to_be_this_member_s_ends_it_with_status_2(
+    config: NodeConfig, processes: list[Process]
+) -> None:
+    act = "from pgherd_sidecar.agent.identity import IdentityError; raise IdentityError('planted')"
+    processes.append(process := Process(config, act))
+    assert process.until("identity_unusable")["error"] == "planted"
+    assert process.ended()[0] == 2
+
+
 def test_c12_an_incarnation_is_never_given_twice(config: NodeConfig) -> None:
+    Identity(config).close()
+    (config.data_dir / "log").mkdir()
+    (config.data_dir / "log" / "control").touch()
     given = []
     for _ in range(3):
         identity = Identity(config)
