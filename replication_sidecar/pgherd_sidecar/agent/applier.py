@@ -22,7 +22,13 @@ from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import Writeset
 from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
-from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
+from pgherd_sidecar.pg.pipeline import (
+    Pipeline,
+    Prepared,
+    RoundFailedError,
+    ServerGoneError,
+    is_transient,
+)
 from pgherd_sidecar.pg.rows import RowStatements
 
 log = structlog.get_logger()
@@ -209,7 +215,7 @@ class Applier:
 
         Raises:
             DivergedError: an item can't be applied.
-            ServerGoneError: the connection broke.
+            ServerGoneError: the connection broke, or the server can't do it now.
         """
         while True:
             await self._work.wait()
@@ -259,7 +265,8 @@ class Applier:
                     await self._repair(predecessor)
                     work.predecessor = None
                 elif error.sqlstate not in ("40P01", "57014"):
-                    raise DivergedError(f"GID {work.link.gid}: {error}") from error
+                    kind = ServerGoneError if is_transient(error.sqlstate) else DivergedError
+                    raise kind(f"GID {work.link.gid}: {error}") from error
 
     async def _statements(self, work: Work) -> list[Prepared]:
         tables = {table for _, items in work.writesets for table, _, _ in items}

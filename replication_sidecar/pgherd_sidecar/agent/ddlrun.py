@@ -24,6 +24,7 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
 
     Raises:
         DivergedError: this member has no such table.
+        psycopg.OperationalError: the server is gone, or can't say now.
     """
     try:
         rows = await connection.execute(
@@ -31,6 +32,8 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
             (table,),
         )
         row = await rows.fetchone()
+    except psycopg.OperationalError:
+        raise
     except psycopg.Error as error:
         raise DivergedError(f"table {table}: {error}") from error
     if row is None or row[1] is None:

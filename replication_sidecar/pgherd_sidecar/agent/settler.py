@@ -22,7 +22,12 @@ from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import FLAG_DDL, key_array
 from pgherd_sidecar.core.merge import decode_body, merge_writesets
-from pgherd_sidecar.pg.pipeline import Pipeline, RoundFailedError
+from pgherd_sidecar.pg.pipeline import (
+    Pipeline,
+    RoundFailedError,
+    ServerGoneError,
+    is_transient,
+)
 from pgherd_sidecar.pg.rows import RowStatements
 
 log = structlog.get_logger()
@@ -130,7 +135,7 @@ class Settler:
 
         Raises:
             DivergedError: it can't be applied.
-            ServerGoneError: the server is gone.
+            ServerGoneError: the server is gone, or can't do it now.
         """
         await self.visible(link.prev)
         async with self._repairing:
@@ -151,7 +156,8 @@ class Settler:
                 with self._writers.writing(self._pipeline.backend_pid, link.gid):
                     await self._pipeline.run(statements)
             except RoundFailedError as error:
-                raise DivergedError(f"GID {link.gid}: {error}") from error
+                kind = ServerGoneError if is_transient(error.sqlstate) else DivergedError
+                raise kind(f"GID {link.gid}: {error}") from error
             self.repairs += 1
             log.info("transaction.repaired", gid=link.gid, xid=link.xid)
             self._chain.settle(link.gid)

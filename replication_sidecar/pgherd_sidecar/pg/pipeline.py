@@ -38,6 +38,14 @@ class RoundFailedError(Exception):
         self.statement = statement
 
 
+def is_transient(sqlstate: str) -> bool:
+    """Whether the same round may succeed later: nothing is wrong with the data.
+
+    Resources (a full disk), objects in use, interventions and failures of the system, deadlocks.
+    """
+    return sqlstate[:2] in ("53", "55", "57", "58") or sqlstate == "40P01"
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A statement by the name under which it was prepared, with its parameters.

@@ -12,7 +12,7 @@ from pgherd_sidecar.agent.chain import Chain, LocalLink
 from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import Writeset, key_array
-from pgherd_sidecar.pg.pipeline import Prepared, RoundFailedError
+from pgherd_sidecar.pg.pipeline import Prepared, RoundFailedError, ServerGoneError
 from pgherd_sidecar.pg.rows import RowStatements, TableShape
 
 FIRST_BATCH = 1 << 32
@@ -122,7 +122,7 @@ async def node() -> AsyncIterator[Node]:
     node.running = asyncio.ensure_future(node.applier.run())
     yield node
     node.running.cancel()
-    with contextlib.suppress(asyncio.CancelledError, DivergedError):
+    with contextlib.suppress(asyncio.CancelledError, DivergedError, ServerGoneError):
         await node.running
 
 
@@ -199,6 +199,17 @@ async def test_a_batch_that_cannot_be_applied_stops_the_node(node: Node) -> None
     await settled()
     await node.pipeline.end(0, RoundFailedError("PH001", "0 rows affected instead of 1", 0))
     with pytest.raises(DivergedError, match="GID 11"):
+        await node.running
+
+
+@pytest.mark.parametrize("sqlstate", ["53100", "53200", "55P03", "57P01", "58030"])
+async def test_what_the_server_cannot_do_now_ends_the_session_and_is_no_divergence(
+    node: Node, sqlstate: str
+) -> None:
+    node.remote(11)
+    await settled()
+    await node.pipeline.end(0, RoundFailedError(sqlstate, "not now", 0))
+    with pytest.raises(ServerGoneError, match="GID 11"):
         await node.running
 
 
