@@ -44,8 +44,11 @@ endif
 simulate-planted: setup
 	$(PYTHON) tests/simulation/simulate.py --planted
 
+# A machine that gets no CPU for a second elects anew and ends sessions: honest answers, not defects.
+# Tests that hear them once more begin again, and say so; a failed assertion is never repeated.
 test-integration: setup
-	.venv/bin/pytest tests/integration
+	.venv/bin/pytest tests/integration --reruns 2 --only-rerun ReadOnlySqlTransaction \
+		--only-rerun AdminShutdown --only-rerun QueryCanceled
 
 test-e2e: setup
 	.venv/bin/pytest tests/e2e
