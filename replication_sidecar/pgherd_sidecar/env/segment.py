@@ -32,6 +32,8 @@ from pgherd_sidecar.core.log.blocks import COUNT_MASK, KIND_SHIFT
 from pgherd_sidecar.env.disk import Directory, File
 
 _SEGMENT_MAGIC = b"pgherdL2"
+_ANY_MAGIC = b"pgherdL"
+"""What the headers of all versions begin with; one digit follows."""
 _SEGMENT_HEAD = Struct(">8sII")
 _SEGMENT_START = Struct(">QQI")
 _HISTORY_ENTRY = Struct(">QQ")
@@ -52,6 +54,16 @@ class StorageError(Exception):
 
 class StorageCorrupt(StorageError):
     """What is on disk can't be what was written: this member's log must be rebuilt."""
+
+
+class StorageFormat(StorageError):
+    """The log is whole, as far as can be told, and was written by another version of pgherd."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} is in the format of another version of pgherd: "
+            "start this member with the version that wrote it; it is not damaged, do not remove it"
+        )
 
 
 class StorageFailed(StorageError):
@@ -97,12 +109,15 @@ class Segment:
 
         Raises:
             StorageCorrupt: its header is damaged.
+            StorageFormat: another version made it.
         """
         self.name = name
         self.file = file
         self.size = file.size()
         magic, size, crc = _unpack_head(name, file.read(0, _SEGMENT_HEAD.size))
         payload = file.read(_SEGMENT_HEAD.size, size)
+        if magic != _SEGMENT_MAGIC and magic[:-1] == _ANY_MAGIC and magic[-1:].isdigit():
+            raise StorageFormat(name)
         if magic != _SEGMENT_MAGIC or len(payload) != size or crc32(payload) != crc:
             raise StorageCorrupt(f"{name}: the header is damaged")
         self.first, self.previous, terms = _SEGMENT_START.unpack_from(payload)
@@ -239,7 +254,7 @@ def _unpack_index(name: str, last: int, terms: int, payload: bytes) -> LogIndex:
             memberships.append(Membership.decode(payload[offset : offset + size]))
             offset += size
     except (StructError, RemoteProtocolError) as error:
-        raise StorageCorrupt(f"{name}: the header is not what this version writes") from error
+        raise StorageFormat(name) from error
     return LogIndex(history, last, memberships=memberships)
 
 

@@ -46,11 +46,12 @@ from pgherd_sidecar.env.segment import (
     StorageCorrupt,
     StorageError,
     StorageFailed,
+    StorageFormat,
     pack_record,
     record_size,
 )
 
-__all__ = ["SegmentLog", "StorageCorrupt", "StorageError", "StorageFailed"]
+__all__ = ["SegmentLog", "StorageCorrupt", "StorageError", "StorageFailed", "StorageFormat"]
 
 _CONTROL = "control"
 _SPARE = "spare"
@@ -67,6 +68,7 @@ class SegmentLog:
 
     Raises:
         StorageCorrupt: the directory holds no log that this member can have written.
+        StorageFormat: the log is one of another version.
     """
 
     def __init__(
@@ -273,14 +275,15 @@ class SegmentLog:
         if check != b"%08x\n" % crc32(line):
             raise StorageCorrupt("the control file is damaged")
         fields = json.loads(line)
-        truncate_after: int | None = fields.pop("truncate_after")
         try:
+            truncate_after: int | None = fields.pop("truncate_after")
             membership = Membership.decode(fields.pop("base_membership").encode())
             base = fields.pop("base_position"), fields.pop("base_term")
-        except (KeyError, RemoteProtocolError) as error:
-            raise StorageCorrupt("the control file is not what this version writes") from error
+            control = Control(**fields)
+        except (KeyError, TypeError, RemoteProtocolError) as error:
+            raise StorageFormat("the control file") from error
         self._base = LogBase(*base, membership)
-        return Control(**fields), truncate_after
+        return control, truncate_after
 
     # ---- opening ---------------------------------------------------------------------------
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from pgherd_sidecar.core.log import Block, Control, Persist
 from pgherd_sidecar.env.disk import File, RealDirectory
-from pgherd_sidecar.env.segments import SegmentLog, StorageCorrupt, StorageFailed
+from pgherd_sidecar.env.segments import SegmentLog, StorageCorrupt, StorageFailed, StorageFormat
 
 SEGMENT_BYTES = 1024
 
@@ -211,6 +212,28 @@ def test_a_flipped_bit_anywhere_before_the_last_flush_is_refused(tmp_path: Path)
             continue
         assert contents(log) == blocks(1, 4), f"byte {at}"  # padding
         log.close()
+
+
+def test_a_segment_of_a_former_version_is_not_called_damaged(tmp_path: Path) -> None:
+    start(tmp_path, blocks(1, 2)).close()
+    segment = newest_segment(tmp_path)
+    segment.write_bytes(segment.read_bytes().replace(b"pgherdL2", b"pgherdL1"))
+    with pytest.raises(StorageFormat, match=r"\.seg is in the format of another version"):
+        open_log(tmp_path)
+
+
+@pytest.mark.parametrize("change", [(b"base_membership", b"x"), (b'"vote"', b'"voted"')])
+def test_a_control_file_of_another_version_is_not_called_damaged(
+    tmp_path: Path, change: tuple[bytes, bytes]
+) -> None:
+    start(tmp_path, blocks(1, 2)).close()
+    control = tmp_path / "control"
+    line = control.read_bytes().partition(b"\n")[0]
+    changed = line.replace(*change)
+    assert changed != line
+    control.write_bytes(changed + b"\n%08x\n" % crc32(changed))
+    with pytest.raises(StorageFormat, match="control file"):
+        open_log(tmp_path)
 
 
 def test_damage_in_an_old_segment_is_refused_when_it_is_read(tmp_path: Path) -> None:
