@@ -54,13 +54,15 @@ class Replica:
         self._halted: RebuildNeededError | None = None
         self._stopping = asyncio.Event()
         self._interrupted = asyncio.Event()
+        self._behind: LeftBehindError | None = None
+        self._turn = asyncio.Lock()
         host.on_behind = self._left_behind
 
     async def run(self) -> None:
         """Work until ``stop``."""
         while not self._stopping.is_set():
-            self._interrupted.clear()
-            await self._until_interrupted(self._work())
+            async with self._turn:
+                await self._until_interrupted(self._work())
         await self._markers.close()
 
     async def stop(self) -> None:
@@ -76,8 +78,13 @@ class Replica:
         task.cancel()
         await asyncio.wait({task})
         self._session = None
-        if not task.cancelled():
-            self._judge(task.exception())
+        self._interrupted.clear()
+        error = None if task.cancelled() else task.exception()
+        behind, self._behind = self._behind, None
+        if behind is not None:
+            self._need_rebuild(behind)
+        elif not task.cancelled():
+            self._judge(error)
             await asyncio.wait({interrupted}, timeout=_RETRY_S)
         interrupted.cancel()
 
@@ -124,11 +131,9 @@ class Replica:
         """The others no longer hold the log that this member needs next."""
         if self._rebuild is not None and self._rebuild.under_way and self._rebuild.chooses:
             return
-        self._need_rebuild(
-            LeftBehindError(
-                f"this member's log ends at {self._host.last_position}, "
-                f"that of the others begins at {self._host.behind + 1}"
-            )
+        self._behind = LeftBehindError(
+            f"this member's log ends at {self._host.last_position}, "
+            f"that of the others begins at {self._host.behind + 1}"
         )
         self._interrupted.set()
 
@@ -183,11 +188,13 @@ class Replica:
         if self._rebuild is None:
             raise Unavailable(f"node {self._config.name} is not configured for it")
         try:
-            await self._rebuild.request(partner, rate_bytes_s)
+            await self._rebuild.require_partner(partner)
         except NoPartnerError as error:
             raise Unavailable(str(error)) from error
-        self._halted = None
         self._interrupted.set()
+        async with self._turn:  # a step of an earlier rebuild that still ends belongs to that one
+            self._rebuild.request(partner, rate_bytes_s)
+            self._halted = None
 
     async def order_marker(self) -> tuple[str, int]:
         """See AdminBackend."""

@@ -308,7 +308,7 @@ async def test_an_administrator_may_begin_one_that_was_given_up(tmp_path: Path) 
     rebuild = sidecar(tmp_path, world)
     rebuild.begin("it has diverged")
     assert not await finished(rebuild)
-    await rebuild.request("n1", None)
+    rebuild.request("n1", None)
     assert await finished(rebuild)
     assert_rebuilt(tmp_path, world)
 
@@ -371,10 +371,46 @@ async def test_a_node_that_has_stopped_goes_on_when_a_rebuild_is_begun_after_all
     assert replica._halted is None
 
 
+async def test_a_request_that_meets_the_end_of_a_copy_begins_from_the_start(
+    tmp_path: Path, running: Callable[[World], Running]
+) -> None:
+    copying, copied, installed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Meeting(World):
+        async def offers(self) -> list[Offer]:
+            if copying.is_set():
+                copied.set()
+            return await super().offers()
+
+        async def copy(
+            self,
+            partner: PartnerServer,
+            name: str,
+            rate_bytes_s: int | None,
+            on_progress: Callable[[int, int], None],
+        ) -> None:
+            copying.set()
+            await copied.wait()
+            await super().copy(partner, name, rate_bytes_s, on_progress)
+
+        async def start_server(self) -> None:
+            await super().start_server()
+            installed.set()
+
+    world = Meeting()
+    assert sidecar(tmp_path, world).begin("it has diverged")
+    replica = running(world).replica
+    await copying.wait()
+    await replica.rebuild("n1", None)
+    await installed.wait()
+    assert world.database == "own"
+    assert load(tmp_path).reason == "an administrator asked for it"
+
+
 async def test_a_request_is_refused_if_nobody_can_be_copied(tmp_path: Path) -> None:
     rebuild = sidecar(tmp_path, World(offered=[]))
     with pytest.raises(NoPartnerError):
-        await rebuild.request(None, None)
+        await rebuild.require_partner(None)
     assert not rebuild.under_way
 
 

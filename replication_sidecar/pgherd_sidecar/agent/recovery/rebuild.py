@@ -114,13 +114,20 @@ class Rebuild:
 
     # ---- to begin and to end -----------------------------------------------------------------
 
-    async def request(self, wanted: str | None, rate_bytes_s: int | None) -> None:
-        """Begin because an administrator says so; the old database counts for nothing any more.
+    async def require_partner(self, wanted: str | None) -> None:
+        """Check that a rebuild can be done at present.
 
         Raises:
             NoPartnerError: there is nobody to copy, or not the one that is named.
         """
         choose(await self._means.offers(), wanted)
+
+    def request(self, wanted: str | None, rate_bytes_s: int | None) -> None:
+        """Begin because an administrator says so; the old database counts for nothing any more.
+
+        Neither this nor ``begin`` may be called while ``run`` or ``escort`` are at work: their
+        next step would be counted for the new rebuild.
+        """
         self._save(
             Progress(
                 Phase.COPYING,
