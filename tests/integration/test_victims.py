@@ -16,6 +16,7 @@ Connection = psycopg.AsyncConnection[Any]
 Holds = Callable[[Connection, Connection], Awaitable[None]]
 
 _PATIENCE_S = 60
+_TOKEN_OF_XID = 5785081970366611456
 _TOKEN_OF_BATCH = 5786207870273454080
 _NEWEST_TOKEN = """
 SELECT max(token) FROM (SELECT classid::int8 << 32 | objid::int8 AS token FROM pg_locks
@@ -208,6 +209,21 @@ async def test_a_user_s_advisory_lock_on_a_token_does_not_stop_the_node(
         with pytest.raises(psycopg.OperationalError):
             await hostile.execute("SELECT 1")
     herd.must("verify")
+
+
+async def test_a_sidecar_that_starts_leaves_the_advisory_locks_of_applications_alone(
+    herd: LocalHerd, schema: str
+) -> None:
+    dsn = psycopg.conninfo.make_conninfo(herd.member("n1")["dsn"], dbname="postgres")
+    elsewhere = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+    async with connect(herd, "n1", schema) as mine, elsewhere:
+        for key in (-1, -(2**63), 2**62, _TOKEN_OF_XID - 1, 2**63 - 1):
+            await mine.execute("SELECT pg_advisory_lock(%s)", (key,))
+        await elsewhere.execute("SELECT pg_advisory_lock(%s)", (_TOKEN_OF_BATCH,))
+        await asyncio.to_thread(herd.must, "kill", "n1", "--process", "sidecar")
+        await asyncio.to_thread(herd.must, "start", "n1")
+        await mine.execute("SELECT 1")
+        await elsewhere.execute("SELECT 1")
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,18 @@ BEGIN ATOMIC
       FROM (SELECT a.gid, a.prev <> lag(a.gid, 1, a.prev) OVER (ORDER BY a.gid) AS broken FROM pgherd.applied a) a;
 END;
 
--- Terminates every session that holds a commit token (of a transaction or of a batch), other than ours;
--- returns how many there were. The keys are those of token_of_xid() and token_of_batch(): from 2^62 on.
+-- Terminates every session of this database, other than ours, that holds a commit token; returns how many there
+-- were. The keys are those of transactions, and of batches up to the last one of this incarnation.
 CREATE OR REPLACE FUNCTION pgherd.end_token_holders() RETURNS int8
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT count(pg_terminate_backend(l.pid))
-      FROM (SELECT DISTINCT l.pid FROM pg_locks l
+      FROM (SELECT DISTINCT l.pid FROM pg_locks l CROSS JOIN pgherd.node n
              WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted
-               AND l.classid::int8 >= 1073741824 AND l.pid <> pg_backend_pid()) l;
+               AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+               AND (l.classid::int8 << 32) | l.objid::int8 >= pgherd.token_of_xid('0')
+               AND (l.classid::int8 << 32) | l.objid::int8 < pgherd.token_of_batch((n.incarnation + 1) << 32)
+               AND l.pid <> pg_backend_pid()) l;
 END;
 
 -- What became of certified transactions: the newest visible GID, and the status of each xid
