@@ -19,6 +19,8 @@ from aiohttp import web
 
 from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
 
+_SHUTDOWN_S = 5.0
+"""A request that is still under way when the sidecar stops gets so long."""
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 StatusValue = str | int | float | bool | None
 T = TypeVar("T")
@@ -98,7 +100,7 @@ class AdminServer:
         self._path = path
         application = web.Application(middlewares=[_errors_as_json])
         application.add_routes(_Routes(backend).table())
-        self._runner = web.AppRunner(application, access_log=None)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
 
     async def start(self) -> None:
         """Listen.
@@ -110,7 +112,7 @@ class AdminServer:
         await web.SockSite(self._runner, _listen(self._path)).start()
 
     async def stop(self) -> None:
-        """Answer what was asked, then close the socket."""
+        """Answer what was asked, unless that takes long, then close the socket."""
         await self._runner.cleanup()
         self._path.unlink(missing_ok=True)
 

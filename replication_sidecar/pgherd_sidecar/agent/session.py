@@ -18,6 +18,7 @@ import psycopg
 import structlog
 
 from pgherd_sidecar.agent import startup, upkeep
+from pgherd_sidecar.agent.admin import Unavailable
 from pgherd_sidecar.agent.applier import Applier, Work
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.config import NodeConfig
@@ -165,6 +166,9 @@ class ReplicaSession:
             if self._delivery is not None:
                 self._delivery.cancel()
             self._host.on_commit = self._host.on_proposer = lambda: None
+            for ordered in self._orders.values():
+                if not ordered.done():
+                    ordered.set_exception(Unavailable("the server went away meanwhile"))
             await self.hook.stop()
 
     async def _begin(self) -> None:
@@ -323,7 +327,7 @@ class ReplicaSession:
     # ---- markers -----------------------------------------------------------------------------
 
     async def order_marker(self) -> tuple[str, int]:
-        """Order a marker; return its id and GID."""
+        """See AdminBackend; ``Unavailable`` if the session ends meanwhile."""
         marker = uuid.uuid4()
         ordered = self._orders[marker.hex] = self._loop.create_future()
         try:
