@@ -39,7 +39,7 @@ from pgherd_sidecar.env.disk import RealDirectory
 from pgherd_sidecar.env.frames import PROTOCOL_VERSION, Hello
 from pgherd_sidecar.env.links import Links
 from pgherd_sidecar.env.segments import SegmentLog, StorageError
-from pgherd_sidecar.env.tls import Credentials, certified_name
+from pgherd_sidecar.env.tls import Credentials, TlsError, certified_name
 
 _log = structlog.get_logger()
 
@@ -198,11 +198,16 @@ class LogHost:
         """Drop the log and begin anew after a position that is committed; term and vote stay.
 
         Raises:
-            StorageError: the log goes beyond that.
+            StorageError, OSError, TlsError: it can't be done; ``on_failure`` has been called.
         """
         await self.stop()
-        await self._loop.run_in_executor(None, _reset_log, self._config, base)
-        await self.start()
+        try:
+            await self._loop.run_in_executor(None, _reset_log, self._config, base)
+            await self.start()
+        except (StorageError, OSError, TlsError) as error:
+            self._running = True  # it must not end in a member that is deaf
+            self._fail(error)
+            raise
 
     @property
     def last_position(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from pgherd_sidecar.agent import loghost
 from pgherd_sidecar.agent.config import (
     Limits,
     MemberAddress,
@@ -19,7 +20,7 @@ from pgherd_sidecar.agent.config import (
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.logwriter import FlushPace
 from pgherd_sidecar.core.entries import Marker, Noop, encode_entry, iter_entries
-from pgherd_sidecar.core.log import LocalProtocolError, Persist, Role
+from pgherd_sidecar.core.log import LocalProtocolError, LogBase, Membership, Persist, Role
 from pgherd_sidecar.env.segments import SegmentLog, StorageFailed
 
 PATIENCE_S = 30.0
@@ -346,3 +347,18 @@ def test_trials_in_vain_become_rare() -> None:
             trials += 1
             pace.note(20e-3, now)
     assert 5 < trials < 15
+
+
+async def test_a_log_that_can_not_begin_anew_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Trio(tmp_path).nodes[NAMES[0]]
+    await node.start()
+
+    def fail(config: NodeConfig, base: LogBase) -> None:
+        raise StorageFailed("no space left")
+
+    monkeypatch.setattr(loghost, "_reset_log", fail)
+    with pytest.raises(StorageFailed):
+        await node.host.begin_after(LogBase(7, 1, Membership.fixed(*NAMES)))
+    assert isinstance(node.failure, StorageFailed)  # else nobody would start it again

@@ -114,7 +114,6 @@ class LocalMeans:
         self.offers = partners.offers
         self.state = partners.state
         self.keep_log = partners.keep_log
-        self.begin_log_after = host.begin_after
         self.pause = asyncio.sleep
 
     @property
@@ -171,6 +170,14 @@ class LocalMeans:
         await asyncio.to_thread(basebackup.make_room, self._target, name)
         await server.stop(self._config, self._recovery)
         await asyncio.to_thread(basebackup.exchange, self._target, name)
+
+    async def begin_log_after(self, base: LogBase) -> None:
+        """See Means; not left half done when cancelled, because the member is deaf meanwhile."""
+        beginning = asyncio.ensure_future(self._host.begin_after(base))
+        try:
+            await asyncio.shield(beginning)
+        finally:
+            await asyncio.wait({beginning})
 
     async def start_server(self) -> None:
         """See Means."""
