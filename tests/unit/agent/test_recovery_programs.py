@@ -41,6 +41,12 @@ async def test_a_failure_carries_the_last_complaint() -> None:
         await run(SHELL, "-c", "echo 'error: no room'; echo bye; exit 3")
 
 
+async def test_one_that_dies_before_it_has_read_its_input_still_says_why() -> None:
+    more = b"x" * (1 << 20)  # than a pipe holds
+    with pytest.raises(ProgramError, match="sh: FATAL: no such directory"):
+        await run(SHELL, "-c", "echo FATAL: no such directory; exit 1", stdin=more)
+
+
 async def test_what_a_line_raises_ends_the_program() -> None:
     def refuse(line: str) -> None:
         raise ProgramError(f"not with {line}")

@@ -90,8 +90,11 @@ def _talk(
     with child:
         assert child.stdin is not None and child.stdout is not None
         try:
-            child.stdin.write(stdin)
-            child.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it has ended; its last words say why
+                child.stdin.write(stdin)
+                child.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
             for raw in child.stdout:
                 lines.append(raw.decode(errors="replace").strip())
                 on_line(lines[-1])
