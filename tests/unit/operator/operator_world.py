@@ -1,9 +1,8 @@
 """Kubernetes, its nodes and a herd of sidecars in memory, for tests of the operator.
 
-The API server keeps raw manifests, gives uids, honours preconditions, protects volumes in use and
-fails when told to. ``tick`` lets everything else act: pods start and stop, the herd founds itself,
-learners become voters. The herd's true view is here; the operator learns of it from the members
-that answer.
+``ApiServer`` keeps the manifests, and fails when told to. ``tick`` lets everything else act: pods
+start and stop, volumes in use are protected, the herd founds itself, learners become voters. The
+herd's true view is here; the operator learns of it from the members that answer.
 
 Every write is checked on the spot for what must never happen (``Forbidden``): a volume made from
 nothing when there may be data, the deletion of a disk that has a vote, two working members taken
@@ -13,13 +12,13 @@ Not modelled: the log, and thus what a view change does to it; a majority that r
 (a view changes through a majority of the one before it).
 """
 
-import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from datetime import timedelta
+from typing import Any
 
+from operator_api_server import ApiServer
 from pgherd_operator.api import GROUP, KIND, VERSION
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core.actions import Event
@@ -27,19 +26,14 @@ from pgherd_operator.core.observed import View, ViewMember
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
 from pgherd_operator.shell.controller import Environment, reconcile_once
-from pgherd_operator.shell.kubernetes import ApiError, ConflictError, Manifest, NotFoundError
+from pgherd_operator.shell.kubernetes import Manifest
 from pgherd_operator.shell.sidecars import SidecarError
 
 NAME, NAMESPACE = "herd", "test"
-Fault = Literal["error", "lost-answer", "killed-before", "killed-after"]
 
 
 class Forbidden(AssertionError):
     """The operator did what it must never do."""
-
-
-class Killed(Exception):
-    """The operator's process ended here."""
 
 
 @dataclass
@@ -58,21 +52,14 @@ class Process:
 
 
 @dataclass
-class World:
+class World(ApiServer):
     """All of it."""
 
-    objects: dict[tuple[str, str], Manifest] = field(default_factory=dict)
     processes: dict[int, Process] = field(default_factory=dict)
     diverged_disks: set[str] = field(default_factory=set)
     dead_nodes: set[int] = field(default_factory=set)
     view: View | None = None
-    now: datetime = datetime(2030, 1, 1, tzinfo=UTC)
     events: list[Event] = field(default_factory=list)
-    writes: list[str] = field(default_factory=list)
-    calls: set[tuple[str, str]] = field(default_factory=set)
-    """Verbs and kinds, as the rights to them are granted."""
-    fault: tuple[int, Fault] | None = None
-    counter: int = 0
     ever_ran: bool = False
     by_user: bool = False
 
@@ -103,7 +90,7 @@ class World:
 
     def remove_resource(self) -> None:
         """Delete the resource."""
-        self._mark_deleted((KIND, NAME))
+        self.mark_deleted((KIND, NAME))
 
     # ---- the environment of the controller ---------------------------------------------------
 
@@ -127,97 +114,6 @@ class World:
             if quiet == 3:
                 return
         raise AssertionError(f"does not settle: {self.writes[-8:]}; {self.resource.get('status')}")
-
-    # ---- Kubernetes --------------------------------------------------------------------------
-
-    async def get(self, kind: str, namespace: str, name: str) -> Manifest:
-        """See KubernetesApi."""
-        self.calls.add(("get", kind))
-        return copy.deepcopy(self._object(kind, name))
-
-    async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
-        """See KubernetesApi."""
-        self.calls.add(("list", kind))
-        key, _, value = selector.partition("=")
-        return [
-            copy.deepcopy(item)
-            for (found, _), item in self.objects.items()
-            if found == kind and item["metadata"].get("labels", {}).get(key) == value
-        ]
-
-    async def create(self, manifest: Manifest) -> None:
-        """See KubernetesApi."""
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        with self._writing("create", kind, name):
-            if (kind, name) in self.objects:
-                raise ConflictError(409, f"{name} exists")
-            self.calls.add(("create", kind))
-            self._check_creation(kind, manifest)
-            item = copy.deepcopy(manifest)
-            item["metadata"]["uid"] = self.uid()
-            self.objects[kind, name] = item
-
-    async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
-        """See KubernetesApi."""
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        self.calls.add(("patch", f"{kind}/{subresource}" if subresource else kind))
-        if subresource:
-            self._object(kind, name)["status"] = copy.deepcopy(manifest["status"])
-            return
-        with self._writing("apply", kind, name):
-            if (kind, name) not in self.objects:
-                self.calls.add(("create", kind))  # an apply that creates needs both rights
-            old = self.objects.get((kind, name), {"metadata": {"uid": self.uid()}})
-            item = copy.deepcopy(manifest)
-            item["metadata"] = old["metadata"] | item["metadata"]
-            self.objects[kind, name] = item
-
-    async def patch(self, kind: str, namespace: str, name: str, patch: Manifest) -> None:
-        """See KubernetesApi."""
-        with self._writing("patch", kind, name):
-            self.calls.add(("patch", kind))
-            _merge(self._object(kind, name), patch)
-            self._collect(kind, name)
-
-    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
-        """See KubernetesApi."""
-        with self._writing("delete", kind, name):
-            self.calls.add(("delete", kind))
-            item = self._object(kind, name)
-            if uid and item["metadata"]["uid"] != uid:
-                raise ConflictError(409, f"{name} is another")
-            self._check_deletion(kind, item)
-            self._mark_deleted((kind, name))
-
-    def uid(self) -> str:
-        """A new uid."""
-        self.counter += 1
-        return f"uid-{self.counter}"
-
-    def _object(self, kind: str, name: str) -> Manifest:
-        if (kind, name) not in self.objects:
-            raise NotFoundError(404, f"no {kind} {name}")
-        return self.objects[kind, name]
-
-    def _writing(self, verb: str, kind: str, name: str) -> "_Write":
-        return _Write(self, f"{verb} {kind} {name}")
-
-    def _mark_deleted(self, key: tuple[str, str]) -> None:
-        metadata = self.objects[key]["metadata"]
-        metadata["deletionTimestamp"] = self.now.isoformat()
-        if key[0] not in ("Pod", "PersistentVolumeClaim"):
-            self._collect(*key)
-
-    def _collect(self, kind: str, name: str) -> None:
-        """Remove an object that waits for nothing any more, and what it owns."""
-        metadata = self.objects[kind, name]["metadata"]
-        if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
-            return
-        del self.objects[kind, name]
-        for key, item in list(self.objects.items()):
-            owners = item["metadata"].get("ownerReferences", ())
-            if any(owner["uid"] == metadata["uid"] for owner in owners):
-                self._mark_deleted(key)
 
     # ---- what must never happen --------------------------------------------------------------
 
@@ -333,7 +229,7 @@ class World:
 
     async def request(self, number: int, path: str, body: Mapping[str, Any]) -> None:
         """See Sidecars."""
-        with self._writing("ask", path, str(body["name"])):
+        with self.writing("ask", path, str(body["name"])):
             process = self.processes.get(number)
             if process is None or process.silent or not self.primary() or self.view is None:
                 raise SidecarError("not in the primary component")
@@ -466,40 +362,3 @@ class World:
                 item.setdefault("status", {})["conditions"] = [
                     {"type": "Ready", "status": "True" if ready else "False"}
                 ]
-
-
-class _Write:
-    """A write to the API server, which may fail before or after it had its effect."""
-
-    def __init__(self, world: World, text: str) -> None:
-        self._world = world
-        self._text = text
-        self._fault: Fault | None = None
-
-    def __enter__(self) -> None:
-        world = self._world
-        if world.fault is not None:
-            left, kind = world.fault
-            world.fault = (left - 1, kind) if left else None
-            self._fault = None if left else kind
-        if self._fault == "error":
-            raise ApiError(500, "internal error")
-        if self._fault == "killed-before":
-            raise Killed
-        world.writes.append(self._text)
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is not None:
-            return
-        if self._fault == "lost-answer":
-            raise ApiError(0, "connection reset")
-        if self._fault == "killed-after":
-            raise Killed
-
-
-def _merge(item: Manifest, patch: Manifest) -> None:
-    for key, value in patch.items():
-        if isinstance(value, dict):
-            _merge(item.setdefault(key, {}), value)
-        else:
-            item[key] = value

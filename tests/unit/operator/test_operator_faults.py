@@ -15,7 +15,8 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from operator_world import NAME, Fault, Killed, World
+from operator_api_server import Fault, Killed
+from operator_world import NAME, World
 from pgherd_operator.core.observed import View
 from pgherd_operator.shell.kubernetes import ApiError
 
