@@ -23,7 +23,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lc_messages = 'C' AS 
 DECLARE context text;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
-    RETURN substring(context FROM 'function (?:pgherd\.)?arm\(\)[^\n]*\n([^\n]*)');
+    RETURN substring(context FROM E'function (?:pgherd[.])?arm[(][)][^\n]*\n([^\n]*)');
 END $$;
 
 -- Is this firing of arm() one of a SET CONSTRAINTS, before COMMIT? Then another deferred event (a sentinel row) is
@@ -123,7 +123,7 @@ DECLARE
     stale text;
 BEGIN
     FOREACH stale IN ARRAY coalesce(pgherd.dblink_get_connections(), '{}') LOOP
-        IF stale LIKE 'pgherd\_%' THEN
+        IF stale LIKE E'pgherd\\_%' THEN
             PERFORM pgherd.dblink_disconnect(stale);
         END IF;
     END LOOP;
@@ -372,7 +372,7 @@ DECLARE
     n    pgherd.node;
     conn text;
 BEGIN
-    IF token !~ '^[0-9]{1,4}\.[0-9]{1,10}\.[0-9]{1,19}$' THEN
+    IF token !~ '^[0-9]{1,4}[.][0-9]{1,10}[.][0-9]{1,19}$' THEN
         RAISE EXCEPTION 'not a token: %', token
             USING ERRCODE = '22023', HINT = 'A token is what pgherd.current_token() returned in the transaction.';
     END IF;

@@ -11,7 +11,7 @@ SELECT c.oid AS relid,
            AND EXISTS (SELECT FROM pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent)) AS inherits
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
-   AND n.nspname NOT LIKE 'pg\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
+   AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
    AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.name = format('%I.%I', n.nspname, c.relname));
 
 CREATE OR REPLACE VIEW pgherd.replicated_tables AS

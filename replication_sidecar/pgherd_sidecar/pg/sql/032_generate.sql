@@ -271,7 +271,7 @@ BEGIN
         source := pgherd.table_source(r.relid);
         SELECT g.fingerprint INTO old FROM pgherd.generated g WHERE g.relid = r.relid;
         CONTINUE WHEN old IS NOT DISTINCT FROM md5(source);
-        FOR trig IN SELECT t.tgname FROM pg_trigger t WHERE t.tgrelid = r.relid AND t.tgname LIKE 'pgherd\_%' LOOP
+        FOR trig IN SELECT t.tgname FROM pg_trigger t WHERE t.tgrelid = r.relid AND t.tgname LIKE E'pgherd\\_%' LOOP
             EXECUTE format('DROP TRIGGER %I ON %s', trig, r.name);
         END LOOP;
         IF source <> '' THEN

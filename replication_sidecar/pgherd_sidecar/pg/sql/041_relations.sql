@@ -9,7 +9,7 @@ SELECT c.oid AS relid, format('%I.%I', n.nspname, c.relname) AS name, c.relnatts
          WHERE r.oid = coalesce(pg_partition_root(c.oid), c.oid)) AS root_name
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p', 'm') AND c.relpersistence <> 't'
-   AND n.nspname NOT LIKE 'pg\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen');
+   AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen');
 
 -- The tables as the event triggers have last seen them. `names`: the table's and its partition root's, whose
 -- hashes writers hold as certification keys; after ALTER TABLE ... RENAME the old ones still count for

@@ -40,7 +40,7 @@ BEGIN
     IF TG_TAG = 'REINDEX' THEN
         RETURN; -- changes nothing that anybody could see
     END IF;
-    IF TG_TAG IN ('CREATE INDEX', 'DROP INDEX', 'ALTER TABLE') AND current_query() ~* '\mconcurrently\M' THEN
+    IF TG_TAG IN ('CREATE INDEX', 'DROP INDEX', 'ALTER TABLE') AND current_query() ~* E'\\mconcurrently\\M' THEN
         PERFORM pgherd.refuse(TG_TAG || ' CONCURRENTLY is not supported: it runs in several transactions',
             'Leave CONCURRENTLY out.');
     ELSIF EXISTS (SELECT FROM pgherd.capture_rows(x) c
@@ -81,7 +81,7 @@ BEGIN
         RETURN;
     END IF;
     FOR d IN SELECT o.address_names AS names FROM pg_event_trigger_dropped_objects() o
-              WHERE o.object_type = 'trigger' AND o.address_names[3] LIKE 'pgherd\_%'
+              WHERE o.object_type = 'trigger' AND o.address_names[3] LIKE E'pgherd\\_%'
                 AND to_regclass(format('%I.%I', o.address_names[1], o.address_names[2]))
                     IN (SELECT g.relid FROM pgherd.generated g) LOOP
         PERFORM pgherd.refuse(

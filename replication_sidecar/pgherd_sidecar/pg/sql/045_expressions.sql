@@ -1,11 +1,12 @@
 -- Expressions as the catalog stores them: what must hold so that every member computes the same with them.
 -- They are judged by their trees (pg_node_tree), conservatively: what is not known to be certain is not.
+-- No pattern here holds a backslash: it would mean something else under standard_conforming_strings = off.
 
 -- The functions that a tree calls. What looks like a function's oid counts as one.
 CREATE OR REPLACE FUNCTION pgherd.functions_in(tree text) RETURNS SETOF pg_proc
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT p.* FROM regexp_matches(tree, ':(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)', 'g') AS f(id)
+    SELECT p.* FROM regexp_matches(tree, ':(?:funcid|opfuncid|aggfnoid|winfnoid) ([0-9]+)', 'g') AS f(id)
       JOIN pg_proc p ON p.oid = f.id[1]::oid;
 END;
 
@@ -44,18 +45,18 @@ CREATE OR REPLACE FUNCTION pgherd.conversions_in(tree text, OUT written oid, OUT
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT substring(c.node[1] FROM
-               '^(?:RELABELTYPE :arg \{)*\w+ [^{}]*?:(?:vartype|consttype|funcresulttype|opresulttype|casetype'
-               '|coalescetype|minmaxtype|refrestype|typeId|row_typeid|array_typeid) (\d+)')::oid, NULL::oid
-      FROM regexp_matches(tree, '\{COERCEVIAIO :arg \{([^{}]*(?:\{[^{}]*)?)', 'g') AS c(node)
+               '^(?:RELABELTYPE :arg [{])*[[:alnum:]_]+ [^{}]*?:(?:vartype|consttype|funcresulttype|opresulttype'
+               '|casetype|coalescetype|minmaxtype|refrestype|typeId|row_typeid|array_typeid) ([0-9]+)')::oid, NULL::oid
+      FROM regexp_matches(tree, '[{]COERCEVIAIO :arg [{]([^{}]*(?:[{][^{}]*)?)', 'g') AS c(node)
     UNION ALL -- no other node has these fields side by side
-    SELECT NULL, r.typ[1]::oid FROM regexp_matches(tree, ':resulttype (\d+) :resultcollid', 'g') AS r(typ);
+    SELECT NULL, r.typ[1]::oid FROM regexp_matches(tree, ':resulttype ([0-9]+) :resultcollid', 'g') AS r(typ);
 END;
 
 -- Does the value of an expression depend on nothing but the values in it?
 CREATE OR REPLACE FUNCTION pgherd.is_certain(tree text) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT tree !~ '\{(SQLVALUEFUNCTION|NEXTVALUEEXPR|XMLEXPR|JSONEXPR|JSONCONSTRUCTOREXPR) '
+    SELECT tree !~ '[{](SQLVALUEFUNCTION|NEXTVALUEEXPR|XMLEXPR|JSONEXPR|JSONCONSTRUCTOREXPR) '
        AND NOT EXISTS (
            SELECT FROM pgherd.functions_in(tree) f
             WHERE f.provolatile <> 'i'
@@ -67,8 +68,8 @@ BEGIN ATOMIC
                        ELSE NOT pgherd.text_is_certain(c.read, true) END)
        -- A user's object as a constant: its oid is local. The last three of its four bytes, the lowest first.
        AND NOT EXISTS (
-           SELECT FROM regexp_matches(tree, ':consttype (?:24|2202|2203|2204|2205|2206|4089|4096|4191) '
-                                            '[^{}]*:constvalue 4 \[ -?\d+ (-?\d+) (-?\d+) (-?\d+)', 'g') AS c(b)
+           SELECT FROM regexp_matches(tree, ':consttype (?:24|2202|2203|2204|2205|2206|4089|4096|4191) [^{}]*'
+                                            ':constvalue 4 [[] -?[0-9]+ (-?[0-9]+) (-?[0-9]+) (-?[0-9]+)', 'g') AS c(b)
             WHERE c.b[1]::int NOT BETWEEN 0 AND 63 OR c.b[2] <> '0' OR c.b[3] <> '0');
 END;
 
@@ -77,7 +78,7 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.same_everywhere(tree text) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT tree !~ '\{(SQLVALUEFUNCTION|NEXTVALUEEXPR|JSONEXPR) ' AND tree !~ ':varattno -'
+    SELECT tree !~ '[{](SQLVALUEFUNCTION|NEXTVALUEEXPR|JSONEXPR) ' AND tree !~ ':varattno -'
        AND NOT pgherd.calls_user_code(tree)
        AND NOT EXISTS (
            SELECT FROM pgherd.functions_in(tree) f
@@ -89,7 +90,7 @@ BEGIN ATOMIC
                                     '|jsonb?_(populate|to)_record(set)?)$')))
        AND NOT EXISTS (SELECT FROM pgherd.conversions_in(tree) c WHERE NOT pgherd.text_is_certain(c.read, true))
        AND NOT EXISTS (
-           SELECT FROM regexp_matches(tree, ':relid (\d+)', 'g') AS r(id)
+           SELECT FROM regexp_matches(tree, ':relid ([0-9]+)', 'g') AS r(id)
             WHERE r.id[1]::int8 BETWEEN 1 AND 16383 OR r.id[1]::oid IN (SELECT l.relid FROM pgherd.local_tables l));
 END;
 
@@ -146,6 +147,6 @@ BEGIN ATOMIC
     SELECT EXISTS (
         SELECT FROM (SELECT DISTINCT c.typ[1]::oid AS oid
                        FROM pgherd.new_expressions e
-                      CROSS JOIN LATERAL regexp_matches(e.tree, ':consttype (\d+)', 'g') AS c(typ)) u
+                      CROSS JOIN LATERAL regexp_matches(e.tree, ':consttype ([0-9]+)', 'g') AS c(typ)) u
          WHERE NOT pgherd.text_is_certain(u.oid, true) AND u.oid::regtype::text NOT LIKE 'reg%');
 END;

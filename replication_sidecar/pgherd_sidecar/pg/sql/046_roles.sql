@@ -27,9 +27,9 @@ RETURN (SELECT jsonb_agg(r.rolname) FROM pg_roles r
 CREATE OR REPLACE FUNCTION pgherd.roles_named(command text) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT coalesce(jsonb_agg(r.rolname), '[]') FROM pg_roles r
-         WHERE r.rolname NOT LIKE 'pg\_%'
+         WHERE r.rolname NOT LIKE E'pg\\_%'
            AND command ~* format('(^|[^[:alnum:]_$])%s($|[^[:alnum:]_$])',
-                                 regexp_replace(replace(r.rolname, '"', '""'), '([^[:alnum:]_])', '\\\1', 'g')));
+                                 regexp_replace(replace(r.rolname, '"', '""'), '([^[:alnum:]_])', E'\\\\\\1', 'g')));
 
 -- Makes roles known, and on a member that lacks one, makes the role: it may do nothing, and nobody can log in, but
 -- a command that names it does not fail.

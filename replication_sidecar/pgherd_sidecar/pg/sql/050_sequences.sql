@@ -23,7 +23,7 @@ SELECT c.oid AS relid, o.refobjid AS owner, o.refobjsubid AS owner_column,
   LEFT JOIN pg_depend o ON o.classid = 'pg_class'::regclass AND o.objid = c.oid AND o.refclassid = 'pg_class'::regclass
                        AND o.deptype IN ('a', 'i')
  WHERE c.relpersistence <> 't'
-   AND n.nspname NOT LIKE 'pg\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
+   AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
    AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = o.refobjid);
 
 -- The first of v, v + step, v + 2 * step, ... that belongs to this member.
