@@ -6,7 +6,6 @@ Everything happens in a directory of its own beside the server's data directory.
 import asyncio
 import contextlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from psycopg import sql
 
 from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
 from pgherd_sidecar.agent.identity import replace_durably
+from pgherd_sidecar.agent.recovery.durable import sync_directory
 from pgherd_sidecar.agent.recovery.partners import conninfo
 from pgherd_sidecar.agent.recovery.programs import ProgramError, end_leftovers, run
 
@@ -118,11 +118,7 @@ def exchange(target: Path, copy_name: str) -> None:
             shutil.rmtree(old, ignore_errors=True)
             target.rename(old)
         copied.rename(target)
-        directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+    sync_directory(target.parent)  # also if it was a former attempt that has renamed them
 
 
 def replaced(target: Path) -> Path:

@@ -22,7 +22,7 @@ import structlog
 
 from pgherd_sidecar.agent.admin import StatusValue
 from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
-from pgherd_sidecar.agent.recovery import certstate, server
+from pgherd_sidecar.agent.recovery import certstate, durable, server
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
 from pgherd_sidecar.agent.recovery.means import Means
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError, choose
@@ -212,7 +212,7 @@ class Rebuild:
             return state
         if needed > 0:
             raise NoPartnerError(f"{partner.member} has no checkpoint at {needed} or later yet")
-        (self._config.data_dir / _STAGED).unlink(missing_ok=True)
+        await asyncio.to_thread(durable.remove, self._config.data_dir / _STAGED)
         return None
 
     async def _settle(self) -> None:
@@ -237,7 +237,7 @@ class Rebuild:
             raise NoPartnerError("the copy is too old already")
         await means.install(self._progress.copy)
         if state is None:
-            (directory / certstate.FILE).unlink(missing_ok=True)
+            await asyncio.to_thread(durable.remove, directory / certstate.FILE)
         else:
             await asyncio.to_thread(state.write, directory)
             lost = self._progress.log_lost or means.log_behind > 0
