@@ -1,5 +1,7 @@
 """A checkpoint is used only with a database and a log that it fits to."""
 
+import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +72,15 @@ def test_a_torn_file_is_no_checkpoint(size: int) -> None:
     torn = whole[: min(size, len(whole) - len(CHECKPOINT.state) - 1)]
     with pytest.raises(CheckpointError):
         certstate.unpack(torn)
+
+
+@pytest.mark.parametrize("text", [b'{"position": 20}', b'{"epoch": 1}', b"[]", b"position 20"])
+def test_one_of_another_version_is_no_checkpoint(text: bytes, tmp_path: Path) -> None:
+    head = struct.pack(">8sII", CHECKPOINT.pack()[:8], len(text), zlib.crc32(text))
+    with pytest.raises(CheckpointError, match="version"):
+        certstate.unpack(head + text)
+    (tmp_path / certstate.FILE).write_bytes(head + text)
+    assert certstate.read(tmp_path) is None
 
 
 @pytest.mark.parametrize("chain_end", [15, 17, 20, 99])

@@ -81,8 +81,10 @@ def unpack(data: bytes) -> CertificationState:
     text = data[_HEAD.size : _HEAD.size + size]
     if magic != _MAGIC or len(text) != size or zlib.crc32(text) != checksum:
         raise CheckpointError("not a checkpoint that this member reads")
-    fields = json.loads(text)
-    return CertificationState(**fields, state=data[_HEAD.size + size :])
+    try:
+        return CertificationState(**json.loads(text), state=data[_HEAD.size + size :])
+    except (TypeError, ValueError) as error:  # its checksum is right: another version wrote it
+        raise CheckpointError(f"not a checkpoint that this version reads: {error}") from error
 
 
 def read(directory: Path, name: str = FILE) -> CertificationState | None:
