@@ -127,7 +127,7 @@ class VictimWatch:
             log.info("victim.yields", pid=link.pid, gid=link.gid, to=gid)
             await self._cancel(link.pid, xid)
         elif self._seen_s(link.pid, xid) > _GRACE_S:
-            await self._end(link.pid, "certified, and does not yield")
+            await self._end(link.pid, xid, "certified, and does not yield")
 
     async def _press(self, pid: int, xid: int, waits_s: float, idle_s: float) -> None:
         """Deal with a transaction that is not certified.
@@ -140,7 +140,7 @@ class VictimWatch:
         if 0 < waits_s <= _DETECTOR_S:
             return
         if seen_s > 2 * _BUSY_S or min(seen_s, idle_s) > _IDLE_S:
-            await self._end(pid, "holds a lock that is needed for what is certain to commit")
+            await self._end(pid, xid, "holds a lock that is needed for what is certain to commit")
         elif waits_s or (seen_s > _BUSY_S and not idle_s):
             log.info("victim.cancelled", pid=pid)
             await self._cancel(pid, xid)
@@ -168,10 +168,11 @@ class VictimWatch:
         if self._head[0] != link.gid:
             self._head = (link.gid, now)
         elif now - self._head[1] > _COMMIT_MAX_S:
-            await self._end(link.pid, "certified, but does not commit")
+            await self._end(link.pid, link.xid & _XID_MASK, "certified, but does not commit")
 
-    async def _end(self, pid: int, why: str) -> None:
+    async def _end(self, pid: int, xid: int, why: str) -> None:
+        """End a session, unless that transaction has ended and it is in another one."""
         self.victims += 1
         self._first_seen = {k: v for k, v in self._first_seen.items() if k[0] != pid}
         log.info("victim.terminated", pid=pid, reason=why)
-        await self._connection.execute("SELECT pg_terminate_backend($1)", (pid,))
+        await self._connection.execute("SELECT pgherd.terminate($1, $2)", (pid, str(xid)))

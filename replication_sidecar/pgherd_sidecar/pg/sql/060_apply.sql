@@ -89,6 +89,14 @@ BEGIN ATOMIC
      WHERE s.pid = backend AND coalesce(s.backend_xid::text, '0') = xid;
 END;
 
+-- Terminates a session, if it is still in that transaction ('0': in none with an xid).
+CREATE OR REPLACE FUNCTION pgherd.terminate(backend int, xid text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pg_terminate_backend(s.pid) FROM pg_stat_activity s
+     WHERE s.pid = backend AND coalesce(s.backend_xid::text, '0') = xid;
+END;
+
 -- Terminates what an earlier incarnation of the sidecar may have left at work on its own connections.
 CREATE OR REPLACE FUNCTION pgherd.end_old_writers() RETURNS int8
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
