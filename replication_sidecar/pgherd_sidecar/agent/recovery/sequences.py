@@ -4,6 +4,7 @@ A copy of a partner's database knows the partner's numbers, not those that this 
 out and that are in no row. The file is written with each checkpoint and read by a rebuild.
 """
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ async def note(connection: psycopg.AsyncConnection[Any], directory: Path) -> Non
     """
     rows = await connection.execute("SELECT pgherd.sequence_positions()")
     (positions,) = await rows.fetchone() or ({},)
-    replace_durably(directory, _FILE, (json.dumps(positions) + "\n").encode())
+    content = (json.dumps(positions) + "\n").encode()
+    await asyncio.to_thread(replace_durably, directory, _FILE, content)
 
 
 def load(directory: Path) -> dict[str, int]:
