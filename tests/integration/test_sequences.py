@@ -175,3 +175,15 @@ async def test_a_view_that_owns_a_sequence_is_not_read(
     )
     await run(connections[0], "ALTER SEQUENCE s INCREMENT BY 2")
     await assert_same_schema(connections, schema)
+
+
+async def test_after_the_loss_of_a_database_numbers_go_on_far_beyond_the_last_that_is_known(
+    herd: LocalHerd, connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE SEQUENCE s")
+    await caught_up(connections)
+    known = f'{{"{schema}.s": 801}}'
+    async with superusers(herd, schema) as [admin, *_]:
+        for _ in range(2):  # a rebuild may do it again
+            await run(admin, f"SELECT pgherd.resume_sequences('{known}')")
+    assert await numbers(connections[:1], 1) == [[801 + _SLOTS * (1 + 16 * 32768)]]

@@ -76,7 +76,8 @@ BEGIN ATOMIC
      WHERE s.last_value IS NOT NULL;
 END;
 
--- Moves sequences on to where this member is known to have been with them before its database was lost.
+-- Moves sequences on to where this member may have been with them before its database was lost: the positions may
+-- be as old as the newest checkpoint, so the jump is 16 times that of a crash, which covers one flush of the log.
 CREATE OR REPLACE FUNCTION pgherd.resume_sequences(positions jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
 DECLARE
@@ -84,14 +85,18 @@ DECLARE
     step int8;
     at   int8;
     was  int8;
+    jump numeric;
+    next numeric;
 BEGIN
     FOR s IN SELECT * FROM pgherd.user_sequences LOOP
         SELECT k.step INTO step FROM pgherd.sequences k WHERE k.relid = s.relid;
         SELECT (positions->>(n.nspname || '.' || c.relname))::int8 INTO was
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = s.relid;
         EXECUTE format('SELECT q.last_value FROM %s q', s.relid::regclass) INTO at;
-        IF step IS NOT NULL AND (was - at) * sign(step) > 0 THEN
-            PERFORM pgherd.move_sequence(s.relid, was + s.seqincrement, step, s.seqmin, s.seqmax);
+        jump := least(16 * 32768, 16 * div(s.seqmax::numeric - s.seqmin, abs(s.seqincrement)) / 10000);
+        next := was + s.seqincrement * (1 + floor(jump));
+        IF step IS NOT NULL AND (next - at) * sign(step) > 0 THEN
+            PERFORM pgherd.move_sequence(s.relid, next, step, s.seqmin, s.seqmax);
         END IF;
     END LOOP;
 END $$;
