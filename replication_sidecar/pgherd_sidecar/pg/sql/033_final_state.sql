@@ -44,7 +44,7 @@ BEGIN
      CROSS JOIN LATERAL (SELECT m.pk, unnest(m.made) AS rec) u;
 END $f$, t.name, c.width, c.parsed, pgherd.index_key(pgherd.primary_index(root), 'o'), c.first_key,
          pgherd.record_key(root, 'o'), c.changes, pgherd.record_full(root, 'n'),
-         CASE WHEN t.inherits THEN 'ONLY ' ELSE '' END, pgherd.key_equal(root), c.grouped, c.named,
+         CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END, pgherd.key_equal(root), c.grouped, c.named,
          pgherd.row_type(root)));
 END $$;
 

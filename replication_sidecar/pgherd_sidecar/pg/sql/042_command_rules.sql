@@ -177,6 +177,10 @@ END $$;
 -- each member for itself; and deferred triggers run while a transaction commits. So it has to be PostgreSQL's
 -- own or a superuser's: what an ordinary user wrote could take those rights over, write behind the back of
 -- capture, have another result on another member, or undo what the hook has prepared.
+--
+-- Whoever plans a query computes in advance what is immutable in the expressions of a table's indexes, statistics
+-- and partition key, and in the CHECKs of inheritance children. Our superuser plans queries on local tables, too,
+-- and on temporary children of this session: so these are judged for every table and materialized view.
 CREATE OR REPLACE FUNCTION pgherd.check_user_code() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r record;
@@ -187,7 +191,8 @@ BEGIN
               FROM pg_proc p JOIN pg_roles o ON o.oid = p.proowner WHERE NOT o.rolsuper
             UNION ALL
             SELECT 'pg_operator'::regclass, p.oid, p.oid::regoperator::text
-              FROM pg_operator p JOIN pg_roles o ON o.oid = p.oprowner WHERE NOT o.rolsuper
+              FROM pg_operator p JOIN pg_proc f ON f.oid = p.oprcode
+              JOIN pg_roles o ON o.oid IN (p.oprowner, f.proowner) WHERE NOT o.rolsuper
         )
         SELECT c.name, pg_describe_object(d.classid, d.objid, d.objsubid) AS place
           FROM code c JOIN pg_depend d ON d.refclassid = c.class AND d.refobjid = c.id
@@ -195,16 +200,16 @@ BEGIN
                    WHEN 'pg_constraint'::regclass THEN EXISTS (
                        SELECT FROM pg_constraint k
                         WHERE k.oid = d.objid
-                          AND (k.contypid <> 0 OR k.conrelid IN (SELECT u.relid FROM pgherd.user_tables u)))
+                          AND (k.contypid <> 0 OR k.conrelid IN (SELECT u.relid FROM pgherd.user_tables u)
+                               OR k.conrelid IN (SELECT i.inhrelid FROM pg_inherits i)))
                    WHEN 'pg_attrdef'::regclass THEN EXISTS (
                        SELECT FROM pg_attrdef f JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
                         WHERE f.oid = d.objid AND a.attgenerated <> ''
                           AND f.adrelid IN (SELECT u.relid FROM pgherd.user_tables u))
+                   -- indexes and partition keys
                    WHEN 'pg_class'::regclass THEN EXISTS (
-                       SELECT FROM pgherd.user_tables u LEFT JOIN pg_index i ON i.indrelid = u.relid
-                        WHERE d.objid IN (u.relid, i.indexrelid))
-                       -- checked once more inside COMMIT: of any table, for the reason below
-                       OR EXISTS (SELECT FROM pg_index i WHERE i.indexrelid = d.objid AND NOT i.indimmediate)
+                       SELECT FROM pg_class k WHERE k.oid = d.objid AND k.relkind IN ('i', 'I', 'r', 'p', 'm'))
+                   WHEN 'pg_statistic_ext'::regclass THEN true
                    -- a deferred trigger runs inside COMMIT, where it could close the cursor that certifies it (C1)
                    WHEN 'pg_trigger'::regclass THEN EXISTS (
                        SELECT FROM pg_trigger t WHERE t.oid = d.objid AND t.tgdeferrable AND NOT t.tgisinternal)
@@ -217,7 +222,8 @@ BEGIN
          ORDER BY 1, 2 LIMIT 1
     LOOP
         PERFORM pgherd.refuse(format('%s uses %s, which is not a superuser''s', r.place, r.name),
-            'Such code runs on every member for each row that it applies, or inside COMMIT. Have a superuser own it'
+            'Such code would run with the rights of replication: for each row, inside COMMIT, or when a query on the'
+            ' table is planned. Have a superuser own it'
             ' (ALTER FUNCTION ... OWNER TO), or use built-in functions only.');
     END LOOP;
     -- A foreign key across types is certified under the parent's type: the cast must be PostgreSQL's.

@@ -116,6 +116,7 @@ BEGIN
     IF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) OR pgherd.is_nested(pg_current_xact_id()) THEN
         RETURN;
     END IF;
+    PERFORM pgherd.check_user_code(); -- the same command may have made an index, and what follows is planned
     BEGIN
         EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', rel) INTO filled;
     EXCEPTION WHEN data_corrupted THEN
@@ -127,3 +128,23 @@ BEGIN
         PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY['{"rewrites": true}']);
     END IF;
 END $$;
+
+-- Temporary tables concern nobody else, but what they do at COMMIT they do after the verdict: a foreign key to one
+-- that is emptied there would fail the transaction when it is ordered already.
+CREATE OR REPLACE FUNCTION pgherd.command_temporary_keys() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE name text;
+BEGIN
+    IF pg_my_temp_schema() = 0 THEN
+        RETURN;
+    END IF;
+    SELECT c.conname INTO name FROM pg_constraint c WHERE c.contype = 'f' AND c.connamespace = pg_my_temp_schema();
+    IF FOUND THEN
+        PERFORM pgherd.refuse(format('foreign key %I of a temporary table is not supported', name),
+            'Leave it out: PostgreSQL may find only inside COMMIT that it does not go with ON COMMIT DELETE ROWS.');
+    END IF;
+END $$;
+
+DROP EVENT TRIGGER IF EXISTS pgherd_keys;
+CREATE EVENT TRIGGER pgherd_keys ON ddl_command_end WHEN TAG IN ('CREATE TABLE', 'ALTER TABLE', 'CREATE SCHEMA')
+    EXECUTE FUNCTION pgherd.command_temporary_keys();

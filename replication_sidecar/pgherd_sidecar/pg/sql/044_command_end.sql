@@ -201,7 +201,7 @@ BEGIN
     PERFORM pgherd.remove_open(x);
     command := opened.recs[1]::jsonb;
     IF effect.here_only THEN
-        IF EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = ANY (effect.made) AND t.tgdeferrable) THEN
+        IF effect.made <> '{}' THEN -- deferred triggers, indexes of temporary children
             PERFORM pgherd.check_user_code();
         END IF;
         PERFORM pgherd.put(x, 0, 'sentinel', 'local', '{0}', ARRAY[(command || '{"local": true}')::text]);

@@ -74,7 +74,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.check_request(r pgherd.request) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM pgherd.check_writable();
+    PERFORM pgherd.check_writable(), pgherd.check_user_code(); -- before we plan a query on any table
     IF r.act IN ('set_local', 'set_replicated') THEN
         PERFORM pgherd.check_mark(r.role, r.object::oid, r.act);
     ELSIF r.act = 'setval' THEN
@@ -136,7 +136,7 @@ BEGIN
         IF NEW.act = 'set_local' THEN
             PERFORM pgherd.check_tables(rels);
         ELSIF NEW.act = 'set_replicated' THEN
-            PERFORM pgherd.check_columns(true);
+            PERFORM pgherd.check_columns(true), pgherd.check_user_code();
         END IF;
     END IF;
     PERFORM pgherd.put_command(x, base, rels, false, command);
