@@ -37,6 +37,14 @@ _MOVING_DATE: Final = re.compile(
     r"(?<![a-z])(now|today|tomorrow|yesterday)(?![a-z])", re.IGNORECASE
 )
 _NATIVE_LANGUAGES: Final = {"c", "internal"}
+#: Settings that PostgreSQL judges by the running transaction, and not at all for another role.
+_UNSETTABLE: Final = {
+    "role",
+    "session_authorization",
+    "transaction_deferrable",
+    "transaction_isolation",
+    "transaction_read_only",
+}
 _RANGE_OPTIONS: Final = {"as", "minvalue", "maxvalue"}
 
 #: Types whose values have one reading, at any time and under any settings.
@@ -196,11 +204,7 @@ def _refuse_kinds(statement: Any) -> None:
             raise DdlNotSupported(
                 "functions in C are not supported", "Put them into an extension on every member."
             )
-    if any(
-        isinstance(one, ast.VariableSetStmt) and one.kind == enums.VariableSetKind.VAR_SET_CURRENT
-        for one in nodes(statement)
-    ):
-        raise DdlNotSupported("SET ... FROM CURRENT is not supported", "Write the value.")
+    _refuse_settings(statement)
     if isinstance(statement, ast.CreateExtensionStmt) and any(
         option.defname == "cascade" for option in statement.options or ()
     ):
@@ -212,6 +216,20 @@ def _refuse_kinds(statement: Any) -> None:
         raise DdlNotSupported(
             "ALTER EXTENSION ... UPDATE without a version is not supported", "Say TO 'version'."
         )
+
+
+def _refuse_settings(statement: Any) -> None:
+    """What a function is to set while it runs."""
+    for one in nodes(statement):
+        if not isinstance(one, ast.VariableSetStmt):
+            continue
+        if one.kind == enums.VariableSetKind.VAR_SET_CURRENT:
+            raise DdlNotSupported("SET ... FROM CURRENT is not supported", "Write the value.")
+        if one.name is not None and one.name.lower() in _UNSETTABLE:
+            raise DdlNotSupported(
+                f"SET {one.name.lower()} of a function is not supported",
+                "Use SECURITY DEFINER, or SET within its body or before it is called.",
+            )
 
 
 def _refuse_subcommand(command: Any, captured: Captured) -> None:

@@ -145,3 +145,22 @@ def test_role_that_other_members_lack_is_refused(local: str) -> None:
     node = parse("ALTER TABLE t OWNER TO a")[0].node
     with pytest.raises(DdlNotSupported):
         replicated_roles(node, Captured(role="app", local_roles=[local]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """CREATE FUNCTION f() RETURNS int LANGUAGE sql SET "ROLE" = x AS 'SELECT 1'""",
+        "ALTER FUNCTION f() SET SESSION AUTHORIZATION DEFAULT",
+        "ALTER PROCEDURE f() RESET role",
+        "ALTER ROUTINE f() SET transaction_isolation = 'serializable'",
+    ],
+)
+def test_function_that_sets_what_no_other_member_could_is_refused(text: str) -> None:
+    with pytest.raises(DdlNotSupported):
+        check(text)
+
+
+def test_function_may_set_anything_else() -> None:
+    check("ALTER FUNCTION f() SET search_path = public")
+    check("ALTER FUNCTION f() RESET ALL")
