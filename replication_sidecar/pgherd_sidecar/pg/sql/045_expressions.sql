@@ -83,11 +83,19 @@ BEGIN ATOMIC
        AND NOT EXISTS (
            SELECT FROM pgherd.functions_in(tree) f
             WHERE f.provolatile = 'v'
-               OR (f.pronamespace = 'pg_catalog'::regnamespace AND f.provolatile = 's'
+               -- an extension's may run any query
+               OR (f.provolatile = 's' AND f.pronamespace <> 'pg_catalog'::regnamespace)
+               OR (f.provolatile = 's'
                    AND f.proname ~ ('^(now|statement_timestamp|transaction_timestamp|current_.*|session_user|age'
-                                    '|inet_.*|pg_.*|version|txid_.*|has_.*|row_security_active|(to|from)_reg.*'
-                                    '|obj_description|col_description|.*_to_xml.*|.*_in'
+                                    '|mxid_age|inet_.*|pg_.*|version|txid_.*|has_.*|row_security_active|getpgusername'
+                                    '|getdatabaseencoding|(to|from)_reg.*|reg.*|acl.*|format_type|oidvectortypes'
+                                    '|(sh)?obj_description|col_description|.*_to_xml.*|.*_in'
                                     '|jsonb?_(populate|to)_record(set)?)$')))
+       -- Their values name objects by oids, which are local.
+       AND NOT EXISTS (
+           SELECT FROM (SELECT DISTINCT t.id[1]::oid AS oid
+                          FROM regexp_matches(tree, ':[a-z]+type ([0-9]+)', 'g') AS t(id)) u
+            WHERE u.oid <> ALL ('{regconfig,regdictionary}'::regtype[]::oid[]) AND pgherd.names_objects(u.oid))
        AND NOT EXISTS (SELECT FROM pgherd.conversions_in(tree) c WHERE NOT pgherd.text_is_certain(c.read, true))
        AND NOT EXISTS (
            SELECT FROM regexp_matches(tree, ':relid ([0-9]+)', 'g') AS r(id)
