@@ -10,7 +10,7 @@ BEGIN
         LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN EXECUTE statement; END';
     EXECUTE pg_catalog.format('ALTER FUNCTION pgherd_gen.run_command(pg_catalog.text) OWNER TO %I', role);
     PERFORM pgherd_gen.run_command(statement);
-    DROP FUNCTION pgherd_gen.run_command(pg_catalog.text);
+    DROP FUNCTION IF EXISTS pgherd_gen.run_command(pg_catalog.text); -- DROP OWNED BY this role took it along
 END $$;
 
 -- The origin has seen that the text search configuration exists, or never used it.
