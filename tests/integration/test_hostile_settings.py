@@ -1,4 +1,7 @@
-"""No setting that a session may choose switches a rule off, or the hook (C1, C22, C23)."""
+"""No setting of a session switches a rule or the hook off; no DDL works at its origin only.
+
+C1, C22, C23.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -6,7 +9,53 @@ import psycopg
 import pytest
 
 from .localherd import LocalHerd
-from .members import Connection, failure, run, same_everywhere
+from .members import (
+    Connection,
+    assert_same_schema,
+    failure,
+    run,
+    same_everywhere,
+    superusers,
+)
+
+_FUNCTION = "CREATE FUNCTION f() RETURNS int LANGUAGE sql {} AS 'SELECT 1'"
+_STABLE = (
+    "CREATE OR REPLACE FUNCTION public.stable_of_superuser()"
+    " RETURNS int LANGUAGE sql STABLE RETURN 1"
+)
+_VIEW = "CREATE MATERIALIZED VIEW v AS SELECT {}"
+
+#: What is there before, what is tried.
+REFUSED = {
+    "function_sets_role": ("", _FUNCTION.format('SET "Role" = app')),
+    "function_sets_session_authorization": (
+        "",
+        _FUNCTION.format("SET session_authorization = app"),
+    ),
+    "function_sets_isolation": (
+        "",
+        _FUNCTION.format("SET transaction_isolation = 'read committed'"),
+    ),
+    "function_sets_read_only": ("", _FUNCTION.format("SET transaction_read_only = off")),
+    "altered_function_sets_role": (_FUNCTION.format(""), "ALTER FUNCTION f() SET role = app"),
+    "altered_function_resets_role": (_FUNCTION.format(""), "ALTER FUNCTION f() RESET role"),
+    "view_reads_names_of_relations": (
+        "CREATE TABLE n (x text PRIMARY KEY)",
+        "CREATE MATERIALIZED VIEW v AS SELECT x::regclass::oid FROM n",
+    ),
+    "view_of_an_oid": ("CREATE TABLE n (x text)", _VIEW.format("'n'::regclass::oid::int8")),
+    "view_of_a_type": ("", _VIEW.format("format_type(20000, NULL)")),
+    "view_of_shared_comments": ("", _VIEW.format("shobj_description(1, 'pg_database')")),
+    "view_of_stable_function": ("", _VIEW.format("public.stable_of_superuser()")),
+    "temporary_foreign_key": (
+        "CREATE TEMP TABLE p (id int PRIMARY KEY) ON COMMIT DELETE ROWS",
+        "CREATE TEMP TABLE c (id int REFERENCES p)",
+    ),
+    "temporary_foreign_key_later": (
+        "CREATE TEMP TABLE p (id int PRIMARY KEY); CREATE TEMP TABLE c (id int)",
+        "ALTER TABLE c ADD FOREIGN KEY (id) REFERENCES p",
+    ),
+}
 
 
 @pytest.fixture
@@ -48,3 +97,51 @@ async def test_ordinary_work_goes_on_under_any_reading_of_literals(
     await run(odd, "INSERT INTO t VALUES (7, 7); UPDATE t SET x = 8; DELETE FROM t WHERE id = 1")
     await run(odd, "BEGIN; INSERT INTO t VALUES (8); UPDATE t SET id = 9 WHERE id = 8; COMMIT")
     assert await same_everywhere(connections, "SELECT * FROM t ORDER BY id") == [(7, 8), (9, None)]
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_refused(
+    connections: list[Connection], schema: str, herd: LocalHerd, case: str
+) -> None:
+    before, statement = REFUSED[case]
+    if case == "view_of_stable_function":
+        async with superusers(herd, schema) as admins:
+            await run(admins[0], _STABLE)
+    await run(connections[0], before or "SELECT 1")
+    found = await assert_same_schema(connections, schema)
+    error = await failure(connections[0], statement)
+    assert error.sqlstate == "0A000", error
+    assert error.diag.message_hint
+    assert await assert_same_schema(connections, schema) == found
+
+
+async def test_materialized_view_of_ordinary_functions(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE TABLE d (id int PRIMARY KEY, x text, at timestamptz);"
+        "INSERT INTO d VALUES (1, 'The foxes', '2024-02-03 04:05:06+00');"
+        "CREATE MATERIALIZED VIEW v AS SELECT to_tsvector('english', x) AS words,"
+        " to_char(at, 'YYYY') AS year, regexp_replace(x, 'f', 'b') AS y, x ~* 'FOX' AS z,"
+        " concat(x, id) AS c, date_trunc('day', at) AS day FROM d",
+    )
+    assert await same_everywhere(connections, "SELECT y, year FROM v") == [("The boxes", "2024")]
+
+
+async def test_a_role_drops_what_it_owns(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    role = f"owner_{schema}"
+    async with superusers(herd, schema) as admins:
+        await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE ROLE {role}')")
+        await run(admins[0], f"GRANT ALL ON SCHEMA {schema} TO {role}")
+        await run(admins[0], f"SET ROLE {role}")
+        await run(admins[0], "CREATE TABLE d (id int PRIMARY KEY)")
+        await run(admins[0], f"DROP OWNED BY {role}")
+        await run(admins[0], "RESET ROLE")
+        assert await same_everywhere(admins, "SELECT to_regclass('d')") == [(None,)]
+        await run(admins[0], f"DROP OWNED BY {role}")  # a role can't take its own rights away
+        await run(admins[0], f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
+        await run(connections[0], "CREATE TABLE d (id int)")
+        await assert_same_schema(connections, schema)
