@@ -29,6 +29,7 @@ class LocalHerd:
     directory: Path
     port_base: int
     environment: dict[str, str] = field(default_factory=dict)
+    _app_dsns: dict[str, str] = field(default_factory=dict)
 
     def run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``pgherd local COMMAND ... --dir`` and return how it went, whatever it was."""
@@ -66,6 +67,12 @@ class LocalHerd:
     def member(self, name: str) -> dict[str, Any]:
         """One member as ``status --json`` shows it."""
         return next(member for member in self.members() if member["name"] == name)
+
+    def app_dsn(self, name: str) -> str:
+        """The ordinary role's way to a node. It never changes, and ``status`` takes its time."""
+        if name not in self._app_dsns:
+            self._app_dsns = {member["name"]: member["app_dsn"] for member in self.members()}
+        return self._app_dsns[name]
 
 
 def free_port_base(nodes: int = NODES) -> int:

@@ -41,7 +41,7 @@ def schema(herd: LocalHerd) -> Iterator[str]:
 async def connect(herd: LocalHerd, node: str, schema: str) -> AsyncIterator[Connection]:
     """A connection of the ordinary role."""
     async with await psycopg.AsyncConnection.connect(
-        herd.member(node)["app_dsn"], autocommit=True, options=f"-c search_path={schema}"
+        herd.app_dsn(node), autocommit=True, options=f"-c search_path={schema}"
     ) as connection:
         yield connection
 
