@@ -78,6 +78,10 @@ class Elections:
         self.flush_first = False
         self.collect = False
         self.behind = 0
+        self._refused = (
+            0,
+            0,
+        )  # term and position where the proposer's log and this one differed last
         self._disk = disk
         self._keeper = Safekeeper(control, log.copy())
         self._timing = timing

@@ -292,9 +292,11 @@ class LogMember(Elections):
         self._restart_position = append.restart_position
         if keeper.accept(append):
             self.behind = 0
+            self._refused = (0, 0)
             self._ack_due = not append.blocks or keeper.ack_position == keeper.matched
             keeper.bound_commit(append.commit_bound)
             return
+        self._refused = (append.term, append.prev_position)
         index = keeper.index
         reject = Reject(self.term, append.prev_position, index.last, index.history)
         self._effects.send.append((sender, reject))
@@ -312,7 +314,10 @@ class LogMember(Elections):
             self._leading.rejected(sender, reject, now)
 
     def _handle_trimmed(self, sender: str, trimmed: Trimmed, now: float) -> None:
-        if self._hear(sender, trimmed.term, now) and trimmed.base > self.last_position:
+        if not self._hear(sender, trimmed.term, now):
+            return
+        # Also where its log is long enough, but another one at the place where the proposer's begins.
+        if trimmed.base > self.last_position or self._refused == (trimmed.term, trimmed.base):
             self.behind = trimmed.base
 
     def _handle_change(self, change: Change) -> None:
