@@ -316,7 +316,7 @@ class LogMember(Elections):
     def _handle_trimmed(self, sender: str, trimmed: Trimmed, now: float) -> None:
         if not self._hear(sender, trimmed.term, now):
             return
-        # Also where its log is long enough, but another one at the place where the proposer's begins.
+        # Or its log is long enough, but another one at the place where the proposer's begins.
         if trimmed.base > self.last_position or self._refused == (trimmed.term, trimmed.base):
             self.behind = trimmed.base
 
