@@ -22,7 +22,7 @@ LAYERS = {
     "env": {"core"},
     "pg": {"core"},
     "agent": {"core", "env", "pg"},
-    "cli": {"agent"},
+    "cli": {"agent", "env"},
 }
 
 #: The standard library as far as it neither does IO, nor tells the time, nor starts anything.

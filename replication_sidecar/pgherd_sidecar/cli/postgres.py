@@ -15,7 +15,7 @@ from typing import Literal
 
 from pgherd_sidecar.cli.errors import HerdError, disk_full, last_words
 from pgherd_sidecar.cli.herd import Herd, Member, NodePaths
-from pgherd_sidecar.cli.process import ProcessId, identify_in, processes_in, wait_all_exit
+from pgherd_sidecar.env.processes import ProcessId, postmaster, processes_in, wait_all_exit
 
 _DATABASE_SQL = "sql/database.sql"
 _CHILDREN_EXIT_S = 10.0
@@ -42,16 +42,8 @@ class PostgresServer:
         self._paths: NodePaths = herd.node(member)
 
     def process(self) -> ProcessId | None:
-        """Return the running postmaster, if any.
-
-        The pid in postmaster.pid counts only if that process works in our data directory; the
-        former children of a dead postmaster cannot have its pid.
-        """
-        try:
-            pid = int((self._paths.pgdata / "postmaster.pid").read_text().partition("\n")[0])
-        except (FileNotFoundError, ValueError):  # ValueError: it is just being written
-            return None
-        return identify_in(self._paths.pgdata, pid)
+        """Return the running postmaster, if any."""
+        return postmaster(self._paths.run, self._member.port, self._paths.pgdata)
 
     def exists(self) -> bool:
         """Whether the server has a data directory."""
@@ -121,13 +113,22 @@ class PostgresServer:
 
     async def stop(self, timeout_s: float, mode: Literal["fast", "immediate"] = "fast") -> None:
         """Stop the server: ``fast`` with a checkpoint, ``immediate`` without (but, unlike a
-        SIGKILL, without leaving its shared memory behind)."""
-        if self.process() is None:
+        SIGKILL, without leaving its shared memory behind).
+
+        Not by ``pg_ctl``, which finds no server whose data directory was removed.
+
+        Raises:
+            HerdError: it still runs after ``timeout_s``.
+        """
+        running = self.process()
+        if running is None:
             return
-        await self._run(
-            "pg_ctl", "stop", f"--mode={mode}", "--wait", f"--timeout={timeout_s:.0f}", "--silent",
-            f"--pgdata={self._paths.pgdata}",
-        )  # fmt: skip
+        running.signal(signal.SIGINT if mode == "fast" else signal.SIGQUIT)
+        if not await running.wait_exit(timeout_s):
+            raise HerdError(
+                f"PostgreSQL of {self._member.name} (pid {running.pid}) still runs "
+                f"{timeout_s:g} s after it was told to stop: see {self._paths.log_dir}"
+            )
 
     async def kill(self) -> bool:
         """SIGKILL the postmaster, then wait until no child holds its data any more.

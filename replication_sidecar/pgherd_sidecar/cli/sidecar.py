@@ -20,7 +20,7 @@ from pgherd_sidecar.agent.config import (
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_sidecar.cli.errors import last_words
 from pgherd_sidecar.cli.herd import Herd, Member
-from pgherd_sidecar.cli.process import ProcessId, identify, read_pid_file, write_pid_file
+from pgherd_sidecar.env.processes import ProcessId, identify, read_pid_file, write_pid_file
 
 SCRIPT_VARIABLE = "PGHERD_SIDECAR_SCRIPT"
 """Environment variable: a Python file to run in place of the sidecar (the tests have some)."""

@@ -1,18 +1,14 @@
 """Stops and starts the PostgreSQL server beside the sidecar, and says whether it has a database.
 
-Only a rebuild does this; at all other times the server is somebody else's to run. The server is
-found by the lock file of its socket, because its data directory may be gone.
+Only a rebuild does this; at all other times the server is somebody else's to run.
 """
 
-import asyncio
-import contextlib
-import os
-import select
 import signal
 from pathlib import Path
 
 from pgherd_sidecar.agent.config import NodeConfig, Recovery
 from pgherd_sidecar.agent.recovery.programs import run
+from pgherd_sidecar.env.processes import ProcessId, postmaster
 
 _STOP_S = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
 """PostgreSQL's fast and immediate shutdown, and what always ends it; seconds for each."""
@@ -24,39 +20,20 @@ def has_database(recovery: Recovery) -> bool:
     return (recovery.data_directory / "PG_VERSION").exists()
 
 
-def postmaster(config: NodeConfig, recovery: Recovery) -> int | None:
+def running(config: NodeConfig, recovery: Recovery) -> ProcessId | None:
     """The server's process, if it runs; also when its directory was removed under it."""
-    lock = Path(config.postgres.host) / f".s.PGSQL.{config.postgres.port}.lock"
-    with contextlib.suppress(OSError, ValueError):
-        pid = int(lock.read_text().partition("\n")[0])
-        works_in = Path(f"/proc/{pid}/cwd").readlink()
-        if str(works_in).removesuffix(" (deleted)") == str(recovery.data_directory):
-            return pid
-    return None
+    return postmaster(Path(config.postgres.host), config.postgres.port, recovery.data_directory)
 
 
 async def stop(config: NodeConfig, recovery: Recovery) -> None:
     """Stop the server if it runs."""
-    pid = postmaster(config, recovery)
-    if pid is None:
+    server = running(config, recovery)
+    if server is None:
         return
-    with contextlib.suppress(ProcessLookupError):
-        handle = os.pidfd_open(pid)
-        try:
-            if postmaster(config, recovery) != pid:
-                return  # it has ended, and the number is another process's now
-            for number, wait_s in _STOP_S:
-                signal.pidfd_send_signal(handle, number)
-                if await asyncio.to_thread(_wait_exit, handle, wait_s):
-                    return
-        finally:
-            os.close(handle)
-
-
-def _wait_exit(handle: int, timeout_s: float) -> bool:
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
+    for number, wait_s in _STOP_S:
+        server.signal(number)
+        if await server.wait_exit(wait_s):
+            return
 
 
 async def start(config: NodeConfig, recovery: Recovery) -> None:
@@ -65,7 +42,7 @@ async def start(config: NodeConfig, recovery: Recovery) -> None:
     Raises:
         ProgramError: it does not start.
     """
-    if postmaster(config, recovery) is None:
+    if running(config, recovery) is None:
         await run(
             recovery.postgres_bin / "pg_ctl", "start", "--wait", f"--timeout={_START_S}",
             "--silent", f"--pgdata={recovery.data_directory}", f"--log={recovery.server_log}",

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.cli import process
-from pgherd_sidecar.cli.process import ProcessId
+from pgherd_sidecar.env import processes
+from pgherd_sidecar.env.processes import ProcessId
 
 SLEEP = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"]
 
@@ -25,7 +25,7 @@ def child(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def identity(child: subprocess.Popen[bytes]) -> ProcessId:
-    found = process.identify(child.pid)
+    found = processes.identify(child.pid)
     assert found is not None
     return found
 
@@ -38,8 +38,8 @@ def recycled(known: ProcessId) -> ProcessId:
 async def test_a_running_process_is_found_again_by_its_pid_file(
     child: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    process.write_pid_file(tmp_path / "pid", identity(child))
-    assert process.read_pid_file(tmp_path / "pid") == identity(child)
+    processes.write_pid_file(tmp_path / "pid", identity(child))
+    assert processes.read_pid_file(tmp_path / "pid") == identity(child)
 
 
 @pytest.mark.parametrize("change", ["start_time", "boot_id"])
@@ -48,8 +48,8 @@ async def test_another_process_with_the_pid_is_not_taken_for_it(
 ) -> None:
     known = identity(child)
     old = recycled(known) if change == "start_time" else dataclasses.replace(known, boot_id="old")
-    process.write_pid_file(tmp_path / "pid", old)
-    assert process.read_pid_file(tmp_path / "pid") is None
+    processes.write_pid_file(tmp_path / "pid", old)
+    assert processes.read_pid_file(tmp_path / "pid") is None
     assert not old.signal(signal.SIGKILL)
     assert await old.wait_exit(timeout_s=0)
     assert known.is_running()
@@ -59,7 +59,7 @@ async def test_another_process_with_the_pid_is_not_taken_for_it(
 def test_a_torn_or_missing_pid_file_names_no_process(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "pid").write_text(content)
-    assert process.read_pid_file(tmp_path / "pid") is None
+    assert processes.read_pid_file(tmp_path / "pid") is None
 
 
 async def test_waiting_ends_when_the_process_does(child: subprocess.Popen[bytes]) -> None:
@@ -74,15 +74,15 @@ def test_a_zombie_does_not_run(child: subprocess.Popen[bytes]) -> None:
     known = identity(child)
     child.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert process.identify(child.pid) is None
+    assert processes.identify(child.pid) is None
     assert not known.is_running()
 
 
 def test_processes_are_found_by_their_working_directory(
     child: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    assert process.processes_in(tmp_path) == [identity(child)]
-    assert process.processes_in(tmp_path / "elsewhere") == []
+    assert processes.processes_in(tmp_path) == [identity(child)]
+    assert processes.processes_in(tmp_path / "elsewhere") == []
 
 
 async def test_waiting_for_several_returns_those_that_stay(
@@ -90,4 +90,16 @@ async def test_waiting_for_several_returns_those_that_stay(
 ) -> None:
     ended = recycled(identity(child))
     both = [identity(child), ended]
-    assert await process.wait_all_exit(both, timeout_s=0.01) == [both[0]]
+    assert await processes.wait_all_exit(both, timeout_s=0.01) == [both[0]]
+
+
+def test_a_server_is_found_also_when_its_directory_is_removed_under_it(
+    child: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    sockets = tmp_path.parent
+    (sockets / ".s.PGSQL.7.lock").write_text(f"{child.pid}\n{tmp_path}\n")
+    assert processes.postmaster(sockets, 7, tmp_path) == identity(child)
+    assert processes.postmaster(sockets, 8, tmp_path) is None
+    assert processes.postmaster(sockets, 7, sockets) is None
+    tmp_path.rmdir()
+    assert processes.postmaster(sockets, 7, tmp_path) == identity(child)

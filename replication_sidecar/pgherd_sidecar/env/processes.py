@@ -82,12 +82,35 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def identify_in(directory: Path, pid: int) -> ProcessId | None:
-    """Return the process that has this pid now, if ``directory`` is its working directory."""
+    """Return the process that has this pid now, if ``directory`` is its working directory.
+
+    Also when the directory has been removed under it.
+    """
     process = identify(pid)
     with suppress(OSError):  # gone meanwhile, or another account's
-        if Path(f"/proc/{pid}/cwd").readlink() == directory:
+        works_in = str(Path(f"/proc/{pid}/cwd").readlink())
+        if works_in.removesuffix(" (deleted)") == str(directory):
             return process
     return None
+
+
+def postmaster(sockets: Path, port: int, data_directory: Path) -> ProcessId | None:
+    """Return a PostgreSQL server's first process, if it runs.
+
+    It is found by the lock file of its socket, because its data directory may have been removed
+    under it. The pid in there counts only if that process works in the data directory; the former
+    children of a dead postmaster cannot have its pid.
+
+    Args:
+        sockets: ``unix_socket_directories`` of the server.
+        port: its port, of which the socket has its name.
+        data_directory: where its data are, or were.
+    """
+    try:
+        pid = int((sockets / f".s.PGSQL.{port}.lock").read_text().partition("\n")[0])
+    except (FileNotFoundError, ValueError):  # ValueError: it is just being written
+        return None
+    return identify_in(data_directory, pid)
 
 
 def write_pid_file(path: Path, process: ProcessId) -> None:
