@@ -22,6 +22,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.env import durable
 
 _FILE = "identity.json"
 _LOCK = "lock"
@@ -121,7 +122,7 @@ class Identity:
 
     def _save(self, record: _Record) -> None:
         content = json.dumps(asdict(record), indent=2) + "\n"
-        replace_durably(self._directory, _FILE, content.encode())
+        durable.replace(self._directory, _FILE, content.encode())
         self._record = record
 
 
@@ -133,22 +134,3 @@ def _acquire(path: Path) -> int:
         os.close(descriptor)
         raise IdentityError(f"another sidecar runs on {path.parent}") from error
     return descriptor
-
-
-def replace_durably(directory: Path, name: str, content: bytes) -> None:
-    """Replace a file by one with this content; either is whole after a crash.
-
-    Raises:
-        OSError: it can't be written; the old one is still there.
-    """
-    new = directory / (name + ".new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(directory / name)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,10 +14,9 @@ from pathlib import Path
 from psycopg import sql
 
 from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
-from pgherd_sidecar.agent.identity import replace_durably
-from pgherd_sidecar.agent.recovery.durable import sync_directory
 from pgherd_sidecar.agent.recovery.partners import conninfo
 from pgherd_sidecar.agent.recovery.programs import ProgramError, end_leftovers, run
+from pgherd_sidecar.env import durable
 
 _PROGRESS = re.compile(r"^(\d+)/(\d+) kB")
 
@@ -87,7 +86,7 @@ async def make_own(
         OSError: the disk failed.
     """
     for path in recovery.overlay.iterdir():
-        await asyncio.to_thread(replace_durably, target, path.name, path.read_bytes())
+        await asyncio.to_thread(durable.replace, target, path.name, path.read_bytes())
     (target / "postmaster.pid").unlink(missing_ok=True)  # of an attempt that was killed
     statement = sql.SQL("SELECT pgherd.become_member({}, {}, {}, {})\n").format(
         config.number, config.name, needed_gid, json.dumps(sequences)
@@ -118,7 +117,7 @@ def exchange(target: Path, copy_name: str) -> None:
             shutil.rmtree(old, ignore_errors=True)
             target.rename(old)
         copied.rename(target)
-    sync_directory(target.parent)  # also if it was a former attempt that has renamed them
+    durable.sync_directory(target.parent)  # also if it was a former attempt that has renamed them
 
 
 def replaced(target: Path) -> Path:

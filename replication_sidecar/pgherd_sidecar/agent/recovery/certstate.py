@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pgherd_sidecar.agent.errors import LeftBehindError
-from pgherd_sidecar.agent.identity import replace_durably
 from pgherd_sidecar.core.checkpoint import CheckpointError
 from pgherd_sidecar.core.log import LogBase, Membership
 from pgherd_sidecar.core.state import ReplicatedState
+from pgherd_sidecar.env import durable
 
 FILE = "checkpoint"
 _HEAD = struct.Struct(">8sII")
@@ -66,7 +66,7 @@ class CertificationState:
         Raises:
             OSError: it can't be written.
         """
-        replace_durably(directory, name, self.pack())
+        durable.replace(directory, name, self.pack())
 
 
 def unpack(data: bytes) -> CertificationState:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from pgherd_sidecar.agent.identity import replace_durably
+from pgherd_sidecar.env import durable
 
 _FILE = "rebuild.json"
 
@@ -65,7 +65,7 @@ class Progress:
         Raises:
             OSError: it can't be written.
         """
-        replace_durably(directory, _FILE, (json.dumps(asdict(self), indent=2) + "\n").encode())
+        durable.replace(directory, _FILE, (json.dumps(asdict(self), indent=2) + "\n").encode())
 
 
 def load(directory: Path) -> Progress:

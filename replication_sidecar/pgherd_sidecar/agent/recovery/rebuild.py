@@ -22,12 +22,13 @@ import structlog
 
 from pgherd_sidecar.agent.admin import StatusValue
 from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
-from pgherd_sidecar.agent.recovery import certstate, durable, server
+from pgherd_sidecar.agent.recovery import certstate, server
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
 from pgherd_sidecar.agent.recovery.means import Means
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError, choose
 from pgherd_sidecar.agent.recovery.programs import ProgramError
 from pgherd_sidecar.agent.recovery.progress import Phase, Progress, load
+from pgherd_sidecar.env import durable
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from pgherd_sidecar.agent.identity import replace_durably
+from pgherd_sidecar.env import durable
 
 _FILE = "sequences.json"
 
@@ -26,7 +26,7 @@ async def note(connection: psycopg.AsyncConnection[Any], directory: Path) -> Non
     rows = await connection.execute("SELECT pgherd.sequence_positions()")
     (positions,) = await rows.fetchone() or ({},)
     content = (json.dumps(positions) + "\n").encode()
-    await asyncio.to_thread(replace_durably, directory, _FILE, content)
+    await asyncio.to_thread(durable.replace, directory, _FILE, content)
 
 
 def load(directory: Path) -> dict[str, int]:
