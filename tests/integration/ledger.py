@@ -17,11 +17,11 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
+from workloads.acknowledged import Acknowledged
 
 from .localherd import LocalHerd, query
 
 INITIAL = 1000
-_STUCK_S = 120  # far beyond what the slowest machine needs: not a measurement, but an end
 _ABORTED = {"40001", "40P01", "25006"}
 _UNKNOWN = {"08007"}
 _ENDED = {"57P01", "57P02", "57P03", "57014", None}  # or cancelled: it was in the way
@@ -52,8 +52,7 @@ class Ledger:
     codes: Counter[str] = field(default_factory=Counter)
     surprises: list[tuple[str | None, str]] = field(default_factory=list)
     _next: int = 0
-    _acknowledged: Counter[str] = field(default_factory=Counter)  # by node, all under ""
-    _progress: asyncio.Event = field(default_factory=asyncio.Event)
+    _acknowledged: Acknowledged = field(default_factory=Acknowledged)
 
     def create(self) -> None:
         """Make the tables."""
@@ -88,18 +87,10 @@ class Ledger:
     async def commits(self, more: int, *, on: Iterable[str] = ()) -> None:
         """Wait until ``more`` transactions have been acknowledged from now on, on each of these."""
         try:
-            async with asyncio.timeout(_STUCK_S):
-                for node in on or [""]:
-                    goal = self._acknowledged[node] + more
-                    while self._acknowledged[node] < goal:
-                        self._progress.clear()
-                        await self._progress.wait()
-        except TimeoutError:
+            await self._acknowledged.more(more, on=on)
+        except AssertionError as error:
             states = {member["name"]: member for member in self.herd.members()}
-            raise AssertionError(
-                f"no {more} commits on {node or 'any node'} in {_STUCK_S} s;"
-                f" so far {dict(self._acknowledged)}, errors {dict(self.codes)}, members {states}"
-            ) from None
+            raise AssertionError(f"{error}, errors {dict(self.codes)}, members {states}") from None
 
     async def _client(self, member: dict[str, Any], stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -140,8 +131,7 @@ class Ledger:
             await self._heard(connection, number, error, committing)
         else:
             self.told_committed.add(number)
-            self._acknowledged.update(("", node))
-            self._progress.set()
+            self._acknowledged.note(node)
 
     async def _heard(
         self,

@@ -4,7 +4,6 @@ Lives in one event loop, so its counters need no locks: a number taken before a 
 smaller than one taken after its answer.
 """
 
-import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 
 from checkers.history import History, Outcome, Transaction
 
-_STUCK_S = 120  # far beyond what the slowest machine needs: not a measurement, but an end
+from workloads.acknowledged import Acknowledged
 
 
 @dataclass
@@ -34,8 +33,7 @@ class Recorder:
     sessions: "itertools.count[int]" = field(default_factory=itertools.count)
     values: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _lives: Counter[str] = field(default_factory=Counter)  # of each node's server
-    _acknowledged: Counter[str] = field(default_factory=Counter)  # writers, by node, all under ""
-    _progress: asyncio.Event = field(default_factory=asyncio.Event)
+    _acknowledged: Acknowledged = field(default_factory=Acknowledged)  # writers only
 
     def server_of(self, node: str) -> str:
         """A node's name for the history, another one after each crash of its server."""
@@ -53,23 +51,14 @@ class Recorder:
         """Add a transaction that has ended."""
         self.transactions.append(transaction)
         if transaction.outcome is Outcome.OK and any(transaction.writes()):
-            self._acknowledged.update(("", transaction.node.partition("/")[0]))
-            self._progress.set()
+            self._acknowledged.note(transaction.node.partition("/")[0])
 
     async def acknowledged(self, more: int, *, on: Iterable[str] = ()) -> None:
         """Wait until this many commits have been acknowledged from now on, on each of these."""
         try:
-            async with asyncio.timeout(_STUCK_S):
-                for node in on or [""]:
-                    goal = self._acknowledged[node] + more
-                    while self._acknowledged[node] < goal:
-                        self._progress.clear()
-                        await self._progress.wait()
-        except TimeoutError:
-            so_far, errors = dict(self._acknowledged), dict(self.codes)
-            raise AssertionError(
-                f"no {more} commits on {node or 'any node'}; so far {so_far}, errors {errors}"
-            ) from None
+            await self._acknowledged.more(more, on=on)
+        except AssertionError as error:
+            raise AssertionError(f"{error}, errors {dict(self.codes)}") from None
 
     def history(self, gids: Mapping[int, int]) -> History:
         """All that was recorded, with the order as the herd knows it."""
