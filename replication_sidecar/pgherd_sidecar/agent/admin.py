@@ -16,6 +16,7 @@ from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
 
@@ -88,8 +89,20 @@ class AdminBackend(Protocol):
         ...
 
 
+def runner(backend: AdminBackend, *guards: Middleware) -> web.AppRunner:
+    """Return what answers the API's requests, once it is told where they come from.
+
+    Args:
+        backend: answers.
+        guards: each may refuse a request before it is looked at.
+    """
+    application = web.Application(middlewares=[_errors_as_json, *guards])
+    application.add_routes(_Routes(backend).table())
+    return web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+
+
 class AdminServer:
-    """The API of one sidecar.
+    """The API of one sidecar, for its own machine.
 
     Args:
         path: the socket; one left behind by a dead sidecar is replaced.
@@ -98,9 +111,7 @@ class AdminServer:
 
     def __init__(self, path: Path, backend: AdminBackend) -> None:
         self._path = path
-        application = web.Application(middlewares=[_errors_as_json])
-        application.add_routes(_Routes(backend).table())
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+        self._runner = runner(backend)
 
     async def start(self) -> None:
         """Listen.

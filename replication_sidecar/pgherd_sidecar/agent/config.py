@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 Port = Annotated[int, Field(ge=1, le=65535)]
 Milliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
+OPERATOR = "operator"
+"""Who is certified by this name in place of a member's may use the admin API from elsewhere."""
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -153,6 +155,13 @@ class NodeConfig(_Section):
     postgres: PostgresAddress
     hook_dir: Annotated[Path, Field(description="directory of the socket certify() connects to")]
     admin_socket: Annotated[Path, Field(description="Unix socket of the admin API")]
+    listen_host: Annotated[
+        str | None, Field(min_length=1, description="address to listen on; default: the own host")
+    ] = None
+    admin_port: Annotated[
+        Port | None, Field(description="admin API for the operator of the herd; needs tls")
+    ] = None
+    health_port: Annotated[Port | None, Field(description="probes and metrics, for anybody")] = None
     tls: Tls | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     timing: Timing = Timing()
@@ -171,6 +180,8 @@ class NodeConfig(_Section):
         ):
             if len(set(values)) != len(values):
                 raise ValueError(f"{what} of the members are not unique")
+        if OPERATOR in [member.name for member in self.members]:
+            raise ValueError(f"no member can be called {OPERATOR}: its certificate rules the herd")
         return self
 
     @model_validator(mode="after")
@@ -180,12 +191,21 @@ class NodeConfig(_Section):
                 raise ValueError(f"tls is missing: {member.name} is reached by {member.host}")
             if self.tls is not None and not _DNS_LABEL.fullmatch(member.name):
                 raise ValueError(f"{member.name} can't be part of a DNS name in a certificate")
+        if self.tls is None and not _is_loopback(self.listens_on):
+            raise ValueError(f"tls is missing: this member listens on {self.listens_on}")
+        if self.tls is None and self.admin_port is not None:
+            raise ValueError("admin_port needs tls: its callers are known by their certificates")
         return self
 
     @property
     def address(self) -> MemberAddress:
-        """This member's own entry in ``members``: where its peer port listens."""
+        """This member's own entry in ``members``: where its peers reach it."""
         return next(member for member in self.members if member.name == self.name)
+
+    @property
+    def listens_on(self) -> str:
+        """The address that this member's ports listen on."""
+        return self.listen_host or self.address.host
 
 
 def _is_loopback(host: str) -> bool:

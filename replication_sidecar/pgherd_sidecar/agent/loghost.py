@@ -426,7 +426,7 @@ def _links(
     keys = config.limits.certification_keys
     return Links(
         me=Hello(PROTOCOL_VERSION, str(config.cluster_id), config.name, config.number, keys),
-        host=config.address.host,
+        host=config.listens_on,
         port=config.address.port,
         peers=[
             Peer(member.name, member.number, member.host, member.port)

@@ -16,7 +16,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -28,8 +28,10 @@ import uvloop
 from pgherd_sidecar.agent import logging
 from pgherd_sidecar.agent.admin import AdminBackend, AdminServer
 from pgherd_sidecar.agent.config import ConfigError, NodeConfig, load
+from pgherd_sidecar.agent.health import HealthServer
 from pgherd_sidecar.agent.identity import Identity, IdentityError
 from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.agent.remote import RemoteAdmin
 from pgherd_sidecar.env.segments import StorageError
 from pgherd_sidecar.env.tls import TlsError
 
@@ -85,16 +87,27 @@ async def _serve(config: NodeConfig, identity: Identity, make_service: MakeServi
     asyncio.get_running_loop().set_exception_handler(_on_loop_exception)
     host = LogHost(config, on_failure=_leave_at_once)
     service = make_service(config, host, identity)
-    admin = AdminServer(config.admin_socket, service)
     async with AsyncExitStack() as started:
         await host.start()
         started.push_async_callback(host.stop)
-        await admin.start()
-        started.push_async_callback(admin.stop)
+        for server in _servers(config, service):
+            await server.start()
+            started.push_async_callback(server.stop)
         _stop_on_signals(service)
         _log.info("started", cluster_id=str(config.cluster_id), disk_id=identity.disk_id)
         await service.run()
     _log.info("stopped")
+
+
+def _servers(
+    config: NodeConfig, service: Service
+) -> "Iterator[AdminServer | RemoteAdmin | HealthServer]":
+    """All that answers requests about this member."""
+    yield AdminServer(config.admin_socket, service)
+    if config.admin_port is not None:
+        yield RemoteAdmin(config, service)
+    if config.health_port is not None:
+        yield HealthServer(config.listens_on, config.health_port, service)
 
 
 def _stop_on_signals(service: Service) -> None:

@@ -181,6 +181,11 @@ class Credentials:
         """When the own certificate ends, in seconds of Unix time."""
         return self._loaded.expires_s
 
+    @property
+    def server(self) -> ssl.SSLContext:
+        """For a server that speaks TLS by other means than a channel."""
+        return self._loaded.server
+
     def answering(self) -> TlsChannel:
         """Return a channel for a connection that somebody dialled."""
         return TlsChannel(self._loaded.server)

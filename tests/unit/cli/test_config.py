@@ -66,6 +66,13 @@ def test_members_on_several_machines_need_certificates(tmp_path: Path) -> None:
     assert loaded.tls is not None
 
 
+def test_a_member_listens_on_its_own_address_unless_told_otherwise() -> None:
+    loaded = config.NodeConfig.model_validate(content())
+    assert (loaded.listens_on, loaded.admin_port, loaded.health_port) == ("127.0.0.1", None, None)
+    wide = config.NodeConfig.model_validate(content(listen_host="0.0.0.0", admin_port=7802, **TLS))
+    assert wide.listens_on == "0.0.0.0"
+
+
 def test_it_cannot_be_changed() -> None:
     loaded = config.NodeConfig.model_validate(content())
     with pytest.raises(ValidationError, match="frozen"):
@@ -84,6 +91,9 @@ def test_it_cannot_be_changed() -> None:
         ({"cluster_id": "one"}, "cluster_id: "),
         ({"members": elsewhere()}, "tls is missing: n3 is reached by 192.0.2.3"),
         ({"members": renamed("N2"), "name": "N2", **TLS}, "N2 can't be part of a DNS name"),
+        ({"members": renamed("operator"), "name": "operator"}, "no member can be called operator"),
+        ({"listen_host": "0.0.0.0"}, "tls is missing: this member listens on 0.0.0.0"),
+        ({"admin_port": 7802}, "admin_port needs tls"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_file_and_field(

@@ -1,0 +1,79 @@
+"""The admin API for the operator of the herd: the routes of ``admin`` over TLS 1.3.
+
+Both sides show certificates, and only one name may ask anything: ``operator.CLUSTER_ID.pgherd``.
+The members' own certificates are of the same authority and are refused, so a member that was taken
+over cannot remove the others.
+
+Started by ``process``; keeps nothing. Certificates that are replaced on disk are used from the next
+connection on.
+"""
+
+import ssl
+
+import structlog
+from aiohttp import web
+
+from pgherd_sidecar.agent.admin import AdminBackend, Handler, runner
+from pgherd_sidecar.agent.config import OPERATOR, NodeConfig
+from pgherd_sidecar.env.tls import Credentials, TlsError, certified_name
+
+_log = structlog.get_logger()
+
+
+class RemoteAdmin:
+    """The admin port of one sidecar.
+
+    Args:
+        config: with ``tls`` and ``admin_port``.
+        backend: answers.
+
+    Raises:
+        TlsError: this member's certificate can't be used.
+    """
+
+    def __init__(self, config: NodeConfig, backend: AdminBackend) -> None:
+        assert config.tls is not None and config.admin_port is not None
+        cluster_id = str(config.cluster_id)
+        self._address = config.listens_on, config.admin_port
+        self._operator = certified_name(OPERATOR, cluster_id)
+        own_name = certified_name(config.name, cluster_id)
+        self._credentials = Credentials(config.tls.directory, own_name)
+        self._runner = runner(backend, self._refuse_others)
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the port is in use.
+        """
+        await self._runner.setup()
+        context = self._credentials.server
+        context.sni_callback = self._use_newest
+        await web.TCPSite(self._runner, *self._address, ssl_context=context).start()
+
+    async def stop(self) -> None:
+        """Answer what was asked, unless that takes long, then close the port."""
+        await self._runner.cleanup()
+
+    def _use_newest(
+        self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext
+    ) -> int | None:
+        """Begin a handshake with the certificates as they are on disk now.
+
+        OpenSSL takes the own certificate and the trusted authorities from the context set here.
+        """
+        try:
+            if self._credentials.refresh():
+                _log.info("certificates_renewed", expires_s=self._credentials.expires_s)
+        except TlsError as error:
+            _log.warning("certificates_unusable", reason=str(error))
+        connection.context = self._credentials.server
+        return None
+
+    @web.middleware
+    async def _refuse_others(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        transport = request.transport
+        certificate = transport.get_extra_info("peercert") if transport is not None else None
+        if ("DNS", self._operator) not in (certificate or {}).get("subjectAltName", ()):
+            raise web.HTTPForbidden(text=f"only {self._operator} may ask")
+        return await handler(request)

@@ -1,0 +1,115 @@
+"""The admin port: who may ask, and what happens when certificates are replaced. Real sockets."""
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+from uuid import UUID
+
+import aiohttp
+import pytest
+from link_ends import CLUSTER, authority, equip, free_port, pem
+from pgherd_sidecar.agent.admin import AdminBackend, StatusValue
+from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress, Tls
+from pgherd_sidecar.agent.remote import RemoteAdmin
+from pgherd_sidecar.cli.certificates import Authority
+from pgherd_sidecar.env.tls import certified_name
+
+
+class Backend:
+    """Has a status, which is all that these tests ask for."""
+
+    async def status(self) -> Mapping[str, StatusValue]:
+        return {"state": "primary"}
+
+
+def node(tmp_path: Path) -> NodeConfig:
+    return NodeConfig(
+        cluster_id=UUID(CLUSTER),
+        name="n1",
+        number=1,
+        members=(MemberAddress(name="n1", number=1, host="127.0.0.1", port=free_port()),),
+        data_dir=tmp_path,
+        postgres=PostgresAddress(host="/", port=5432),
+        hook_dir=tmp_path,
+        admin_socket=tmp_path / "admin.sock",
+        tls=Tls(directory=tmp_path / "n1"),
+        admin_port=free_port(),
+    )
+
+
+@asynccontextmanager
+async def serving(config: NodeConfig) -> AsyncIterator[None]:
+    server = RemoteAdmin(config, cast(AdminBackend, Backend()))
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop()
+
+
+async def status(config: NodeConfig, caller: Path | None, trusted: Authority) -> int:
+    """Ask for the status as the holder of a certificate; return HTTP's status."""
+    context = ssl.create_default_context(cadata=pem(trusted))
+    if caller is not None:
+        context.load_cert_chain(caller / "tls.crt", caller / "tls.key")
+    name = certified_name("n1", CLUSTER)
+    url = f"https://127.0.0.1:{config.admin_port}/status"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url, ssl=context, server_hostname=name) as answer,
+    ):
+        assert (answer.status == 200) == ("state" in await answer.json())
+        return answer.status
+
+
+async def test_the_operator_is_answered_and_a_member_is_not(tmp_path: Path) -> None:
+    ca = authority()
+    config, member = node(tmp_path), equip(tmp_path / "n2", ca, "n2")
+    equip(tmp_path / "n1", ca, "n1")
+    operator = equip(tmp_path / "operator", ca, "operator")
+    elsewhere = equip(tmp_path / "elsewhere", ca, "operator", cluster="another")
+    async with serving(config):
+        assert await status(config, operator, ca) == 200
+        assert await status(config, member, ca) == 403
+        assert await status(config, elsewhere, ca) == 403
+
+
+async def test_nobody_is_heard_without_a_certificate_of_the_herd_s_authority(
+    tmp_path: Path,
+) -> None:
+    ca, other = authority(), authority()
+    config = node(tmp_path)
+    equip(tmp_path / "n1", ca, "n1")
+    stranger = equip(tmp_path / "stranger", other, "operator")
+    async with serving(config):
+        for caller in (None, stranger):
+            with pytest.raises(aiohttp.ClientError):
+                await status(config, caller, ca)
+
+
+async def test_an_authority_that_is_replaced_is_trusted_no_more_and_the_new_one_is(
+    tmp_path: Path,
+) -> None:
+    old, new = authority(), authority()
+    config = node(tmp_path)
+    equip(tmp_path / "n1", old, "n1")
+    formerly = equip(tmp_path / "formerly", old, "operator")
+    operator = equip(tmp_path / "operator", new, "operator")
+    async with serving(config):
+        assert await status(config, formerly, old) == 200
+        equip(tmp_path / "n1", new, "n1")
+        assert await status(config, operator, new) == 200
+        with pytest.raises(aiohttp.ClientError):
+            await status(config, formerly, new)
+
+
+async def test_files_that_can_not_be_used_leave_the_old_ones_in_use(tmp_path: Path) -> None:
+    ca = authority()
+    config = node(tmp_path)
+    equip(tmp_path / "n1", ca, "n1")
+    operator = equip(tmp_path / "operator", ca, "operator")
+    async with serving(config):
+        (tmp_path / "n1" / "tls.crt").write_text("half a")
+        assert await status(config, operator, ca) == 200
