@@ -10,7 +10,7 @@ Started by ``process``; keeps nothing.
 
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Protocol, TypeVar
 
@@ -23,6 +23,7 @@ from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
 _SHUTDOWN_S = 5.0
 """A request that is still under way when the sidecar stops gets so long."""
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+_LeaseSeconds = Annotated[float, msgspec.Meta(ge=1, le=3600)]
 StatusValue = str | int | float | bool | None
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -34,6 +35,21 @@ class UnknownMarker(LookupError):
 
 class Unavailable(Exception):
     """It can't be done now, but perhaps later; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSnapshot:
+    """A snapshot that other sessions of this node's server may import.
+
+    Attributes:
+        gid: everything up to here is visible in it, and nothing after.
+        snapshot: what ``SET TRANSACTION SNAPSHOT`` takes.
+        visible: ``pg_current_snapshot()`` in it, by which a session knows that it has this one.
+    """
+
+    gid: int
+    snapshot: str
+    visible: str
 
 
 class AdminBackend(Protocol):
@@ -70,6 +86,10 @@ class AdminBackend(Protocol):
         Raises:
             TimeoutError: it is not after ``timeout_s``.
         """
+        ...
+
+    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
+        """Export the marker's snapshot and hold it for so long, or until the next call."""
         ...
 
     async def marker_tables(self, marker: str) -> Mapping[str, TableChecksum]:
@@ -148,6 +168,10 @@ class _Rebuild(msgspec.Struct):
     rate_bytes_s: Annotated[int, msgspec.Meta(ge=32 << 10, le=1 << 30)] | None = None
 
 
+class _Lease(msgspec.Struct):
+    lease_s: _LeaseSeconds
+
+
 class _Table(msgspec.Struct):
     table: str
 
@@ -170,6 +194,7 @@ class _Routes:
             web.post("/rebuild", self._rebuild),
             web.post("/marker", self._order),
             web.get("/marker/{id}/ready", self._ready),
+            web.post("/marker/{id}/lease", self._lease),
             web.post("/marker/{id}/tables", self._tables),
             web.post("/marker/{id}/buckets", self._buckets),
             web.post("/marker/{id}/keys", self._keys),
@@ -199,6 +224,11 @@ class _Routes:
         wait = _parse(request.query.get("timeout_s", "60").encode(), _Seconds)
         gid = await self._backend.marker_ready(request.match_info["id"], wait)
         return web.json_response({"gid": gid})
+
+    async def _lease(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Lease)
+        found = await self._backend.lease_marker(request.match_info["id"], body.lease_s)
+        return web.json_response(asdict(found))
 
     async def _tables(self, request: web.Request) -> web.Response:
         found = await self._backend.marker_tables(request.match_info["id"])

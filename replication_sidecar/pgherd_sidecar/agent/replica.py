@@ -18,7 +18,7 @@ import psycopg
 import structlog
 
 from pgherd_sidecar.agent import startup
-from pgherd_sidecar.agent.admin import StatusValue, Unavailable
+from pgherd_sidecar.agent.admin import ExportedSnapshot, StatusValue, Unavailable
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import DivergedError, LeftBehindError, RebuildNeededError
 from pgherd_sidecar.agent.identity import Identity
@@ -200,11 +200,16 @@ class Replica:
         """See AdminBackend."""
         if self._session is None or not self._session.ready:
             raise Unavailable(f"node {self._config.name} is not ready: {self._reason}")
+        self._markers.require_room()
         return await self._session.order_marker()
 
     async def marker_ready(self, marker: str, timeout_s: float) -> int:
         """See AdminBackend."""
         return await self._markers.ready(marker, timeout_s)
+
+    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
+        """See AdminBackend."""
+        return await self._markers.lease(marker, lease_s)
 
     async def marker_tables(self, marker: str) -> Mapping[str, TableChecksum]:
         """See AdminBackend."""

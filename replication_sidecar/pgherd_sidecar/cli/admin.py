@@ -55,6 +55,19 @@ class Marker(BaseModel):
     gid: int
 
 
+class ExportedSnapshot(BaseModel):
+    """The snapshot at a marker, as sessions of that node's server import it.
+
+    ``visible`` is its ``pg_current_snapshot()``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    gid: int
+    snapshot: str
+    visible: str
+
+
 class TableSummary(BaseModel):
     """What one node holds of one table at the marker."""
 
@@ -115,6 +128,11 @@ class AdminClient:
         """Wait until the node holds its snapshot at exactly the marker's GID."""
         path = f"/marker/{marker}/ready?timeout_s={timeout_s:g}"
         await self._request("GET", path, timeout_s=timeout_s + _ANSWER_S)
+
+    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
+        """Have the node hold its snapshot for ``lease_s`` from now on, and export it."""
+        path, body = f"/marker/{marker}/lease", {"lease_s": lease_s}
+        return await self._call("POST", path, ExportedSnapshot, body)
 
     async def tables(self, marker: str, timeout_s: float) -> dict[str, TableSummary]:
         """Checksums of all replicated tables in the marker's snapshot."""

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from pgherd_sidecar.agent.admin import (
     AdminServer,
+    ExportedSnapshot,
     StatusValue,
     Unavailable,
     UnknownMarker,
@@ -61,6 +62,11 @@ class Backend:
             raise TimeoutError
         return 8
 
+    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
+        self._check(marker)
+        self.told.append(f"lease {lease_s:g}")
+        return ExportedSnapshot(8, "00000003-1", "10:12:11")
+
     async def marker_tables(self, marker: str) -> Mapping[str, TableChecksum]:
         self._check(marker)
         return {'public."T"': TableChecksum(rows=2, checksum="ab", columns="cd")}
@@ -110,6 +116,8 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         marker = await client.order_marker()
         assert (marker.id, marker.gid) == (MARKER, 8)
         await client.wait_marker(MARKER, 5)
+        lease = await client.lease_marker(MARKER, 30)
+        assert (lease.gid, lease.snapshot, lease.visible) == (8, "00000003-1", "10:12:11")
         tables = await client.tables(MARKER, 5)
         assert tables['public."T"'].rows == 2
         assert await client.buckets(MARKER, "t", 5) == {3: "ab"}
@@ -119,6 +127,7 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         await client.rebuild(None, None)
         await client.shutdown()
     assert backend.told == [
+        "lease 30",
         f"drop {MARKER}",
         "rebuild n2 1048576",
         "rebuild None None",
@@ -133,6 +142,9 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         ("DELETE", "/status", b"", 405),
         ("GET", "/marker/dead/ready?timeout_s=5", b"", 404),
         ("POST", "/marker/dead/tables", b"", 404),
+        ("POST", "/marker/dead/lease", b'{"lease_s": 5}', 404),
+        ("POST", "/marker/00ff/lease", b'{"lease_s": 0.5}', 400),
+        ("POST", "/marker/00ff/lease", b'{"lease_s": 3601}', 400),
         ("POST", "/marker/00ff/buckets", b'{"table": "u"}', 404),
         ("GET", "/marker/00ff/ready?timeout_s=0.5", b"", 504),
         ("GET", "/marker/00ff/ready?timeout_s=-1", b"", 400),
