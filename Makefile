@@ -22,6 +22,8 @@ bench:
 	@scripts/setup bench
 	@benchmarks/setup
 	@$(PYTHON) -m benchmarks.compare
+	@$(PYTHON) -m benchmarks.latency
+	@$(PYTHON) -m benchmarks.failures
 
 test: lint test-unit simulate test-integration
 

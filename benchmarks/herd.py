@@ -27,6 +27,10 @@ class Member:
     app_dsn: str
     reason: str = ""
     """Why it does not take writes."""
+    gid: int = 0
+    """Up to here its database goes."""
+    proposer: str = ""
+    """Who orders the log, as far as it knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,8 @@ class Herd:
                 dsn=member["dsn"],
                 app_dsn=member["app_dsn"],
                 reason=member.get("reason") or "",
+                gid=member.get("gid") or 0,
+                proposer=member.get("proposer") or "",
             )
             for member in status["members"]
         )
@@ -124,6 +130,30 @@ class Herd:
             gid=found["gid"],
             tables=tuple(_table(table) for table in found["tables"]),
         )
+
+    def kill(self, name: str) -> None:
+        """SIGKILL all processes of a node.
+
+        Raises:
+            BenchmarkError: The command failed.
+        """
+        self._run("kill", name, "--process", "node")
+
+    def start(self, name: str) -> None:
+        """Start a node, and return when it takes writes.
+
+        Raises:
+            BenchmarkError: It did not come up.
+        """
+        self._run("start", name)
+
+    def rebuild(self, name: str, *, source: str, max_rate_mb_s: int) -> None:
+        """Replace a node's database by a copy of another's; return when it takes writes.
+
+        Raises:
+            BenchmarkError: It failed.
+        """
+        self._run("rebuild", name, "--from", source, "--max-rate", str(max_rate_mb_s))
 
     def destroy(self) -> None:
         """Stop the herd and remove its directory.
