@@ -190,6 +190,11 @@ class LogHost:
         """Where the log of the others begins, if they no longer hold what follows here; else 0."""
         return self._member.behind
 
+    @property
+    def joins(self) -> bool:
+        """This member's log names no members yet: it begins where the copy of a partner ends."""
+        return not self._member.membership.views
+
     def base_at(self, position: int) -> LogBase:
         """Return what a log has to know that begins after ``position``, which is committed."""
         return self._storage.index.base_at(position)

@@ -94,6 +94,8 @@ class Replica:
             await self._fence(f"it has stopped for good: {self._reason}")
             await self._interrupted.wait()
             return
+        if self._rebuild is not None and self._rebuild.due_to_join:
+            raise LeftBehindError("it joins the herd")
         if self._rebuild is not None and self._rebuild.under_way:
             await self._fence(self._rebuild.reason)
             if not await self._rebuild.run():

@@ -9,10 +9,13 @@ import contextlib
 import http.client
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pgherd_sidecar.cli.view import Peer, View
 
 State = Literal[
     "starting",
@@ -23,6 +26,7 @@ State = Literal[
     "diverged",
     "stranded",
     "rebuilding",
+    "witness",
 ]
 _ANSWER_S = 5.0
 _STATUS_LINE = re.compile(rb"HTTP/1\.\d (\d{3})")
@@ -30,7 +34,22 @@ _CONTENT_LENGTH = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MUL
 
 
 class AdminError(Exception):
-    """The sidecar did not answer, or answered with an error; the message is one line."""
+    """The sidecar did not answer, or answered with an error; the message is one line.
+
+    Attributes:
+        code: HTTP status of the answer, None if there was none.
+        reason: what the sidecar said, without the request.
+    """
+
+    def __init__(self, message: str, code: int | None = None, reason: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason or message
+
+    @property
+    def may_pass(self) -> bool:
+        """No answer, or not now: the same request may be answered later."""
+        return self.code is None or self.code in (503, 504)
 
 
 class Status(BaseModel):
@@ -44,6 +63,14 @@ class Status(BaseModel):
     reason: str | None = None
     gid: int | None = None
     log_position: int | None = None
+    disk_id: str = ""
+    component: str | None = None
+    role: str | None = None
+    term: int | None = None
+    proposer: str | None = None
+    quorum: Any = None
+    view: View | None = None
+    peers: dict[str, Peer] = {}
 
 
 class Marker(BaseModel):
@@ -120,6 +147,18 @@ class AdminClient:
         body = {"partner": partner, "rate_bytes_s": rate_bytes_s}
         await self._request("POST", "/rebuild", body, timeout_s=2 * _ANSWER_S + _ANSWER_S)
 
+    async def leave(self, name: str, disk_id: str) -> None:
+        """Have a member leave the view; returns when that is under way, or was done before."""
+        await self._request("POST", "/view/leave", {"name": name, "disk_id": disk_id})
+
+    async def evict(self, name: str, disk_id: str) -> None:
+        """Have a member that does not answer thrown out of the view; see ``leave``."""
+        await self._request("POST", "/view/evict", {"name": name, "disk_id": disk_id})
+
+    async def block_links(self, names: Iterable[str]) -> None:
+        """Cut the links to these members, and to no others, until it is told otherwise."""
+        await self._request("POST", "/links", {"blocked": sorted(names)})
+
     async def order_marker(self) -> Marker:
         """Put a marker entry into the log."""
         return await self._call("POST", "/marker", Marker)
@@ -182,7 +221,8 @@ class AdminClient:
         except (OSError, http.client.HTTPException) as error:
             raise AdminError(f"{method} {path}: {error or type(error).__name__}") from error
         if not 200 <= status < 300:
-            raise AdminError(f"{method} {path}: {_reason(content) or status}")
+            reason = _reason(content) or str(status)
+            raise AdminError(f"{method} {path}: {reason}", status, reason)
         return content
 
     async def _exchange(

@@ -147,7 +147,11 @@ def _run_as(account: pwd.struct_passwd, home: Path) -> int:
 def _arguments(home: Path) -> list[str]:
     """The command line that click has parsed, with absolute paths."""
     context = click.get_current_context()
-    arguments = ["local", str(context.info_name)]
+    arguments: list[str] = []
+    within: click.Context | None = context
+    while within is not None and within.parent is not None:  # the outermost is the program
+        arguments.insert(0, str(within.info_name))
+        within = within.parent
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
         if parameter.name == "directory":

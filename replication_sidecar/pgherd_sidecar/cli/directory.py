@@ -44,7 +44,7 @@ def require_space(herd: Herd, node_bytes: int) -> None:
     Raises:
         HerdError: it has not.
     """
-    needed = node_bytes * len(herd.members)
+    needed = node_bytes * len(herd.databases)
     free = shutil.disk_usage(herd.directory).free
     if free < needed:
         raise HerdError(

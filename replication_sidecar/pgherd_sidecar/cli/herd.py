@@ -1,7 +1,8 @@
 """The herd directory: what ``herd.json`` holds, and where each node keeps its files.
 
-``herd.json`` is written once, by the first ``up``, and never changed; everything else about a herd
-is found out by looking at its processes. Layout of the directory::
+``herd.json`` says who has a directory here, and at which ports: written by the first ``up``,
+changed by ``add`` and ``remove``. Who is a member, and all else, the herd's processes are asked.
+Layout of the directory::
 
     herd.json  herd.lock
     n1/pgdata  n1/sidecar   the server's and the sidecar's data
@@ -13,6 +14,7 @@ is found out by looking at its processes. Layout of the directory::
 """
 
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Annotated
@@ -28,10 +30,18 @@ SOCKET_PATH_MAX = 107
 """Longest path of a Unix socket on Linux, in bytes."""
 _LONGEST_SOCKET = "/n1023/hook/.s.PGSQL.65535"
 PEER_PORT_OFFSET = 100
+SLOTS = 8
+"""Numbers that the sequences are interleaved by: the most members that a herd can have."""
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+_TAKEN = {"tls", "operator"}
+"""A directory, and the name in the certificate of who may rule the herd."""
 
 
 class Member(BaseModel):
-    """One node: its stable number and name, and the ports of its server and of its log."""
+    """One node: its stable number and name, and the ports of its server and of its log.
+
+    A witness has a log and a vote, and no server.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,10 +49,16 @@ class Member(BaseModel):
     name: str
     port: Annotated[int, Field(ge=1, le=65535)]
     peer_port: Annotated[int, Field(ge=1, le=65535)]
+    witness: bool = False
 
 
 class Herd(BaseModel):
-    """The content of ``herd.json``. Secret: it holds the passwords."""
+    """The content of ``herd.json``. Secret: it holds the passwords.
+
+    Attributes:
+        founded: all of the first members have taken writes; whoever has no log now has to join.
+        slots: no member has a higher number.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,7 +70,14 @@ class Herd(BaseModel):
     port_base: int
     superuser_password: str
     app_password: str
+    founded: bool = False
+    slots: int = SLOTS
     members: tuple[Member, ...]
+
+    @property
+    def databases(self) -> tuple[Member, ...]:
+        """The members that are no witnesses."""
+        return tuple(member for member in self.members if not member.witness)
 
     def member(self, name: str) -> Member:
         """Return the member of that name.
@@ -67,6 +90,33 @@ class Herd(BaseModel):
                 return member
         names = ", ".join(member.name for member in self.members)
         raise HerdError(f"unknown node {name}: this herd has {names}")
+
+    def grown(self, name: str | None) -> tuple["Herd", Member]:
+        """Return the herd with a new member, which has the lowest free number, and that member.
+
+        Args:
+            name: its name; by default the next one that is free.
+
+        Raises:
+            HerdError: the name can't be used, or there is no number left.
+        """
+        numbers = {member.number for member in self.members}
+        number = next(n for n in range(1, len(numbers) + 2) if n not in numbers)
+        if number > self.slots:
+            raise HerdError(f"this herd has numbers for {self.slots} nodes: remove one first")
+        names = {member.name for member in self.members}
+        if name is None:
+            name = next(f"n{n}" for n in range(number, number + self.slots) if f"n{n}" not in names)
+        if name in names | _TAKEN or not _NAME.fullmatch(name):
+            raise HerdError(f"a node can't be called {name}: choose another name, like n{number}")
+        member = _member(self.port_base, number, name)
+        members = sorted((*self.members, member), key=lambda one: one.number)
+        return self.model_copy(update={"members": tuple(members)}), member
+
+    def without(self, gone: Member) -> "Herd":
+        """Return the herd without a member."""
+        members = tuple(member for member in self.members if member != gone)
+        return self.model_copy(update={"members": members})
 
     def node(self, member: Member) -> "NodePaths":
         """Where this member keeps its files."""
@@ -101,15 +151,20 @@ class NodePaths:
         self.admin_socket = self.run / "admin.sock"
 
 
-def new_herd(directory: Path, *, nodes: int, port_base: int, postgres_bin: Path) -> Herd:
+def new_herd(
+    directory: Path, *, nodes: int, port_base: int, postgres_bin: Path, witnesses: int = 0
+) -> Herd:
     """Describe a herd that does not exist yet.
 
     Raises:
-        HerdError: the ports do not fit.
+        HerdError: the ports do not fit, or the witnesses are too many.
     """
-    if nodes < 1 or nodes >= PEER_PORT_OFFSET:
+    total = nodes + witnesses
+    if nodes < 1 or total >= PEER_PORT_OFFSET:
         raise HerdError(f"a herd has 1 to {PEER_PORT_OFFSET - 1} nodes: choose another --nodes")
-    if not 1 <= port_base <= 65535 - PEER_PORT_OFFSET - nodes:
+    if not 0 <= witnesses < nodes:
+        raise HerdError(f"{nodes} nodes can have {nodes - 1} witnesses: choose another --witness")
+    if not 1 <= port_base <= 65535 - PEER_PORT_OFFSET - max(total, SLOTS):
         raise HerdError(f"ports from {port_base} up do not exist: choose another --port-base")
     cluster_id = uuid4()
     too_long = len(os.fsencode(directory)) + len(_LONGEST_SOCKET) > SOCKET_PATH_MAX
@@ -121,15 +176,24 @@ def new_herd(directory: Path, *, nodes: int, port_base: int, postgres_bin: Path)
         port_base=port_base,
         superuser_password=secrets.token_urlsafe(18),
         app_password=secrets.token_urlsafe(18),
-        members=tuple(
-            Member(
-                number=number,
-                name=f"n{number}",
-                port=port_base + number,
-                peer_port=port_base + PEER_PORT_OFFSET + number,
-            )
-            for number in range(1, nodes + 1)
+        slots=max(SLOTS, total),
+        members=(
+            *(_member(port_base, number, f"n{number}") for number in range(1, nodes + 1)),
+            *(
+                _member(port_base, nodes + number, f"w{number}", witness=True)
+                for number in range(1, witnesses + 1)
+            ),
         ),
+    )
+
+
+def _member(port_base: int, number: int, name: str, *, witness: bool = False) -> Member:
+    return Member(
+        number=number,
+        name=name,
+        port=port_base + number,
+        peer_port=port_base + PEER_PORT_OFFSET + number,
+        witness=witness,
     )
 
 

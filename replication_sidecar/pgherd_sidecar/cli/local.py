@@ -40,6 +40,7 @@ class UpOptions:
     port_base: int | None
     postgres_bin: Path | None
     timeout_s: float
+    witnesses: int | None = None
 
 
 def nodes_of(description: Herd) -> list[Node]:
@@ -75,6 +76,7 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             nodes=DEFAULT_NODES if options.nodes is None else options.nodes,
             port_base=DEFAULT_PORT_BASE if options.port_base is None else options.port_base,
             postgres_bin=binaries.find(options.postgres_bin),
+            witnesses=options.witnesses or 0,
         )
         require_space(description, _NODE_NEEDS_BYTES)
         nodes = nodes_of(description)
@@ -82,7 +84,9 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             node.require_free_ports()
         herd.save(description)
         certificates.provide(description)
-        return await _start_all(nodes, options.timeout_s)
+        states = await _start_all(nodes, options.timeout_s)
+        _founded(description)
+        return states
     except BaseException:  # a Ctrl-C, too, leaves nothing behind
         await _remove(directory)
         raise
@@ -99,17 +103,26 @@ async def _resume(directory: Path, options: UpOptions) -> list[NodeState]:
     ]
     certificates.provide(description)
     try:
-        return await _start_all(nodes, options.timeout_s)
+        states = await _start_all(nodes, options.timeout_s)
+        _founded(description)
+        return states
     except BaseException:
         for node, server, sidecar in were_running:
             await node.stop(server=not server, sidecar=not sidecar)
         raise
 
 
+def _founded(description: Herd) -> None:
+    """Note that all first members have taken writes: from now on an empty disk is a new member."""
+    if not description.founded:
+        herd.save(description.model_copy(update={"founded": True}))
+
+
 def _adapted(description: Herd, options: UpOptions) -> Herd:
     """Check that the options fit the existing herd; a new --postgres-bin may take over."""
     for option, asked, has in (
-        ("--nodes", options.nodes, len(description.members)),
+        ("--nodes", options.nodes, len(description.databases)),
+        ("--witness", options.witnesses, len(description.members) - len(description.databases)),
         ("--port-base", options.port_base, description.port_base),
     ):
         if asked not in (None, has):
@@ -142,7 +155,7 @@ def _require_same_major(description: Herd, chosen: Path) -> None:
 async def _start_all(nodes: list[Node], timeout_s: float) -> list[NodeState]:
     async def bring_up(node: Node) -> None:
         await node.start(timeout_s)
-        await node.wait_primary()
+        await node.wait_up()
 
     try:
         async with asyncio.timeout(timeout_s):
@@ -156,13 +169,13 @@ def _too_slow(states: list[NodeState], timeout_s: float) -> HerdError:
     waiting = ", ".join(
         f"{state.member.name} is {state.state} ({state.reason or 'no reason given'})"
         for state in states
-        if not state.takes_writes
+        if not state.is_up
     )
     return HerdError(f"not every node takes writes after {timeout_s:g} s: {waiting}")
 
 
 async def start(directory: Path, name: str, timeout_s: float) -> NodeState:
-    """Start what does not run of one node; return when it takes writes.
+    """Start what does not run of one node; return when it is up.
 
     While a majority of the sidecars does not run nobody can take writes: then it returns as soon
     as the sidecar answers.
@@ -177,9 +190,8 @@ async def start(directory: Path, name: str, timeout_s: float) -> NodeState:
         async with asyncio.timeout(timeout_s):
             while True:
                 state = await node.state()
-                if state.takes_writes or (
-                    state.state == "secondary" and not _majority_runs(description)
-                ):
+                waits = state.state in ("secondary", "witness")
+                if state.is_up or (waits and not _majority_runs(description)):
                     return state
                 node.require_hope(state)
                 await asyncio.sleep(_POLL_S)

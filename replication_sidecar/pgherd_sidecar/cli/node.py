@@ -1,10 +1,10 @@
-"""One node = a PostgreSQL server and its sidecar, handled together."""
+"""One node = a PostgreSQL server and its sidecar, handled together. A witness has no server."""
 
 import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from pgherd_sidecar.cli.admin import AdminError
+from pgherd_sidecar.cli.admin import AdminError, Status
 from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.herd import Herd, Member
 from pgherd_sidecar.cli.ports import require_free
@@ -14,14 +14,18 @@ from pgherd_sidecar.cli.sidecar import Sidecar
 _POLL_S = 0.05
 _STOP_S = 20.0
 _PASSED_ON = (
-    "flushed_position", "term", "proposer", "incarnation",
+    "component", "flushed_position", "term", "proposer", "incarnation",
     "rebuild_phase", "rebuild_partner", "rebuild_bytes_done", "rebuild_bytes_total",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node as ``status`` shows it. ``state`` is ``stopped`` when its sidecar does not run."""
+    """A node as ``status`` shows it. ``state`` is ``stopped`` when its sidecar does not run.
+
+    Attributes:
+        answer: all that the sidecar has said, None if it did not answer.
+    """
 
     member: Member
     state: str
@@ -31,11 +35,20 @@ class NodeState:
     postgres: bool
     sidecar: bool
     details: dict[str, Any]
+    answer: Status | None = None
 
     @property
     def takes_writes(self) -> bool:
-        """The node is up: part of the primary component and caught up."""
+        """It is part of the primary component and caught up."""
         return self.state == "primary"
+
+    @property
+    def is_up(self) -> bool:
+        """It does what it is there for: takes writes or, a witness, votes."""
+        if not self.member.witness:
+            return self.takes_writes
+        answer = self.answer
+        return answer is not None and self.state == "witness" and answer.component == "primary"
 
 
 class Node:
@@ -43,6 +56,7 @@ class Node:
 
     def __init__(self, herd: Herd, member: Member) -> None:
         self.member = member
+        self._founded = herd.founded
         self.server = PostgresServer(herd, member)
         self.sidecar = Sidecar(herd, member)
 
@@ -52,7 +66,7 @@ class Node:
         Raises:
             HerdError: one is taken.
         """
-        if self.server.process() is None:
+        if not self.member.witness and self.server.process() is None:
             require_free([self.member.port])
         if self.sidecar.process() is None:
             require_free([self.member.peer_port])
@@ -61,36 +75,44 @@ class Node:
         """Start what does not run; the node takes writes later (see ``wait_primary``).
 
         A server whose data are gone is not made anew, because an empty one would be wrong: the
-        sidecar replaces it by a copy of another node's. While it does so it runs the server by
-        itself: one that is started on the old data would be taken for the one on the copy.
+        sidecar replaces it by a copy of another node's, and so does that of a node which joins.
+        While it does so it runs the server by itself: one that is started on the old data would be
+        taken for the one on the copy.
         """
-        gone = self.sidecar.has_identity() and not self.server.exists()
+        if self.member.witness:
+            self._start_sidecar()
+            return
+        gone = not self.server.exists() and (self._founded or self.sidecar.has_identity())
         if gone or self.sidecar.rebuilds():
-            why = "its database is gone and will be" if gone else "its database is being"
-            progress(f"{self.member.name}: {why} copied from another")
+            what = "will be" if gone else "is being"
+            progress(f"{self.member.name}: its database {what} copied from another")
             self.server.write_overlay()
-            if self.sidecar.process() is None:
-                self.sidecar.start()
+            self._start_sidecar()
             return
         if self.server.process() is None:
             progress(f"{self.member.name}: starting PostgreSQL on port {self.member.port}")
             await self.server.initialise()
             await self.server.start(timeout_s)
         await self.server.provide_database()
+        self._start_sidecar()
+
+    def _start_sidecar(self) -> None:
         if self.sidecar.process() is None:
             progress(f"{self.member.name}: starting its sidecar")
             self.sidecar.start()
 
-    async def wait_primary(self) -> None:
-        """Wait until the node takes writes.
+    async def wait_up(self) -> None:
+        """Wait until the node takes writes or, a witness, votes.
 
         Raises:
             HerdError: one of its processes ended, or the node cannot get there by waiting.
         """
         while True:
             state = await self.state()
-            if state.takes_writes:
-                progress(f"{self.member.name}: takes writes")
+            if state.is_up:
+                progress(
+                    f"{self.member.name}: {'votes' if self.member.witness else 'takes writes'}"
+                )
                 return
             self.require_hope(state)
             await asyncio.sleep(_POLL_S)
@@ -124,10 +146,10 @@ class Node:
             except AdminError as error:
                 state, reason = "starting", str(error)
             else:
-                extra = status.model_extra or {}
+                said = status.model_dump(mode="json")
                 return NodeState(
                     self.member, status.state, status.reason, status.gid, status.log_position,
-                    postgres, sidecar, {name: extra.get(name) for name in _PASSED_ON},
+                    postgres, sidecar, {name: said.get(name) for name in _PASSED_ON}, status,
                 )  # fmt: skip
         empty = dict.fromkeys(_PASSED_ON)
         return NodeState(self.member, state, reason, None, None, postgres, sidecar, empty)

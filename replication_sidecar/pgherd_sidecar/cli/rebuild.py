@@ -46,7 +46,7 @@ async def rebuild(directory: Path, name: str, options: Options) -> None:
     try:
         async with asyncio.timeout(options.timeout_s):
             await _ask(node, options)
-            await _watch(node)
+            await watch(node)
     except TimeoutError as error:
         state = await node.state()
         raise HerdError(
@@ -69,8 +69,12 @@ async def _ask(node: Node, options: Options) -> None:
         raise HerdError(f"{node.member.name} can't be rebuilt: {error}") from error
 
 
-async def _watch(node: Node) -> None:
-    """Tell how far it is until it takes writes."""
+async def watch(node: Node) -> None:
+    """Tell how far a copy is until the node takes writes.
+
+    Raises:
+        HerdError: it can't get there by waiting.
+    """
     said = ""
     while True:
         state = await node.state()

@@ -4,23 +4,31 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pgherd_sidecar.cli import cluster
+from pgherd_sidecar.cli.admin import Status
 from pgherd_sidecar.cli.herd import Herd
 from pgherd_sidecar.cli.node import NodeState
 from pgherd_sidecar.cli.verify import Comparison, Difference
+from pgherd_sidecar.cli.view import Peer
 
 
 def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
     """Render the state of every node."""
     if as_json:
-        members = [_state(herd, node) for node in nodes]
-        return json.dumps({"cluster_id": str(herd.cluster_id), "members": members}, indent=2)
+        said = cluster.speaker(node.answer for node in nodes if node.answer is not None)
+        members = [
+            _state(herd, node) | _known(node, cluster.seen(said, node.member.name))
+            for node in nodes
+        ]
+        head = {"cluster_id": str(herd.cluster_id), **cluster.summary(said)}
+        return json.dumps({**head, "members": members}, indent=2)
     rows = [
         (
             node.member.name,
             node.state,
             _number(node.gid),
             _number(node.log_position),
-            herd.dsn(node.member),
+            "-" if node.member.witness else herd.dsn(node.member),
         )
         for node in nodes
     ]
@@ -28,7 +36,7 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
     reasons = [
         f"{node.member.name}: {' '.join(node.reason.split())}"
         for node in nodes
-        if node.reason and not node.takes_writes
+        if node.reason and not node.is_up
     ]
     return "\n".join([text, *reasons])
 
@@ -37,8 +45,9 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
     return {
         "name": node.member.name,
         "number": node.member.number,
-        "dsn": herd.dsn(node.member),
-        "app_dsn": herd.app_dsn(node.member),
+        "witness": node.member.witness,
+        "dsn": None if node.member.witness else herd.dsn(node.member),
+        "app_dsn": None if node.member.witness else herd.app_dsn(node.member),
         "state": node.state,
         "reason": node.reason,
         "gid": node.gid,
@@ -47,6 +56,71 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
         "sidecar": "up" if node.sidecar else "down",
         **node.details,
     }
+
+
+def _known(node: NodeState, peer: Peer) -> dict[str, Any]:
+    own = node.answer.role if node.answer is not None else None
+    return _seen(peer) | {"role": own or peer.role}
+
+
+def _seen(peer: Peer) -> dict[str, Any]:
+    return {
+        "role": peer.role,
+        "lag_bytes": peer.lag_bytes,
+        "lag_entries": peer.lag_entries,
+        "last_seen_s": peer.last_seen_s,
+    }
+
+
+def one(said: Status, *, as_json: bool) -> str:
+    """Render what one sidecar says of itself."""
+    if as_json:
+        return said.model_dump_json(indent=2)
+    row = (said.name, said.state, _number(said.gid), _number(said.log_position))
+    reason = f"\n{said.name}: {said.reason}" if said.reason else ""
+    return _table(("NAME", "STATE", "GID", "LOG"), [row]) + reason
+
+
+def view(said: Status, *, as_json: bool) -> str:
+    """Render who speaks for the herd, and what it says of the view."""
+    if as_json:
+        return json.dumps({"cluster_id": said.cluster_id, **cluster.summary(said)}, indent=2)
+    voters = [one.name for one in said.view.members if one.voter] if said.view else []
+    rows = [
+        ("view", _number(said.view.id if said.view else None)),
+        ("voters", ", ".join(voters) or "-"),
+        ("component", said.component or "-"),
+        ("term", _number(said.term)),
+        ("proposer", said.proposer or "-"),
+        ("told by", said.name),
+        ("cluster", said.cluster_id),
+    ]
+    return _table(rows[0], rows[1:]) + (f"\n{said.reason}" if said.reason else "")
+
+
+def members(said: Status, *, as_json: bool) -> str:
+    """Render the members of the view as the one that speaks for the herd sees them."""
+    found = said.view.members if said.view else ()
+    if as_json:
+        rows = [one.model_dump() | _seen(cluster.seen(said, one.name)) for one in found]
+        return json.dumps({"cluster_id": said.cluster_id, "members": rows}, indent=2)
+    lines = []
+    for one in found:
+        peer = cluster.seen(said, one.name)
+        votes = "witness" if one.witness else "votes"
+        lag = peer.lag_bytes if peer.lag_bytes is not None else peer.lag_entries
+        lines.append(
+            (
+                one.name,
+                str(one.number),
+                votes if one.voter else "learns",
+                peer.role or "-",
+                _number(lag),
+                "-" if peer.last_seen_s is None else f"{peer.last_seen_s:.1f} s ago",
+                one.disk_id or "-",
+            )
+        )
+    return _table(("NAME", "NUMBER", "VOTE", "ROLE", "LAG", "HEARD", "DISK"), lines)
 
 
 def comparison(result: Comparison) -> str:

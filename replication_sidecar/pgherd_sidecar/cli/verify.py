@@ -92,6 +92,7 @@ async def verify(nodes: list[Node], options: Options) -> Comparison:
 async def _clients(
     nodes: list[Node], options: Options
 ) -> tuple[dict[str, AdminClient], tuple[str, ...]]:
+    nodes = [node for node in nodes if not node.member.witness]
     states = await asyncio.gather(*(node.state() for node in nodes))
     missing = [state for state in states if not state.takes_writes]
     skipped = tuple(state.member.name for state in missing)

@@ -64,6 +64,7 @@ class World:
     log_base: int = 0
     log_end: int = 120
     log_behind: int = 0
+    joins: bool = False
     crash_at: int = -1
     half: bool = False
     failures: list[Exception] = field(default_factory=list)
@@ -126,6 +127,7 @@ class World:
         def effect() -> None:
             self.log_base = self.log_end = base.position
             self.log_behind = 0
+            self.joins = False
 
         assert self.database == "own"
         assert base.position >= self.log_end
@@ -212,6 +214,39 @@ async def test_killed_at_any_act_it_goes_on_from_there(
         assert await finished(again)
     assert_rebuilt(tmp_path, world)
     assert (world.log_base, world.log_end) == (100, 100)
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("crash_at", range(9))
+async def test_a_new_member_killed_at_any_act_has_its_log_begin_where_the_copy_is(
+    tmp_path: Path, crash_at: int, half: bool
+) -> None:
+    world = World("lost", joins=True, log_end=0, crash_at=crash_at, half=half)
+    rebuild = sidecar(tmp_path, world)
+    assert rebuild.due_to_join
+    assert rebuild.begin("it joins the herd")
+    with pytest.raises(Crash):
+        await finished(rebuild)
+    again = sidecar(tmp_path, world)
+    assert not again.due_to_join  # it goes on with what was begun
+    if again.under_way:
+        assert await finished(again)
+    assert_rebuilt(tmp_path, world)
+    assert (world.log_base, world.log_end) == (100, 100)
+
+
+async def test_a_new_member_waits_for_a_checkpoint_though_the_log_is_whole(tmp_path: Path) -> None:
+    class Slow(World):
+        async def pause(self, seconds: float) -> None:
+            await super().pause(seconds)
+            self.checkpoint = STATE
+
+    world = Slow("lost", joins=True, log_end=0, checkpoint=None)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it joins the herd")
+    assert await finished(rebuild)
+    assert world.pauses == 1
+    assert world.log_base == 100
 
 
 async def test_without_any_checkpoint_the_whole_log_must_be_here(tmp_path: Path) -> None:

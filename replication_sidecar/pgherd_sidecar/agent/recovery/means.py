@@ -29,6 +29,7 @@ class Means(Protocol):
         log_end: and ends here.
         log_behind: the others' logs begin after this position, which this one has not reached; 0
             if they hold what follows here.
+        joins: this member's log has not begun yet; it begins with the copy's position.
     """
 
     @property
@@ -37,6 +38,8 @@ class Means(Protocol):
     def log_end(self) -> int: ...
     @property
     def log_behind(self) -> int: ...
+    @property
+    def joins(self) -> bool: ...
 
     async def offers(self) -> list[Offer]:
         """Who can be copied."""
@@ -109,7 +112,7 @@ class LocalMeans:
         self._recovery = recovery
         self._host = host
         self._target = recovery.data_directory
-        partners = Partners(config, recovery)
+        partners = Partners(config, recovery, lambda: recovery.partners)
         self._partners = partners
         self.offers = partners.offers
         self.state = partners.state
@@ -130,6 +133,11 @@ class LocalMeans:
     def log_behind(self) -> int:
         """See Means."""
         return self._host.behind
+
+    @property
+    def joins(self) -> bool:
+        """See Means."""
+        return self._host.joins
 
     async def note_sequences(self) -> None:
         """See Means."""

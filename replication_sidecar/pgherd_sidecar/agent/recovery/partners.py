@@ -6,7 +6,7 @@ the lease, and needs to do nothing. Keeps no connection between calls.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,15 +72,27 @@ def choose(offers: list[Offer], wanted: str | None) -> Offer:
 
 
 class Partners:
-    """The other members' servers."""
+    """The other members' servers.
 
-    def __init__(self, config: NodeConfig, recovery: Recovery) -> None:
+    Args:
+        config: this node's.
+        recovery: its part for this.
+        servers: returns those that can be asked at the moment.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        recovery: Recovery,
+        servers: Callable[[], Iterable[PartnerServer]],
+    ) -> None:
         self._config = config
         self._recovery = recovery
+        self._servers = servers
 
     async def offers(self) -> list[Offer]:
         """Ask all; who does not answer or is not primary makes none."""
-        answers = await asyncio.gather(*(self._offer(one) for one in self._recovery.partners))
+        answers = await asyncio.gather(*(self._offer(one) for one in self._servers()))
         return [offer for offer in answers if offer is not None]
 
     async def state(
@@ -112,7 +124,7 @@ class Partners:
     async def keep_log(self, position: int) -> None:
         """Renew the lease on the log after ``position``, on all that can be reached, for ever."""
         while True:
-            for server in self._recovery.partners:
+            for server in self._servers():
                 with contextlib.suppress(psycopg.Error, TimeoutError):
                     async with self._connection(server) as connection:
                         await self._hold(connection, 0, position)
@@ -120,7 +132,7 @@ class Partners:
 
     async def release(self) -> None:
         """Give the leases back."""
-        for server in self._recovery.partners:
+        for server in self._servers():
             with contextlib.suppress(psycopg.Error, TimeoutError):
                 async with self._connection(server) as connection:
                     await connection.execute(

@@ -70,6 +70,11 @@ class Rebuild:
         return self._progress.phase is not Phase.IDLE and not self._progress.given_up
 
     @property
+    def due_to_join(self) -> bool:
+        """This member has no log yet: a copy comes first, and none has been begun."""
+        return self._means.joins and not self.under_way
+
+    @property
     def chooses(self) -> bool:
         """It is still open to which log position the copy will belong."""
         return self._progress.phase in (Phase.COPYING, Phase.SETTLING, Phase.INSTALLING)
@@ -198,7 +203,7 @@ class Rebuild:
         log.info("rebuild.copying", partner=partner.member, reason=progress.reason)
         async with self._log_kept(state):
             await means.copy(partner, name, progress.rate_bytes_s, self._on_progress)
-        self._advance(Phase.SETTLING, log_lost=means.log_behind > 0)
+        self._advance(Phase.SETTLING, log_lost=means.joins or means.log_behind > 0)
 
     async def _fetch_state(self, partner: PartnerServer) -> CertificationState | None:
         """Put the partner's checkpoint aside; None if all of the log is here and it has none.
@@ -206,7 +211,7 @@ class Rebuild:
         Raises:
             NoPartnerError: it is of no use yet.
         """
-        needed = max(self._means.log_base, self._means.log_behind)
+        needed = max(self._means.log_base, self._means.log_behind, int(self._means.joins))
         state = await self._means.state(partner, needed)
         if state is not None and state.position >= needed:
             await asyncio.to_thread(state.write, self._config.data_dir, _STAGED)
@@ -241,7 +246,7 @@ class Rebuild:
             await asyncio.to_thread(durable.remove, directory / certstate.FILE)
         else:
             await asyncio.to_thread(state.write, directory)
-            lost = self._progress.log_lost or means.log_behind > 0
+            lost = self._progress.log_lost or means.joins or means.log_behind > 0
             if lost and state.position > means.log_end:
                 await means.begin_log_after(state.log_base)
         self._advance(Phase.STARTING)

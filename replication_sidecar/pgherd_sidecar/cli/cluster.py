@@ -1,0 +1,126 @@
+"""What the members of a running herd say about it together, who speaks for it, and who leaves it.
+
+Each member tells its own view. The one that speaks for the herd is in the primary component and
+knows the newest view; without a primary component it is whoever has been in the highest term.
+
+Called by the commands that show or change the membership. Keeps nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pgherd_sidecar.cli.admin import AdminClient, AdminError, Status
+from pgherd_sidecar.cli.errors import HerdError
+from pgherd_sidecar.cli.view import Peer
+
+PRIMARY = "primary"
+_POLL_S = 0.1
+_ASK_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """A sidecar that has answered."""
+
+    admin: AdminClient
+    status: Status
+
+
+Listen = Callable[[], Awaitable[list[Voice]]]
+"""Asks the sidecars; returns those that have answered."""
+
+
+def speaker(statuses: Iterable[Status]) -> Status | None:
+    """Whoever speaks for the herd, None if nobody has answered."""
+    return max(statuses, key=_rank, default=None)
+
+
+def _rank(status: Status) -> tuple[bool, int, int, int]:
+    view = status.view.id if status.view is not None else 0
+    return status.component == PRIMARY, status.term or 0, view, status.log_position or 0
+
+
+def required(voices: Iterable[Voice]) -> Voice:
+    """The one that speaks for a herd whose membership can be changed.
+
+    Raises:
+        HerdError: there is no primary component.
+    """
+    found = max(voices, key=lambda voice: _rank(voice.status), default=None)
+    if found is None:
+        raise HerdError("no other sidecar answers: start more nodes")
+    if found.status.component != PRIMARY or found.status.view is None:
+        raise HerdError(
+            f"there is no primary component ({found.status.reason or 'no reason given'}): "
+            "start more nodes"
+        )
+    return found
+
+
+def summary(said: Status | None) -> dict[str, Any]:
+    """What the speaker says of the herd, for ``--json``."""
+    if said is None:
+        return dict.fromkeys(("view", "term", "proposer", "quorum", "component"))
+    return said.model_dump(mode="json", include={"view", "term", "proposer", "quorum", "component"})
+
+
+def seen(said: Status | None, name: str) -> Peer:
+    """What the speaker knows of a member."""
+    if said is None:
+        return Peer()
+    if name == said.name:
+        return Peer(role=said.role, lag_bytes=0, lag_entries=0, last_seen_s=0.0)
+    return said.peers.get(name, Peer())
+
+
+async def listen(admin: AdminClient) -> list[Voice]:
+    """Ask one sidecar.
+
+    Raises:
+        HerdError: it does not answer.
+    """
+    try:
+        return [Voice(admin, await admin.status())]
+    except AdminError as error:
+        raise HerdError(str(error)) from error
+
+
+async def take_out(listen: Listen, name: str, disk_id: str, *, dead: bool) -> None:
+    """Have a member leave the view; return when it has.
+
+    Args:
+        listen: asks the members.
+        name: of the member.
+        disk_id: of its log; empty for whatever disk the view knows.
+        dead: it is thrown out, because it does not answer.
+
+    Raises:
+        HerdError: it is refused, or nobody else can decide it.
+    """
+    while True:
+        via = required([one for one in await listen() if one.status.name != name])
+        assert via.status.view is not None
+        known = via.status.view.member(name)
+        if known is None or (disk_id and known.disk_id and known.disk_id != disk_id):
+            return  # it is gone, or another disk has taken its place
+        try:
+            await (via.admin.evict if dead else via.admin.leave)(name, known.disk_id)
+        except AdminError as error:
+            if not error.may_pass:
+                raise HerdError(f"{name} can't leave: {error.reason}") from error
+        await _until_told(via, name)
+
+
+async def _until_told(via: Voice, name: str) -> None:
+    """Wait until a member is out of the view, or it is time to ask again."""
+    try:
+        async with asyncio.timeout(_ASK_AGAIN_S):
+            while True:
+                view = (await via.admin.status()).view
+                if view is not None and view.member(name) is None:
+                    return
+                await asyncio.sleep(_POLL_S)
+    except (TimeoutError, AdminError):
+        return  # asked again, perhaps by way of somebody else

@@ -1,0 +1,138 @@
+"""``pgherd local add`` and ``remove``: a herd on this machine grows and shrinks while it runs.
+
+``add`` makes a directory and starts a sidecar in it. The sidecar finds that it has neither log nor
+database: it copies a partner, asks to join, and takes writes when it has caught up. It goes on if
+the command is interrupted, and the command given once more watches it, or starts it again.
+
+``remove`` goes the other way: the member leaves the view first, then its processes end, then its
+directory goes. Interrupted anywhere, it is done to its end by the same command.
+"""
+
+import asyncio
+import json
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pgherd_sidecar.cli import certificates, cluster, herd
+from pgherd_sidecar.cli.directory import require_space
+from pgherd_sidecar.cli.errors import HerdError, progress
+from pgherd_sidecar.cli.herd import Herd, Member
+from pgherd_sidecar.cli.lock import locked
+from pgherd_sidecar.cli.node import Node
+from pgherd_sidecar.cli.rebuild import watch
+
+_LOCK_WAIT_S = 60.0
+_NODE_NEEDS_BYTES = 200 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveOptions:
+    """What the user asked for. ``dead``: the node does not run and will not come back."""
+
+    dead: bool
+    timeout_s: float
+
+
+async def add(directory: Path, name: str | None, timeout_s: float) -> str:
+    """Add a node, or go on with adding it; return its name when it takes writes.
+
+    Raises:
+        HerdError: it can't be added, or takes too long.
+    """
+    async with locked(directory, _LOCK_WAIT_S):
+        node = await _described(herd.load(directory), name)
+        await node.start(timeout_s)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await watch(node)
+    except TimeoutError as error:
+        state = await node.state()
+        raise HerdError(
+            f"{node.member.name} does not take writes after {timeout_s:g} s, and goes on trying: "
+            f"it is {state.state} ({state.reason or 'no reason given'})"
+        ) from error
+    return node.member.name
+
+
+async def _described(description: Herd, name: str | None) -> Node:
+    """The node, with an entry in ``herd.json``, a directory of its own, and certificates."""
+    if name in {member.name for member in description.members}:
+        node = Node(description, description.member(name or ""))
+        if (await node.state()).is_up:
+            raise HerdError(f"{name} is a node of this herd already: choose another name")
+        progress(f"{name}: goes on joining")
+        node.require_free_ports()
+        certificates.provide(description)
+        return node
+    if not description.founded:
+        raise HerdError("the herd is not whole yet: let `pgherd local up` end first")
+    cluster.required(await voices(description))
+    description, member = description.grown(name)
+    node = Node(description, member)
+    node.require_free_ports()
+    require_space(description, _NODE_NEEDS_BYTES)
+    _remove_files(description, member)  # of a former node of this name
+    herd.save(description)
+    progress(f"{member.name}: joins with number {member.number}")
+    certificates.provide(description)
+    return node
+
+
+async def remove(directory: Path, name: str, options: RemoveOptions) -> None:
+    """Take a node out of the view, end it, and remove its files.
+
+    Raises:
+        HerdError: it is refused, or takes too long.
+    """
+    async with locked(directory, _LOCK_WAIT_S):
+        description = herd.load(directory)
+        member = description.member(name)
+        if description.databases == (member,):
+            raise HerdError(f"{name} is the last database: destroy the herd instead")
+        node = Node(description, member)
+        runs = node.sidecar.process() is not None
+        if options.dead and runs:
+            raise HerdError(f"the sidecar of {name} runs: leave --dead out, or kill it")
+        if not options.dead and not runs:
+            raise HerdError(
+                f"the sidecar of {name} does not run: start it, or use --dead if it is lost"
+            )
+        try:
+            async with asyncio.timeout(options.timeout_s):
+                disk_id = _disk(description, member)
+                listen = partial(voices, description)
+                await cluster.take_out(listen, name, disk_id, dead=options.dead)
+        except TimeoutError as error:
+            raise HerdError(f"{name} is in the view after {options.timeout_s:g} s") from error
+        progress(f"{name}: has left")
+        await node.discard()
+        herd.save(description.without(member))
+        _remove_files(description, member)
+
+
+async def voices(description: Herd) -> list[cluster.Voice]:
+    """All sidecars that answer."""
+    nodes = [Node(description, member) for member in description.members]
+    states = await asyncio.gather(*(node.state() for node in nodes))
+    return [
+        cluster.Voice(node.sidecar.admin, state.answer)
+        for node, state in zip(nodes, states, strict=True)
+        if state.answer is not None
+    ]
+
+
+def _disk(description: Herd, member: Member) -> str:
+    """Which disk the directory here is; empty if it does not say."""
+    try:
+        path = description.node(member).sidecar_data / "identity.json"
+        return str(json.loads(path.read_bytes())["disk_id"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return ""
+
+
+def _remove_files(description: Herd, member: Member) -> None:
+    paths = description.node(member)
+    for path in {paths.root, paths.run.parent}:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,203 @@
+"""``pgherd local``: options, and what is printed. The work is done elsewhere."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from pgherd_sidecar.cli import (
+    delegate,
+    drills,
+    growing,
+    herd,
+    local,
+    options,
+    rebuild,
+    render,
+    verify,
+)
+from pgherd_sidecar.cli.errors import progress
+from pgherd_sidecar.cli.node import NodeState
+
+
+@click.group("local")
+def local_group() -> None:
+    """A herd on this machine: real PostgreSQL servers and their sidecars."""
+
+
+@local_group.command()
+@options.herd_directory
+@click.option("--nodes", type=int, help="Number of nodes. [default: 3]")
+@click.option(
+    "--witness", "witnesses", type=int,
+    help="Number of further members that vote and have no database. [default: 0]",
+)  # fmt: skip
+@click.option(
+    "--port-base", type=int, help="Node i listens on P+i, its log on P+100+i. [default: 7500]"
+)
+@click.option(
+    "--postgres-bin",
+    type=click.Path(path_type=Path),
+    help="Directory of PostgreSQL's programs. [default: the newest installed]",
+)
+@click.option("--user", help="Account for the processes when started as root. [default: postgres]")
+@options.timeout(120)
+@options.as_json
+def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
+    directory: Path,
+    nodes: int | None,
+    witnesses: int | None,
+    port_base: int | None,
+    postgres_bin: Path | None,
+    user: str | None,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Create a herd or resume it; returns when every node takes writes."""
+    if delegate.is_root():
+        delegate.up(directory, user)
+    delegate.require_no_other(user)
+    directory = directory.resolve()
+    asked = local.UpOptions(
+        nodes=nodes,
+        witnesses=witnesses,
+        port_base=port_base,
+        postgres_bin=postgres_bin.resolve() if postgres_bin else None,
+        timeout_s=timeout_s,
+    )
+    states = options.run(local.up(directory, asked))
+    click.echo(render.states(herd.load(directory), states, as_json=as_json))
+
+
+@local_group.command()
+@options.herd_directory
+@options.as_json
+def status(directory: Path, as_json: bool) -> None:
+    """Show every node."""
+    show(options.owned(directory), as_json=as_json)
+
+
+def show(directory: Path, *, as_json: bool) -> None:
+    """Print the state of every node of a herd on this machine."""
+    description = herd.load(directory)
+
+    async def look() -> list[NodeState]:
+        return await asyncio.gather(*(node.state() for node in local.nodes_of(description)))
+
+    click.echo(render.states(description, options.run(look()), as_json=as_json))
+
+
+@local_group.command()
+@click.argument("node", required=False)
+@options.herd_directory
+@options.timeout(600)
+def add(node: str | None, directory: Path, timeout_s: float) -> None:
+    """Add a node by a copy of another's database; returns when it takes writes."""
+    name = options.run(growing.add(options.owned(directory), node, timeout_s))
+    click.echo(f"{name} takes writes")
+
+
+@local_group.command()
+@click.argument("node")
+@options.herd_directory
+@click.option("--dead", is_flag=True, help="It does not run, and will not come back.")
+@options.timeout(60)
+def remove(node: str, directory: Path, dead: bool, timeout_s: float) -> None:
+    """Remove a node: from the view, then its processes, then its files."""
+    asked = growing.RemoveOptions(dead, timeout_s)
+    options.run(growing.remove(options.owned(directory), node, asked))
+    click.echo(f"{node} is removed")
+
+
+@local_group.command()
+@click.argument("sides")
+@options.herd_directory
+def partition(sides: str, directory: Path) -> None:
+    """Cut the links between the SIDES, like 'n1,n2|n3', until `heal`."""
+    options.run(drills.partition(options.owned(directory), sides))
+
+
+@local_group.command()
+@options.herd_directory
+def heal(directory: Path) -> None:
+    """Open all links between the nodes again."""
+    options.run(drills.heal(options.owned(directory)))
+
+
+@local_group.command()
+@click.argument("node")
+@options.herd_directory
+@click.option(
+    "--process", type=click.Choice(["postgres", "sidecar", "node"]), required=True,
+    help="What gets SIGKILL; `node` is both.",
+)  # fmt: skip
+def kill(node: str, directory: Path, process: str) -> None:
+    """Kill a node's processes with SIGKILL."""
+    if options.run(local.kill(options.owned(directory), node, process)):
+        progress(f"{node}: killed {process}")
+    else:
+        progress(f"{node}: {process} was not running")
+
+
+@local_group.command()
+@click.argument("node")
+@options.herd_directory
+@options.timeout(120)
+def start(node: str, directory: Path, timeout_s: float) -> None:
+    """Start what does not run of a node; returns when it takes writes."""
+    state = options.run(local.start(options.owned(directory), node, timeout_s))
+    if not state.takes_writes:
+        progress(f"{node} is {state.state}: it takes writes when a majority of the nodes runs")
+
+
+@local_group.command()
+@options.herd_directory
+def down(directory: Path) -> None:
+    """Stop the herd cleanly; `up` resumes it."""
+    options.run(local.down(options.owned(directory)))
+
+
+@local_group.command()
+@options.herd_directory
+def destroy(directory: Path) -> None:
+    """Stop the herd and remove its directory."""
+    options.run(local.destroy(options.owned(directory)))
+
+
+@local_group.command("rebuild")
+@click.argument("node")
+@options.herd_directory
+@click.option("--from", "partner", metavar="PARTNER", help="Whom to copy. [default: by load]")
+@click.option(
+    "--max-rate", type=click.FloatRange(min=0.04, max=1000), help="MB/s, to spare its clients."
+)
+@options.timeout(600)
+def rebuild_command(
+    node: str, directory: Path, partner: str | None, max_rate: float | None, timeout_s: float
+) -> None:
+    """Replace a node's database by a copy of another node's."""
+    rate_bytes_s = None if max_rate is None else int(max_rate * 1_000_000)
+    asked = rebuild.Options(partner, rate_bytes_s, timeout_s)
+    options.run(rebuild.rebuild(options.owned(directory), node, asked))
+    click.echo(f"{node} takes writes")
+
+
+@local_group.command("verify")
+@options.herd_directory
+@click.option("--allow-missing", is_flag=True, help="Leave out nodes that are not up.")
+@click.option(
+    "--max-keys", type=click.IntRange(min=1), default=100, show_default=True,
+    help="Differing keys to list for each table.",
+)  # fmt: skip
+@options.timeout(600)
+@options.as_json
+def verify_command(
+    directory: Path, allow_missing: bool, max_keys: int, timeout_s: float, as_json: bool
+) -> None:
+    """Compare every replicated table on all nodes at one GID; exit status 1 if they differ."""
+    description = herd.load(options.owned(directory))
+    asked = verify.Options(allow_missing, max_keys, timeout_s)
+    result = options.run(verify.verify(local.nodes_of(description), asked))
+    click.echo((render.comparison_json if as_json else render.comparison)(result))
+    if not result.identical:
+        raise SystemExit(verify.DIFFERENT)

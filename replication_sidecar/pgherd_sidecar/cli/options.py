@@ -1,0 +1,89 @@
+"""What the commands have in common: options, errors of one line, and how they are run."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pgherd_sidecar.cli import delegate
+from pgherd_sidecar.cli.errors import HerdError, from_os_error
+
+Result = TypeVar("Result")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+herd_directory = click.option(
+    "--dir",
+    "directory",
+    required=True,
+    type=click.Path(file_okay=True, path_type=Path),
+    help="The herd's directory.",
+)
+
+
+def timeout(default_s: float) -> Callable[[Command], Command]:
+    """The option ``--timeout``."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0, min_open=True, max=3600),
+        default=default_s,
+        show_default=True,
+        help="Give up after this many seconds.",
+    )
+
+
+class Commands(click.Group):
+    """A group whose commands turn failed system calls and wrong options into one-line errors."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See click."""
+        try:
+            return super().invoke(ctx)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            command = error.ctx.command_path if error.ctx else ctx.command_path
+            raise HerdError(f"{error.format_message()} See: {command} --help") from error
+        except OSError as error:
+            raise from_os_error(error) from error
+
+
+def owned(directory: Path) -> Path:
+    """Continue as the account that owns the herd; return the herd's directory."""
+    directory = directory.resolve()
+    if delegate.is_root():
+        delegate.command(directory)
+    return directory
+
+
+def run(action: Coroutine[Any, Any, Result]) -> Result:
+    """Run to the end, or until a signal asks for an orderly end."""
+
+    async def interruptible() -> Result:
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await action
+
+    try:
+        return asyncio.run(interruptible())
+    except (KeyboardInterrupt, asyncio.CancelledError) as error:
+        raise HerdError("interrupted") from error
+
+
+async def within(timeout_s: float, action: Coroutine[Any, Any, Result]) -> Result:
+    """Give up after a time.
+
+    Raises:
+        HerdError: it took longer.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await action
+    except TimeoutError as error:
+        raise HerdError(f"it is not done after {timeout_s:g} s") from error
