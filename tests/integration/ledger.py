@@ -72,11 +72,19 @@ class Ledger:
         query(self.herd.members()[0]["dsn"], f"DROP SCHEMA {self.schema} CASCADE")
 
     @contextlib.asynccontextmanager
-    async def load(self, clients: int) -> AsyncIterator[None]:
-        """Run ``clients`` on each node for as long as the block lasts; they ride out failures."""
+    async def load(self, clients: int, *, on: Iterable[str] = ()) -> AsyncIterator[None]:
+        """Run ``clients`` on each node for as long as the block lasts; they ride out failures.
+
+        Args:
+            clients: how many.
+            on: the nodes; by default all that there are.
+        """
         stop = asyncio.Event()
+        members = [
+            m for m in self.herd.members() if not m["witness"] and (not on or m["name"] in on)
+        ]
         async with asyncio.TaskGroup() as group:
-            for member in self.herd.members():
+            for member in members:
                 for _ in range(clients):
                     group.create_task(self._client(member, stop))
             try:
@@ -164,7 +172,7 @@ class Ledger:
         """Everything that was promised to the clients holds on all nodes, and they are equal."""
         assert self.surprises == []
         self.herd.must("verify")
-        members = self.herd.members()
+        members = [member for member in self.herd.members() if not member["witness"]]
         ledgers = [self.rows(member["dsn"]) for member in members]
         for ledger, member in zip(ledgers, members, strict=True):
             lost = self.told_committed - ledger.keys()

@@ -35,15 +35,21 @@ class RemoveOptions:
     timeout_s: float
 
 
-async def add(directory: Path, name: str | None, timeout_s: float) -> str:
+async def add(directory: Path, name: str | None, rate_bytes_s: int | None, timeout_s: float) -> str:
     """Add a node, or go on with adding it; return its name when it takes writes.
+
+    Args:
+        directory: the herd's.
+        name: of the node; by default the next one that is free.
+        rate_bytes_s: how fast it copies another one at most.
+        timeout_s: how long to wait; it goes on joining afterwards.
 
     Raises:
         HerdError: it can't be added, or takes too long.
     """
     async with locked(directory, _LOCK_WAIT_S):
         node = await _described(herd.load(directory), name)
-        await node.start(timeout_s)
+        await node.start(timeout_s, rate_bytes_s)
     try:
         async with asyncio.timeout(timeout_s):
             await watch(node)

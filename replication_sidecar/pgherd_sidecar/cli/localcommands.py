@@ -19,6 +19,14 @@ from pgherd_sidecar.cli import (
 from pgherd_sidecar.cli.errors import progress
 from pgherd_sidecar.cli.node import NodeState
 
+_max_rate = click.option(
+    "--max-rate", type=click.FloatRange(min=0.04, max=1000), help="MB/s, to spare its clients."
+)
+
+
+def _bytes_s(megabytes_s: float | None) -> int | None:
+    return None if megabytes_s is None else int(megabytes_s * 1_000_000)
+
 
 @click.group("local")
 def local_group() -> None:
@@ -90,10 +98,12 @@ def show(directory: Path, *, as_json: bool) -> None:
 @local_group.command()
 @click.argument("node", required=False)
 @options.herd_directory
+@_max_rate
 @options.timeout(600)
-def add(node: str | None, directory: Path, timeout_s: float) -> None:
+def add(node: str | None, directory: Path, max_rate: float | None, timeout_s: float) -> None:
     """Add a node by a copy of another's database; returns when it takes writes."""
-    name = options.run(growing.add(options.owned(directory), node, timeout_s))
+    rate_bytes_s = _bytes_s(max_rate)
+    name = options.run(growing.add(options.owned(directory), node, rate_bytes_s, timeout_s))
     click.echo(f"{name} takes writes")
 
 
@@ -168,16 +178,13 @@ def destroy(directory: Path) -> None:
 @click.argument("node")
 @options.herd_directory
 @click.option("--from", "partner", metavar="PARTNER", help="Whom to copy. [default: by load]")
-@click.option(
-    "--max-rate", type=click.FloatRange(min=0.04, max=1000), help="MB/s, to spare its clients."
-)
+@_max_rate
 @options.timeout(600)
 def rebuild_command(
     node: str, directory: Path, partner: str | None, max_rate: float | None, timeout_s: float
 ) -> None:
     """Replace a node's database by a copy of another node's."""
-    rate_bytes_s = None if max_rate is None else int(max_rate * 1_000_000)
-    asked = rebuild.Options(partner, rate_bytes_s, timeout_s)
+    asked = rebuild.Options(partner, _bytes_s(max_rate), timeout_s)
     options.run(rebuild.rebuild(options.owned(directory), node, asked))
     click.echo(f"{node} takes writes")
 

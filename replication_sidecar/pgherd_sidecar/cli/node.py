@@ -71,7 +71,7 @@ class Node:
         if self.sidecar.process() is None:
             require_free([self.member.peer_port])
 
-    async def start(self, timeout_s: float) -> None:
+    async def start(self, timeout_s: float, copy_rate_bytes_s: int | None = None) -> None:
         """Start what does not run; the node takes writes later (see ``wait_primary``).
 
         A server whose data are gone is not made anew, because an empty one would be wrong: the
@@ -87,7 +87,7 @@ class Node:
             what = "will be" if gone else "is being"
             progress(f"{self.member.name}: its database {what} copied from another")
             self.server.write_overlay()
-            self._start_sidecar()
+            self._start_sidecar(copy_rate_bytes_s)
             return
         if self.server.process() is None:
             progress(f"{self.member.name}: starting PostgreSQL on port {self.member.port}")
@@ -96,10 +96,10 @@ class Node:
         await self.server.provide_database()
         self._start_sidecar()
 
-    def _start_sidecar(self) -> None:
+    def _start_sidecar(self, copy_rate_bytes_s: int | None = None) -> None:
         if self.sidecar.process() is None:
             progress(f"{self.member.name}: starting its sidecar")
-            self.sidecar.start()
+            self.sidecar.start(copy_rate_bytes_s)
 
     async def wait_up(self) -> None:
         """Wait until the node takes writes or, a witness, votes.

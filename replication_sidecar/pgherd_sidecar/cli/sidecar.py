@@ -56,12 +56,17 @@ class Sidecar:
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return False  # the sidecar, too, takes a damaged file for none
 
-    def start(self) -> None:
-        """Start the process; it becomes ready later (see ``admin.status``)."""
+    def start(self, copy_rate_bytes_s: int | None = None) -> None:
+        """Start the process; it becomes ready later (see ``admin.status``).
+
+        Args:
+            copy_rate_bytes_s: how fast it copies a partner at most, until it is started anew.
+        """
         for directory in (self._paths.sidecar_data, self._paths.run, self._paths.hook):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write_passwords()
-        self._paths.config.write_text(self._config().model_dump_json(indent=2) + "\n")
+        config = self._config(copy_rate_bytes_s)
+        self._paths.config.write_text(config.model_dump_json(indent=2) + "\n")
         self._rotate_log()
         script = os.environ.get(SCRIPT_VARIABLE)
         program = [script] if script else ["-P", "-m", "pgherd_sidecar.agent.main"]
@@ -109,7 +114,7 @@ class Sidecar:
         text = log.read_text(errors="replace") if log.exists() else ""
         return f"{last_words(text)} (see {log})"
 
-    def _config(self) -> NodeConfig:
+    def _config(self, copy_rate_bytes_s: int | None) -> NodeConfig:
         return NodeConfig(
             cluster_id=self._herd.cluster_id,
             name=self._member.name,
@@ -125,11 +130,11 @@ class Sidecar:
             hook_dir=self._paths.hook,
             admin_socket=self._paths.admin_socket,
             tls=Tls(directory=self._paths.tls),
-            recovery=self._recovery(),
+            recovery=self._recovery(copy_rate_bytes_s),
         )
 
-    def _recovery(self) -> Recovery:
-        return Recovery(
+    def _recovery(self, copy_rate_bytes_s: int | None) -> Recovery:
+        found = Recovery(
             automatic=True,
             postgres_bin=self._herd.postgres_bin,
             data_directory=self._paths.pgdata,
@@ -142,6 +147,9 @@ class Sidecar:
             ),
             passfile=self._paths.passfile,
         )
+        if copy_rate_bytes_s is None:
+            return found
+        return found.model_copy(update={"rate_bytes_s": copy_rate_bytes_s})
 
     def _write_passwords(self) -> None:
         """Write libpq's file of passwords, for the owner's eyes only."""
