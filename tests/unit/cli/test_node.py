@@ -46,7 +46,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(PostgresServer, "start", start)
     monkeypatch.setattr(PostgresServer, "provide_database", provide_database)
-    monkeypatch.setattr(Sidecar, "start", lambda _: order.append("sidecar"))
+    monkeypatch.setattr(Sidecar, "start", lambda *_: order.append("sidecar"))
     return order
 
 
