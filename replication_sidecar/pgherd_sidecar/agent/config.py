@@ -114,7 +114,8 @@ class PartnerServer(_Section):
 class Recovery(_Section):
     """How a lost or diverged database is replaced by a copy of a partner's (total recovery).
 
-    The sidecar stops and starts the server beside it for that, as the same account.
+    The sidecar stops and starts the server beside it for that, as the same account; or somebody
+    else runs it and starts it when there is a database: then only a missing one is replaced.
     """
 
     automatic: Annotated[
@@ -122,9 +123,11 @@ class Recovery(_Section):
     ] = False
     postgres_bin: Annotated[Path, Field(description="directory of PostgreSQL's programs")]
     data_directory: Annotated[Path, Field(description="of the server; a copy is made beside it")]
+    runs_server: Annotated[bool, Field(description="stop and start the server")] = True
     overlay: Annotated[
-        Path, Field(description="files of this node's own that replace the partner's in a copy")
-    ]
+        Path | None,
+        Field(description="files of this node's own that replace the partner's in a copy"),
+    ] = None
     server_log: Annotated[Path, Field(description="what the server says before its own log is up")]
     partners: tuple[PartnerServer, ...]
     user: Annotated[str, Field(description="superuser on the partners")] = "postgres"
@@ -187,11 +190,11 @@ class NodeConfig(_Section):
     @model_validator(mode="after")
     def _links_are_safe(self) -> Self:
         for member in self.members:
-            if self.tls is None and not _is_loopback(member.host):
+            if self.tls is None and not is_loopback(member.host):
                 raise ValueError(f"tls is missing: {member.name} is reached by {member.host}")
             if self.tls is not None and not _DNS_LABEL.fullmatch(member.name):
                 raise ValueError(f"{member.name} can't be part of a DNS name in a certificate")
-        if self.tls is None and not _is_loopback(self.listens_on):
+        if self.tls is None and not is_loopback(self.listens_on):
             raise ValueError(f"tls is missing: this member listens on {self.listens_on}")
         if self.tls is None and self.admin_port is not None:
             raise ValueError("admin_port needs tls: its callers are known by their certificates")
@@ -208,7 +211,8 @@ class NodeConfig(_Section):
         return self.listen_host or self.address.host
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether what goes to this address stays on this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

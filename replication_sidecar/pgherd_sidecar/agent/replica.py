@@ -187,7 +187,7 @@ class Replica:
 
     async def rebuild(self, partner: str | None, rate_bytes_s: int | None) -> None:
         """See AdminBackend."""
-        if self._rebuild is None:
+        if self._rebuild is None or not self._rebuild.possible:
             raise Unavailable(f"node {self._config.name} is not configured for it")
         try:
             await self._rebuild.require_partner(partner)

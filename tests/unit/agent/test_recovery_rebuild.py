@@ -15,18 +15,20 @@ from pgherd_sidecar.agent.config import (
     PartnerServer,
     PostgresAddress,
     Recovery,
+    Tls,
 )
 from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.recovery import certstate
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
-from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Offer, choose
+from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Offer, choose, conninfo
 from pgherd_sidecar.agent.recovery.programs import ProgramError
 from pgherd_sidecar.agent.recovery.progress import Phase, load
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.replica import Replica
 from pgherd_sidecar.core.log import LogBase, Membership
+from psycopg.conninfo import conninfo_to_dict
 
 STATE = CertificationState(
     cluster_id="c",
@@ -460,6 +462,35 @@ async def test_status_tells_the_phase_the_partner_and_the_bytes(tmp_path: Path) 
     assert status["rebuild_partner"] == "n1"
     assert (status["rebuild_bytes_done"], status["rebuild_bytes_total"]) == (5, 10)
     assert "it has diverged" in rebuild.reason
+
+
+async def test_only_a_missing_database_is_replaced_under_a_server_of_somebody_else_s(
+    tmp_path: Path,
+) -> None:
+    config, recovery = config_in(tmp_path)
+    theirs = recovery.model_copy(update={"runs_server": False})
+    recovery.data_directory.mkdir()
+    version = recovery.data_directory / "PG_VERSION"
+    version.touch()
+    assert not Rebuild(config, theirs, World()).begin("it has diverged")
+    version.unlink()
+    world = World(joins=True)
+    rebuild = Rebuild(config, theirs, world)
+    assert rebuild.begin("it joins the herd")
+    assert await finished(rebuild)
+
+
+def test_a_partner_elsewhere_is_asked_to_prove_who_it_is_and_shown_who_we_are(
+    tmp_path: Path,
+) -> None:
+    config, recovery = config_in(tmp_path)
+    config = config.model_copy(update={"tls": Tls(directory=Path("/etc/tls"))})
+    elsewhere = PartnerServer(member="n1", host="n1.example", port=5432)
+    options = conninfo_to_dict(conninfo(config, recovery, elsewhere))
+    assert options["sslmode"] == "verify-full"
+    assert options["sslrootcert"] == "/etc/tls/ca.crt"
+    assert (options["sslcert"], options["sslkey"]) == ("/etc/tls/tls.crt", "/etc/tls/tls.key")
+    assert "sslmode" not in conninfo_to_dict(conninfo(config, recovery, partner("n1")))
 
 
 def test_the_partner_with_the_fewest_copies_is_chosen_then_the_furthest() -> None:

@@ -85,7 +85,7 @@ async def make_own(
         ProgramError: it can't be used.
         OSError: the disk failed.
     """
-    for path in recovery.overlay.iterdir():
+    for path in recovery.overlay.iterdir() if recovery.overlay is not None else ():
         await asyncio.to_thread(durable.replace, target, path.name, path.read_bytes())
     (target / "postmaster.pid").unlink(missing_ok=True)  # of an attempt that was killed
     statement = sql.SQL("SELECT pgherd.become_member({}, {}, {}, {})\n").format(

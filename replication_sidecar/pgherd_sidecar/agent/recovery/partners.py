@@ -12,9 +12,10 @@ from typing import Any
 
 import psycopg
 
-from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
+from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery, is_loopback
 from pgherd_sidecar.agent.recovery import certstate
 from pgherd_sidecar.core.checkpoint import CheckpointError
+from pgherd_sidecar.env.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 
 _CONNECT_S = 5
 _ANSWER_S = 30
@@ -41,7 +42,7 @@ class Offer:
 
 
 def conninfo(config: NodeConfig, recovery: Recovery, server: PartnerServer) -> str:
-    """How to connect to a partner's server."""
+    """How to connect to a partner's server; on another machine both prove who they are."""
     passfile = {} if recovery.passfile is None else {"passfile": str(recovery.passfile)}
     return psycopg.conninfo.make_conninfo(
         host=server.host,
@@ -55,7 +56,17 @@ def conninfo(config: NodeConfig, recovery: Recovery, server: PartnerServer) -> s
         keepalives_count=3,
         tcp_user_timeout=30_000,
         **passfile,
+        **_proofs(config, server),
     )
+
+
+def _proofs(config: NodeConfig, server: PartnerServer) -> dict[str, str]:
+    if config.tls is None or is_loopback(server.host):
+        return {}
+    files = {"sslrootcert": CA_FILE, "sslcert": CERTIFICATE_FILE, "sslkey": KEY_FILE}
+    return {"sslmode": "verify-full"} | {
+        option: str(config.tls.directory / file) for option, file in files.items()
+    }
 
 
 def choose(offers: list[Offer], wanted: str | None) -> Offer:

@@ -70,6 +70,11 @@ class Rebuild:
         return self._progress.phase is not Phase.IDLE and not self._progress.given_up
 
     @property
+    def possible(self) -> bool:
+        """No server of somebody else's is in the way."""
+        return self._recovery.runs_server or self.database_is_gone
+
+    @property
     def due_to_join(self) -> bool:
         """This member has no log yet: a copy comes first, and none has been begun."""
         return self._means.joins and not self.under_way
@@ -153,7 +158,7 @@ class Rebuild:
         now = time.time()
         begun = tuple(when for when in self._progress.begun if 0 <= now - when < _WINDOW_S)
         given_up = self._failed_too_often or len(begun) >= _BEGUN_MAX
-        if given_up or not self._recovery.automatic:
+        if given_up or not (self._recovery.automatic and self.possible):
             self._save(replace(self._progress, given_up=given_up, begun=begun))
             return False
         self._save(Progress(Phase.COPYING, reason, begun=(*begun, now)))

@@ -39,10 +39,12 @@ async def stop(config: NodeConfig, recovery: Recovery) -> None:
 async def start(config: NodeConfig, recovery: Recovery) -> None:
     """Start the server unless it runs; returns when it accepts connections.
 
+    One that somebody else runs is left to him: sessions with it are tried until there is one.
+
     Raises:
         ProgramError: it does not start.
     """
-    if running(config, recovery) is None:
+    if recovery.runs_server and running(config, recovery) is None:
         await run(
             recovery.postgres_bin / "pg_ctl", "start", "--wait", f"--timeout={_START_S}",
             "--silent", f"--pgdata={recovery.data_directory}", f"--log={recovery.server_log}",
