@@ -61,8 +61,13 @@ class LocalHerd:
 
     def members(self) -> list[dict[str, Any]]:
         """The members as ``status --json`` shows them."""
-        members: list[dict[str, Any]] = json.loads(self.must("status", "--json"))["members"]
+        members: list[dict[str, Any]] = self.summary()["members"]
         return members
+
+    def summary(self) -> dict[str, Any]:
+        """All that ``status --json`` says."""
+        said: dict[str, Any] = json.loads(self.must("status", "--json"))
+        return said
 
     def member(self, name: str) -> dict[str, Any]:
         """One member as ``status --json`` shows it."""

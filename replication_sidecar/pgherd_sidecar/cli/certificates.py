@@ -92,10 +92,9 @@ def provide(herd: Herd, now: datetime | None = None) -> None:
         directory = herd.node(member).tls
         _directory(directory)
         _write(directory / "ca.crt", trusted)
-        if _must_be_issued(directory, authority, now):
-            certificate, key = authority.issue(
-                f"{member.name}.{herd.cluster_id}.pgherd", now - _BACKDATED
-            )
+        name = f"{member.name}.{herd.cluster_id}.pgherd"
+        if _must_be_issued(directory, name, authority, now):
+            certificate, key = authority.issue(name, now - _BACKDATED)
             # A running sidecar that reads between the two keeps what it has, and looks again.
             _write(directory / "tls.key", key)
             _write(directory / "tls.crt", certificate)
@@ -123,14 +122,23 @@ def _authority(herd: Herd, now: datetime) -> tuple[Authority, bytes]:
     return authority, trusted
 
 
-def _must_be_issued(directory: Path, authority: Authority, now: datetime) -> bool:
+def _must_be_issued(directory: Path, name: str, authority: Authority, now: datetime) -> bool:
     found = _certificates(directory / "tls.crt")
     return (
         not found
         or not (directory / "tls.key").exists()
         or found[0].not_valid_after_utc - now < _RENEWED_BEFORE
         or not _signed_by(found[0], authority)
+        or not _is_of(found[0], name)
     )
+
+
+def _is_of(certificate: x509.Certificate, name: str) -> bool:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return False
+    return name in names.value.get_values_for_type(x509.DNSName)
 
 
 def _signed_by(certificate: x509.Certificate, authority: Authority) -> bool:

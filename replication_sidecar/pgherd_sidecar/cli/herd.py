@@ -58,6 +58,7 @@ class Herd(BaseModel):
     Attributes:
         founded: all of the first members have taken writes; whoever has no log now has to join.
         slots: no member has a higher number.
+        evict_s: a member that was silent for so long is thrown out of the view; 0: none ever is.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -72,6 +73,7 @@ class Herd(BaseModel):
     app_password: str
     founded: bool = False
     slots: int = SLOTS
+    evict_s: Annotated[float, Field(ge=0)] = 0
     members: tuple[Member, ...]
 
     @property
@@ -152,7 +154,13 @@ class NodePaths:
 
 
 def new_herd(
-    directory: Path, *, nodes: int, port_base: int, postgres_bin: Path, witnesses: int = 0
+    directory: Path,
+    *,
+    nodes: int,
+    port_base: int,
+    postgres_bin: Path,
+    witnesses: int = 0,
+    evict_s: float = 0,
 ) -> Herd:
     """Describe a herd that does not exist yet.
 
@@ -177,6 +185,7 @@ def new_herd(
         superuser_password=secrets.token_urlsafe(18),
         app_password=secrets.token_urlsafe(18),
         slots=max(SLOTS, total),
+        evict_s=evict_s,
         members=(
             *(_member(port_base, number, f"n{number}") for number in range(1, nodes + 1)),
             *(

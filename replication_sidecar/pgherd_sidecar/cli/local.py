@@ -41,6 +41,7 @@ class UpOptions:
     postgres_bin: Path | None
     timeout_s: float
     witnesses: int | None = None
+    evict_s: float | None = None
 
 
 def nodes_of(description: Herd) -> list[Node]:
@@ -77,6 +78,7 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             port_base=DEFAULT_PORT_BASE if options.port_base is None else options.port_base,
             postgres_bin=binaries.find(options.postgres_bin),
             witnesses=options.witnesses or 0,
+            evict_s=options.evict_s or 0,
         )
         require_space(description, _NODE_NEEDS_BYTES)
         nodes = nodes_of(description)
@@ -119,7 +121,7 @@ def _founded(description: Herd) -> None:
 
 
 def _adapted(description: Herd, options: UpOptions) -> Herd:
-    """Check that the options fit the existing herd; a new --postgres-bin may take over."""
+    """Check that the options fit the existing herd; some may be others from now on."""
     for option, asked, has in (
         ("--nodes", options.nodes, len(description.databases)),
         ("--witness", options.witnesses, len(description.members) - len(description.databases)),
@@ -130,6 +132,9 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
                 f"{description.directory} holds another herd, with {option} {has}: "
                 "leave the option out or choose another --dir"
             )
+    if options.evict_s not in (None, description.evict_s):
+        description = description.model_copy(update={"evict_s": options.evict_s})
+        herd.save(description)
     if options.postgres_bin in (None, description.postgres_bin):
         binaries.find(description.postgres_bin)
         return description

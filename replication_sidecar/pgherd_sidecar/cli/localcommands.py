@@ -41,6 +41,10 @@ def local_group() -> None:
     help="Number of further members that vote and have no database. [default: 0]",
 )  # fmt: skip
 @click.option(
+    "--evict-after", "evict_s", type=click.FloatRange(min=0, max=86400),
+    help="Seconds of silence that cost a member its place. [default: 0, never]",
+)  # fmt: skip
+@click.option(
     "--port-base", type=int, help="Node i listens on P+i, its log on P+100+i. [default: 7500]"
 )
 @click.option(
@@ -55,6 +59,7 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     directory: Path,
     nodes: int | None,
     witnesses: int | None,
+    evict_s: float | None,
     port_base: int | None,
     postgres_bin: Path | None,
     user: str | None,
@@ -69,6 +74,7 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     asked = local.UpOptions(
         nodes=nodes,
         witnesses=witnesses,
+        evict_s=evict_s,
         port_base=port_base,
         postgres_bin=postgres_bin.resolve() if postgres_bin else None,
         timeout_s=timeout_s,

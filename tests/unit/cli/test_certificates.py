@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from cryptography.x509 import load_pem_x509_certificates
@@ -56,6 +57,17 @@ def test_what_is_there_and_lasts_is_left_alone(description: Herd) -> None:
     before = contents(description)
     certificates.provide(description, NOW + 30 * DAY)
     assert contents(description) == before
+
+
+def test_another_cluster_gets_other_certificates_from_the_same_authority(
+    description: Herd,
+) -> None:
+    certificates.provide(description)
+    authority = (description.directory / "tls" / "ca.crt").read_bytes()
+    split = description.model_copy(update={"cluster_id": uuid4()})
+    certificates.provide(split)
+    assert usable(split)
+    assert (description.directory / "tls" / "ca.crt").read_bytes() == authority
 
 
 def test_a_certificate_is_renewed_before_it_ends_and_the_authority_stays(description: Herd) -> None:
