@@ -37,6 +37,7 @@ class MemberAddress(_Section):
     number: Annotated[int, Field(ge=1, le=1023, description="stable; interleaves the sequences")]
     host: Annotated[str, Field(min_length=1, description="address of the peer port")]
     port: Annotated[Port, Field(description="TCP port of the ordered log")]
+    witness: Annotated[bool, Field(description="log and vote, no database")] = False
 
 
 class PostgresAddress(_Section):
@@ -46,6 +47,12 @@ class PostgresAddress(_Section):
     port: Annotated[Port, Field(description="names the socket: .s.PGSQL.<port>")]
     user: Annotated[str, Field(description="a superuser")] = "postgres"
     database: Annotated[str, Field(description="the one replicated database")] = "app"
+    tcp_host: Annotated[
+        str, Field(description="address at which other members reach it to copy it; empty: none")
+    ] = ""
+
+
+_NO_SERVER = PostgresAddress(host="", port=1)
 
 
 class Tls(_Section):
@@ -63,11 +70,16 @@ class Timing(_Section):
     election_timeout_ms: Annotated[
         Milliseconds, Field(description="least silence before an election; drawn from [t, 2t)")
     ] = 1000
+    evict_ms: Annotated[
+        int, Field(ge=0, description="silence after which a member is evicted; 0: never")
+    ] = 0
 
     @model_validator(mode="after")
     def _heartbeats_fit_into_the_timeout(self) -> Self:
         if self.election_timeout_ms < 3 * self.heartbeat_ms:
             raise ValueError("election_timeout_ms must be at least three heartbeat_ms")
+        if 0 < self.evict_ms < 4 * self.election_timeout_ms:
+            raise ValueError("evict_ms must be 0 or at least four election_timeout_ms")
         return self
 
 
@@ -145,18 +157,28 @@ class Recovery(_Section):
 class NodeConfig(_Section):
     """All that one sidecar is told.
 
+    ``members`` are this one and, of a founder, all that found the herd with it, the same on each of
+    them; of a member that joins later, those that it asks first. Who is a member is in the log.
+
     Invariants: ``name`` and ``number`` are one of ``members``; names, numbers and peer addresses of
     the members are unique. Without ``tls`` all addresses are of the loopback interface; with it
-    the names can stand in a certificate.
+    the names can stand in a certificate. A witness has no server, any other member has one.
     """
 
     cluster_id: UUID
     name: str
     number: int
     members: Annotated[tuple[MemberAddress, ...], Field(min_length=1)]
+    founder: Annotated[bool, Field(description="a fresh log begins with ``members``")] = True
+    witness: Annotated[bool, Field(description="log and vote, no database")] = False
+    sequence_slots: Annotated[
+        int, Field(ge=1, le=1023, description="largest number of a database; same on every member")
+    ] = 8
     data_dir: Annotated[Path, Field(description="ordered log, checkpoints, identity")]
-    postgres: PostgresAddress
-    hook_dir: Annotated[Path, Field(description="directory of the socket certify() connects to")]
+    postgres: PostgresAddress = _NO_SERVER
+    hook_dir: Annotated[
+        Path, Field(description="directory of the socket certify() connects to")
+    ] = Path()
     admin_socket: Annotated[Path, Field(description="Unix socket of the admin API")]
     listen_host: Annotated[
         str | None, Field(min_length=1, description="address to listen on; default: the own host")
@@ -185,6 +207,24 @@ class NodeConfig(_Section):
                 raise ValueError(f"{what} of the members are not unique")
         if OPERATOR in [member.name for member in self.members]:
             raise ValueError(f"no member can be called {OPERATOR}: its certificate rules the herd")
+        return self
+
+    @model_validator(mode="after")
+    def _server_is_as_the_role_needs_it(self) -> Self:
+        if not self.witness:
+            if self.postgres == _NO_SERVER:
+                raise ValueError("postgres is missing")
+            if self.hook_dir == Path():
+                raise ValueError("hook_dir is missing")
+            if self.number > self.sequence_slots:
+                raise ValueError(
+                    f"number {self.number} is above sequence_slots {self.sequence_slots}: sequences"
+                    " are interleaved by so many, which stays for the life of the cluster"
+                )
+        elif self.postgres != _NO_SERVER or self.recovery is not None:
+            raise ValueError("a witness has no postgres and no recovery")
+        if self.founder and self.address.witness != self.witness:
+            raise ValueError(f"members say something else about {self.name} being a witness")
         return self
 
     @model_validator(mode="after")

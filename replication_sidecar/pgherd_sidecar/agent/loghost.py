@@ -14,12 +14,15 @@ What survives a restart is in ``data_dir/log``; the commit position may be lower
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from random import Random
 
 import structlog
 
+from pgherd_sidecar.agent import roster
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.logwriter import LogWriter
+from pgherd_sidecar.agent.peers import Peers
 from pgherd_sidecar.core.entries import Noop, encode_entry
 from pgherd_sidecar.core.log import (
     ENTRIES,
@@ -29,17 +32,16 @@ from pgherd_sidecar.core.log import (
     LocalProtocolError,
     LogBase,
     LogMember,
+    Member,
     Membership,
     Message,
     Role,
     Timing,
 )
-from pgherd_sidecar.env.connections import Bounds, Peer
+from pgherd_sidecar.core.log.messages import Change
 from pgherd_sidecar.env.disk import RealDirectory
-from pgherd_sidecar.env.frames import PROTOCOL_VERSION, Hello
-from pgherd_sidecar.env.links import Links
-from pgherd_sidecar.env.segments import SegmentLog, StorageError
-from pgherd_sidecar.env.tls import Credentials, TlsError, certified_name
+from pgherd_sidecar.env.segments import SegmentLog, StorageError, StorageFormat
+from pgherd_sidecar.env.tls import TlsError
 
 _log = structlog.get_logger()
 
@@ -59,16 +61,20 @@ class LogHost:
         on_behind: called likewise when the others turn out to hold no longer what follows here.
 
     Args:
-        config: whose log, where, and who the peers are.
+        config: whose log, where, and who founds the herd or is asked first.
+        disk: identity of the disk that the log is on.
         on_failure: called once, on the loop, when this member must not go on: its disk failed or
             it would break the protocol. Nothing is sent any more; the process should exit.
     """
 
-    def __init__(self, config: NodeConfig, *, on_failure: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, config: NodeConfig, *, disk: str, on_failure: Callable[[Exception], None]
+    ) -> None:
         self.on_commit: Callable[[], None] = _nothing
         self.on_proposer: Callable[[], None] = _nothing
         self.on_behind: Callable[[], None] = _nothing
         self.max_submission_bytes = config.limits.frame_bytes - _OVERHEAD_BYTES
+        self.disk = disk
         self._config = config
         self._on_failure = on_failure
         self._running = False
@@ -107,14 +113,22 @@ class LogHost:
             limits=Limits(
                 submission=self.max_submission_bytes, pending=config.limits.pending_bytes
             ),
+            disk=self.disk,
         )
         self._writer = LogWriter(
             self._storage, persisted=self._persisted, trimmed=self._trimmed, failed=self._fail
         )
-        self._links = _links(config, self._receive, self._link_up)
+        self._peers = Peers(
+            config,
+            self.disk,
+            self._member,
+            receive=self._receive,
+            on_up=self._link_up,
+            ask=lambda wish: self.change(join=wish),
+        )
         self._reported = self.commit_position
         self._running = True
-        await self._links.start()
+        await self._peers.start()
         self._wake()
 
     async def stop(self) -> None:
@@ -122,7 +136,7 @@ class LogHost:
         self._running = False
         if self._timer is not None:
             self._timer.cancel()
-        await self._links.stop()
+        await self._peers.stop()
         await self._writer.close()
         self._storage.close()
 
@@ -236,7 +250,7 @@ class LogHost:
 
     def status(self) -> dict[str, int | float | str | None]:
         """Return positions, roles and counters, for people and metrics."""
-        counters, pace = self._links.counters, self._writer.pace
+        pace = self._writer.pace
         return {
             "term": self.term,
             "proposer": self.proposer,
@@ -245,14 +259,7 @@ class LogHost:
             "flushed_position": self.flushed_position,
             "log_position": self.last_position,
             "log_writes": self._writer.writes,
-            "links_up": len(self._links.up),
-            "links_dialled": counters.dialled,
-            "links_unproven": counters.unproven,
-            "links_refused": counters.refused,
-            "links_crowded": counters.crowded,
-            "links_offended": counters.offended,
-            "links_overflowed": counters.overflowed,
-            "certificate_expires_s": self._links.certificate_expires_s,
+            **self._peers.status(),
             "log_flush_average_s": pace.average_s,
             "log_flush_slowest_s": pace.slowest_s,
         }
@@ -261,6 +268,8 @@ class LogHost:
 
     def _receive(self, peer: str, message: Message) -> None:
         if not self._running:
+            return
+        if isinstance(message, Change) and not self._peers.fit(peer, message):
             return
         try:
             self._member.receive(peer, message, self._loop.time())
@@ -298,6 +307,19 @@ class LogHost:
         else:
             self._set_timer()
 
+    # ---- who belongs to the log --------------------------------------------------------------
+
+    @property
+    def membership(self) -> Membership:
+        """Who votes and who is fed, by the newest entry of this member's log."""
+        return self._member.membership
+
+    def change(self, join: Member | None = None, leave: tuple[str, ...] = ()) -> None:
+        """Ask for a change of the membership; may be lost: ask until ``membership`` says so."""
+        if self._running:
+            self._member.change(join, leave)
+            self._wake()
+
     # ---- outputs ---------------------------------------------------------------------------
 
     def _wake(self) -> None:
@@ -325,7 +347,7 @@ class LogHost:
         while written:
             self._member.collect = self._collect_until() > self._loop.time()
             effects = self._member.take_effects()
-            self._links.send(effects.send)
+            self._peers.send(effects.send)
             for fetch in effects.fetch:
                 read = partial(self._storage.read, fetch.first, fetch.max_bytes)
                 reading = self._loop.run_in_executor(None, read)
@@ -366,6 +388,7 @@ class LogHost:
 
     def _report(self) -> None:
         """Tell the caller what is new, once everything urgent is under way."""
+        self._peers.note_membership()
         proposer = (self._member.term, self._member.proposer)
         if proposer != self._proposer_reported or self._relinked:
             if proposer != self._proposer_reported:
@@ -406,7 +429,12 @@ def _open_log(config: NodeConfig) -> SegmentLog:
         cache_bytes=config.limits.log_cache_bytes,
     )
     if log.fresh:
-        log.reset(LogBase(membership=Membership.fixed(*(m.name for m in config.members))))
+        log.reset(LogBase(membership=roster.founding(config)))
+    try:
+        for membership in log.index.memberships:
+            roster.peers(config, membership, frozenset())
+    except roster.NoContactError as error:
+        raise StorageFormat("the log") from error
     return log
 
 
@@ -422,30 +450,5 @@ def _timing(config: NodeConfig) -> Timing:
         heartbeat_s=timing.heartbeat_ms / 1000,
         election_min_s=timing.election_timeout_ms / 1000,
         election_max_s=2 * timing.election_timeout_ms / 1000,
+        evict_s=timing.evict_ms / 1000 if timing.evict_ms else inf,
     )
-
-
-def _links(
-    config: NodeConfig, receive: Callable[[str, Message], None], on_up: Callable[[str], None]
-) -> Links:
-    keys = config.limits.certification_keys
-    return Links(
-        me=Hello(PROTOCOL_VERSION, str(config.cluster_id), config.name, config.number, keys),
-        host=config.listens_on,
-        port=config.address.port,
-        peers=[
-            Peer(member.name, member.number, member.host, member.port)
-            for member in config.members
-            if member.name != config.name
-        ],
-        bounds=Bounds(frame=config.limits.frame_bytes, buffer=config.limits.pending_bytes),
-        receive=receive,
-        on_up=on_up,
-        credentials=_credentials(config),
-    )
-
-
-def _credentials(config: NodeConfig) -> Credentials | None:
-    if config.tls is None:
-        return None
-    return Credentials(config.tls.directory, certified_name(config.name, str(config.cluster_id)))

@@ -85,7 +85,7 @@ def run(arguments: list[str], make_service: MakeService) -> None:
 
 async def _serve(config: NodeConfig, identity: Identity, make_service: MakeService) -> None:
     asyncio.get_running_loop().set_exception_handler(_on_loop_exception)
-    host = LogHost(config, on_failure=_leave_at_once)
+    host = LogHost(config, disk=identity.disk_id, on_failure=_leave_at_once)
     service = make_service(config, host, identity)
     async with AsyncExitStack() as started:
         await host.start()

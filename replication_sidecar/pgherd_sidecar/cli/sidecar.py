@@ -26,6 +26,7 @@ SCRIPT_VARIABLE = "PGHERD_SIDECAR_SCRIPT"
 """Environment variable: a Python file to run in place of the sidecar (the tests have some)."""
 _LOG_KEEP_BYTES = 16 << 20
 _KILL_S = 10.0
+_SLOTS_MIN = 8
 
 
 class Sidecar:
@@ -125,8 +126,11 @@ class Sidecar:
                 )
                 for peer in self._herd.members
             ),
+            sequence_slots=max(_SLOTS_MIN, *(peer.number for peer in self._herd.members)),
             data_dir=self._paths.sidecar_data,
-            postgres=PostgresAddress(host=str(self._paths.run), port=self._member.port),
+            postgres=PostgresAddress(
+                host=str(self._paths.run), port=self._member.port, tcp_host="127.0.0.1"
+            ),
             hook_dir=self._paths.hook,
             admin_socket=self._paths.admin_socket,
             tls=Tls(directory=self._paths.tls),

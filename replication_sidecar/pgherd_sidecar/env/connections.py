@@ -63,14 +63,18 @@ class Hub(Protocol):
         ...
 
     def certified(self, names: frozenset[str]) -> frozenset[str]:
-        """Return the peers for which a certificate with these names stands."""
+        """Return the members for which a certificate with these names stands."""
+        ...
+
+    def objection(self, hello: Hello) -> str:
+        """Say why the other end is no peer; empty if it is one."""
         ...
 
     def admit(self, connection: "Incoming", hello: Hello) -> str:
         """Take an incoming connection; return why not, or nothing."""
         ...
 
-    def linked(self, connection: "Outgoing") -> None:
+    def established(self, connection: "Outgoing") -> None:
         """A connection to send on is ready."""
         ...
 
@@ -86,6 +90,10 @@ class Hub(Protocol):
         """The other end is no peer, by its own words."""
         ...
 
+    def turned_away(self, peer: str, reason: str) -> None:
+        """A peer that we dialled does not let us in."""
+        ...
+
     def offended(self, peer: str, reason: str) -> None:
         """The other end sent what no member sends."""
         ...
@@ -99,13 +107,15 @@ class Connection(asyncio.Protocol):
     """What both directions have in common: frames in, an end with a reason.
 
     Attributes:
-        peer: the member at the other end, empty until it is known.
+        peer: the member at the other end, empty until it is known;
+        disk: and the disk its log is on.
         address: where the other end is, for people.
         closed: done, with the reason, when the connection has ended.
     """
 
     def __init__(self, hub: Hub, channel: TlsChannel | None) -> None:
         self.peer = ""
+        self.disk = ""
         self.address = ""
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._hub = hub
@@ -267,15 +277,16 @@ class Outgoing(Connection):
         if self.peer:
             raise FrameError("sends on a connection that it did not dial")
         hello, hub, expected = Hello.decode(frame), self._hub, self.expected
-        objection = hub.me.objection_to(hello)
+        objection = hub.objection(hello)
         if not objection and (hello.name, hello.number) != (expected.name, expected.number):
             objection = f"{hello.name} answers where {expected.name} is expected"
         if objection:
             hub.refused(hello, objection)
             self.abort(objection)
         elif hello.refused:
+            hub.turned_away(expected.name, hello.refused)
             self.abort(f"refused by the peer: {hello.refused}")
         else:
             self._timer.cancel()
-            self.peer = hello.name
-            hub.linked(self)
+            self.peer, self.disk = hello.name, hello.disk
+            hub.established(self)

@@ -11,6 +11,7 @@ from struct import Struct
 
 import msgspec
 
+from pgherd_sidecar.core.log import Identity
 from pgherd_sidecar.core.log.codec import VERSION
 
 PROTOCOL_VERSION = VERSION
@@ -32,7 +33,10 @@ class Hello(msgspec.Struct, frozen=True):
         cluster_id: a member of another cluster is refused.
         name: the member's name, unique in its cluster.
         number: the member's number, unique in its cluster.
+        disk: identity of the disk its log is on, empty if that is not told.
         certification_keys: bound of the certification state; verdicts depend on it.
+        slots: by which sequences are interleaved.
+        known: position of the newest membership in the sender's log.
         refused: in an answer, why the other end was refused; empty if it is welcome.
     """
 
@@ -40,7 +44,10 @@ class Hello(msgspec.Struct, frozen=True):
     cluster_id: str
     name: str
     number: int
+    disk: str = ""
     certification_keys: int = 0
+    slots: int = 0
+    known: int = 0
     refused: str = ""
 
     def encode(self) -> bytes:
@@ -59,21 +66,18 @@ class Hello(msgspec.Struct, frozen=True):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise FrameError(f"no hello: {error}") from error
 
-    def objection_to(self, other: "Hello") -> str:
-        """Say why the member that sent ``other`` is no peer of this one; empty if it is."""
-        if other.version != self.version:
-            return f"protocol version {other.version}, this member speaks {self.version}"
-        if other.cluster_id != self.cluster_id:
-            return (
-                f"member of cluster {other.cluster_id}, this is a member of "
-                f"cluster {self.cluster_id}"
-            )
-        if other.certification_keys != self.certification_keys:
-            return (
-                f"{other.name} keeps {other.certification_keys} certification keys, "
-                f"{self.name} {self.certification_keys}: it must be the same on every member"
-            )
-        return ""
+    @property
+    def identity(self) -> Identity:
+        """What decides whether the sender is let in."""
+        return Identity(
+            self.cluster_id,
+            self.name,
+            self.disk,
+            self.certification_keys,
+            self.slots,
+            self.known,
+            self.version,
+        )
 
 
 def to_frame(pieces: list[bytes]) -> list[bytes]:

@@ -2,7 +2,8 @@
 
 Every member dials every peer and sends only on the connection that it dialled. Two connections
 where one would do, but no rule is needed for who keeps which when both dial at once, and each
-side repairs what it sends on by itself.
+side repairs what it sends on by itself. Who is dialled may change at any time; who dials us need
+not be dialled by us: a member that is yet to join isn't.
 
 A link may lose everything that was sent and not yet received, without notice: the log protocol
 expects it. Hence the bound on what waits for a slow peer is simply to drop the link. What arrives
@@ -24,7 +25,7 @@ from pgherd_sidecar.core.log import Message
 from pgherd_sidecar.core.log.codec import encode
 from pgherd_sidecar.env.connections import Bounds, Connection, Incoming, Outgoing, Peer
 from pgherd_sidecar.env.frames import Hello, to_frame
-from pgherd_sidecar.env.tls import Credentials, TlsError, certified_name
+from pgherd_sidecar.env.tls import Credentials, TlsError, certified_members, certified_name
 
 _log = structlog.get_logger()
 
@@ -70,8 +71,10 @@ class Links:
         me: what this member says of itself.
         host: address to listen on.
         port: port to listen on.
-        peers: the other members.
+        peers: whom to dial.
         bounds: see ``Bounds``.
+        objection: says why the member with this hello is no peer; empty if it is one.
+        met: called with a peer's name and disk before anything is received from it or sent to it.
         receive: called with each message and the name of its sender. ``RemoteProtocolError`` from
             it closes the connection; any other exception is a defect of this member.
         on_up: called with a peer's name when there is a new connection to send on.
@@ -86,6 +89,8 @@ class Links:
         port: int,
         peers: Iterable[Peer],
         bounds: Bounds,
+        objection: Callable[[Hello], str],
+        met: Callable[[str, str], None],
         receive: Callable[[str, Message], None],
         on_up: Callable[[str], None],
         credentials: Credentials | None = None,
@@ -94,15 +99,21 @@ class Links:
         self.peers = {peer.name: peer for peer in peers}
         self.bounds = bounds
         self.counters = Counters()
+        self._objection = objection
+        self.met = met
         self.receive = receive
         self.on_up = on_up
+        #: why a peer refused this member last, until it lets it in
+        self.refusals: dict[str, str] = {}
         self.up: dict[str, Outgoing] = {}
         self.connections: set[Connection] = set()
         self.credentials = credentials
         self._address = (host, port)
         self._server: asyncio.Server | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._nudges = {name: asyncio.Event() for name in self.peers}
+        self._renewing: asyncio.Task[None] | None = None
+        self._dialling: dict[str, asyncio.Task[None]] = {}
+        self._nudges: dict[str, asyncio.Event] = {}
+        self._blocked: frozenset[str] = frozenset()
         self._incoming: dict[str, Incoming] = {}
         self._strangers: dict[Connection, None] = {}
         self._complaints: dict[tuple[str, ...], float] = {}
@@ -116,25 +127,62 @@ class Links:
         """
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._answer, *self._address)
-        work = [self._keep_dialling(peer) for peer in self.peers.values()]
         if self.credentials is not None:
-            work.append(self._keep_renewing())
-        for coroutine in work:
-            task = loop.create_task(coroutine)
-            task.add_done_callback(_surface)
-            self._tasks.append(task)
+            self._renewing = loop.create_task(self._keep_renewing())
+            self._renewing.add_done_callback(_surface)
+        for peer in self.peers.values():
+            self._begin_dialling(peer)
 
     async def stop(self) -> None:
         """Close everything."""
         self._stopped = True
-        for task in self._tasks:
+        tasks = [*self._dialling.values(), *([self._renewing] if self._renewing else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
             connection.abort()
         await asyncio.gather(*(connection.closed for connection in self.connections))
+
+    def set_peers(self, peers: Iterable[Peer]) -> None:
+        """Dial these from now on, and nobody else."""
+        wanted = {peer.name: peer for peer in peers}
+        former, self.peers = self.peers, wanted
+        if self._server is None or self._stopped:
+            return
+        for name, peer in former.items():
+            if wanted.get(name) != peer:
+                self._end_dialling(name)
+        for peer in wanted.values():
+            if peer.name not in self._dialling:
+                self._begin_dialling(peer)
+
+    def hang_up(self, unwanted: Callable[[str, str], bool]) -> None:
+        """Close the connections with peers that are not wanted, by their names and disks."""
+        for connection in list(self.connections):
+            if connection.peer and unwanted(connection.peer, connection.disk):
+                connection.abort("no longer a member")
+
+    def block(self, names: Iterable[str]) -> None:
+        """Have no connection with these, in either direction, until called again: for drills."""
+        self._blocked = frozenset(names)
+        for connection in list(self.connections):
+            if connection.peer in self._blocked:
+                connection.abort("blocked by an administrator")
+        for nudge in self._nudges.values():
+            nudge.set()
+
+    @property
+    def blocked(self) -> frozenset[str]:
+        """With whom there are no connections by an administrator's wish."""
+        return self._blocked
+
+    @property
+    def linked(self) -> frozenset[str]:
+        """Peers that are connected in both directions."""
+        return frozenset(self.up.keys() & self._incoming.keys())
 
     def send(self, batch: Iterable[tuple[str, Message]]) -> None:
         """Send messages, one write a peer; those to peers without a link are lost."""
@@ -180,10 +228,26 @@ class Links:
 
     # ---- dialling ----------------------------------------------------------------------------
 
+    def _begin_dialling(self, peer: Peer) -> None:
+        self._nudges[peer.name] = asyncio.Event()
+        task = asyncio.get_running_loop().create_task(self._keep_dialling(peer))
+        task.add_done_callback(_surface)
+        self._dialling[peer.name] = task
+
+    def _end_dialling(self, name: str) -> None:
+        self._dialling.pop(name).cancel()
+        del self._nudges[name]
+        self.refusals.pop(name, None)
+        if name in self.up:
+            self.up[name].abort("no longer dialled")
+
     async def _keep_dialling(self, peer: Peer) -> None:
         backoff_s, problem, nudge = _BACKOFF_MIN_S, "", self._nudges[peer.name]
         while True:
             nudge.clear()
+            if peer.name in self._blocked:
+                await nudge.wait()
+                continue
             reason, held_s = await self._dial(peer)
             if reason != problem:
                 _log.warning("link_down", peer=peer.name, reason=reason)
@@ -244,27 +308,38 @@ class Links:
                 del known[connection.peer]
 
     def certified(self, names: frozenset[str]) -> frozenset[str]:
-        cluster_id = self.me.cluster_id
-        return frozenset(peer for peer in self.peers if certified_name(peer, cluster_id) in names)
+        return certified_members(names, self.me.cluster_id)
 
     def admit(self, connection: Incoming, hello: Hello) -> str:
-        objection = self.me.objection_to(hello)
-        peer = self.peers.get(hello.name)
-        if not objection and (peer is None or peer.number != hello.number):
-            objection = f"{hello.name} with number {hello.number} is not a member"
+        objection = self.objection(hello)
         if objection:
             self.refused(hello, objection)
             return objection
-        former = self._incoming.get(hello.name)
+        former, link = self._incoming.get(hello.name), self.up.get(hello.name)
         if former is not None:
             former.abort()
+        if link is not None and link.disk != hello.disk:
+            link.abort("another disk has come under its name")
         self._strangers.pop(connection, None)
+        connection.disk = hello.disk
         self._incoming[hello.name] = connection
-        self._nudges[hello.name].set()
+        self.met(hello.name, hello.disk)
+        if hello.name in self._nudges:
+            self._nudges[hello.name].set()
         return ""
 
-    def linked(self, connection: Outgoing) -> None:
+    def objection(self, hello: Hello) -> str:
+        if hello.name in self._blocked:
+            return f"{hello.name} is blocked by an administrator"
+        return self._objection(hello)
+
+    def established(self, connection: Outgoing) -> None:
+        incoming = self._incoming.get(connection.peer)
+        if incoming is not None and incoming.disk != connection.disk:
+            incoming.abort("another disk has come under its name")
+        self.refusals.pop(connection.peer, None)
         self.up[connection.peer] = connection
+        self.met(connection.peer, connection.disk)
         self.counters.dialled += 1
         _log.info("link_up", peer=connection.peer)
         self.on_up(connection.peer)
@@ -284,6 +359,9 @@ class Links:
             _log.warning("link_offended", peer=peer, reason=reason)
         else:
             self._complain("link_offended", peer="stranger", reason=reason)
+
+    def turned_away(self, peer: str, reason: str) -> None:
+        self.refusals[peer] = reason
 
     def overflowed(self) -> None:
         self.counters.overflowed += 1

@@ -12,6 +12,7 @@ Called by the links. Nothing survives a connection: sessions are never resumed, 
 would skip the check of the certificate.
 """
 
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import cast
 
 CA_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
 """As Kubernetes names them in a secret."""
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 _RECORD_BYTES = 16_384
 """The most that one record of TLS carries."""
@@ -33,6 +36,13 @@ class TlsError(Exception):
 def certified_name(member: str, cluster_id: str) -> str:
     """Return the DNS name that the certificate of a member has to carry."""
     return f"{member}.{cluster_id}.pgherd"
+
+
+def certified_members(names: frozenset[str], cluster_id: str) -> frozenset[str]:
+    """Return the members of a cluster for which a certificate with these DNS names stands."""
+    suffix = certified_name("", cluster_id)
+    members = {name.removesuffix(suffix) for name in names if name.endswith(suffix)}
+    return frozenset(name for name in members if _LABEL.fullmatch(name))
 
 
 class TlsChannel:

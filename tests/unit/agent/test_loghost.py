@@ -54,7 +54,9 @@ class Node:
         self.running = False
 
     async def start(self) -> None:
-        self.host = LogHost(self.config, on_failure=self._failed)
+        self.host = LogHost(
+            self.config, disk=f"disk of {self.config.name}", on_failure=self._failed
+        )
         self.host.on_commit = self.deliver
         self.host.on_proposer = lambda: self.proposers.append((self.host.term, self.host.proposer))
         await self.host.start()

@@ -369,7 +369,7 @@ async def running(
 
     def run(world: World) -> Running:
         monkeypatch.setattr(replica_module, "LocalMeans", lambda *_: world)
-        host = LogHost(config, on_failure=lambda error: None)
+        host = LogHost(config, disk="d", on_failure=lambda error: None)
         made = Running(Replica(config, host, identity))
 
         async def fence(_: Replica, reason: str) -> None:

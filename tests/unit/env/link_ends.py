@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from cryptography.hazmat.primitives import serialization
 from pgherd_sidecar.cli.certificates import Authority
-from pgherd_sidecar.core.log import Message
+from pgherd_sidecar.core.log import Membership, Message, objection
 from pgherd_sidecar.env.connections import Bounds, Peer
 from pgherd_sidecar.env.frames import PROTOCOL_VERSION, Hello
 from pgherd_sidecar.env.links import Links
@@ -78,9 +78,11 @@ class End:
         self.received: list[tuple[str, Message]] = []
         self.ups: list[str] = []
         self.objection: Exception | None = None
+        self.met: list[tuple[str, str]] = []
         self.number = number
+        self.ports = ports
         self.links = Links(
-            me=Hello(PROTOCOL_VERSION, cluster, f"n{number}", number),
+            me=Hello(PROTOCOL_VERSION, cluster, f"n{number}", number, f"disk {number}"),
             host="127.0.0.1",
             port=ports[number],
             peers=[
@@ -89,10 +91,17 @@ class End:
                 if other != number
             ],
             bounds=Bounds(frame=1 << 20, buffer=1 << 16),
+            objection=self._objection_to,
+            met=lambda peer, disk: self.met.append((peer, disk)),
             receive=self._receive,
             on_up=self.ups.append,
             credentials=credentials,
         )
+
+    def _objection_to(self, hello: Hello) -> str:
+        if hello.name == f"n{hello.number}" and hello.number in self.ports:
+            return objection(self.links.me.identity, hello.identity, Membership())
+        return f"{hello.name} with number {hello.number} is not a member"
 
     def _receive(self, peer: str, message: Message) -> None:
         self.received.append((peer, message))

@@ -8,9 +8,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from link_ends import CLUSTER, End, connection, ended, free_port, running, until
-from msgspec.structs import replace
 from pgherd_sidecar.core.log import Message, RemoteProtocolError
-from pgherd_sidecar.core.log.codec import VERSION
 from pgherd_sidecar.core.log.messages import Newer, Submit
 from pgherd_sidecar.env.frames import (
     HELLO_BYTES,
@@ -74,28 +72,79 @@ async def test_a_member_of_another_cluster_is_refused_and_both_clusters_named_on
     assert all(CLUSTER in reason and theirs in reason for reason in reasons)
 
 
-@pytest.mark.parametrize("name, number", [("n3", 3), ("n2", 3), ("n1", 1)])
-async def test_a_stranger_of_the_same_cluster_is_refused(name: str, number: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "number", "why"),
+    [("n3", 3, "not a member"), ("n2", 3, "not a member"), ("n1", 1, "the name of this member")],
+)
+async def test_a_stranger_of_the_same_cluster_is_refused(name: str, number: int, why: str) -> None:
     ports = {1: free_port(), 2: free_port()}
     one = End(1, ports)
     async with running(one), connection(ports[1]) as (reader, writer):
         writer.write(Hello(PROTOCOL_VERSION, CLUSTER, name, number).encode())
         answer = Hello.decode(FrameReader(HELLO_BYTES).feed(await ended(reader))[0])
-    assert "is not a member" in answer.refused
+    assert why in answer.refused
 
 
-def test_members_whose_verdicts_could_differ_refuse_each_other_and_name_both() -> None:
-    mine = Hello(PROTOCOL_VERSION, CLUSTER, "n1", 1, 1000)
-    assert mine.objection_to(replace(mine, name="n2", number=2)) == ""
-    text = mine.objection_to(replace(mine, name="n2", number=2, certification_keys=5))
-    assert "n2 keeps 5 " in text and "n1 1000" in text
+async def test_each_end_knows_the_others_disk_before_anything_is_received() -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one, two = End(1, ports), End(2, ports)
+    async with running(one, two):
+        await until(lambda: one.links.linked and two.links.linked)
+    assert set(one.met) == {("n2", "disk 2")}
+    assert set(two.met) == {("n1", "disk 1")}
 
 
-def test_a_former_version_is_refused_for_its_version() -> None:
-    former = b'{"version": 1, "cluster_id": "%s", "name": "n2", "number": 2}' % CLUSTER.encode()
-    mine = Hello(PROTOCOL_VERSION, CLUSTER, "n1", 1, 1000)
-    text = mine.objection_to(Hello.decode(former))
-    assert text == f"protocol version 1, this member speaks {VERSION}"
+async def test_another_disk_under_a_peers_name_ends_the_link_to_the_former_one() -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one = End(1, ports)
+    async with running(one, End(2, ports)):
+        await until(lambda: one.links.linked)
+        former = one.links.up["n2"]
+        async with connection(ports[1]) as (reader, writer):
+            writer.write(Hello(PROTOCOL_VERSION, CLUSTER, "n2", 2, "disk 9").encode())
+            await until(former.closed.done)
+            assert ("n2", "disk 9") in one.met
+            assert "another disk" in former.closed.result()
+            await reader.readuntil(b"}")
+
+
+async def test_a_peer_that_is_added_is_dialled_and_one_that_is_dropped_is_not() -> None:
+    ports = {1: free_port(), 2: free_port(), 3: free_port()}
+    one, two, three = (End(number, ports) for number in ports)
+    peers = dict(one.links.peers)
+    one.links.set_peers([peers["n2"]])
+    async with running(one, two, three):
+        await until(lambda: "n2" in one.links.up)
+        one.links.set_peers([peers["n3"]])
+        await until(lambda: set(one.links.up) == {"n3"})
+        one.links.set_peers(peers.values())
+        await until(lambda: set(one.links.up) == {"n2", "n3"})
+        assert one.ups.count("n3") == 1
+
+
+async def test_blocked_peers_are_unreachable_both_ways_until_they_are_not_blocked() -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one, two = End(1, ports), End(2, ports)
+    async with running(one, two):
+        await until(lambda: one.links.linked and two.links.linked)
+        one.links.block(["n2"])
+        await until(lambda: "n1" in two.links.refusals)
+        assert "blocked" in two.links.refusals["n1"]
+        assert not one.links.up and not one.links.linked and not two.links.linked
+        one.links.block([])
+        await until(lambda: one.links.linked and two.links.linked)
+        assert not two.links.refusals
+
+
+async def test_who_is_not_wanted_any_more_is_hung_up_on() -> None:
+    ports = {1: free_port(), 2: free_port(), 3: free_port()}
+    one, two, three = (End(number, ports) for number in ports)
+    async with running(one, two, three):
+        await until(lambda: one.links.linked == {"n2", "n3"})
+        kept, ended_ = one.links.up["n3"], one.links.up["n2"]
+        one.links.hang_up(lambda peer, disk: (peer, disk) == ("n2", "disk 2"))
+        await until(ended_.closed.done)
+        assert not kept.closed.done()
 
 
 @pytest.mark.parametrize(

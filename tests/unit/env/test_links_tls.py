@@ -113,8 +113,8 @@ STRANGERS = {
     "another authority": (lambda w: w.files("n3", authority()), "self-signed|issuer certificate"),
     "an expired one": (lambda w: w.files("n3", lasts=timedelta(hours=1)), "expired"),
     "one to come": (lambda w: w.files("n3", begins=TOMORROW), "not yet valid"),
-    "no member's": (lambda w: w.files("n3"), f"n3.{CLUSTER}.pgherd is not a member's"),
-    "the member's own": (lambda w: w.files("n1"), "is not a member's"),
+    "another member's": (lambda w: w.files("n3"), "n2 has the certificate of n3"),
+    "the member's own": (lambda w: w.files("n1"), "n2 has the certificate of n1"),
     "another cluster's": (lambda w: w.files("n2", cluster=str(uuid4())), "is not a member's"),
     "a server's": (
         lambda w: w.files("n2", usages=[ExtendedKeyUsageOID.SERVER_AUTH]),

@@ -63,8 +63,8 @@ def test_a_count_beyond_the_frame_is_refused_before_anything_is_allocated() -> N
 
 def test_another_version_is_refused_by_name() -> None:
     frame = b"".join(encode(Append(3, 16, 2, 9, 5, ())))
-    with pytest.raises(RemoteProtocolError, match="version 3"):
-        decode(b"\x03" + frame[1:])
+    with pytest.raises(RemoteProtocolError, match="version 4"):
+        decode(b"\x04" + frame[1:])
 
 
 def test_the_data_of_blocks_is_not_copied_for_sending() -> None:

@@ -21,7 +21,8 @@ def test_a_member_of_the_view_and_one_that_is_not_known_yet_are_welcome() -> Non
         (replace(PEER, cluster="cluster-2"), ("cluster-1", "cluster-2")),
         (replace(PEER, disk="disk-9"), ("disk-2", "disk-9")),
         (replace(PEER, name="n1"), ("disk-1", "disk-2")),
-        (replace(PEER, format=1), ("format 1", "2")),
+        (replace(PEER, format=1), ("format 1", "3")),
+        (replace(PEER, slots=16), ("16", "0")),
         (replace(PEER, certification_keys=5), ("5", "1000")),
     ],
 )
@@ -35,3 +36,18 @@ def test_what_does_not_match_is_refused_with_both_sides_named(
 def test_a_disk_that_is_not_known_yet_is_no_reason_to_refuse() -> None:
     founded = Membership.fixed("n1", "n2")
     assert objection(MINE, PEER, founded) == ""
+
+
+def test_who_has_left_is_refused_as_long_as_it_knows_nothing_newer() -> None:
+    gone = frozenset({("n3", "disk-3")})
+    former = Identity("cluster-1", "n3", "disk-3", 1000)
+    newest = replace(MEMBERSHIP, position=10)
+    assert "has left" in objection(MINE, former, newest, gone)
+    assert "has left" in objection(MINE, replace(former, known=10), newest, gone)
+    assert objection(MINE, replace(former, known=11), newest, gone) == ""
+    assert objection(MINE, replace(former, disk="disk-4"), newest, gone) == ""
+
+
+def test_a_member_that_was_away_while_another_was_replaced_lets_the_new_one_in() -> None:
+    replaced = replace(PEER, disk="disk-9", known=11)
+    assert objection(MINE, replaced, replace(MEMBERSHIP, position=10)) == ""

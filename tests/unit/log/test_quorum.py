@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pgherd_sidecar.core.log import Member, Membership, RemoteProtocolError, View
 
@@ -74,6 +74,7 @@ def test_flushed_by_quorum_says_what_trying_every_subset_finds(
     assert membership.flushed_by_quorum(flushed) == naive_flushed(membership, flushed)
 
 
+@settings(deadline=None)
 @given(memberships, flushes, st.sampled_from(NAMES))
 def test_an_assumed_member_counts_as_far_as_it_will_ever_flush(
     membership: Membership, flushed: dict[str, int], peer: str

@@ -35,7 +35,7 @@ from pgherd_sidecar.core.log.messages import (
 )
 from pgherd_sidecar.core.log.quorum import Member, Membership
 
-VERSION = 2
+VERSION = 3
 
 _HEAD = Struct(">BB")
 _VOTE_REQUEST = Struct(">BBQB")

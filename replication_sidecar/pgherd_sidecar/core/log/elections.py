@@ -117,6 +117,11 @@ class Elections:
         return self._keeper.index.membership
 
     @property
+    def memberships(self) -> tuple[Membership, ...]:
+        """Those that this member's log holds and the newest before them, oldest first."""
+        return self._keeper.index.memberships
+
+    @property
     def _voters(self) -> list[str]:
         """The other voters."""
         return [voter for voter in self.membership.voters if voter != self.name]

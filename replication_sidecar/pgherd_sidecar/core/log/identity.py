@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pgherd_sidecar.core.log.quorum import Membership
 
 #: of blocks, messages and entries; a member of another format can't take part
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Identity:
         name: of the member.
         disk: of the disk its log is on, given when the log was made.
         certification_keys: bound of the certification state; verdicts depend on it.
+        slots: by which sequences are interleaved; it stays for the life of a cluster.
+        known: position of the newest membership in its log.
         format: see `FORMAT`.
     """
 
@@ -31,20 +33,44 @@ class Identity:
     name: str
     disk: str
     certification_keys: int
+    slots: int = 0
+    known: int = 0
     format: int = FORMAT
 
 
-def objection(mine: Identity, other: Identity, membership: Membership) -> str:
+def objection(
+    mine: Identity,
+    other: Identity,
+    membership: Membership,
+    departed: frozenset[tuple[str, str]] = frozenset(),
+) -> str:
     """Say why `other` is no peer of this member; empty if it is one.
 
     A name that is in no membership known here may be that of a member that joined later: the log
-    itself, not this guard, keeps it from voting.
+    itself, not this guard, keeps it from voting. Who knows a newer membership than this member
+    knows better who belongs to it.
 
     Args:
         mine: this member.
         other: what the other end says of itself.
         membership: the newest in this member's log.
+        departed: name and disk of those that have left, by this member's log.
     """
+    refusal = _of_another_kind(mine, other)
+    if refusal or other.known > membership.position:
+        return refusal
+    if (other.name, other.disk) in departed:
+        return f"{other.name} on disk {other.disk} has left the herd"
+    for member in membership.members:
+        if member.name == other.name and not member.has_disk(other.disk):
+            return (
+                f"{other.name} is on disk {other.disk}, but the member of this name "
+                f"is on {member.disk}: it has to leave before the new one can join"
+            )
+    return ""
+
+
+def _of_another_kind(mine: Identity, other: Identity) -> str:
     if other.cluster != mine.cluster:
         return f"{other.name} is of cluster {other.cluster}, {mine.name} of {mine.cluster}"
     if other.format != mine.format:
@@ -54,12 +80,8 @@ def objection(mine: Identity, other: Identity, membership: Membership) -> str:
             f"{other.name} keeps {other.certification_keys} certification keys, "
             f"{mine.name} {mine.certification_keys}"
         )
+    if other.slots != mine.slots:
+        return f"{other.name} has {other.slots} sequence slots, {mine.name} {mine.slots}"
     if other.name == mine.name:
         return f"{other.name} on disk {other.disk} has the name of this member on {mine.disk}"
-    for member in membership.members:
-        if member.name == other.name and not member.has_disk(other.disk):
-            return (
-                f"{other.name} is on disk {other.disk}, but the member of this name "
-                f"is on {member.disk}: it has to leave before the new one can join"
-            )
     return ""

@@ -199,13 +199,15 @@ class LogMember(Elections):
         that it has been done. A joining member is fed first and votes when it has caught up.
 
         Returns:
-            False if no proposer is known.
+            False if no proposer is known: then all that were met are asked, and if the proposer
+            is one of them it does it. A member that is yet to join knows none.
         """
         change = Change(join, leave)
         if self._leading is not None:
             self._leading.wishes.request(change)
-        elif self.proposer is not None:
-            self._effects.send.append((self.proposer, change))
+        else:
+            asked = self._disks if self.proposer is None else (self.proposer,)
+            self._effects.send += [(peer, change) for peer in asked]
         return self.proposer is not None
 
     def persisted(self, ticket: int, now: float) -> None:

@@ -78,11 +78,16 @@ def finished(now: Membership, position: int) -> Membership:
 
 
 def with_learners(now: Membership, joining: list[Member], position: int) -> Membership | None:
-    """Return a membership with new learners; a voter's name with another disk is refused [V6]."""
-    voters = now.voters
+    """Return a membership with a new learner; a voter's name with another disk is refused [V6].
+
+    One in an entry: whoever judges requests by the membership sees each before the next.
+    """
     known = {learner.name: learner for learner in now.learners}
-    learners = known | {m.name: replace(m, since=0) for m in joining if m.name not in voters}
-    return None if learners == known else Membership(now.views, _sorted(learners), position)
+    for member in joining:
+        learner = replace(member, since=0)
+        if member.name not in now.voters and known.get(member.name) != learner:
+            return Membership(now.views, _sorted(known | {member.name: learner}), position)
+    return None
 
 
 def with_disks(now: Membership, joining: list[Member], position: int) -> Membership | None:

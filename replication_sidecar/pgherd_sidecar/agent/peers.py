@@ -1,0 +1,193 @@
+"""The other members: links to those that the log names, who is let in, what is asked of them.
+
+Follows the log's memberships (``roster``): dials who is a member, lets in members and whoever may
+become one, hangs up on who has left, and asks for this member's own place in the membership until
+it is there. A member whose log has not begun (a joiner without a copy) is linked to nobody.
+
+Called by ``LogHost``. Nothing survives a restart.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from pgherd_sidecar.agent import roster
+from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.core.log import LogMember, Member, Membership, Message, objection
+from pgherd_sidecar.core.log.messages import Change
+from pgherd_sidecar.env.connections import Bounds
+from pgherd_sidecar.env.frames import PROTOCOL_VERSION, Hello
+from pgherd_sidecar.env.links import Links
+from pgherd_sidecar.env.tls import Credentials, certified_name
+
+_log = structlog.get_logger()
+
+_ASK_S = 0.5
+"""A member that is not in the membership as it should be asks so often."""
+_FAREWELL_S = 3.0
+"""Who has left can still hear of it for so long."""
+
+
+class Peers:
+    """The links of one member, as its log wants them.
+
+    Args:
+        config: this member's.
+        disk: identity of the disk its log is on.
+        member: whose memberships are followed.
+        receive: see ``Links``.
+        on_up: see ``Links``.
+        ask: asks for this member's entry in the membership.
+
+    Raises:
+        TlsError: this member's certificate can't be used.
+        NoContactError: the log names members that this version can't reach.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        disk: str,
+        member: LogMember,
+        *,
+        receive: Callable[[str, Message], None],
+        on_up: Callable[[str], None],
+        ask: Callable[[Member], None],
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._member = member
+        self._wish = ask
+        self._membership: Membership | None = None
+        self._departed: frozenset[tuple[str, str]] = frozenset()
+        self._asking: asyncio.TimerHandle | None = None
+        self._farewell: asyncio.TimerHandle | None = None
+        self._links = Links(
+            me=self._hello(),
+            host=config.listens_on,
+            port=config.address.port,
+            peers=(),
+            bounds=Bounds(frame=config.limits.frame_bytes, buffer=config.limits.pending_bytes),
+            objection=self._objection,
+            met=member.meet,
+            receive=receive,
+            on_up=on_up,
+            credentials=_credentials(config),
+        )
+        self.send = self._links.send
+
+    async def start(self) -> None:
+        """Link.
+
+        Raises:
+            OSError: the peer port can't be listened on.
+        """
+        self.note_membership()
+        await self._links.start()
+
+    async def stop(self) -> None:
+        """Close all links."""
+        for timer in (self._asking, self._farewell):
+            if timer is not None:
+                timer.cancel()
+        await self._links.stop()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the log says who the members are."""
+        return bool(self._member.membership.views)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether this member was one and is none any more, by its own log."""
+        return (self._config.name, self._disk) in self._departed
+
+    def note_membership(self) -> None:
+        """Do what a new membership demands, if there is one."""
+        membership = self._member.membership
+        if membership is self._membership:
+            return
+        self._membership = membership
+        self._departed = roster.departed(self._member.memberships)
+        self._links.me = self._hello()
+        if not membership.views:
+            return
+        _log.info(
+            "membership",
+            position=membership.position,
+            view=membership.views[-1].generation,
+            voters=membership.voters,
+            learners=[learner.name for learner in membership.learners],
+        )
+        self._links.set_peers(roster.peers(self._config, membership, self._departed))
+        loop = asyncio.get_running_loop()
+        if self._asking is None:
+            self._asking = loop.call_later(0, self._ask)
+        if self._departed and self._farewell is None:
+            self._farewell = loop.call_later(_FAREWELL_S, self._hang_up)
+
+    def fit(self, peer: str, change: Change) -> bool:
+        """Tell whether a change that a peer asks for may be ordered, for all that is known here."""
+        refusal = "" if change.join is None else self.unfit(change.join)
+        if refusal:
+            _log.warning("join_refused", peer=peer, reason=refusal)
+        return not refusal
+
+    def unfit(self, join: Member) -> str:
+        """Say why a member can't join as it asks to; empty if it can."""
+        return roster.unfit(join, self._member.membership, self._config.sequence_slots)
+
+    def status(self) -> dict[str, int | float | None]:
+        """Return what people and metrics want to know of the links."""
+        counters = self._links.counters
+        return {
+            "links_up": len(self._links.up),
+            "links_dialled": counters.dialled,
+            "links_unproven": counters.unproven,
+            "links_refused": counters.refused,
+            "links_crowded": counters.crowded,
+            "links_offended": counters.offended,
+            "links_overflowed": counters.overflowed,
+            "certificate_expires_s": self._links.certificate_expires_s,
+        }
+
+    def _ask(self) -> None:
+        self._asking = None
+        wish = roster.wish(self._config, self._disk, self._member.membership, self._departed)
+        if wish is not None:
+            self._wish(wish)
+            self._asking = asyncio.get_running_loop().call_later(_ASK_S, self._ask)
+
+    def _hang_up(self) -> None:
+        self._farewell = None
+        self._links.hang_up(lambda peer, disk: (peer, disk) in self._departed)
+
+    def _hello(self) -> Hello:
+        config = self._config
+        return Hello(
+            PROTOCOL_VERSION,
+            str(config.cluster_id),
+            config.name,
+            config.number,
+            self._disk,
+            config.limits.certification_keys,
+            config.sequence_slots,
+            self._member.membership.position,
+        )
+
+    def _objection(self, hello: Hello) -> str:
+        """Say why the sender of a hello is no peer; empty if it is one."""
+        membership = self._member.membership
+        if not self.begun:
+            return f"{self._config.name} has yet to copy the database of a member"
+        refusal = objection(self._links.me.identity, hello.identity, membership, self._departed)
+        if refusal or hello.known > membership.position:
+            return refusal
+        return roster.taken(hello.name, hello.number, membership)
+
+
+def _credentials(config: NodeConfig) -> Credentials | None:
+    if config.tls is None:
+        return None
+    return Credentials(config.tls.directory, certified_name(config.name, str(config.cluster_id)))
