@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 from pgherd_sidecar.agent.config import (
     MemberAddress,
@@ -15,6 +16,7 @@ from pgherd_sidecar.agent.config import (
     PartnerServer,
     PostgresAddress,
     Recovery,
+    Timing,
     Tls,
 )
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
@@ -26,7 +28,7 @@ SCRIPT_VARIABLE = "PGHERD_SIDECAR_SCRIPT"
 """Environment variable: a Python file to run in place of the sidecar (the tests have some)."""
 _LOG_KEEP_BYTES = 16 << 20
 _KILL_S = 10.0
-_SLOTS_MIN = 8
+_HOST = "127.0.0.1"
 
 
 class Sidecar:
@@ -116,25 +118,36 @@ class Sidecar:
         return f"{last_words(text)} (see {log})"
 
     def _config(self, copy_rate_bytes_s: int | None) -> NodeConfig:
+        herd, member = self._herd, self._member
+        beside: dict[str, Any] = {"witness": True}
+        if not member.witness:
+            socket = str(self._paths.run)
+            beside = {
+                "postgres": PostgresAddress(host=socket, port=member.port, tcp_host=_HOST),
+                "hook_dir": self._paths.hook,
+                "recovery": self._recovery(copy_rate_bytes_s),
+            }
         return NodeConfig(
-            cluster_id=self._herd.cluster_id,
-            name=self._member.name,
-            number=self._member.number,
+            cluster_id=herd.cluster_id,
+            name=member.name,
+            number=member.number,
             members=tuple(
                 MemberAddress(
-                    name=peer.name, number=peer.number, host="127.0.0.1", port=peer.peer_port
+                    name=peer.name,
+                    number=peer.number,
+                    host=_HOST,
+                    port=peer.peer_port,
+                    witness=peer.witness,
                 )
-                for peer in self._herd.members
+                for peer in herd.members
             ),
-            sequence_slots=max(_SLOTS_MIN, *(peer.number for peer in self._herd.members)),
+            founder=not herd.founded,
+            sequence_slots=herd.slots,
+            timing=Timing(evict_ms=round(herd.evict_s * 1000)),
             data_dir=self._paths.sidecar_data,
-            postgres=PostgresAddress(
-                host=str(self._paths.run), port=self._member.port, tcp_host="127.0.0.1"
-            ),
-            hook_dir=self._paths.hook,
             admin_socket=self._paths.admin_socket,
             tls=Tls(directory=self._paths.tls),
-            recovery=self._recovery(copy_rate_bytes_s),
+            **beside,
         )
 
     def _recovery(self, copy_rate_bytes_s: int | None) -> Recovery:
@@ -145,8 +158,8 @@ class Sidecar:
             overlay=self._paths.overlay,
             server_log=self._paths.postgres_log,
             partners=tuple(
-                PartnerServer(member=peer.name, host="127.0.0.1", port=peer.port)
-                for peer in self._herd.members
+                PartnerServer(member=peer.name, host=_HOST, port=peer.port)
+                for peer in self._herd.databases
                 if peer != self._member
             ),
             passfile=self._paths.passfile,
@@ -160,7 +173,7 @@ class Sidecar:
         fresh = self._paths.passfile.with_suffix(".new")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
-            file.write(f"127.0.0.1:*:*:postgres:{self._herd.superuser_password}\n")
+            file.write(f"{_HOST}:*:*:postgres:{self._herd.superuser_password}\n")
         fresh.replace(self._paths.passfile)
 
     def _rotate_log(self) -> None:

@@ -17,7 +17,7 @@ from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.recovery import basebackup, sequences, server
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
-from pgherd_sidecar.agent.recovery.partners import Offer, Partners
+from pgherd_sidecar.agent.recovery.partners import Offer, Partners, servers_of
 from pgherd_sidecar.core.log import LogBase
 
 
@@ -112,12 +112,17 @@ class LocalMeans:
         self._recovery = recovery
         self._host = host
         self._target = recovery.data_directory
-        partners = Partners(config, recovery, lambda: recovery.partners)
+        partners = Partners(config, recovery, self._servers)
         self._partners = partners
         self.offers = partners.offers
         self.state = partners.state
         self.keep_log = partners.keep_log
         self.pause = asyncio.sleep
+
+    def _servers(self) -> list[PartnerServer]:
+        """Where the others' servers are: by the log or, where it does not say, as configured."""
+        known = servers_of(self._config.name, self._host.membership)
+        return known or list(self._recovery.partners)
 
     @property
     def log_base(self) -> int:

@@ -14,7 +14,9 @@ import psycopg
 
 from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery, is_loopback
 from pgherd_sidecar.agent.recovery import certstate
+from pgherd_sidecar.agent.roster import contact
 from pgherd_sidecar.core.checkpoint import CheckpointError
+from pgherd_sidecar.core.log import Membership
 from pgherd_sidecar.env.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 
 _CONNECT_S = 5
@@ -80,6 +82,16 @@ def choose(offers: list[Offer], wanted: str | None) -> Offer:
         whom = "no other member" if wanted is None else wanted
         raise NoPartnerError(f"{whom} takes writes and can be copied")
     return min(fit, key=lambda offer: (offer.copies, -offer.gid, offer.server.member))
+
+
+def servers_of(me: str, membership: Membership) -> list[PartnerServer]:
+    """Return where the databases of the other members can be copied, by the log's word."""
+    contacts = {one.name: contact(one) for one in membership.members if one.name != me}
+    return [
+        PartnerServer(member=name, host=at.postgres_host, port=at.postgres_port)
+        for name, at in contacts.items()
+        if at.postgres_host
+    ]
 
 
 class Partners:
