@@ -248,10 +248,10 @@ class ClusterSpec(Section):
     model_config = Section.model_config | {"json_schema_extra": _SPEC_RULES}
 
     instances: Annotated[
-        int, Field(ge=1, le=49, description="members with a database; every one takes writes")
+        int, Field(ge=1, le=31, description="members with a database; every one takes writes")
     ] = 3
     witnesses: Annotated[
-        int, Field(ge=0, le=24, description="members that hold log and vote only")
+        int, Field(ge=0, le=15, description="members that hold log and vote only")
     ] = 0
     partition_policy: Annotated[
         Literal["Quorum", "Permanent"],

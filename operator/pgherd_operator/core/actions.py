@@ -112,21 +112,8 @@ class RetireVolume:
 
 
 @dataclass(frozen=True, slots=True)
-class AskJoin:
-    """Ask the primary component, through the member ``via``, to take a member in."""
-
-    via: int
-    number: int
-    name: str
-    disk_id: str
-    host: str
-    port: int
-    witness: bool
-
-
-@dataclass(frozen=True, slots=True)
 class AskLeave:
-    """Ask it to let a living member go."""
+    """Ask the primary component, through the member ``via``, to let a living member go."""
 
     via: int
     name: str
@@ -145,7 +132,7 @@ class AskEvict:
 Action = (
     AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | GeneratePassword
     | GenerateAuthority | IssueCertificate | Apply | Create | Delete | GrowVolume | RetireVolume
-    | AskJoin | AskLeave | AskEvict
+    | AskLeave | AskEvict
 )  # fmt: skip
 
 

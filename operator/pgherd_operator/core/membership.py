@@ -1,15 +1,15 @@
 """Changes of who belongs to the herd: one member, one step at a time.
 
 The operator knows how many members are wanted and which volumes there are; the sidecars know the
-view. So it only ever asks: to take in a member that runs, to let one go, to give up on one whose
-volume is gone. A volume is deleted only after a majority of the view's voters have said that its
-member is not one of them; and before its pod, so that the pod cannot come back meanwhile.
+view. A member that joins does so by itself, once it has a copy of the database; the operator only
+ever asks to let one go, or to give up on one whose volume is gone. A volume is deleted only after a
+majority of the view's voters have said that its member is not one of them; and before its pod, so
+that the pod cannot come back meanwhile.
 """
 
 from pgherd_operator.core.actions import (
     Action,
     AskEvict,
-    AskJoin,
     AskLeave,
     Create,
     Delete,
@@ -20,10 +20,8 @@ from pgherd_operator.core.actions import (
 )  # fmt: skip
 from pgherd_operator.core.group import Authority, Group, Member
 from pgherd_operator.core.observed import Observed
-from pgherd_operator.objects import names, pod
+from pgherd_operator.objects import config, names, pod
 from pgherd_operator.objects.model import Origin, Role, Seat
-
-NUMBER_MAX = 1023
 
 
 def step(observed: Observed, group: Group) -> Step | None:
@@ -40,7 +38,7 @@ def step(observed: Observed, group: Group) -> Step | None:
     if first is not None:
         return _remove(observed, group, authority, *first)
     # First those who are to come, so that nobody leaves a herd that is too small already.
-    growth = _take_in(observed, group, authority) or _make_room(observed, group, authority)
+    growth = _awaited(observed, group) or _make_room(observed, group, authority)
     if growth is not None or surplus is None:
         return growth
     return _remove(observed, group, authority, surplus, Reason.MEMBER_LEAVING)
@@ -65,7 +63,8 @@ def _unwanted(observed: Observed, group: Group) -> tuple[Member, Reason] | None:
         if member.lost:
             return member, Reason.MEMBER_LOST
     for member in group.members:
-        if member.going:
+        departed = member.report is not None and member.report.departed
+        if member.going or (departed and member.in_view is None):
             return member, Reason.MEMBER_LEAVING
     if observed.cluster.spec.maintenance.rebuild_diverged:
         for member in group.members:
@@ -138,32 +137,18 @@ def _out_of_view(
     return Step(reason, f"{name} leaves the view", (AskLeave(via, name, member.in_view.disk_id),))
 
 
-def _take_in(observed: Observed, group: Group, authority: Authority) -> Step | None:
-    """Have a running member joined that is not in the view.
-
-    It is the same for one that is new, one that was away too long and was evicted, and one whose
-    request was lost.
-    """
-    cluster = observed.cluster
+def _awaited(observed: Observed, group: Group) -> Step | None:
+    """Wait for a member that is on its way: it asks the others itself, when it has its copy."""
     for member in group.members:
-        name = names.member(cluster.name, member.number)
-        if member.in_view is not None and not member.in_view.voter:
-            return Step(Reason.WAITING, f"{name} is catching up")
-        if member.in_view is not None or member.volume is None or not member.volume.usable:
+        if _votes(member) or member.volume is None or not member.volume.usable:
             continue
-        via = authority.via(other_than=member.number)
-        if member.report is None or via is None:
+        name = names.member(observed.cluster.name, member.number)
+        if member.in_view is not None:
+            return Step(Reason.WAITING, f"{name} is catching up")
+        if member.report is None:
             return Step(Reason.WAITING, f"{name} has yet to answer before it can join")
-        ask = AskJoin(
-            via=via,
-            number=member.number,
-            name=name,
-            disk_id=member.report.disk_id,
-            host=names.address(cluster.name, cluster.namespace, member.number),
-            port=names.PEER_PORT,
-            witness=member.role is Role.WITNESS,
-        )
-        return Step(Reason.MEMBER_JOINING, f"{name} joins", (ask,))
+        why = member.report.reason or member.report.state
+        return Step(Reason.WAITING, f"{name} has yet to join: {why}")
     return None
 
 
@@ -178,7 +163,7 @@ def _make_room(observed: Observed, group: Group, authority: Authority) -> Step |
             return Step(Reason.WAITING, "a majority has yet to confirm the view")
         taken = observed.volumes.keys() | observed.pods.keys()
         taken |= {member.number for member in authority.view.members}
-        number = next(n for n in range(1, NUMBER_MAX + 1) if n not in taken)
+        number = next(n for n in range(1, config.SLOTS + 1) if n not in taken)
         seat = Seat(number, role, Origin.JOINER)
         text = f"a volume for {names.member(observed.cluster.name, number)}, which will join"
         volume = pod.volume(observed.cluster, ledger.cluster_id, seat)

@@ -136,8 +136,13 @@ class Report:
 
     @property
     def diverged(self) -> bool:
-        """It refuses to go on with its copy of the data."""
-        return self.state == "diverged"
+        """It cannot go on with its copy of the data: that is wrong, or too old."""
+        return self.state in ("diverged", "stranded")
+
+    @property
+    def departed(self) -> bool:
+        """It was a member; its disk never is one again."""
+        return self.state == "departed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ RUN = "/run/pgherd"
 ETC = "/etc/pgherd"
 DATABASE = "app"
 NODE_FILE = "node.json"
+SLOTS = 64
+"""Sequences are interleaved by so many, for the life of a herd; no number of a member is larger."""
 
 _DEFAULTS = {
     "jit": "off",
@@ -29,6 +31,8 @@ _ACCESS_OURS = (
     # The socket's directory is closed to other accounts. No line of the user's comes before these.
     "local  all  postgres,pgherd_apply  trust",
     "host   all  pgherd_apply      all  reject",
+    # The superuser from elsewhere: a member, to make a copy, by its certificate; nobody else.
+    "hostssl all,replication  postgres  all  cert map=members",
 )
 _ACCESS_DEFAULT = (
     "local  all  all            scram-sha-256",
@@ -44,7 +48,12 @@ def config_map(cluster: Cluster, cluster_id: str, seat: Seat, members: Iterable[
         members: whom a founder founds the herd with; whom a joiner asks.
     """
     files = member_files(cluster, seat)
-    node = node_json(cluster, cluster_id, seat) | {"members": _addresses(cluster, members)}
+    seats = sorted(members, key=lambda one: one.number)
+    node = node_json(cluster, cluster_id, seat)
+    node["members"] = [_address(cluster, one) for one in seats]
+    if "recovery" in node:
+        others = [one for one in seats if one.role is Role.DATABASE and one != seat]
+        node["recovery"]["partners"] = [_partner(cluster, one) for one in others]
     data = files | {NODE_FILE: json.dumps(node, indent=2, sort_keys=True) + "\n"}
     name = names.member(cluster.name, seat.number)
     return manifest(cluster, "v1", "ConfigMap", name, {"data": data})
@@ -59,24 +68,29 @@ def _without_members(files: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = dict(files)
     try:
         node = json.loads(files.get(NODE_FILE, ""))
-    except ValueError:
+        node.pop("members", None)
+        node.get("recovery", {}).pop("partners", None)
+    except (AttributeError, TypeError, ValueError):
         return found  # somebody's edit
-    if isinstance(node, dict):
-        found[NODE_FILE] = {key: value for key, value in node.items() if key != "members"}
-    return found
+    return found | {NODE_FILE: node}
 
 
 def member_files(cluster: Cluster, seat: Seat) -> dict[str, str]:
     """The files of PostgreSQL; a witness has none."""
     if seat.role is Role.WITNESS:
         return {}
+    members = f"members  /^{cluster.name}-[0-9]+$  postgres"
     access = [
         "# Written by pgherd.",
         *_ACCESS_OURS,
         *cluster.spec.postgres.pg_hba,
         *_ACCESS_DEFAULT,
     ]
-    return {"pgherd.conf": _settings(cluster, seat), "pg_hba.conf": "\n".join([*access, ""])}
+    return {
+        "pgherd.conf": _settings(cluster, seat),
+        "pg_hba.conf": "\n".join([*access, ""]),
+        "pg_ident.conf": "\n".join(["# Written by pgherd.", members, ""]),
+    }
 
 
 def node_json(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, Any]:
@@ -95,30 +109,50 @@ def node_json(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, Any]:
         "admin_port": names.ADMIN_PORT,
         "health_port": names.HEALTH_PORT,
         "founder": seat.origin is Origin.FOUNDER,
+        "sequence_slots": SLOTS,
         "tls": {"directory": f"{ETC}/tls"},
     }
     if seat.role is Role.WITNESS:
         return node | {"witness": True}
-    postgres = {"host": f"{RUN}/server", "port": names.POSTGRES_PORT, "database": DATABASE}
-    return node | {"postgres": postgres}
+    postgres = {
+        "host": f"{RUN}/server",
+        "port": names.POSTGRES_PORT,
+        "database": DATABASE,
+        "tcp_host": names.address(cluster.name, cluster.namespace, seat.number),
+    }
+    recovery = {
+        "automatic": True,
+        "runs_server": False,
+        "postgres_bin": f"/usr/lib/postgresql/{cluster.spec.postgres.version}/bin",
+        "data_directory": f"{DATA}/pgdata",
+        "server_log": "/dev/null",
+    }
+    return node | {"postgres": postgres, "recovery": recovery}
 
 
-def _addresses(cluster: Cluster, seats: Iterable[Seat]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": names.member(cluster.name, seat.number),
-            "number": seat.number,
-            "host": names.address(cluster.name, cluster.namespace, seat.number),
-            "port": names.PEER_PORT,
-        }
-        for seat in sorted(seats, key=lambda seat: seat.number)
-    ]
+def _address(cluster: Cluster, seat: Seat) -> dict[str, Any]:
+    return {
+        "name": names.member(cluster.name, seat.number),
+        "number": seat.number,
+        "host": names.address(cluster.name, cluster.namespace, seat.number),
+        "port": names.PEER_PORT,
+        "witness": seat.role is Role.WITNESS,
+    }
+
+
+def _partner(cluster: Cluster, seat: Seat) -> dict[str, Any]:
+    return {
+        "member": names.member(cluster.name, seat.number),
+        "host": names.address(cluster.name, cluster.namespace, seat.number),
+        "port": names.POSTGRES_PORT,
+    }
 
 
 def _settings(cluster: Cluster, seat: Seat) -> str:
     own = {
         "cluster_name": names.member(cluster.name, seat.number),
         "hba_file": f"{ETC}/config/pg_hba.conf",
+        "ident_file": f"{ETC}/config/pg_ident.conf",
         "listen_addresses": "*",
         "port": str(names.POSTGRES_PORT),
         "ssl": "on",

@@ -72,7 +72,7 @@ class Executor:
                 await self._patch("PersistentVolumeClaim", action.name, {"metadata": labels})
             case act.GeneratePassword() | act.GenerateAuthority() | act.IssueCertificate():
                 await self._secret(action)
-            case act.AskJoin() | act.AskLeave() | act.AskEvict():
+            case act.AskLeave() | act.AskEvict():
                 await self._ask(action)
             case _:
                 assert_never(action)
@@ -156,23 +156,10 @@ class Executor:
         del found["metadata"]["annotations"]  # no hash of secrets in public
         return found
 
-    async def _ask(self, action: act.AskJoin | act.AskLeave | act.AskEvict) -> None:
+    async def _ask(self, action: act.AskLeave | act.AskEvict) -> None:
         body: dict[str, object] = {"name": action.name, "disk_id": action.disk_id}
-        match action:
-            case act.AskJoin():
-                body |= {
-                    "number": action.number,
-                    "host": action.host,
-                    "port": action.port,
-                    "witness": action.witness,
-                }
-                await self._sidecars.request(action.via, "/view/join", body)
-            case act.AskLeave():
-                await self._sidecars.request(action.via, "/view/leave", body)
-            case act.AskEvict():
-                await self._sidecars.request(action.via, "/view/evict", body)
-            case _:
-                assert_never(action)
+        route = "/view/leave" if isinstance(action, act.AskLeave) else "/view/evict"
+        await self._sidecars.request(action.via, route, body)
 
 
 def _encoded(data: Mapping[str, bytes]) -> dict[str, str]:

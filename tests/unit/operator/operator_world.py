@@ -57,6 +57,7 @@ class World(ApiServer):
 
     processes: dict[int, Process] = field(default_factory=dict)
     diverged_disks: set[str] = field(default_factory=set)
+    departed: set[str] = field(default_factory=set)
     dead_nodes: set[int] = field(default_factory=set)
     view: View | None = None
     events: list[Event] = field(default_factory=list)
@@ -201,7 +202,9 @@ class World(ApiServer):
             "name": names.member(NAME, number),
             "cluster_id": self.cluster_id(),
             "disk_id": process.disk_id,
-            "state": "diverged"
+            "state": "departed"
+            if process.disk_id in self.departed
+            else "diverged"
             if process.diverged
             else "primary" if writes else "recovering" if primary else "secondary",
             "component": "primary" if primary else "secondary",
@@ -236,9 +239,6 @@ class World(ApiServer):
             about = names.number_of(NAME, str(body["name"]))
             assert about is not None
             member = self.view.find(about)
-            if path == "/view/join":
-                self._join(about, member, str(body["disk_id"]), bool(body["witness"]))
-                return
             if member is None or member.disk_id != body["disk_id"]:
                 raise SidecarError("no such member")
             target = self.processes.get(about)
@@ -247,21 +247,19 @@ class World(ApiServer):
             if self.view.voters == (member,):
                 raise SidecarError("it is the last one")
             self._check_shrinking(path)
-            left = tuple(one for one in self.view.members if one.number != about)
-            self.view = View(self.view.id + 1, left)
+            self.drop(about)
+
+    def drop(self, number: int) -> None:
+        """Have the view go on without a member, whose disk never comes back."""
+        assert self.view is not None
+        left = tuple(one for one in self.view.members if one.number != number)
+        self.departed |= {one.disk_id for one in self.view.members if one not in left}
+        self.view = View(self.view.id + 1, left)
 
     def _check_shrinking(self, path: str) -> None:
         wanted = self.spec.get("instances", 3) + self.spec.get("witnesses", 0)
         if path == "/view/leave" and not self.by_user and len(self.voters()) <= wanted:
             raise Forbidden("fewer voters than wanted")
-
-    def _join(self, number: int, member: ViewMember | None, disk_id: str, witness: bool) -> None:
-        assert self.view is not None
-        process = self.processes.get(number)
-        if member is not None or process is None or process.disk_id != disk_id:
-            raise SidecarError("it cannot join")
-        new = ViewMember(names.member(NAME, number), number, disk_id, False, witness)
-        self.view = View(self.view.id + 1, (*self.view.members, new))
 
     # ---- time passes -------------------------------------------------------------------------
 
@@ -272,6 +270,7 @@ class World(ApiServer):
         self._release_volumes()
         self._start_pods()
         self._found()
+        self._join()
         self._promote()
         self._show_readiness()
 
@@ -340,6 +339,20 @@ class World(ApiServer):
                 if member.disk_id == "" and member.number in founders else member
                 for member in self.view.members
             ))  # fmt: skip
+
+    def _join(self) -> None:
+        """Who has a copy asks to be taken in, under a name that no other disk has."""
+        if self.view is None or not self.primary():
+            return
+        for number, process in self.processes.items():
+            if self.view.find(number) is not None or process.broken:
+                continue
+            if process.disk_id in self.departed:
+                continue
+            name = names.member(NAME, number)
+            new = ViewMember(name, number, process.disk_id, False, process.witness)
+            self.view = View(self.view.id + 1, (*self.view.members, new))
+            return
 
     def _promote(self) -> None:
         """A learner that runs has caught up by now."""

@@ -10,14 +10,11 @@ from pgherd_operator.api.resource import Cluster, parse
 from pgherd_operator.objects import config, names, network, pod
 from pgherd_operator.objects.model import Origin, Release, Role, Seat
 from pgherd_sidecar.agent.config import NodeConfig
-from pydantic import ValidationError
 
 ID = "7f0c2a44-93d8-5c7b-9d61-0a3c5f1f2b10"
 DATABASE = Seat(1, Role.DATABASE, Origin.FOUNDER)
 WITNESS = Seat(4, Role.WITNESS, Origin.JOINER)
-
-#: What the sidecar has yet to learn: unknown fields of its configuration today.
-FUTURE = {"founder"}
+JOINER = Seat(5, Role.DATABASE, Origin.JOINER)
 
 
 def cluster(**spec: Any) -> Cluster:
@@ -31,9 +28,9 @@ def pods(**spec: Any) -> list[dict[str, Any]]:
     return [pod.pod(cluster(**spec), ID, seat, Release()) for seat in (DATABASE, WITNESS)]
 
 
-def node(seat: Seat = DATABASE) -> dict[str, Any]:
+def node(seat: Seat, *others: Seat) -> dict[str, Any]:
     """A member's node.json."""
-    files = config.config_map(cluster(), ID, seat, [DATABASE])["data"]
+    files = config.config_map(cluster(), ID, seat, [seat, *others])["data"]
     found = json.loads(files["node.json"])
     assert isinstance(found, dict)
     return found
@@ -93,18 +90,29 @@ def test_only_what_makes_the_pod_changes_its_revision() -> None:
 
 
 def test_the_sidecar_takes_the_configuration_of_a_database() -> None:
-    today = {key: value for key, value in node().items() if key not in FUTURE}
-    read = NodeConfig.model_validate(today)
-    assert read.address.host == "herd-1.herd-peers.test.svc"
-    assert read.postgres.database == "app"
+    read = NodeConfig.model_validate(node(DATABASE, JOINER))
+    assert (read.address.host, read.listens_on) == ("herd-1.herd-peers.test.svc", "0.0.0.0")
+    assert (read.postgres.database, read.postgres.tcp_host) == ("app", read.address.host)
+    assert read.founder and not NodeConfig.model_validate(node(JOINER, DATABASE)).founder
+    assert read.recovery is not None and not read.recovery.runs_server
+    assert [one.member for one in read.recovery.partners] == ["herd-5"]
 
 
-@pytest.mark.parametrize("field", sorted(FUTURE))
-def test_the_sidecar_does_not_know_yet(field: str) -> None:
-    # When this fails the sidecar has learnt it: take it out of FUTURE.
-    known = {key: value for key, value in node().items() if key not in FUTURE - {field}}
-    with pytest.raises(ValidationError, match="Extra inputs"):
-        NodeConfig.model_validate(known)
+def test_the_sidecar_takes_the_configuration_of_a_witness() -> None:
+    read = NodeConfig.model_validate(node(WITNESS, DATABASE))
+    assert read.witness and read.address.witness and read.recovery is None
+
+
+def test_who_else_is_a_member_is_no_other_configuration() -> None:
+    def files(*members: Seat) -> dict[str, str]:
+        found = config.config_map(cluster(), ID, DATABASE, members)["data"]
+        assert isinstance(found, dict)
+        return found
+
+    alone, both = files(DATABASE), files(DATABASE, JOINER)
+    assert alone != both and config.same_but_members(alone, both)
+    assert not config.same_but_members(alone, alone | {"pg_hba.conf": ""})
+    assert not config.same_but_members(alone, alone | {"node.json": "[]"})
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z_]{3,12}", fullmatch=True), st.text(max_size=40)))
@@ -129,9 +137,10 @@ def test_the_users_cannot_override_what_pgherd_sets() -> None:
     ours = [
         "local all postgres,pgherd_apply trust",
         "host all pgherd_apply all reject",
+        "hostssl all,replication postgres all cert map=members",
     ]
-    assert lines[1:4] == [*ours, theirs]
-    default = lines[4:]
+    assert lines[1:5] == [*ours, theirs]
+    default = lines[5:]
     assert not [line for line in default if line.startswith("host ")], "a password in the clear"
 
 

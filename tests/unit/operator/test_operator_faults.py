@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from operator_api_server import Fault, Killed
 from operator_world import NAME, World
-from pgherd_operator.core.observed import View
 from pgherd_operator.shell.kubernetes import ApiError
 
 Act = Callable[[World], None]
@@ -104,9 +103,8 @@ def evict(number: int) -> Act:
     def act(world: World) -> None:
         if world.view is None or not world.primary() or number in world.processes:
             return
-        left = tuple(member for member in world.view.members if member.number != number)
-        if left and left != world.view.members:
-            world.view = View(world.view.id + 1, left)
+        if world.view.find(number) is not None and len(world.view.members) > 1:
+            world.drop(number)
 
     return act
 
@@ -230,7 +228,7 @@ def test_every_write_of_a_life_may_fail(first: int) -> None:
         assert len(world.voters()) == 2
         finished = world.fault is not None  # the life has fewer writes than that
         write += 2
-    assert write >= 50
+    assert write >= 45
 
 
 async def _a_life(world: World) -> None:
