@@ -120,6 +120,8 @@ def node_json(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, Any]:
         "database": DATABASE,
         "tcp_host": names.address(cluster.name, cluster.namespace, seat.number),
     }
+    if seat.origin is Origin.FOUNDER:
+        return node | {"postgres": postgres}  # its database is made beside it, not copied
     recovery = {
         "automatic": True,
         "runs_server": False,

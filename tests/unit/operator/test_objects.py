@@ -91,11 +91,16 @@ def test_only_what_makes_the_pod_changes_its_revision() -> None:
 
 def test_the_sidecar_takes_the_configuration_of_a_database() -> None:
     read = NodeConfig.model_validate(node(DATABASE, JOINER))
+    assert read.founder and read.recovery is None
     assert (read.address.host, read.listens_on) == ("herd-1.herd-peers.test.svc", "0.0.0.0")
     assert (read.postgres.database, read.postgres.tcp_host) == ("app", read.address.host)
-    assert read.founder and not NodeConfig.model_validate(node(JOINER, DATABASE)).founder
-    assert read.recovery is not None and not read.recovery.runs_server
-    assert [one.member for one in read.recovery.partners] == ["herd-5"]
+
+
+def test_a_member_that_joins_copies_the_database_and_leaves_the_server_to_its_container() -> None:
+    read = NodeConfig.model_validate(node(JOINER, DATABASE, WITNESS))
+    assert not read.founder
+    assert read.recovery is not None and read.recovery.automatic and not read.recovery.runs_server
+    assert [one.member for one in read.recovery.partners] == ["herd-1"]
 
 
 def test_the_sidecar_takes_the_configuration_of_a_witness() -> None:
