@@ -1,0 +1,120 @@
+"""``kubectl pgherd``: the commands of ``pgherd`` for a herd on Kubernetes.
+
+Finds a pod of the herd and has its sidecar's container run the same command; so what is shown and
+what is done is the sidecars' word, never the API server's. Needs kubectl, and the right to exec
+into the pods.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from pgherd_operator.objects import names
+from pgherd_operator.objects.config import DATABASE, RUN
+
+_ADMIN = f"--admin={RUN}/server/admin.sock"
+_PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@dataclass(frozen=True)
+class _Kubectl:
+    """kubectl with the options that say which cluster and namespace."""
+
+    options: tuple[str, ...]
+
+    def replace_us(self, *arguments: str) -> None:
+        """Become kubectl."""
+        os.execvp("kubectl", ["kubectl", *self.options, *arguments])
+
+    def pods(self, herd: str) -> list[str]:
+        """Names of the herd's pods, those that take writes first."""
+        selector = f"--selector={names.CLUSTER}={herd}"
+        done = subprocess.run(
+            ["kubectl", *self.options, "get", "pods", selector, "--output=json"],
+            check=False, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        if done.returncode:
+            raise SystemExit(done.returncode)
+        items = json.loads(done.stdout)["items"]
+        return [item["metadata"]["name"] for item in sorted(items, key=_is_not_ready)]
+
+    def member(self, herd: str, wanted: str | None) -> str:
+        """The pod that is named, or one of the best.
+
+        Raises:
+            ClickException: there is none.
+        """
+        pods = self.pods(herd)
+        if wanted in pods:
+            return wanted
+        if not pods or wanted is not None:
+            raise click.ClickException(f"herd {herd} has no pod {wanted or ''}".rstrip())
+        return pods[0]
+
+
+def _is_not_ready(item: dict[str, dict[str, list[dict[str, str]]]]) -> bool:
+    conditions = item["status"].get("conditions", ())
+    return ("Ready", "True") not in {(one["type"], one["status"]) for one in conditions}
+
+
+_on = click.option("--on", metavar="POD", help="Ask this member; by default one that takes writes.")
+_rest = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+
+
+@click.group()
+@click.option("--namespace", "-n", help="Of the herd.")
+@click.option("--context", help="Of the kubeconfig.")
+@click.pass_context
+def main(ctx: click.Context, namespace: str | None, context: str | None) -> None:
+    """Look at, and look after, a herd of PostgreSQL servers."""
+    options = {"namespace": namespace, "context": context}
+    ctx.obj = _Kubectl(tuple(f"--{key}={value}" for key, value in options.items() if value))
+
+
+def _ask(command: str, explained: str) -> None:
+    """Add a command that a sidecar carries out."""
+
+    @main.command(command, help=explained, context_settings=_PASSED_ON)
+    @_on
+    @click.argument("herd")
+    @_rest
+    @click.pass_obj
+    def run(kubectl: _Kubectl, on: str | None, herd: str, arguments: Sequence[str]) -> None:
+        pod = kubectl.member(herd, on)
+        kubectl.replace_us(
+            "exec", pod, "--container=sidecar", "--", "pgherd", command, _ADMIN, *arguments
+        )
+
+
+_ask("status", "Show how one member is.")
+_ask("members", "Show the members of the view, and how far behind each of them is.")
+_ask("view", "Show the view: who votes, who proposes, and whether they are a quorum.")
+_ask("evict", "Throw a member out of the view that does not answer.")
+
+
+@main.command(context_settings=_PASSED_ON)
+@_on
+@click.argument("herd")
+@_rest
+@click.pass_obj
+def psql(kubectl: _Kubectl, on: str | None, herd: str, arguments: Sequence[str]) -> None:
+    """Open psql on a member, as superuser."""
+    target = f"host={RUN}/server user=postgres dbname={DATABASE}"
+    kubectl.replace_us(
+        "exec", "--stdin", *(["--tty"] if os.isatty(0) else []), kubectl.member(herd, on),
+        "--container=postgres", "--", "psql", *arguments, target,
+    )  # fmt: skip
+
+
+@main.command(context_settings=_PASSED_ON)
+@click.argument("herd")
+@_rest
+@click.pass_obj
+def logs(kubectl: _Kubectl, herd: str, arguments: Sequence[str]) -> None:
+    """Show the logs of all members, servers and sidecars."""
+    selector = f"--selector={names.CLUSTER}={herd}"
+    kubectl.replace_us("logs", selector, "--all-containers", "--prefix", *arguments)
