@@ -136,6 +136,7 @@ class LogHost:
         self._running = False
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None  # else a log that begins anew would take it for one that is set
         await self._peers.stop()
         await self._writer.close()
         self._storage.close()

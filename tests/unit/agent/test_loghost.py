@@ -307,6 +307,19 @@ async def test_a_failed_disk_silences_the_member_and_is_reported_once(
     await herd.stop()
 
 
+async def test_a_member_whose_log_has_begun_anew_still_notices_silence(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        await herd.order(leader, 1)
+        follower = next(node for node in herd.alive() if node is not leader)
+        host = follower.host
+        await until(lambda: host.commit_position > 0)
+        await host.begin_after(host.base_at(host.commit_position))
+        await until(lambda: host.proposer == leader.config.name)
+        await herd.stop(*(name for name in NAMES if name != follower.config.name))
+        await until(lambda: host.proposer is None)
+
+
 @pytest.mark.parametrize("fast", [True, False])
 async def test_fast_disks_are_flushed_on_the_loop_and_slow_ones_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool
