@@ -66,6 +66,20 @@ def up(directory: Path, user: str | None) -> NoReturn:
     raise SystemExit(status)
 
 
+def provide(wanted: Path, directory: Path) -> None:
+    """Make a directory that the account which owns the herd in ``directory`` is to write into.
+
+    One that is there already is left as it is.
+    """
+    if wanted.exists():
+        return
+    home = _home(directory.resolve())
+    herd.load(home)
+    account = _owner(home)
+    wanted.mkdir(mode=0o700)
+    os.chown(wanted, account.pw_uid, account.pw_gid)
+
+
 def command(directory: Path) -> NoReturn:
     """Run any other command as the herd's owner."""
     home = _home(directory)

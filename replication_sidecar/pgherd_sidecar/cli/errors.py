@@ -1,7 +1,7 @@
 """Errors of the command line: one line that says what to do, and a non-zero exit status.
 
-Exit statuses: 0 done; 1 ``verify`` found a difference; 2 it could not be done (the same status that
-click uses for a wrong command line).
+Exit statuses: 0 done; 1 ``verify`` or ``check`` found a difference; 2 it could not be done (the
+same status that click uses for a wrong command line).
 """
 
 import errno

@@ -7,7 +7,7 @@ needed to get there.
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,10 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """What the user asked for; None means: the default, or what the existing herd has."""
+    """What the user asked for; None means: the default, or what the existing herd has.
+
+    ``fill`` puts data into the servers of a herd that is made, before its sidecars first run.
+    """
 
     nodes: int | None
     port_base: int | None
@@ -42,6 +45,7 @@ class UpOptions:
     timeout_s: float
     witnesses: int | None = None
     evict_s: float | None = None
+    fill: Callable[[Herd], Awaitable[None]] | None = None
 
 
 def nodes_of(description: Herd) -> list[Node]:
@@ -84,6 +88,8 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
         nodes = nodes_of(description)
         for node in nodes:
             node.require_free_ports()
+        if options.fill is not None:
+            await options.fill(description)  # no herd yet: nobody resumes one that is half filled
         herd.save(description)
         certificates.provide(description)
         states = await _start_all(nodes, options.timeout_s)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from pgherd_sidecar.cli import cluster, growing, herd, options, render
+from pgherd_sidecar.cli import cluster, growing, herd, jobs, options, render
 from pgherd_sidecar.cli.admin import AdminClient, Status
 from pgherd_sidecar.cli.errors import HerdError
 from pgherd_sidecar.cli.localcommands import local_group, show
@@ -29,6 +29,9 @@ def main() -> None:
 
 
 main.add_command(local_group)
+main.add_command(jobs.check)
+main.add_command(jobs.snapshot)
+main.add_command(jobs.seed)
 
 
 def _herd(command: Callable[..., None]) -> Callable[..., None]:

@@ -12,6 +12,7 @@ no herd runs.
 import compileall
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import pwd
 import shutil
@@ -162,13 +163,12 @@ def _copy_environment(target: Path) -> None:
 
 
 def _copy_package(target: Path) -> None:
-    """Copy this package (never linked: a developer edits it in place) and compile it."""
-    source = Path(str(pgherd_sidecar.__file__)).parent
-    copy = target / source.name
-    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    """Copy our packages (never linked: a developer edits them in place) and compile them."""
+    for source in _sources():
+        shutil.copytree(source, target / source.name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in [target, *target.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
-    compileall.compile_dir(copy, quiet=2)
+    compileall.compile_dir(target, quiet=2)
 
 
 def _link(source: str, target: str) -> str:
@@ -188,12 +188,19 @@ def _environment_key() -> str:
 
 
 def _package_key() -> str:
-    source = Path(str(pgherd_sidecar.__file__)).parent
     return _digest(
-        f"{path.relative_to(source)} {path.stat().st_mtime_ns} {path.stat().st_size}"
+        f"{path.relative_to(source.parent)} {path.stat().st_mtime_ns} {path.stat().st_size}"
+        for source in _sources()
         for path in sorted(source.rglob("*"))
         if path.is_file() and path.suffix != ".pyc"
     )
+
+
+def _sources() -> list[Path]:
+    """This package and, where it is installed, that of the jobs."""
+    jobs = importlib.util.find_spec("pgherd_spark")
+    own = [str(pgherd_sidecar.__file__)]
+    return [Path(file).parent for file in [*own, *([str(jobs.origin)] if jobs else [])]]
 
 
 def _digest(lines: Iterable[str]) -> str:

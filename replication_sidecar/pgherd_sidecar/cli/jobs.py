@@ -1,0 +1,259 @@
+"""The jobs on Apache Spark, run by this machine's own JVM on a herd of this machine.
+
+Only what a user asks and is told; the jobs are in the package ``pgherd_spark``, which is the same
+on Kubernetes. It is imported when a job is asked for, since that takes longer than most commands.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pgherd_sidecar.cli import delegate, herd, local, options, render, seeding
+from pgherd_sidecar.cli.errors import COULD_NOT, HerdError, progress
+from pgherd_sidecar.cli.node import NodeState
+
+if TYPE_CHECKING:
+    from pgherd_spark.cluster import Cluster
+    from pgherd_spark.findings import Findings
+    from pgherd_spark.leases import Member
+
+DIFFERENT = 1
+"""Exit status when the members differ, as of ``verify``."""
+_MISSING = "the jobs need PySpark and a Java runtime: install them with `scripts/setup spark`"
+
+_cores = click.option(
+    "--cores",
+    type=click.IntRange(min=1, max=1024),
+    default=os.cpu_count() or 1,
+    help="Tasks at a time. [default: one for each CPU]",
+)
+_part = click.option(
+    "--part-size", "part_mb", type=click.FloatRange(min=0.01, max=1 << 20), default=256,
+    show_default=True, help="MB of a table that a task reads.",
+)  # fmt: skip
+_allow_missing = click.option(
+    "--allow-missing", is_flag=True, help="Leave out nodes that are not up."
+)
+
+
+@click.command()
+@options.herd_directory
+@click.option(
+    "--report", type=click.Path(file_okay=False, path_type=Path),
+    help="Write report.json, report.html and Parquet into this directory.",
+)  # fmt: skip
+@click.option(
+    "--max-rows", type=click.IntRange(min=0), default=100, show_default=True,
+    help="Differing rows to name for each table.",
+)  # fmt: skip
+@_part
+@_cores
+@_allow_missing
+@options.as_json
+def check(
+    directory: Path,
+    report: Path | None,
+    max_rows: int,
+    part_mb: float,
+    cores: int,
+    allow_missing: bool,
+    as_json: bool,
+) -> None:
+    """Compare all rows and definitions on all nodes at one GID, by a job on Spark.
+
+    Exit status 1 if they differ, 2 if not everything could be compared.
+    """
+    if report is not None and delegate.is_root():
+        delegate.provide(report, directory)
+    members = _members(options.owned(directory), allow_missing=allow_missing)
+    with _errors():
+        from pgherd_spark import report as reports  # noqa: PLC0415 - see above
+        from pgherd_spark.check import check as compare  # noqa: PLC0415
+        from pgherd_spark.comparison import Options  # noqa: PLC0415
+
+        asked = Options(int(part_mb * 1_000_000), max_rows)
+        with _spark("pgherd check", cores) as spark:
+            findings = options.run(compare(spark, members, asked, progress))
+            if report is not None:
+                reports.write(spark, findings, report)
+    if as_json:
+        click.echo(json.dumps(reports.as_json(findings)))
+    else:
+        click.echo("\n".join(_told(findings)))
+    if findings.verdict != "consistent":
+        raise SystemExit(DIFFERENT if findings.verdict == "different" else COULD_NOT)
+
+
+@click.command()
+@options.herd_directory
+@click.option(
+    "--to", type=click.Path(file_okay=False, path_type=Path), required=True,
+    help="Directory that holds snapshots; a new one is made in it.",
+)  # fmt: skip
+@click.option("--from", "nodes", help="Nodes to read, like n1,n2. [default: the first that is up]")
+@_part
+@_cores
+@_allow_missing
+def snapshot(
+    directory: Path,
+    to: Path,
+    nodes: str | None,
+    part_mb: float,
+    cores: int,
+    allow_missing: bool,
+) -> None:
+    """Write all replicated tables and the schema as they are at one GID, by a job on Spark.
+
+    A run that dies can be repeated within five minutes, and goes on where it was.
+    """
+    if delegate.is_root():
+        delegate.provide(to, directory)
+    directory = options.owned(directory)
+    description = herd.load(directory)
+    members = _members(directory, allow_missing=allow_missing)
+    read = tuple((nodes or next(iter(members))).split(","))
+    for name in read:
+        if name not in members:
+            raise HerdError(f"no node {name} with a database is up: choose others with --from")
+    with _errors():
+        from pgherd_spark import snapshot as job  # noqa: PLC0415 - see above
+
+        asked = job.Options(
+            to=to.resolve(),
+            read=read,
+            programs=description.postgres_bin,
+            cluster_id=str(description.cluster_id),
+            part_bytes=int(part_mb * 1_000_000),
+        )
+        with _spark("pgherd snapshot", cores) as spark:
+            click.echo(options.run(job.snapshot(spark, members, asked, progress)))
+
+
+@click.command()
+@options.herd_directory
+@click.option(
+    "--snapshot", "source", type=click.Path(exists=True, file_okay=False, path_type=Path),
+    required=True, help="Directory of one snapshot.",
+)  # fmt: skip
+@click.option("--nodes", type=int, help="Number of nodes. [default: 3]")
+@click.option("--port-base", type=int, help="As of `pgherd local up`. [default: 7500]")
+@click.option("--user", help="Account for the processes when started as root. [default: postgres]")
+@_cores
+@options.timeout(3600)
+def seed(
+    directory: Path,
+    source: Path,
+    nodes: int | None,
+    port_base: int | None,
+    user: str | None,
+    cores: int,
+    timeout_s: float,
+) -> None:
+    """Make a new herd, with a cluster id of its own, from a snapshot; needs no Spark."""
+    if delegate.is_root():
+        delegate.up(directory, user)
+    delegate.require_no_other(user)
+    if herd.is_herd(directory):
+        raise HerdError(f"{directory} holds a herd: choose an empty or new --dir")
+    asked = local.UpOptions(nodes, port_base, None, timeout_s)
+    filled = replace(asked, fill=partial(seeding.fill, source=source.resolve(), jobs=cores))
+    states = options.run(local.up(directory.resolve(), filled))
+    click.echo(render.states(herd.load(directory.resolve()), states, as_json=False))
+
+
+def _members(directory: Path, *, allow_missing: bool) -> "dict[str, Member]":
+    """The nodes with a database that are up.
+
+    Raises:
+        HerdError: one is not, and may not be left out, or none is.
+    """
+    from pgherd_spark.leases import Member  # noqa: PLC0415
+
+    description = herd.load(directory)
+    nodes = [node for node in local.nodes_of(description) if not node.member.witness]
+
+    async def look() -> list[NodeState]:
+        return await asyncio.gather(*(node.state() for node in nodes))
+
+    states = options.run(look())
+    missing = [f"{one.member.name} is {one.state}" for one in states if not one.takes_writes]
+    if missing and not allow_missing:
+        raise HerdError(f"not every node is up ({', '.join(missing)}): start it, or leave it out "
+                        "with --allow-missing")  # fmt: skip
+    if missing:
+        progress(f"left out: {', '.join(missing)}")
+    up = {one.member.name for one in states if one.takes_writes}
+    if not up:
+        raise HerdError("no node is up: start the herd with `pgherd local up`")
+    return {
+        node.member.name: Member(
+            node.member.name,
+            node.sidecar.admin,
+            f"host=127.0.0.1 port={node.member.port} user=postgres dbname=app"
+            f" passfile='{description.node(node.member).passfile}'",
+        )
+        for node in nodes
+        if node.member.name in up
+    }
+
+
+@contextlib.contextmanager
+def _spark(name: str, cores: int) -> "Iterator[Cluster]":
+    from pgherd_spark.cluster import cluster  # noqa: PLC0415
+
+    progress(f"starting Spark with {cores} cores")
+    with cluster(name, f"local[{cores},3]") as spark:
+        yield spark
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """Turn what a job may fail with into a line for the user."""
+    from pgherd_spark.cluster import JobError, NoSparkError  # noqa: PLC0415
+    from pgherd_spark.leases import LeaseError  # noqa: PLC0415
+
+    try:
+        yield
+    except NoSparkError as error:
+        raise HerdError(_MISSING) from error
+    except (JobError, LeaseError) as error:
+        raise HerdError(f"the job could not be done: {error}") from error
+
+
+def _told(findings: "Findings") -> Iterator[str]:
+    """What was found, in lines: differences first, the verdict last."""
+    for one in findings.definitions:
+        versions = ", ".join(
+            f"{member}: {'missing' if text is None else text}"
+            for member, text in one.versions.items()
+        )
+        yield f"{one.kind} {one.name} differs: {versions}"
+    for row in findings.rows:
+        missing = [member for member, version in row.versions.items() if version is None]
+        what = f"missing on {', '.join(missing)}" if missing else f"in {', '.join(row.columns)}"
+        odd = f"; against the majority: {', '.join(row.odd)}" if row.odd else ""
+        yield f"{row.table} {row.key} differs: {what}{odd}"
+    for table in findings.tables:
+        if table.reason is not None:
+            yield f"{table.name} could not be compared: {table.reason}"
+        elif table.more:
+            yield f"{table.name}: more rows differ than are named here"
+    for name in findings.changing:
+        yield f"{name} was changed during the check and is not compared"
+    yield (
+        f"{findings.verdict} at GID {findings.gid}: {len(findings.tables)} tables on "
+        f"{', '.join(findings.members)}"
+    )
+    if findings.odd_members:
+        yield (
+            f"a majority contradicts {', '.join(findings.odd_members)}: "
+            "`pgherd local rebuild NODE` replaces a node's database by a copy"
+        )

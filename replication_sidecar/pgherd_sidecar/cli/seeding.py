@@ -1,0 +1,59 @@
+"""Fills the servers of a new herd from a snapshot, before its sidecars first run.
+
+The first server takes the snapshot in; the others get a copy of its files: so all begin with the
+same rows at GID 0, and each takes its own share of the sequences' numbers when its sidecar starts.
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from pgherd_sidecar.cli.errors import HerdError, progress
+from pgherd_sidecar.cli.herd import Herd
+from pgherd_sidecar.cli.postgres import PostgresServer
+
+_SERVER_S = 60.0
+
+
+async def fill(description: Herd, source: Path, jobs: int) -> None:
+    """Put the snapshot into every server of the herd; none of them runs afterwards.
+
+    Args:
+        description: of a herd without data.
+        source: the snapshot's directory.
+        jobs: parts to load at a time.
+
+    Raises:
+        HerdError: the snapshot is damaged, or does not fit.
+    """
+    from pgherd_spark.parts import PartError  # noqa: PLC0415 - not for those who never seed
+    from pgherd_spark.restore import RestoreError, restore  # noqa: PLC0415
+    from pgherd_spark.snapshot import require_whole  # noqa: PLC0415
+
+    first, *others = description.databases
+    server = PostgresServer(description, first)
+    try:
+        progress("reading the snapshot")
+        manifest = await asyncio.to_thread(require_whole, source)
+        await server.initialise()
+        await server.start(_SERVER_S)
+        await server.provide_database()
+        await asyncio.to_thread(
+            restore,
+            source,
+            manifest,
+            conninfo=description.dsn(first),
+            programs=description.postgres_bin,
+            jobs=jobs,
+            say=progress,
+        )
+        await server.stop(_SERVER_S)
+    except (PartError, RestoreError) as error:
+        raise HerdError(f"the snapshot can't be used: {error}") from error
+    finally:
+        await server.stop(_SERVER_S, mode="immediate")  # if it still runs
+    data = description.node(first).pgdata
+    for member in others:
+        progress(f"{member.name}: copying the files of {first.name}")
+        description.node(member).root.mkdir(mode=0o700)
+        await asyncio.to_thread(shutil.copytree, data, description.node(member).pgdata)

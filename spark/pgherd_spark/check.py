@@ -1,0 +1,197 @@
+"""The consistency job: every replicated table and every definition on all members, at one GID.
+
+Three passes, each over less than the one before: checksums of buckets of rows, computed by the
+members themselves (here); the rows of buckets that differ, and the values of rows that differ
+(``drill``). A table that DDL changes meanwhile can't be compared and is said to be so: it counts
+neither as equal nor as different.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+
+from pgherd_spark.catalog import EVERYTHING, Description, columns_now, describe
+from pgherd_spark.checksums import NOTHING, Part, Sum, bucket_sums
+from pgherd_spark.cluster import Cluster, JobError
+from pgherd_spark.comparison import Comparison, Options, Say
+from pgherd_spark.drill import differing_rows, name_rows
+from pgherd_spark.findings import (
+    DefinitionDifference,
+    Findings,
+    RowDifference,
+    TableFindings,
+    odd_ones,
+)
+from pgherd_spark.leases import LeaseError, Member, hold
+from pgherd_spark.sources import Source, TableChangedError
+
+_LOOK_INTO = 256
+"""Differing buckets of a table whose rows are looked at: in a table that differs everywhere the
+first ones tell as much as all."""
+_TOTAL, _CHANGED = -1, -2
+"""In place of a bucket: the whole table, and the reasons why it can't be read."""
+
+Sums = dict[str, Sum | str]
+"""By member: a sum, or why there is none."""
+
+
+async def check(
+    cluster: Cluster, members: Mapping[str, Member], options: Options, say: Say
+) -> Findings:
+    """Compare the members.
+
+    Args:
+        cluster: does the work.
+        members: at least one, by name.
+        options: how.
+        say: told what is going on.
+
+    Raises:
+        LeaseError: a member can't hold its snapshot.
+        JobError: a member could not be read.
+    """
+    async with hold(
+        members, lease_s=options.lease_s, timeout_s=options.timeout_s, on_lost=cluster.cancel
+    ) as lease:
+        say(f"every member holds a snapshot at GID {lease.gid}")
+        try:
+            return await cluster.in_thread(partial(_compare, cluster, lease.sources, options, say))
+        except JobError as error:
+            if lease.lost is not None:
+                raise LeaseError(lease.lost) from error
+            raise
+
+
+def _compare(cluster: Cluster, sources: Sequence[Source], options: Options, say: Say) -> Findings:
+    started = datetime.now(UTC)
+    found = {one.member: one for one in cluster.each(list(sources), describe)}
+    comparison = Comparison(cluster, sources, found, options, say)
+    tables, rows = _compare_rows(comparison)
+    return Findings(
+        gid=sources[0].gid,
+        started=started,
+        finished=datetime.now(UTC),
+        members={source.member: source.visible for source in sources},
+        servers={name: one.server.build for name, one in found.items()},
+        tables=tuple(tables),
+        rows=tuple(rows),
+        definitions=tuple(different_definitions(found)),
+        changing=tuple(sorted({name for one in found.values() for name in one.changing})),
+        not_replicated=tuple(sorted({n for one in found.values() for n in one.not_replicated})),
+    )
+
+
+def different_definitions(found: Mapping[str, Description]) -> list[DefinitionDifference]:
+    """What is defined in different ways, but for what is being defined anew just now."""
+    changing = {name for one in found.values() for name in one.changing}
+    if EVERYTHING in changing:
+        return []
+    versions: dict[tuple[str, str], dict[str, str | None]] = defaultdict(
+        lambda: dict.fromkeys(found)
+    )
+    for member, description in found.items():
+        for one in description.structure:
+            versions[one.kind, one.name][member] = one.text
+    return [
+        DefinitionDifference(kind, name, texts, odd_ones(texts))
+        for (kind, name), texts in sorted(versions.items())
+        if len(set(texts.values())) > 1 and f"{kind} {name}" not in changing
+    ]
+
+
+def _compare_rows(comparison: Comparison) -> tuple[list[TableFindings], list[RowDifference]]:
+    sums = _sums(comparison)
+    reasons = {name: _why(why) for (name, bucket), why in sums.items() if bucket == _CHANGED}
+    if any(bucket >= 0 for _, bucket in sums):
+        reasons = _columns_changed(comparison) | reasons
+    different: dict[str, list[int]] = defaultdict(list)
+    for name, bucket in sorted(sums):
+        if bucket >= 0 and name not in reasons:
+            different[name].append(bucket)
+    rows, changed = differing_rows(
+        comparison, {name: buckets[:_LOOK_INTO] for name, buckets in different.items()}
+    )
+    reasons |= changed
+    tables, named = [], []
+    for name in sorted(comparison.tables):
+        keys = rows.get(name, {})
+        chosen = dict(sorted(keys.items())[: comparison.options.max_rows])
+        named += name_rows(comparison, name, chosen)
+        totals = sums.get((name, _TOTAL), {})
+        tables.append(
+            TableFindings(
+                name=name,
+                rows={member: _rows(totals.get(member)) for member in comparison.members},
+                buckets=comparison.buckets[name],
+                different_buckets=len(different[name]),
+                different_rows=len(keys),
+                more=len(different[name]) > _LOOK_INTO or len(keys) > len(chosen),
+                reason=reasons.get(name),
+            )
+        )
+    return tables, named
+
+
+def _sums(comparison: Comparison) -> dict[tuple[str, int], Sums]:
+    """Buckets that differ, and for each table its totals and why it can't be compared, if so."""
+    parts = comparison.parts(comparison.tables)
+    comparison.say(
+        f"checksums of {len(comparison.tables)} tables on {len(comparison.sources)} members:"
+        f" {len(parts)} tasks"
+    )
+    return dict(
+        comparison.cluster.by_key(
+            parts,
+            partial(_sum_part, buckets=comparison.buckets),
+            _merge,
+            partial(_is_telling, members=comparison.members),
+        )
+    )
+
+
+def _sum_part(part: Part, buckets: Mapping[str, int]) -> list[tuple[tuple[str, int], Sums]]:
+    name, member = part.table.name, part.source.member
+    try:
+        found = bucket_sums(part, buckets[name])
+    except TableChangedError as error:
+        return [((name, _CHANGED), {member: str(error)})]
+    sums: list[tuple[tuple[str, int], Sums]] = [
+        ((name, bucket), {member: one}) for bucket, one in found
+    ]
+    return [((name, _TOTAL), {member: sum((one for _, one in found), NOTHING)}), *sums]
+
+
+def _columns_changed(comparison: Comparison) -> dict[str, str]:
+    """Tables whose columns are not those of the marker any more: what was read may be others'."""
+    now = comparison.cluster.each(list(comparison.sources), columns_now)
+    return {
+        name: f"{source.member}: its columns were changed"
+        for source, columns in zip(comparison.sources, now, strict=True)
+        for name, known in comparison.found[source.member].columns.items()
+        if columns.get(name) != known
+    }
+
+
+def _merge(one: Sums, other: Sums) -> Sums:
+    merged = dict(one)
+    for member, value in other.items():
+        known = merged.get(member)
+        if isinstance(known, Sum) and isinstance(value, Sum):
+            merged[member] = known + value
+        elif known is None:
+            merged[member] = value
+    return merged
+
+
+def _is_telling(item: tuple[tuple[str, int], Sums], members: Sequence[str]) -> bool:
+    (_, bucket), sums = item
+    return bucket < 0 or len({sums.get(member, NOTHING) for member in members}) > 1
+
+
+def _why(reasons: Sums) -> str:
+    return "; ".join(f"{member}: {reason}" for member, reason in sorted(reasons.items()))
+
+
+def _rows(total: Sum | str | None) -> int:
+    return total.rows if isinstance(total, Sum) else 0

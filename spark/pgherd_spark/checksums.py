@@ -1,0 +1,196 @@
+"""Checksums of a table's rows, computed inside PostgreSQL, part by part.
+
+A part is a range of blocks of one file on one member: PostgreSQL reads just those, and no key is
+needed to divide a table evenly. Sums of parts add up to sums of tables. All functions here are
+tasks: they open a session, do one thing, and keep nothing.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pgherd_spark import statements
+from pgherd_spark.catalog import Table
+from pgherd_spark.sources import Relation, Source, TableChangedError, claim, reading
+
+_SQL = statements.load("checksum.sql")
+_HALF = 1 << 64
+_DOUBLED = re.compile(r'(["\\])\1')
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Blocks ``first`` to before ``end`` of a file; to wherever the file ends if that is None."""
+
+    source: Source
+    table: Table
+    relation: Relation
+    first: int
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Number of rows and the sums of both their hashes, modulo 2^64."""
+
+    rows: int
+    first: int
+    second: int
+
+    def __add__(self, other: "Sum") -> "Sum":
+        return Sum(
+            self.rows + other.rows,
+            (self.first + other.first) % _HALF,
+            (self.second + other.second) % _HALF,
+        )
+
+    def hex(self) -> str:
+        """Both sums as one number of 128 bits."""
+        return f"{self.first << 64 | self.second:032x}"
+
+
+NOTHING = Sum(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A row: its hashes, and where on its member it is."""
+
+    sum: Sum
+    relation: Relation
+    ctid: str
+
+
+def parts_of(source: Source, table: Table, relation: Relation, part_bytes: int) -> Iterator[Part]:
+    """Divide a file. The last part is open: the file may have grown."""
+    step = max(1, part_bytes // relation.block_bytes)
+    starts = range(0, max(1, relation.blocks), step)
+    for first in starts:
+        yield Part(source, table, relation, first, first + step if first != starts[-1] else None)
+
+
+def bucket_sums(part: Part, buckets: int) -> list[tuple[int, Sum]]:
+    """Sums of the part's rows by bucket of their keys; empty buckets are absent.
+
+    Args:
+        part: what to read.
+        buckets: how many, a power of two.
+
+    Raises:
+        TableChangedError: see ``claim``.
+        psycopg.Error: the server or the snapshot is gone.
+    """
+    rows = _read(part.source, part.relation, _query("buckets", part, mask=buckets - 1))
+    return [(bucket, _sum(count, first, second)) for bucket, count, first, second in rows]
+
+
+def rows_in(part: Part, buckets: int, wanted: Iterable[int]) -> list[tuple[str, Found]]:
+    """The part's rows that are in some of the buckets, by the text of their keys.
+
+    Raises:
+        TableChangedError, psycopg.Error: as for ``bucket_sums``.
+    """
+    query = _query("rows", part, mask=buckets - 1, buckets=list(wanted))
+    return [
+        (key, Found(_sum(1, first, second), part.relation, ctid))
+        for key, first, second, ctid in _read(part.source, part.relation, query)
+    ]
+
+
+def values_at(
+    source: Source, table: Table, relation: Relation, ctids: Iterable[str]
+) -> list[tuple[str, dict[str, str | None]]]:
+    """The values of some rows as text, by the text of their keys.
+
+    Raises:
+        TableChangedError, psycopg.Error: as for ``bucket_sums``.
+    """
+    query = _SQL["values"].format(
+        key=record(table.key or table.columns),
+        values=sql.SQL(", ").join(
+            sql.SQL("{}::text").format(record([column])) for column in table.columns
+        ),
+        relation=relation.identifier,
+        ctids=sql.Literal(list(ctids)),
+    )
+    return [
+        (key, dict(zip(table.columns, map(_value, values), strict=True)))
+        for key, *values in _read(source, relation, query)
+    ]
+
+
+def whole_sum(
+    connection: psycopg.Connection[Any], relation: tuple[str, str], columns: Iterable[str]
+) -> Sum:
+    """Sum of all rows of a table or partition, as the session sees it just now.
+
+    Args:
+        connection: under the settings of ``connected``.
+        relation: schema and name.
+        columns: in the order of their names.
+
+    Raises:
+        psycopg.Error: it can't be read.
+    """
+    query = _SQL["buckets"].format(
+        key=record(columns),
+        row=record(columns),
+        mask=sql.Literal(0),
+        relation=sql.SQL("ONLY {}").format(sql.Identifier(*relation)),
+        range=blocks(0, None),
+    )
+    rows = connection.execute(query).fetchall()
+    return sum((_sum(count, first, second) for _, count, first, second in rows), NOTHING)
+
+
+def record(columns: Iterable[str]) -> sql.Composed:
+    """A record of some columns of the row ``t``."""
+    names = (sql.Identifier("t", column) for column in columns)
+    return sql.SQL("ROW({})").format(sql.SQL(", ").join(names))
+
+
+def blocks(first: int, end: int | None) -> sql.Composed:
+    """The condition that a row ``t`` is in a range of blocks."""
+    low = sql.SQL("t.ctid >= {}::tid").format(sql.Literal(f"({first},0)"))
+    if end is None:
+        return sql.Composed([low])
+    return sql.SQL("{} AND t.ctid < {}::tid").format(low, sql.Literal(f"({end},0)"))
+
+
+def _query(name: str, part: Part, **literals: object) -> sql.Composed:
+    return _SQL[name].format(
+        key=record(part.table.key or part.table.columns),
+        row=record(part.table.columns),
+        relation=part.relation.identifier,
+        range=blocks(part.first, part.end),
+        **{name: sql.Literal(value) for name, value in literals.items()},
+    )
+
+
+def _read(source: Source, relation: Relation, query: sql.Composed) -> list[tuple[Any, ...]]:
+    with reading(source) as connection:
+        claim(connection, relation)
+        try:
+            return connection.execute(query).fetchall()
+        except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedObject) as error:
+            raise TableChangedError("its columns were changed") from error
+
+
+def _sum(rows: int, first: Decimal | int, second: Decimal | int) -> Sum:
+    """PostgreSQL returns sums of bigint as numeric, and hashes are signed."""
+    return Sum(rows, int(first) % _HALF, int(second) % _HALF)
+
+
+def _value(literal: str) -> str | None:
+    """The text in a record literal of one column; None for NULL, which has no text at all."""
+    text = literal[1:-1]
+    if not text:
+        return None
+    if not text.startswith('"'):
+        return text
+    return _DOUBLED.sub(r"\1", text[1:-1])

@@ -1,0 +1,174 @@
+"""Apache Spark as the jobs see it: many tasks, and results that are merged by key.
+
+The only module that knows PySpark, which it imports when it is started: it is an extra, and the
+rest of this package can be had without. On a laptop the cluster is this process's own JVM
+(``local[*]``); on Kubernetes ``spark-submit`` has said what it is.
+"""
+
+import asyncio
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+Task = TypeVar("Task")
+Value = TypeVar("Value")
+Key = TypeVar("Key")
+
+_EXCEPTION = re.compile(r"(?!pyspark|py4j|org\.)[\w.]*(Error_?|Exception|errors\.\w+): ")
+"""What a traceback ends with."""
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.speculation": "false",
+    "spark.task.maxFailures": "4",
+}
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+}
+
+
+class NoSparkError(Exception):
+    """There is no PySpark or no Java runtime on this machine."""
+
+
+class JobError(Exception):
+    """A task failed for good; the message is its last words."""
+
+
+class Cluster:
+    """Runs tasks. Used by one thread at a time, but for ``cancel``.
+
+    Args:
+        session: Spark's.
+        failures: what PySpark raises when a job has failed.
+    """
+
+    def __init__(self, session: Any, failures: tuple[type[Exception], ...]) -> None:
+        self.session = session
+        self._context = session.sparkContext
+        self._failures = failures
+
+    def each(self, tasks: Sequence[Task], run: Callable[[Task], Value]) -> list[Value]:
+        """Run each task; return the results in the order of the tasks.
+
+        Raises:
+            JobError: one failed, as often as it may.
+        """
+        return self._collect(self._spread(tasks).map(run)) if tasks else []
+
+    def by_key(
+        self,
+        tasks: Sequence[Task],
+        run: Callable[[Task], Iterable[tuple[Key, Value]]],
+        merge: Callable[[Value, Value], Value],
+        keep: Callable[[tuple[Key, Value]], bool],
+    ) -> list[tuple[Key, Value]]:
+        """Run each task, merge the values of equal keys, and return those that are to be kept.
+
+        Merged and sorted out where the tasks ran: only what is kept comes to the driver.
+
+        Raises:
+            JobError: one failed, as often as it may.
+        """
+        if not tasks:
+            return []
+        return self._collect(self._spread(tasks).flatMap(run).reduceByKey(merge).filter(keep))
+
+    async def in_thread(self, action: Callable[[], Value]) -> Value:
+        """Run what waits for Spark beside the event loop; end it when the caller is cancelled."""
+        working = asyncio.ensure_future(asyncio.to_thread(action))
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            self.cancel()
+            await asyncio.wait({working})
+            working.exception()
+            raise
+
+    def write_parquet(self, path: Path, rows: Sequence[tuple[Any, ...]], schema: str) -> None:
+        """Write a table as one Parquet file in a directory of that name.
+
+        Raises:
+            JobError: it can't be written.
+        """
+        try:
+            frame = self.session.createDataFrame(list(rows), schema)
+            frame.coalesce(1).write.mode("overwrite").parquet(path.absolute().as_uri())
+        except self._failures as error:
+            raise JobError(_last_words(str(error))) from error
+
+    def cancel(self) -> None:
+        """End what is running; it fails with ``JobError``. For other threads."""
+        self._context.cancelAllJobs()
+
+    def _spread(self, tasks: Sequence[Task]) -> Any:
+        return self._context.parallelize(tasks, len(tasks))
+
+    def _collect(self, data: Any) -> list[Any]:
+        try:
+            return list(data.collect())
+        except self._failures as error:
+            raise JobError(_last_words(str(error))) from error
+
+
+@contextmanager
+def cluster(name: str, master: str | None) -> Iterator[Cluster]:
+    """Start Spark, or join the one that ``spark-submit`` has prepared.
+
+    Args:
+        name: of the application.
+        master: ``local[2]``, say; None where ``spark-submit`` has said it.
+
+    Raises:
+        NoSparkError: there is nothing to start.
+    """
+    if not is_installed():
+        raise NoSparkError("PySpark or a Java runtime is missing")
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - see above
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONSAFEPATH"] = "1"  # workers begin in a directory that may hold anything
+    builder = SparkSession.builder.appName(name)
+    settings = _SETTINGS if master is None else _SETTINGS | _local(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    try:
+        yield Cluster(session, (Py4JError, PySparkException))
+    finally:
+        session.stop()
+
+
+def _local(master: str) -> dict[str, str]:
+    """Settings of a JVM of our own, which talks to nobody but us, and is silent."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    logging = Path(__file__).with_name("log4j2.properties").as_uri()
+    return _LOCAL | {
+        "spark.master": master,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging}",
+    }
+
+
+def is_installed() -> bool:
+    """Say whether PySpark is there, and will find a Java runtime."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java") if home is None else shutil.which(str(Path(home) / "bin" / "java"))
+    return java is not None and importlib.util.find_spec("pyspark") is not None
+
+
+def _last_words(text: str) -> str:
+    """The Python exception's own line in what Spark makes of a failed task."""
+    lines = [line.strip() for line in text.splitlines()]
+    raised = [line for line in lines if _EXCEPTION.match(line)]
+    return next(iter(raised or filter(None, lines)), "Spark gave no reason")

@@ -1,0 +1,111 @@
+"""What the consistency job found, and its verdict. Values only; ``report`` writes them down."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+Verdict = Literal["consistent", "different", "incomplete"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableFindings:
+    """One table that all members have with the same columns.
+
+    Attributes:
+        rows: by member.
+        buckets: into how many the keys were divided.
+        different_rows: as far as they were looked at; ``more`` if not to the end, or not all named.
+        reason: why it could not be compared, if so.
+    """
+
+    name: str
+    rows: Mapping[str, int]
+    buckets: int
+    different_buckets: int
+    different_rows: int
+    more: bool
+    reason: str | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Not compared is neither equal nor different."""
+        if self.reason is not None:
+            return "incomplete"
+        return "different" if self.different_buckets else "consistent"
+
+
+@dataclass(frozen=True, slots=True)
+class RowDifference:
+    """One row that is not the same everywhere.
+
+    Attributes:
+        key_columns: of the table's key.
+        key: their values as a record literal.
+        columns: those that differ among the members that have the row.
+        versions: the row on each member, as text; None where it is missing.
+        odd: the members that differ from the majority, where there is one.
+    """
+
+    table: str
+    key_columns: tuple[str, ...]
+    key: str
+    columns: tuple[str, ...]
+    versions: Mapping[str, Mapping[str, str | None] | None]
+    odd: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionDifference:
+    """A table, column, index, sequence, role, ... that is not defined the same everywhere."""
+
+    kind: str
+    name: str
+    versions: Mapping[str, str | None]
+    odd: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The result of a consistency check.
+
+    Attributes:
+        members: by name, ``pg_current_snapshot()`` of what was read there.
+        servers: by name, what PostgreSQL says it is.
+        changing: what was being defined anew during the check, so that it was not compared.
+        not_replicated: tables whose rows are each member's own, and were not compared.
+    """
+
+    gid: int
+    started: datetime
+    finished: datetime
+    members: Mapping[str, str]
+    servers: Mapping[str, str]
+    tables: tuple[TableFindings, ...]
+    rows: tuple[RowDifference, ...]
+    definitions: tuple[DefinitionDifference, ...]
+    changing: tuple[str, ...]
+    not_replicated: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """``different`` if anything was found; ``consistent`` only if all could be compared."""
+        verdicts = {table.verdict for table in self.tables}
+        if self.definitions or "different" in verdicts:
+            return "different"
+        return "incomplete" if self.changing or "incomplete" in verdicts else "consistent"
+
+    @property
+    def odd_members(self) -> tuple[str, ...]:
+        """Members that a majority contradicts in anything."""
+        odd = {member for row in self.rows for member in row.odd}
+        return tuple(sorted(odd.union(*(one.odd for one in self.definitions))))
+
+
+def odd_ones(versions: Mapping[str, str | None]) -> tuple[str, ...]:
+    """The members whose version is not that of the majority; nobody if there is none."""
+    (common, count), *_ = Counter(versions.values()).most_common(1)
+    if 2 * count <= len(versions):
+        return ()
+    return tuple(sorted(member for member, text in versions.items() if text != common))

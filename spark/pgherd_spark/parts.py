@@ -1,0 +1,199 @@
+"""Files with the rows of a table: written by tasks, checked by others, never half there.
+
+A part holds a range of blocks of one file of a table, as PostgreSQL's own binary COPY, compressed
+by zstd. It is written under another name, put on stable storage, renamed, and then a receipt is
+written beside it: a part without one is nobody's. The rows are copied by ``psql``, since taking
+them through Python one by one costs three times as much; their checksum is computed by the server
+from the same snapshot.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pgherd_sidecar.env import durable
+from psycopg import sql
+
+from pgherd_spark import statements
+from pgherd_spark.checksums import NOTHING, Part, Sum, blocks, bucket_sums
+
+_SQL = statements.load("snapshot.sql")
+_SESSION = statements.load("session.sql")
+_CHUNK = 1 << 20
+
+
+class PartError(Exception):
+    """A part could not be written, or is not what its receipt says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a part holds.
+
+    Attributes:
+        path: relative to the snapshot's directory.
+        bytes, sha256: of the file.
+        sum: of the rows.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+    sum: Sum
+
+
+@dataclass(frozen=True, slots=True)
+class WritePart:
+    """A task: which rows, where to, and by which ``psql``."""
+
+    part: Part
+    root: Path
+    path: str
+    psql: Path
+
+
+class _Counted:
+    """A file that knows the hash of what was written to it."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.hash = hashlib.sha256()
+        self.bytes = 0
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        self.bytes += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        """Leave it open: it is to be put on stable storage by whoever opened it."""
+
+
+def write_part(task: WritePart) -> Receipt:
+    """Write a part, unless an earlier run has.
+
+    Raises:
+        PartError: ``psql`` failed; says with which words.
+        TableChangedError: the rows at the marker are not there any more.
+        psycopg.Error, OSError: the server is gone, the disk is full.
+    """
+    target = task.root / task.path
+    known = read_receipt(task.root, task.path)
+    if known is not None:
+        return known
+    target.parent.mkdir(parents=True, exist_ok=True)
+    rows = sum((one for _, one in bucket_sums(task.part, 1)), NOTHING)
+    descriptor, name = tempfile.mkstemp(prefix=target.name, suffix=".new", dir=target.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            written = _copy(task, file)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    receipt = Receipt(task.path, written.bytes, written.hash.hexdigest(), rows)
+    durable.replace(target.parent, _receipt_name(target), json.dumps(asdict(receipt)).encode())
+    return receipt
+
+
+def read_receipt(root: Path, path: str) -> Receipt | None:
+    """The receipt of a part that is whole, as far as its size tells; else None."""
+    target = root / path
+    with suppress(FileNotFoundError):
+        fields = json.loads((target.parent / _receipt_name(target)).read_bytes())
+        receipt = Receipt(**(fields | {"sum": Sum(**fields["sum"])}))
+        if target.stat().st_size == receipt.bytes:
+            return receipt
+    return None
+
+
+def verify_part(root: Path, receipt: Receipt) -> None:
+    """Read a part back.
+
+    Raises:
+        PartError: it is not what was written.
+        OSError: it can't be read.
+    """
+    digest = hashlib.sha256()
+    with (root / receipt.path).open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    if digest.hexdigest() != receipt.sha256:
+        raise PartError(f"{receipt.path} is not what was written")
+
+
+def content(path: Path) -> Iterator[bytes]:
+    """What is in a part, decompressed, in chunks.
+
+    Raises:
+        OSError: it can't be read, or is damaged.
+    """
+    import pyarrow  # noqa: PLC0415 - an extra
+
+    with pyarrow.OSFile(str(path)) as file, pyarrow.CompressedInputStream(file, "zstd") as stream:
+        while chunk := stream.read(_CHUNK):
+            yield chunk
+
+
+def _receipt_name(target: Path) -> str:
+    return target.name + ".json"
+
+
+def _copy(task: WritePart, file: IO[bytes]) -> _Counted:
+    """Let ``psql`` copy the rows into a file, compressed."""
+    import pyarrow  # noqa: PLC0415 - an extra
+
+    counted = _Counted(file)
+    with (
+        tempfile.TemporaryFile() as complaints,
+        subprocess.Popen(
+            _command(task), stdout=subprocess.PIPE, stderr=complaints, stdin=subprocess.DEVNULL
+        ) as psql,
+    ):
+        assert psql.stdout is not None
+        with pyarrow.CompressedOutputStream(pyarrow.PythonFile(counted, "w"), "zstd") as stream:
+            while chunk := psql.stdout.read(_CHUNK):
+                stream.write(chunk)
+        if psql.wait() != 0:
+            complaints.seek(0)
+            words = complaints.read().decode(errors="replace").strip()
+            raise PartError(f"{task.part.source.member}, {task.part.table.name}: {words}")
+    return counted
+
+
+def _command(task: WritePart) -> list[str]:
+    """One session: the snapshot, the lock that keeps the file as it is, and the rows."""
+    part, relation = task.part, task.part.relation
+    columns = sql.SQL(", ").join(sql.Identifier("t", name) for name in part.table.stored)
+    steps = [
+        _SQL["begin"],
+        _SESSION["import"].format(snapshot=sql.Literal(part.source.snapshot)),
+        sql.SQL("SET lock_timeout = '60s'"),
+        _SESSION["lock"].format(relation=relation.identifier),
+        _SQL["same_file"].format(
+            oid=sql.Literal(relation.oid), filenode=sql.Literal(relation.filenode)
+        ),
+        _SQL["copy"].format(
+            columns=columns,
+            relation=relation.identifier,
+            range=blocks(part.first, part.end),
+        ),
+    ]
+    command = [str(task.psql), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--no-password"]
+    for step in steps:
+        command += ["--command", step.as_string(None)]
+    return [*command, "--dbname", part.source.conninfo]

@@ -1,0 +1,162 @@
+"""Puts a snapshot into a new, empty server, before pgherd takes it over: the seed of a new herd.
+
+Definitions, then rows, then what is built on rows, as ``pg_restore`` does it; the parts are loaded
+in parallel. What was loaded is compared with the manifest before anybody may use it.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pgherd_spark import statements
+from pgherd_spark.checksums import NOTHING, whole_sum
+from pgherd_spark.parts import content
+from pgherd_spark.snapshot import CONTENTS, ROLES, SCHEMA
+
+_SQL = statements.load("restore.sql")
+_SESSION = statements.load("session.sql")
+_KNOWN_ROLES = re.compile(r"(CREATE|ALTER) ROLE (postgres|app)[ ;]")
+"""Each herd has its own, with its own passwords."""
+
+
+class RestoreError(Exception):
+    """The snapshot could not be put into the server; the message says why."""
+
+
+def restore(
+    directory: Path,
+    manifest: dict[str, Any],
+    *,
+    conninfo: str,
+    programs: Path,
+    jobs: int,
+    say: Callable[[str], None],
+) -> None:
+    """Fill an empty database.
+
+    Args:
+        directory: the snapshot, found whole by ``require_whole``.
+        manifest: the snapshot's.
+        conninfo: of the database, as a superuser.
+        programs: directory of PostgreSQL's programs.
+        jobs: parts to load at a time.
+        say: told what is going on.
+
+    Raises:
+        RestoreError: it can't be done, or what was loaded is not what the manifest says.
+        OSError: the snapshot can't be read.
+    """
+    roles = [line for line in (directory / ROLES).read_text().splitlines(keepends=True)
+             if not _KNOWN_ROLES.match(line)]  # fmt: skip
+    _psql(programs, conninfo, "".join(roles))
+    _pg_restore(programs, conninfo, directory, "pre-data", jobs)
+    parts = [(table, part) for table in manifest["tables"] for part in table["parts"]]
+    say(f"loading {len(parts)} parts of {len(manifest['tables'])} tables")
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(partial(_load, programs, conninfo, directory), parts))
+        say("comparing what was loaded with the snapshot")
+        list(pool.map(partial(_require_same, conninfo), manifest["tables"]))
+    say("building indexes and constraints")
+    _pg_restore(programs, conninfo, directory, "post-data", jobs)
+    try:
+        _finish(conninfo, manifest)
+    except psycopg.Error as error:
+        raise RestoreError(str(error)) from error
+
+
+def _load(
+    programs: Path, conninfo: str, directory: Path, task: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    table, part = task
+    statement = _SQL["copy"].format(
+        relation=sql.Identifier(*part["relation"]),
+        columns=sql.SQL(", ").join(map(sql.Identifier, table["stored"])),
+    )
+    with (
+        tempfile.TemporaryFile() as complaints,
+        subprocess.Popen(
+            [*_client(programs, conninfo), "--command", statement.as_string(None)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=complaints,
+        ) as psql,
+    ):
+        assert psql.stdin is not None
+        try:
+            for chunk in content(directory / part["path"]):
+                psql.stdin.write(chunk)
+            psql.stdin.close()
+        except BrokenPipeError:
+            pass  # it says why itself
+        if psql.wait() != 0:
+            complaints.seek(0)
+            raise RestoreError(f"{part['path']}: {complaints.read().decode(errors='replace')}")
+
+
+def _require_same(conninfo: str, table: dict[str, Any]) -> None:
+    relations: dict[tuple[str, str], int] = defaultdict(int)
+    for part in table["parts"]:
+        relations[tuple(part["relation"])] += part["rows"]
+    found = NOTHING
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(_SESSION["settings"])
+        for relation in relations:
+            found += whole_sum(connection, relation, tuple(table["columns"]))
+    if (found.rows, found.hex()) != (table["rows"], table["checksum"]):
+        raise RestoreError(
+            f"{table['name']}: {found.rows} rows with checksum {found.hex()} were loaded, the "
+            f"snapshot has {table['rows']} with {table['checksum']}"
+        )
+
+
+def _finish(conninfo: str, manifest: dict[str, Any]) -> None:
+    """Sequences, materialized views, and statistics for the planner."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        for one in manifest["sequences"]:
+            name, last = sql.Identifier(*one["name"]), one["last_value"]
+            numbers = {"step": sql.Literal(one["step"]), "start": sql.Literal(one["start"])}
+            connection.execute(_SQL["sequence"].format(name=name, **numbers))
+            connection.execute(
+                _SQL["position"].format(
+                    name=sql.Literal(name.as_string(None)),
+                    value=sql.Literal(one["start"] if last is None else last),
+                    called=sql.Literal(last is not None),
+                )
+            )
+        for schema, view in connection.execute(_SQL["materialized_views"]).fetchall():
+            connection.execute(_SQL["refresh"].format(view=sql.Identifier(schema, view)))
+        connection.execute("ANALYZE")
+
+
+def _pg_restore(programs: Path, conninfo: str, directory: Path, section: str, jobs: int) -> None:
+    _run(
+        [
+            str(programs / "pg_restore"), "--exit-on-error", f"--section={section}",
+            f"--jobs={jobs}", f"--use-list={directory / CONTENTS}", f"--dbname={conninfo}",
+            str(directory / SCHEMA),
+        ]
+    )  # fmt: skip
+
+
+def _psql(programs: Path, conninfo: str, script: str) -> None:
+    _run([*_client(programs, conninfo), "--file=-"], script)
+
+
+def _client(programs: Path, conninfo: str) -> list[str]:
+    options = ["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--no-password"]
+    return [str(programs / "psql"), *options, f"--dbname={conninfo}"]
+
+
+def _run(command: Sequence[str], script: str = "") -> None:
+    done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RestoreError(f"{Path(command[0]).name}: {done.stderr.strip()}")

@@ -1,0 +1,344 @@
+"""The snapshot job: a herd's replicated tables and its schema at one GID, as files.
+
+Each snapshot is a directory of its own. ``job.json`` is written first and names the marker, so
+that a run which dies can be taken up again while the members still hold it; ``manifest.json`` is
+written last, when every part has been read back: a directory without it is no snapshot. What the
+files mean is in docs/spark.md.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from pgherd_sidecar.agent.recovery import certstate
+from pgherd_sidecar.env import durable
+
+from pgherd_spark import statements
+from pgherd_spark.catalog import Description, describe
+from pgherd_spark.checksums import NOTHING, Part, Sum, parts_of
+from pgherd_spark.cluster import Cluster, JobError
+from pgherd_spark.comparison import Say
+from pgherd_spark.leases import Lease, LeaseError, Member, hold
+from pgherd_spark.parts import PartError, Receipt, WritePart, verify_part, write_part
+from pgherd_spark.sources import Source, connected
+
+FORMAT = 1
+MANIFEST, JOB = "manifest.json", "job.json"
+SCHEMA, CONTENTS, ROLES, CERTIFICATION = "schema.dump", "schema.list", "roles.sql", "certification"
+_SQL = statements.load("snapshot.sql")
+_OURS = re.compile(
+    r"^\d+; \d+ \d+ ([A-Z][A-Z ]* pgherd(_gen)? |[A-Z ]+ - (SCHEMA )?pgherd(_gen)? "
+    r"|EVENT TRIGGER - pgherd_|TRIGGER .* pgherd_\w+ |(COMMENT|EXTENSION) - (EXTENSION )?dblink )"
+)
+"""Lines in a dump's table of contents of what pgherd puts into each database by itself."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+        to: the directory that holds snapshots.
+        read: members to read; the tables are shared out among them.
+        programs: directory of PostgreSQL's programs.
+        cluster_id: the herd's.
+        lease_s: how long a run that has died can be taken up again.
+    """
+
+    to: Path
+    read: tuple[str, ...]
+    programs: Path
+    cluster_id: str
+    part_bytes: int = 256 << 20
+    lease_s: float = 300.0
+    timeout_s: float = 120.0
+
+
+async def snapshot(
+    cluster: Cluster, members: Mapping[str, Member], options: Options, say: Say
+) -> Path:
+    """Write a snapshot, or finish one that an earlier run had begun.
+
+    Args:
+        cluster: does the work.
+        members: all that are up, by name: each tells how far its sequences are.
+        options: how.
+        say: told what is going on.
+
+    Returns:
+        The snapshot's directory.
+
+    Raises:
+        LeaseError: a member can't hold its snapshot.
+        JobError, OSError: it can't be read or written.
+    """
+    options.to.mkdir(parents=True, exist_ok=True)
+    for begun in sorted(options.to.glob(f"gid-*/{JOB}")):
+        if not (begun.parent / MANIFEST).exists():
+            finished = await _take_up(cluster, members, options, begun.parent, say)
+            if finished is not None:
+                return finished
+    state = _certification_state(members[options.read[0]])  # at a position before the marker
+    async with hold(
+        members,
+        lease_s=options.lease_s,
+        timeout_s=options.timeout_s,
+        on_lost=cluster.cancel,
+        keep=True,
+    ) as lease:
+        directory = options.to / f"gid-{lease.gid:012}-{lease.marker[:8]}"
+        directory.mkdir(mode=0o700)
+        (directory / CERTIFICATION).write_bytes(state)
+        job = {"format": FORMAT, "cluster_id": options.cluster_id, "marker": lease.marker}
+        durable.replace(directory, JOB, json.dumps(job).encode())
+        await _write(cluster, lease, options, directory, say)
+    return directory
+
+
+async def _take_up(
+    cluster: Cluster, members: Mapping[str, Member], options: Options, directory: Path, say: Say
+) -> Path | None:
+    """Finish what an earlier run has left, if its marker is still held; else remove it."""
+    job = json.loads((directory / JOB).read_bytes())
+    if job["cluster_id"] == options.cluster_id:
+        try:
+            async with hold(
+                members,
+                lease_s=options.lease_s,
+                timeout_s=1.0,
+                on_lost=cluster.cancel,
+                marker=job["marker"],
+                keep=True,
+            ) as lease:
+                say(f"going on with {directory.name}, which an earlier run has begun")
+                await _write(cluster, lease, options, directory, say)
+                return directory
+        except LeaseError as error:
+            say(f"{directory.name} was left unfinished and can't be finished: {error}")
+    say(f"removing {directory.name}")
+    shutil.rmtree(directory)
+    return None
+
+
+async def _write(
+    cluster: Cluster, lease: Lease, options: Options, directory: Path, say: Say
+) -> None:
+    say(f"every member holds a snapshot at GID {lease.gid}")
+    try:
+        await cluster.in_thread(partial(_run, cluster, lease, options, directory, say))
+    except JobError as error:
+        if lease.lost is not None:
+            raise LeaseError(lease.lost) from error
+        raise
+
+
+def _run(cluster: Cluster, lease: Lease, options: Options, directory: Path, say: Say) -> None:
+    started = datetime.now(UTC)
+    sources = {source.member: source for source in lease.sources}
+    found = {one.member: one for one in cluster.each([sources[m] for m in options.read], describe)}
+    first = sources[options.read[0]]
+    _dump_schema(first, options.programs, directory)
+    tasks = _tasks(sources, found, options, directory)
+    say(f"rows of {len({task.part.table.name for task in tasks})} tables: {len(tasks)} parts")
+    receipts = cluster.each(tasks, write_part)
+    say("reading all parts back")
+    cluster.each(receipts, partial(verify_part, directory))
+    manifest = {
+        "format": FORMAT,
+        "cluster_id": options.cluster_id,
+        "gid": lease.gid,
+        "started": started.isoformat(),
+        "finished": datetime.now(UTC).isoformat(),
+        "members": {source.member: source.visible for source in lease.sources},
+        "servers": {member: asdict(one.server) for member, one in found.items()},
+        "certification": _described(directory),
+        "files": {name: _sha256(directory / name) for name in (SCHEMA, CONTENTS, ROLES)},
+        "tables": _tables(found[first.member], tasks, receipts),
+        "sequences": _sequences(lease.sources),
+        "not_included": found[first.member].not_replicated,
+    }
+    durable.replace(directory, MANIFEST, json.dumps(manifest, indent=1).encode())
+
+
+def _tasks(
+    sources: Mapping[str, Source],
+    found: Mapping[str, Description],
+    options: Options,
+    directory: Path,
+) -> list[WritePart]:
+    """Share the tables out among the members, the largest first, each to whom has least yet."""
+    first = found[options.read[0]]
+    sizes: dict[str, int] = {table.name: 0 for table in first.tables}
+    for relation in first.relations:
+        sizes[relation.table] += relation.blocks * relation.block_bytes
+    loads = dict.fromkeys(options.read, 0)
+    tasks: list[WritePart] = []
+    for name in sorted(sizes, key=lambda one: -sizes[one]):
+        member = min(loads, key=lambda one: loads[one])
+        loads[member] += sizes[name]
+        tasks += _tasks_of_table(sources[member], found[member], name, options, directory)
+    return tasks
+
+
+def _tasks_of_table(
+    source: Source, description: Description, name: str, options: Options, directory: Path
+) -> Iterable[WritePart]:
+    table = next(one for one in description.tables if one.name == name)
+    place = [one.name for one in description.tables].index(name)
+    parts: list[Part] = [
+        part
+        for relation in description.relations
+        if relation.table == name
+        for part in parts_of(source, table, relation, options.part_bytes)
+    ]
+    folder = f"data/{place:05}.{_UNSAFE.sub('_', name)}"
+    for number, part in enumerate(parts):
+        path = f"{folder}/part-{number:06}.copy.zst"
+        yield WritePart(part, directory, path, options.programs / "psql")
+
+
+def _tables(
+    description: Description, tasks: Sequence[WritePart], receipts: Sequence[Receipt]
+) -> list[dict[str, Any]]:
+    parts: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    sums: dict[str, Sum] = defaultdict(lambda: NOTHING)
+    for task, receipt in zip(tasks, receipts, strict=True):
+        part = task.part
+        sums[part.table.name] += receipt.sum
+        parts[part.table.name].append(
+            {
+                "path": receipt.path,
+                "bytes": receipt.bytes,
+                "sha256": receipt.sha256,
+                "rows": receipt.sum.rows,
+                "checksum": receipt.sum.hex(),
+                "relation": [part.relation.schema, part.relation.name],
+                "member": part.source.member,
+                "blocks": [part.first, part.end],
+            }
+        )
+    return [
+        {
+            "name": table.name,
+            "columns": dict(zip(table.columns, table.types, strict=True)),
+            "key": table.key,
+            "stored": table.stored,
+            "rows": sums[table.name].rows,
+            "checksum": sums[table.name].hex(),
+            "parts": parts[table.name],
+        }
+        for table in description.tables
+    ]
+
+
+def _sequences(sources: Sequence[Source]) -> list[dict[str, Any]]:
+    """Each sequence as its user made it, and the last number that any member gave out."""
+    found: dict[str, dict[str, Any]] = {}
+    for source in sources:
+        with connected(source) as connection:
+            for name, schema, own, step, start, last in connection.execute(_SQL["sequences"]):
+                known = found.setdefault(
+                    name,
+                    {"name": [schema, own], "step": step, "start": start, "last_value": None},
+                )
+                if last is not None:
+                    further = max if step > 0 else min
+                    before = known["last_value"]
+                    known["last_value"] = last if before is None else further(before, last)
+    return list(found.values())
+
+
+def _certification_state(member: Member) -> bytes:
+    """The newest checkpoint of the member's sidecar; nothing if it has none yet."""
+    try:
+        with psycopg.connect(member.conninfo, autocommit=True) as connection:
+            row = connection.execute(_SQL["certification_state"]).fetchone()
+    except psycopg.Error as error:
+        raise JobError(f"{member.name}: {error}") from error
+    return bytes(row[0]) if row is not None and row[0] is not None else b""
+
+
+def _described(directory: Path) -> dict[str, Any] | None:
+    data = (directory / CERTIFICATION).read_bytes()
+    if not data:
+        return None
+    state = certstate.unpack(data)
+    return {
+        "file": CERTIFICATION,
+        "position": state.position,
+        "last_commit": state.last_commit,
+        "sha256": _sha256(directory / CERTIFICATION),
+    }
+
+
+def _dump_schema(source: Source, programs: Path, directory: Path) -> None:
+    """Definitions by ``pg_dump`` in the same snapshot, roles by ``pg_dumpall``, which has none.
+
+    Raises:
+        JobError: one of them failed.
+    """
+    schema = directory / SCHEMA
+    _program(
+        programs / "pg_dump", "--schema-only", "--format=custom", f"--snapshot={source.snapshot}",
+        "--exclude-schema=pgherd", "--exclude-schema=pgherd_gen", "--lock-wait-timeout=60s",
+        f"--file={schema}", f"--dbname={source.conninfo}",
+    )  # fmt: skip
+    contents = _program(programs / "pg_restore", "--list", str(schema))
+    kept = [line for line in contents.splitlines() if not _OURS.search(line)]
+    (directory / CONTENTS).write_text("\n".join([*kept, ""]))
+    roles = directory / ROLES
+    roles.touch(mode=0o600)
+    _program(
+        programs / "pg_dumpall", "--roles-only", f"--file={roles}", f"--dbname={source.conninfo}"
+    )
+
+
+def _program(program: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [program, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise JobError(f"{program.name}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def require_whole(directory: Path) -> dict[str, Any]:
+    """Read a snapshot's manifest, and check every file against it.
+
+    Raises:
+        PartError: something is missing or damaged.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_bytes())
+        for name, known in manifest["files"].items():
+            if _sha256(directory / name) != known:
+                raise PartError(f"{name} is damaged")
+        for table in manifest["tables"]:
+            for part in table["parts"]:
+                verify_part(
+                    directory, Receipt(part["path"], part["bytes"], part["sha256"], NOTHING)
+                )
+    except (FileNotFoundError, ValueError, KeyError) as error:
+        raise PartError(f"{directory} holds no whole snapshot: {error}") from error
+    if manifest["format"] != FORMAT:
+        raise PartError(f"{directory} has format {manifest['format']}, this pgherd reads {FORMAT}")
+    return manifest

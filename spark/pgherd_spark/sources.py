@@ -1,0 +1,124 @@
+"""A member's snapshot at a marker, and sessions that read in exactly that snapshot.
+
+Used by tasks, on executors. A task that could not tell that its snapshot is another one would
+report differences that are none, so each session proves that it has the right one.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pgherd_spark import statements
+
+_SQL = statements.load("session.sql")
+_CONNECT_S = 20
+
+
+class TornSnapshotError(Exception):
+    """A session did not get the snapshot that it asked for."""
+
+
+class TableChangedError(Exception):
+    """DDL has changed a table since the marker, so its rows at the marker can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One member at the marker.
+
+    Attributes:
+        member: its name.
+        conninfo: how to reach its server as a superuser; names a file of passwords, holds none.
+        gid: of the marker.
+        snapshot: what ``SET TRANSACTION SNAPSHOT`` takes.
+        visible: ``pg_current_snapshot()`` in it.
+    """
+
+    member: str
+    conninfo: str
+    gid: int
+    snapshot: str
+    visible: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table or a partition as a file of rows: what of it a task reads.
+
+    Attributes:
+        table: the replicated table that it is or belongs to, as pgherd names it.
+        schema, name: its own.
+        oid: on this member.
+        filenode: which file held its rows at the marker.
+        blocks: how long the file was a moment ago.
+        block_bytes: size of a block.
+    """
+
+    table: str
+    schema: str
+    name: str
+    oid: int
+    filenode: int
+    blocks: int
+    block_bytes: int
+
+    @property
+    def identifier(self) -> sql.Composed:
+        """Its quoted name; without what inherits from it."""
+        return sql.SQL("ONLY {}").format(sql.Identifier(self.schema, self.name))
+
+
+@contextmanager
+def connected(source: Source) -> Iterator[psycopg.Connection[Any]]:
+    """A session on the member, with the settings under which a value's text is the same anywhere.
+
+    Raises:
+        psycopg.Error: the server is not there, or refuses.
+    """
+    with psycopg.connect(
+        source.conninfo, autocommit=True, connect_timeout=_CONNECT_S, application_name="pgherd job"
+    ) as connection:
+        connection.execute(_SQL["settings"])
+        yield connection
+
+
+@contextmanager
+def reading(source: Source) -> Iterator[psycopg.Connection[Any]]:
+    """A session whose transaction sees what was there at the marker, and nothing else.
+
+    Raises:
+        psycopg.Error: the server is gone, or the snapshot is.
+        TornSnapshotError: it is another snapshot.
+    """
+    with connected(source) as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute(_SQL["import"].format(snapshot=sql.Literal(source.snapshot)))
+        row = connection.execute(_SQL["visible"]).fetchone()
+        if row != (source.visible,):
+            raise TornSnapshotError(f"{source.member}: {row} is not {source.visible}")
+        yield connection
+
+
+def claim(connection: psycopg.Connection[Any], relation: Relation) -> None:
+    """Keep the relation as it is until the transaction ends, if it still is as at the marker.
+
+    A snapshot does not protect from what replaces a table's file (TRUNCATE, a rewriting ALTER):
+    then a reader finds no rows, or all at other places, and no error. Nobody waits for this lock
+    longer than a task takes: the marker itself holds none.
+
+    Raises:
+        TableChangedError: it is not.
+    """
+    try:
+        connection.execute(_SQL["lock"].format(relation=relation.identifier))
+        row = connection.execute(_SQL["filenode"], (relation.oid,)).fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+        raise TableChangedError("it was dropped or renamed") from error
+    except psycopg.errors.LockNotAvailable as error:
+        raise TableChangedError("a command that changes it held its lock for too long") from error
+    if row != (relation.filenode,):
+        raise TableChangedError("it was truncated, rewritten or replaced")

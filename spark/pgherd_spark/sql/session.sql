@@ -1,0 +1,32 @@
+-- How the jobs' sessions begin. Each statement follows a line `-- name: NAME`.
+
+-- Under these settings the text of a value is a function of the value, whatever the defaults of servers, databases
+-- and roles. No parallel workers: the tasks are the parallelism, and their number is the load that was asked for.
+-- name: settings
+SELECT set_config('DateStyle', 'ISO, YMD', false),
+       set_config('IntervalStyle', 'postgres', false),
+       set_config('TimeZone', 'UTC', false),
+       set_config('extra_float_digits', '3', false),
+       set_config('bytea_output', 'hex', false),
+       set_config('lc_monetary', 'C', false),
+       set_config('xmloption', 'content', false),
+       set_config('client_encoding', 'UTF8', false),
+       set_config('search_path', 'pg_catalog', false),
+       set_config('row_security', 'off', false),
+       set_config('max_parallel_workers_per_gather', '0', false),
+       set_config('statement_timeout', '0', false),
+       set_config('lock_timeout', '60s', false),
+       set_config('idle_in_transaction_session_timeout', '0', false);
+
+-- name: import
+SET TRANSACTION SNAPSHOT {snapshot};
+
+-- name: visible
+SELECT pg_current_snapshot()::text;
+
+-- name: lock
+LOCK TABLE {relation} IN ACCESS SHARE MODE;
+
+-- The file that holds the rows now, not at the snapshot: it is looked up in the present catalog.
+-- name: filenode
+SELECT pg_relation_filenode(%s)::int8;

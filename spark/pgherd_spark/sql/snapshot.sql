@@ -1,0 +1,24 @@
+-- What the snapshot job reads besides rows. Each statement follows a line `-- name: NAME`.
+
+-- In the session of the program that copies: nothing of it may reach the output.
+-- name: begin
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+
+-- name: same_file
+DO $$ BEGIN
+    IF pg_catalog.pg_relation_filenode({oid}::pg_catalog.oid) IS DISTINCT FROM {filenode}::pg_catalog.oid THEN
+        RAISE EXCEPTION 'the table was truncated, rewritten or replaced since the marker';
+    END IF;
+END $$;
+
+-- name: copy
+COPY (SELECT {columns} FROM {relation} t WHERE {range}) TO STDOUT (FORMAT binary);
+
+-- How far a member has come with the numbers of its share. Sequences know no snapshot: this is later than the marker.
+-- name: sequences
+SELECT format('%I.%I', n.nspname, c.relname), n.nspname, c.relname, k.step, k.start, pg_sequence_last_value(c.oid)
+  FROM pgherd.sequences k JOIN pg_class c ON c.oid = k.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+ ORDER BY 1;
+
+-- name: certification_state
+SELECT pgherd.certification_state();

@@ -1,0 +1,305 @@
+"""The jobs on Spark, on real nodes: what differs is named, and nothing else ever is."""
+
+import asyncio
+import json
+import os
+import random
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from pgherd_sidecar.cli import herd as herds
+from pgherd_spark import report
+from pgherd_spark import snapshot as snapshots
+from pgherd_spark.check import check
+from pgherd_spark.cluster import Cluster
+from pgherd_spark.cluster import cluster as start
+from pgherd_spark.comparison import Options
+from pgherd_spark.findings import Findings
+from pgherd_spark.parts import PartError
+
+from .ledger import Ledger, create_everywhere
+from .localherd import LocalHerd, query
+from .sparkherd import NEEDS_SPARK, behind_the_herd_s_back, members_of, run_job
+
+pytestmark = [NEEDS_SPARK, pytest.mark.timeout(600)]
+
+_SMALL_PARTS = 64 << 10
+_TYPES = {
+    "c_bool": ("bool", "true", "false"),
+    "c_int2": ("int2", "1", "2"),
+    "c_int8": ("int8", "9223372036854775806", "9223372036854775807"),
+    "c_numeric": ("numeric", "1.0", "1.00"),
+    "c_float8": ("float8", "'0'", "'-0'"),
+    "c_float8_last_bit": ("float8", "0.3", "0.30000000000000004"),
+    "c_text": ("text", "'a'", "'b'"),
+    "c_text_empty": ("text", "''", "NULL"),
+    "c_char": ("char(5)", "'a'", "'ab'"),
+    "c_bytea": ("bytea", r"'\x00'", r"'\x01'"),
+    "c_uuid": ("uuid", "repeat('1', 32)::uuid", "(repeat('1', 31) || '2')::uuid"),
+    "c_date": ("date", "'infinity'", "'-infinity'"),
+    "c_time": ("time", "'24:00'", "'00:00'"),
+    "c_timestamptz": ("timestamptz", "'2020-01-01Z'", "'2020-01-01 00:00:00.000001Z'"),
+    "c_interval": ("interval", "'1 mon'", "'30 days'"),
+    "c_json": ("json", "'{\"a\":1}'", "'{\"a\": 1}'"),
+    "c_jsonb": ("jsonb", "'{\"a\":1}'", "'{\"a\":2}'"),
+    "c_xml": ("xml", "'<a/>'", "'<b/>'"),
+    "c_inet": ("inet", "'10.0.0.1'", "'10.0.0.2'"),
+    "c_array": ("int[]", "'{1,2}'", "'{{1,2}}'"),
+    "c_range": ("int4range", "'[1,3)'", "'[1,4)'"),
+    "c_bit": ("bit(4)", "B'0101'", "B'0100'"),
+    "c_point": ("point", "'(1,2)'", "'(1,3)'"),
+    "c_tsvector": ("tsvector", "'a b'", "'a c'"),
+    "c_money": ("money", "1::money", "2::money"),
+}
+"""By column: a type, a value, and another that a careless comparison takes for the same."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with start("tests", "local[2,1]") as running:
+        yield running
+
+
+@pytest.fixture
+async def ledger(herd: LocalHerd) -> AsyncIterator[Ledger]:
+    ledger = Ledger(herd, f"s_{random.getrandbits(40):x}")
+    ledger.create()
+    yield ledger
+    ledger.drop()
+
+
+def only_entry(directory: Path) -> Path:
+    (entry,) = directory.iterdir()
+    return entry
+
+
+async def checked(cluster: Cluster, herd: LocalHerd, max_rows: int = 100) -> Findings:
+    asked = Options(part_bytes=_SMALL_PARTS, max_rows=max_rows)
+    return await check(cluster, members_of(herd), asked, lambda text: None)
+
+
+async def test_the_check_is_never_wrong_about_nodes_that_are_equal_while_everything_changes(
+    herd: LocalHerd, cluster: Cluster, ledger: Ledger
+) -> None:
+    name, dsn = ledger.schema, herd.members()[0]["dsn"]
+    commands = [
+        f"CREATE TABLE IF NOT EXISTS {name}.changing (id int PRIMARY KEY, t text)",
+        f"INSERT INTO {name}.changing SELECT g, 'x' FROM generate_series(1, 500) g",
+        f"CREATE INDEX i ON {name}.changing (t)",
+        f"ALTER TABLE {name}.changing ALTER id TYPE bigint",
+        f"TRUNCATE {name}.changing",
+        f"DROP TABLE {name}.changing",
+    ]
+    stop = asyncio.Event()
+
+    async def change() -> None:
+        while not stop.is_set():
+            for command in commands:
+                await asyncio.to_thread(query, dsn, command)
+
+    async with ledger.load(clients=2), asyncio.TaskGroup() as group:
+        group.create_task(change())
+        try:
+            found = [await checked(cluster, herd) for _ in range(3)]
+        finally:
+            stop.set()
+    for findings in found:
+        assert (findings.definitions, findings.rows) == ((), ())
+        assert findings.verdict in ("consistent", "incomplete")
+        ledger_rows = {one.name: one for one in findings.tables}[f"{name}.ledger"]
+        assert ledger_rows.verdict == "consistent"
+        assert len(set(ledger_rows.rows.values())) == 1
+    ledger.check()
+    assert (await checked(cluster, herd)).verdict == "consistent"
+
+
+async def test_one_changed_value_of_one_row_of_one_node_is_named_in_every_type(
+    herd: LocalHerd, cluster: Cluster, ledger: Ledger, tmp_path: Path
+) -> None:
+    table = f"{ledger.schema}.types"
+    columns = ", ".join(f"{column} {kind}" for column, (kind, _, _) in _TYPES.items())
+    values = ", ".join(f"{value}::{kind}" for kind, value, _ in _TYPES.values())
+    create_everywhere(
+        herd,
+        f'CREATE TABLE {table} ("The key" int PRIMARY KEY, {columns});'
+        f"INSERT INTO {table} SELECT g, {values} FROM generate_series(0, 999) g",
+    )
+    behind_the_herd_s_back(
+        herd,
+        "n2",
+        *(
+            f'UPDATE {table} SET {column} = {other}::{kind} WHERE "The key" = {number}'
+            for number, (column, (kind, _, other)) in enumerate(_TYPES.items(), 100)
+        ),
+        f'DELETE FROM {table} WHERE "The key" = 99',
+        f'INSERT INTO {table} ("The key") VALUES (1000)',
+    )
+    findings = await checked(cluster, herd)
+    assert findings.verdict == "different"
+    assert {row.table for row in findings.rows} == {table}
+    assert {row.odd for row in findings.rows} == {("n2",)}
+    named = {row.key: row for row in findings.rows}
+    assert {key: row.columns for key, row in named.items()} == {
+        **{f"({n})": (column,) for n, column in enumerate(_TYPES, 100)},
+        "(99)": (),
+        "(1000)": (),
+    }
+    missing = named["(99)"].versions
+    assert (missing["n2"], missing["n1"] is None, missing["n3"] is None) == (None, False, False)
+    assert named["(1000)"].versions["n1"] is None
+    assert findings.odd_members == ("n2",)
+    report.write(cluster, findings, tmp_path / "report")
+    written = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert (written["verdict"], written["gid"]) == ("different", findings.gid)
+    rows = cluster.session.read.parquet(str(tmp_path / "report" / "rows.parquet")).collect()
+    assert {(row.key, row.member) for row in rows if row.odd} == {(key, "n2") for key in named}
+    assert "c_money = $2.00" in (tmp_path / "report" / "report.html").read_text()
+
+    few = await checked(cluster, herd, max_rows=3)
+    (result,) = (one for one in few.tables if one.name == table)
+    assert (len(few.rows), result.different_rows, result.more) == (3, len(_TYPES) + 2, True)
+
+
+async def test_what_is_defined_on_one_node_only_is_named(
+    herd: LocalHerd, cluster: Cluster, ledger: Ledger
+) -> None:
+    name = ledger.schema
+    create_everywhere(
+        herd,
+        f"CREATE TABLE {name}.d (id int PRIMARY KEY, a int, b int);"
+        f"CREATE INDEX dropped ON {name}.d (a); CREATE SEQUENCE {name}.s",
+    )
+    behind_the_herd_s_back(
+        herd,
+        "n3",
+        f"CREATE TABLE {name}.extra (id int PRIMARY KEY)",
+        f"DROP INDEX {name}.dropped",
+        f"CREATE INDEX extra_index ON {name}.d (b)",
+        f"ALTER TABLE {name}.d ALTER a SET DEFAULT 7",
+        f"ALTER SEQUENCE {name}.s MAXVALUE 1000000",
+        f"CREATE ROLE {name}_extra",
+    )
+    try:
+        findings = await checked(cluster, herd)
+    finally:
+        behind_the_herd_s_back(herd, "n3", f"DROP ROLE {name}_extra")
+    found = {(one.kind, one.name): one for one in findings.definitions}
+    assert found.keys() == {
+        ("column", f"{name}.d.a"),
+        ("column", f"{name}.extra.id"),
+        ("constraint", f"{name}.extra.extra_pkey"),
+        ("index", f"{name}.dropped"),
+        ("index", f"{name}.extra_index"),
+        ("index", f"{name}.extra_pkey"),
+        ("role", f"{name}_extra"),
+        ("sequence", f"{name}.s"),
+        ("table", f"{name}.extra"),
+    }
+    assert {one.odd for one in found.values()} == {("n3",)}
+    assert found["index", f"{name}.dropped"].versions["n3"] is None
+    assert findings.verdict == "different"
+
+
+def test_the_command_says_what_it_found_and_leaves_no_snapshot_behind(herd: LocalHerd) -> None:
+    done = run_job(herd, "check")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("consistent at GID ")
+    for member in herd.members():
+        held = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgherd marker'"
+        assert query(member["dsn"], held) == [(0,)]
+
+
+async def test_a_snapshot_taken_under_load_seeds_a_new_herd_with_exactly_the_rows_of_its_gid(
+    herd: LocalHerd, fresh: LocalHerd, cluster: Cluster, ledger: Ledger, work_directory: Path
+) -> None:
+    name = ledger.schema
+    query(
+        herd.app_dsn("n1"),
+        f'CREATE TABLE {name}."Odd name" (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,'
+        f" t text UNIQUE, twice int GENERATED ALWAYS AS (id * 2) STORED, f float8);"
+        f'INSERT INTO {name}."Odd name" (t, f) SELECT g::text, g / 3.0'
+        f" FROM generate_series(1, 3000) g;"
+        f"CREATE TABLE {name}.parted (id int, t text, PRIMARY KEY (id)) PARTITION BY RANGE (id);"
+        f"CREATE TABLE {name}.low PARTITION OF {name}.parted FOR VALUES FROM (0) TO (500);"
+        f"CREATE TABLE {name}.high PARTITION OF {name}.parted DEFAULT;"
+        f"INSERT INTO {name}.parted SELECT g, NULL FROM generate_series(1, 1000) g;"
+        f"CREATE VIEW {name}.view AS SELECT count(*) FROM {name}.parted;"
+        f'CREATE MATERIALIZED VIEW {name}.sums AS SELECT sum(id) FROM {name}."Odd name"',
+    )
+    herd.must("verify")
+    to = work_directory / "snapshots"
+    to.mkdir(exist_ok=True)
+    options = snapshots.Options(
+        to=to,
+        read=("n1", "n2"),
+        programs=herds.load(herd.directory.resolve()).postgres_bin,
+        cluster_id="of this test",
+        part_bytes=_SMALL_PARTS,
+    )
+    async with ledger.load(clients=2):
+        await ledger.commits(100)
+        directory = await snapshots.snapshot(cluster, members_of(herd), options, print)
+        await ledger.commits(20)
+    ledger.check()
+    manifest = json.loads((directory / "manifest.json").read_text())
+    tables = {table["name"]: table for table in manifest["tables"]}
+    assert {part["member"] for table in tables.values() for part in table["parts"]} == {"n1", "n2"}
+    assert len(tables[f'{name}."Odd name"']["parts"]) > 1
+    for path in (to, *to.rglob("*")):
+        shutil.chown(path, os.environ.get("PGHERD_TEST_USER", "postgres"))
+
+    del fresh.environment["PGHERD_SIDECAR_SCRIPT"]
+    seed = ["seed", "--snapshot", str(directory), "--port-base", str(fresh.port_base)]
+    done = run_job(fresh, *seed)
+    assert done.returncode == 0, done.stderr
+    fresh.must("verify")
+    checksums = {one["name"]: (one["rows"], one["checksum"]) for one in manifest["tables"]}
+    for member in fresh.members():
+        balance = f"SELECT sum(balance) FROM {name}.account"
+        assert query(member["dsn"], balance) == [(1000 * ledger.accounts,)]
+        transfers = query(member["dsn"], f"SELECT count(*) FROM {name}.ledger")
+        assert transfers == [(checksums[f"{name}.ledger"][0],)]
+        assert query(member["dsn"], f"SELECT * FROM {name}.view") == [(1000,)]
+        assert query(member["dsn"], f"SELECT * FROM {name}.sums") == [(3000 * 3001 // 2,)]
+        added = f'INSERT INTO {name}."Odd name" (t) VALUES (gen_random_uuid()) RETURNING id'
+        assert query(fresh.app_dsn(member["name"]), added)[0][0] > 3000
+    fresh.must("verify")
+
+
+async def test_a_snapshot_that_was_interrupted_is_finished_and_one_that_is_damaged_is_refused(
+    herd: LocalHerd, cluster: Cluster, ledger: Ledger, tmp_path: Path
+) -> None:
+    members = members_of(herd)
+    options = snapshots.Options(
+        to=tmp_path,
+        read=("n1",),
+        programs=herds.load(herd.directory.resolve()).postgres_bin,
+        cluster_id="of this test",
+    )
+
+    def stop_before_the_end(text: str) -> None:
+        if text.startswith("reading all parts back"):
+            raise RuntimeError("the driver dies")
+
+    with pytest.raises(RuntimeError, match="the driver dies"):
+        await snapshots.snapshot(cluster, members, options, stop_before_the_end)
+    begun = only_entry(tmp_path)
+    with pytest.raises(PartError, match="holds no whole snapshot"):
+        snapshots.require_whole(begun)
+    written = {path: path.stat().st_mtime_ns for path in begun.rglob("*.zst")}
+    query(herd.app_dsn("n1"), f"UPDATE {ledger.schema}.account SET balance = balance + 1")
+
+    finished = await snapshots.snapshot(cluster, members, options, print)
+    assert finished == begun
+    manifest = snapshots.require_whole(finished)
+    assert {path: path.stat().st_mtime_ns for path in begun.rglob("*.zst")} == written
+    assert f"gid-{manifest['gid']:012}" in finished.name
+    account = next(t for t in manifest["tables"] if t["name"] == f"{ledger.schema}.account")
+    part = finished / account["parts"][0]["path"]
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(PartError, match="is not what was written"):
+        snapshots.require_whole(finished)

@@ -1,0 +1,83 @@
+"""A job's hold on the members' snapshots: begun, renewed, lost, given back."""
+
+import asyncio
+
+import pytest
+from pgherd_sidecar.cli.admin import AdminError, ExportedSnapshot, Marker
+from pgherd_spark.leases import LeaseError, Member, hold
+
+
+class Admin:
+    """A member that holds one marker until it is told to lose it."""
+
+    def __init__(self, gid: int = 8) -> None:
+        self.gid = gid
+        self.leases = 0
+        self.renewed = asyncio.Event()
+        self.lost = False
+        self.dropped = False
+
+    async def order_marker(self) -> Marker:
+        return Marker(id="m", gid=self.gid)
+
+    async def wait_marker(self, marker: str, timeout_s: float) -> None:
+        assert (marker, timeout_s) == ("m", 5)
+
+    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
+        if self.lost:
+            raise AdminError("no snapshot for marker m")
+        self.leases += 1
+        if self.leases > 1:
+            self.renewed.set()
+        return ExportedSnapshot(gid=self.gid, snapshot="00000003-1", visible="10:12:11")
+
+    async def drop_marker(self, marker: str) -> None:
+        self.dropped = True
+
+
+def members(*admins: Admin) -> dict[str, Member]:
+    return {
+        f"n{number}": Member(f"n{number}", admin, f"port={number}")  # type: ignore[arg-type]
+        for number, admin in enumerate(admins, 1)
+    }
+
+
+async def test_leases_are_renewed_while_the_job_lives_and_given_back_at_its_end() -> None:
+    first, second = Admin(), Admin()
+    async with hold(
+        members(first, second), lease_s=0.03, timeout_s=5, on_lost=pytest.fail
+    ) as lease:
+        assert [(one.member, one.conninfo) for one in lease.sources] == [
+            ("n1", "port=1"),
+            ("n2", "port=2"),
+        ]
+        async with asyncio.timeout(60):
+            await second.renewed.wait()
+        assert not first.dropped
+    assert (first.dropped, second.dropped, lease.lost) == (True, True, None)
+
+
+async def test_a_job_whose_snapshot_a_member_has_lost_is_told() -> None:
+    first, second = Admin(), Admin()
+    told = asyncio.Event()
+    async with hold(members(first, second), lease_s=0.03, timeout_s=5, on_lost=told.set) as lease:
+        second.lost = True
+        async with asyncio.timeout(60):
+            await told.wait()
+    assert lease.lost == "n2: no snapshot for marker m"
+
+
+async def test_snapshots_at_different_positions_are_refused_and_given_back() -> None:
+    first, second = Admin(8), Admin(9)
+    with pytest.raises(LeaseError, match="at different positions"):
+        async with hold(members(first, second), lease_s=60, timeout_s=5, on_lost=pytest.fail):
+            pytest.fail("the job must not begin")
+    assert first.dropped and second.dropped
+
+
+async def test_a_job_that_can_be_begun_again_leaves_its_leases_to_end_by_themselves() -> None:
+    first = Admin()
+    with pytest.raises(RuntimeError, match="disk full"):
+        async with hold(members(first), lease_s=60, timeout_s=5, on_lost=pytest.fail, keep=True):
+            raise RuntimeError("disk full")
+    assert not first.dropped
