@@ -201,7 +201,7 @@ async def start(directory: Path, name: str, timeout_s: float) -> NodeState:
         async with asyncio.timeout(timeout_s):
             while True:
                 state = await node.state()
-                waits = state.state in ("secondary", "witness")
+                waits = state.state in ("secondary", "recovering", "witness")
                 if state.is_up or (waits and not _majority_runs(description)):
                     return state
                 node.require_hope(state)
