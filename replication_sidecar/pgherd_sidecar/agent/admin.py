@@ -9,7 +9,7 @@ Started by ``process``; keeps nothing.
 """
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Protocol, TypeVar
@@ -18,13 +18,17 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from pgherd_sidecar.agent.roster import Contact
+from pgherd_sidecar.core.log import Member
 from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
 
 _SHUTDOWN_S = 5.0
 """A request that is still under way when the sidecar stops gets so long."""
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 _LeaseSeconds = Annotated[float, msgspec.Meta(ge=1, le=3600)]
-StatusValue = str | int | float | bool | None
+StatusValue = (
+    str | int | float | bool | None | Mapping[str, "StatusValue"] | Sequence["StatusValue"]
+)
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -35,6 +39,10 @@ class UnknownMarker(LookupError):
 
 class Unavailable(Exception):
     """It can't be done now, but perhaps later; the message says why."""
+
+
+class Refused(Exception):
+    """It can't be done as things are, however often it is asked for; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,11 @@ class AdminBackend(Protocol):
 
     async def status(self) -> Mapping[str, StatusValue]:
         """Return at least ``name``, ``cluster_id``, ``state``, ``reason``, and counters."""
+        ...
+
+    @property
+    def views(self) -> "ViewBackend":
+        """What knows the membership, and has it changed."""
         ...
 
     async def shutdown(self) -> None:
@@ -106,6 +119,26 @@ class AdminBackend(Protocol):
 
     async def drop_marker(self, marker: str) -> None:
         """Give the marker's snapshot back; no error if it is gone."""
+        ...
+
+
+class ViewBackend(Protocol):
+    """What the API asks about the membership; see ``views.Views``."""
+
+    def status(self) -> Mapping[str, StatusValue]:
+        """Return ``view``, ``quorum`` and ``peers``."""
+        ...
+
+    def join(self, member: Member) -> None:
+        """Have a member join."""
+        ...
+
+    def leave(self, name: str, disk: str) -> None:
+        """Have a member leave, or be evicted."""
+        ...
+
+    def block(self, names: list[str]) -> None:
+        """Have no links with these members."""
         ...
 
 
@@ -172,6 +205,29 @@ class _Lease(msgspec.Struct):
     lease_s: _LeaseSeconds
 
 
+class _Leaving(msgspec.Struct):
+    name: str
+    disk_id: str = ""
+
+
+class _Joining(msgspec.Struct):
+    name: str
+    disk_id: str
+    number: Annotated[int, msgspec.Meta(ge=1, le=1023)]
+    host: str
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    witness: bool = False
+
+    @property
+    def member(self) -> Member:
+        info = Contact(self.number, self.host, self.port).encode()
+        return Member(self.name, self.disk_id, witness=self.witness, info=info)
+
+
+class _Links(msgspec.Struct):
+    blocked: list[str]
+
+
 class _Table(msgspec.Struct):
     table: str
 
@@ -192,6 +248,11 @@ class _Routes:
             web.get("/metrics", self._metrics),
             web.post("/shutdown", self._shutdown),
             web.post("/rebuild", self._rebuild),
+            web.get("/view", self._view),
+            web.post("/view/join", self._join),
+            web.post("/view/leave", self._leave),
+            web.post("/view/evict", self._leave),
+            web.post("/links", self._block),
             web.post("/marker", self._order),
             web.get("/marker/{id}/ready", self._ready),
             web.post("/marker/{id}/lease", self._lease),
@@ -214,6 +275,22 @@ class _Routes:
     async def _rebuild(self, request: web.Request) -> web.Response:
         body = _parse(await request.read(), _Rebuild)
         await self._backend.rebuild(body.partner, body.rate_bytes_s)
+        return web.json_response({})
+
+    async def _view(self, _: web.Request) -> web.Response:
+        return web.json_response(dict(self._backend.views.status()))
+
+    async def _join(self, request: web.Request) -> web.Response:
+        self._backend.views.join(_parse(await request.read(), _Joining).member)
+        return web.json_response({})
+
+    async def _leave(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Leaving)
+        self._backend.views.leave(body.name, body.disk_id)
+        return web.json_response({})
+
+    async def _block(self, request: web.Request) -> web.Response:
+        self._backend.views.block(_parse(await request.read(), _Links).blocked)
         return web.json_response({})
 
     async def _order(self, _: web.Request) -> web.Response:
@@ -259,6 +336,8 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return _error(404, str(error))
     except TimeoutError as error:
         return _error(504, str(error) or "not within the time given")
+    except Refused as error:
+        return _error(409, str(error))
     except Unavailable as error:
         return _error(503, str(error))
 

@@ -1,4 +1,16 @@
-"""What ends a session for good."""
+"""What ends a session."""
+
+
+class SupersededError(Exception):
+    """A former member with this number has had this incarnation: a newer one has to begin.
+
+    Attributes:
+        newest: the newest incarnation under this number.
+    """
+
+    def __init__(self, newest: int) -> None:
+        super().__init__(f"incarnation {newest} of this number has been in the log before")
+        self.newest = newest
 
 
 class RebuildNeededError(Exception):

@@ -44,6 +44,7 @@ class _Record:
     number: int
     disk_id: str
     incarnation: int
+    split_from: str = ""
 
 
 class Identity:
@@ -54,14 +55,16 @@ class Identity:
 
     Args:
         config: names the directory, and whose it has to be.
+        splitting: it may belong to a cluster that was split off from that of the configuration.
 
     Raises:
         IdentityError: another sidecar runs on it, it belongs to another cluster or member, or it
             has lost its log.
     """
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, *, splitting: bool = False) -> None:
         self._directory = config.data_dir
+        self._splitting = splitting
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _acquire(self._directory / _LOCK)
@@ -73,6 +76,11 @@ class Identity:
         except OSError as error:
             raise IdentityError(f"cannot use {self._directory}: {error.strerror}") from error
         self.disk_id = self._record.disk_id
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that the directory belongs to."""
+        return self._record.cluster_id
 
     @property
     def incarnation(self) -> int:
@@ -87,6 +95,23 @@ class Identity:
         """
         self._save(replace(self._record, incarnation=self._record.incarnation + 1))
         return self._record.incarnation
+
+    def skip_incarnations(self, newest: int) -> None:
+        """Have the next incarnation be newer than this one, too.
+
+        Raises:
+            OSError: it can't be stored.
+        """
+        self._save(replace(self._record, incarnation=max(self._record.incarnation, newest)))
+
+    def split(self, cluster_id: str) -> None:
+        """Be a member of another cluster from now on, split off from the present one.
+
+        Raises:
+            OSError: it can't be stored; nothing has changed.
+        """
+        former = self._record.cluster_id
+        self._save(replace(self._record, cluster_id=cluster_id, split_from=former))
 
     def close(self) -> None:
         """Let another sidecar use the directory."""
@@ -104,7 +129,8 @@ class Identity:
             return self._record
         except (ValueError, TypeError) as error:
             raise IdentityError(f"{path} is damaged: {error}") from error
-        if record.cluster_id != mine[0]:
+        split = self._splitting and record.split_from == mine[0]
+        if record.cluster_id != mine[0] and not split:
             raise IdentityError(
                 f"{self._directory} belongs to cluster {record.cluster_id}, "
                 f"this sidecar is configured for cluster {mine[0]}"

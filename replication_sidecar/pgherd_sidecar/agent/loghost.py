@@ -14,19 +14,19 @@ What survives a restart is in ``data_dir/log``; the commit position may be lower
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from math import inf
 from random import Random
 
 import structlog
 
 from pgherd_sidecar.agent import roster
 from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.logsetup import delivered, open_log, reset_log, timing
 from pgherd_sidecar.agent.logwriter import LogWriter
 from pgherd_sidecar.agent.peers import Peers
 from pgherd_sidecar.core.entries import Noop, encode_entry
 from pgherd_sidecar.core.log import (
-    ENTRIES,
     Block,
+    Component,
     Fetch,
     Limits,
     LocalProtocolError,
@@ -36,11 +36,9 @@ from pgherd_sidecar.core.log import (
     Membership,
     Message,
     Role,
-    Timing,
 )
 from pgherd_sidecar.core.log.messages import Change
-from pgherd_sidecar.env.disk import RealDirectory
-from pgherd_sidecar.env.segments import SegmentLog, StorageError, StorageFormat
+from pgherd_sidecar.env.segments import StorageError
 from pgherd_sidecar.env.tls import TlsError
 
 _log = structlog.get_logger()
@@ -75,6 +73,7 @@ class LogHost:
         self.on_behind: Callable[[], None] = _nothing
         self.max_submission_bytes = config.limits.frame_bytes - _OVERHEAD_BYTES
         self.disk = disk
+        self.witness = config.witness
         self._config = config
         self._on_failure = on_failure
         self._running = False
@@ -84,6 +83,8 @@ class LogHost:
         self._reported = 0
         self._behind_reported = 0
         self._proposer_reported: tuple[int, str | None] = (0, None)
+        self._primary = False
+        self._secondary_s = 0.0
         self._relinked = False
         self._next_read = 1
         self._newest = 0
@@ -101,12 +102,12 @@ class LogHost:
         """
         loop = self._loop = asyncio.get_running_loop()
         config = self._config
-        self._storage = await loop.run_in_executor(None, _open_log, config)
+        self._storage = await loop.run_in_executor(None, open_log, config)
         self._member = LogMember(
             config.name,
             control=self._storage.control,
             log=self._storage.index,
-            timing=_timing(config),
+            timing=timing(config),
             rng=Random(),
             noop=encode_entry(Noop()),
             now=loop.time(),
@@ -127,6 +128,7 @@ class LogHost:
             ask=lambda wish: self.change(join=wish),
         )
         self._reported = self.commit_position
+        self._primary, self._secondary_s = False, loop.time()
         self._running = True
         await self._peers.start()
         self._wake()
@@ -170,7 +172,7 @@ class LogHost:
         if first != self._next_read:
             first = self._storage.start_of(first)
         found = self._storage.read(first, max_bytes)
-        blocks = [_delivered(block) for block in found if block.last <= last]
+        blocks = [delivered(block) for block in found if block.last <= last]
         if blocks:
             self._next_read = blocks[-1].last + 1
         return blocks
@@ -178,12 +180,20 @@ class LogHost:
     def trim(self, position: int) -> None:
         """Give up the log up to ``position``, but for what is kept for members that come back.
 
+        What any member has yet to flush is kept for it, up to ``log_retention_bytes``: whoever lags
+        behind that is given up, and needs a copy. A witness keeps so much always, since whoever
+        makes a copy can ask the members with a database only to keep their logs.
+
         Raises:
             LocalProtocolError: not all of it is committed.
         """
         if position > self.commit_position:
             raise LocalProtocolError(f"trim to {position} beyond {self.commit_position}")
-        self._writer.trim(position, self._config.limits.log_retention_bytes)
+        needed_by_nobody = min(position, self._member.restart_position)
+        if not self._config.witness:
+            self._writer.trim(needed_by_nobody, 0)
+        if self._config.witness or position > needed_by_nobody:
+            self._writer.trim(position, self._config.limits.log_retention_bytes)
 
     @property
     def commit_position(self) -> int:
@@ -199,6 +209,11 @@ class LogHost:
     def base(self) -> int:
         """This member's log holds what comes after this position; 0 unless it was trimmed."""
         return self._storage.index.base
+
+    @property
+    def first_numbers(self) -> tuple[int, ...]:
+        """Numbers of the databases that were members before what this log holds."""
+        return roster.numbers(self.base_at(self.base).membership)
 
     @property
     def behind(self) -> int:
@@ -222,7 +237,7 @@ class LogHost:
         """
         await self.stop()
         try:
-            await self._loop.run_in_executor(None, _reset_log, self._config, base)
+            await self._loop.run_in_executor(None, reset_log, self._config, base)
             await self.start()
         except (StorageError, OSError, TlsError) as error:
             self._running = True  # it must not end in a member that is deaf
@@ -253,6 +268,7 @@ class LogHost:
         """Return positions, roles and counters, for people and metrics."""
         pace = self._writer.pace
         return {
+            "component": "primary" if self.primary else "secondary",
             "term": self.term,
             "proposer": self.proposer,
             "role": self.role.value,
@@ -304,6 +320,7 @@ class LogHost:
         now = self._loop.time()
         if now >= self._deadline_s():
             self._member.tick(now)
+            self._judge_component()
             self._wake()
         else:
             self._set_timer()
@@ -314,6 +331,21 @@ class LogHost:
     def membership(self) -> Membership:
         """Who votes and who is fed, by the newest entry of this member's log."""
         return self._member.membership
+
+    @property
+    def peers(self) -> Peers:
+        """The other members."""
+        return self._peers
+
+    @property
+    def primary(self) -> bool:
+        """Whether this member is in the primary component: elsewhere nothing can be ordered."""
+        return self._running and self._primary
+
+    @property
+    def secondary_s(self) -> float:
+        """How long this member has been outside the primary component."""
+        return 0.0 if self._primary else self._loop.time() - self._secondary_s
 
     def change(self, join: Member | None = None, leave: tuple[str, ...] = ()) -> None:
         """Ask for a change of the membership; may be lost: ask until ``membership`` says so."""
@@ -396,13 +428,26 @@ class LogHost:
                 _log.info("proposer_changed", term=self.term, proposer=self.proposer)
             self._proposer_reported = proposer
             self._relinked = False
+            self._judge_component()
             self.on_proposer()
+        if not self._primary:
+            self._judge_component()
         if self._member.behind > self._behind_reported:
             self._behind_reported = self._member.behind
             self.on_behind()
         if self._member.commit_position > self._reported:
             self._reported = self._member.commit_position
             self.on_commit()
+
+    def _judge_component(self) -> None:
+        """Note on which side of a partition this member is; every tick, and while it is secondary.
+
+        What a primary component is, is judged by time: that needs no look at each message.
+        """
+        primary = self._member.component(self._loop.time()) is Component.PRIMARY
+        if primary != self._primary:
+            self._primary, self._secondary_s = primary, self._loop.time()
+            _log.info("component", primary=primary, term=self.term)
 
     def _fail(self, error: Exception) -> None:
         """Fall silent and say why."""
@@ -414,42 +459,3 @@ class LogHost:
 
 def _nothing() -> None:
     """Stand in for a callback that nobody has set."""
-
-
-def _delivered(block: Block) -> Block:
-    """Return what the caller sees of a block: a change of the membership is nothing to apply."""
-    if block.kind == ENTRIES:
-        return block
-    return Block.make(block.term, block.first, block.count, encode_entry(Noop()))
-
-
-def _open_log(config: NodeConfig) -> SegmentLog:
-    log = SegmentLog(
-        RealDirectory(config.data_dir / "log"),
-        segment_bytes=config.limits.segment_bytes,
-        cache_bytes=config.limits.log_cache_bytes,
-    )
-    if log.fresh:
-        log.reset(LogBase(membership=roster.founding(config)))
-    try:
-        for membership in log.index.memberships:
-            roster.peers(config, membership, frozenset())
-    except roster.NoContactError as error:
-        raise StorageFormat("the log") from error
-    return log
-
-
-def _reset_log(config: NodeConfig, base: LogBase) -> None:
-    log = _open_log(config)
-    log.reset(base)
-    log.close()
-
-
-def _timing(config: NodeConfig) -> Timing:
-    timing = config.timing
-    return Timing(
-        heartbeat_s=timing.heartbeat_ms / 1000,
-        election_min_s=timing.election_timeout_ms / 1000,
-        election_max_s=2 * timing.election_timeout_ms / 1000,
-        evict_s=timing.evict_ms / 1000 if timing.evict_ms else inf,
-    )

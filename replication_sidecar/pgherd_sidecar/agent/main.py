@@ -5,13 +5,21 @@ Only joins the process to the replica, so that either can be tested without the 
 
 import sys
 
-from pgherd_sidecar.agent.process import run
+from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.identity import Identity
+from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.agent.process import Service, run
 from pgherd_sidecar.agent.replica import Replica
+from pgherd_sidecar.agent.witness import Witness
 
 
 def main() -> None:
     """Run the sidecar of the node that the command line names."""
-    run(sys.argv[1:], Replica)
+    run(sys.argv[1:], _service)
+
+
+def _service(config: NodeConfig, host: LogHost, identity: Identity) -> Service:
+    return (Witness if config.witness else Replica)(config, host, identity)
 
 
 if __name__ == "__main__":

@@ -50,10 +50,9 @@ async def session(
             pipeline = await connect_pipeline(startup.conninfo(config, name, startup.APPLY_ROLE))
             stack.callback(pipeline.close)
             appliers.append(pipeline)
-        members = [member.number for member in config.members]
         state = certstate.state_for(
             certstate.read(config.data_dir),
-            ReplicatedState(members, config.limits.certification_keys),
+            ReplicatedState(host.first_numbers, config.limits.certification_keys),
             chain_end=server.chain_end,
             log_base=host.base,
         )

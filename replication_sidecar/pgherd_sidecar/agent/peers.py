@@ -8,7 +8,7 @@ Called by ``LogHost``. Nothing survives a restart.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -59,6 +59,7 @@ class Peers:
         self._disk = disk
         self._member = member
         self._wish = ask
+        self._silent_s = 2 * config.timing.election_timeout_ms / 1000
         self._membership: Membership | None = None
         self._departed: frozenset[tuple[str, str]] = frozenset()
         self._asking: asyncio.TimerHandle | None = None
@@ -103,6 +104,11 @@ class Peers:
         """Whether this member was one and is none any more, by its own log."""
         return (self._config.name, self._disk) in self._departed
 
+    @property
+    def refusal(self) -> str:
+        """Why peers do not let this member in; empty if they do."""
+        return "; ".join(sorted(set(self._links.refusals.values())))
+
     def note_membership(self) -> None:
         """Do what a new membership demands, if there is one."""
         membership = self._member.membership
@@ -137,6 +143,42 @@ class Peers:
     def unfit(self, join: Member) -> str:
         """Say why a member can't join as it asks to; empty if it can."""
         return roster.unfit(join, self._member.membership, self._config.sequence_slots)
+
+    @property
+    def linked(self) -> frozenset[str]:
+        """Peers that are connected in both directions."""
+        return self._links.linked
+
+    def block(self, names: Iterable[str]) -> None:
+        """Have no links with these, in either direction, until called again: for drills."""
+        self._links.block(names)
+
+    def heard(self) -> frozenset[str]:
+        """Return the members that are there at present, as far as this one can tell, itself too."""
+        now, names = asyncio.get_running_loop().time(), set[str]()
+        for name in self.linked:
+            silent_s, _ = self._member.heard_of(name, now)
+            if silent_s is None or silent_s < self._silent_s:
+                names.add(name)
+        return frozenset({self._config.name, *names})
+
+    def sight(self) -> dict[str, dict[str, str | int | float | bool | None]]:
+        """Return what is known of each other member: role, lag, silence."""
+        member, now = self._member, asyncio.get_running_loop().time()
+        found: dict[str, dict[str, str | int | float | bool | None]] = {}
+        for other in member.membership.members:
+            if other.name == self._config.name:
+                continue
+            silent_s, match = member.heard_of(other.name, now)
+            votes = other.name in member.membership.voters
+            role = "proposer" if other.name == member.proposer else "follower"
+            found[other.name] = {
+                "role": role if votes else "learner",
+                "linked": other.name in self.linked,
+                "lag_entries": None if match is None else member.last_position - match,
+                "last_seen_s": None if silent_s is None else round(silent_s, 3),
+            }
+        return found
 
     def status(self) -> dict[str, int | float | None]:
         """Return what people and metrics want to know of the links."""

@@ -20,7 +20,12 @@ import structlog
 from pgherd_sidecar.agent import startup
 from pgherd_sidecar.agent.admin import ExportedSnapshot, StatusValue, Unavailable
 from pgherd_sidecar.agent.config import NodeConfig
-from pgherd_sidecar.agent.errors import DivergedError, LeftBehindError, RebuildNeededError
+from pgherd_sidecar.agent.errors import (
+    DivergedError,
+    LeftBehindError,
+    RebuildNeededError,
+    SupersededError,
+)
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markers import Markers
@@ -29,6 +34,7 @@ from pgherd_sidecar.agent.recovery.means import LocalMeans
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.session import ReplicaSession
+from pgherd_sidecar.agent.views import Views
 from pgherd_sidecar.pg.checksum import TableChecksum
 from pgherd_sidecar.pg.pipeline import ServerGoneError
 
@@ -44,6 +50,7 @@ class Replica:
         self._config = config
         self._host = host
         self._identity = identity
+        self.views = Views(config, host)
         self._markers = Markers(config)
         recovery = config.recovery
         self._rebuild = (
@@ -121,7 +128,9 @@ class Replica:
                 self._need_rebuild(cause)
                 return
         for cause in causes:
-            if not isinstance(cause, (psycopg.OperationalError, ServerGoneError)):
+            if isinstance(cause, SupersededError):
+                self._identity.skip_incarnations(cause.newest)
+            elif not isinstance(cause, (psycopg.OperationalError, ServerGoneError)):
                 raise cause
         self._reason = f"PostgreSQL: {causes[0]}".strip() if causes else "session ended"
         log.warning("session.ended", reason=self._reason)
@@ -161,10 +170,12 @@ class Replica:
         return {
             "name": self._config.name,
             "cluster_id": str(self._config.cluster_id),
+            "disk_id": self._host.disk,
             "state": self._state(refusal),
             "reason": refusal,
             "incarnation": self._identity.incarnation,
             **self._host.status(),
+            **self.views.status(),
             "log_position": self._host.commit_position,
             **(current.status() if current is not None else {}),
             **(rebuild.status() if rebuild is not None else {}),

@@ -69,12 +69,12 @@ def founding(config: NodeConfig) -> Membership:
     )
 
 
-def myself(config: NodeConfig, disk: str) -> Member:
+def myself(config: NodeConfig, disk: str, since: int = 0) -> Member:
     """Return this member as its configuration and its disk make it."""
     address, server = config.address, config.postgres
     copied_at = (server.tcp_host, server.port) if server.tcp_host else ("", 0)
     found = Contact(config.number, address.host, address.port, *copied_at)
-    return Member(config.name, disk, witness=config.witness, info=found.encode())
+    return Member(config.name, disk, since, witness=config.witness, info=found.encode())
 
 
 def departed(memberships: Iterable[Membership]) -> frozenset[tuple[str, str]]:

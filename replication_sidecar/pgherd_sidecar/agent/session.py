@@ -23,7 +23,7 @@ from pgherd_sidecar.agent.applier import Applier, Work
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
-from pgherd_sidecar.agent.errors import LeftBehindError
+from pgherd_sidecar.agent.errors import LeftBehindError, SupersededError
 from pgherd_sidecar.agent.hook import HookServer
 from pgherd_sidecar.agent.hookconnection import Pending
 from pgherd_sidecar.agent.leaks import Leaks
@@ -32,6 +32,7 @@ from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.outcomes import Outcomes
 from pgherd_sidecar.agent.settler import Settler
 from pgherd_sidecar.agent.victims import VictimWatch
+from pgherd_sidecar.agent.views import no_majority
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import (
@@ -320,9 +321,16 @@ class ReplicaSession:
         if isinstance(entry, Incarnation):
             me = (self._config.number, self._incarnation)
             if (entry.member, entry.incarnation) == me and not self._began.done():
-                self._began.set_result(gid)
+                self._begin_at(gid)
         elif isinstance(entry, Marker):
             self._take_marker(gid, uuid.UUID(bytes=entry.id).hex)
+
+    def _begin_at(self, gid: int) -> None:
+        newest = self.state.incarnation(self._config.number)
+        if newest > self._incarnation:
+            raise SupersededError(newest)
+        if newest == self._incarnation:  # else this member is none yet: it is announced again
+            self._began.set_result(gid)
 
     # ---- markers -----------------------------------------------------------------------------
 
@@ -362,7 +370,7 @@ class ReplicaSession:
         """See HookBackend."""
         if not self.ready:
             return "it is catching up"
-        return None if self._host.proposer is not None else "it has no majority"
+        return None if self._host.primary else no_majority(self._host)
 
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         """See HookBackend."""
@@ -391,6 +399,8 @@ class ReplicaSession:
             "delivered": self.state.position,
             "pending": len(self.hook.pending),
             "apply_queue_bytes": self.applier.queued_bytes,
+            "lag_bytes": self.applier.queued_bytes,
+            "lag_entries": self._host.commit_position - self.state.position,
             "batches": self.applier.batches,
             "applied_writesets": self.applier.applied_writesets,
             "repairs": self.settler.repairs,

@@ -27,7 +27,6 @@ APPLY_ROLE = "pgherd_apply"
 """Writes what other members committed; see 095_apply_role.sql."""
 
 _WAIT_S = 0.05
-_SLOTS_MIN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +187,20 @@ async def _fence(
     hook = psycopg.conninfo.make_conninfo(
         host=str(config.hook_dir), port=1, user="pgherd", dbname="pgherd", connect_timeout=5
     )
-    slots = max(_SLOTS_MIN, *(member.number for member in config.members))
     async with connection.transaction():
         await connection.execute("DELETE FROM pgherd.node")
         await connection.execute(
             "INSERT INTO pgherd.node (member, member_name, slots, incarnation, epoch, secret,"
             " hook_conninfo, writable, reason) VALUES ($1, $2, $3, $4, $4, $5, $6, false, $7)",
-            (config.number, config.name, slots, incarnation, secret, hook, "it is starting"),
+            (
+                config.number,
+                config.name,
+                config.sequence_slots,
+                incarnation,
+                secret,
+                hook,
+                "it is starting",
+            ),
         )
         await connection.execute("INSERT INTO pgherd.alive VALUES (true) ON CONFLICT DO NOTHING")
 

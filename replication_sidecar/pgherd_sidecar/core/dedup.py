@@ -21,6 +21,10 @@ VERDICTS_LIMIT: Final = 65_536
 """Verdicts remembered per origin: part of the format, since decisions depend on it."""
 
 
+_NEVER: Final = (1 << 63) - 1
+"""More than any sequence number."""
+
+
 class FirstVerdict(NamedTuple):
     """The verdict on the first copy of a writeset: its GID, and what it lost against, if it did."""
 
@@ -38,6 +42,19 @@ class Origin:
         self.low_water = 1
         self.published = 0
         self._verdicts: dict[int, FirstVerdict] = {}  # by sequence, in log order
+
+    @classmethod
+    def succeeding(cls, incarnation: int, position: int) -> "Origin":
+        """A member that begins at a position, under a number that has had these incarnations.
+
+        Whatever a former member of this number still has under way is excluded, and none of its
+        identities comes again: the new one begins an incarnation beyond them.
+        """
+        origin = cls()
+        origin.incarnation = incarnation
+        origin.low_water = _NEVER
+        origin.published = position
+        return origin
 
     def start_incarnation(self, incarnation: int) -> None:
         """Supersede the older incarnations; a late copy of an old announcement does nothing."""

@@ -19,6 +19,7 @@ import sys
 from array import array
 from collections.abc import Iterator
 from enum import IntEnum
+from itertools import pairwise
 from typing import assert_never
 
 import msgspec
@@ -47,6 +48,7 @@ class EntryKind(IntEnum):
     INCARNATION = 2
     PUBLISH = 3
     MARKER = 4
+    MEMBERS = 5
 
 
 class Noop(msgspec.Struct, frozen=True):
@@ -98,7 +100,17 @@ class Marker(msgspec.Struct, frozen=True, gc=False):
     id: bytes
 
 
-Entry = Noop | Writeset | Incarnation | Publish | Marker
+class Members(msgspec.Struct, frozen=True, gc=False):
+    """Who may be an origin from here on: a change of the log's membership, as it is delivered.
+
+    Attributes:
+        numbers: of the members that have a database, ascending.
+    """
+
+    numbers: tuple[int, ...]
+
+
+Entry = Noop | Writeset | Incarnation | Publish | Marker | Members
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -126,6 +138,8 @@ def encode_entry(entry: Entry) -> bytes:
             case Marker():
                 kind, payload = EntryKind.MARKER, entry.id
                 _require(len(payload) == _MARKER_ID_BYTES, "a marker's id has 16 bytes")
+            case Members():
+                kind, payload = EntryKind.MEMBERS, _members_payload(entry.numbers)
             case _:
                 assert_never(entry)
         return _HEADER.pack(_HEADER.size + len(payload), kind, VERSION, flags) + payload
@@ -209,6 +223,21 @@ def _read_writeset(data: bytes, start: int, end: int, flags: int) -> Writeset:
     return Writeset(member, incarnation, sequence, low_water, xid, flags, keys, body)
 
 
+def _members_payload(numbers: tuple[int, ...]) -> bytes:
+    _require(_ascending(numbers), "numbers of members are not ascending")
+    return struct.pack(f">{len(numbers)}H", *numbers)
+
+
+def _read_members(payload: bytes) -> tuple[int, ...]:
+    numbers: tuple[int, ...] = struct.unpack(f">{len(payload) // 2}H", payload)
+    _require(_ascending(numbers), "numbers of members are not ascending")
+    return numbers
+
+
+def _ascending(numbers: tuple[int, ...]) -> bool:
+    return all(before < after for before, after in pairwise((0, *numbers)))
+
+
 def _read_small(kind: int, payload: bytes) -> Entry:
     try:
         match kind:
@@ -224,6 +253,8 @@ def _read_small(kind: int, payload: bytes) -> Entry:
             case EntryKind.MARKER:
                 _require(len(payload) == _MARKER_ID_BYTES, "a marker's id has 16 bytes")
                 return Marker(payload)
+            case EntryKind.MEMBERS:
+                return Members(_read_members(payload))
             case _:
                 raise EntryFormatError(f"entry kind {kind} unknown to version {VERSION}")
     except struct.error:

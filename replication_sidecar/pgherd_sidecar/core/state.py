@@ -5,6 +5,10 @@ a writeset commits, aborts, is a copy of an earlier one, or can no longer commit
 function of the log alone: no clock, no configuration of a single member, no randomness (C17). Two
 members at the same position even have equal checkpoints, byte by byte.
 
+Who may be an origin is said by the log too: a member that has left is none from there on, and does
+not hold the horizon. What is remembered of it is its newest incarnation, for as long as the cluster
+lives: its number may be given again, its identities and tokens must not.
+
 Memory is bounded: about 100 MB for the certification index at its limit (``certifier``), and up
 to ``dedup.VERDICTS_LIMIT`` verdicts of about 200 bytes for each member, far fewer as long as the
 members move their low-water marks.
@@ -27,6 +31,7 @@ from pgherd_sidecar.core.entries import (
     Entry,
     Incarnation,
     Marker,
+    Members,
     Noop,
     Publish,
     Writeset,
@@ -71,16 +76,17 @@ class ReplicatedState:
     """Certification index, duplicate table and horizon of the herd at one log position.
 
     Args:
-        members: numbers of the herd's members; entries of others have no effect.
+        members: numbers of the herd's first members; entries of others have no effect.
         index_limit: stamps the certification index may hold; the same on every member.
     """
 
-    __slots__ = ("_certifier", "_origins", "position")
+    __slots__ = ("_certifier", "_origins", "_retired", "position")
 
     def __init__(self, members: Iterable[int], index_limit: int = INDEX_LIMIT) -> None:
         self.position = 0
         self._certifier = Certifier(index_limit)
         self._origins = {member: Origin() for member in sorted(members)}
+        self._retired: dict[int, int] = {}  # number -> newest incarnation of who has left
 
     @property
     def horizon(self) -> int:
@@ -93,12 +99,14 @@ class ReplicatedState:
         return len(self._certifier)
 
     def incarnation(self, member: int) -> int:
-        """The member's newest incarnation in the log, 0 before its first.
+        """The newest incarnation in the log of the member with this number, 0 before its first."""
+        origin = self._origins.get(member)
+        return self._retired.get(member, 0) if origin is None else origin.incarnation
 
-        Raises:
-            KeyError: not a member.
-        """
-        return self._origins[member].incarnation
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Numbers of those that may be origins."""
+        return tuple(self._origins)
 
     def first_verdict(self, member: int, incarnation: int, sequence: int) -> FirstVerdict | None:
         """The verdict on a writeset of the member's newest incarnation, while remembered.
@@ -135,6 +143,8 @@ class ReplicatedState:
             case Publish():
                 if entry.member in self._origins:
                     self._publish(entry)
+            case Members():
+                self._install(entry.numbers)
             case Noop() | Marker():
                 pass
             case _:
@@ -155,8 +165,27 @@ class ReplicatedState:
 
     def _publish(self, entry: Publish) -> None:
         self._origins[entry.member].published = entry.base
-        oldest = min(origin.published for origin in self._origins.values())
-        self._certifier.release(oldest)
+        self._release()
+
+    def _release(self) -> None:
+        if self._origins:
+            oldest = min(origin.published for origin in self._origins.values())
+            self._certifier.release(oldest)
+
+    def _install(self, numbers: tuple[int, ...]) -> None:
+        """Keep, begin and drop origins.
+
+        A member that begins here has no transaction older than this position: it opens for writes
+        after it has delivered it.
+        """
+        former, self._origins = self._origins, {}
+        for number in numbers:
+            origin = former.pop(number, None)
+            if origin is None:
+                origin = Origin.succeeding(self._retired.pop(number, 0), self.position)
+            self._origins[number] = origin
+        self._retired |= {number: origin.incarnation for number, origin in former.items()}
+        self._release()
 
     def checkpoint(self) -> bytes:
         """The whole state with version and checksum; equal on all members at equal positions.
@@ -167,7 +196,10 @@ class ReplicatedState:
         members = array("q", self._origins)
         origins = [origin.dump() for origin in self._origins.values()]
         head = array("q", [self.position])
-        return frame.pack([head, members, *origins, *self._certifier.dump()])
+        retired = array("q")
+        for number in sorted(self._retired):
+            retired.extend((number, self._retired[number]))
+        return frame.pack([head, members, retired, *origins, *self._certifier.dump()])
 
     @classmethod
     def restore(cls, data: bytes) -> "ReplicatedState":
@@ -176,9 +208,10 @@ class ReplicatedState:
         Raises:
             CheckpointError: damaged, cut off, or of another version.
         """
-        head, members, *rest = frame.unpack(data)
+        head, members, retired, *rest = frame.unpack(data)
         state = cls(members)
         (state.position,) = head
+        state._retired = dict(zip(retired[::2], retired[1::2], strict=True))
         for number, numbers in zip(members, rest, strict=False):
             state._origins[number] = Origin.load(numbers)
         state._certifier = Certifier.load(rest[len(members) :])

@@ -91,7 +91,7 @@ class Hub(Protocol):
         ...
 
     def turned_away(self, peer: str, reason: str) -> None:
-        """A peer that we dialled does not let us in."""
+        """A peer that we dialled is none to us, or we are none to it."""
         ...
 
     def offended(self, peer: str, reason: str) -> None:
@@ -282,6 +282,7 @@ class Outgoing(Connection):
             objection = f"{hello.name} answers where {expected.name} is expected"
         if objection:
             hub.refused(hello, objection)
+            hub.turned_away(expected.name, objection)
             self.abort(objection)
         elif hello.refused:
             hub.turned_away(expected.name, hello.refused)

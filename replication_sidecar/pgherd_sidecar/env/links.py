@@ -103,7 +103,7 @@ class Links:
         self.met = met
         self.receive = receive
         self.on_up = on_up
-        #: why a peer refused this member last, until it lets it in
+        #: why there was no link to a peer last though it answers, until there is one
         self.refusals: dict[str, str] = {}
         self.up: dict[str, Outgoing] = {}
         self.connections: set[Connection] = set()
@@ -270,7 +270,11 @@ class Links:
         except OSError as error:  # TimeoutError is one
             return str(error) or "no answer", 0.0
         made_s = loop.time()
-        return await asyncio.shield(connection.closed), loop.time() - made_s
+        try:
+            return await asyncio.shield(connection.closed), loop.time() - made_s
+        except asyncio.CancelledError:
+            connection.abort("no longer dialled")
+            raise
 
     def _dialled(self, peer: Peer) -> Outgoing:
         credentials = self.credentials

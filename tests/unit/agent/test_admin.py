@@ -12,15 +12,39 @@ import pytest
 from pgherd_sidecar.agent.admin import (
     AdminServer,
     ExportedSnapshot,
+    Refused,
     StatusValue,
     Unavailable,
     UnknownMarker,
     to_metrics,
 )
+from pgherd_sidecar.agent.roster import contact
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
+from pgherd_sidecar.core.log import Member
 from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
 
 MARKER = "00ff"
+
+
+class ViewStub:
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    def status(self) -> Mapping[str, StatusValue]:
+        return {"view": {"id": 3, "members": []}}
+
+    def join(self, member: Member) -> None:
+        if member.name == "n9":
+            raise Refused("number 3 belongs to n3")
+        self.told.append(f"join {member.name} {member.disk} {contact(member)} {member.witness}")
+
+    def leave(self, name: str, disk: str) -> None:
+        if name == "n9":
+            raise Unavailable("no majority")
+        self.told.append(f"leave {name} {disk}")
+
+    def block(self, names: list[str]) -> None:
+        self.told.append(f"block {names}")
 
 
 class Backend:
@@ -29,6 +53,7 @@ class Backend:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.orders = True
+        self.views = ViewStub(self.told)
 
     async def status(self) -> Mapping[str, StatusValue]:
         return {
@@ -106,6 +131,31 @@ async def call(path: Path, method: str, route: str, body: bytes = b"") -> tuple[
         session.request(method, f"http://sidecar{route}", data=body) as answer,
     ):
         return answer.status, await answer.text()
+
+
+async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> None:
+    backend = Backend()
+    joining = (
+        b'{"name": "%s", "disk_id": "d", "number": 3, "host": "h", "port": 1, "witness": true}'
+    )
+    async with serving(tmp_path / "s", backend) as client:
+        assert await call(tmp_path / "s", "POST", "/view/join", joining % b"n3") == (200, "{}")
+        assert (await call(tmp_path / "s", "POST", "/view/join", joining % b"n9"))[0] == 409
+        assert (await call(tmp_path / "s", "POST", "/view/join", b'{"name": "n3"}'))[0] == 400
+        await client.leave("n2", "d2")
+        await client.evict("n2", "")
+        with pytest.raises(AdminError, match="no majority") as refused:
+            await client.leave("n9", "")
+        assert refused.value.may_pass
+        await client.block_links(["n2", "n1"])
+        code, text = await call(tmp_path / "s", "GET", "/view")
+        assert (code, json.loads(text)["view"]["id"]) == (200, 3)
+    assert backend.told == [
+        "join n3 d Contact(number=3, host='h', port=1, postgres_host='', postgres_port=0) True",
+        "leave n2 d2",
+        "leave n2 ",
+        "block ['n1', 'n2']",
+    ]
 
 
 async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> None:

@@ -1,175 +1,16 @@
 """Three log hosts on loopback and real disks: one order, whatever is stopped and started."""
 
 import asyncio
-import socket
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from uuid import UUID, uuid4
 
 import pytest
+from log_trio import NAMES, Trio, entry, trio, until
 from pgherd_sidecar.agent import loghost
-from pgherd_sidecar.agent.config import (
-    Limits,
-    MemberAddress,
-    NodeConfig,
-    PostgresAddress,
-    Timing,
-)
-from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.agent.config import Limits, NodeConfig
 from pgherd_sidecar.agent.logwriter import FlushPace
-from pgherd_sidecar.core.entries import Marker, Noop, encode_entry, iter_entries
 from pgherd_sidecar.core.log import LocalProtocolError, LogBase, Membership, Persist, Role
 from pgherd_sidecar.env.segments import SegmentLog, StorageFailed
-
-PATIENCE_S = 30.0
-NAMES = ("n1", "n2", "n3")
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-
-
-def entry(number: int) -> bytes:
-    return encode_entry(Marker(number.to_bytes(16, "big")))
-
-
-class Node:
-    """A host and the entries it has delivered, over all its restarts."""
-
-    def __init__(self, config: NodeConfig) -> None:
-        self.config = config
-        self.delivered: dict[int, int] = {}
-        self.position = 0
-        self.proposers: list[tuple[int, str | None]] = []
-        self.failure: Exception | None = None
-        self.running = False
-
-    async def start(self) -> None:
-        self.host = LogHost(
-            self.config, disk=f"disk of {self.config.name}", on_failure=self._failed
-        )
-        self.host.on_commit = self.deliver
-        self.host.on_proposer = lambda: self.proposers.append((self.host.term, self.host.proposer))
-        await self.host.start()
-        self.running = True
-
-    async def stop(self) -> None:
-        if self.running:
-            self.running = False
-            await self.host.stop()
-
-    def _failed(self, error: Exception) -> None:
-        self.failure = error
-
-    def deliver(self) -> None:
-        while self.position < self.host.commit_position:
-            blocks = self.host.read(self.position + 1, 1 << 16)
-            assert blocks, f"position {self.position + 1} is committed but can't be read"
-            for block in blocks:
-                assert block.last <= self.host.commit_position <= self.host.flushed_position
-                self._take(block.first, block.data)
-                self.position = block.last
-
-    def _take(self, first: int, data: bytes) -> None:
-        for gid, found in enumerate(iter_entries(data), first):
-            if isinstance(found, Marker):
-                number = int.from_bytes(found.id, "big")
-                assert self.delivered.setdefault(gid, number) == number
-            else:
-                assert isinstance(found, Noop)
-
-
-class Trio:
-    def __init__(self, directory: Path, limits: Limits | None = None) -> None:
-        cluster: UUID = uuid4()
-        members = tuple(
-            MemberAddress(name=name, number=number, host="127.0.0.1", port=port)
-            for number, (name, port) in enumerate(zip(NAMES, free_ports(3), strict=True), 1)
-        )
-        self.nodes = {
-            member.name: Node(
-                NodeConfig(
-                    cluster_id=cluster,
-                    name=member.name,
-                    number=member.number,
-                    members=members,
-                    data_dir=directory / member.name,
-                    postgres=PostgresAddress(host="/nowhere", port=5432),
-                    hook_dir=directory,
-                    admin_socket=directory / f"{member.name}.sock",
-                    timing=Timing(heartbeat_ms=30, election_timeout_ms=150),
-                    limits=limits or Limits(segment_bytes=1 << 16, log_retention_bytes=1 << 16),
-                )
-            )
-            for member in members
-        }
-
-    def alive(self) -> list[Node]:
-        return [node for node in self.nodes.values() if node.running]
-
-    async def start(self, *names: str) -> None:
-        await asyncio.gather(*(self.nodes[name].start() for name in names or NAMES))
-
-    async def stop(self, *names: str) -> None:
-        await asyncio.gather(*(self.nodes[name].stop() for name in names or NAMES))
-
-    async def proposer(self) -> Node:
-        """Wait until the running nodes agree on a proposer among them; return it."""
-
-        def agreed() -> bool:
-            named = {node.host.proposer for node in self.alive()}
-            running = {node.config.name for node in self.alive()}
-            return len(named) == 1 and named <= running
-
-        await until(agreed)
-        return self.nodes[str(self.alive()[0].host.proposer)]
-
-    async def order(self, node: Node, *numbers: int) -> None:
-        """Submit until it is delivered on every running node: what the replica has to do too."""
-
-        def seen() -> bool:
-            return all(set(numbers) <= set(one.delivered.values()) for one in self.alive())
-
-        async with asyncio.timeout(PATIENCE_S):
-            while not seen():
-                missing = [n for n in numbers if n not in node.delivered.values()]
-                if missing:
-                    node.host.submit(b"".join(map(entry, missing)), len(missing))
-                for _ in range(100):
-                    if seen():
-                        break
-                    await asyncio.sleep(0.002)
-
-    def assert_same_order(self) -> None:
-        longest = max((node.delivered for node in self.nodes.values()), key=len)
-        for node in self.nodes.values():
-            assert node.delivered.items() <= longest.items()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - conditions of objects that tell nobody
-            await asyncio.sleep(0.001)
-
-
-@asynccontextmanager
-async def trio(directory: Path, limits: Limits | None = None) -> AsyncIterator[Trio]:
-    herd = Trio(directory, limits)
-    try:
-        await herd.start()
-        yield herd
-    finally:
-        await herd.stop()
-    assert [node.failure for node in herd.nodes.values()] == [None] * 3
 
 
 async def test_one_proposer_is_elected_and_every_member_told(tmp_path: Path) -> None:
@@ -373,7 +214,7 @@ async def test_a_log_that_can_not_begin_anew_is_a_failure(
     def fail(config: NodeConfig, base: LogBase) -> None:
         raise StorageFailed("no space left")
 
-    monkeypatch.setattr(loghost, "_reset_log", fail)
+    monkeypatch.setattr(loghost, "reset_log", fail)
     with pytest.raises(StorageFailed):
         await node.host.begin_after(LogBase(7, 1, Membership.fixed(*NAMES)))
     assert isinstance(node.failure, StorageFailed)  # else nobody would start it again

@@ -12,6 +12,7 @@ from pgherd_sidecar.core.entries import (
     EntryFormatError,
     Incarnation,
     Marker,
+    Members,
     Noop,
     Publish,
     Writeset,
@@ -32,6 +33,7 @@ _entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(Incarnation, _U16, _U32),
     st.builds(Publish, _U16, _U63),
     st.builds(Marker, st.binary(min_size=16, max_size=16)),
+    st.builds(Members, st.sets(st.integers(1, 1023), max_size=9).map(lambda n: tuple(sorted(n)))),
     st.builds(
         Writeset,
         _U16,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pgherd_sidecar.core import dedup
 from pgherd_sidecar.core.certifier import AbortReason, Conflict
 from pgherd_sidecar.core.checkpoint import CheckpointError
-from pgherd_sidecar.core.entries import Entry, Incarnation, Marker, Noop, Publish, Writeset
+from pgherd_sidecar.core.entries import Entry, Incarnation, Marker, Members, Noop, Publish, Writeset
 from pgherd_sidecar.core.state import Decision, DecisionKind, ReplicatedState
 from writeset_strategies import MEMBERS, deliver_all, groups, key, logs, writeset
 
@@ -133,6 +133,70 @@ def test_c17_the_horizon_is_the_slowest_members_published_base() -> None:
     assert too_old.conflict == Conflict(AbortReason.TOO_OLD, key(99, 3), 7)
 
 
+def test_c17_a_member_that_has_left_does_not_hold_the_horizon() -> None:
+    state = started(index_limit=64)
+    for gid in range(4, 14):
+        state.deliver(gid, writeset(groups((gid - 1, [key(gid, 3)])), sequence=gid))
+    state.deliver(14, Publish(1, 9))
+    state.deliver(15, Publish(2, 7))
+    assert state.horizon == 0
+    state.deliver(16, Members((1, 2)))
+    assert state.horizon == 7
+    state.deliver(17, Publish(2, 12))
+    assert state.horizon == 9
+
+
+def test_a_member_that_joins_holds_the_horizon_from_its_place_in_the_log_on() -> None:
+    state = started(index_limit=64)
+    state.deliver(4, Members((1, 2, 3, 4)))
+    for gid in range(5, 14):
+        state.deliver(gid, writeset(groups((gid - 1, [key(gid, 3)])), sequence=gid))
+    for gid, member in enumerate((1, 2, 3), 14):
+        state.deliver(gid, Publish(member, 13))
+    assert state.horizon == 0  # what member 4 runs began after 4, perhaps before 5
+    state.deliver(17, Publish(4, 8))
+    assert state.horizon == 8
+
+
+def test_writesets_of_a_member_that_has_left_commit_no_more() -> None:
+    state = started()
+    assert state.deliver(4, writeset(groups((0, [key(1, 3)])), member=3)) == COMMIT
+    state.deliver(5, Members((1, 2)))
+    late = writeset(groups((4, [key(2, 3)])), member=3, sequence=2)
+    assert state.deliver(6, late) == STALE
+    state.deliver(7, Incarnation(3, 2))
+    assert state.deliver(8, writeset(groups((4, [key(2, 3)])), member=3, incarnation=2)) == STALE
+
+
+def test_c12_a_number_that_is_given_again_never_has_an_identity_of_its_former_member() -> None:
+    state = started()
+    first = writeset(groups((0, [key(1, 3)])), member=3)
+    assert state.deliver(4, first) == COMMIT
+    state.deliver(5, Incarnation(3, 7))
+    state.deliver(6, Members((1, 2)))
+    state = ReplicatedState.restore(state.checkpoint())
+    state.deliver(7, Members((1, 2, 3)))
+    assert state.incarnation(3) == 7  # what a new one begins with has to be newer
+    late = writeset(groups((6, [key(2, 3)])), member=3, incarnation=7)
+    assert state.deliver(8, late) == STALE
+    state.deliver(9, Incarnation(3, 1))
+    assert state.deliver(10, first) == STALE
+    assert state.incarnation(3) == 7
+    state.deliver(11, Incarnation(3, 8))
+    fresh = writeset(groups((6, [key(2, 3)])), member=3, incarnation=8)
+    assert state.deliver(12, fresh) == COMMIT
+    assert state.deliver(13, late) == STALE
+
+
+def test_who_stays_keeps_its_verdicts_when_others_come_and_go() -> None:
+    state = started()
+    entry = writeset(groups((0, [key(1, 3)])))
+    assert state.deliver(4, entry) == COMMIT
+    state.deliver(5, Members((1, 4, 9)))
+    assert state.members == (1, 4, 9)
+    assert state.deliver(6, entry) == Decision(DecisionKind.DUPLICATE, None, 4)
+
+
 @settings(max_examples=100, deadline=None)
 @given(logs(), st.sampled_from([1, 3, 64, 200, 1_000_000]), st.data())
 def test_c17_verdicts_survive_checkpoint_restart_and_trim_at_any_point(
@@ -205,7 +269,7 @@ def test_a_damaged_checkpoint_is_refused(entries: list[Entry], data: st.DataObje
 
 def test_c26_a_checkpoint_of_another_version_is_refused() -> None:
     blob = bytearray(ReplicatedState(MEMBERS).checkpoint())
-    struct.pack_into(">H", blob, 8, 2)
+    struct.pack_into(">H", blob, 8, 3)
     assert zlib.crc32(blob[14:]) == struct.unpack_from(">I", blob, 10)[0]
-    with pytest.raises(CheckpointError, match="version 2"):
+    with pytest.raises(CheckpointError, match="version 3"):
         ReplicatedState.restore(bytes(blob))

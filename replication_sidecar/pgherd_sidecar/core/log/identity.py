@@ -59,14 +59,14 @@ def objection(
     refusal = _of_another_kind(mine, other)
     if refusal or other.known > membership.position:
         return refusal
-    if (other.name, other.disk) in departed:
-        return f"{other.name} on disk {other.disk} has left the herd"
     for member in membership.members:
         if member.name == other.name and not member.has_disk(other.disk):
             return (
                 f"{other.name} is on disk {other.disk}, but the member of this name "
                 f"is on {member.disk}: it has to leave before the new one can join"
             )
+    if (other.name, other.disk) in departed:
+        return f"{other.name} on disk {other.disk} has left the herd"
     return ""
 
 

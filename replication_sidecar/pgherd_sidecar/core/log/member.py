@@ -83,6 +83,16 @@ class LogMember(Elections):
         """Where the log of a new member had best begin: it then has all that any other needs."""
         return max(self.restart_position, self._keeper.index.base)
 
+    def heard_of(self, peer: str, now: float) -> tuple[float | None, int | None]:
+        """Return for how long a peer has been silent, and up to where it has the log.
+
+        None for what this member can't tell: only a proposer hears all, and knows how far they are.
+        """
+        if self._leading is not None and peer in self._leading.peers:
+            progress = self._leading.peers[peer]
+            return now - progress.heard_s, progress.match
+        return (now - self._heard_s if peer == self.proposer else None), None
+
     def component(self, now: float) -> Component:
         """Tell which side of a partition this member is on.
 

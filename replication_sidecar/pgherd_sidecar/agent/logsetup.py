@@ -1,0 +1,64 @@
+"""What the log of a member is made of: its directory, its times, and what a block means here.
+
+Functions of the configuration. Called by ``LogHost``.
+"""
+
+from math import inf
+
+from pgherd_sidecar.agent import roster
+from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.core.entries import Members, encode_entry
+from pgherd_sidecar.core.log import ENTRIES, Block, LogBase, Membership, Timing
+from pgherd_sidecar.env.disk import RealDirectory
+from pgherd_sidecar.env.segments import SegmentLog, StorageFormat
+
+
+def delivered(block: Block) -> Block:
+    """Return what the caller sees of a block: of a change of the membership, who has a database."""
+    if block.kind == ENTRIES:
+        return block
+    members = Members(roster.numbers(Membership.decode(block.data)))
+    return Block.make(block.term, block.first, block.count, encode_entry(members))
+
+
+def open_log(config: NodeConfig) -> SegmentLog:
+    """Open the log of this member; a fresh one begins as the configuration says.
+
+    Raises:
+        StorageError: it can't be used.
+    """
+    log = SegmentLog(
+        RealDirectory(config.data_dir / "log"),
+        segment_bytes=config.limits.segment_bytes,
+        cache_bytes=config.limits.log_cache_bytes,
+    )
+    if log.fresh:
+        log.reset(LogBase(membership=roster.founding(config)))
+    try:
+        for membership in log.index.memberships:
+            roster.peers(config, membership, frozenset())
+    except roster.NoContactError as error:
+        raise StorageFormat("the log") from error
+    return log
+
+
+def reset_log(config: NodeConfig, base: LogBase) -> None:
+    """Have the log begin anew.
+
+    Raises:
+        StorageError: it goes beyond that, or can't be written.
+    """
+    log = open_log(config)
+    log.reset(base)
+    log.close()
+
+
+def timing(config: NodeConfig) -> Timing:
+    """Return the times of the protocol."""
+    timing = config.timing
+    return Timing(
+        heartbeat_s=timing.heartbeat_ms / 1000,
+        election_min_s=timing.election_timeout_ms / 1000,
+        election_max_s=2 * timing.election_timeout_ms / 1000,
+        evict_s=timing.evict_ms / 1000 if timing.evict_ms else inf,
+    )

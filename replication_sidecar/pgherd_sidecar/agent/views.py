@@ -1,0 +1,152 @@
+"""The membership for people and operators: what it is, and requests to change it, judged.
+
+The log decides; what is refused here is what it would never do, so that whoever asks hears why.
+Requests are idempotent, and done when ``GET /view`` says so: the proposer may change meanwhile, so
+whoever wants to be sure asks again.
+
+Called through the admin API. Keeps nothing.
+"""
+
+from typing import Any
+
+from pgherd_sidecar.agent import roster
+from pgherd_sidecar.agent.admin import Refused, Unavailable
+from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.core.log import Member, View
+
+_PATIENCE_S = 10.0
+"""After so long without a primary component the reason says what is missing."""
+
+
+class Views:
+    """The membership of the herd as one member sees it.
+
+    Args:
+        config: this member's.
+        host: its log.
+    """
+
+    def __init__(self, config: NodeConfig, host: LogHost) -> None:
+        self._config = config
+        self._host = host
+
+    def status(self) -> dict[str, Any]:
+        """Return ``view``, ``quorum`` and ``peers``."""
+        membership, peers = self._host.membership, self._host.peers
+        view = membership.view
+        if view is None:
+            return {"view": None, "quorum": None, "peers": {}}
+        heard = peers.heard()
+        return {
+            "view": {
+                "id": view.generation,
+                "joint": membership.joint,
+                "position": membership.position,
+                "members": [_as_json(one, view) for one in membership.members],
+            },
+            "quorum": {
+                "heard": sum(voter in heard for voter in view.voters),
+                "needed": len(view.voters) // 2 + 1,
+                "voters": len(view.voters),
+            },
+            "peers": peers.sight(),
+        }
+
+    def join(self, member: Member) -> None:
+        """Have a member fed, and made a voter when it has caught up.
+
+        Raises:
+            Refused: it can't be a member as it is.
+            Unavailable: there is no primary component here.
+        """
+        self._require_primary()
+        if self._find(member.name, member.disk) is None:
+            refusal = self._host.peers.unfit(member)
+            if refusal:
+                raise Refused(refusal)
+            self._host.change(join=member)
+
+    def leave(self, name: str, disk: str) -> None:
+        """Have a member leave, or be evicted: to the log that is the same.
+
+        Args:
+            name: of the member.
+            disk: only if it is on this one; empty for whatever disk it is on.
+
+        Raises:
+            Refused: the herd would lose its last database.
+            Unavailable: there is no primary component here, or none would be left.
+        """
+        self._require_primary()
+        if self._find(name, disk) is not None:
+            self._require_spare(name)
+            self._host.change(leave=(name,))
+
+    def block(self, names: list[str]) -> None:
+        """Have no links with these members until told otherwise: for drills."""
+        self._host.peers.block(names)
+
+    def _find(self, name: str, disk: str) -> Member | None:
+        members = self._host.membership.members
+        known = next((member for member in members if member.name == name), None)
+        return known if known is not None and known.has_disk(disk) else None
+
+    def _require_primary(self) -> None:
+        if not self._host.primary:
+            raise Unavailable(f"{self._config.name}: {no_majority(self._host)}")
+
+    def _require_spare(self, name: str) -> None:
+        view = self._host.membership.view
+        if view is None or name not in view.voters:
+            return
+        left = [member for member in view.members if member.name != name]
+        databases = [member for member in left if not member.witness]
+        if not databases:
+            raise Refused(f"{name} is the last member with a database")
+        while 2 * sum(member.witness for member in left) >= len(left):  # they become learners
+            left.remove(next(member for member in left if member.witness))
+        heard = self._host.peers.heard()
+        silent = [member.name for member in left if member.name not in heard]
+        if 2 * len(silent) >= len(left):
+            raise Unavailable(
+                f"without {name} there would be no majority: of {len(left)} members "
+                f"{', '.join(silent)} are not heard of"
+            )
+
+
+def _as_json(member: Member, view: View) -> dict[str, Any]:
+    return {
+        "name": member.name,
+        "number": roster.contact(member).number,
+        "disk_id": member.disk,
+        "voter": member.name in view.voters,
+        "witness": member.witness,
+        "since": member.since,
+    }
+
+
+def no_majority(host: LogHost) -> str:
+    """Say why nothing can be ordered by way of this member, and what is missing if it lasts."""
+    if host.joins and host.witness:
+        return "a witness can be a founder only: its log has not begun"
+    if host.joins:
+        return "it has yet to copy the database of a member"
+    if host.peers.has_left:
+        return "it has left the herd"
+    if host.secondary_s < _PATIENCE_S:
+        return "it has no majority"
+    refusal, view = host.peers.refusal, host.membership.view
+    assert view is not None
+    heard = host.peers.heard()
+    missing = [name for name in host.membership.names if name not in heard]
+    text = (
+        f"it has no majority: {', '.join(missing) or 'nobody'} of view {view.generation} not heard "
+        f"of, {len(view.voters) // 2 + 1} of {len(view.voters)} votes needed"
+    )
+    if refusal:
+        return f"{text}; {refusal}"
+    return (
+        f"{text}; if they never return, `pgherd bootstrap --force` goes on from here as another "
+        f"cluster, and loses what they have committed after GID {host.commit_position}"
+    )

@@ -1,0 +1,96 @@
+"""A witness: a member that holds the log and votes, and has no database.
+
+It lets a herd of two databases go on without either. All of its work is the log's; here is what it
+answers to the admin API, and that it does not keep the log for ever.
+
+Called by ``main`` in place of ``Replica``. Nothing but the log survives a restart.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import NoReturn
+
+from pgherd_sidecar.agent.admin import ExportedSnapshot, StatusValue, Unavailable
+from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.identity import Identity
+from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.agent.views import Views, no_majority
+from pgherd_sidecar.pg.checksum import TableChecksum
+
+_TRIM_S = 60.0
+
+
+class Witness:
+    """The service of a witness; see ``Service``."""
+
+    def __init__(self, config: NodeConfig, host: LogHost, identity: Identity) -> None:
+        self.views = Views(config, host)
+        self._config = config
+        self._host = host
+        self._incarnation = identity.incarnation or identity.next_incarnation()
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Trim the log now and then until ``stop``."""
+        while not self._stopping.is_set():
+            self._host.trim(self._host.commit_position)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TRIM_S):
+                    await self._stopping.wait()
+
+    async def stop(self) -> None:
+        """See Service."""
+        self._stopping.set()
+
+    async def status(self) -> Mapping[str, StatusValue]:
+        """See AdminBackend."""
+        return {
+            "name": self._config.name,
+            "cluster_id": str(self._config.cluster_id),
+            "disk_id": self._host.disk,
+            "state": "witness",
+            "reason": None if self._host.primary else no_majority(self._host),
+            "incarnation": self._incarnation,
+            **self._host.status(),
+            **self.views.status(),
+        }
+
+    async def shutdown(self) -> None:
+        """See AdminBackend."""
+        await self.stop()
+
+    def _refuse(self) -> NoReturn:
+        raise Unavailable(f"{self._config.name} is a witness: it has no database")
+
+    async def rebuild(self, partner: str | None, rate_bytes_s: int | None) -> None:
+        """See AdminBackend."""
+        self._refuse()
+
+    async def order_marker(self) -> tuple[str, int]:
+        """See AdminBackend."""
+        self._refuse()
+
+    async def marker_ready(self, marker: str, timeout_s: float) -> int:
+        """See AdminBackend."""
+        self._refuse()
+
+    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
+        """See AdminBackend."""
+        self._refuse()
+
+    async def marker_tables(self, marker: str) -> Mapping[str, TableChecksum]:
+        """See AdminBackend."""
+        self._refuse()
+
+    async def marker_buckets(self, marker: str, table: str) -> Mapping[int, str]:
+        """See AdminBackend."""
+        self._refuse()
+
+    async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
+        """See AdminBackend."""
+        self._refuse()
+
+    async def drop_marker(self, marker: str) -> None:
+        """See AdminBackend."""
+        self._refuse()

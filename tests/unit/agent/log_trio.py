@@ -1,0 +1,230 @@
+"""Log hosts on loopback and real disks, as the tests of the running log use them."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import msgspec
+from pgherd_sidecar.agent import roster
+from pgherd_sidecar.agent.config import (
+    Limits,
+    MemberAddress,
+    NodeConfig,
+    PostgresAddress,
+    Timing,
+)
+from pgherd_sidecar.agent.identity import Identity
+from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.core.entries import Marker, Members, Noop, encode_entry, iter_entries
+from pgherd_sidecar.core.log import Member
+
+PATIENCE_S = 30.0
+NAMES = ("n1", "n2", "n3")
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def entry(number: int) -> bytes:
+    return encode_entry(Marker(number.to_bytes(16, "big")))
+
+
+class Node:
+    """A host and the entries it has delivered, over all its restarts."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.config = config
+        self.disk = f"disk of {config.name}"
+        self.delivered: dict[int, int] = {}
+        self.position = 0
+        self.members: tuple[int, ...] = ()
+        self.proposers: list[tuple[int, str | None]] = []
+        self.failure: Exception | None = None
+        self.running = False
+
+    async def start(self) -> None:
+        self.host = LogHost(self.config, disk=self.disk, on_failure=self._failed)
+        self.host.on_commit = self.deliver
+        self.host.on_proposer = lambda: self.proposers.append((self.host.term, self.host.proposer))
+        await self.host.start()
+        self.running = True
+
+    @property
+    def disks(self) -> set[str]:
+        """Those of the members, by this node's log."""
+        return {member.disk for member in self.host.membership.members}
+
+    @property
+    def member(self) -> Member:
+        return roster.myself(self.config, self.disk)
+
+    def member_as(self, number: int) -> Member:
+        """This member if it had another number."""
+        info = msgspec.structs.replace(roster.contact(self.member), number=number).encode()
+        return replace(self.member, info=info)
+
+    async def stop(self) -> None:
+        if self.running:
+            self.running = False
+            await self.host.stop()
+
+    def _failed(self, error: Exception) -> None:
+        self.failure = error
+
+    def deliver(self) -> None:
+        while self.position < self.host.commit_position:
+            blocks = self.host.read(self.position + 1, 1 << 16)
+            assert blocks, f"position {self.position + 1} is committed but can't be read"
+            for block in blocks:
+                assert block.last <= self.host.commit_position <= self.host.flushed_position
+                self._take(block.first, block.data)
+                self.position = block.last
+
+    def _take(self, first: int, data: bytes) -> None:
+        for gid, found in enumerate(iter_entries(data), first):
+            if isinstance(found, Marker):
+                number = int.from_bytes(found.id, "big")
+                assert self.delivered.setdefault(gid, number) == number
+            else:
+                assert isinstance(found, Noop | Members)
+                if isinstance(found, Members):
+                    self.members = found.numbers
+
+
+class Trio:
+    def __init__(self, directory: Path, limits: Limits | None = None) -> None:
+        cluster: UUID = uuid4()
+        members = tuple(
+            MemberAddress(name=name, number=number, host="127.0.0.1", port=port)
+            for number, (name, port) in enumerate(zip(NAMES, free_ports(3), strict=True), 1)
+        )
+        self.directory = directory
+        self.limits = limits or Limits(segment_bytes=1 << 16, log_retention_bytes=1 << 16)
+        self.nodes = {
+            member.name: Node(self.config(cluster, member, members)) for member in members
+        }
+
+    def config(
+        self,
+        cluster: UUID,
+        member: MemberAddress,
+        members: tuple[MemberAddress, ...],
+        *,
+        founder: bool = True,
+    ) -> NodeConfig:
+        return NodeConfig(
+            cluster_id=cluster,
+            name=member.name,
+            number=member.number,
+            members=members,
+            founder=founder,
+            data_dir=self.directory / member.name,
+            postgres=PostgresAddress(host="/nowhere", port=5432),
+            hook_dir=self.directory,
+            admin_socket=self.directory / f"{member.name}.sock",
+            timing=Timing(heartbeat_ms=30, election_timeout_ms=150),
+            limits=self.limits,
+        )
+
+    def joiner(self, name: str, number: int) -> Node:
+        """A node more, which the others' configurations do not name."""
+        first = self.nodes[NAMES[0]].config
+        mine = MemberAddress(name=name, number=number, host="127.0.0.1", port=free_ports(1)[0])
+        seeds = (*first.members, mine)
+        self.nodes[name] = Node(self.config(first.cluster_id, mine, seeds, founder=False))
+        return self.nodes[name]
+
+    def identify(self) -> None:
+        """Give each node the disk that its directory says, as the sidecar does."""
+        for node in self.nodes.values():
+            identity = Identity(node.config)
+            node.disk = identity.disk_id
+            identity.close()
+
+    def alive(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.running]
+
+    async def start(self, *names: str) -> None:
+        await asyncio.gather(*(self.nodes[name].start() for name in names or NAMES))
+
+    async def stop(self, *names: str) -> None:
+        await asyncio.gather(*(self.nodes[name].stop() for name in names or self.nodes))
+
+    def renewed(self, name: str) -> Node:
+        """A node under the same name on an empty disk, with another log."""
+        former = self.nodes[name].config
+        config = former.model_copy(
+            update={"founder": False, "data_dir": former.data_dir.with_name(f"{name}-new")}
+        )
+        self.nodes[name] = Node(config)
+        self.nodes[name].disk += "'"
+        return self.nodes[name]
+
+    async def proposer(self) -> Node:
+        """Wait until the running nodes agree on a proposer among them; return it."""
+        return await self.proposer_of(*(node.config.name for node in self.alive()))
+
+    async def proposer_of(self, *names: str) -> Node:
+        """Wait until these agree on a proposer among them; return it."""
+
+        def agreed() -> bool:
+            named = {self.nodes[name].host.proposer for name in names}
+            return len(named) == 1 and named <= set(names)
+
+        await until(agreed)
+        return self.nodes[str(self.nodes[names[0]].host.proposer)]
+
+    async def order(self, node: Node, *numbers: int, but: tuple[str, ...] = ()) -> None:
+        """Submit until it is delivered on every running node: what the replica has to do too."""
+
+        def seen() -> bool:
+            everybody = [one for one in self.alive() if one.config.name not in but]
+            return all(set(numbers) <= set(one.delivered.values()) for one in everybody)
+
+        async with asyncio.timeout(PATIENCE_S):
+            while not seen():
+                missing = [n for n in numbers if n not in node.delivered.values()]
+                if missing:
+                    node.host.submit(b"".join(map(entry, missing)), len(missing))
+                for _ in range(100):
+                    if seen():
+                        break
+                    await asyncio.sleep(0.002)
+
+    def assert_same_order(self) -> None:
+        longest = max((node.delivered for node in self.nodes.values()), key=len)
+        for node in self.nodes.values():
+            assert node.delivered.items() <= longest.items()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - conditions of objects that tell nobody
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def trio(
+    directory: Path, limits: Limits | None = None, *, with_identities: bool = False
+) -> AsyncIterator[Trio]:
+    herd = Trio(directory, limits)
+    if with_identities:
+        herd.identify()
+    try:
+        await herd.start()
+        yield herd
+    finally:
+        await herd.stop()
+    assert [node.failure for node in herd.nodes.values() if node.failure] == []

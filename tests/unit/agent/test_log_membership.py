@@ -1,0 +1,129 @@
+"""Members of a running log come and go: who is linked, fed, refused, and told. C18"""
+
+from pathlib import Path
+
+from log_trio import NAMES, Node, Trio, trio, until
+from pgherd_sidecar.agent.roster import contact
+from pgherd_sidecar.core.log import Role
+
+
+def voters(node: Node) -> tuple[str, ...]:
+    membership = node.host.membership
+    return () if membership.joint else membership.voters
+
+
+async def joined(herd: Trio, node: Node) -> None:
+    """Have a node begin its log where another one's is, as behind a copy, and wait for its vote."""
+    leader = await herd.proposer()
+    await node.start()
+    assert node.host.joins
+    base = leader.host.base_at(leader.host.commit_position)
+    node.position = base.position
+    await node.host.begin_after(base)
+    await until(lambda: node.config.name in voters(node))
+    await until(lambda: all(voters(one) == voters(node) for one in herd.alive()))
+
+
+async def left(herd: Trio, name: str) -> None:
+    leader = await herd.proposer()
+    while name in leader.host.membership.names:
+        leader.host.change(leave=(name,))
+        await until(lambda: leader.host.membership.joint or name not in voters(leader))
+        await until(lambda: not leader.host.membership.joint)
+
+
+async def test_founders_tell_their_disks_and_addresses_through_the_log(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        nodes = herd.nodes.values()
+        await until(lambda: all(m.disk for n in nodes for m in n.host.membership.members))
+        for member in herd.nodes["n2"].host.membership.members:
+            config = herd.nodes[member.name].config
+            assert member.disk == herd.nodes[member.name].disk
+            assert contact(member).port == config.address.port
+        await until(lambda: all(n.members == (1, 2, 3) for n in herd.nodes.values()))
+
+
+async def test_a_joiner_is_linked_to_nobody_before_its_log_begins(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        fourth = herd.joiner("n4", 4)
+        await fourth.start()
+        leader.host.change(join=fourth.member)  # as an operator may ask, too early
+        await until(lambda: "n4" in leader.host.membership.names)
+        await herd.order(leader, 1, but=("n4",))
+        assert fourth.host.joins and fourth.host.last_position == 0
+        assert fourth.host.status()["links_up"] == 0
+
+
+async def test_a_member_joins_behind_its_copy_orders_entries_and_leaves_again(
+    tmp_path: Path,
+) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        await herd.order(leader, 1, 2)
+        fourth = herd.joiner("n4", 4)
+        await joined(herd, fourth)
+        await herd.order(leader, 3, but=())
+        await herd.order(fourth, 4, but=())
+        assert set(fourth.delivered.values()) >= {3, 4}
+        await until(lambda: all(n.members == (1, 2, 3, 4) for n in herd.alive()))
+        await left(herd, "n4")
+        await until(lambda: fourth.host.peers.has_left)
+        await until(lambda: all(n.members == (1, 2, 3) for n in herd.alive() if n is not fourth))
+        leader = await herd.proposer_of(*NAMES)
+        await until(lambda: fourth.host.status()["links_up"] == 0)
+        await herd.order(leader, 5, but=("n4",))
+        assert 5 not in fourth.delivered.values()
+
+
+async def test_the_founders_may_all_be_replaced(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        await herd.order(await herd.proposer(), 1)
+        for number in (4, 5, 6):
+            await joined(herd, herd.joiner(f"n{number}", number))
+        for name in NAMES:
+            await left(herd, name)
+            await herd.stop(name)
+        leader = await herd.proposer()
+        await herd.order(leader, 2)
+        await herd.stop("n4", "n5", "n6")
+        await herd.start("n4", "n5", "n6")  # their configurations name founders only
+        leader = await herd.proposer()
+        assert leader.host.role is Role.PROPOSER
+        await herd.order(leader, 3)
+
+
+async def test_c18_another_disk_under_a_members_name_is_refused_until_the_old_one_has_left(
+    tmp_path: Path,
+) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        await until(lambda: all(m.disk for m in leader.host.membership.members))
+        name = next(one for one in NAMES if one != leader.config.name)
+        await herd.stop(name)
+        lost = herd.nodes[name]
+        fresh = herd.renewed(name)
+        await fresh.start()
+        base = leader.host.base_at(leader.host.commit_position)
+        fresh.position = base.position
+        await fresh.host.begin_after(base)
+        await until(lambda: fresh.host.peers.refusal)
+        assert fresh.disk not in leader.disks
+        leader.host.change(leave=(name,))
+        await until(lambda: name in voters(fresh) and fresh.disk in fresh.disks)
+        assert fresh.disk in leader.disks
+        await herd.order(leader, 7)
+        await fresh.stop()
+        herd.nodes[name] = lost
+        await lost.start()  # the old disk is found again
+        await until(lambda: "is on disk" in lost.host.peers.refusal)
+        assert lost.disk in lost.host.peers.refusal and fresh.disk in lost.host.peers.refusal
+
+
+async def test_a_number_that_is_taken_is_not_given_again(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        fourth = herd.joiner("n4", 4)
+        assert "belongs to n3" in leader.host.peers.unfit(fourth.member_as(3))
+        assert "sequence_slots" in leader.host.peers.unfit(fourth.member_as(9))
+        assert leader.host.peers.unfit(fourth.member) == ""
