@@ -1,0 +1,106 @@
+"""A member is split off as a cluster of its own, by an explicit act and wherever that dies. C21"""
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from log_trio import Trio, trio, until
+from pgherd_sidecar.agent import bootstrap
+from pgherd_sidecar.agent.bootstrap import BootstrapError
+from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.identity import Identity, IdentityError
+from pgherd_sidecar.env.segments import SegmentLog
+
+
+class Killed(BaseException):
+    """The command dies here."""
+
+
+async def left_over(tmp_path: Path) -> tuple[Trio, NodeConfig]:
+    """A herd that has stopped, and the member of it that is left."""
+    async with trio(tmp_path, with_identities=True) as herd:
+        leader = await herd.proposer()
+        await herd.order(leader, 1, 2)
+    return herd, herd.nodes["n2"].config
+
+
+def renewed(config: NodeConfig, cluster_id: UUID) -> NodeConfig:
+    return config.model_copy(update={"cluster_id": cluster_id, "members": (config.address,)})
+
+
+async def goes_on_alone(herd: Trio, cluster_id: UUID) -> None:
+    node = herd.nodes["n2"]
+    node.config = renewed(node.config, cluster_id)
+    Identity(node.config).close()
+    node.delivered, node.position = {}, 0
+    await node.start()
+    try:
+        await until(lambda: node.host.primary)
+        assert node.host.membership.names == ("n2",)
+        node.deliver()
+        assert set(node.delivered.values()) == {1, 2}
+        await herd.order(node, 3)
+    finally:
+        await node.stop()
+
+
+async def test_c21_a_member_that_is_left_goes_on_alone_with_all_of_its_log(tmp_path: Path) -> None:
+    herd, config = await left_over(tmp_path)
+    split = bootstrap.preview(config)
+    assert split.left == ("n1", "n3") and split.last_gid >= 3
+    done = bootstrap.force(config)
+    assert done.cluster_id != config.cluster_id
+    assert (done.left, done.last_gid) == (split.left, split.last_gid)
+    with pytest.raises(IdentityError, match=str(done.cluster_id)):
+        Identity(config)  # the old configuration is that of another cluster
+    await goes_on_alone(herd, done.cluster_id)
+
+
+async def test_c21_the_two_clusters_never_merge_again(tmp_path: Path) -> None:
+    herd, config = await left_over(tmp_path)
+    done = bootstrap.force(config)
+    node = herd.nodes["n2"]
+    node.config = config.model_copy(update={"cluster_id": done.cluster_id})
+    await herd.start("n1", "n2", "n3")
+    try:
+        await until(lambda: "of cluster" in node.host.peers.refusal)
+        assert str(config.cluster_id) in node.host.peers.refusal
+        await until(lambda: node.host.primary and herd.nodes["n1"].host.primary)
+        assert node.host.membership.names == ("n2",)
+        assert herd.nodes["n1"].host.membership.names == ("n1", "n2", "n3")
+    finally:
+        await herd.stop()
+
+
+@pytest.mark.parametrize("step", [1, 2])
+async def test_c21_an_act_that_died_is_ended_by_the_same_act(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    herd, config = await left_over(tmp_path)
+    calls = []
+    persist = SegmentLog.persist
+
+    def dying(log: SegmentLog, what: object) -> None:
+        calls.append(what)
+        if len(calls) == step:
+            raise Killed
+        persist(log, what)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SegmentLog, "persist", dying)
+    with pytest.raises(Killed):
+        bootstrap.force(config)
+    monkeypatch.undo()
+    with pytest.raises(IdentityError):
+        Identity(config)  # half done, it is no member of the old cluster
+    done = bootstrap.force(config)
+    await goes_on_alone(herd, done.cluster_id)
+
+
+async def test_a_member_that_runs_or_never_was_one_is_not_split_off(tmp_path: Path) -> None:
+    _, config = await left_over(tmp_path)
+    running = Identity(config)
+    with pytest.raises(IdentityError, match="another sidecar runs"):
+        bootstrap.force(config)
+    running.close()
+    with pytest.raises(BootstrapError, match="no directory of a member"):
+        bootstrap.force(config.model_copy(update={"data_dir": tmp_path / "nowhere"}))
