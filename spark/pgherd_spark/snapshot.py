@@ -44,6 +44,10 @@ _OURS = re.compile(
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
+class ChangedError(JobError):
+    """DDL has changed what was to be dumped, so it can't be had any more at this marker."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the user asked for.
@@ -81,7 +85,7 @@ async def snapshot(
 
     Raises:
         LeaseError: a member can't hold its snapshot.
-        JobError, OSError: it can't be read or written.
+        JobError, OSError: it can't be read or written; ``ChangedError`` if DDL was in the way.
     """
     options.to.mkdir(parents=True, exist_ok=True)
     for begun in sorted(options.to.glob(f"gid-*/{JOB}")):
@@ -124,7 +128,7 @@ async def _take_up(
                 say(f"going on with {directory.name}, which an earlier run has begun")
                 await _write(cluster, lease, options, directory, say)
                 return directory
-        except LeaseError as error:
+        except (LeaseError, ChangedError) as error:
             say(f"{directory.name} was left unfinished and can't be finished: {error}")
     say(f"removing {directory.name}")
     shutil.rmtree(directory)
@@ -146,9 +150,10 @@ async def _write(
 def _run(cluster: Cluster, lease: Lease, options: Options, directory: Path, say: Say) -> None:
     started = datetime.now(UTC)
     sources = {source.member: source for source in lease.sources}
-    found = {one.member: one for one in cluster.each([sources[m] for m in options.read], describe)}
     first = sources[options.read[0]]
     _dump_schema(first, options.programs, directory)
+    found = {one.member: one for one in cluster.each([sources[m] for m in options.read], describe)}
+    _require_usable(found)
     tasks = _tasks(sources, found, options, directory)
     say(f"rows of {len({task.part.table.name for task in tasks})} tables: {len(tasks)} parts")
     receipts = cluster.each(tasks, write_part)
@@ -169,6 +174,20 @@ def _run(cluster: Cluster, lease: Lease, options: Options, directory: Path, say:
         "not_included": found[first.member].not_replicated,
     }
     durable.replace(directory, MANIFEST, json.dumps(manifest, indent=1).encode())
+
+
+def _require_usable(found: Mapping[str, Description]) -> None:
+    """Check that the members that are read agree, and that what was dumped was not changed before.
+
+    Raises:
+        ChangedError: ``pg_dump`` writes some definitions as they are by now, not at the marker.
+        JobError: the members differ.
+    """
+    changing = sorted({name for one in found.values() for name in one.changing})
+    if changing:
+        raise ChangedError(f"changed since the marker: {', '.join(changing)}; try again")
+    if len({one.tables for one in found.values()}) > 1:
+        raise JobError(f"{', '.join(found)} hold different tables: run `pgherd check`")
 
 
 def _tasks(
