@@ -326,11 +326,13 @@ class ReplicaSession:
             self._take_marker(gid, uuid.UUID(bytes=entry.id).hex)
 
     def _begin_at(self, gid: int) -> None:
-        newest = self.state.incarnation(self._config.number)
-        if newest > self._incarnation:
-            raise SupersededError(newest)
-        if newest == self._incarnation:  # else this member is none yet: it is announced again
+        number = self._config.number
+        newest = self.state.incarnation(number)
+        if self.state.has_begun(number, self._incarnation):
             self._began.set_result(gid)
+        elif newest >= self._incarnation:
+            raise SupersededError(newest)
+        # else this member is none yet: it is announced again
 
     # ---- markers -----------------------------------------------------------------------------
 
@@ -368,9 +370,10 @@ class ReplicaSession:
 
     def refusal(self) -> str | None:
         """See HookBackend."""
-        if not self.ready:
-            return "it is catching up"
-        return None if self._host.primary else no_majority(self._host)
+        alone = None if self._host.primary else no_majority(self._host)
+        if self.ready:
+            return alone
+        return "it is catching up" if alone is None else f"it is catching up; {alone}"
 
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         """See HookBackend."""

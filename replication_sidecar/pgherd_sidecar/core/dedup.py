@@ -63,6 +63,11 @@ class Origin:
             self.low_water = 1
             self._verdicts.clear()
 
+    @property
+    def begun(self) -> bool:
+        """Whether the newest incarnation is one of this member, not of who had its number."""
+        return self.low_water < _NEVER
+
     def excludes(self, incarnation: int, sequence: int) -> bool:
         """Whether the log rules out that this writeset commits at any later position."""
         return incarnation != self.incarnation or sequence < self.low_water

@@ -108,6 +108,11 @@ class ReplicatedState:
         """Numbers of those that may be origins."""
         return tuple(self._origins)
 
+    def has_begun(self, member: int, incarnation: int) -> bool:
+        """Whether this is the member's newest incarnation, and not that of who had its number."""
+        origin = self._origins.get(member)
+        return origin is not None and origin.begun and origin.incarnation == incarnation
+
     def first_verdict(self, member: int, incarnation: int, sequence: int) -> FirstVerdict | None:
         """The verdict on a writeset of the member's newest incarnation, while remembered.
 

@@ -182,7 +182,9 @@ def test_c12_a_number_that_is_given_again_never_has_an_identity_of_its_former_me
     state.deliver(9, Incarnation(3, 1))
     assert state.deliver(10, first) == STALE
     assert state.incarnation(3) == 7
+    assert not state.has_begun(3, 7)  # if the new one's is the same by chance
     state.deliver(11, Incarnation(3, 8))
+    assert state.has_begun(3, 8)
     fresh = writeset(groups((6, [key(2, 3)])), member=3, incarnation=8)
     assert state.deliver(12, fresh) == COMMIT
     assert state.deliver(13, late) == STALE
