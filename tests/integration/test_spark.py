@@ -203,12 +203,25 @@ async def test_what_is_defined_on_one_node_only_is_named(
     assert findings.verdict == "different"
 
 
-def test_the_command_says_what_it_found_and_leaves_no_snapshot_behind(herd: LocalHerd) -> None:
-    done = run_job(herd, "check")
+def test_the_command_repairs_the_node_that_a_majority_contradicts(
+    herd: LocalHerd, work_directory: Path
+) -> None:
+    name = f"s_{random.getrandbits(40):x}"
+    create_everywhere(
+        herd, f"CREATE TABLE {name} AS SELECT 1 AS a; ALTER TABLE {name} ADD PRIMARY KEY (a)"
+    )
+    behind_the_herd_s_back(herd, "n2", f"UPDATE {name} SET a = 2", f"CREATE INDEX ON {name} (a)")
+    report_directory = work_directory / "report"
+    done = run_job(herd, "check", "--repair", "--report", str(report_directory))
     assert done.returncode == 0, done.stderr
+    assert f"public.{name} (2) differs: missing on n1, n3; against the majority: n2" in done.stderr
+    assert f"index public.{name}_a_idx differs" in done.stderr
     assert done.stdout.splitlines()[-1].startswith("consistent at GID ")
+    assert json.loads((report_directory / "report.json").read_text())["verdict"] == "consistent"
+    herd.must("verify")
+    query(herd.members()[0]["dsn"], f"DROP TABLE {name}")
     for member in herd.members():
-        held = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgherd marker'"
+        held = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgherd marker'"
         assert query(member["dsn"], held) == [(0,)]
 
 

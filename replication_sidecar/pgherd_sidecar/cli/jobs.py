@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgherd_sidecar.cli import delegate, herd, local, options, render, seeding
+from pgherd_sidecar.cli import delegate, herd, local, options, rebuild, render, seeding
 from pgherd_sidecar.cli.errors import COULD_NOT, HerdError, progress
 from pgherd_sidecar.cli.node import NodeState
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DIFFERENT = 1
 """Exit status when the members differ, as of ``verify``."""
+_REBUILD_S = 3600.0
 _MISSING = "the jobs need PySpark and a Java runtime: install them with `scripts/setup spark`"
 
 _cores = click.option(
@@ -56,14 +57,19 @@ _allow_missing = click.option(
 )  # fmt: skip
 @_part
 @_cores
+@click.option(
+    "--repair", is_flag=True,
+    help="Rebuild nodes that a majority contradicts, then compare again.",
+)  # fmt: skip
 @_allow_missing
 @options.as_json
-def check(
+def check(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     directory: Path,
     report: Path | None,
     max_rows: int,
     part_mb: float,
     cores: int,
+    repair: bool,
     allow_missing: bool,
     as_json: bool,
 ) -> None:
@@ -73,7 +79,8 @@ def check(
     """
     if report is not None and delegate.is_root():
         delegate.provide(report, directory)
-    members = _members(options.owned(directory), allow_missing=allow_missing)
+    directory = options.owned(directory)
+    members = _members(directory, allow_missing=allow_missing)
     with _errors():
         from pgherd_spark import report as reports  # noqa: PLC0415 - see above
         from pgherd_spark.check import check as compare  # noqa: PLC0415
@@ -82,6 +89,9 @@ def check(
         asked = Options(int(part_mb * 1_000_000), max_rows)
         with _spark("pgherd check", cores) as spark:
             findings = options.run(compare(spark, members, asked, progress))
+            if repair and findings.verdict == "different":
+                _repair(directory, findings)
+                findings = options.run(compare(spark, members, asked, progress))
             if report is not None:
                 reports.write(spark, findings, report)
     if as_json:
@@ -90,6 +100,26 @@ def check(
         click.echo("\n".join(_told(findings)))
     if findings.verdict != "consistent":
         raise SystemExit(DIFFERENT if findings.verdict == "different" else COULD_NOT)
+
+
+def _repair(directory: Path, findings: "Findings") -> None:
+    """Replace the databases of the members that a majority contradicts by copies of another's.
+
+    Raises:
+        HerdError: there are none, or too many to know who is right, or it fails.
+    """
+    odd = findings.odd_members
+    right = [member for member in findings.members if member not in odd]
+    if not odd or len(right) <= len(odd):
+        raise HerdError(
+            "the nodes differ, and no majority of them agrees: look at the differences without "
+            "--repair, then choose with `pgherd local rebuild NODE --from PARTNER`"
+        )
+    for line in _told(findings):
+        progress(line)
+    for name in odd:
+        asked = rebuild.Options(right[0], None, _REBUILD_S)
+        options.run(rebuild.rebuild(directory, name, asked))
 
 
 @click.command()
