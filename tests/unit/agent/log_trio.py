@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
@@ -104,10 +105,14 @@ class Node:
 
 
 class Trio:
-    def __init__(self, directory: Path, limits: Limits | None = None) -> None:
+    def __init__(
+        self, directory: Path, limits: Limits | None = None, witnesses: tuple[str, ...] = ()
+    ) -> None:
         cluster: UUID = uuid4()
         members = tuple(
-            MemberAddress(name=name, number=number, host="127.0.0.1", port=port)
+            MemberAddress(
+                name=name, number=number, host="127.0.0.1", port=port, witness=name in witnesses
+            )
             for number, (name, port) in enumerate(zip(NAMES, free_ports(3), strict=True), 1)
         )
         self.directory = directory
@@ -124,6 +129,10 @@ class Trio:
         *,
         founder: bool = True,
     ) -> NodeConfig:
+        server: dict[str, Any] = {
+            "postgres": PostgresAddress(host="/nowhere", port=5432),
+            "hook_dir": self.directory,
+        }
         return NodeConfig(
             cluster_id=cluster,
             name=member.name,
@@ -131,11 +140,11 @@ class Trio:
             members=members,
             founder=founder,
             data_dir=self.directory / member.name,
-            postgres=PostgresAddress(host="/nowhere", port=5432),
-            hook_dir=self.directory,
+            witness=member.witness,
             admin_socket=self.directory / f"{member.name}.sock",
             timing=Timing(heartbeat_ms=30, election_timeout_ms=150),
             limits=self.limits,
+            **({} if member.witness else server),
         )
 
     def joiner(self, name: str, number: int) -> Node:
@@ -217,9 +226,13 @@ async def until(condition: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def trio(
-    directory: Path, limits: Limits | None = None, *, with_identities: bool = False
+    directory: Path,
+    limits: Limits | None = None,
+    *,
+    with_identities: bool = False,
+    witnesses: tuple[str, ...] = (),
 ) -> AsyncIterator[Trio]:
-    herd = Trio(directory, limits)
+    herd = Trio(directory, limits, witnesses)
     if with_identities:
         herd.identify()
     try:

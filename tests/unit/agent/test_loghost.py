@@ -120,6 +120,30 @@ async def test_trimmed_positions_are_gone_and_the_rest_is_not(tmp_path: Path) ->
         await herd.order(leader, 99_999)
 
 
+async def test_what_a_member_has_yet_to_flush_is_kept_for_it_and_then_trimmed(
+    tmp_path: Path,
+) -> None:
+    limits = Limits(segment_bytes=1 << 16, log_retention_bytes=1 << 30)
+    async with trio(tmp_path, limits) as herd:
+        leader = await herd.proposer()
+        away = next(name for name in NAMES if name != leader.config.name)
+        await herd.stop(away)
+        for start in range(0, 6_000, 500):
+            await herd.order(leader, *range(start, start + 500))
+        leader.host.trim(leader.host.commit_position)
+        await herd.order(leader, 10_000)
+        assert leader.host.base < leader.host.commit_position // 2
+        await herd.start(away)
+        await until(lambda: herd.nodes[away].position == leader.position)
+        segments = tmp_path / leader.config.name / "log"
+
+        def trimmed() -> bool:
+            leader.host.trim(leader.host.commit_position)
+            return len(list(segments.glob("*.seg"))) == 1
+
+        await until(trimmed)
+
+
 async def test_a_failed_disk_silences_the_member_and_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,139 @@
+"""Requests about the membership: what is told of it, and what is refused and why."""
+
+from pathlib import Path
+
+import pytest
+from log_trio import NAMES, Node, Trio, trio, until
+from pgherd_sidecar.agent import views as views_module
+from pgherd_sidecar.agent.admin import Refused, Unavailable
+from pgherd_sidecar.agent.identity import Identity
+from pgherd_sidecar.agent.views import Views, no_majority
+from pgherd_sidecar.agent.witness import Witness
+
+
+def views(node: Node) -> Views:
+    return Views(node.config, node.host)
+
+
+async def settled(herd: Trio) -> Node:
+    """Wait until all founders have told their disks; return the proposer."""
+    leader = await herd.proposer()
+    await until(lambda: "" not in leader.disks and not leader.host.membership.joint)
+    await until(lambda: len(leader.host.peers.heard()) == len(herd.alive()))
+    return leader
+
+
+async def without(herd: Trio, leader: Node, name: str) -> None:
+    views(leader).leave(name, herd.nodes[name].disk)
+    await until(lambda: name not in leader.host.membership.names)
+    await herd.stop(name)
+
+
+async def test_status_tells_the_view_the_quorum_and_how_far_the_others_are(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await settled(herd)
+        await herd.order(leader, 1)
+        await until(lambda: {p["lag_entries"] for p in leader.host.peers.sight().values()} == {0})
+        status = views(leader).status()
+        assert [(m["name"], m["number"], m["voter"]) for m in status["view"]["members"]] == [
+            ("n1", 1, True), ("n2", 2, True), ("n3", 3, True),
+        ]  # fmt: skip
+        assert {m["disk_id"] for m in status["view"]["members"]} == leader.disks
+        assert status["quorum"] == {"heard": 3, "needed": 2, "voters": 3}
+        others = set(NAMES) - {leader.config.name}
+        assert status["peers"].keys() == others
+        assert {peer["role"] for peer in status["peers"].values()} == {"follower"}
+        follower = herd.nodes[min(others)]
+        assert follower.host.peers.sight()[leader.config.name]["role"] == "proposer"
+
+
+async def test_who_has_gone_already_or_is_on_another_disk_needs_no_leave(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await settled(herd)
+        position = leader.host.membership.position
+        views(leader).leave("n9", "")
+        views(leader).leave("n2", "another disk")
+        views(leader).join(herd.nodes["n2"].member)
+        await herd.order(leader, 1)
+        assert leader.host.membership.position == position
+
+
+async def test_the_last_database_is_not_let_go(tmp_path: Path) -> None:
+    async with trio(tmp_path, witnesses=("n3",)) as herd:
+        leader = await settled(herd)
+        if leader.config.name == "n1":
+            await herd.stop("n1")  # whoever is left proposes
+            leader = await herd.proposer()
+            await herd.start("n1")
+            await until(lambda: len(leader.host.peers.heard()) == 3)
+        await without(herd, leader, "n1")
+        await until(lambda: not leader.host.membership.joint)
+        with pytest.raises(Refused, match="n2 is the last member with a database"):
+            views(leader).leave("n2", "")
+
+
+async def test_nobody_is_let_go_whose_votes_the_rest_needs(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await settled(herd)
+        silent, other = sorted(set(NAMES) - {leader.config.name})
+        await herd.stop(silent)
+        await until(lambda: silent not in leader.host.peers.heard())
+        with pytest.raises(Unavailable, match=f"of 2 members {silent} are not heard of"):
+            views(leader).leave(other, "")
+        views(leader).leave(silent, "")  # but the silent one itself may go
+        await until(lambda: silent not in leader.host.membership.names)
+
+
+async def test_a_secondary_component_changes_nothing_and_says_who_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await settled(herd)
+        assert leader.host.primary
+        others = sorted(set(NAMES) - {leader.config.name})
+        await herd.stop(*others)
+        await until(lambda: not leader.host.primary)
+        with pytest.raises(Unavailable, match=r"it has no majority$"):
+            views(leader).leave(others[0], "")
+        monkeypatch.setattr(views_module, "_PATIENCE_S", 0.0)
+        text = no_majority(leader.host)
+        assert ", ".join(others) in text and "2 of 3 votes" in text
+        assert f"after GID {leader.host.commit_position}" in text and "--force" in text
+
+
+async def test_blocked_links_make_a_minority_secondary_and_heal(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await settled(herd)
+        others = sorted(set(NAMES) - {leader.config.name})
+        views(leader).block(others)
+        await until(lambda: not leader.host.primary)
+        await until(lambda: all(herd.nodes[name].host.primary for name in others))
+        await herd.order(herd.nodes[others[0]], 1, but=(leader.config.name,))
+        views(leader).block([])
+        await until(lambda: 1 in leader.delivered.values() and leader.host.primary)
+
+
+async def test_a_witness_votes_for_a_database_that_is_left_alone(tmp_path: Path) -> None:
+    async with trio(tmp_path, with_identities=True, witnesses=("n3",)) as herd:
+        leader = await settled(herd)
+        await herd.order(leader, 1)
+        await until(lambda: all(node.members == (1, 2) for node in herd.alive()))
+        await herd.stop("n1")
+        await herd.proposer()
+        await herd.order(herd.nodes["n2"], 2)
+        third = herd.nodes["n3"]
+        identity = Identity(third.config)
+        status = await Witness(third.config, third.host, identity).status()
+        identity.close()
+        assert (status["state"], status["component"]) == ("witness", "primary")
+        assert third.host.membership.view is not None
+        assert third.host.membership.view.tie_breaker != "n3"
+
+
+def test_a_number_with_a_history_begins_a_newer_incarnation(tmp_path: Path) -> None:
+    identity = Identity(Trio(tmp_path).nodes["n1"].config)
+    assert identity.next_incarnation() == 1
+    identity.skip_incarnations(7)
+    identity.skip_incarnations(3)
+    assert identity.next_incarnation() == 8
+    identity.close()
