@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pgherd_operator.core.observed import Observed, Pod, Report, View, ViewMember, Volume
 from pgherd_operator.objects.model import Role
 
+_AT_WORK = ("primary", "witness")
+"""States of a member that does what it is there for, if it votes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Authority:
@@ -43,6 +46,8 @@ class Member:
     """By its own word it has a vote in the view in force, on the disk that the view knows."""
     healthy: bool
     """It votes and takes writes: all that a member is there for."""
+    departed: bool
+    """It was a member on this disk, which never is one again."""
 
     @property
     def lost(self) -> bool:
@@ -140,7 +145,8 @@ def look(observed: Observed) -> Group:
                 report=report,
                 in_view=in_view,
                 voting=voting,
-                healthy=voting and report is not None and report.state == "primary",
+                healthy=voting and report is not None and report.state in _AT_WORK,
+                departed=in_view is None and _has_left(report, view),
             )
         )
     return Group(authority, tuple(member for member in members if not member.gone))
@@ -172,6 +178,16 @@ def find_authority(reports: list[Report]) -> Authority | None:
 def _view(report: Report) -> View:
     assert report.view is not None
     return report.view
+
+
+def _has_left(report: Report | None, view: View | None) -> bool:
+    """It says so, or takes itself for a member by an older view than the one in force."""
+    if report is None or view is None:
+        return False
+    if report.departed or report.view is None or report.view.id >= view.id:
+        return report.departed
+    known = report.view.find(report.number)
+    return known is not None and known.disk_id == report.disk_id
 
 
 def _votes(report: Report | None, in_view: ViewMember | None, view: View | None) -> bool:

@@ -63,8 +63,7 @@ def _unwanted(observed: Observed, group: Group) -> tuple[Member, Reason] | None:
         if member.lost:
             return member, Reason.MEMBER_LOST
     for member in group.members:
-        departed = member.report is not None and member.report.departed
-        if member.going or (departed and member.in_view is None):
+        if member.going or member.departed:
             return member, Reason.MEMBER_LEAVING
     if observed.cluster.spec.maintenance.rebuild_diverged:
         for member in group.members:

@@ -120,6 +120,7 @@ class Report:
         primary: it is in a component that has the quorum.
         state: ``primary`` only when it takes writes, that is: has caught up, too.
         disk_id: identity of the disk it runs on.
+        departed: it was a member on this disk, and knows that it is none any more.
     """
 
     number: int
@@ -133,16 +134,12 @@ class Report:
     gid: int | None = None
     lag_bytes: int | None = None
     view: View | None = None
+    departed: bool = False
 
     @property
     def diverged(self) -> bool:
         """It cannot go on with its copy of the data: that is wrong, or too old."""
         return self.state in ("diverged", "stranded")
-
-    @property
-    def departed(self) -> bool:
-        """It was a member; its disk never is one again."""
-        return self.state == "departed"
 
 
 @dataclass(frozen=True, slots=True)

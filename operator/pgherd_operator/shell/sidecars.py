@@ -67,6 +67,7 @@ class _Status(BaseModel):
     gid: int | None = None
     lag_bytes: int | None = None
     view: _View | None = None
+    departed: bool = False
 
 
 def parse(number: int, answer: Mapping[str, Any]) -> Report:
@@ -93,6 +94,7 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         proposer=status.proposer,
         gid=status.gid,
         lag_bytes=status.lag_bytes,
+        departed=status.departed,
         view=None
         if view is None
         else View(view.id, tuple(ViewMember(**member.model_dump()) for member in view.members)),

@@ -32,11 +32,11 @@ class Views:
         self._host = host
 
     def status(self) -> dict[str, Any]:
-        """Return ``view``, ``quorum`` and ``peers``."""
+        """Return ``view``, ``quorum``, ``peers``, and whether this member has ``departed``."""
         membership, peers = self._host.membership, self._host.peers
         view = membership.view
         if view is None:
-            return {"view": None, "quorum": None, "peers": {}}
+            return {"view": None, "quorum": None, "peers": {}, "departed": False}
         heard = peers.heard()
         return {
             "view": {
@@ -51,6 +51,7 @@ class Views:
                 "voters": len(view.voters),
             },
             "peers": peers.sight(),
+            "departed": peers.has_left,
         }
 
     def join(self, member: Member) -> None:

@@ -202,9 +202,8 @@ class World(ApiServer):
             "name": names.member(NAME, number),
             "cluster_id": self.cluster_id(),
             "disk_id": process.disk_id,
-            "state": "departed"
-            if process.disk_id in self.departed
-            else "diverged"
+            "departed": process.disk_id in self.departed,
+            "state": "diverged"
             if process.diverged
             else "primary" if writes else "recovering" if primary else "secondary",
             "component": "primary" if primary else "secondary",

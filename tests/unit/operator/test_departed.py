@@ -1,0 +1,56 @@
+"""Who has left for good, told from who has yet to join: by the views that members know."""
+
+import pytest
+from pgherd_operator.api.resource import parse
+from pgherd_operator.core.group import look
+from pgherd_operator.core.observed import (
+    Ledger,
+    Observed,
+    Phase,
+    Report,
+    View,
+    ViewMember,
+    Volume,
+)
+from pgherd_operator.objects.model import Origin, Role
+
+ID = "c"
+CLUSTER = parse({"metadata": {"name": "herd", "namespace": "test", "uid": "u"}})
+
+
+def view(number: int, *disks: str) -> View:
+    """A view of the members that have these disks, numbered from 1."""
+    members = enumerate(disks, start=1)
+    return View(number, tuple(ViewMember(f"herd-{n}", n, disk) for n, disk in members if disk))
+
+
+def third(known: View | None, *, says_so: bool = False) -> bool:
+    """Whether member 3 on disk c has departed, with 1 and 2 in view 5 without it."""
+    well = {
+        n: Report(n, ID, disk, "primary", True, view=view(5, "a", "b"))
+        for n, disk in ((1, "a"), (2, "b"))
+    }
+    about = Report(3, ID, "c", "secondary", False, view=known, departed=says_so)
+    volumes = {n: Volume(n, f"u{n}", Role.DATABASE, Origin.FOUNDER, ID, "1Gi") for n in (1, 2, 3)}
+    observed = Observed(
+        CLUSTER, Ledger(ID, Phase.FOUNDED), volumes=volumes, reports=well | {3: about}
+    )
+    return {member.number: member for member in look(observed).members}[3].departed
+
+
+@pytest.mark.parametrize(
+    ("known", "departed"),
+    [
+        (view(4, "a", "b", "c"), True),  # it was away when the others went on without it
+        (view(4, "a", "b", "x"), False),  # that was another disk: this one is new
+        (view(4, "a", "b"), False),  # it has a copy and has yet to join
+        (view(6, "a", "b", "c"), False),  # it has joined: we heard of it before the others
+        (None, False),  # it has no copy yet
+    ],
+)
+def test_a_disk_has_left_if_it_was_in_an_older_view_only(known: View, departed: bool) -> None:
+    assert third(known) is departed
+
+
+def test_who_says_that_it_has_left_has() -> None:
+    assert third(view(5, "a", "b"), says_so=True)
