@@ -1,0 +1,196 @@
+"""A herd grows, shrinks and loses members under load, and nobody was told a lie."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .ledger import Ledger
+from .localherd import LocalHerd, error_of, free_port_base
+from .test_recovery import copy_tree, copying, home
+from .test_restart import run
+
+MOST = 8
+_ENDLESS_MB_S = "0.05"
+_EVICT_S = "12"
+
+
+@contextlib.contextmanager
+def herd_of(directory: Path, *arguments: str) -> Iterator[LocalHerd]:
+    herd = LocalHerd(directory, free_port_base(MOST))
+    done = herd.up(*arguments)
+    assert done.returncode == 0, done.stderr
+    yield herd
+    herd.must("destroy")
+
+
+@pytest.fixture(scope="module")
+def elastic(work_directory: Path) -> Iterator[LocalHerd]:
+    """A herd that begins with one node."""
+    with herd_of(work_directory / "elastic", "--nodes", "1") as herd:
+        yield herd
+
+
+@pytest.fixture(scope="module")
+def trio(work_directory: Path) -> Iterator[LocalHerd]:
+    """A herd that begins with three nodes."""
+    with herd_of(work_directory / "trio") as herd:
+        yield herd
+
+
+@pytest.fixture
+def new_ledger() -> Callable[[LocalHerd], Ledger]:
+    def create(herd: LocalHerd) -> Ledger:
+        ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
+        ledger.create()
+        return ledger
+
+    return create
+
+
+def voters(herd: LocalHerd) -> dict[str, str]:
+    """Who votes, by the herd's word, and on which disk."""
+    view = herd.summary()["view"]
+    return {member["name"]: member["disk_id"] for member in view["members"] if member["voter"]}
+
+
+async def kill(herd: LocalHerd, *names: str, process: str = "node") -> None:
+    await asyncio.gather(*(run(herd, "kill", name, "--process", process) for name in names))
+
+
+async def test_it_grows_from_one_to_five_and_shrinks_to_another_one(
+    elastic: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
+) -> None:
+    ledger = new_ledger(elastic)
+    async with ledger.load(2, on=["n1"]):
+        await ledger.commits(20, on=["n1"])
+        await run(elastic, "add")
+        await run(elastic, "add")
+        async with ledger.load(1, on=["n2", "n3"]):
+            await ledger.commits(10, on=["n1", "n2", "n3"])
+            await asyncio.gather(run(elastic, "add", "n4"), run(elastic, "add", "n5"))
+            assert voters(elastic).keys() == {"n1", "n2", "n3", "n4", "n5"}
+            async with ledger.load(1, on=["n4", "n5"]):
+                await ledger.commits(10, on=["n1", "n2", "n3", "n4", "n5"])
+                await run(elastic, "verify")
+                for name in ("n2", "n1", "n3", "n4"):
+                    await run(elastic, "remove", name)
+                    await ledger.commits(10, on=["n5"])
+    assert voters(elastic).keys() == {"n5"}
+    assert [path.name for path in home(elastic).glob("n*")] == ["n5"]
+    assert "last database" in error_of(elastic.run("remove", "n5"))
+    ledger.check()
+
+
+async def test_the_joiner_and_the_one_it_copies_are_killed_meanwhile(
+    elastic: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
+) -> None:
+    """A name and a number that were another member's are used again."""
+    await run(elastic, "add", "n1")
+    ledger = new_ledger(elastic)
+    async with ledger.load(1):
+        adding = asyncio.create_task(
+            asyncio.to_thread(elastic.run, "add", "n2", "--max-rate", _ENDLESS_MB_S)
+        )
+        partner = await copying(elastic, "n2")
+        await kill(elastic, partner, process="postgres")
+        await run(elastic, "start", partner)
+        await copying(elastic, "n2")
+        await kill(elastic, "n2")
+        assert "n2" in error_of(await adding)
+        assert "n2" not in voters(elastic)
+        await run(elastic, "add", "n2")
+        async with ledger.load(1, on=["n2"]):
+            await ledger.commits(20, on=["n1", "n2", "n5"])
+    assert "already" in error_of(elastic.run("add", "n2"))
+    ledger.check()
+
+
+@pytest.mark.parametrize("order", [("n2", "n3", "n1"), ("n3", "n1", "n2")], ids="-".join)
+async def test_killed_at_once_any_two_of_three_go_on_by_themselves(
+    trio: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger], order: tuple[str, str, str]
+) -> None:
+    ledger = new_ledger(trio)
+    async with ledger.load(2):
+        await ledger.commits(20, on=order)
+        await kill(trio, *order)
+        await run(trio, "start", order[0])
+        await run(trio, "start", order[1])
+        await ledger.commits(20, on=order[:2])
+        await run(trio, "start", order[2])
+        await ledger.commits(20, on=order)
+    ledger.check()
+
+
+async def test_a_lost_member_is_replaced_and_its_old_disk_is_refused(
+    trio: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
+) -> None:
+    """C18: what comes back under the name has not flushed what the name has promised since."""
+    ledger = new_ledger(trio)
+    node = home(trio) / "n3"
+    old, new = node.with_name("old"), node.with_name("new")
+    before = voters(trio)
+    async with ledger.load(1):
+        await ledger.commits(20, on=["n1", "n2", "n3"])
+        await kill(trio, "n3")
+        await copy_tree(node, old)
+        assert "--dead" in error_of(await asyncio.to_thread(trio.run, "remove", "n3"))
+        await run(trio, "remove", "n3", "--dead")
+        assert voters(trio).keys() == {"n1", "n2"}
+        await run(trio, "add", "n3")
+        await ledger.commits(20, on=["n1", "n2", "n3"])
+        after = voters(trio)
+        assert after["n3"] != before["n3"]
+        await kill(trio, "n3")
+        node.rename(new)
+        old.rename(node)
+        error = error_of(await asyncio.to_thread(trio.run, "start", "n3", "--timeout", "20"))
+        assert before["n3"] in error
+        assert after["n3"] in error
+        await kill(trio, "n3")
+        node.rename(old)
+        new.rename(node)
+        await run(trio, "start", "n3")
+        await ledger.commits(20, on=["n1", "n2", "n3"])
+    ledger.check()
+
+
+async def test_of_four_the_two_with_the_youngest_go_on_without_the_others(
+    trio: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
+) -> None:
+    await run(trio, "down")
+    done = await asyncio.to_thread(trio.up, "--evict-after", _EVICT_S)
+    assert done.returncode == 0, done.stderr
+    await run(trio, "add", "n4")
+    ledger = new_ledger(trio)
+    async with ledger.load(1):
+        await ledger.commits(20, on=["n1", "n2", "n3", "n4"])
+        await kill(trio, "n1", "n2")
+        await ledger.commits(20, on=["n3", "n4"])
+        assert voters(trio).keys() == {"n3", "n4"}
+        for name in ("n1", "n2"):
+            await run(trio, "remove", name, "--dead")
+            await run(trio, "add", name)
+        await ledger.commits(20, on=["n1", "n2", "n3", "n4"])
+    ledger.check()
+
+
+async def test_two_databases_and_a_witness_survive_the_loss_of_any_of_them(
+    work_directory: Path, new_ledger: Callable[[LocalHerd], Ledger]
+) -> None:
+    with herd_of(work_directory / "witnessed", "--nodes", "2", "--witness", "1") as herd:
+        ledger = new_ledger(herd)
+        states: dict[str, Any] = {one["name"]: one["state"] for one in herd.members()}
+        assert states == {"n1": "primary", "n2": "primary", "w1": "witness"}
+        async with ledger.load(2):
+            for lost, left in (("n1", ["n2"]), ("n2", ["n1"]), ("w1", ["n1", "n2"])):
+                await ledger.commits(20, on=["n1", "n2"])
+                await kill(herd, lost)
+                await ledger.commits(20, on=left)
+                await run(herd, "start", lost)
+            await ledger.commits(20, on=["n1", "n2"])
+        ledger.check()
