@@ -29,6 +29,8 @@ from pgherd_spark.sources import Source, TableChangedError
 _LOOK_INTO = 256
 """Differing buckets of a table whose rows are looked at: in a table that differs everywhere the
 first ones tell as much as all."""
+_FROM_SNAPSHOT = {"schema", "table", "type", "sequence", "extension", "role", "membership"}
+"""Kinds whose definitions PostgreSQL does not write from its present catalog, see structure.sql."""
 _TOTAL, _CHANGED = -1, -2
 """In place of a bucket: the whole table, and the reasons why it can't be read."""
 
@@ -83,7 +85,10 @@ def _compare(cluster: Cluster, sources: Sequence[Source], options: Options, say:
 
 
 def different_definitions(found: Mapping[str, Description]) -> list[DefinitionDifference]:
-    """What is defined in different ways, but for what is being defined anew just now."""
+    """What is defined in different ways, but for what is being defined anew just now.
+
+    While anything is, definitions that name other objects can't be told from outdated ones.
+    """
     changing = {name for one in found.values() for name in one.changing}
     if EVERYTHING in changing:
         return []
@@ -96,7 +101,9 @@ def different_definitions(found: Mapping[str, Description]) -> list[DefinitionDi
     return [
         DefinitionDifference(kind, name, texts, odd_ones(texts))
         for (kind, name), texts in sorted(versions.items())
-        if len(set(texts.values())) > 1 and f"{kind} {name}" not in changing
+        if len(set(texts.values())) > 1
+        and f"{kind} {name}" not in changing
+        and (not changing or kind in _FROM_SNAPSHOT)
     ]
 
 

@@ -176,6 +176,32 @@ def _run(cluster: Cluster, lease: Lease, options: Options, directory: Path, say:
     durable.replace(directory, MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
+def expire(to: Path, cluster_id: str, keep: int) -> list[Path]:
+    """Remove the oldest whole snapshots of a herd; what is not whole, or another herd's, stays.
+
+    Args:
+        to: the directory that holds snapshots.
+        cluster_id: the herd's.
+        keep: how many of the newest to leave, at least one.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        OSError: one can't be removed.
+    """
+    whole = [
+        path.parent
+        for path in sorted(to.glob(f"gid-*/{MANIFEST}"))
+        if json.loads(path.read_bytes())["cluster_id"] == cluster_id
+    ]
+    old = whole[: -max(1, keep)]
+    for directory in old:
+        durable.remove(directory / MANIFEST)  # first: from now on it is none
+        shutil.rmtree(directory)
+    return old
+
+
 def _require_usable(found: Mapping[str, Description]) -> None:
     """Check that the members that are read agree, and that what was dumped was not changed before.
 

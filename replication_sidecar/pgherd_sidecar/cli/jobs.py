@@ -129,6 +129,7 @@ def _repair(directory: Path, findings: "Findings") -> None:
     help="Directory that holds snapshots; a new one is made in it.",
 )  # fmt: skip
 @click.option("--from", "nodes", help="Nodes to read, like n1,n2. [default: the first that is up]")
+@click.option("--keep", type=click.IntRange(min=1), help="Then remove all but the newest N.")
 @_part
 @_cores
 @_allow_missing
@@ -136,6 +137,7 @@ def snapshot(
     directory: Path,
     to: Path,
     nodes: str | None,
+    keep: int | None,
     part_mb: float,
     cores: int,
     allow_missing: bool,
@@ -165,6 +167,9 @@ def snapshot(
         )
         with _spark("pgherd snapshot", cores) as spark:
             click.echo(options.run(job.snapshot(spark, members, asked, progress)))
+        if keep is not None:
+            for old in job.expire(asked.to, asked.cluster_id, keep):
+                progress(f"removed {old}")
 
 
 @click.command()

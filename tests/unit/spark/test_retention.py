@@ -1,0 +1,26 @@
+"""Old snapshots are removed; nothing else ever is."""
+
+import json
+from pathlib import Path
+
+from pgherd_spark.snapshot import expire
+
+
+def make(to: Path, gid: int, cluster_id: str = "a", *, whole: bool = True) -> Path:
+    directory = to / f"gid-{gid:012}-00ff"
+    (directory / "data").mkdir(parents=True)
+    (directory / "job.json").write_text("{}")
+    if whole:
+        (directory / "manifest.json").write_text(json.dumps({"cluster_id": cluster_id}))
+    return directory
+
+
+def test_the_newest_by_gid_stay_and_so_does_what_is_another_herd_s_or_not_whole(
+    tmp_path: Path,
+) -> None:
+    old, older, new = make(tmp_path, 90), make(tmp_path, 7), make(tmp_path, 1000)
+    strangers = [make(tmp_path, 1, "b"), make(tmp_path, 2, whole=False)]
+    assert expire(tmp_path, "a", 1) == [older, old]
+    assert sorted(tmp_path.iterdir()) == sorted([new, *strangers])
+    assert expire(tmp_path, "a", 1) == []
+    assert expire(tmp_path, "c", 1) == []
