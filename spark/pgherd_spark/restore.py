@@ -24,8 +24,9 @@ from pgherd_spark.snapshot import CONTENTS, ROLES, SCHEMA
 
 _SQL = statements.load("restore.sql")
 _SESSION = statements.load("session.sql")
-_KNOWN_ROLES = re.compile(r"(CREATE|ALTER) ROLE (postgres|app)[ ;]")
-"""Each herd has its own, with its own passwords."""
+_THERE = re.compile(r"CREATE ROLE (postgres|app);")
+_OWN_PASSWORD = re.compile(r"(ALTER ROLE (?:postgres|app) WITH .*) PASSWORD '[^']*'")
+"""Each herd has these roles, with passwords of its own."""
 
 
 class RestoreError(Exception):
@@ -55,9 +56,7 @@ def restore(
         RestoreError: it can't be done, or what was loaded is not what the manifest says.
         OSError: the snapshot can't be read.
     """
-    roles = [line for line in (directory / ROLES).read_text().splitlines(keepends=True)
-             if not _KNOWN_ROLES.match(line)]  # fmt: skip
-    _psql(programs, conninfo, "".join(roles))
+    _psql(programs, conninfo, fitting_roles((directory / ROLES).read_text()))
     _pg_restore(programs, conninfo, directory, "pre-data", jobs)
     parts = [(table, part) for table in manifest["tables"] for part in table["parts"]]
     say(f"loading {len(parts)} parts of {len(manifest['tables'])} tables")
@@ -71,6 +70,12 @@ def restore(
         _finish(conninfo, manifest)
     except psycopg.Error as error:
         raise RestoreError(str(error)) from error
+
+
+def fitting_roles(script: str) -> str:
+    """What ``pg_dumpall`` wrote of the roles, for a server that has some with other passwords."""
+    lines = script.splitlines(keepends=True)
+    return "".join(_OWN_PASSWORD.sub(r"\1", line) for line in lines if not _THERE.match(line))
 
 
 def _load(

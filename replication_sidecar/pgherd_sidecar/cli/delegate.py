@@ -77,7 +77,7 @@ def provide(wanted: Path, directory: Path) -> None:
     herd.load(home)
     account = _owner(home)
     wanted.mkdir(mode=0o700)
-    os.chown(wanted, account.pw_uid, account.pw_gid)
+    os.chown(wanted, account.pw_uid, account.pw_gid, follow_symlinks=False)
 
 
 def command(directory: Path) -> NoReturn:
