@@ -430,7 +430,7 @@ class LogHost:
             self._relinked = False
             self._judge_component()
             self.on_proposer()
-        if not self._primary:
+        if not self._primary or self._member.lonely:
             self._judge_component()
         if self._member.behind > self._behind_reported:
             self._behind_reported = self._member.behind

@@ -136,6 +136,21 @@ def test_the_half_with_the_tie_breaker_commits_nothing_before_the_view_has_shrun
     assert herd["n2"].member.component(herd.now) is Component.PRIMARY
 
 
+def test_who_follows_a_proposer_without_a_majority_is_secondary_too() -> None:
+    """[P1] Half of the voters keep their proposer, and it can commit nothing."""
+    herd = Herd(4)
+    herd.elect("n3")
+    herd.down = {"n1", "n2"}
+    herd.pass_time(4)
+    assert herd["n4"].member.proposer == "n3"
+    for name in ("n3", "n4"):
+        assert herd[name].member.component(herd.now) is Component.SECONDARY
+    herd.down = {"n1"}
+    herd.pass_time(1)
+    for name in ("n2", "n3", "n4"):
+        assert herd[name].member.component(herd.now) is Component.PRIMARY
+
+
 def test_the_half_without_the_tie_breaker_elects_nobody() -> None:
     """[Q2] C19"""
     herd = Herd(4, evict_s=2.0)

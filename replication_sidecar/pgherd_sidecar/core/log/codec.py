@@ -44,7 +44,7 @@ _VOTE = Struct(">BBQBQIII")
 _TERM = Struct(">BBQ")
 _FETCH_REQUEST = Struct(">BBQQ")
 _FETCH_REPLY = Struct(">BBQQI")
-_APPEND = Struct(">BBQQQQQI")
+_APPEND = Struct(">BBQQQQQBI")
 _ACK = Struct(">BBQQ")
 _REJECT = Struct(">BBQQQI")
 _SUBMIT = Struct(">BBI")
@@ -71,11 +71,9 @@ _BLOCK = Struct(">QQIII")
 def encode(message: Message) -> list[bytes]:  # noqa: PLR0911, PLR0912 - one return a kind
     """Return the pieces of the message's frame, to be sent one after the other."""
     match message:  # the frequent ones first
-        case Append(term, position, prev_term, bound, restart, blocks):
-            head = _APPEND.pack(
-                VERSION, _KIND_APPEND, term, position, prev_term, bound, restart, len(blocks)
-            )
-            return _with_blocks(head, blocks)
+        case Append(term, position, prev_term, bound, restart, blocks, lonely):
+            fields = term, position, prev_term, bound, restart, lonely, len(blocks)
+            return _with_blocks(_APPEND.pack(VERSION, _KIND_APPEND, *fields), blocks)
         case Ack(term, position):
             return [_ACK.pack(VERSION, _KIND_ACK, term, position)]
         case Submit(count, data):
@@ -188,9 +186,9 @@ def _unpack_blocks(frame: bytes, offset: int, count: int) -> tuple[Block, ...]:
 
 
 def _decode_append(frame: bytes) -> Append:
-    _, _, term, position, prev_term, bound, restart, count = _APPEND.unpack_from(frame)
+    _, _, term, position, prev_term, bound, restart, lonely, count = _APPEND.unpack_from(frame)
     blocks = _unpack_blocks(frame, _APPEND.size, count)
-    return Append(term, position, prev_term, bound, restart, blocks)
+    return Append(term, position, prev_term, bound, restart, blocks, _flag(lonely))
 
 
 def _decode_ack(frame: bytes) -> Ack:

@@ -53,6 +53,7 @@ class Elections:
     Attributes:
         behind: the proposer's log begins after this position and this member lacks what was
             before; 0 if not so. It needs a copy, and is no candidate until it has one [T3].
+        lonely: the proposer has told this follower that it does not hear a majority.
         flush_first: as proposer, flush a block before it is sent. Its own flush is then in the
             commit bound that travels with the block, which saves each peer a message [C4]; worth
             it while a flush here takes less time than a message. May change at any time.
@@ -78,6 +79,7 @@ class Elections:
         self.flush_first = False
         self.collect = False
         self.behind = 0
+        self.lonely = False
         self._refused = (
             0,
             0,

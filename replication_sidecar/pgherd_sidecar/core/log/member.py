@@ -103,7 +103,7 @@ class LogMember(Elections):
         if self._leading is not None:
             alive = self._leading.hears_majority(since_s)
         else:
-            alive = self.proposer is not None and self._heard_s >= since_s
+            alive = self.proposer is not None and self._heard_s >= since_s and not self.lonely
         fresh = keeper.index.term_at(keeper.commit_position) == keeper.term
         return Component.PRIMARY if alive and fresh else Component.SECONDARY
 
@@ -302,6 +302,7 @@ class LogMember(Elections):
             return
         keeper = self._keeper
         self._restart_position = append.restart_position
+        self.lonely = append.lonely
         if keeper.accept(append):
             self.behind = 0
             self._refused = (0, 0)

@@ -63,7 +63,7 @@ class Append:
 
     `commit_bound`: what the receiver has flushed itself is committed up to here, because enough
     other members have flushed it [C3]. `restart_position`: every member has flushed up to here, so
-    nobody needs it any more [T1].
+    nobody needs it any more [T1]. `lonely`: the proposer has not heard a majority lately [P1].
     """
 
     term: int
@@ -72,6 +72,7 @@ class Append:
     commit_bound: int
     restart_position: int
     blocks: tuple[Block, ...]
+    lonely: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ class Proposer:
         self.wishes = Reconfiguration()
         #: up to here every member has flushed the log
         self.restart_position = 0
+        #: no majority was heard lately, so nothing can be committed
+        self.lonely = False
         #: disks of the peers, as far as they are known
         self.disks: dict[str, str] = {}
         self.peers: dict[str, Progress] = {}
@@ -159,6 +161,7 @@ class Proposer:
         self._meet_peers(now)
         self._due = self._due or self._plan(now)
         self.restart_position = max(self.restart_position, self._flushed_by_all())
+        self.lonely = not self.hears_majority(now - self._timing.election_max_s)
         base = self._keeper.index.base
         for peer, progress in self.peers.items():
             progress.sent = False
@@ -282,7 +285,8 @@ class Proposer:
         keeper = self._keeper
         progress.announced = bound = self._bound(peer)
         prev_term = keeper.index.term_at(previous)
-        return Append(keeper.term, previous, prev_term, bound, self.restart_position, blocks)
+        restart = self.restart_position
+        return Append(keeper.term, previous, prev_term, bound, restart, blocks, self.lonely)
 
     def _announce(self, effects: Effects) -> None:
         last = self._keeper.index.last
