@@ -33,8 +33,12 @@ class LocalHerd:
 
     def run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``pgherd local COMMAND ... --dir`` and return how it went, whatever it was."""
+        return self.top("local", command, *arguments)
+
+    def top(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run ``pgherd COMMAND ... --dir`` likewise."""
         return subprocess.run(
-            self.command(command, *arguments),
+            [sys.executable, "-m", "pgherd_sidecar.cli.main", *words, "--dir", str(self.directory)],
             env=os.environ | self.environment,
             capture_output=True,
             text=True,

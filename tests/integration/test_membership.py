@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -194,3 +195,34 @@ async def test_two_databases_and_a_witness_survive_the_loss_of_any_of_them(
                 await run(herd, "start", lost)
             await ledger.commits(20, on=["n1", "n2"])
         ledger.check()
+
+
+async def test_a_node_that_is_split_off_keeps_its_log_and_never_meets_the_others_again(
+    trio: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
+) -> None:
+    ledger = new_ledger(trio)
+    names = [member["name"] for member in trio.members()]
+    before = trio.summary()["cluster_id"]
+    async with ledger.load(1):
+        await ledger.commits(20, on=names)
+    trio.must("verify")
+    assert "run: stop the herd" in error_of(trio.top("bootstrap", "n1", "--force", "--yes"))
+    trio.must("down")
+    assert "repeat it with --yes" in error_of(trio.top("bootstrap", "n1", "--force"))
+    done = trio.top("bootstrap", "n1", "--force", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert trio.up().returncode == 0
+    summary = trio.summary()
+    assert summary["cluster_id"] != before
+    assert [member["name"] for member in summary["members"]] == ["n1"]
+    ledger.check()
+    old = next(home(trio).glob("n2.of-*"))
+    await run(trio, "add", "n2")
+    ledger.check()
+    await kill(trio, "n2")
+    shutil.rmtree(home(trio) / "n2" / "sidecar")
+    await copy_tree(old / "sidecar", home(trio) / "n2" / "sidecar")
+    error = error_of(trio.run("start", "n2", "--timeout", "20"))
+    assert before in error
+    assert summary["cluster_id"] in error
+    await run(trio, "remove", "n2", "--dead")

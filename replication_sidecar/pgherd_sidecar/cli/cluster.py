@@ -87,13 +87,12 @@ async def listen(admin: AdminClient) -> list[Voice]:
         raise HerdError(str(error)) from error
 
 
-async def take_out(listen: Listen, name: str, disk_id: str, *, dead: bool) -> None:
+async def take_out(listen: Listen, name: str, *, dead: bool) -> None:
     """Have a member leave the view; return when it has.
 
     Args:
         listen: asks the members.
         name: of the member.
-        disk_id: of its log; empty for whatever disk the view knows.
         dead: it is thrown out, because it does not answer.
 
     Raises:
@@ -103,8 +102,8 @@ async def take_out(listen: Listen, name: str, disk_id: str, *, dead: bool) -> No
         via = required([one for one in await listen() if one.status.name != name])
         assert via.status.view is not None
         known = via.status.view.member(name)
-        if known is None or (disk_id and known.disk_id and known.disk_id != disk_id):
-            return  # it is gone, or another disk has taken its place
+        if known is None:
+            return
         try:
             await (via.admin.evict if dead else via.admin.leave)(name, known.disk_id)
         except AdminError as error:

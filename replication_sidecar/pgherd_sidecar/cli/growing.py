@@ -9,7 +9,6 @@ directory goes. Interrupted anywhere, it is done to its end by the same command.
 """
 
 import asyncio
-import json
 import shutil
 from dataclasses import dataclass
 from functools import partial
@@ -107,9 +106,7 @@ async def remove(directory: Path, name: str, options: RemoveOptions) -> None:
             )
         try:
             async with asyncio.timeout(options.timeout_s):
-                disk_id = _disk(description, member)
-                listen = partial(voices, description)
-                await cluster.take_out(listen, name, disk_id, dead=options.dead)
+                await cluster.take_out(partial(voices, description), name, dead=options.dead)
         except TimeoutError as error:
             raise HerdError(f"{name} is in the view after {options.timeout_s:g} s") from error
         progress(f"{name}: has left")
@@ -127,15 +124,6 @@ async def voices(description: Herd) -> list[cluster.Voice]:
         for node, state in zip(nodes, states, strict=True)
         if state.answer is not None
     ]
-
-
-def _disk(description: Herd, member: Member) -> str:
-    """Which disk the directory here is; empty if it does not say."""
-    try:
-        path = description.node(member).sidecar_data / "identity.json"
-        return str(json.loads(path.read_bytes())["disk_id"])
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return ""
 
 
 def _remove_files(description: Herd, member: Member) -> None:

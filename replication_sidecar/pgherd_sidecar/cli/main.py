@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from pgherd_sidecar.cli import cluster, growing, herd, jobs, options, render
+from pgherd_sidecar.cli import cluster, growing, herd, jobs, options, render, splitting
 from pgherd_sidecar.cli.admin import AdminClient, Status
 from pgherd_sidecar.cli.errors import HerdError
 from pgherd_sidecar.cli.localcommands import local_group, show
@@ -85,8 +85,21 @@ def view(directory: Path | None, admin: Path | None, as_json: bool) -> None:
 def evict(node: str, directory: Path | None, admin: Path | None, timeout_s: float) -> None:
     """Throw a member out of the view that does not answer. Its disk can never vote again."""
     listen = _listen(directory, admin)
-    options.run(options.within(timeout_s, cluster.take_out(listen, node, "", dead=True)))
+    options.run(options.within(timeout_s, cluster.take_out(listen, node, dead=True)))
     click.echo(f"{node} is out of the view")
+
+
+@main.command()
+@click.argument("node")
+@options.herd_directory
+@click.option("--force", is_flag=True, help="Must be given: no quorum will ever return.")
+@click.option("--yes", is_flag=True, help="What is told to be lost may be lost.")
+def bootstrap(node: str, directory: Path, force: bool, yes: bool) -> None:
+    """Have one stopped node of a herd go on as a cluster of its own, without the others."""
+    if not force:
+        raise click.UsageError("Without --force a herd is founded by `pgherd local up`.")
+    options.run(splitting.split_off(options.owned(directory), node, yes=yes))
+    click.echo(f"{node} is a cluster of its own: start it with `pgherd local up`, then add nodes")
 
 
 def _speaker(directory: Path | None, admin: Path | None) -> Status:

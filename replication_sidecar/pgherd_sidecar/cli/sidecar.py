@@ -68,7 +68,7 @@ class Sidecar:
         for directory in (self._paths.sidecar_data, self._paths.run, self._paths.hook):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write_passwords()
-        config = self._config(copy_rate_bytes_s)
+        config = self.config(copy_rate_bytes_s)
         self._paths.config.write_text(config.model_dump_json(indent=2) + "\n")
         self._rotate_log()
         script = os.environ.get(SCRIPT_VARIABLE)
@@ -117,7 +117,8 @@ class Sidecar:
         text = log.read_text(errors="replace") if log.exists() else ""
         return f"{last_words(text)} (see {log})"
 
-    def _config(self, copy_rate_bytes_s: int | None) -> NodeConfig:
+    def config(self, copy_rate_bytes_s: int | None = None) -> NodeConfig:
+        """What the sidecar is told; see ``start``."""
         herd, member = self._herd, self._member
         beside: dict[str, Any] = {"witness": True}
         if not member.witness:
