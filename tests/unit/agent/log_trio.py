@@ -106,8 +106,13 @@ class Node:
 
 class Trio:
     def __init__(
-        self, directory: Path, limits: Limits | None = None, witnesses: tuple[str, ...] = ()
+        self,
+        directory: Path,
+        limits: Limits | None = None,
+        witnesses: tuple[str, ...] = (),
+        evict_ms: int = 0,
     ) -> None:
+        self.evict_ms = evict_ms
         cluster: UUID = uuid4()
         members = tuple(
             MemberAddress(
@@ -142,7 +147,7 @@ class Trio:
             data_dir=self.directory / member.name,
             witness=member.witness,
             admin_socket=self.directory / f"{member.name}.sock",
-            timing=Timing(heartbeat_ms=30, election_timeout_ms=150),
+            timing=Timing(heartbeat_ms=30, election_timeout_ms=150, evict_ms=self.evict_ms),
             limits=self.limits,
             **({} if member.witness else server),
         )
@@ -231,8 +236,9 @@ async def trio(
     *,
     with_identities: bool = False,
     witnesses: tuple[str, ...] = (),
+    evict_ms: int = 0,
 ) -> AsyncIterator[Trio]:
-    herd = Trio(directory, limits, witnesses)
+    herd = Trio(directory, limits, witnesses, evict_ms)
     if with_identities:
         herd.identify()
     try:

@@ -120,6 +120,25 @@ async def test_c18_another_disk_under_a_members_name_is_refused_until_the_old_on
         assert lost.disk in lost.host.peers.refusal and fresh.disk in lost.host.peers.refusal
 
 
+async def test_a_silent_member_is_evicted_and_returns_when_somebody_asks_for_it(
+    tmp_path: Path,
+) -> None:
+    async with trio(tmp_path, evict_ms=1000) as herd:
+        leader = await herd.proposer()
+        await until(lambda: "" not in leader.disks and not leader.host.membership.joint)
+        silent = herd.nodes[next(name for name in NAMES if name != leader.config.name)]
+        await silent.stop()
+        await until(lambda: silent.config.name not in leader.host.membership.names)
+        await herd.order(leader, 1)
+        await silent.start()
+        await until(lambda: "has left the herd" in silent.host.peers.refusal)
+        assert 1 not in silent.delivered.values()
+        leader.host.change(join=silent.member)
+        await until(lambda: silent.config.name in voters(leader))
+        await until(lambda: 1 in silent.delivered.values() and silent.host.primary)
+        assert not silent.host.peers.refusal
+
+
 async def test_a_number_that_is_taken_is_not_given_again(tmp_path: Path) -> None:
     async with trio(tmp_path) as herd:
         leader = await herd.proposer()
