@@ -4,4 +4,4 @@ GROUP = "pgherd.dev"
 VERSION = "v1alpha1"
 KIND = "ReplicatedCluster"
 PLURAL = "replicatedclusters"
-SHORT_NAME = "rc"
+SHORT_NAMES = ["herd", "rc"]  # kubectl takes `rc` for ReplicationController where both fit

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from pgherd_operator.api import GROUP, KIND, PLURAL, SHORT_NAME, VERSION
+from pgherd_operator.api import GROUP, KIND, PLURAL, SHORT_NAMES, VERSION
 from pgherd_operator.api.spec import ClusterSpec
 from pgherd_operator.api.status import ClusterStatus
 
@@ -54,7 +54,7 @@ def definition() -> dict[str, Any]:
                 "listKind": f"{KIND}List",
                 "plural": PLURAL,
                 "singular": KIND.lower(),
-                "shortNames": [SHORT_NAME],
+                "shortNames": SHORT_NAMES,
                 "categories": ["all"],
             },
             "versions": [_version()],

@@ -85,7 +85,9 @@ class Client:
         items = found.get("items")
         if not isinstance(items, list):
             raise ApiError(0, f"GET {_path(kind, namespace)}: the answer is no list")
-        return items
+        # A list names its kind once, for all items.
+        own = {"apiVersion": found.get("apiVersion"), "kind": kind}
+        return [own | item for item in items]
 
     async def create(self, manifest: Manifest) -> None:
         """See KubernetesApi."""

@@ -78,6 +78,10 @@ def handlers(queue: Queue) -> kopf.OperatorRegistry:
         settings.posting.enabled = False
         settings.persistence.finalizer = f"{GROUP}/unused-by-kopf"
 
+    @kopf.on.login(registry=registry)
+    async def login(**given: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**given) or kopf.login_with_kubeconfig(**given)
+
     changes = Changes()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
