@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,10 +51,14 @@ class Cluster:
     Args:
         session: Spark's.
         failures: what PySpark raises when a job has failed.
+
+    Attributes:
+        on_progress: called, in another thread, with the number of tasks done and of all.
     """
 
     def __init__(self, session: Any, failures: tuple[type[Exception], ...]) -> None:
         self.session = session
+        self.on_progress: Callable[[int, int], None] = lambda done, all_tasks: None
         self._context = session.sparkContext
         self._failures = failures
 
@@ -63,7 +68,7 @@ class Cluster:
         Raises:
             JobError: one failed, as often as it may.
         """
-        return self._collect(self._spread(tasks).map(run)) if tasks else []
+        return self._collect(self._spread(tasks).map(self._counted(run, tasks))) if tasks else []
 
     def by_key(
         self,
@@ -81,7 +86,9 @@ class Cluster:
         """
         if not tasks:
             return []
-        return self._collect(self._spread(tasks).flatMap(run).reduceByKey(merge).filter(keep))
+        found = self._spread(tasks).flatMap(self._counted(run, tasks))
+        places = min(len(tasks), self._context.defaultParallelism)
+        return self._collect(found.reduceByKey(merge, places).filter(keep))
 
     async def in_thread(self, action: Callable[[], Value]) -> Value:
         """Run what waits for Spark beside the event loop; end it when the caller is cancelled."""
@@ -110,6 +117,13 @@ class Cluster:
         """End what is running; it fails with ``JobError``. For other threads."""
         self._context.cancelAllJobs()
 
+    def _counted(
+        self, run: Callable[[Task], Value], tasks: Sequence[Task]
+    ) -> Callable[[Task], Value]:
+        """The same, but the driver hears of each task that is done."""
+        told = _Told(lambda done: self.on_progress(min(done, len(tasks)), len(tasks)))
+        return partial(_and_count, run, self._context.accumulator(0, told))
+
     def _spread(self, tasks: Sequence[Task]) -> Any:
         return self._context.parallelize(tasks, len(tasks))
 
@@ -118,6 +132,36 @@ class Cluster:
             return list(data.collect())
         except self._failures as error:
             raise JobError(_last_words(str(error))) from error
+
+
+class _Count:
+    """How PySpark adds up what tasks have counted."""
+
+    def zero(self, value: int) -> int:
+        return 0
+
+    def addInPlace(self, value: int, more: int) -> int:
+        return value + more
+
+
+class _Told(_Count):
+    """The same on the driver, which tells somebody; where tasks run nobody is told."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self._tell = tell
+
+    def addInPlace(self, value: int, more: int) -> int:
+        self._tell(value + more)
+        return value + more
+
+    def __reduce__(self) -> tuple[type[_Count], tuple[()]]:
+        return _Count, ()
+
+
+def _and_count(run: Callable[[Task], Value], done: Any, task: Task) -> Value:
+    result = run(task)
+    done.add(1)
+    return result
 
 
 @contextmanager

@@ -137,7 +137,11 @@ async def test_one_changed_value_of_one_row_of_one_node_is_named_in_every_type(
         f'DELETE FROM {table} WHERE "The key" = 99',
         f'INSERT INTO {table} ("The key") VALUES (1000)',
     )
+    progress: list[tuple[int, int]] = []
+    cluster.on_progress = lambda done, tasks: progress.append((done, tasks))
     findings = await checked(cluster, herd)
+    assert progress[0] == (1, 3)  # the catalogs of three members
+    assert progress[-1][0] == progress[-1][1]
     assert findings.verdict == "different"
     assert {row.table for row in findings.rows} == {table}
     assert {row.odd for row in findings.rows} == {("n2",)}

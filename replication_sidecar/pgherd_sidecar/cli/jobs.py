@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 DIFFERENT = 1
 """Exit status when the members differ, as of ``verify``."""
 _REBUILD_S = 3600.0
+_BAR = 40
 _MISSING = "the jobs need PySpark and a Java runtime: install them with `scripts/setup spark`"
 
 _cores = click.option(
@@ -246,7 +248,16 @@ def _spark(name: str, cores: int) -> "Iterator[Cluster]":
 
     progress(f"starting Spark with {cores} cores")
     with cluster(name, f"local[{cores},3]") as spark:
+        if sys.stderr.isatty():
+            spark.on_progress = _bar
         yield spark
+
+
+def _bar(done: int, tasks: int) -> None:
+    """Draw how many tasks are done, on a line that the next one replaces."""
+    filled = _BAR * done // tasks
+    end = "\n" if done == tasks else ""
+    print(f"\r[{'#' * filled:{_BAR}}] {done}/{tasks}", end=end, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
