@@ -137,8 +137,8 @@ class ViewBackend(Protocol):
         """Have a member leave, or be evicted."""
         ...
 
-    def block(self, names: list[str]) -> None:
-        """Have no links with these members."""
+    def block(self, names: list[str], unsent: list[str]) -> None:
+        """Have no links with these members, and send nothing to those."""
         ...
 
 
@@ -226,6 +226,7 @@ class _Joining(msgspec.Struct):
 
 class _Links(msgspec.Struct):
     blocked: list[str]
+    unsent: list[str] = []
 
 
 class _Table(msgspec.Struct):
@@ -290,7 +291,8 @@ class _Routes:
         return web.json_response({})
 
     async def _block(self, request: web.Request) -> web.Response:
-        self._backend.views.block(_parse(await request.read(), _Links).blocked)
+        body = _parse(await request.read(), _Links)
+        self._backend.views.block(body.blocked, body.unsent)
         return web.json_response({})
 
     async def _order(self, _: web.Request) -> web.Response:

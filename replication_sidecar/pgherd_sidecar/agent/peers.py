@@ -149,9 +149,9 @@ class Peers:
         """Peers that are connected in both directions."""
         return self._links.linked
 
-    def block(self, names: Iterable[str]) -> None:
-        """Have no links with these, in either direction, until called again: for drills."""
-        self._links.block(names)
+    def block(self, names: Iterable[str], unsent: Iterable[str] = ()) -> None:
+        """See ``Links``."""
+        self._links.block(names, unsent)
 
     def heard(self) -> frozenset[str]:
         """Return the members that are there at present, as far as this one can tell, itself too."""

@@ -84,9 +84,9 @@ class Views:
             self._require_spare(name)
             self._host.change(leave=(name,))
 
-    def block(self, names: list[str]) -> None:
-        """Have no links with these members until told otherwise: for drills."""
-        self._host.peers.block(names)
+    def block(self, names: list[str], unsent: list[str] | None = None) -> None:
+        """Have no links with these members until told otherwise, and send nothing to those."""
+        self._host.peers.block(names, unsent or ())
 
     def _find(self, name: str, disk: str) -> Member | None:
         members = self._host.membership.members

@@ -155,9 +155,15 @@ class AdminClient:
         """Have a member that does not answer thrown out of the view; see ``leave``."""
         await self._request("POST", "/view/evict", {"name": name, "disk_id": disk_id})
 
-    async def block_links(self, names: Iterable[str]) -> None:
-        """Cut the links to these members, and to no others, until it is told otherwise."""
-        await self._request("POST", "/links", {"blocked": sorted(names)})
+    async def block_links(self, names: Iterable[str], unsent: Iterable[str] = ()) -> None:
+        """Cut the links to these members, and to no others, until it is told otherwise.
+
+        Args:
+            names: of the members.
+            unsent: members that hear nothing of this one, but are heard.
+        """
+        body = {"blocked": sorted(names), "unsent": sorted(unsent)}
+        await self._request("POST", "/links", body)
 
     async def order_marker(self) -> Marker:
         """Put a marker entry into the log."""

@@ -114,6 +114,7 @@ class Links:
         self._dialling: dict[str, asyncio.Task[None]] = {}
         self._nudges: dict[str, asyncio.Event] = {}
         self._blocked: frozenset[str] = frozenset()
+        self._unsent: frozenset[str] = frozenset()
         self._incoming: dict[str, Incoming] = {}
         self._strangers: dict[Connection, None] = {}
         self._complaints: dict[tuple[str, ...], float] = {}
@@ -165,11 +166,17 @@ class Links:
             if connection.peer and unwanted(connection.peer, connection.disk):
                 connection.abort("no longer a member")
 
-    def block(self, names: Iterable[str]) -> None:
-        """Have no connection with these, in either direction, until called again: for drills."""
-        self._blocked = frozenset(names)
+    def block(self, names: Iterable[str], unsent: Iterable[str] = ()) -> None:
+        """Have no connection with these in either direction until called again: for drills.
+
+        Args:
+            names: of peers.
+            unsent: peers that nothing is sent to, though what they send is taken.
+        """
+        self._blocked, self._unsent = frozenset(names), frozenset(unsent)
         for connection in list(self.connections):
-            if connection.peer in self._blocked:
+            unwanted = connection.peer in self._blocked
+            if unwanted or (isinstance(connection, Outgoing) and connection.peer in self._unsent):
                 connection.abort("blocked by an administrator")
         for nudge in self._nudges.values():
             nudge.set()
@@ -245,7 +252,7 @@ class Links:
         backoff_s, problem, nudge = _BACKOFF_MIN_S, "", self._nudges[peer.name]
         while True:
             nudge.clear()
-            if peer.name in self._blocked:
+            if peer.name in self._blocked | self._unsent:
                 await nudge.wait()
                 continue
             reason, held_s = await self._dial(peer)

@@ -43,8 +43,8 @@ class ViewStub:
             raise Unavailable("no majority")
         self.told.append(f"leave {name} {disk}")
 
-    def block(self, names: list[str]) -> None:
-        self.told.append(f"block {names}")
+    def block(self, names: list[str], unsent: list[str]) -> None:
+        self.told.append(f"block {names} {unsent}")
 
 
 class Backend:
@@ -154,7 +154,7 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
         "join n3 d Contact(number=3, host='h', port=1, postgres_host='', postgres_port=0) True",
         "leave n2 d2",
         "leave n2 ",
-        "block ['n1', 'n2']",
+        "block ['n1', 'n2'] []",
     ]
 
 

@@ -136,6 +136,18 @@ async def test_blocked_peers_are_unreachable_both_ways_until_they_are_not_blocke
         assert not two.links.refusals
 
 
+async def test_who_is_sent_nothing_is_still_heard() -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one, two = End(1, ports), End(2, ports)
+    async with running(one, two):
+        await until(lambda: one.links.linked and two.links.linked)
+        one.links.block([], unsent=["n2"])
+        await until(lambda: not one.links.up)
+        assert set(two.links.up) == {"n1"}
+        one.links.block([])
+        await until(lambda: one.links.linked and two.links.linked)
+
+
 async def test_who_is_not_wanted_any_more_is_hung_up_on() -> None:
     ports = {1: free_port(), 2: free_port(), 3: free_port()}
     one, two, three = (End(number, ports) for number in ports)
