@@ -1,0 +1,181 @@
+"""Links between running members are cut: who has a majority goes on, nobody else commits.
+
+Each member's sidecar is told whose connections to close and refuse, so nothing of the network has
+to be touched. What the clients were told and saw is judged by the checkers at the end.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from pathlib import Path
+
+import psycopg
+import pytest
+from checkers.history import Outcome
+from pgherd_sidecar.cli.admin import AdminClient, AdminError
+from workloads import bodies
+from workloads.bodies import Workload
+from workloads.client import Attempt
+from workloads.recorder import Recorder
+
+from .localherd import LocalHerd, free_port_base
+from .test_histories import Run, killed, stopped
+from .test_recovery import home
+
+NODES = ["n1", "n2", "n3", "n4", "n5"]
+_STUCK_S = 120
+_ROUNDS = 4
+
+Cut = Mapping[str, Collection[str]]
+"""Whose links each node closes and refuses; or to whom it sends nothing, one way."""
+
+BRIDGE: Cut = {"n1": ["n4", "n5"], "n2": ["n4", "n5"], "n4": ["n1", "n2"], "n5": ["n1", "n2"]}
+"""Two pairs, and one between them that hears both."""
+
+RING: Cut = {
+    name: [NODES[(number + 2) % 5], NODES[(number + 3) % 5]] for number, name in enumerate(NODES)
+}
+"""Each hears its neighbours only: all of them see a majority, and no two the same."""
+
+
+@pytest.fixture(scope="module")
+def five(work_directory: Path) -> Iterator[LocalHerd]:
+    herd = LocalHerd(work_directory / "five", free_port_base(len(NODES)))
+    done = herd.up("--nodes", str(len(NODES)))
+    assert done.returncode == 0, done.stderr
+    yield herd
+    herd.must("destroy")
+
+
+def sides(*parts: Collection[str]) -> Cut:
+    """The cut between parts of the herd."""
+    return {name: [n for n in NODES if n not in part] for part in parts for name in part}
+
+
+@contextlib.asynccontextmanager
+async def cut(herd: LocalHerd, links: Cut, *, one_way: bool = False) -> AsyncIterator[None]:
+    """Links of those that run are cut until the end of the block."""
+    for name, others in links.items():
+        with contextlib.suppress(AdminError):  # it may have been killed
+            await admin(herd, name).block_links(*([], others) if one_way else (others, []))
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(herd.must, "heal")
+
+
+def admin(herd: LocalHerd, name: str) -> AdminClient:
+    return AdminClient(home(herd) / name / "run" / "admin.sock")
+
+
+async def until_component(herd: LocalHerd, name: str, component: str) -> None:
+    """Wait until a member says that it is in this component."""
+    async with asyncio.timeout(_STUCK_S):
+        while (await admin(herd, name).status()).component != component:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def ended(recorder: Recorder, more: int) -> None:
+    """Wait until so many transactions have ended, however they did."""
+    goal = len(recorder.transactions) + more
+    async with asyncio.timeout(_STUCK_S):
+        while len(recorder.transactions) < goal:  # noqa: ASYNC110 - clients tell nobody
+            await asyncio.sleep(0.05)
+
+
+async def refusal(run: Run, name: str) -> psycopg.Error:
+    """How a node refuses a write."""
+    async with await psycopg.AsyncConnection.connect(run.dsns[name], autocommit=True) as connection:
+        attempt = Attempt(run.recorder, connection, name, next(run.recorder.sessions))
+        try:
+            await attempt.append(("list", 1))
+        except psycopg.Error as error:
+            attempt.ended(Outcome.FAILED)
+            return error
+    raise AssertionError(f"{name} has taken a write")
+
+
+async def test_a_minority_with_the_proposer_refuses_writes_and_the_majority_goes_on(
+    five: LocalHerd,
+) -> None:
+    run = Run(five, bodies.LIST_APPEND)
+    proposer = five.members()[0]["proposer"]
+    minority = [proposer, next(name for name in NODES if name != proposer)]
+    majority = [name for name in NODES if name not in minority]
+    async with run.load() as recorder:
+        await recorder.acknowledged(20, on=NODES)
+        async with cut(five, sides(minority, majority)):
+            for name in minority:
+                await until_component(five, name, "secondary")
+            await recorder.acknowledged(20, on=majority)
+            for name in minority:
+                error = await refusal(run, name)
+                assert error.sqlstate == "25006"
+                assert error.diag.message_hint
+                assert await run.once(name, bodies.read_all_lists) is Outcome.OK
+        assert recorder.codes["08007"], "nobody was waiting for a verdict"
+        await recorder.acknowledged(20, on=NODES)
+    await run.judged()
+
+
+@pytest.mark.parametrize("links", [BRIDGE, RING], ids=["bridge", "ring"])
+async def test_where_not_all_hear_all_there_is_one_order(five: LocalHerd, links: Cut) -> None:
+    run = Run(five, bodies.LIST_APPEND)
+    async with run.load() as recorder:
+        await recorder.acknowledged(20, on=NODES)
+        async with cut(five, links):
+            await recorder.acknowledged(50)
+        await recorder.acknowledged(20, on=NODES)
+    await run.judged()
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["mute", "deaf"])
+async def test_a_proposer_that_is_mute_or_deaf_is_replaced(five: LocalHerd, deaf: bool) -> None:
+    run = Run(five, bodies.BANK)
+    proposer = five.members()[0]["proposer"]
+    others = [name for name in NODES if name != proposer]
+    links: Cut = {name: [proposer] for name in others} if deaf else {proposer: others}
+    async with run.load() as recorder:
+        await recorder.acknowledged(20, on=NODES)
+        async with cut(five, links, one_way=True):
+            await recorder.acknowledged(20, on=others)
+        await recorder.acknowledged(20, on=NODES)
+    await run.judged()
+
+
+def any_cut(chance: random.Random) -> Cut:
+    """Two sides, three, one alone, a ring, or single pairs."""
+    shuffled = chance.sample(NODES, len(NODES))
+    size = chance.randint(1, 4)
+    pairs = {name: chance.sample(NODES, chance.randint(0, 2)) for name in NODES}
+    cuts = (
+        sides(shuffled[:size], shuffled[size:]),
+        sides(shuffled[:2], shuffled[2:4], shuffled[4:]),
+        RING,
+        {name: [other for other in others if other != name] for name, others in pairs.items()},
+    )
+    return chance.choice(cuts)
+
+
+@pytest.mark.parametrize("workload", [bodies.LIST_APPEND, bodies.BANK], ids=["list_append", "bank"])
+async def test_with_links_cut_at_random_and_members_paused_and_killed(
+    five: LocalHerd, workload: Workload
+) -> None:
+    run = Run(five, workload)
+    chance = random.Random(run.seed)
+    async with run.load() as recorder:
+        for _ in range(_ROUNDS):
+            await recorder.acknowledged(5, on=NODES)
+            one, other = chance.sample(NODES, 2)
+            process = chance.choice(["node", "sidecar"])
+            async with contextlib.AsyncExitStack() as faults:
+                if chance.random() < 0.5:  # it is started again after the links are whole
+                    await faults.enter_async_context(killed(run, one, process))
+                one_way = chance.random() < 0.3
+                await faults.enter_async_context(cut(five, any_cut(chance), one_way=one_way))
+                if chance.random() < 0.5:
+                    await faults.enter_async_context(stopped(run, other, process))
+                await ended(recorder, 100)
+        await recorder.acknowledged(5, on=NODES)
+    await run.judged()
