@@ -52,5 +52,7 @@ test-integration: setup
 	.venv/bin/pytest tests/integration --reruns 2 --only-rerun ReadOnlySqlTransaction \
 		--only-rerun AdminShutdown --only-rerun QueryCanceled
 
-test-e2e: setup
-	.venv/bin/pytest tests/e2e
+# On a kind cluster: needs docker and helm (see docs/operator.md, "How it is tested").
+test-e2e:
+	@scripts/setup e2e
+	PGHERD_E2E=required .venv/bin/pytest tests/e2e
