@@ -171,7 +171,7 @@ class SimNode:
         """Submit entries here."""
         self.input(self.incarnation, lambda member: member.submit(data, count, self.clock))
 
-    def change(self, join: Member | None = None, leave: tuple[str, ...] = ()) -> None:
+    def change(self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()) -> None:
         """Ask for a change of the membership here."""
         self.input(self.incarnation, lambda member: member.change(join, leave))
 

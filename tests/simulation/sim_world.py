@@ -190,14 +190,14 @@ class World:
             elif member is None and node.member is not None:
                 asked.change(join=node.identity)
             elif member is not None and member.disk != node.disk_id:
-                asked.change(leave=(node.name,))
+                asked.change(leave=((node.name, member.disk),))
             elif node.member is not None and node.member.behind:
                 node.rebuild()
 
     def _leave(self) -> None:
         asked, gone = self.rng.choice(self.names), self.rng.choice(self.names)
         self.tell("admin", f"asks {asked} to let {gone} go")
-        self.nodes[asked].change(leave=(gone,))
+        self.nodes[asked].change(leave=((gone, ""),))
 
     def _trim(self) -> None:
         self.nodes[self.rng.choice(self.names)].trim()

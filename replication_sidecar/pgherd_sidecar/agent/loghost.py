@@ -347,8 +347,11 @@ class LogHost:
         """How long this member has been outside the primary component."""
         return 0.0 if self._primary else self._loop.time() - self._secondary_s
 
-    def change(self, join: Member | None = None, leave: tuple[str, ...] = ()) -> None:
-        """Ask for a change of the membership; may be lost: ask until ``membership`` says so."""
+    def change(self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()) -> None:
+        """Ask for a change of the membership; may be lost: ask until ``membership`` says so.
+
+        Who is to leave is named with its disk: a successor under its name is not meant.
+        """
         if self._running:
             self._member.change(join, leave)
             self._wake()

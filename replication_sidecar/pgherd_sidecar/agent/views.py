@@ -80,9 +80,10 @@ class Views:
             Unavailable: there is no primary component here, or none would be left.
         """
         self._require_primary()
-        if self._find(name, disk) is not None:
+        known = self._find(name, disk)
+        if known is not None:
             self._require_spare(name)
-            self._host.change(leave=(name,))
+            self._host.change(leave=((name, disk or known.disk),))
 
     def block(self, names: list[str], unsent: list[str] | None = None) -> None:
         """Have no links with these members until told otherwise, and send nothing to those."""

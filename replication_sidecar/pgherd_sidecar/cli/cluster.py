@@ -98,14 +98,16 @@ async def take_out(listen: Listen, name: str, *, dead: bool) -> None:
     Raises:
         HerdError: it is refused, or nobody else can decide it.
     """
+    disk_id = ""
     while True:
         via = required([one for one in await listen() if one.status.name != name])
         assert via.status.view is not None
         known = via.status.view.member(name)
-        if known is None:
-            return
+        if known is None or (disk_id and known.disk_id not in ("", disk_id)):
+            return  # it is gone, or a successor has taken its place
+        disk_id = known.disk_id
         try:
-            await (via.admin.evict if dead else via.admin.leave)(name, known.disk_id)
+            await (via.admin.evict if dead else via.admin.leave)(name, disk_id)
         except AdminError as error:
             if not error.may_pass:
                 raise HerdError(f"{name} can't leave: {error.reason}") from error

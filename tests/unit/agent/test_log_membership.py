@@ -27,7 +27,7 @@ async def joined(herd: Trio, node: Node) -> None:
 async def left(herd: Trio, name: str) -> None:
     leader = await herd.proposer()
     while name in leader.host.membership.names:
-        leader.host.change(leave=(name,))
+        leader.host.change(leave=((name, herd.nodes[name].disk),))
         await until(lambda: leader.host.membership.joint or name not in voters(leader))
         await until(lambda: not leader.host.membership.joint)
 
@@ -109,10 +109,12 @@ async def test_c18_another_disk_under_a_members_name_is_refused_until_the_old_on
         await fresh.host.begin_after(base)
         await until(lambda: fresh.host.peers.refusal)
         assert fresh.disk not in leader.disks
-        leader.host.change(leave=(name,))
+        leader.host.change(leave=((name, lost.disk),))
         await until(lambda: name in voters(fresh) and fresh.disk in fresh.disks)
         assert fresh.disk in leader.disks
+        leader.host.change(leave=((name, lost.disk),))  # who asked before has asked again
         await herd.order(leader, 7)
+        assert fresh.disk in leader.disks
         await fresh.stop()
         herd.nodes[name] = lost
         await lost.start()  # the old disk is found again

@@ -152,3 +152,17 @@ async def test_nobody_is_asked_to_take_itself_out() -> None:
     sidecar = Sidecar(members=("n1",))
     with pytest.raises(HerdError, match="no other sidecar answers"):
         await take_out(asking(sidecar), "n1", dead=False)
+
+
+async def test_a_successor_that_has_joined_meanwhile_is_left_alone() -> None:
+    class Succeeded(Sidecar):
+        async def status(self) -> Status:
+            names = view(1, *self.members)
+            if self.asked:
+                names["members"][1]["disk_id"] = "another disk"
+            return status("n1", component="primary", view=names)
+
+    not_now = AdminError("503", 503, "no primary component")
+    sidecar = Succeeded(not_now, members=("n1", "n2"))
+    await take_out(asking(sidecar), "n2", dead=True)
+    assert sidecar.asked == [("evict", "n2", "disk of n2")]

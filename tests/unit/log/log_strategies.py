@@ -55,5 +55,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Commit, numbers, numbers),
     st.builds(Submit, counts, st.binary(max_size=50)),
     st.builds(Trimmed, numbers, numbers),
-    st.builds(Change, st.none() | members, st.lists(names, max_size=3).map(tuple)),
+    st.builds(
+        Change, st.none() | members, st.lists(st.tuples(names, names), max_size=3).map(tuple)
+    ),
 )

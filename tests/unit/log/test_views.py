@@ -45,7 +45,7 @@ def test_a_learner_that_never_answers_holds_up_nobody() -> None:
 def test_a_proposer_that_leaves_orders_its_own_leave_and_steps_down() -> None:
     herd = Herd(3)
     herd.elect("n1")
-    herd["n1"].member.change(leave=("n1",))
+    herd["n1"].member.change(leave=(("n1", ""),))
     herd.pass_time(1)
     assert herd["n1"].member.role is Role.FOLLOWER
     assert voters(herd, "n2") == ("n2", "n3")
@@ -59,7 +59,7 @@ def test_both_views_must_agree_until_the_new_one_stands_alone() -> None:
     """[V2] The entry that installs both needs a majority of each."""
     herd = Herd(3)
     herd.elect("n1")
-    herd["n1"].member.change(leave=("n3",))
+    herd["n1"].member.change(leave=(("n3", ""),))
     herd.down = {"n2"}
     herd.pass_time(0.5)
     assert herd["n1"].member.membership.joint
@@ -77,7 +77,7 @@ def test_a_new_proposer_finishes_what_its_predecessor_began() -> None:
     """[V2]"""
     herd = Herd(3)
     herd.elect("n1")
-    herd["n1"].member.change(leave=("n3",))
+    herd["n1"].member.change(leave=(("n3", ""),))
     herd.now += 0.1
     herd["n1"].member.tick(herd.now)
     while not herd["n2"].member.membership.joint:
@@ -172,7 +172,7 @@ def test_the_tie_breaker_is_the_voter_that_joined_last() -> None:
     herd.add("n0")
     herd["n1"].member.change(join=herd["n0"].identity)
     herd.pass_time(1)
-    herd["n1"].member.change(leave=("n2",))
+    herd["n1"].member.change(leave=(("n2", ""),))
     herd.pass_time(1)
     view = herd["n1"].member.membership.views[0]
     assert (view.voters, view.tie_breaker) == (("n0", "n1"), "n0")
@@ -205,11 +205,52 @@ def test_a_lost_disk_returns_as_a_new_member_after_the_old_one_has_left() -> Non
     herd["n1"].member.change(join=herd["n2"].identity)
     herd.pass_time(0.5)
     assert not herd["n1"].member.membership.learners
-    herd["n1"].member.change(leave=("n2",))
+    herd["n1"].member.change(leave=(("n2", ""),))
     herd.pass_time(0.5)
     herd["n1"].member.change(join=herd["n2"].identity)
     herd.pass_time(1)
     assert voters(herd, "n2") == ("n1", "n2", "n3")
+
+
+def test_a_request_that_comes_late_does_not_throw_out_the_successor() -> None:
+    """[V6]"""
+    herd = Herd(3, disks=True)
+    herd.elect("n1")
+    former = herd["n2"].identity.disk
+    herd["n2"].lose_disk()
+    herd["n1"].member.change(leave=(("n2", former),))
+    herd.pass_time(0.5)
+    herd["n1"].member.change(join=herd["n2"].identity)
+    herd.pass_time(1)
+    herd["n1"].member.change(leave=(("n2", former),))
+    herd.pass_time(1)
+    assert voters(herd, "n1") == ("n1", "n2", "n3")
+    herd["n1"].member.change(leave=(("n2", herd["n2"].identity.disk),))
+    herd.pass_time(1)
+    assert voters(herd, "n1") == ("n1", "n3")
+
+
+def test_a_founders_successor_inherits_nothing_from_it_within_a_term() -> None:
+    """[V6] The founders' disks are told to the log only when the proposer knows them already."""
+    herd = Herd(3)
+    for name, machine in herd.machines.items():
+        machine.identity = Member(name, f"disk of {name}")
+        machine.start()
+    herd.elect("n1")
+    for name in herd.names:
+        herd["n1"].member.change(join=herd[name].identity)
+        herd.pass_time(0.5)
+    former, term = herd["n2"].identity.disk, herd["n1"].member.term
+    assert herd["n1"].member.membership.knows("n2", former)
+    herd["n2"].lose_disk()
+    herd.pass_time(0.3)
+    assert herd["n1"].member.heard_of("n2", herd.now)[0]  # what it says is another member's
+    herd["n1"].member.change(leave=(("n2", former),))
+    herd.pass_time(0.2)
+    herd["n1"].member.change(join=herd["n2"].identity)
+    herd.pass_time(1)
+    assert voters(herd, "n2") == ("n1", "n2", "n3")
+    assert herd["n1"].member.term == term
 
 
 def test_a_learner_may_begin_after_a_position_that_is_known_to_be_committed() -> None:
@@ -271,7 +312,7 @@ def test_witnesses_vote_and_never_break_ties() -> None:
     herd["n1"].member.submit(b"entry", 1, herd.now)
     herd.settle()
     assert herd["n1"].member.commit_position == herd["n1"].member.last_position
-    herd["n1"].member.change(leave=("n2",))
+    herd["n1"].member.change(leave=(("n2", ""),))
     herd.pass_time(1)
     assert voters(herd, "n1") == ("n1",)
     assert [m.name for m in herd["n1"].member.membership.learners] == ["w"]

@@ -238,7 +238,7 @@ def _decode_vote(frame: bytes) -> Vote:
 def _decode_change(frame: bytes) -> Change:
     try:
         row, leave = json.loads(frame[_HEAD.size :])
-        change = Change(None if row is None else Member.of(row), tuple(map(_name, leave)))
+        change = Change(None if row is None else Member.of(row), tuple(map(_leaver, leave)))
     except (ValueError, TypeError, RecursionError) as error:
         raise RemoteProtocolError("not a change of the membership") from error
     if _pack_change(change) != frame[_HEAD.size :]:
@@ -246,10 +246,11 @@ def _decode_change(frame: bytes) -> Change:
     return change
 
 
-def _name(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no name")
-    return value
+def _leaver(value: object) -> tuple[str, str]:
+    match value:
+        case [str(name), str(disk)]:
+            return name, disk
+    raise ValueError(f"{value!r} is no name and disk")
 
 
 def _text(data: bytes) -> str:

@@ -202,8 +202,8 @@ class LogMember(Elections):
         self._effects.send.append((self.proposer, Submit(count, data)))
         return True
 
-    def change(self, join: Member | None = None, leave: tuple[str, ...] = ()) -> bool:
-        """Ask for a member to join, or for others to leave or be evicted [V3].
+    def change(self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()) -> bool:
+        """Ask for a member to join, or for others to leave or be evicted, by name and disk [V3].
 
         True promises nothing, as with `submit`: the caller asks again until `membership` says
         that it has been done. A joining member is fed first and votes when it has caught up.

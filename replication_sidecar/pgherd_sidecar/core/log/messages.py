@@ -119,10 +119,14 @@ class Trimmed:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The sender wants the membership changed: a member to join, others to leave [V3]."""
+    """The sender wants the membership changed: a member to join, others to leave [V3].
+
+    Who leaves is named with its disk, so that its successor is not meant [V6]; with an empty one,
+    whoever has the name.
+    """
 
     join: Member | None = None
-    leave: tuple[str, ...] = ()
+    leave: tuple[tuple[str, str], ...] = ()
 
 
 Message = (

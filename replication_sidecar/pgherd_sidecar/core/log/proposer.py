@@ -72,6 +72,9 @@ class Proposer:
         membership = self._membership
         for member in membership.members:
             known = self.peers.get(member.name)
+            if known is not None and not known.disk:
+                # what a founder has promised is its own only if it was on this disk all the time
+                known.disk = self.disks.get(member.name) or member.disk
             if member.name != self._name and (known is None or not member.has_disk(known.disk)):
                 self._counted.pop(member.name, None)
                 self.peers[member.name] = Progress(self._keeper.index.last + 1, now, member.disk)

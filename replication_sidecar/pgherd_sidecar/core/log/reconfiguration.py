@@ -35,7 +35,7 @@ class Reconfiguration:
 
     def __init__(self) -> None:
         self._joining: dict[str, Member] = {}
-        self._leaving: set[str] = set()
+        self._leaving: set[tuple[str, str]] = set()
 
     def request(self, change: Change) -> None:
         """Note a request; it is dropped when it can't or need not be fulfilled."""
@@ -58,7 +58,7 @@ class Reconfiguration:
             with_learners(now, joining, position),
             with_disks(now, joining, position),
             promoted(now, sight.caught_up, position, sight.live),
-            without(now, sight.silent, position, sight.live, demote=False),
+            without(now, _of_any_disk(sight.silent), position, sight.live, demote=False),
         ):
             if step is not None:
                 return step
@@ -66,7 +66,7 @@ class Reconfiguration:
 
     def shrunk(self, now: Membership, position: int, sight: Sight) -> Membership | None:
         """Return the half of the view that is left, if it is exactly that [Q2]."""
-        smaller = without(now, sight.silent, position, sight.live, demote=False)
+        smaller = without(now, _of_any_disk(sight.silent), position, sight.live, demote=False)
         if smaller is None or not smaller.joint or not smaller.views[0].halves_to(smaller.views[1]):
             return None
         return smaller
@@ -128,7 +128,7 @@ def promoted(
 
 def without(
     now: Membership,
-    leaving: Collection[str],
+    leaving: Collection[tuple[str, str]],
     position: int,
     live: Collection[str],
     *,
@@ -138,14 +138,14 @@ def without(
 
     Args:
         now: the membership in the log.
-        leaving: who has to go.
+        leaving: names and disks of who has to go; an empty disk stands for any.
         position: of the entry to come.
         live: members heard of lately.
         demote: witnesses that would be too many become learners; otherwise nobody goes.
     """
     view = now.views[-1]
-    learners = {m.name: m for m in now.learners if m.name not in leaving}
-    voters = [m for m in view.members if m.name not in leaving]
+    learners = {m.name: m for m in now.learners if not _among(m, leaving)}
+    voters = [m for m in view.members if not _among(m, leaving)]
     if len(voters) == len(view.members):
         if len(learners) == len(now.learners):
             return None
@@ -163,6 +163,14 @@ def without(
     if not new.has_majority(live) or not (view.has_majority(live) or _half(view, new, live)):
         return None
     return Membership((view, new), _sorted(learners), position)
+
+
+def _among(member: Member, leaving: Collection[tuple[str, str]]) -> bool:
+    return any(name == member.name and member.has_disk(disk) for name, disk in leaving)
+
+
+def _of_any_disk(names: Collection[str]) -> frozenset[tuple[str, str]]:
+    return frozenset((name, "") for name in names)
 
 
 def _half(view: View, new: View, live: Collection[str]) -> bool:
