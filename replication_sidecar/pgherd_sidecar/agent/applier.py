@@ -1,8 +1,10 @@
 """The applier: writes what other members committed, in GID order, on one connection.
 
-Work comes as *items* in chain order. Consecutive remote writesets collect in one batch until the
-connection is free or a local transaction follows; a batch is one round, one transaction (Slony-II
-13.4, "replication backend"). Items that stand alone (DDL, markers) bring their own procedure.
+Work comes as *items* in chain order. Consecutive remote writesets collect in one batch until
+something follows it that has to wait for it, a local transaction above all, or until some
+milliseconds have passed and the connection is free; a batch is one round, one transaction
+(Slony-II 13.4, "replication backend"). Items that stand alone (DDL, markers) bring their own
+procedure.
 
 Each item has a batch number whose token this connection holds in advance, so that a local verdict
 can name a batch which has not begun. Called by ``session``. Nothing survives: what was not applied
@@ -34,6 +36,8 @@ from pgherd_sidecar.pg.rows import RowStatements
 log = structlog.get_logger()
 
 TOKEN_WINDOW = 32
+COLLECT_S = 5e-3
+"""About what a block takes: the end of one and the beginning of the next are one batch then."""
 _BATCH_ROWS = 5_000
 _BATCH_BYTES = 4 << 20
 _BINARY = 1
@@ -88,6 +92,7 @@ class Work:
         writesets: keys and rows of a batch.
         alone: the procedure of an item that is not a batch.
         fresh_catalog: the schema has changed just before it.
+        ripe: it has collected long enough.
     """
 
     link: BatchLink
@@ -97,6 +102,7 @@ class Work:
     bytes: int = 0
     alone: Callable[["Work"], Awaitable[None]] | None = None
     fresh_catalog: bool = False
+    ripe: bool = False
 
 
 class Applier:
@@ -110,9 +116,11 @@ class Applier:
         writers: where it says what it is about.
         repair: makes a certified local transaction good that did not commit.
         on_token: called when more tokens are held.
+        collect_s: how long a batch collects that nobody waits for. Others' writesets that come in
+            the meantime cost next to nothing more, a batch of their own as much as this one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with, all by name
         self,
         *,
         pipeline: Pipeline,
@@ -122,6 +130,7 @@ class Applier:
         writers: Writers,
         repair: Callable[[LocalLink], Awaitable[None]],
         on_token: Callable[[], None],
+        collect_s: float = COLLECT_S,
     ) -> None:
         self.pipeline = pipeline
         self.rows = rows
@@ -135,10 +144,12 @@ class Applier:
         self._next_token = first_batch
         self._repair = repair
         self._on_token = on_token
+        self._collect_s = collect_s
         self._queue: deque[Work] = deque()
         self._open: Work | None = None
         self._work = asyncio.Event()
         self._fresh_catalog = False
+        self._loop = asyncio.get_running_loop()
 
     # ---- filling the queue -------------------------------------------------------------------
 
@@ -152,10 +163,10 @@ class Applier:
         """
         items = decode_body(writeset.body)
         work = self._open
-        if work is None or work.link.closed or work.rows > _BATCH_ROWS or work.bytes > _BATCH_BYTES:
-            if work is not None:
-                work.link.closed = True
+        if work is None or work.rows > _BATCH_ROWS or work.bytes > _BATCH_BYTES:
+            self.close()
             work = self._open = self._append(gid)
+            self._loop.call_later(self._collect_s, self._ripen, work)
         work.link.gid = gid
         work.writesets.append((keys, items))
         for _, _, records in items:
@@ -168,12 +179,25 @@ class Applier:
         self, gid: int | None, run: Callable[[Work], Awaitable[None]], size: int = 0
     ) -> None:
         """Queue an item with a procedure of its own; ``gid`` None: it writes no link."""
+        self.close()
         work = self._append(self._chain.tail_gid if gid is None else gid)
         work.link.closed = True
+        self._work.set()
         work.link.pinned = gid is None
         work.alone = run
         work.bytes = size
         self.queued_bytes += size
+
+    def close(self) -> None:
+        """Something follows the batch that is collecting, if one is: apply it now."""
+        if self._open is not None:
+            self._open.link.closed = True
+            self._open = None
+            self._work.set()
+
+    def _ripen(self, work: Work) -> None:
+        work.ripe = True
+        self._work.set()
 
     def schema_changes(self) -> None:
         """A local transaction with DDL was added to the chain: later items see another schema."""
@@ -181,15 +205,12 @@ class Applier:
 
     def _append(self, gid: int) -> Work:
         tail = self._chain.tail
-        if isinstance(tail, BatchLink):
-            tail.closed = True
         link = BatchLink(self._next_batch, gid, self._chain.tail_gid)
         self._next_batch += 1
         self._chain.append(link)
         work = Work(link, tail if isinstance(tail, LocalLink) else None)
         work.fresh_catalog, self._fresh_catalog = self._fresh_catalog, False
         self._queue.append(work)
-        self._work.set()
         return work
 
     # ---- working it off ----------------------------------------------------------------------
@@ -220,9 +241,10 @@ class Applier:
         while True:
             await self._work.wait()
             self._work.clear()
-            while self._queue:
+            while self._queue and (self._queue[0].link.closed or self._queue[0].ripe):
                 work = self._queue.popleft()
-                work.link.closed = True
+                if work is self._open:
+                    self.close()
                 with self._writers.writing(self.pipeline.backend_pid, work.link.gid):
                     await self._do(work)
                 self._finish(work)
@@ -284,8 +306,6 @@ class Applier:
         self.batches += 1
         self.applied_writesets += len(work.writesets)
         self.queued_bytes -= work.bytes
-        if self._open is work:
-            self._open = None
         work.link.pinned = False
         self._chain.settle(work.link.gid)
 

@@ -265,6 +265,7 @@ class ReplicaSession:
         tail = self.chain.tail
         prev = self.chain.tail_gid
         writeset = pending.writeset
+        self.applier.close()
         self.chain.append(
             LocalLink(gid, prev, writeset.xid, pending.pid, writeset, self._loop.time())
         )
@@ -275,7 +276,6 @@ class ReplicaSession:
         elif isinstance(tail, LocalLink):
             self.hook.committed(pending, gid, prev, b"L %d" % tail.xid)
         else:
-            tail.closed = True
             self._name_batch(tail, pending, gid, prev)
 
     def _name_batch(self, batch: BatchLink, pending: Pending, gid: int, prev: int) -> None:

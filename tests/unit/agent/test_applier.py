@@ -74,7 +74,7 @@ class Node:
 
     running: "asyncio.Future[None]"
 
-    def __init__(self) -> None:
+    def __init__(self, collect_s: float = 0) -> None:
         self.pipeline = Pipeline()
         self.chain = Chain(10)
         self.repaired: list[int] = []
@@ -87,6 +87,7 @@ class Node:
             writers=Writers(),
             repair=self._repair,
             on_token=self._more,
+            collect_s=collect_s,
         )
 
     async def _describe(self, table: str) -> TableShape:
@@ -104,15 +105,13 @@ class Node:
             self.applier.add(gid, writeset(gid), key_array(writeset(gid).keys))
 
     def local(self, gid: int) -> None:
-        tail = self.chain.tail
-        if tail is not None and not isinstance(tail, LocalLink):
-            tail.closed = True
+        self.applier.close()
         self.chain.append(LocalLink(gid, self.chain.tail_gid, gid, 77, writeset(gid), 0.0))
 
 
-@pytest.fixture
-async def node() -> AsyncIterator[Node]:
-    node = Node()
+@contextlib.asynccontextmanager
+async def running(collect_s: float) -> AsyncIterator[Node]:
+    node = Node(collect_s)
     taking = asyncio.ensure_future(node.applier.take_tokens())
     await settled()
     await node.pipeline.end(0)
@@ -124,6 +123,42 @@ async def node() -> AsyncIterator[Node]:
     node.running.cancel()
     with contextlib.suppress(asyncio.CancelledError, DivergedError, ServerGoneError):
         await node.running
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    async with running(0) as node:
+        yield node
+
+
+@pytest.fixture
+async def patient() -> AsyncIterator[Node]:
+    async with running(3600) as node:
+        yield node
+
+
+async def test_a_batch_that_nobody_waits_for_collects(patient: Node) -> None:
+    patient.remote(11)
+    await settled()
+    patient.remote(12)
+    await settled()
+    assert patient.pipeline.kinds == []
+    patient.local(13)
+    await settled()
+    assert patient.pipeline.kinds == [["rows"], ["pass"]]
+    await patient.pipeline.end(0)
+    assert patient.chain.settled_gid == 12
+
+
+async def test_what_stands_alone_ends_a_batch_that_collects(patient: Node) -> None:
+    async def run(_: Work) -> None:
+        pass
+
+    patient.remote(11)
+    patient.applier.add_alone(None, run)
+    await settled()
+    await patient.pipeline.end(0)
+    assert patient.chain.settled_gid == 11
 
 
 async def test_a_batch_and_its_token_are_one_message(node: Node) -> None:
