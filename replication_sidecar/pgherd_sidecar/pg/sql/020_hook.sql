@@ -132,46 +132,44 @@ EXCEPTION WHEN sqlclient_unable_to_establish_sqlconnection THEN
     PERFORM pgherd.refuse_write('its sidecar does not answer');
 END $$;
 
--- Reads what the transaction has captured: the certification groups and the body of its writeset.
--- `statements` counts rows with content; `repeated`: they touch a row twice (C3). What one statement alone did was
--- paired by its own function.
+-- Reads what the transaction has captured: the certification groups and the body of its writeset. `statements`
+-- counts rows with content. If several touch a row (C3) the body holds the rows' final states; what one statement
+-- alone did was paired by its own function.
 DO $do$
 DECLARE side int;
 BEGIN
     FOR side IN 0..1 LOOP
         EXECUTE format($f$
-            CREATE OR REPLACE FUNCTION pgherd.captured_%1$s(
-                x xid8, OUT statements int8, OUT repeated bool, OUT ddl bool, OUT keys text, OUT body text)
+            DROP FUNCTION IF EXISTS pgherd.captured_%1$s(xid8);
+            CREATE FUNCTION pgherd.captured_%1$s(x xid8, OUT statements int8, OUT ddl bool, OUT keys text, OUT body text)
             LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+            DECLARE pks text[];
             BEGIN
-                SELECT a.statements, a.ddl, a.keys, a.body,
-                       a.statements > 1 AND (SELECT count(*) <> count(DISTINCT k) OR coalesce(bool_or(k = '0'), false)
-                                               FROM unnest(string_to_array(a.pks, ',')) AS k)
-                  INTO statements, ddl, keys, body, repeated
-                  FROM (SELECT count(*) AS statements, coalesce(bool_or(c.tab = '""'), false) AS ddl,
-                               string_agg(c.base || ':' || c.keys, ';') AS keys,
-                               string_agg(pgherd.item(c.tab, c.pks, c.recs), ',') AS body,
-                               string_agg(array_to_string(c.pks, ','), ',') AS pks
-                          FROM pgherd.capture_%1$s c WHERE c.xid = x AND c.tab <> 'sentinel') a;
+                SELECT count(*), coalesce(bool_or(c.tab = '""'), false), string_agg(c.base || ':' || c.keys, ';'),
+                       string_agg(pgherd.item(c.tab, c.pks, c.recs), ','),
+                       string_to_array(string_agg(array_to_string(c.pks, ','), ','), ',')
+                  INTO statements, ddl, keys, body, pks
+                  FROM pgherd.capture_%1$s c WHERE c.xid = x AND c.tab <> 'sentinel';
+                IF ddl THEN
+                    SELECT * INTO statements, keys, body FROM pgherd.ordered_body(x);
+                ELSIF statements > 1 AND (SELECT count(*) > count(DISTINCT k) OR bool_or(k = '0') FROM unnest(pks) AS k) THEN
+                    body := pgherd.final_state_%1$s(x, -1);
+                END IF;
             END $$ $f$, side);
     END LOOP;
 END $do$;
 
-CREATE OR REPLACE FUNCTION pgherd.captured(
-    x xid8, OUT statements int8, OUT repeated bool, OUT ddl bool, OUT keys text, OUT body text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE c record;
+DROP FUNCTION IF EXISTS pgherd.captured(xid8);
+CREATE FUNCTION pgherd.captured(x xid8, OUT statements int8, OUT ddl bool, OUT keys text, OUT body text)
+LANGUAGE plpgsql AS $$
+DECLARE c pg_catalog.record;
 BEGIN
-    IF pgherd.capture_side(x) = 0 THEN
+    IF pgherd.capture_side(x) OPERATOR(pg_catalog.=) 0 THEN
         c := pgherd.captured_0(x);
     ELSE
         c := pgherd.captured_1(x);
     END IF;
-    statements := c.statements; repeated := c.repeated; ddl := c.ddl; keys := c.keys; body := c.body;
-    IF ddl THEN
-        repeated := false;
-        SELECT * INTO statements, keys, body FROM pgherd.ordered_body(x);
-    END IF;
+    statements := c.statements; ddl := c.ddl; keys := c.keys; body := c.body;
 END $$;
 
 -- Among the rows captured after statement `since` (cmin) of the transaction.
@@ -241,8 +239,6 @@ BEGIN
         c := pgherd.captured(x);
         IF c.statements = 0 THEN
             RETURN NULL;
-        ELSIF c.repeated THEN
-            c.body := pgherd.final_state(x);
         END IF;
         request := concat('W ', secret, ' ', pg_backend_pid(), ' ', x,
                           CASE WHEN c.ddl THEN E' 1\n' ELSE E' 0\n' END, c.keys, E'\n[', c.body, ']');

@@ -71,9 +71,9 @@ BEGIN
     ELSE
         %3$s
     END IF;
-    IF FOUND%1$s THEN
+    IF FOUND THEN
         RETURN NULL;
-    END IF;
+    END IF;%1$s
     v_base := pgherd.check_capture();
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
         %4$s
@@ -81,7 +81,8 @@ BEGIN
         %5$s
     END IF;
     RETURN NULL;
-END $f$, CASE WHEN counted <> '' THEN format(' OR NOT EXISTS (SELECT FROM %s)', counted) ELSE '' END,
+END $f$, CASE WHEN counted <> '' THEN format(E'\n    IF NOT EXISTS (SELECT FROM %s) THEN\n        RETURN NULL;\n    END IF;', counted)
+           ELSE '' END,
       one0, one1, coalesce(many0, 'NULL;'), coalesce(many1, 'NULL;')));
 
 -- What is captured of a row of UPDATE, one expression for each of four cases: the row is new under its key, or

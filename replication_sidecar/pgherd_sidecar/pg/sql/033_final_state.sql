@@ -22,12 +22,14 @@ BEGIN
                       ', ' ORDER BY k.pos) AS changes
       INTO c FROM pgherd.columns(root) k;
     RETURN pgherd.function_source(
-        format('pgherd_gen.%I(recs text[], OUT pks int8[], OUT final text[])', 'final_' || root),
+        format('pgherd_gen.%I(tab pg_catalog.text, recs pg_catalog.text[])', 'final_' || root),
         -- one plan for each session, by the index of the primary key
-        'LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan'
+        'RETURNS pg_catalog.text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp'
+        ' SET plan_cache_mode = force_generic_plan'
         ' SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off' || pgherd.text_settings(root),
         format($f$
 BEGIN
+    RETURN (
     WITH k AS (
         SELECT substr(r, strpos(r, '('))::%13$s AS image, left(r, 1) = 'U' AS updated,
                CASE WHEN left(r, 1) = 'U' THEN substr(r, 2, %2$s)::bit(%2$s) END AS bits
@@ -35,67 +37,55 @@ BEGIN
     ), s AS (
         SELECT %3$s, bool_and(k.updated) AS only_updates, bit_or(k.bits) AS bits FROM k GROUP BY %11$s
     )
-    SELECT array_agg(u.pk), array_agg(u.rec) INTO pks, final
-      FROM (SELECT %4$s AS pk,
-                   CASE WHEN n.%5$s IS NOT DISTINCT FROM NULL THEN ARRAY[concat('E', %6$s)]
-                        WHEN s.only_updates THEN ARRAY[concat('U', s.bits::text, ROW(%7$s)::text)]
-                        ELSE ARRAY[concat('E', %6$s), concat('I', %8$s)] END AS made
-              FROM s CROSS JOIN LATERAL (SELECT %12$s) o LEFT JOIN %9$s%1$s n ON (%10$s)) m
-     CROSS JOIN LATERAL (SELECT m.pk, unnest(m.made) AS rec) u;
+    SELECT '[' || tab || ',[' || string_agg(concat_ws(',', m.pk, CASE WHEN m.there AND NOT m.updated THEN m.pk END), ',')
+           || '],[' || string_agg(m.made, ',') || ']]'
+      FROM (SELECT %4$s AS pk, n.%5$s IS DISTINCT FROM NULL AS there, s.only_updates AS updated,
+                   CASE WHEN n.%5$s IS NOT DISTINCT FROM NULL THEN to_json(concat('E', %6$s))::text
+                        WHEN s.only_updates THEN to_json(concat('U', s.bits::text, ROW(%7$s)::text))::text
+                        ELSE concat(to_json(concat('E', %6$s)), ',', to_json(concat('I', %8$s))) END AS made
+              FROM s CROSS JOIN LATERAL (SELECT %12$s) o LEFT JOIN %9$s%1$s n ON (%10$s)) m);
 END $f$, t.name, c.width, c.parsed, pgherd.index_key(pgherd.primary_index(root), 'o'), c.first_key,
          pgherd.record_key(root, 'o'), c.changes, pgherd.record_full(root, 'n'),
          CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END, pgherd.key_equal(root), c.grouped, c.named,
          pgherd.row_type(root)));
 END $$;
 
--- The rows that a transaction captured after statement `since` as items of a body that touches no row
--- twice: final states instead of steps (C3).
+-- The records captured of one table as items of a body that touches no row twice: final states instead of steps
+-- (C3). A truncation comes first: what was under a key before it is gone without a word.
+CREATE OR REPLACE FUNCTION pgherd.final_items(tab text, recs text[]) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    rel   oid := (tab::json #>> '{}')::regclass;
+    items text;
+BEGIN
+    IF recs <> '{T}' THEN
+        EXECUTE format('SELECT pgherd_gen.%I($1, $2)', 'final_' || coalesce(pg_partition_root(rel)::oid, rel))
+            INTO items USING tab, recs;
+    END IF;
+    RETURN concat_ws(',', CASE WHEN 'T' = ANY (recs) THEN pgherd.item(tab, '{0}', '{T}') END, items);
+END $$;
+
+-- The same of all rows that a transaction captured after statement `since` (cmin).
 DO $do$
 DECLARE side int;
 BEGIN
     FOR side IN 0..1 LOOP
         EXECUTE format($f$
-            CREATE OR REPLACE FUNCTION pgherd.final_items_%1$s(
-                x xid8, since int8, OUT tab text, OUT pks int8[], OUT recs text[])
-            RETURNS SETOF record
+            CREATE OR REPLACE FUNCTION pgherd.final_state_%1$s(x xid8, since int8) RETURNS text
             LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-            DECLARE
-                t   record;
-                rel oid;
             BEGIN
-                FOR t IN SELECT c.tab, array_agg(r) AS recs FROM pgherd.capture_%1$s c, unnest(c.recs) AS r
-                          WHERE c.xid = x AND c.cmin::text::int8 > since AND c.tab NOT IN ('sentinel', '""')
-                          GROUP BY c.tab ORDER BY bool_or(r = 'T') DESC, c.tab LOOP
-                    tab := t.tab;
-                    IF 'T' = ANY (t.recs) THEN
-                        pks := '{0}'; recs := '{T}';
-                        RETURN NEXT;
-                    END IF;
-                    rel := (t.tab::json #>> '{}')::regclass;
-                    EXECUTE format('SELECT * FROM pgherd_gen.%%I($1)',
-                                   'final_' || coalesce(pg_partition_root(rel)::oid, rel))
-                        INTO pks, recs USING t.recs;
-                    IF pks IS NOT NULL THEN
-                        RETURN NEXT;
-                    END IF;
-                END LOOP;
+                RETURN (SELECT string_agg(pgherd.final_items(t.tab, t.recs), ',' ORDER BY t.truncated DESC)
+                          FROM (SELECT c.tab, array_agg(r) AS recs, bool_or(r = 'T') AS truncated
+                                  FROM pgherd.capture_%1$s c, unnest(c.recs) AS r
+                                 WHERE c.xid = x AND c.cmin::text::int8 > since AND c.tab NOT IN ('sentinel', '""')
+                                 GROUP BY c.tab) t);
             END $$ $f$, side);
     END LOOP;
 END $do$;
 
-CREATE OR REPLACE FUNCTION pgherd.final_items(x xid8, since int8, OUT tab text, OUT pks int8[], OUT recs text[])
-RETURNS SETOF record
+CREATE OR REPLACE FUNCTION pgherd.final_state(x xid8, since int8) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF pgherd.capture_side(x) = 0 THEN
-        RETURN QUERY SELECT * FROM pgherd.final_items_0(x, since);
-    ELSE
-        RETURN QUERY SELECT * FROM pgherd.final_items_1(x, since);
-    END IF;
-END $$;
-
-CREATE OR REPLACE FUNCTION pgherd.final_state(x xid8) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RETURN (SELECT string_agg(pgherd.item(f.tab, f.pks, f.recs), ',') FROM pgherd.final_items(x, -1) f);
+    RETURN CASE WHEN pgherd.capture_side(x) = 0 THEN pgherd.final_state_0(x, since)
+                ELSE pgherd.final_state_1(x, since) END;
 END $$;

@@ -71,10 +71,11 @@ DECLARE
     items json;
 BEGIN
     IF pgherd.touches_a_row_twice(x, since) THEN
-        SELECT json_agg(f) INTO items FROM pgherd.final_items(x, since) f;
+        items := concat('[', pgherd.final_state(x, since), ']');
         PERFORM pgherd.empty_rows(x, since);
-        PERFORM pgherd.put(x, 0, i.tab, '', i.pks, i.recs)
-           FROM json_to_recordset(items) AS i(tab text, pks int8[], recs text[]);
+        PERFORM pgherd.put(x, 0, (i -> 0)::text, '', array(SELECT json_array_elements_text(i -> 1)::int8),
+                           array(SELECT json_array_elements_text(i -> 2)))
+           FROM json_array_elements(items) AS i;
     END IF;
 END $$;
 

@@ -17,7 +17,7 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.leaked(x text, OUT keys text, OUT body text, OUT ddl bool)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT c.keys, '[' || CASE WHEN c.repeated THEN pgherd.final_state(x::xid8) ELSE c.body END || ']', c.ddl
+    SELECT c.keys, '[' || c.body || ']', c.ddl
       FROM pgherd.captured(x::xid8) c;
 END;
 
