@@ -53,6 +53,10 @@ async def value(connection: Connection, row: int) -> int:
     return int(found[0])
 
 
+async def add_one(connection: Connection, row: int) -> None:
+    await connection.execute("UPDATE t SET v = v + 1 WHERE id = %s", (row,))
+
+
 async def arrives(herd: LocalHerd, schema: str, row: int, wanted: int) -> None:
     """Wait until all nodes show this value."""
     for node in ("n1", "n2", "n3"):
@@ -199,15 +203,22 @@ async def test_a_user_s_advisory_lock_on_a_token_does_not_stop_the_node(
         row = admin.execute(_NEWEST_TOKEN, (_TOKEN_OF_BATCH,)).fetchone()
     assert row is not None
     first = row[0]
-    async with connect(herd, "n1", schema) as hostile, connect(herd, "n2", schema) as remote:
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = ("n1", "n1", "n1", "n1", "n2")
+        hostile, *writers = [
+            await stack.enter_async_context(connect(herd, node, schema)) for node in ("n1", *nodes)
+        ]
         await hostile.execute(
             "SELECT count(pg_try_advisory_lock(%s + n)) FROM generate_series(1, 1000) n", (first,)
         )
-        for number in range(1, 601):
-            await remote.execute("UPDATE t SET v = %s WHERE id = 5", (number,))
-        await arrives(herd, schema, 5, 600)
+        # A token is used up where a commit of the node waits for a batch of another's.
         with pytest.raises(psycopg.OperationalError):
-            await hostile.execute("SELECT 1")
+            async with asyncio.timeout(_PATIENCE_S):
+                while True:
+                    await asyncio.gather(*(add_one(c, row) for row, c in enumerate(writers, 1)))
+                    await hostile.execute("SELECT 1")
+        await add_one(writers[-1], 10)
+        await arrives(herd, schema, 10, 1)
     herd.must("verify")
 
 
