@@ -48,6 +48,8 @@ class Dials:
     trim_every_s: float = 0.0
     #: trim what some members may still need
     trim_hard: bool = False
+    #: the log of who joins begins where a partner's is, though some members are not there yet
+    join_late: bool = False
     # product
     heartbeat_s: float = 0.1
     election_min_s: float = 1.0

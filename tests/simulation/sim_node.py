@@ -215,7 +215,8 @@ class SimNode:
         effects = self.member.take_effects()
         for peer, message in effects.send:
             self.world.send(self, peer, message)
-            if type(message) is Trimmed and not self.world.dials.trim_hard:
+            dials = self.world.dials
+            if type(message) is Trimmed and not (dials.trim_hard or dials.join_late):
                 receiver = self.world.nodes[peer]
                 self.world.checker.trimmed(receiver.disk_id, self.member.membership)
         if effects.persist is not None:

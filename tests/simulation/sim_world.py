@@ -168,7 +168,12 @@ class World:
             return LogBase(membership=self.founded)
         partners = [n for n in self.nodes.values() if n is not node and n.member is not None]
         # as old as any member needs, so that this one could feed them all
-        bases = [p.member.base_at(p.member.oldest_needed) for p in partners if p.member]
+        late = self.dials.join_late
+        bases = [
+            p.member.base_at(p.member.commit_position if late else p.member.oldest_needed)
+            for p in partners
+            if p.member
+        ]
         return max(bases, key=lambda base: base.position, default=LogBase())
 
     def _submit(self) -> None:

@@ -44,6 +44,37 @@ def test_a_hundred_members_agree() -> None:
     run(7, Dials(members=97, spares=3, duration_s=5.0, crash_every_s=0.5, restart_s=1.0))
 
 
+def test_a_majority_of_which_one_began_too_late_to_feed_the_rest_goes_on() -> None:
+    """Whoever is elected first: n3 is away while n4 joins, then n1 is lost for good. [E6]"""
+    proposed: set[str | None] = set()
+    for seed in range(8):
+        world = World(seed, Dials(members=3, spares=1, join_late=True))
+        veterans, late = [world.nodes[name] for name in ("n1", "n2", "n3")], world.nodes["n4"]
+        for node in veterans:
+            node.start()
+        world._run_until(5)
+        veterans[2].crash()
+        for _ in range(20):
+            world._submit()
+            world._run_until(world.now + 0.1)
+        late.start()
+        while (view := world.checker.memberships[-1]).joint or "n4" not in view.voters:
+            veterans[0].change(join=late.identity)
+            world._run_until(world.now + 0.5)
+        veterans[0].crash()
+        world._run_until(world.now + world.rng.uniform(0, 5))
+        veterans[2].start()
+        world._run_until(world.now + 5)
+        proposed |= {node.member.proposer for node in world.nodes.values() if node.member}
+        committed = world.checker.committed_position
+        world._run_until(world.now + 60)
+        late.submit(b"fresh", 1)
+        world._run_until(world.now + 10)
+        assert world.checker.committed_position > committed, seed
+        assert veterans[2].member is not None and not veterans[2].member.behind
+    assert {"n2", "n4"} <= proposed
+
+
 def test_the_same_seed_gives_the_same_history() -> None:
     dials = Dials(wire=True, duration_s=20.0, crash_every_s=2.0, leave_every_s=3.0, spares=1)
     assert run(5, dials).trace.digest() == run(5, dials).trace.digest()

@@ -221,6 +221,28 @@ def test_a_member_behind_the_trimmed_log_is_reported_as_stranded() -> None:
     assert herd["n3"].member.behind == 2
 
 
+@pytest.mark.parametrize("first", ["n2", "n4"])
+def test_who_can_not_feed_the_majority_lets_another_propose_who_can(first: str) -> None:
+    """[E6] The log of n4 begins where n3, which was down, has not been yet; n1 is lost."""
+    herd = Herd(4, disks=True)
+    herd.elect("n1")
+    herd.down = {"n3"}
+    for data in (b"a", b"b", b"c"):
+        herd["n1"].member.submit(data, 1, herd.now)
+        herd.settle()
+    late = herd["n4"]
+    late.base = herd["n1"].member.base_at(3)
+    late.blocks = [block for block in late.blocks if block.first > 3]
+    late.start()
+    herd.down = {"n1"}
+    herd.elect(first)
+    assert (herd[first].member.commit_position >= 5) == (first == "n2")
+    herd.pass_time(20)
+    for name in ("n2", "n3", "n4"):
+        assert herd[name].member.proposer == "n2"
+        assert herd[name].member.commit_position >= 5
+
+
 def test_the_queue_of_the_proposer_is_bounded() -> None:
     herd = Herd(3)
     herd.elect("n1")

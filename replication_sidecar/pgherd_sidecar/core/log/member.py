@@ -121,7 +121,10 @@ class LogMember(Elections):
         if self.role in (Role.PROPOSER, Role.RECOVERING) and now >= self._heartbeat_s:
             self._heartbeat_s = now + self._timing.heartbeat_s
             if self._leading is not None and self._deposed(self._leading, now):
+                in_vain = self._leading.in_vain(now - self._timing.election_max_s)
                 self._become_follower(None, now)
+                if in_vain:  # whoever it feeds is to try before it tries again
+                    self._election_s = now + 3 * self._timing.election_max_s
                 return
             self._heartbeat(now)
         if now < self._election_s:
@@ -135,7 +138,8 @@ class LogMember(Elections):
 
     def _deposed(self, leading: Proposer, now: float) -> bool:
         """Tell whether nobody follows this proposer any more, or it has left the view."""
-        if not leading.hears_quorum(now - self._timing.election_max_s):
+        since_s = now - self._timing.election_max_s
+        if not leading.hears_quorum(since_s) or leading.in_vain(since_s):
             return True
         membership = self.membership
         gone = self.name not in membership.voters

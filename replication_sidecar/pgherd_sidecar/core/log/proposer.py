@@ -60,6 +60,7 @@ class Proposer:
         #: a flush was counted since the bounds were last announced
         self._counted_more = False
         self._due: Membership | None = None
+        self._began_s = now
         self._now = now
         self._meet_peers(now)
 
@@ -246,6 +247,18 @@ class Proposer:
     def hears_majority(self, since_s: float) -> bool:
         """Tell whether enough to commit anything answered after `since_s`."""
         return self._membership.has_majority(self._heard_since(since_s))
+
+    def in_vain(self, since_s: float) -> bool:
+        """Tell whether nothing of a term that began before `since_s` will be committed [E6].
+
+        Voters that need what was trimmed here answer, but only another proposer can feed them.
+        """
+        if self._keeper.commit_position >= self.start or self._began_s > since_s:
+            return False
+        heard, membership = self._heard_since(since_s), self._membership
+        fed = [peer for peer in heard if peer not in self.stranded]
+        others = any(peer in membership.voters for peer in fed if peer != self._name)
+        return others and membership.has_majority(heard) and not membership.has_majority(fed)
 
     def _heard_since(self, since_s: float) -> list[str]:
         heard = [peer for peer, progress in self.peers.items() if progress.heard_s >= since_s]
