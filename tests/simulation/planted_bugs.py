@@ -265,7 +265,7 @@ PLANTED_BUGS = {
         "A2", Safekeeper, "accept", _ignores_previous, 20, storm=False
     ),
     "diverged tail acknowledged": PlantedBug("A4", Safekeeper, "accept", _matches_all),
-    "longest log wins": PlantedBug("R1", Campaign, "_advancement", _longest_log_wins, 147),
+    "longest log wins": PlantedBug("R1", Campaign, "_advancement", _longest_log_wins, 16),
     "own log wins": PlantedBug("R1", Campaign, "_advancement", _own_log_wins),
     "commit bound beyond match": PlantedBug("C3", Safekeeper, "bound_commit", _commits_unmatched),
     "truncation leaves flushed position": PlantedBug(

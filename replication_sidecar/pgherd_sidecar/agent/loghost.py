@@ -221,6 +221,11 @@ class LogHost:
         return self._member.behind
 
     @property
+    def beginning(self) -> LogBase:
+        """What has to be known of that place in the log of the others, if this one is behind."""
+        return self._member.beginning
+
+    @property
     def joins(self) -> bool:
         """This member's log names no members yet: it begins where the copy of a partner ends."""
         return not self._member.membership.views

@@ -96,8 +96,8 @@ class Peers:
 
     @property
     def begun(self) -> bool:
-        """Whether the log says who the members are."""
-        return bool(self._member.membership.views)
+        """Whether the log says who the members are; a witness may learn it from them."""
+        return bool(self._member.membership.views) or self._config.witness
 
     @property
     def has_left(self) -> bool:
@@ -117,12 +117,12 @@ class Peers:
         self._membership = membership
         self._departed = roster.departed(self._member.memberships)
         self._links.me = self._hello()
-        if not membership.views:
+        if not self.begun:
             return
         _log.info(
             "membership",
             position=membership.position,
-            view=membership.views[-1].generation,
+            view=membership.view.generation if membership.view else 0,
             voters=membership.voters,
             learners=[learner.name for learner in membership.learners],
         )

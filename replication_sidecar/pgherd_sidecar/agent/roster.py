@@ -98,7 +98,7 @@ def wish(
     Who has left does not ask to return: somebody wanted it to go.
     """
     me = myself(config, disk)
-    if not membership.views or (me.name, me.disk) in gone:
+    if (me.name, me.disk) in gone:
         return None
     known = next((member for member in membership.members if member.name == me.name), None)
     if known is not None and (known.disk, known.info) == (me.disk, me.info):

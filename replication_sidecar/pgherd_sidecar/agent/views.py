@@ -131,7 +131,7 @@ def _as_json(member: Member, view: View) -> dict[str, Any]:
 def no_majority(host: LogHost) -> str:
     """Say why nothing can be ordered by way of this member, and what is missing if it lasts."""
     if host.joins and host.witness:
-        return "a witness can be a founder only: its log has not begun"
+        return host.peers.refusal or "it has yet to hear of the members"
     if host.joins:
         return "it has yet to copy the database of a member"
     if host.peers.has_left:

@@ -30,18 +30,28 @@ class Witness:
         self._host = host
         self._incarnation = identity.incarnation or identity.next_incarnation()
         self._stopping = asyncio.Event()
+        self._wake = asyncio.Event()
+        host.on_behind = self._wake.set
 
     async def run(self) -> None:
-        """Trim the log now and then until ``stop``."""
+        """Trim the log now and then until ``stop``; begin it anew where the others' begins.
+
+        That loses nothing: whoever is behind votes truthfully, and what it lacks is committed.
+        """
         while not self._stopping.is_set():
+            behind = self._host.behind
+            if behind >= self._host.last_position and behind:
+                await self._host.begin_after(self._host.beginning)
             self._host.trim(self._host.commit_position)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TRIM_S):
-                    await self._stopping.wait()
+                    await self._wake.wait()
+            self._wake.clear()
 
     async def stop(self) -> None:
         """See Service."""
         self._stopping.set()
+        self._wake.set()
 
     async def status(self) -> Mapping[str, StatusValue]:
         """See AdminBackend."""

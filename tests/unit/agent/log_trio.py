@@ -152,10 +152,11 @@ class Trio:
             **({} if member.witness else server),
         )
 
-    def joiner(self, name: str, number: int) -> Node:
+    def joiner(self, name: str, number: int, *, witness: bool = False) -> Node:
         """A node more, which the others' configurations do not name."""
         first = self.nodes[NAMES[0]].config
-        mine = MemberAddress(name=name, number=number, host="127.0.0.1", port=free_ports(1)[0])
+        [port] = free_ports(1)
+        mine = MemberAddress(name=name, number=number, host="127.0.0.1", port=port, witness=witness)
         seeds = (*first.members, mine)
         self.nodes[name] = Node(self.config(first.cluster_id, mine, seeds, founder=False))
         return self.nodes[name]

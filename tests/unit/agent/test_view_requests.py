@@ -1,5 +1,6 @@
 """Requests about the membership: what is told of it, and what is refused and why."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,34 @@ async def test_a_witness_votes_for_a_database_that_is_left_alone(tmp_path: Path)
         assert (status["state"], status["component"]) == ("witness", "primary")
         assert third.host.membership.view is not None
         assert third.host.membership.view.tie_breaker != "n3"
+
+
+async def test_a_witness_joins_where_the_logs_of_the_others_begin(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await settled(herd)
+        for start in range(0, 6_000, 500):
+            await herd.order(leader, *range(start, start + 500))
+
+        def trimmed() -> bool:
+            for node in herd.alive():
+                node.host.trim(node.host.commit_position)
+            return all(node.host.base > 1000 for node in herd.alive())
+
+        await until(trimmed)
+        fourth = herd.joiner("w4", 4, witness=True)
+        identity = Identity(fourth.config)
+        fourth.disk = identity.disk_id
+        await fourth.start()
+        fourth.host.on_commit = lambda: None  # it delivers nothing
+        service = Witness(fourth.config, fourth.host, identity)
+        running = asyncio.create_task(service.run())
+        await until(lambda: "w4" in leader.host.membership.voters)
+        await until(lambda: fourth.host.commit_position == leader.host.commit_position)
+        assert fourth.host.base > 1000
+        assert fourth.host.primary
+        await service.stop()
+        await running
+        identity.close()
 
 
 def test_a_number_with_a_history_begins_a_newer_incarnation(tmp_path: Path) -> None:

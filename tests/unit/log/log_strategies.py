@@ -1,7 +1,16 @@
 """Hypothesis strategies for the log: blocks, histories and every kind of message."""
 
 from hypothesis import strategies as st
-from pgherd_sidecar.core.log import ENTRIES, MEMBERSHIP, Block, Member, Membership, Message, View
+from pgherd_sidecar.core.log import (
+    ENTRIES,
+    MEMBERSHIP,
+    Block,
+    LogBase,
+    Member,
+    Membership,
+    Message,
+    View,
+)
 from pgherd_sidecar.core.log.messages import (
     Ack,
     Append,
@@ -54,7 +63,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Reject, numbers, numbers, numbers, histories()),
     st.builds(Commit, numbers, numbers),
     st.builds(Submit, counts, st.binary(max_size=50)),
-    st.builds(Trimmed, numbers, numbers),
+    st.builds(Trimmed, numbers, st.builds(LogBase, numbers, numbers, memberships)),
     st.builds(
         Change, st.none() | members, st.lists(st.tuples(names, names), max_size=3).map(tuple)
     ),

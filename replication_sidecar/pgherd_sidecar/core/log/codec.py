@@ -16,7 +16,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import assert_never
 
-from pgherd_sidecar.core.log.blocks import COUNT_MASK, KIND_SHIFT, Block, TermStart
+from pgherd_sidecar.core.log.blocks import COUNT_MASK, KIND_SHIFT, Block, LogBase, TermStart
 from pgherd_sidecar.core.log.errors import RemoteProtocolError
 from pgherd_sidecar.core.log.messages import (
     Ack,
@@ -48,6 +48,7 @@ _APPEND = Struct(">BBQQQQQBI")
 _ACK = Struct(">BBQQ")
 _REJECT = Struct(">BBQQQI")
 _SUBMIT = Struct(">BBI")
+_TRIMMED = Struct(">BBQQQ")
 _HISTORY_ENTRY = Struct(">QQ")
 #: term, first, kind and count, crc, size of the data
 _BLOCK = Struct(">QQIII")
@@ -98,7 +99,8 @@ def encode(message: Message) -> list[bytes]:  # noqa: PLR0911, PLR0912 - one ret
             head = _FETCH_REPLY.pack(VERSION, _KIND_FETCH_REPLY, term, first, len(blocks))
             return _with_blocks(head, blocks)
         case Trimmed(term, base):
-            return [_ACK.pack(VERSION, _KIND_TRIMMED, term, base)]
+            head = _TRIMMED.pack(VERSION, _KIND_TRIMMED, term, base.position, base.term)
+            return [head, base.membership.encode()]
         case Change():
             return [_HEAD.pack(VERSION, _KIND_CHANGE), _pack_change(message)]
         case _:
@@ -261,9 +263,9 @@ def _text(data: bytes) -> str:
 
 
 def _decode_trimmed(frame: bytes) -> Trimmed:
-    _check_end(frame, _ACK.size)
-    _, _, term, base = _ACK.unpack(frame)
-    return Trimmed(term, base)
+    _, _, term, position, base_term = _TRIMMED.unpack_from(frame)
+    membership = Membership.decode(frame[_TRIMMED.size :])
+    return Trimmed(term, LogBase(position, base_term, membership))
 
 
 def _decode_newer(frame: bytes) -> Newer:

@@ -10,7 +10,7 @@ What survives a restart is the safekeeper's `Control` and blocks; every role beg
 from enum import Enum
 from random import Random
 
-from pgherd_sidecar.core.log.blocks import LogIndex
+from pgherd_sidecar.core.log.blocks import LogBase, LogIndex
 from pgherd_sidecar.core.log.campaign import Campaign
 from pgherd_sidecar.core.log.effects import Control, Effects, Fetch, Limits, Timing
 from pgherd_sidecar.core.log.errors import RemoteProtocolError
@@ -53,6 +53,7 @@ class Elections:
     Attributes:
         behind: the proposer's log begins after this position and this member lacks what was
             before; 0 if not so. It needs a copy, and is no candidate until it has one [T3].
+        beginning: of the proposer's log, when this member is behind.
         lonely: the proposer has told this follower that it does not hear a majority.
         flush_first: as proposer, flush a block before it is sent. Its own flush is then in the
             commit bound that travels with the block, which saves each peer a message [C4]; worth
@@ -79,6 +80,7 @@ class Elections:
         self.flush_first = False
         self.collect = False
         self.behind = 0
+        self.beginning = LogBase()
         self.lonely = False
         self._refused = (
             0,

@@ -334,8 +334,9 @@ class LogMember(Elections):
         if not self._hear(sender, trimmed.term, now):
             return
         # Or its log is long enough, but another one at the place where the proposer's begins.
-        if trimmed.base > self.last_position or self._refused == (trimmed.term, trimmed.base):
-            self.behind = trimmed.base
+        base = trimmed.base.position
+        if base > self.last_position or self._refused == (trimmed.term, base):
+            self.behind, self.beginning = base, trimmed.base
 
     def _handle_change(self, change: Change) -> None:
         if self._leading is not None:

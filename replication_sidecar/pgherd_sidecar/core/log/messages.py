@@ -6,7 +6,7 @@ position 0 is "before the first entry". The numbers in brackets are those of doc
 
 from dataclasses import dataclass
 
-from pgherd_sidecar.core.log.blocks import Block, TermStart
+from pgherd_sidecar.core.log.blocks import Block, LogBase, TermStart
 from pgherd_sidecar.core.log.quorum import Member, Membership
 
 
@@ -111,10 +111,13 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """The proposer's log begins after `base`, and the receiver needs what was before [T3]."""
+    """The proposer's log begins after `base`, and the receiver needs what was before [T3].
+
+    Whoever has no database that belongs to a position begins anew right there.
+    """
 
     term: int
-    base: int
+    base: LogBase
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,8 @@ class Proposer:
         for peer, progress in self.peers.items():
             progress.sent = False
             if peer in self.stranded:
-                effects.send.append((peer, Trimmed(self._keeper.term, base)))
+                beginning = self._keeper.index.base_at(base)
+                effects.send.append((peer, Trimmed(self._keeper.term, beginning)))
             if progress.next <= base:  # perhaps it has more than this proposer has heard of
                 progress.probe_after(base)
                 progress.sent = True
