@@ -11,7 +11,7 @@ from sim_dials import Dials
 from sim_world import World
 
 #: seeds that once found something, and a few that were only thorough
-REMEMBERED = [0, 12, 13, 44, 50, 56, 113, 144, 249, 1165, 3512598318]
+REMEMBERED = [0, 12, 13, 44, 50, 56, 113, 144, 249, 1165, 2516960287, 3512598318]
 FRESH = int(os.environ.get("PGHERD_SIM_SEEDS", "60"))
 
 

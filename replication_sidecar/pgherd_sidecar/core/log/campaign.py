@@ -47,18 +47,22 @@ class Campaign:
         electable = self._name in membership.voters and self._name in valid
         return electable and membership.has_quorum(valid)
 
-    def start_recovery(self, keeper: Safekeeper) -> Recovery:
-        """Choose the donor and drop what its log doesn't share.
+    def start_recovery(self, keeper: Safekeeper) -> bool:
+        """Choose the donor and drop what its log doesn't share; False if that can't be told.
 
-        What is committed is in the donor's log, even if the donor has trimmed it away since.
+        What is committed is in the donor's log, even if the donor has trimmed it away since: then
+        the two may have no term in common any more though all of this log was committed.
         """
         donor = self._donor()
         vote = self._votes[donor]
         if donor != self._name:
             common = keeper.index.common_point(vote.history, vote.last_position)
+            beginning = vote.history[0][1] if vote.history else 0
+            if common == 0 and keeper.index.last > 0 and beginning > 1:
+                return False
             keeper.truncate(max(common, keeper.commit_position))
         self.recovery = Recovery(donor, vote.last_position)
-        return self.recovery
+        return True
 
     def _donor(self) -> str:
         return max(self._votes, key=self._advancement)

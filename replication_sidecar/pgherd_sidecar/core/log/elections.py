@@ -168,7 +168,9 @@ class Elections:
         self._campaign = Campaign(self.name, term, pre)
 
     def _become_recovering(self, campaign: Campaign, now: float) -> None:
-        campaign.start_recovery(self._keeper)
+        if not campaign.start_recovery(self._keeper):
+            self._become_follower(None, now)
+            return
         self.role = Role.RECOVERING
         self._heartbeat_s = now + self._timing.heartbeat_s
         self._await_election(now)
