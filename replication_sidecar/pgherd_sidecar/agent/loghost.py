@@ -357,6 +357,9 @@ class LogHost:
 
         Who is to leave is named with its disk: a successor under its name is not meant.
         """
+        judges = self._running and self._member.role is Role.PROPOSER
+        if judges and not self._peers.fit(self._config.name, Change(join)):
+            return
         if self._running:
             self._member.change(join, leave)
             self._wake()

@@ -127,8 +127,11 @@ def peers(
 
 
 def numbers(membership: Membership) -> tuple[int, ...]:
-    """Return the numbers of those members that have a database, sorted."""
-    return tuple(sorted(contact(m).number for m in membership.members if not m.witness))
+    """Return the numbers of those members that have a database, each once, sorted.
+
+    Two members of one number are never let in. Should they be, no member may stop at this entry.
+    """
+    return tuple(sorted({contact(m).number for m in membership.members if not m.witness}))
 
 
 def taken(name: str, number: int, membership: Membership) -> str:

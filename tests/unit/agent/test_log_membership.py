@@ -3,8 +3,11 @@
 from pathlib import Path
 
 from log_trio import NAMES, Node, Trio, trio, until
+from pgherd_sidecar.agent.logsetup import delivered
 from pgherd_sidecar.agent.roster import contact
-from pgherd_sidecar.core.log import Role
+from pgherd_sidecar.core.entries import Members, iter_entries
+from pgherd_sidecar.core.log import Block, Membership, Role
+from pgherd_sidecar.core.log.blocks import MEMBERSHIP
 
 
 def voters(node: Node) -> tuple[str, ...]:
@@ -148,3 +151,14 @@ async def test_a_number_that_is_taken_is_not_given_again(tmp_path: Path) -> None
         assert "belongs to n3" in leader.host.peers.unfit(fourth.member_as(3))
         assert "sequence_slots" in leader.host.peers.unfit(fourth.member_as(9))
         assert leader.host.peers.unfit(fourth.member) == ""
+        leader.host.change(join=fourth.member_as(3))  # nobody has judged it
+        leader.host.change(join=herd.nodes["n2"].member)
+        await herd.order(leader, 1)
+        assert "n4" not in leader.host.membership.names
+
+
+def test_no_membership_makes_an_entry_that_stops_its_readers(tmp_path: Path) -> None:
+    nodes = Trio(tmp_path).nodes
+    twice = Membership.founded([nodes["n1"].member_as(2), nodes["n2"].member, nodes["n3"].member])
+    block = Block.make(1, 1, 1, twice.encode(), MEMBERSHIP)
+    assert list(iter_entries(delivered(block).data)) == [Members((2, 3))]

@@ -230,6 +230,23 @@ def test_a_request_that_comes_late_does_not_throw_out_the_successor() -> None:
     assert voters(herd, "n1") == ("n1", "n3")
 
 
+def test_requests_are_judged_by_the_membership_that_they_change() -> None:
+    """[V3] One that comes while an entry is about to be made was judged by the one before it."""
+    herd = Herd(1)
+    herd.elect("n1")
+    herd.add("n2")
+    herd.add("n3")
+    herd["n1"].member.change(join=herd["n2"].identity)
+    herd.now += 0.1
+    herd["n1"].member.tick(herd.now)
+    herd["n1"].member.change(join=herd["n3"].identity)
+    herd.pass_time(1)
+    assert herd["n1"].member.membership.names == ("n1", "n2")
+    herd["n1"].member.change(join=herd["n3"].identity)
+    herd.pass_time(1)
+    assert voters(herd, "n3") == ("n1", "n2", "n3")
+
+
 def test_a_founders_successor_inherits_nothing_from_it_within_a_term() -> None:
     """[V6] The founders' disks are told to the log only when the proposer knows them already."""
     herd = Herd(3)

@@ -94,6 +94,8 @@ class Elections:
         self._limits = limits or Limits()
         self._queue = Submissions(self._limits.pending)
         self._disks: dict[str, str] = {}
+        self._familiar: frozenset[str] = frozenset()
+        self._judged: Membership | None = None
         self._restart_position = 0
         self._campaign: Campaign | None = None
         self._leading: Proposer | None = None
@@ -188,6 +190,7 @@ class Elections:
             self.name, self._keeper, self._limits, self._queue, self._timing, now
         )
         self._leading.disks = self._disks
+        self._queue.keep(self.membership.names)
         self._leading.append(self._noop, 1)
         self._await_election(now)
 

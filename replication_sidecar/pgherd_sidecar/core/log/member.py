@@ -147,7 +147,9 @@ class LogMember(Elections):
 
     def meet(self, peer: str, disk: str) -> None:
         """Note whose disk is at the other end of a link, before anything is received from it."""
-        self._disks[peer] = disk
+        if self._disks.get(peer) != disk:
+            self._disks[peer] = disk
+            self._judged = None
 
     def receive(  # noqa: PLR0912 - one branch a kind
         self, sender: str, message: Message, now: float
@@ -157,6 +159,10 @@ class LogMember(Elections):
         Raises:
             RemoteProtocolError: no correct peer sends this; close the link.
         """
+        if self.membership is not self._judged:
+            self._judge()
+        if sender not in self._familiar and not self._heeds(sender, message, now):
+            return
         match message:  # the frequent ones first
             case Append():
                 self._handle_append(sender, message, now)
@@ -184,6 +190,37 @@ class LogMember(Elections):
                 self._handle_change(message)
             case _:
                 assert_never(message)
+
+    def _judge(self) -> None:
+        """Note who is a member, by name and disk."""
+        self._judged = membership = self.membership
+        self._familiar = frozenset(
+            member.name
+            for member in membership.members
+            if member.has_disk(self._disks.get(member.name, ""))
+        )
+
+    def _heeds(self, sender: str, message: Message, now: float) -> bool:
+        """Tell whether to take a message from who is no member, by this member's log [V7].
+
+        A member that has been away does not know who has joined meanwhile, nor that they have
+        elected one of them. Who is in the primary component needs nobody that it doesn't know: it
+        leaves it when its proposer is superseded, since any two quorums share a voter.
+        """
+        match message:
+            case Change(join, leave):
+                itself = sender, self._disks.get(sender)
+                return join is not None and (join.name, join.disk) == itself and not leave
+            case Submit():
+                return self.role is Role.RECOVERING  # its log has yet to tell who is a member
+            case Ack() | Reject():
+                return True  # the proposer knows whom it feeds: who has left, too, until it knows
+            case Vote():
+                asked = sender in self.membership.voters
+                return asked and self.component(now) is Component.SECONDARY
+            case _:
+                # a proposer that leaves is heard until its term ends
+                return sender == self.proposer or self.component(now) is Component.SECONDARY
 
     def submit(self, data: bytes, count: int, now: float) -> bool:
         """Ask for `count` entries to be ordered.
@@ -218,7 +255,7 @@ class LogMember(Elections):
         """
         change = Change(join, leave)
         if self._leading is not None:
-            self._leading.wishes.request(change)
+            self._leading.request(change)
         else:
             asked = self._disks if self.proposer is None else (self.proposer,)
             self._effects.send += [(peer, change) for peer in asked]
@@ -340,7 +377,7 @@ class LogMember(Elections):
 
     def _handle_change(self, change: Change) -> None:
         if self._leading is not None:
-            self._leading.wishes.request(change)
+            self._leading.request(change)
 
     def _handle_submit(self, sender: str, submit: Submit) -> None:
         if len(submit.data) > self._limits.submission or submit.count < 1:

@@ -14,7 +14,7 @@ Called by `LogMember` only; an object serves one term and is lost with it.
 from pgherd_sidecar.core.log.blocks import ENTRIES, MEMBERSHIP, Block
 from pgherd_sidecar.core.log.effects import Effects, Fetch, Limits, Timing
 from pgherd_sidecar.core.log.errors import RemoteProtocolError
-from pgherd_sidecar.core.log.messages import Ack, Append, Commit, Reject, Trimmed
+from pgherd_sidecar.core.log.messages import Ack, Append, Change, Commit, Reject, Trimmed
 from pgherd_sidecar.core.log.progress import Progress
 from pgherd_sidecar.core.log.quorum import Membership
 from pgherd_sidecar.core.log.reconfiguration import Reconfiguration, Sight, finished
@@ -42,7 +42,6 @@ class Proposer:
     ) -> None:
         self.start = keeper.index.last + 1
         self.stranded: set[str] = set()
-        self.wishes = Reconfiguration()
         #: up to here every member has flushed the log
         self.restart_position = 0
         #: no majority was heard lately, so nothing can be committed
@@ -59,6 +58,7 @@ class Proposer:
         self._counted: dict[str, int] = {}
         #: a flush was counted since the bounds were last announced
         self._counted_more = False
+        self._wishes = Reconfiguration()
         self._due: Membership | None = None
         self._began_s = now
         self._now = now
@@ -93,6 +93,12 @@ class Proposer:
         keeper.append(block)
         keeper.matched = block.last
         self._newest = block
+
+    def request(self, change: Change) -> None:
+        """Note a request; to join, unless it was judged by a membership that is about to change."""
+        if self._due is not None:
+            change = Change(leave=change.leave)
+        self._wishes.request(change)
 
     def acknowledged(self, peer: str, ack: Ack, now: float) -> None:
         """Count a peer's flush.
@@ -186,9 +192,9 @@ class Proposer:
         if membership.position <= keeper.commit_position >= self.start:
             if membership.joint:
                 return finished(membership, position)
-            return self.wishes.next(membership, position, self._look(now))
+            return self._wishes.next(membership, position, self._look(now))
         if not membership.joint:
-            return self.wishes.shrunk(membership, position, self._look(now))
+            return self._wishes.shrunk(membership, position, self._look(now))
         return None
 
     def _look(self, now: float) -> Sight:

@@ -6,6 +6,7 @@ of one origin's submissions is kept.
 """
 
 from collections import deque
+from collections.abc import Collection
 from operator import itemgetter
 
 #: origin, data, count
@@ -50,6 +51,11 @@ class Submissions:
         self.size_bytes -= size
         taken.sort(key=_origin)
         return b"".join([data for _, data, _ in taken]), sum(count for _, _, count in taken)
+
+    def keep(self, origins: Collection[str]) -> None:
+        """Forget what others than these have submitted."""
+        self._queue = deque(one for one in self._queue if one[0] in origins)
+        self.size_bytes = sum(len(data) for _, data, _ in self._queue)
 
     def clear(self) -> None:
         """Forget everything; the origins will submit it again."""
