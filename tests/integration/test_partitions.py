@@ -25,7 +25,7 @@ from .test_recovery import home
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]
 _STUCK_S = 120
-_ROUNDS = 4
+_ROUNDS = 3
 
 Cut = Mapping[str, Collection[str]]
 """Whose links each node closes and refuses; or to whom it sends nothing, one way."""
