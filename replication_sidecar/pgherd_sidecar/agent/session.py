@@ -351,8 +351,8 @@ class ReplicaSession:
 
     def _take_marker(self, gid: int, marker: str) -> None:
         ordered = self._orders.get(marker)
-        if gid <= self._old:
-            return  # whoever ordered it has given up
+        if gid <= self._old or not self.ready:
+            return  # whoever ordered it has given up, or does not count on this node
         if ordered is not None:
             if ordered.done():
                 return  # the copy of a marker that was submitted twice
