@@ -41,8 +41,7 @@ class BatchLink:
     """One transaction of the applier; ``number`` names its token.
 
     ``gid`` grows while the batch collects; a batch that writes nothing (a marker) repeats ``prev``
-    and is ``pinned`` until it is done, because no GID tells. It is ``named`` once a local
-    transaction was told to wait for the token.
+    and is ``pinned`` until it is done, because no GID tells.
     """
 
     number: int
@@ -50,7 +49,6 @@ class BatchLink:
     prev: int
     closed: bool = False
     pinned: bool = False
-    named: bool = False
 
 
 Link = LocalLink | BatchLink
