@@ -7,8 +7,10 @@ milliseconds have passed and the connection is free; a batch is one round, one t
 procedure.
 
 Each item has a batch number whose token this connection holds in advance, so that a local verdict
-can name a batch which has not begun. Called by ``session``. Nothing survives: what was not applied
-is delivered again.
+can name a batch which has not begun. Once a batch is visible its token is handed on to those who
+were told to wait for it; if nobody was, nobody will be, and a later batch takes it over.
+
+Called by ``session``. Nothing survives: what was not applied is delivered again.
 """
 
 import asyncio
@@ -93,6 +95,7 @@ class Work:
         alone: the procedure of an item that is not a batch.
         fresh_catalog: the schema has changed just before it.
         ripe: it has collected long enough.
+        passed: its token was handed on.
     """
 
     link: BatchLink
@@ -103,6 +106,7 @@ class Work:
     alone: Callable[["Work"], Awaitable[None]] | None = None
     fresh_catalog: bool = False
     ripe: bool = False
+    passed: bool = False
 
 
 class Applier:
@@ -142,6 +146,7 @@ class Applier:
         self._writers = writers
         self._next_batch = first_batch
         self._next_token = first_batch
+        self._unused: list[int] = []
         self._repair = repair
         self._on_token = on_token
         self._collect_s = collect_s
@@ -205,8 +210,12 @@ class Applier:
 
     def _append(self, gid: int) -> Work:
         tail = self._chain.tail
-        link = BatchLink(self._next_batch, gid, self._chain.tail_gid)
-        self._next_batch += 1
+        if self._unused:
+            number = self._unused.pop()
+        else:
+            number = self._next_batch
+            self._next_batch += 1
+        link = BatchLink(number, gid, self._chain.tail_gid)
         self._chain.append(link)
         work = Work(link, tail if isinstance(tail, LocalLink) else None)
         work.fresh_catalog, self._fresh_catalog = self._fresh_catalog, False
@@ -267,7 +276,6 @@ class Applier:
         The token is passed on in the same breath. Should the round fail, then too early: who has
         waited for it finds that the batch is not there, and asks the hook instead.
         """
-        passed = not statements
         while True:
             predecessor = work.predecessor
             round_ = statements
@@ -275,10 +283,10 @@ class Applier:
                 round_ = [awaited(predecessor.xid), *statements]
             if not round_:
                 return
-            running = self.pipeline.run(round_, more=not passed)
-            if not passed:
+            passes = bool(statements) and work.link.named and not work.passed
+            running = self.pipeline.run(round_, more=passes)
+            if passes:
                 self._pass_token(work)
-                passed = True
             try:
                 await running
                 return
@@ -308,8 +316,14 @@ class Applier:
         self.queued_bytes -= work.bytes
         work.link.pinned = False
         self._chain.settle(work.link.gid)
+        if not work.passed:
+            if work.link.named:
+                self._pass_token(work)
+            else:
+                self._unused.append(work.link.number)
 
     def _pass_token(self, work: Work) -> None:
+        work.passed = True
         numbers = (b"%d" % work.link.number, b"%d" % self._next_token)
         self._next_token += 1
         passing = self.pipeline.run([Prepared(b"pgherd_pass", numbers, (0, 0))])

@@ -41,7 +41,8 @@ class BatchLink:
     """One transaction of the applier; ``number`` names its token.
 
     ``gid`` grows while the batch collects; a batch that writes nothing (a marker) repeats ``prev``
-    and is ``pinned`` until it is done, because no GID tells.
+    and is ``pinned`` until it is done, because no GID tells. It is ``named`` once a local
+    transaction was told to wait for the token.
     """
 
     number: int
@@ -49,6 +50,7 @@ class BatchLink:
     prev: int
     closed: bool = False
     pinned: bool = False
+    named: bool = False
 
 
 Link = LocalLink | BatchLink

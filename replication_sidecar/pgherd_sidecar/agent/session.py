@@ -280,6 +280,7 @@ class ReplicaSession:
 
     def _name_batch(self, batch: BatchLink, pending: Pending, gid: int, prev: int) -> None:
         """Answer with a batch to wait for, as soon as its token is held."""
+        batch.named = True
 
         def answer() -> None:
             if pending.connection is not None:  # else it has died meanwhile, and is repaired

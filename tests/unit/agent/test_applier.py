@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from pgherd_sidecar.agent.applier import TOKEN_WINDOW, Applier, Work
-from pgherd_sidecar.agent.chain import Chain, LocalLink
+from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import Writeset, key_array
@@ -105,7 +105,10 @@ class Node:
             self.applier.add(gid, writeset(gid), key_array(writeset(gid).keys))
 
     def local(self, gid: int) -> None:
+        tail = self.chain.tail
         self.applier.close()
+        if isinstance(tail, BatchLink):
+            tail.named = True
         self.chain.append(LocalLink(gid, self.chain.tail_gid, gid, 77, writeset(gid), 0.0))
 
 
@@ -163,6 +166,7 @@ async def test_what_stands_alone_ends_a_batch_that_collects(patient: Node) -> No
 
 async def test_a_batch_and_its_token_are_one_message(node: Node) -> None:
     node.remote(11)
+    node.local(12)
     await settled()
     assert node.pipeline.kinds == [["rows"], ["pass"]]
     assert node.pipeline.together == [True, False]
@@ -176,10 +180,10 @@ async def test_what_comes_while_a_batch_is_under_way_is_one_batch(node: Node) ->
     await settled()
     node.remote(12, 13, 15)
     await settled()
-    assert len(node.pipeline.rounds) == 2
+    assert len(node.pipeline.rounds) == 1
     await node.pipeline.end(0)
-    assert node.pipeline.kinds[2:] == [["rows"], ["pass"]]
-    await node.pipeline.end(2)
+    assert node.pipeline.kinds[1:] == [["rows"]]
+    await node.pipeline.end(1)
     assert node.chain.settled_gid == 15
     assert (node.applier.batches, node.applier.applied_writesets) == (2, 4)
 
@@ -193,9 +197,9 @@ async def test_a_batch_is_bounded_however_much_waits(node: Node) -> None:
     for gid in range(12, 18):
         node.applier.add(gid, large, key_array(large.keys))
     assert node.applier.queued_bytes > 12 << 20
-    for number in (0, 2, 4, 6):
+    for number in range(4):
         await node.pipeline.end(number)
-    assert node.pipeline.kinds == [["rows"], ["pass"]] * 4
+    assert node.pipeline.kinds == [["rows"]] * 4
     assert node.chain.settled_gid == 17
     assert node.applier.queued_bytes == 0
 
@@ -207,7 +211,7 @@ async def test_a_batch_waits_for_the_local_transaction_before_it(node: Node) -> 
     await settled()
     assert node.pipeline.kinds == [["rows"], ["pass"]]
     await node.pipeline.end(0)
-    assert node.pipeline.kinds[2:] == [["wait", "rows"], ["pass"]]
+    assert node.pipeline.kinds[2:] == [["wait", "rows"]]
 
 
 async def test_a_local_transaction_that_did_not_commit_is_repaired_first(node: Node) -> None:
@@ -216,17 +220,39 @@ async def test_a_local_transaction_that_did_not_commit_is_repaired_first(node: N
     await settled()
     await node.pipeline.end(0, RoundFailedError("PH002", "it did not commit", 0))
     assert node.repaired == [11]
-    assert node.pipeline.kinds == [["wait", "rows"], ["pass"], ["rows"]]
-    await node.pipeline.end(2)
+    assert node.pipeline.kinds == [["wait", "rows"], ["rows"]]
+    await node.pipeline.end(1)
     assert node.chain.settled_gid == 12
 
 
 async def test_a_token_is_passed_once_however_often_the_batch_is_tried(node: Node) -> None:
     node.remote(11)
+    node.local(12)
     await settled()
     await node.pipeline.end(0, RoundFailedError("40P01", "deadlock", 0))
     await node.pipeline.end(2, RoundFailedError("57014", "cancelled", 0))
     assert node.pipeline.kinds == [["rows"], ["pass"], ["rows"], ["rows"]]
+
+
+async def test_the_token_of_a_batch_that_nobody_waits_for_goes_to_a_later_one(node: Node) -> None:
+    node.remote(11)
+    await settled()
+    await node.pipeline.end(0)
+    node.remote(12)
+    assert cast(BatchLink, node.chain.tail).number == FIRST_BATCH
+    node.local(13)
+    await settled()
+    assert node.pipeline.kinds == [["rows"], ["rows"], ["pass"]]
+
+
+async def test_who_is_told_to_wait_for_a_batch_under_way_gets_its_token(node: Node) -> None:
+    node.remote(11)
+    await settled()
+    node.local(12)
+    await settled()
+    assert node.pipeline.kinds == [["rows"]]
+    await node.pipeline.end(0)
+    assert node.pipeline.kinds == [["rows"], ["pass"]]
 
 
 async def test_a_batch_that_cannot_be_applied_stops_the_node(node: Node) -> None:
@@ -252,6 +278,7 @@ async def test_a_verdict_may_name_a_batch_only_when_its_token_is_held(node: Node
     limit = FIRST_BATCH + TOKEN_WINDOW
     assert node.applier.token_limit == limit
     node.remote(11)
+    node.local(12)
     await settled()
     await node.pipeline.end(0)
     assert node.applier.token_limit == limit
@@ -274,6 +301,6 @@ async def test_what_stands_alone_is_done_between_the_batches_around_it(node: Nod
     await node.pipeline.end(0)
     assert seen == [11]
     await settled()
-    assert node.pipeline.kinds == [["rows"], ["pass"], ["pass"], ["rows"], ["pass"]]
-    await node.pipeline.end(3)
+    assert node.pipeline.kinds == [["rows"], ["pass"], ["rows"]]
+    await node.pipeline.end(2)
     assert node.chain.settled_gid == 12
