@@ -146,6 +146,7 @@ class Applier:
         self._writers = writers
         self._next_batch = first_batch
         self._next_token = first_batch
+        self._skip_to = first_batch
         self._unused: list[int] = []
         self._repair = repair
         self._on_token = on_token
@@ -266,7 +267,6 @@ class Applier:
             self.rows.forget()
         if work.alone is not None:
             await work.alone(work)
-            self._pass_token(work)
         else:
             await self._round(work, await self._statements(work))
 
@@ -283,7 +283,8 @@ class Applier:
                 round_ = [awaited(predecessor.xid), *statements]
             if not round_:
                 return
-            passes = bool(statements) and work.link.named and not work.passed
+            held = work.link.named and work.link.number < self._next_token
+            passes = bool(statements) and held and not work.passed
             running = self.pipeline.run(round_, more=passes)
             if passes:
                 self._pass_token(work)
@@ -316,11 +317,15 @@ class Applier:
         self.queued_bytes -= work.bytes
         work.link.pinned = False
         self._chain.settle(work.link.gid)
-        if not work.passed:
-            if work.link.named:
-                self._pass_token(work)
-            else:
-                self._unused.append(work.link.number)
+        if work.passed:
+            return
+        if work.link.number >= self._next_token:
+            self._skip_to = work.link.number + 1  # done without a token: there were too many
+            self._skip()
+        elif work.link.named:
+            self._pass_token(work)
+        else:
+            self._unused.append(work.link.number)
 
     def _pass_token(self, work: Work) -> None:
         work.passed = True
@@ -332,6 +337,13 @@ class Applier:
     def _passed(self, passing: "asyncio.Future[None]") -> None:
         if not passing.cancelled() and passing.exception() is None:
             self.token_limit += 1
+            self._skip()
+            self._on_token()
+
+    def _skip(self) -> None:
+        """Leave out the tokens of batches that are done, once none is being taken before them."""
+        if self.token_limit == self._next_token < self._skip_to:
+            self.token_limit = self._next_token = self._skip_to
             self._on_token()
 
 

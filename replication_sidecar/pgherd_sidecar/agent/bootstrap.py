@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 
 from pgherd_sidecar.agent import roster
 from pgherd_sidecar.agent.config import NodeConfig
-from pgherd_sidecar.agent.identity import Identity
+from pgherd_sidecar.agent.identity import Identity, IdentityError
 from pgherd_sidecar.agent.logsetup import open_log
 from pgherd_sidecar.core.log import (
     MEMBERSHIP,
@@ -29,7 +29,7 @@ from pgherd_sidecar.core.log import (
     Persist,
     View,
 )
-from pgherd_sidecar.env.segments import SegmentLog
+from pgherd_sidecar.env.segments import SegmentLog, StorageError
 
 
 class BootstrapError(Exception):
@@ -57,7 +57,7 @@ def preview(config: NodeConfig) -> Split:
     """Say what ``force`` would do, under an identity that is not given yet.
 
     Raises:
-        BootstrapError, IdentityError, StorageError: as ``force``.
+        BootstrapError: as ``force``.
     """
     return _split(config, act=False)
 
@@ -69,15 +69,21 @@ def force(config: NodeConfig) -> Split:
         config: the member's, of the old cluster.
 
     Raises:
-        BootstrapError: it has no log to go on from, or is a witness.
-        IdentityError: its sidecar runs, or the directory is another member's.
-        StorageError: its log is damaged or can't be written.
+        BootstrapError: it has no log to go on from, or is a witness; its sidecar runs, or the
+            directory is another member's; its log is damaged or can't be written.
         OSError: its identity can't be written.
     """
     return _split(config, act=True)
 
 
 def _split(config: NodeConfig, *, act: bool) -> Split:
+    try:
+        return _split_off(config, act=act)
+    except (IdentityError, StorageError) as error:
+        raise BootstrapError(str(error)) from error
+
+
+def _split_off(config: NodeConfig, *, act: bool) -> Split:
     if config.witness:
         raise BootstrapError(f"{config.name} is a witness: it has no database to go on with")
     if not (config.data_dir / "identity.json").exists():

@@ -9,13 +9,11 @@ from pathlib import Path
 
 from pgherd_sidecar.agent import bootstrap
 from pgherd_sidecar.agent.bootstrap import BootstrapError, Split
-from pgherd_sidecar.agent.identity import IdentityError
 from pgherd_sidecar.cli import certificates, herd
 from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.herd import Herd, Member
 from pgherd_sidecar.cli.lock import locked
 from pgherd_sidecar.cli.sidecar import Sidecar
-from pgherd_sidecar.env.segments import StorageError
 
 _LOCK_WAIT_S = 60.0
 
@@ -65,7 +63,7 @@ def _require_stopped(description: Herd) -> None:
 def _preview(description: Herd, member: Member) -> Split:
     try:
         return bootstrap.preview(Sidecar(description, member).config())
-    except (BootstrapError, IdentityError, StorageError) as error:
+    except BootstrapError as error:
         raise HerdError(f"{member.name} can't go on alone: {error}") from error
 
 

@@ -99,7 +99,7 @@ async def test_c21_an_act_that_died_is_ended_by_the_same_act(
 async def test_a_member_that_runs_or_never_was_one_is_not_split_off(tmp_path: Path) -> None:
     _, config = await left_over(tmp_path)
     running = Identity(config)
-    with pytest.raises(IdentityError, match="another sidecar runs"):
+    with pytest.raises(BootstrapError, match="another sidecar runs"):
         bootstrap.force(config)
     running.close()
     with pytest.raises(BootstrapError, match="no directory of a member"):

@@ -48,7 +48,7 @@ def say(herd: Herd, name: str, sender: Member, message: Message) -> None:
         Commit(LATER, 0),
         Newer(LATER),
         VoteRequest(LATER, pre=False),
-        Trimmed(LATER, LATER),
+        Trimmed(LATER, LogBase(LATER)),
     ],
     ids=lambda value: type(value).__name__,
 )

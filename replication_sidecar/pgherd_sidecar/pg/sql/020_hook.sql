@@ -159,6 +159,7 @@ BEGIN
     END LOOP;
 END $do$;
 
+DROP FUNCTION IF EXISTS pgherd.leaked(text);  -- depends on the next; 061 makes it anew
 DROP FUNCTION IF EXISTS pgherd.captured(xid8);
 CREATE FUNCTION pgherd.captured(x xid8, OUT statements int8, OUT ddl bool, OUT keys text, OUT body text)
 LANGUAGE plpgsql AS $$
