@@ -9,12 +9,22 @@ Called by ``LogHost``. Nothing survives a restart.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import structlog
 
 from pgherd_sidecar.agent import roster
 from pgherd_sidecar.agent.config import NodeConfig
-from pgherd_sidecar.core.log import LogMember, Member, Membership, Message, objection
+from pgherd_sidecar.core.log import (
+    Component,
+    Identity,
+    LogMember,
+    Member,
+    Membership,
+    Message,
+    objection,
+)
+from pgherd_sidecar.core.log.identity import has_left
 from pgherd_sidecar.core.log.messages import Change
 from pgherd_sidecar.env.connections import Bounds
 from pgherd_sidecar.env.frames import PROTOCOL_VERSION, Hello
@@ -71,6 +81,7 @@ class Peers:
             peers=(),
             bounds=Bounds(frame=config.limits.frame_bytes, buffer=config.limits.pending_bytes),
             objection=self._objection,
+            has_left=self._has_left,
             met=member.meet,
             receive=receive,
             on_up=on_up,
@@ -101,8 +112,14 @@ class Peers:
 
     @property
     def has_left(self) -> bool:
-        """Whether this member was one and is none any more, by its own log."""
-        return (self._config.name, self._disk) in self._departed
+        """Whether this member was one and is none any more.
+
+        Its own log says so, or, if it was away when it was evicted, a peer that refuses it.
+        """
+        if (self._config.name, self._disk) in self._departed:
+            return True
+        now = asyncio.get_running_loop().time()
+        return bool(self._links.left_by) and self._member.component(now) is Component.SECONDARY
 
     @property
     def refusal(self) -> str:
@@ -216,6 +233,7 @@ class Peers:
             config.limits.certification_keys,
             config.sequence_slots,
             self._member.membership.position,
+            self._member.membership.knows(config.name, self._disk),
         )
 
     def _objection(self, hello: Hello) -> str:
@@ -223,10 +241,22 @@ class Peers:
         membership = self._member.membership
         if not self.begun:
             return f"{self._config.name} has yet to copy the database of a member"
-        refusal = objection(self._links.me.identity, hello.identity, membership, self._departed)
+        other = self._as_known(hello)
+        refusal = objection(self._links.me.identity, other, membership, self._departed)
         if refusal or hello.known > membership.position:
             return refusal
         return roster.taken(hello.name, hello.number, membership)
+
+    def _has_left(self, hello: Hello) -> bool:
+        return has_left(self._as_known(hello), self._member.membership, self._departed)
+
+    def _as_known(self, hello: Hello) -> Identity:
+        """Return who sends a hello; that it takes itself for a member counts only if it can't be.
+
+        An entry that is not committed may yet turn out not to be.
+        """
+        final = self._member.membership.position <= self._member.commit_position
+        return replace(hello.identity, member=hello.member and final)
 
 
 def _credentials(config: NodeConfig) -> Credentials | None:

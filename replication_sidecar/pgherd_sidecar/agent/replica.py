@@ -182,6 +182,8 @@ class Replica:
         }
 
     def _state(self, refusal: str | None) -> str:
+        if self._host.peers.has_left:
+            return "departed"
         if self._halted is not None:
             return "diverged" if isinstance(self._halted, DivergedError) else "stranded"
         if self._rebuild is not None and self._rebuild.under_way:

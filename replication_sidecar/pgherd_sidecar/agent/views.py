@@ -146,8 +146,8 @@ def no_majority(host: LogHost) -> str:
         f"it has no majority: {', '.join(missing) or 'nobody'} of view {view.generation} not heard "
         f"of, {len(view.voters) // 2 + 1} of {len(view.voters)} votes needed"
     )
-    if refusal:
-        return f"{text}; {refusal}"
+    if refusal or not missing:
+        return f"{text}; {refusal}".removesuffix("; ")
     return (
         f"{text}; if they never return, `pgherd bootstrap --force` goes on from here as another "
         f"cluster, and loses what they have committed after GID {host.commit_position}"

@@ -59,7 +59,7 @@ class Witness:
             "name": self._config.name,
             "cluster_id": str(self._config.cluster_id),
             "disk_id": self._host.disk,
-            "state": "witness",
+            "state": "departed" if self._host.peers.has_left else "witness",
             "reason": None if self._host.primary else no_majority(self._host),
             "incarnation": self._incarnation,
             **self._host.status(),

@@ -25,6 +25,7 @@ State = Literal[
     "stopped",
     "diverged",
     "stranded",
+    "departed",
     "rebuilding",
     "witness",
 ]

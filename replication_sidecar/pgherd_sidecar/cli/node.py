@@ -129,6 +129,11 @@ class Node:
         rebuilding = state.state == "rebuilding" or self.sidecar.rebuilds()
         if not state.postgres and not rebuilding and self.server.exists():
             raise HerdError(f"PostgreSQL of {name} ended: {self.server.last_words()}")
+        if state.state == "departed":
+            raise HerdError(
+                f"{name} has left the herd: `pgherd local remove {name}` removes its files, "
+                "and `pgherd local add` makes a new node"
+            )
         if state.state in ("diverged", "stranded"):
             raise HerdError(
                 f"{name} is {state.state}: {state.reason}; "

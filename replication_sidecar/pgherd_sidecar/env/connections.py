@@ -90,8 +90,12 @@ class Hub(Protocol):
         """The other end is no peer, by its own words."""
         ...
 
-    def turned_away(self, peer: str, reason: str) -> None:
-        """A peer that we dialled is none to us, or we are none to it."""
+    def has_left(self, hello: Hello) -> bool:
+        """Tell whether the other end was a member and is none any more."""
+        ...
+
+    def turned_away(self, peer: str, reason: str, *, left: bool = False) -> None:
+        """A peer that we dialled is none to us, or we are none to it: because we have left?"""
         ...
 
     def offended(self, peer: str, reason: str) -> None:
@@ -233,7 +237,9 @@ class Incoming(Connection):
         if self._channel is not None and hello.name not in self._members:
             raise TlsError(f"{hello.name} has the certificate of {', '.join(self._members)}")
         objection = self._hub.admit(self, hello)
-        self._send([msgspec.structs.replace(self._hub.me, refused=objection).encode()])
+        left = bool(objection) and self._hub.has_left(hello)
+        answer = msgspec.structs.replace(self._hub.me, refused=objection, left=left)
+        self._send([answer.encode()])
         if objection:
             self._end(objection)
             return
@@ -285,7 +291,7 @@ class Outgoing(Connection):
             hub.turned_away(expected.name, objection)
             self.abort(objection)
         elif hello.refused:
-            hub.turned_away(expected.name, hello.refused)
+            hub.turned_away(expected.name, hello.refused, left=hello.left)
             self.abort(f"refused by the peer: {hello.refused}")
         else:
             self._timer.cancel()

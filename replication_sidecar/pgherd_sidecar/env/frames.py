@@ -37,6 +37,8 @@ class Hello(msgspec.Struct, frozen=True):
         certification_keys: bound of the certification state; verdicts depend on it.
         slots: by which sequences are interleaved.
         known: position of the newest membership in the sender's log.
+        member: that membership names the sender, with this disk.
+        left: in an answer, the other end was a member and is none any more.
         refused: in an answer, why the other end was refused; empty if it is welcome.
     """
 
@@ -48,6 +50,8 @@ class Hello(msgspec.Struct, frozen=True):
     certification_keys: int = 0
     slots: int = 0
     known: int = 0
+    member: bool = False
+    left: bool = False
     refused: str = ""
 
     def encode(self) -> bytes:
@@ -76,6 +80,7 @@ class Hello(msgspec.Struct, frozen=True):
             self.certification_keys,
             self.slots,
             self.known,
+            self.member,
             self.version,
         )
 

@@ -74,6 +74,7 @@ class Links:
         peers: whom to dial.
         bounds: see ``Bounds``.
         objection: says why the member with this hello is no peer; empty if it is one.
+        has_left: says whether it was one and is none any more; it is told so.
         met: called with a peer's name and disk before anything is received from it or sent to it.
         receive: called with each message and the name of its sender. ``RemoteProtocolError`` from
             it closes the connection; any other exception is a defect of this member.
@@ -90,6 +91,7 @@ class Links:
         peers: Iterable[Peer],
         bounds: Bounds,
         objection: Callable[[Hello], str],
+        has_left: Callable[[Hello], bool] = lambda _: False,
         met: Callable[[str, str], None],
         receive: Callable[[str, Message], None],
         on_up: Callable[[str], None],
@@ -100,11 +102,14 @@ class Links:
         self.bounds = bounds
         self.counters = Counters()
         self._objection = objection
+        self.has_left = has_left
         self.met = met
         self.receive = receive
         self.on_up = on_up
         #: why there was no link to a peer last though it answers, until there is one
         self.refusals: dict[str, str] = {}
+        #: peers that say that this member has left, until there is a link
+        self.left_by: set[str] = set()
         self.up: dict[str, Outgoing] = {}
         self.connections: set[Connection] = set()
         self.credentials = credentials
@@ -245,6 +250,7 @@ class Links:
         self._dialling.pop(name).cancel()
         del self._nudges[name]
         self.refusals.pop(name, None)
+        self.left_by.discard(name)
         if name in self.up:
             self.up[name].abort("no longer dialled")
 
@@ -349,6 +355,7 @@ class Links:
         if incoming is not None and incoming.disk != connection.disk:
             incoming.abort("another disk has come under its name")
         self.refusals.pop(connection.peer, None)
+        self.left_by.discard(connection.peer)
         self.up[connection.peer] = connection
         self.met(connection.peer, connection.disk)
         self.counters.dialled += 1
@@ -371,8 +378,11 @@ class Links:
         else:
             self._complain("link_offended", peer="stranger", reason=reason)
 
-    def turned_away(self, peer: str, reason: str) -> None:
+    def turned_away(self, peer: str, reason: str, *, left: bool = False) -> None:
         self.refusals[peer] = reason
+        self.left_by.discard(peer)
+        if left:
+            self.left_by.add(peer)
 
     def overflowed(self) -> None:
         self.counters.overflowed += 1

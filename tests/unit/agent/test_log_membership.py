@@ -3,8 +3,11 @@
 from pathlib import Path
 
 from log_trio import NAMES, Node, Trio, trio, until
+from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.logsetup import delivered
 from pgherd_sidecar.agent.roster import contact
+from pgherd_sidecar.agent.views import no_majority
+from pgherd_sidecar.agent.witness import Witness
 from pgherd_sidecar.core.entries import Members, iter_entries
 from pgherd_sidecar.core.log import Block, Membership, Role
 from pgherd_sidecar.core.log.blocks import MEMBERSHIP
@@ -128,7 +131,7 @@ async def test_c18_another_disk_under_a_members_name_is_refused_until_the_old_on
 async def test_a_silent_member_is_evicted_and_returns_when_somebody_asks_for_it(
     tmp_path: Path,
 ) -> None:
-    async with trio(tmp_path, evict_ms=1000) as herd:
+    async with trio(tmp_path, with_identities=True, evict_ms=1000) as herd:
         leader = await herd.proposer()
         await until(lambda: "" not in leader.disks and not leader.host.membership.joint)
         silent = herd.nodes[next(name for name in NAMES if name != leader.config.name)]
@@ -138,10 +141,17 @@ async def test_a_silent_member_is_evicted_and_returns_when_somebody_asks_for_it(
         await silent.start()
         await until(lambda: "has left the herd" in silent.host.peers.refusal)
         assert 1 not in silent.delivered.values()
+        await until(lambda: silent.host.peers.has_left)  # its own log does not say so
+        assert silent.config.name in silent.host.membership.names
+        assert no_majority(silent.host) == "it has left the herd"
+        identity = Identity(silent.config)
+        status = await Witness(silent.config, silent.host, identity).status()
+        identity.close()
+        assert (status["state"], status["departed"]) == ("departed", True)
         leader.host.change(join=silent.member)
         await until(lambda: silent.config.name in voters(leader))
         await until(lambda: 1 in silent.delivered.values() and silent.host.primary)
-        assert not silent.host.peers.refusal
+        assert not silent.host.peers.refusal and not silent.host.peers.has_left
 
 
 async def test_a_number_that_is_taken_is_not_given_again(tmp_path: Path) -> None:

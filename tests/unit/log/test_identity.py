@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from pgherd_sidecar.core.log import Identity, Member, Membership, objection
+from pgherd_sidecar.core.log.identity import has_left
 
 MINE = Identity("cluster-1", "n1", "disk-1", 1000)
 PEER = Identity("cluster-1", "n2", "disk-2", 1000)
@@ -46,6 +47,16 @@ def test_who_has_left_is_refused_as_long_as_it_knows_nothing_newer() -> None:
     assert "has left" in objection(MINE, replace(former, known=10), newest, gone)
     assert objection(MINE, replace(former, known=11), newest, gone) == ""
     assert objection(MINE, replace(former, disk="disk-4"), newest, gone) == ""
+
+
+def test_who_was_evicted_while_it_was_away_has_left_even_if_the_log_no_longer_tells() -> None:
+    newest = replace(MEMBERSHIP, position=10)
+    evicted = Identity("cluster-1", "n3", "disk-3", 1000, known=3, member=True)
+    assert "has left" in objection(MINE, evicted, newest)
+    assert objection(MINE, replace(evicted, member=False), newest) == ""  # it asks to join
+    assert objection(MINE, replace(evicted, known=11), newest) == ""
+    assert has_left(replace(evicted, name="n2"), newest)  # its disk is found again
+    assert not has_left(replace(PEER, known=3, member=True), newest)
 
 
 def test_a_member_that_was_away_while_another_was_replaced_lets_the_new_one_in() -> None:

@@ -26,6 +26,7 @@ class Identity:
         certification_keys: bound of the certification state; verdicts depend on it.
         slots: by which sequences are interleaved; it stays for the life of a cluster.
         known: position of the newest membership in its log.
+        member: that membership names it.
         format: see `FORMAT`.
     """
 
@@ -35,6 +36,7 @@ class Identity:
     certification_keys: int
     slots: int = 0
     known: int = 0
+    member: bool = False
     format: int = FORMAT
 
 
@@ -65,9 +67,29 @@ def objection(
                 f"{other.name} is on disk {other.disk}, but the member of this name "
                 f"is on {member.disk}: it has to leave before the new one can join"
             )
-    if (other.name, other.disk) in departed:
+    if has_left(other, membership, departed):
         return f"{other.name} on disk {other.disk} has left the herd"
     return ""
+
+
+def has_left(
+    other: Identity,
+    membership: Membership,
+    departed: frozenset[tuple[str, str]] = frozenset(),
+) -> bool:
+    """Tell whether `other` was a member and is none any more, whether or not it knows.
+
+    Whoever was evicted while it was away takes itself for a member, by an older membership.
+
+    Args:
+        other: what the other end says of itself.
+        membership: the newest in this member's log, and committed.
+        departed: name and disk of those that have left, by this member's log.
+    """
+    if other.known > membership.position or membership.knows(other.name, other.disk):
+        return False
+    known_here = (other.name, other.disk) in departed
+    return known_here or (other.member and other.known < membership.position)
 
 
 def _of_another_kind(mine: Identity, other: Identity) -> str:
