@@ -19,7 +19,8 @@ class Authority:
     """The view in force and a member to speak to.
 
     Attributes:
-        confirmed: a majority of its voters report this view, so no other can be in force.
+        confirmed: a majority of its voters report this view, and nothing is taking over from it, so
+            no other can be in force.
     """
 
     view: View
@@ -171,7 +172,7 @@ def find_authority(reports: list[Report]) -> Authority | None:
         term=newest.term,
         proposer=newest.proposer,
         speakers=tuple(sorted(saying_so)),
-        confirmed=len(saying_so) >= view.majority,
+        confirmed=len(saying_so) >= view.majority and not view.joint,
     )
 
 

@@ -92,10 +92,11 @@ class ViewMember:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Who belongs to the herd, as its log has it."""
+    """Who belongs to the herd, as its log has it. ``joint``: one view takes over from another."""
 
     id: int
     members: tuple[ViewMember, ...]
+    joint: bool = False
 
     @property
     def voters(self) -> tuple[ViewMember, ...]:

@@ -51,6 +51,7 @@ class _View(BaseModel):
 
     id: int
     members: tuple[_ViewMember, ...]
+    joint: bool = False
 
 
 class _Status(BaseModel):
@@ -97,5 +98,9 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         departed=status.departed,
         view=None
         if view is None
-        else View(view.id, tuple(ViewMember(**member.model_dump()) for member in view.members)),
+        else View(
+            view.id,
+            tuple(ViewMember(**member.model_dump()) for member in view.members),
+            view.joint,
+        ),
     )

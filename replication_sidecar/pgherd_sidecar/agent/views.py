@@ -40,9 +40,9 @@ class Views:
         heard = peers.heard()
         return {
             "view": {
-                "id": view.generation,
+                "id": membership.position,  # of one position there is one membership
+                "generation": view.generation,
                 "joint": membership.joint,
-                "position": membership.position,
                 "members": [_as_json(one, view) for one in membership.members],
             },
             "quorum": {

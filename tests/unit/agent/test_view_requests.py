@@ -40,6 +40,9 @@ async def test_status_tells_the_view_the_quorum_and_how_far_the_others_are(tmp_p
             ("n1", 1, True), ("n2", 2, True), ("n3", 3, True),
         ]  # fmt: skip
         assert {m["disk_id"] for m in status["view"]["members"]} == leader.disks
+        membership = leader.host.membership  # one position, one membership; not so generations
+        assert status["view"]["id"] == membership.position > status["view"]["generation"] > 1
+        assert status["view"]["joint"] is False
         assert status["quorum"] == {"heard": 3, "needed": 2, "voters": 3}
         others = set(NAMES) - {leader.config.name}
         assert status["peers"].keys() == others

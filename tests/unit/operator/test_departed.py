@@ -1,8 +1,10 @@
 """Who has left for good, told from who has yet to join: by the views that members know."""
 
+from dataclasses import replace
+
 import pytest
 from pgherd_operator.api.resource import parse
-from pgherd_operator.core.group import look
+from pgherd_operator.core.group import find_authority, look
 from pgherd_operator.core.observed import (
     Ledger,
     Observed,
@@ -54,3 +56,11 @@ def test_a_disk_has_left_if_it_was_in_an_older_view_only(known: View, departed: 
 
 def test_who_says_that_it_has_left_has() -> None:
     assert third(view(5, "a", "b"), says_so=True)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_nothing_is_confirmed_while_one_view_takes_over_from_another(joint: bool) -> None:
+    known = replace(view(5, "a", "b"), joint=joint)
+    reports = [Report(n, ID, d, "primary", True, view=known) for n, d in ((1, "a"), (2, "b"))]
+    authority = find_authority(reports)
+    assert authority is not None and authority.confirmed is not joint
