@@ -2,14 +2,14 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: help setup demo bench test lint test-unit simulate simulate-planted test-integration test-e2e
+.PHONY: help setup demo bench test lint test-unit simulate simulate-planted test-integration test-long test-e2e
 
 help:
 	@echo 'make demo              a herd of three under a real workload, proved identical'
 	@echo 'make test              lint, unit tests, simulation, integration tests'
 	@echo 'make bench             pgherd beside Galera and PostgreSQL with synchronous replication'
 	@echo 'make setup             install what the above need'
-	@echo 'make lint | test-unit | simulate | test-integration | test-e2e'
+	@echo 'make lint | test-unit | simulate | test-integration | test-long | test-e2e'
 	@echo 'make simulate SEEDS=n FROM=s   n seeds of the simulated herd; make simulate-planted finds planted bugs'
 
 setup:
@@ -51,6 +51,10 @@ simulate-planted: setup
 test-integration: setup
 	.venv/bin/pytest tests/integration --reruns 2 --only-rerun ReadOnlySqlTransaction \
 		--only-rerun AdminShutdown --only-rerun QueryCanceled
+
+# What takes minutes more than its likes in `make test`: all of membership and partitions.
+test-long: setup
+	.venv/bin/pytest -m '' tests/integration/test_membership.py tests/integration/test_partitions.py
 
 # On a kind cluster: needs docker and helm (see docs/operator.md, "How it is tested").
 test-e2e:

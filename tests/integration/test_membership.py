@@ -87,6 +87,7 @@ async def test_it_grows_from_one_to_five_and_shrinks_to_another_one(
     ledger.check()
 
 
+@pytest.mark.long
 async def test_the_joiner_and_the_one_it_copies_are_killed_meanwhile(
     elastic: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
 ) -> None:
@@ -111,6 +112,7 @@ async def test_the_joiner_and_the_one_it_copies_are_killed_meanwhile(
     ledger.check()
 
 
+@pytest.mark.long
 async def test_killed_at_once_any_two_of_three_go_on_by_themselves(
     trio: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
 ) -> None:
@@ -160,6 +162,7 @@ async def test_a_lost_member_is_replaced_and_its_old_disk_is_refused(
     ledger.check()
 
 
+@pytest.mark.long
 async def test_of_four_the_two_with_the_youngest_go_on_without_the_others(
     trio: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
 ) -> None:

@@ -119,7 +119,10 @@ async def test_a_minority_with_the_proposer_refuses_writes_and_the_majority_goes
     await run.judged()
 
 
-@pytest.mark.parametrize("links", [BRIDGE, RING], ids=["bridge", "ring"])
+@pytest.mark.parametrize(
+    "links",
+    [pytest.param(BRIDGE, id="bridge"), pytest.param(RING, id="ring", marks=pytest.mark.long)],
+)
 async def test_where_not_all_hear_all_there_is_one_order(five: LocalHerd, links: Cut) -> None:
     run = Run(five, bodies.LIST_APPEND)
     async with run.load() as recorder:
@@ -130,7 +133,10 @@ async def test_where_not_all_hear_all_there_is_one_order(five: LocalHerd, links:
     await run.judged()
 
 
-@pytest.mark.parametrize("deaf", [False, True], ids=["mute", "deaf"])
+@pytest.mark.parametrize(
+    "deaf",
+    [pytest.param(False, id="mute"), pytest.param(True, id="deaf", marks=pytest.mark.long)],
+)
 async def test_a_proposer_that_is_mute_or_deaf_is_replaced(five: LocalHerd, deaf: bool) -> None:
     run = Run(five, bodies.BANK)
     proposer = five.members()[0]["proposer"]
@@ -158,7 +164,13 @@ def any_cut(chance: random.Random) -> Cut:
     return chance.choice(cuts)
 
 
-@pytest.mark.parametrize("workload", [bodies.LIST_APPEND, bodies.BANK], ids=["list_append", "bank"])
+@pytest.mark.parametrize(
+    "workload",
+    [
+        pytest.param(bodies.LIST_APPEND, id="list_append"),
+        pytest.param(bodies.BANK, id="bank", marks=pytest.mark.long),
+    ],
+)
 async def test_with_links_cut_at_random_and_members_paused_and_killed(
     five: LocalHerd, workload: Workload
 ) -> None:
