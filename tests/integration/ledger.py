@@ -156,6 +156,8 @@ class Ledger:
             (self.unknown if committing else self.told_aborted).add(number)
         else:
             self.surprises.append((code, str(error)))
+            if committing:
+                self.unknown.add(number)
         if not connection.closed:
             await connection.execute("ROLLBACK")
         if code == "25006":
