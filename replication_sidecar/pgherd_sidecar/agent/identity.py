@@ -17,6 +17,7 @@ back when the process ends.
 import fcntl
 import json
 import os
+import secrets
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from uuid import uuid4
@@ -25,6 +26,8 @@ from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.env import durable
 
 _FILE = "identity.json"
+_FIRST_BITS = 29
+"""Tokens of batches are incarnations moved by 32 bits, in PostgreSQL's signed bigint."""
 _LOCK = "lock"
 _LOG = "log"
 _LOG_CONTROL = Path(_LOG, "control")
@@ -65,6 +68,7 @@ class Identity:
     def __init__(self, config: NodeConfig, *, splitting: bool = False) -> None:
         self._directory = config.data_dir
         self._splitting = splitting
+        self._before_first = 0 if config.founder else secrets.randbits(_FIRST_BITS)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _acquire(self._directory / _LOCK)
@@ -90,10 +94,14 @@ class Identity:
     def next_incarnation(self) -> int:
         """Begin a new incarnation; it is on stable storage when this returns.
 
+        The first one of a member that joins is drawn: the log that it reads may hold the beginnings
+        of former owners of its number, and it must not take one of them for its own.
+
         Raises:
             OSError: it can't be stored; nothing has begun.
         """
-        self._save(replace(self._record, incarnation=self._record.incarnation + 1))
+        former = self._record.incarnation or self._before_first
+        self._save(replace(self._record, incarnation=former + 1))
         return self._record.incarnation
 
     def skip_incarnations(self, newest: int) -> None:

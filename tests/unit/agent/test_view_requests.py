@@ -162,6 +162,18 @@ async def test_a_witness_joins_where_the_logs_of_the_others_begin(tmp_path: Path
         identity.close()
 
 
+def test_two_owners_of_a_number_do_not_begin_with_the_same_incarnation(tmp_path: Path) -> None:
+    config = Trio(tmp_path).nodes["n1"].config
+    first = []
+    for disk in ("former", "new"):
+        joiner = config.model_copy(update={"founder": False, "data_dir": tmp_path / disk})
+        identity = Identity(joiner)
+        first.append(identity.next_incarnation())
+        assert identity.next_incarnation() == first[-1] + 1
+        identity.close()
+    assert first[0] != first[1]
+
+
 def test_a_number_with_a_history_begins_a_newer_incarnation(tmp_path: Path) -> None:
     identity = Identity(Trio(tmp_path).nodes["n1"].config)
     assert identity.next_incarnation() == 1
