@@ -145,7 +145,8 @@ class TestUp:
 class TestStatus:
     def test_json_has_the_documented_shape(self, running: LocalHerd) -> None:
         answer = json.loads(running.must("status", "--json"))
-        assert set(answer) == {"cluster_id", "members"}
+        group = {"view", "term", "proposer", "quorum", "component"}
+        assert set(answer) == {"cluster_id", "members"} | group
         expected = {"name", "dsn", "app_dsn", "state", "gid", "log_position"}
         assert all(expected <= set(member) for member in answer["members"])
         assert [member["state"] for member in answer["members"]] == ["primary", "primary"]
