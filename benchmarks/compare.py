@@ -9,6 +9,7 @@ failed run leaves the cells that were measured.
 import argparse
 import asyncio
 import importlib.util
+import os
 import sys
 import tempfile
 import time
@@ -111,6 +112,7 @@ def measure_system(name: str, system: System, options: argparse.Namespace, recor
         # As sysbench's own prepare would leave it: gaps where several nodes deal out numbers.
         step = len(endpoints) if options.gaps else 1
         system.load(Contents(TABLES, options.rows, step))
+        os.sync()  # what was written to make it does not slow the first cells' flushes
         warm_up = Job(options.workloads[0], WARM_UP_CLIENTS, WARM_UP_S, TABLES, options.rows)
         asyncio.run(sysbench.run(warm_up, endpoints))
         for workload in options.workloads:
