@@ -113,23 +113,25 @@ async def snapshot(
 async def _take_up(
     cluster: Cluster, members: Mapping[str, Member], options: Options, directory: Path, say: Say
 ) -> Path | None:
-    """Finish what an earlier run has left, if its marker is still held; else remove it."""
+    """Finish what an earlier run of this herd has left, or remove it if its marker is not held."""
     job = json.loads((directory / JOB).read_bytes())
-    if job["cluster_id"] == options.cluster_id:
-        try:
-            async with hold(
-                members,
-                lease_s=options.lease_s,
-                timeout_s=1.0,
-                on_lost=cluster.cancel,
-                marker=job["marker"],
-                keep=True,
-            ) as lease:
-                say(f"going on with {directory.name}, which an earlier run has begun")
-                await _write(cluster, lease, options, directory, say)
-                return directory
-        except (LeaseError, ChangedError) as error:
-            say(f"{directory.name} was left unfinished and can't be finished: {error}")
+    if job["cluster_id"] != options.cluster_id:
+        say(f"{directory.name} is an unfinished snapshot of another herd: it stays as it is")
+        return None
+    try:
+        async with hold(
+            members,
+            lease_s=options.lease_s,
+            timeout_s=1.0,
+            on_lost=cluster.cancel,
+            marker=job["marker"],
+            keep=True,
+        ) as lease:
+            say(f"going on with {directory.name}, which an earlier run has begun")
+            await _write(cluster, lease, options, directory, say)
+            return directory
+    except (LeaseError, ChangedError) as error:
+        say(f"{directory.name} was left unfinished and can't be finished: {error}")
     say(f"removing {directory.name}")
     shutil.rmtree(directory)
     return None
