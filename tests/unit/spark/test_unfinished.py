@@ -26,6 +26,10 @@ class NoCluster:
         pass
 
 
+def names(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
 async def test_what_another_herd_has_left_unfinished_stays_and_what_this_one_has_is_removed(
     tmp_path: Path,
 ) -> None:
@@ -39,5 +43,5 @@ async def test_what_another_herd_has_left_unfinished_stays_and_what_this_one_has
     said: list[str] = []
     with pytest.raises(JobError, match="n1: "):  # the new one begins, and has no server to read
         await snapshot(cast(Cluster, NoCluster()), members, options, said.append)
-    assert [path.name for path in tmp_path.iterdir()] == ["gid-000000000001-aa"]
+    assert names(tmp_path) == ["gid-000000000001-aa"]
     assert said[0].startswith("gid-000000000001-aa is an unfinished snapshot of another herd")
