@@ -6,7 +6,6 @@ losing it loses nothing that cannot be written again. Unknown fields are errors,
 misspelt one would otherwise silently mean its default.
 """
 
-import re
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -14,12 +13,13 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pgherd_sidecar.env.tls import can_be_certified
+
 Port = Annotated[int, Field(ge=1, le=65535)]
 Milliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
 OPERATOR = "operator"
 """Who is certified by this name in place of a member's may use the admin API from elsewhere."""
-_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class ConfigError(Exception):
@@ -232,7 +232,7 @@ class NodeConfig(_Section):
         for member in self.members:
             if self.tls is None and not is_loopback(member.host):
                 raise ValueError(f"tls is missing: {member.name} is reached by {member.host}")
-            if self.tls is not None and not _DNS_LABEL.fullmatch(member.name):
+            if self.tls is not None and not can_be_certified(member.name):
                 raise ValueError(f"{member.name} can't be part of a DNS name in a certificate")
         if self.tls is None and not is_loopback(self.listens_on):
             raise ValueError(f"tls is missing: this member listens on {self.listens_on}")

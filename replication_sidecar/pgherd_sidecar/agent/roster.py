@@ -13,6 +13,7 @@ import msgspec
 
 from pgherd_sidecar.agent.config import OPERATOR, NodeConfig
 from pgherd_sidecar.core.log import Member, Membership
+from pgherd_sidecar.core.log.identity import of_another_disk
 from pgherd_sidecar.env.connections import Peer
 
 
@@ -163,10 +164,4 @@ def unfit(join: Member, membership: Membership, slots: int) -> str:
         return f"{join.name} does not say on which disk it is"
     if not join.witness and not 1 <= number <= slots:
         return f"number {number} of {join.name} is not one of 1 to {slots} (sequence_slots)"
-    for member in membership.members:
-        if member.name == join.name and not member.has_disk(join.disk):
-            return (
-                f"{join.name} is on disk {join.disk}, but the member of this name is on "
-                f"{member.disk}: it has to leave before the new one can join"
-            )
-    return taken(join.name, number, membership)
+    return of_another_disk(join.name, join.disk, membership) or taken(join.name, number, membership)

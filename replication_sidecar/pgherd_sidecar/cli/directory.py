@@ -9,6 +9,8 @@ from pgherd_sidecar.cli.errors import HerdError, disk_full
 from pgherd_sidecar.cli.herd import Herd
 from pgherd_sidecar.cli.lock import LOCK_FILE
 
+_NODE_NEEDS_BYTES = 200 << 20
+
 
 def create(directory: Path, mode: int = 0o700) -> list[Path]:
     """Create the directory and its parents; return those that did not exist, deepest first.
@@ -38,13 +40,13 @@ def require_empty(directory: Path) -> None:
         )
 
 
-def require_space(herd: Herd, node_bytes: int) -> None:
-    """Check that the device has room for the nodes.
+def require_space(herd: Herd, nodes: int) -> None:
+    """Check that the device has room for so many new nodes, empty as they are.
 
     Raises:
         HerdError: it has not.
     """
-    needed = node_bytes * len(herd.databases)
+    needed = _NODE_NEEDS_BYTES * nodes
     free = shutil.disk_usage(herd.directory).free
     if free < needed:
         raise HerdError(

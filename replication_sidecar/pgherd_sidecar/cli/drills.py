@@ -13,8 +13,6 @@ from pgherd_sidecar.cli.herd import Herd
 from pgherd_sidecar.cli.lock import locked
 from pgherd_sidecar.cli.node import Node
 
-_LOCK_WAIT_S = 60.0
-
 
 def parse(text: str, description: Herd) -> list[frozenset[str]]:
     """Read the sides of a partition, ``n1,n2|n3``.
@@ -42,7 +40,7 @@ async def partition(directory: Path, text: str) -> None:
     Raises:
         HerdError: the sides are not ones, or a running sidecar refuses.
     """
-    async with locked(directory, _LOCK_WAIT_S):
+    async with locked(directory):
         description = herd.load(directory)
         everybody = frozenset(member.name for member in description.members)
         for side in parse(text, description):
@@ -55,7 +53,7 @@ async def heal(directory: Path) -> None:
     Raises:
         HerdError: a running sidecar refuses.
     """
-    async with locked(directory, _LOCK_WAIT_S):
+    async with locked(directory):
         description = herd.load(directory)
         everybody = frozenset(member.name for member in description.members)
         await _block(description, everybody, frozenset())

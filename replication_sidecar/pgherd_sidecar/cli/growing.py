@@ -19,11 +19,8 @@ from pgherd_sidecar.cli.directory import require_space
 from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.herd import Herd, Member
 from pgherd_sidecar.cli.lock import locked
-from pgherd_sidecar.cli.node import Node
-from pgherd_sidecar.cli.rebuild import watch
-
-_LOCK_WAIT_S = 60.0
-_NODE_NEEDS_BYTES = 200 << 20
+from pgherd_sidecar.cli.node import Node, states_of
+from pgherd_sidecar.cli.rebuild import goes_on, watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +43,11 @@ async def add(directory: Path, name: str | None, rate_bytes_s: int | None, timeo
     Raises:
         HerdError: it can't be added, or takes too long.
     """
-    async with locked(directory, _LOCK_WAIT_S):
+    async with locked(directory):
         node = await _described(herd.load(directory), name)
         await node.start(timeout_s, rate_bytes_s)
-    try:
-        async with asyncio.timeout(timeout_s):
-            await watch(node)
-    except TimeoutError as error:
-        state = await node.state()
-        raise HerdError(
-            f"{node.member.name} does not take writes after {timeout_s:g} s, and goes on trying: "
-            f"it is {state.state} ({state.reason or 'no reason given'})"
-        ) from error
+    async with goes_on(node, timeout_s):
+        await watch(node)
     return node.member.name
 
 
@@ -77,7 +67,7 @@ async def _described(description: Herd, name: str | None) -> Node:
     description, member = description.grown(name)
     node = Node(description, member)
     node.require_free_ports()
-    require_space(description, _NODE_NEEDS_BYTES)
+    require_space(description, nodes=1)
     _remove_files(description, member)  # of a former node of this name
     herd.save(description)
     progress(f"{member.name}: joins with number {member.number}")
@@ -91,7 +81,7 @@ async def remove(directory: Path, name: str, options: RemoveOptions) -> None:
     Raises:
         HerdError: it is refused, or takes too long.
     """
-    async with locked(directory, _LOCK_WAIT_S):
+    async with locked(directory):
         description = herd.load(directory)
         member = description.member(name)
         if description.databases == (member,):
@@ -118,7 +108,7 @@ async def remove(directory: Path, name: str, options: RemoveOptions) -> None:
 async def voices(description: Herd) -> list[cluster.Voice]:
     """All sidecars that answer."""
     nodes = [Node(description, member) for member in description.members]
-    states = await asyncio.gather(*(node.state() for node in nodes))
+    states = await states_of(nodes)
     return [
         cluster.Voice(node.sidecar.admin, state.answer)
         for node, state in zip(nodes, states, strict=True)

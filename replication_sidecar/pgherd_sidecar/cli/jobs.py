@@ -4,7 +4,6 @@ Only what a user asks and is told; the jobs are in the package ``pgherd_spark``,
 on Kubernetes. It is imported when a job is asked for, since that takes longer than most commands.
 """
 
-import asyncio
 import contextlib
 import json
 import os
@@ -19,7 +18,7 @@ import click
 
 from pgherd_sidecar.cli import delegate, herd, local, options, rebuild, render, seeding
 from pgherd_sidecar.cli.errors import COULD_NOT, HerdError, progress
-from pgherd_sidecar.cli.node import NodeState
+from pgherd_sidecar.cli.node import states_of
 
 if TYPE_CHECKING:
     from pgherd_spark.cluster import Cluster
@@ -216,11 +215,7 @@ def _members(directory: Path, *, allow_missing: bool) -> "dict[str, Member]":
 
     description = herd.load(directory)
     nodes = [node for node in local.nodes_of(description) if not node.member.witness]
-
-    async def look() -> list[NodeState]:
-        return await asyncio.gather(*(node.state() for node in nodes))
-
-    states = options.run(look())
+    states = options.run(states_of(nodes))
     missing = [f"{one.member.name} is {one.state}" for one in states if not one.takes_writes]
     if missing and not allow_missing:
         raise HerdError(f"not every node is up ({', '.join(missing)}): start it, or leave it out "

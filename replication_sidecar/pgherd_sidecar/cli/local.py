@@ -26,9 +26,7 @@ from pgherd_sidecar.cli.node import Node, NodeState
 
 DEFAULT_NODES = 3
 DEFAULT_PORT_BASE = 7500
-_NODE_NEEDS_BYTES = 200 << 20
 """A new server, its first WAL segments and the first segments of the ordered log."""
-_LOCK_WAIT_S = 60.0
 _POLL_S = 0.05
 
 
@@ -65,7 +63,7 @@ async def up(directory: Path, options: UpOptions) -> list[NodeState]:
     if not herd.is_herd(directory):
         require_empty(directory)  # before the lock file is put into somebody else's directory
     try:
-        async with locked(directory, _LOCK_WAIT_S):
+        async with locked(directory):
             if herd.is_herd(directory):
                 return await _resume(directory, options)
             return await _create(directory, options)
@@ -84,7 +82,7 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             witnesses=options.witnesses or 0,
             evict_s=options.evict_s or 0,
         )
-        require_space(description, _NODE_NEEDS_BYTES)
+        require_space(description, len(description.databases))
         nodes = nodes_of(description)
         for node in nodes:
             node.require_free_ports()
@@ -193,7 +191,7 @@ async def start(directory: Path, name: str, timeout_s: float) -> NodeState:
     """
     description = herd.load(directory)
     node = Node(description, description.member(name))
-    async with locked(directory, _LOCK_WAIT_S):
+    async with locked(directory):
         node.require_free_ports()
         certificates.provide(description)
         await node.start(timeout_s)
@@ -219,21 +217,21 @@ async def kill(directory: Path, name: str, process: str) -> bool:
     """SIGKILL a node's ``postgres``, ``sidecar`` or both (``node``); False when none ran."""
     description = herd.load(directory)
     node = Node(description, description.member(name))
-    async with locked(directory, _LOCK_WAIT_S):
+    async with locked(directory):
         return await node.kill(sidecar=process != "postgres", postgres=process != "sidecar")
 
 
 async def down(directory: Path) -> None:
     """Stop every node cleanly."""
     description = herd.load(directory)
-    async with locked(directory, _LOCK_WAIT_S):
+    async with locked(directory):
         await _together(node.stop() for node in nodes_of(description))
 
 
 async def destroy(directory: Path) -> None:
     """Stop every node and remove the herd's directory."""
     herd.load(directory)  # only a herd's directory is ever removed
-    async with locked(directory, _LOCK_WAIT_S):
+    async with locked(directory):
         await _remove(directory)
     remove_if_empty([directory])
 

@@ -1,6 +1,5 @@
 """``pgherd local``: options, and what is printed. The work is done elsewhere."""
 
-import asyncio
 from pathlib import Path
 
 import click
@@ -17,7 +16,7 @@ from pgherd_sidecar.cli import (
     verify,
 )
 from pgherd_sidecar.cli.errors import progress
-from pgherd_sidecar.cli.node import NodeState
+from pgherd_sidecar.cli.node import states_of
 
 _max_rate = click.option(
     "--max-rate", type=click.FloatRange(min=0.04, max=1000), help="MB/s, to spare its clients."
@@ -94,11 +93,8 @@ def status(directory: Path, as_json: bool) -> None:
 def show(directory: Path, *, as_json: bool) -> None:
     """Print the state of every node of a herd on this machine."""
     description = herd.load(directory)
-
-    async def look() -> list[NodeState]:
-        return await asyncio.gather(*(node.state() for node in local.nodes_of(description)))
-
-    click.echo(render.states(description, options.run(look()), as_json=as_json))
+    states = options.run(states_of(local.nodes_of(description)))
+    click.echo(render.states(description, states, as_json=as_json))
 
 
 @local_group.command()

@@ -18,7 +18,7 @@ _RETRY_S = 0.05
 
 
 @asynccontextmanager
-async def locked(directory: Path, timeout_s: float) -> AsyncIterator[None]:
+async def locked(directory: Path, timeout_s: float = 60.0) -> AsyncIterator[None]:
     """Hold the herd's lock; wait up to ``timeout_s`` for another command to finish.
 
     Raises:

@@ -1,6 +1,7 @@
 """One node = a PostgreSQL server and its sidecar, handled together. A witness has no server."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,3 +179,8 @@ class Node:
         await self.sidecar.kill()
         await self.server.stop(_STOP_S, mode="immediate")
         await self.server.kill()
+
+
+async def states_of(nodes: Iterable[Node]) -> list[NodeState]:
+    """Ask all nodes at once how they are; in the order of `nodes`."""
+    return await asyncio.gather(*(node.state() for node in nodes))

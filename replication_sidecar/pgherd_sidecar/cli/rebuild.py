@@ -5,6 +5,8 @@ must not be done: without another member that takes writes there is nothing to c
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +16,6 @@ from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.lock import locked
 from pgherd_sidecar.cli.node import Node, NodeState
 
-_LOCK_WAIT_S = 60.0
 _POLL_S = 0.2
 
 
@@ -39,20 +40,13 @@ async def rebuild(directory: Path, name: str, options: Options) -> None:
         description.member(options.partner)
     if options.partner == name:
         raise HerdError(f"{name} can't be copied from itself: choose another --from")
-    async with locked(directory, _LOCK_WAIT_S):
+    async with locked(directory):
         if node.sidecar.process() is None:
             node.server.write_overlay()
             node.sidecar.start()
-    try:
-        async with asyncio.timeout(options.timeout_s):
-            await _ask(node, options)
-            await watch(node)
-    except TimeoutError as error:
-        state = await node.state()
-        raise HerdError(
-            f"{name} does not take writes after {options.timeout_s:g} s, and goes on trying: "
-            f"it is {state.state} ({state.reason or 'no reason given'})"
-        ) from error
+    async with goes_on(node, options.timeout_s):
+        await _ask(node, options)
+        await watch(node)
 
 
 async def _ask(node: Node, options: Options) -> None:
@@ -67,6 +61,24 @@ async def _ask(node: Node, options: Options) -> None:
         await node.sidecar.admin.rebuild(options.partner, options.rate_bytes_s)
     except AdminError as error:
         raise HerdError(f"{node.member.name} can't be rebuilt: {error}") from error
+
+
+@asynccontextmanager
+async def goes_on(node: Node, timeout_s: float) -> AsyncIterator[None]:
+    """Limit how long the user waits for a node that goes on without him.
+
+    Raises:
+        HerdError: the time is over.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        state = await node.state()
+        raise HerdError(
+            f"{node.member.name} does not take writes after {timeout_s:g} s, and goes on trying: "
+            f"it is {state.state} ({state.reason or 'no reason given'})"
+        ) from error
 
 
 async def watch(node: Node) -> None:

@@ -15,8 +15,6 @@ from pgherd_sidecar.cli.herd import Herd, Member
 from pgherd_sidecar.cli.lock import locked
 from pgherd_sidecar.cli.sidecar import Sidecar
 
-_LOCK_WAIT_S = 60.0
-
 
 async def split_off(directory: Path, name: str, *, yes: bool) -> None:
     """Tell what will be lost and, if that is agreed to, do it.
@@ -24,7 +22,7 @@ async def split_off(directory: Path, name: str, *, yes: bool) -> None:
     Raises:
         HerdError: a sidecar runs, the node has nothing to go on from, or nobody has said yes.
     """
-    async with locked(directory, _LOCK_WAIT_S):
+    async with locked(directory):
         description = herd.load(directory)
         member = description.member(name)
         _require_stopped(description)

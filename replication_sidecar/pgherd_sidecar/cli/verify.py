@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from pgherd_sidecar.cli.admin import AdminClient, AdminError, Marker, TableSummary
 from pgherd_sidecar.cli.errors import HerdError, progress
-from pgherd_sidecar.cli.node import Node
+from pgherd_sidecar.cli.node import Node, states_of
 
 DIFFERENT = 1
 """Exit status when the nodes differ."""
@@ -93,7 +93,7 @@ async def _clients(
     nodes: list[Node], options: Options
 ) -> tuple[dict[str, AdminClient], tuple[str, ...]]:
     nodes = [node for node in nodes if not node.member.witness]
-    states = await asyncio.gather(*(node.state() for node in nodes))
+    states = await states_of(nodes)
     missing = [state for state in states if not state.takes_writes]
     skipped = tuple(state.member.name for state in missing)
     if missing and not options.allow_missing:

@@ -187,11 +187,6 @@ class Links:
             nudge.set()
 
     @property
-    def blocked(self) -> frozenset[str]:
-        """With whom there are no connections by an administrator's wish."""
-        return self._blocked
-
-    @property
     def linked(self) -> frozenset[str]:
         """Peers that are connected in both directions."""
         return frozenset(self.up.keys() & self._incoming.keys())

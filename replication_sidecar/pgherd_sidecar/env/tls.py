@@ -21,7 +21,7 @@ from typing import cast
 CA_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
 """As Kubernetes names them in a secret."""
 
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 _RECORD_BYTES = 16_384
 """The most that one record of TLS carries."""
@@ -33,6 +33,11 @@ class TlsError(Exception):
     """The other end is not who it must be, or the files here can't prove who we are."""
 
 
+def can_be_certified(member: str) -> bool:
+    """Tell whether a member's name may be part of the DNS name in its certificate."""
+    return _DNS_LABEL.fullmatch(member) is not None
+
+
 def certified_name(member: str, cluster_id: str) -> str:
     """Return the DNS name that the certificate of a member has to carry."""
     return f"{member}.{cluster_id}.pgherd"
@@ -42,7 +47,7 @@ def certified_members(names: frozenset[str], cluster_id: str) -> frozenset[str]:
     """Return the members of a cluster for which a certificate with these DNS names stands."""
     suffix = certified_name("", cluster_id)
     members = {name.removesuffix(suffix) for name in names if name.endswith(suffix)}
-    return frozenset(name for name in members if _LABEL.fullmatch(name))
+    return frozenset(name for name in members if can_be_certified(name))
 
 
 class TlsChannel:

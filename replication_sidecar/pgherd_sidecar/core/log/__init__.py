@@ -57,14 +57,13 @@ from pgherd_sidecar.core.log.blocks import (
 from pgherd_sidecar.core.log.effects import Control, Effects, Fetch, Limits, Persist, Timing
 from pgherd_sidecar.core.log.elections import Role
 from pgherd_sidecar.core.log.errors import LocalProtocolError, LogError, RemoteProtocolError
-from pgherd_sidecar.core.log.identity import FORMAT, Identity, objection
+from pgherd_sidecar.core.log.identity import Identity, objection
 from pgherd_sidecar.core.log.member import Component, LogMember
 from pgherd_sidecar.core.log.messages import Message
 from pgherd_sidecar.core.log.quorum import Member, Membership, View
 
 __all__ = [
     "ENTRIES",
-    "FORMAT",
     "MEMBERSHIP",
     "Block",
     "Component",

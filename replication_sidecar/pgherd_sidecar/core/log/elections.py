@@ -82,10 +82,8 @@ class Elections:
         self.behind = 0
         self.beginning = LogBase()
         self.lonely = False
-        self._refused = (
-            0,
-            0,
-        )  # term and position where the proposer's log and this one differed last
+        # term and position where the proposer's log and this one differed last
+        self._refused = (0, 0)
         self._disk = disk
         self._keeper = Safekeeper(control, log.copy())
         self._timing = timing

@@ -9,10 +9,8 @@ Called by whoever opens a link, and by the storage that keeps it. Pure values an
 
 from dataclasses import dataclass
 
+from pgherd_sidecar.core.log.codec import VERSION
 from pgherd_sidecar.core.log.quorum import Membership
-
-#: of blocks, messages and entries; a member of another format can't take part
-FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class Identity:
         slots: by which sequences are interleaved; it stays for the life of a cluster.
         known: position of the newest membership in its log.
         member: that membership names it.
-        format: see `FORMAT`.
+        format: of blocks, messages and entries; a member of another one can't take part.
     """
 
     cluster: str
@@ -37,7 +35,7 @@ class Identity:
     slots: int = 0
     known: int = 0
     member: bool = False
-    format: int = FORMAT
+    format: int = VERSION
 
 
 def objection(
@@ -61,14 +59,22 @@ def objection(
     refusal = _of_another_kind(mine, other)
     if refusal or other.known > membership.position:
         return refusal
-    for member in membership.members:
-        if member.name == other.name and not member.has_disk(other.disk):
-            return (
-                f"{other.name} is on disk {other.disk}, but the member of this name "
-                f"is on {member.disk}: it has to leave before the new one can join"
-            )
+    refusal = of_another_disk(other.name, other.disk, membership)
+    if refusal:
+        return refusal
     if has_left(other, membership, departed):
         return f"{other.name} on disk {other.disk} has left the herd"
+    return ""
+
+
+def of_another_disk(name: str, disk: str, membership: Membership) -> str:
+    """Say that the member of this name is on another disk; empty if it is not."""
+    for member in membership.members:
+        if member.name == name and not member.has_disk(disk):
+            return (
+                f"{name} is on disk {disk}, but the member of this name is on {member.disk}: "
+                "it has to leave before the new one can join"
+            )
     return ""
 
 
