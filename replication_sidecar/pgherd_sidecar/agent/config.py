@@ -18,8 +18,8 @@ from pgherd_sidecar.env.tls import can_be_certified
 Port = Annotated[int, Field(ge=1, le=65535)]
 Milliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
-OPERATOR = "operator"
-"""Who is certified by this name in place of a member's may use the admin API from elsewhere."""
+OPERATOR, JOBS = "operator", "jobs"
+"""Who is certified by such a name in place of a member's may use the admin API from elsewhere."""
 
 
 class ConfigError(Exception):
@@ -205,8 +205,8 @@ class NodeConfig(_Section):
         ):
             if len(set(values)) != len(values):
                 raise ValueError(f"{what} of the members are not unique")
-        if OPERATOR in [member.name for member in self.members]:
-            raise ValueError(f"no member can be called {OPERATOR}: its certificate rules the herd")
+        for name in {OPERATOR, JOBS} & {member.name for member in self.members}:
+            raise ValueError(f"no member can be called {name}: its certificate rules the herd")
         return self
 
     @model_validator(mode="after")

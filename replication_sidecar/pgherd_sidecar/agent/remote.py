@@ -1,8 +1,8 @@
-"""The admin API for the operator of the herd: the routes of ``admin`` over TLS 1.3.
+"""The admin API from elsewhere: the routes of ``admin`` over TLS 1.3, for two callers.
 
-Both sides show certificates, and only one name may ask anything: ``operator.CLUSTER_ID.pgherd``.
-The members' own certificates are of the same authority and are refused, so a member that was taken
-over cannot remove the others.
+Both sides show certificates. ``operator.CLUSTER_ID.pgherd`` may ask for anything, the herd's jobs,
+``jobs.CLUSTER_ID.pgherd``, for the status and for markers. The members' own certificates are of
+the same authority and are refused, so a member that was taken over cannot remove the others.
 
 Started by ``process``; keeps nothing. Certificates that are replaced on disk are used from the next
 connection on.
@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 
 from pgherd_sidecar.agent.admin import AdminBackend, Handler, runner
-from pgherd_sidecar.agent.config import OPERATOR, NodeConfig
+from pgherd_sidecar.agent.config import JOBS, OPERATOR, NodeConfig
 from pgherd_sidecar.env.tls import Credentials, TlsError, certified_name
 
 _log = structlog.get_logger()
@@ -36,6 +36,7 @@ class RemoteAdmin:
         cluster_id = str(config.cluster_id)
         self._address = config.listens_on, config.admin_port
         self._operator = certified_name(OPERATOR, cluster_id)
+        self._jobs = certified_name(JOBS, cluster_id)
         own_name = certified_name(config.name, cluster_id)
         self._credentials = Credentials(config.tls.directory, own_name)
         self._runner = runner(backend, self._refuse_others)
@@ -74,6 +75,14 @@ class RemoteAdmin:
     async def _refuse_others(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         transport = request.transport
         certificate = transport.get_extra_info("peercert") if transport is not None else None
-        if ("DNS", self._operator) not in (certificate or {}).get("subjectAltName", ()):
+        names = (certificate or {}).get("subjectAltName", ())
+        if ("DNS", self._operator) not in names and not (
+            ("DNS", self._jobs) in names and _is_of_jobs(request.path)
+        ):
             raise web.HTTPForbidden(text=f"only {self._operator} may ask")
         return await handler(request)
+
+
+def _is_of_jobs(path: str) -> bool:
+    """Say whether jobs need this: how the member is, and its snapshots at markers."""
+    return path == "/status" or path.split("/")[1] == "marker"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from pgherd_sidecar.agent.config import OPERATOR, NodeConfig
+from pgherd_sidecar.agent.config import JOBS, OPERATOR, NodeConfig
 from pgherd_sidecar.core.log import Member, Membership
 from pgherd_sidecar.core.log.identity import of_another_disk
 from pgherd_sidecar.env.connections import Peer
@@ -137,7 +137,7 @@ def numbers(membership: Membership) -> tuple[int, ...]:
 
 def taken(name: str, number: int, membership: Membership) -> str:
     """Say why a member can't have a name and number; empty if it can."""
-    if name == OPERATOR:
+    if name in (OPERATOR, JOBS):
         return f"no member can be called {name}"
     for member in membership.members:
         known = contact(member).number

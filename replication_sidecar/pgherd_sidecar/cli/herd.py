@@ -33,7 +33,7 @@ PEER_PORT_OFFSET = 100
 SLOTS = 8
 """Numbers that the sequences are interleaved by: the most members that a herd can have."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
-_TAKEN = {"tls", "operator"}
+_TAKEN = {"tls", "operator", "jobs"}
 """A directory, and the name in the certificate of who may rule the herd."""
 
 

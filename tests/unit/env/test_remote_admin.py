@@ -18,10 +18,16 @@ from pgherd_sidecar.env.tls import certified_name
 
 
 class Backend:
-    """Has a status, which is all that these tests ask for."""
+    """Has a status, and marker 1, and can be told to end."""
 
     async def status(self) -> Mapping[str, StatusValue]:
         return {"state": "primary"}
+
+    async def drop_marker(self, marker: str) -> None:
+        assert marker == "1"
+
+    async def shutdown(self) -> None:
+        pass
 
 
 def node(tmp_path: Path) -> NodeConfig:
@@ -51,16 +57,23 @@ async def serving(config: NodeConfig) -> AsyncIterator[None]:
 
 async def status(config: NodeConfig, caller: Path | None, trusted: Authority) -> int:
     """Ask for the status as the holder of a certificate; return HTTP's status."""
+    return await ask(config, caller, trusted, "GET", "/status")
+
+
+async def ask(
+    config: NodeConfig, caller: Path | None, trusted: Authority, method: str, path: str
+) -> int:
+    """Ask for something as the holder of a certificate; return HTTP's status."""
     context = ssl.create_default_context(cadata=pem(trusted))
     if caller is not None:
         context.load_cert_chain(caller / "tls.crt", caller / "tls.key")
     name = certified_name("n1", CLUSTER)
-    url = f"https://127.0.0.1:{config.admin_port}/status"
+    url = f"https://127.0.0.1:{config.admin_port}{path}"
     async with (
         aiohttp.ClientSession() as session,
-        session.get(url, ssl=context, server_hostname=name) as answer,
+        session.request(method, url, ssl=context, server_hostname=name) as answer,
     ):
-        assert (answer.status == 200) == ("state" in await answer.json())
+        assert (answer.status == 200) == ("error" not in await answer.json())
         return answer.status
 
 
@@ -74,6 +87,19 @@ async def test_the_operator_is_answered_and_a_member_is_not(tmp_path: Path) -> N
         assert await status(config, operator, ca) == 200
         assert await status(config, member, ca) == 403
         assert await status(config, elsewhere, ca) == 403
+
+
+async def test_the_jobs_may_ask_for_the_status_and_for_markers_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    ca = authority()
+    config, jobs = node(tmp_path), equip(tmp_path / "jobs", ca, "jobs")
+    equip(tmp_path / "n1", ca, "n1")
+    async with serving(config):
+        assert await status(config, jobs, ca) == 200
+        assert await ask(config, jobs, ca, "DELETE", "/marker/1") == 200
+        for path in ("/shutdown", "/marker/../shutdown", "/marker/%2e%2e/shutdown"):
+            assert await ask(config, jobs, ca, "POST", path) in (403, 404)
 
 
 async def test_nobody_is_heard_without_a_certificate_of_the_herd_s_authority(

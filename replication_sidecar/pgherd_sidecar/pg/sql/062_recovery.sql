@@ -56,7 +56,7 @@ END;
 
 -- The newest checkpoint of the sidecar beside this server; NULL if it has none.
 CREATE OR REPLACE FUNCTION pgherd.certification_state() RETURNS bytea
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT pg_read_binary_file(s.checkpoint, 0, 1073741000, true) FROM pgherd.recovery_source s;
 END;

@@ -1,0 +1,75 @@
+"""The jobs need no superuser: what their role reads, and what it can't do."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from pgherd_sidecar.cli import herd as herds
+from pgherd_spark.check import check
+from pgherd_spark.cluster import cluster
+from pgherd_spark.comparison import Options
+from pgherd_spark.snapshot import Options as SnapshotOptions
+from pgherd_spark.snapshot import require_whole, snapshot
+from psycopg.conninfo import make_conninfo
+
+from .localherd import LocalHerd, query
+from .sparkherd import NEEDS_SPARK, behind_the_herd_s_back, members_of
+
+_PASSWORD = "only of this test"
+_FORBIDDEN = {
+    "write": "INSERT INTO read_by_jobs VALUES (2)",
+    "delete": "DELETE FROM read_by_jobs",
+    "define": "CREATE TABLE made_by_jobs (id int PRIMARY KEY)",
+    "read a file": "SELECT pg_read_file('postgresql.conf')",
+    "run a program": "COPY read_by_jobs TO PROGRAM 'cat'",
+    "become another": "SET ROLE postgres",
+    "write as the applier": "SET ROLE pgherd_apply",
+    "leave replication": "SET session_replication_role = replica",
+}
+
+
+@pytest.fixture(scope="module")
+def dsns(herd: LocalHerd) -> Iterator[dict[str, str]]:
+    """By member: how to reach it as the jobs' role, which has a password for once."""
+    found = {}
+    query(herd.member("n1")["dsn"], "CREATE TABLE read_by_jobs (id int PRIMARY KEY)")
+    query(herd.member("n1")["dsn"], "ALTER TABLE read_by_jobs ENABLE ROW LEVEL SECURITY")
+    query(herd.member("n1")["dsn"], "INSERT INTO read_by_jobs VALUES (1)")
+    for member in herd.members():
+        name = member["name"]
+        behind_the_herd_s_back(herd, name, f"ALTER ROLE pgherd_jobs PASSWORD '{_PASSWORD}'")
+        found[name] = make_conninfo(member["dsn"], user="pgherd_jobs", password=_PASSWORD)
+    yield found
+    for name in found:
+        behind_the_herd_s_back(herd, name, "ALTER ROLE pgherd_jobs PASSWORD NULL")
+    query(herd.member("n1")["dsn"], "DROP TABLE read_by_jobs")
+
+
+@pytest.mark.parametrize("what", _FORBIDDEN)
+def test_the_role_can_write_nothing_and_become_nobody(dsns: dict[str, str], what: str) -> None:
+    with psycopg.connect(dsns["n1"], autocommit=True) as connection:
+        assert connection.execute("SELECT id FROM read_by_jobs").fetchall() == [(1,)]
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute(_FORBIDDEN[what].encode())
+
+
+@NEEDS_SPARK
+async def test_check_and_snapshot_need_no_more_than_the_role(
+    herd: LocalHerd, dsns: dict[str, str], tmp_path: Path
+) -> None:
+    members = {
+        name: replace(member, conninfo=dsns[name]) for name, member in members_of(herd).items()
+    }
+    description = herds.load(herd.directory.resolve())
+    asked = SnapshotOptions(
+        tmp_path, ("n1",), description.postgres_bin, str(description.cluster_id)
+    )
+    with cluster("tests", "local[2,1]") as spark:
+        findings = await check(spark, members, Options(), lambda text: None)
+        written = await snapshot(spark, members, asked, lambda text: None)
+    assert findings.verdict == "consistent"
+    tables = require_whole(written)["tables"]
+    assert ("public.read_by_jobs", 1) in {(one["name"], one["rows"]) for one in tables}
+    assert "PASSWORD 'SCRAM" in (written / "roles.sql").read_text()
