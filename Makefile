@@ -2,7 +2,7 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: help setup demo bench test lint test-unit simulate simulate-planted test-integration test-long test-e2e
+.PHONY: help setup demo bench test lint test-unit simulate simulate-planted simulate-crashpoints test-integration test-long test-e2e
 
 help:
 	@echo 'make demo              a herd of three under a real workload, proved identical'
@@ -11,6 +11,7 @@ help:
 	@echo 'make setup             install what the above need'
 	@echo 'make lint | test-unit | simulate | test-integration | test-long | test-e2e'
 	@echo 'make simulate SEEDS=n FROM=s   n seeds of the simulated herd; make simulate-planted finds planted bugs'
+	@echo 'make simulate-crashpoints SEEDS=n   a process dies at every point of every golden scenario'
 
 setup:
 	@scripts/setup
@@ -45,6 +46,9 @@ endif
 
 simulate-planted: setup
 	$(PYTHON) tests/simulation/simulate.py --planted
+
+simulate-crashpoints: setup
+	PGHERD_SIM_SWEEPS=$(or $(SEEDS),10) .venv/bin/pytest --timeout 0 tests/simulation/test_crash_points.py
 
 # A machine that gets no CPU for a second elects anew and ends sessions: honest answers, not defects.
 # Tests that hear them once more begin again, and say so; a failed assertion is never repeated.

@@ -6,6 +6,7 @@ between any two operations (`crash_after`); bits of segments rot (`rot`). Not mo
 single operations, since after one the product stops as in a crash; misdirected writes.
 """
 
+from collections.abc import Callable
 from random import Random
 
 _SECTOR = 512
@@ -51,9 +52,12 @@ class SimDirectory:
         self._renames: list[dict[str, Inode]] = []
         #: operations left before the process dies; None for no limit
         self.crash_after: int | None = None
+        #: called before each operation; may raise
+        self.watch: Callable[[], None] = lambda: None
 
     def step(self) -> None:
         """Count an operation."""
+        self.watch()
         if self.crash_after is not None:
             if self.crash_after == 0:
                 raise PowerLoss

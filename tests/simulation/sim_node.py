@@ -63,9 +63,10 @@ class SimNode:
         if self.member is not None:
             return
         self.log = self.disk.open()
+        checker.disks.setdefault(self.disk_id, Witnessed(self.name))
         if self.log.fresh:
             self.log.reset(world.base_for(self))
-            checker.disks[self.disk_id] = Witnessed(self.name, durable_last=self.log.index.last)
+            checker.disks[self.disk_id].durable_last = self.log.index.last
         self.incarnation += 1
         witnessed = checker.disks[self.disk_id]
         checker.promised(self.disk_id, self.log.control.term)
@@ -109,14 +110,21 @@ class SimNode:
 
     def crash(self) -> None:
         """Kill the process, in the middle of what it was writing."""
-        if self.member is None:
-            return
+        if self.member is not None:
+            self.die(self._inflight)
+
+    def die(self, writing: Persist | None = None) -> None:
+        """Kill the process, even one that is starting.
+
+        Args:
+            writing: what it still does a part of.
+        """
         persist, self._inflight = self._inflight, None
         if persist is not None:
             self.world.probe("died while writing")
             if persist.truncate_after is not None:
                 self.world.checker.truncated(self.disk_id, persist.truncate_after)
-        self.disk.crash(self.world.rng, persist)
+        self.disk.crash(self.world.rng, writing)
         self.member = None
         self.log = None
 

@@ -67,25 +67,25 @@ class SegmentDisk:
     """The product's own storage."""
 
     def __init__(self) -> None:
-        self._directory = SimDirectory()
+        self.directory = SimDirectory()
         self._log: SegmentLog | None = None
 
     def open(self) -> SegmentLog:
         """Open the log."""
-        self._log = SegmentLog(self._directory, segment_bytes=2048, cache_bytes=2000)
+        self._log = SegmentLog(self.directory, segment_bytes=2048, cache_bytes=2000)
         return self._log
 
     def crash(self, rng: Random, writing: Persist | None) -> None:
         """Die between any two operations of the disk."""
         if writing is not None and self._log is not None:
-            self._directory.crash_after = rng.randrange(4 if writing.truncate_after is None else 12)
+            self.directory.crash_after = rng.randrange(4 if writing.truncate_after is None else 12)
             with suppress(PowerLoss):
                 self._log.persist(writing)
-        self._directory.crash(rng)
+        self.directory.crash(rng)
 
     def rot(self, rng: Random) -> None:
         """Flip a bit of a segment."""
-        self._directory.rot(rng)
+        self.directory.rot(rng)
 
 
 class ModelDisk:

@@ -104,6 +104,14 @@ class World:
         ):
             self._every(mean_s, act, until_healed=True)
         self._run_until(dials.duration_s)
+        self.converge()
+
+    def converge(self) -> None:
+        """Heal everything; then all must agree soon, and not have sent too much for it.
+
+        Raises:
+            InvariantBroken: safety or liveness is violated.
+        """
         self._heal()
         goal = self.now + HEAL_S
         while not self._settled():
