@@ -234,6 +234,10 @@ class LogHost:
         """Return what a log has to know that begins after ``position``, which is committed."""
         return self._storage.index.base_at(position)
 
+    def needed_base(self, position: int) -> LogBase:
+        """Return the same of the place, not after ``position``, from where on a member needs it."""
+        return self._member.base_at(min(position, self._member.oldest_needed))
+
     async def begin_after(self, base: LogBase) -> None:
         """Drop the log and begin anew after a position that is committed; term and vote stay.
 

@@ -140,8 +140,7 @@ class Upkeep:
         self._samples.append((next_xid, gid))
 
     async def _maybe_checkpoint(self) -> None:
-        rows = await self._connection.execute("SELECT wanted, held FROM pgherd.log_holds()")
-        wanted, held = await rows.fetchone() or (None, None)
+        wanted, _ = await self._holds()
         moved = self._state.position - self._checkpointed
         due = (
             moved >= self._limits.checkpoint_entries
@@ -150,11 +149,18 @@ class Upkeep:
         )
         if moved > 0 and due:
             await self._checkpoint()
+            _, held = await self._holds()  # a joiner may have asked in the meantime
             self._host.trim(self._checkpointed if held is None else min(self._checkpointed, held))
+
+    async def _holds(self) -> tuple[int | None, int | None]:
+        """Return how new a checkpoint a joiner needs, and after which position the log."""
+        rows = await self._connection.execute("SELECT wanted, held FROM pgherd.log_holds()")
+        return await rows.fetchone() or (None, None)
 
     async def _checkpoint(self) -> None:
         position, data = self._state.position, self._state.checkpoint()
         base = self._host.base_at(position)
+        needed = self._host.needed_base(position)
         checkpoint = CertificationState(
             str(self._config.cluster_id),
             position,
@@ -162,6 +168,9 @@ class Upkeep:
             base.term,
             base.membership.encode().decode(),
             data,
+            needed.position,
+            needed.term,
+            needed.membership.encode().decode(),
         )
         reached = asyncio.Event()
         self._chain.when_settled(checkpoint.last_commit, reached.set)

@@ -23,7 +23,7 @@ async def joined(herd: Trio, node: Node) -> None:
     leader = await herd.proposer()
     await node.start()
     assert node.host.joins
-    base = leader.host.base_at(leader.host.commit_position)
+    base = leader.host.needed_base(leader.host.commit_position)
     node.position = base.position
     await node.host.begin_after(base)
     await until(lambda: node.config.name in voters(node))
@@ -80,6 +80,20 @@ async def test_a_member_joins_behind_its_copy_orders_entries_and_leaves_again(
         await until(lambda: fourth.host.status()["links_up"] == 0)
         await herd.order(leader, 5, but=("n4",))
         assert 5 not in fourth.delivered.values()
+
+
+async def test_t4_a_joiners_log_holds_what_a_member_that_is_away_lacks(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        away = next(node for node in herd.alive() if node is not leader)
+        await herd.order(leader, 1)
+        await away.stop()
+        end = away.host.last_position
+        await herd.order(leader, 2)
+        fourth = herd.joiner("n4", 4)
+        await joined(herd, fourth)
+        assert fourth.host.base <= end
+        await until(lambda: 2 in fourth.delivered.values())
 
 
 async def test_the_founders_may_all_be_replaced(tmp_path: Path) -> None:

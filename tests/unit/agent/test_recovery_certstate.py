@@ -13,7 +13,7 @@ from pgherd_sidecar.agent.recovery import certstate
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
 from pgherd_sidecar.core.checkpoint import CheckpointError
 from pgherd_sidecar.core.entries import Noop
-from pgherd_sidecar.core.log import Membership
+from pgherd_sidecar.core.log import LogBase, Membership
 from pgherd_sidecar.core.state import ReplicatedState
 
 
@@ -51,6 +51,13 @@ def test_it_says_where_a_log_begins_that_goes_on_from_it() -> None:
     base = CHECKPOINT.log_base
     assert (base.position, base.term) == (20, 3)
     assert base.membership == Membership.fixed("n1", "n2")
+
+
+def test_it_says_where_a_log_begins_that_can_feed_every_member() -> None:
+    assert CHECKPOINT.needed_base == CHECKPOINT.log_base  # one that a former version wrote
+    text = Membership.fixed("n1").encode().decode()
+    newer = replace(CHECKPOINT, needed_position=4, needed_term=2, needed_membership=text)
+    assert certstate.unpack(newer.pack()).needed_base == LogBase(4, 2, Membership.fixed("n1"))
 
 
 @given(st.data())

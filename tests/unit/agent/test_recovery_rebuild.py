@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -37,6 +37,9 @@ STATE = CertificationState(
     term=2,
     membership=Membership.fixed("n1", "n2", "n3").encode().decode(),
     state=b"state",
+    needed_position=60,
+    needed_term=1,
+    needed_membership=Membership.fixed("n1", "n2", "n3").encode().decode(),
 )
 
 
@@ -89,6 +92,9 @@ class World:
     async def state(self, partner: PartnerServer, wanted: int) -> CertificationState | None:
         self.act("state")
         return self.checkpoint
+
+    async def hold_log(self, position: int) -> None:
+        self.act(f"hold {position}")
 
     async def keep_log(self, position: int) -> None:
         await asyncio.Event().wait()
@@ -202,7 +208,7 @@ async def test_a_rebuild_installs_the_copy_with_the_checkpoint_it_fits_to(tmp_pa
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("crash_at", range(9))
+@pytest.mark.parametrize("crash_at", range(10))
 async def test_killed_at_any_act_it_goes_on_from_there(
     tmp_path: Path, crash_at: int, half: bool
 ) -> None:
@@ -219,7 +225,7 @@ async def test_killed_at_any_act_it_goes_on_from_there(
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("crash_at", range(9))
+@pytest.mark.parametrize("crash_at", range(10))
 async def test_a_new_member_killed_at_any_act_has_its_log_begin_where_the_copy_is(
     tmp_path: Path, crash_at: int, half: bool
 ) -> None:
@@ -234,7 +240,7 @@ async def test_a_new_member_killed_at_any_act_has_its_log_begin_where_the_copy_i
     if again.under_way:
         assert await finished(again)
     assert_rebuilt(tmp_path, world)
-    assert (world.log_base, world.log_end) == (100, 100)
+    assert (world.log_base, world.log_end) == (60, 60)
 
 
 async def test_a_new_member_waits_for_a_checkpoint_though_the_log_is_whole(tmp_path: Path) -> None:
@@ -248,7 +254,46 @@ async def test_a_new_member_waits_for_a_checkpoint_though_the_log_is_whole(tmp_p
     rebuild.begin("it joins the herd")
     assert await finished(rebuild)
     assert world.pauses == 1
-    assert world.log_base == 100
+    assert world.log_base == 60
+
+
+async def test_a_log_that_ends_beyond_what_others_need_begins_where_the_checkpoint_is(
+    tmp_path: Path,
+) -> None:
+    world = World(log_end=70, log_behind=75)  # T4: what it has acknowledged is not taken back
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it was left behind")
+    assert await finished(rebuild)
+    assert (world.log_base, world.log_end) == (100, 100)
+
+
+async def test_a_log_that_was_fed_after_it_had_begun_does_not_begin_again(tmp_path: Path) -> None:
+    world = World("lost", joins=True, log_end=0, crash_at=7, half=True)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it joins the herd")
+    with pytest.raises(Crash):
+        await finished(rebuild)
+    assert world.acts[-1] == "begin log"
+    world.log_end = 80  # the proposer fed it before the crash
+    assert await finished(sidecar(tmp_path, world))
+    assert (world.log_base, world.log_end) == (60, 80)
+
+
+async def test_the_log_is_held_before_the_checkpoint_is_fetched_and_that_is_a_new_one(
+    tmp_path: Path,
+) -> None:
+    class Partner(World):
+        async def pause(self, seconds: float) -> None:
+            await super().pause(seconds)
+            self.checkpoint = STATE
+
+    old = replace(STATE, position=90, needed_position=10)
+    world = Partner("lost", joins=True, log_end=0, checkpoint=old)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it joins the herd")
+    assert await finished(rebuild)
+    assert world.acts[1:4] == ["offers", "hold 0", "state"]
+    assert world.log_base == 60  # what follows 10 may have been trimmed before the log was held
 
 
 async def test_without_any_checkpoint_the_whole_log_must_be_here(tmp_path: Path) -> None:

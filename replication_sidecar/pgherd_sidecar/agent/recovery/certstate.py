@@ -39,6 +39,8 @@ class CertificationState:
         term: the log's term that wrote ``position``.
         membership: who votes there, as the log encodes it.
         state: what ``ReplicatedState.restore`` takes.
+        needed_position, needed_term, needed_membership: where a log begins that holds all that any
+            member needed when this was written; not after ``position``.
     """
 
     cluster_id: str
@@ -47,11 +49,22 @@ class CertificationState:
     term: int
     membership: str
     state: bytes
+    needed_position: int = 0
+    needed_term: int = 0
+    needed_membership: str = ""
 
     @property
     def log_base(self) -> LogBase:
-        """Where a log begins that goes on from here."""
+        """Where a log begins that goes on from here and holds nothing before."""
         return LogBase(self.position, self.term, Membership.decode(self.membership.encode()))
+
+    @property
+    def needed_base(self) -> LogBase:
+        """Where the log of a new member had best begin: it then can feed any other one."""
+        if not self.needed_membership:  # a former version wrote it
+            return self.log_base
+        membership = Membership.decode(self.needed_membership.encode())
+        return LogBase(self.needed_position, self.needed_term, membership)
 
     def pack(self) -> bytes:
         """Return the file's content."""

@@ -49,8 +49,12 @@ class Means(Protocol):
         """A partner's checkpoint, see ``Partners.state``."""
         ...
 
+    async def hold_log(self, position: int) -> None:
+        """Have the others keep their logs after a position, for a while."""
+        ...
+
     async def keep_log(self, position: int) -> None:
-        """Have the others keep their logs after a position, until cancelled."""
+        """The same, until cancelled."""
         ...
 
     async def note_sequences(self) -> None:
@@ -116,6 +120,7 @@ class LocalMeans:
         self._partners = partners
         self.offers = partners.offers
         self.state = partners.state
+        self.hold_log = partners.hold_log
         self.keep_log = partners.keep_log
         self.pause = asyncio.sleep
 

@@ -139,18 +139,22 @@ class Partners:
                 if data is None:
                     return None
                 state = certstate.unpack(data)
-                await self._hold(connection, wanted, state.position)
+                await self._hold(connection, wanted, state.needed_base.position)
                 return state
         except (psycopg.Error, TimeoutError, CheckpointError) as error:
             raise NoPartnerError(f"{server.member}: {error or 'no answer'}") from error
 
+    async def hold_log(self, position: int) -> None:
+        """Take or renew the lease on the log after ``position``, on all that can be reached."""
+        for server in self._servers():
+            with contextlib.suppress(psycopg.Error, TimeoutError):
+                async with self._connection(server) as connection:
+                    await self._hold(connection, 0, position)
+
     async def keep_log(self, position: int) -> None:
-        """Renew the lease on the log after ``position``, on all that can be reached, for ever."""
+        """Renew the lease for ever."""
         while True:
-            for server in self._servers():
-                with contextlib.suppress(psycopg.Error, TimeoutError):
-                    async with self._connection(server) as connection:
-                        await self._hold(connection, 0, position)
+            await self.hold_log(position)
             await asyncio.sleep(LEASE_S / 10)
 
     async def release(self) -> None:

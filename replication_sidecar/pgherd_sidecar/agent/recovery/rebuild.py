@@ -28,6 +28,7 @@ from pgherd_sidecar.agent.recovery.means import Means
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError, choose
 from pgherd_sidecar.agent.recovery.programs import ProgramError
 from pgherd_sidecar.agent.recovery.progress import Phase, Progress, load
+from pgherd_sidecar.core.log import LogBase
 from pgherd_sidecar.env import durable
 
 log = structlog.get_logger()
@@ -56,6 +57,7 @@ class Rebuild:
         self._means = means
         self._progress = load(config.data_dir)
         self._trouble: str | None = None
+        self._wanted = 0  #: a checkpoint before this position is too old for a log to begin with
         self._bytes: tuple[int, int] | None = None
         self._steps: dict[Phase, Callable[[], Awaitable[None]]] = {
             Phase.COPYING: self._copy,
@@ -201,10 +203,15 @@ class Rebuild:
     async def _copy(self) -> None:
         """Choose a partner, fetch its checkpoint, and copy its database."""
         progress, means = self._progress, self._means
-        partner = choose(await means.offers(), progress.wanted).server
+        offer = choose(await means.offers(), progress.wanted)
+        partner = offer.server
         name = f"{self._recovery.data_directory.name}.copy-{token_hex(4)}"
         self._save(replace(progress, partner=partner.member, copy=name))
+        await means.hold_log(0)  # else the others may trim what follows the checkpoint meanwhile
+        if means.joins or means.log_behind > 0:
+            self._wanted = self._wanted or max(offer.gid, 1)
         state = await self._fetch_state(partner)
+        self._wanted = 0
         log.info("rebuild.copying", partner=partner.member, reason=progress.reason)
         async with self._log_kept(state):
             await means.copy(partner, name, progress.rate_bytes_s, self._on_progress)
@@ -216,7 +223,7 @@ class Rebuild:
         Raises:
             NoPartnerError: it is of no use yet.
         """
-        needed = max(self._means.log_base, self._means.log_behind, int(self._means.joins))
+        needed = max(self._means.log_base, self._means.log_behind, self._wanted)
         state = await self._means.state(partner, needed)
         if state is not None and state.position >= needed:
             await asyncio.to_thread(state.write, self._config.data_dir, _STAGED)
@@ -251,10 +258,22 @@ class Rebuild:
             await asyncio.to_thread(durable.remove, directory / certstate.FILE)
         else:
             await asyncio.to_thread(state.write, directory)
-            lost = self._progress.log_lost or means.joins or means.log_behind > 0
-            if lost and state.position > means.log_end:
-                await means.begin_log_after(state.log_base)
+            base = self._new_base(state)
+            if base is not None:
+                await means.begin_log_after(base)
         self._advance(Phase.STARTING)
+
+    def _new_base(self, state: CertificationState) -> LogBase | None:
+        """Return where this member's log begins anew; None if it goes on as it is."""
+        means, needed = self._means, state.needed_base
+        if not (self._progress.log_lost or means.joins or means.log_behind > 0):
+            return None
+        begun = means.log_base == needed.position and not means.joins
+        if begun and means.log_behind <= means.log_end:
+            return None  # by this phase, before it was interrupted
+        if needed.position >= max(means.log_end, means.log_behind):
+            return needed
+        return state.log_base if state.position > means.log_end else None
 
     async def _start(self) -> None:
         """Start the server on the copy; the next session catches up."""
@@ -266,7 +285,7 @@ class Rebuild:
     @contextlib.asynccontextmanager
     async def _log_kept(self, state: CertificationState | None) -> AsyncIterator[None]:
         """Have the others keep what follows the state in the log."""
-        position = state.position if state is not None else 0
+        position = state.needed_base.position if state is not None else 0
         keeping = asyncio.create_task(self._means.keep_log(position))
         try:
             yield
