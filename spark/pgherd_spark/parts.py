@@ -1,7 +1,7 @@
 """Files with the rows of a table: written by tasks, checked by others, never half there.
 
 A part holds a range of blocks of one file of a table, as PostgreSQL's own binary COPY, compressed
-by zstd. It is written under another name, put on stable storage, renamed, and then a receipt is
+by zstd. It appears in the store when it is whole, and then a receipt is
 written beside it: a part without one is nobody's. The rows are copied by ``psql``, since taking
 them through Python one by one costs three times as much; their checksum is computed by the server
 from the same snapshot.
@@ -9,7 +9,6 @@ from the same snapshot.
 
 import hashlib
 import json
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -18,11 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pgherd_sidecar.env import durable
 from psycopg import sql
 
 from pgherd_spark import statements
 from pgherd_spark.checksums import NOTHING, Part, Sum, blocks, bucket_sums
+from pgherd_spark.stores import Store
 
 _SQL = statements.load("snapshot.sql")
 _SESSION = statements.load("session.sql")
@@ -38,7 +37,7 @@ class Receipt:
     """What a part holds.
 
     Attributes:
-        path: relative to the snapshot's directory.
+        path: its name in the snapshot's store.
         bytes, sha256: of the file.
         sum: of the rows.
     """
@@ -54,7 +53,7 @@ class WritePart:
     """A task: which rows, where to, and by which ``psql``."""
 
     part: Part
-    root: Path
+    store: Store
     path: str
     psql: Path
 
@@ -89,39 +88,32 @@ def write_part(task: WritePart) -> Receipt:
         TableChangedError: the rows at the marker are not there any more.
         psycopg.Error, OSError: the server is gone, the disk is full.
     """
-    target = task.root / task.path
-    known = read_receipt(task.root, task.path)
+    known = read_receipt(task.store, task.path)
     if known is not None:
         return known
-    target.parent.mkdir(parents=True, exist_ok=True)
     rows = sum((one for _, one in bucket_sums(task.part, 1)), NOTHING)
-    descriptor, name = tempfile.mkstemp(prefix=target.name, suffix=".new", dir=target.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            written = _copy(task, file)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with task.store.create(task.path) as file:
+        written = _copy(task, file)
     receipt = Receipt(task.path, written.bytes, written.hash.hexdigest(), rows)
-    durable.replace(target.parent, _receipt_name(target), json.dumps(asdict(receipt)).encode())
+    task.store.put(_receipt_name(task.path), json.dumps(asdict(receipt)).encode())
     return receipt
 
 
-def read_receipt(root: Path, path: str) -> Receipt | None:
-    """The receipt of a part that is whole, as far as its size tells; else None."""
-    target = root / path
+def read_receipt(store: Store, path: str) -> Receipt | None:
+    """The receipt of a part that is whole, as far as its size tells; else None.
+
+    Raises:
+        OSError: the store fails.
+    """
     with suppress(FileNotFoundError):
-        fields = json.loads((target.parent / _receipt_name(target)).read_bytes())
+        fields = json.loads(store.get(_receipt_name(path)))
         receipt = Receipt(**(fields | {"sum": Sum(**fields["sum"])}))
-        if target.stat().st_size == receipt.bytes:
+        if store.size(path) == receipt.bytes:
             return receipt
     return None
 
 
-def verify_part(root: Path, receipt: Receipt) -> None:
+def verify_part(store: Store, receipt: Receipt) -> None:
     """Read a part back.
 
     Raises:
@@ -129,14 +121,14 @@ def verify_part(root: Path, receipt: Receipt) -> None:
         OSError: it can't be read.
     """
     digest = hashlib.sha256()
-    with (root / receipt.path).open("rb") as file:
+    with store.read(receipt.path) as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     if digest.hexdigest() != receipt.sha256:
         raise PartError(f"{receipt.path} is not what was written")
 
 
-def content(path: Path) -> Iterator[bytes]:
+def content(store: Store, path: str) -> Iterator[bytes]:
     """What is in a part, decompressed, in chunks.
 
     Raises:
@@ -144,13 +136,16 @@ def content(path: Path) -> Iterator[bytes]:
     """
     import pyarrow  # noqa: PLC0415 - an extra
 
-    with pyarrow.OSFile(str(path)) as file, pyarrow.CompressedInputStream(file, "zstd") as stream:
+    with (
+        store.read(path) as file,
+        pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd") as stream,
+    ):
         while chunk := stream.read(_CHUNK):
             yield chunk
 
 
-def _receipt_name(target: Path) -> str:
-    return target.name + ".json"
+def _receipt_name(path: str) -> str:
+    return path + ".json"
 
 
 def _copy(task: WritePart, file: IO[bytes]) -> _Counted:

@@ -19,8 +19,9 @@ from psycopg import sql
 
 from pgherd_spark import statements
 from pgherd_spark.checksums import NOTHING, whole_sum
+from pgherd_spark.layout import CONTENTS, ROLES, SCHEMA
 from pgherd_spark.parts import content
-from pgherd_spark.snapshot import CONTENTS, ROLES, SCHEMA
+from pgherd_spark.stores import Store
 
 _SQL = statements.load("restore.sql")
 _SESSION = statements.load("session.sql")
@@ -34,7 +35,7 @@ class RestoreError(Exception):
 
 
 def restore(
-    directory: Path,
+    store: Store,
     manifest: dict[str, Any],
     *,
     conninfo: str,
@@ -45,7 +46,7 @@ def restore(
     """Fill an empty database.
 
     Args:
-        directory: the snapshot, found whole by ``require_whole``.
+        store: the snapshot, found whole by ``require_whole``.
         manifest: the snapshot's.
         conninfo: of the database, as a superuser.
         programs: directory of PostgreSQL's programs.
@@ -56,16 +57,16 @@ def restore(
         RestoreError: it can't be done, or what was loaded is not what the manifest says.
         OSError: the snapshot can't be read.
     """
-    _psql(programs, conninfo, fitting_roles((directory / ROLES).read_text()))
-    _pg_restore(programs, conninfo, directory, "pre-data", jobs)
+    _psql(programs, conninfo, fitting_roles(store.get(ROLES).decode()))
+    _pg_restore(programs, conninfo, store, "pre-data", jobs)
     parts = [(table, part) for table in manifest["tables"] for part in table["parts"]]
     say(f"loading {len(parts)} parts of {len(manifest['tables'])} tables")
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(partial(_load, programs, conninfo, directory), parts))
+        list(pool.map(partial(_load, programs, conninfo, store), parts))
         say("comparing what was loaded with the snapshot")
         list(pool.map(partial(_require_same, conninfo), manifest["tables"]))
     say("building indexes and constraints")
-    _pg_restore(programs, conninfo, directory, "post-data", jobs)
+    _pg_restore(programs, conninfo, store, "post-data", jobs)
     try:
         _finish(conninfo, manifest)
     except psycopg.Error as error:
@@ -79,7 +80,7 @@ def fitting_roles(script: str) -> str:
 
 
 def _load(
-    programs: Path, conninfo: str, directory: Path, task: tuple[dict[str, Any], dict[str, Any]]
+    programs: Path, conninfo: str, store: Store, task: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
     table, part = task
     statement = _SQL["copy"].format(
@@ -97,7 +98,7 @@ def _load(
     ):
         assert psql.stdin is not None
         try:
-            for chunk in content(directory / part["path"]):
+            for chunk in content(store, part["path"]):
                 psql.stdin.write(chunk)
             psql.stdin.close()
         except BrokenPipeError:
@@ -142,14 +143,15 @@ def _finish(conninfo: str, manifest: dict[str, Any]) -> None:
         connection.execute("ANALYZE")
 
 
-def _pg_restore(programs: Path, conninfo: str, directory: Path, section: str, jobs: int) -> None:
-    _run(
-        [
-            str(programs / "pg_restore"), "--exit-on-error", f"--section={section}",
-            f"--jobs={jobs}", f"--use-list={directory / CONTENTS}", f"--dbname={conninfo}",
-            str(directory / SCHEMA),
-        ]
-    )  # fmt: skip
+def _pg_restore(programs: Path, conninfo: str, store: Store, section: str, jobs: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        schema, contents = (store.fetch(name, Path(directory)) for name in (SCHEMA, CONTENTS))
+        _run(
+            [
+                str(programs / "pg_restore"), "--exit-on-error", f"--section={section}",
+                f"--jobs={jobs}", f"--use-list={contents}", f"--dbname={conninfo}", str(schema),
+            ]
+        )  # fmt: skip
 
 
 def _psql(programs: Path, conninfo: str, script: str) -> None:

@@ -1,16 +1,14 @@
 """The snapshot job: a herd's replicated tables and its schema at one GID, as files.
 
-Each snapshot is a directory of its own. ``job.json`` is written first and names the marker, so
-that a run which dies can be taken up again while the members still hold it; ``manifest.json`` is
-written last, when every part has been read back: a directory without it is no snapshot. What the
-files mean is in docs/spark.md.
+Each snapshot is a folder of its own in a store. ``job.json`` is written first and names the marker,
+so that a run which dies can be taken up again while the members still hold it; ``manifest.json`` is
+written last, when every part has been read back: a folder without it is no snapshot (``layout``).
 """
 
-import hashlib
 import json
 import re
-import shutil
 import subprocess
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,20 +19,29 @@ from typing import Any
 
 import psycopg
 from pgherd_sidecar.agent.recovery import certstate
-from pgherd_sidecar.env import durable
 
 from pgherd_spark import statements
 from pgherd_spark.catalog import Description, describe
 from pgherd_spark.checksums import NOTHING, Part, Sum, parts_of
 from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.comparison import Say
+from pgherd_spark.layout import (
+    CERTIFICATION,
+    CONTENTS,
+    FORMAT,
+    JOB,
+    MANIFEST,
+    ROLES,
+    SCHEMA,
+    folder,
+    sha256,
+    unfinished,
+)
 from pgherd_spark.leases import Lease, LeaseError, Member, hold
-from pgherd_spark.parts import PartError, Receipt, WritePart, verify_part, write_part
+from pgherd_spark.parts import Receipt, WritePart, verify_part, write_part
 from pgherd_spark.sources import Source, connected
+from pgherd_spark.stores import Store
 
-FORMAT = 1
-MANIFEST, JOB = "manifest.json", "job.json"
-SCHEMA, CONTENTS, ROLES, CERTIFICATION = "schema.dump", "schema.list", "roles.sql", "certification"
 _SQL = statements.load("snapshot.sql")
 _OURS = re.compile(
     r"^\d+; \d+ \d+ ([A-Z][A-Z ]* pgherd(_gen)? |[A-Z ]+ - (SCHEMA )?pgherd(_gen)? "
@@ -53,14 +60,14 @@ class Options:
     """What the user asked for.
 
     Attributes:
-        to: the directory that holds snapshots.
+        to: holds the snapshots of this herd, and perhaps of others.
         read: members to read; the tables are shared out among them.
         programs: directory of PostgreSQL's programs.
         cluster_id: the herd's.
         lease_s: how long a run that has died can be taken up again.
     """
 
-    to: Path
+    to: Store
     read: tuple[str, ...]
     programs: Path
     cluster_id: str
@@ -71,7 +78,7 @@ class Options:
 
 async def snapshot(
     cluster: Cluster, members: Mapping[str, Member], options: Options, say: Say
-) -> Path:
+) -> Store:
     """Write a snapshot, or finish one that an earlier run had begun.
 
     Args:
@@ -81,18 +88,15 @@ async def snapshot(
         say: told what is going on.
 
     Returns:
-        The snapshot's directory.
+        Where the snapshot is.
 
     Raises:
         LeaseError: a member can't hold its snapshot.
         JobError, OSError: it can't be read or written; ``ChangedError`` if DDL was in the way.
     """
-    options.to.mkdir(parents=True, exist_ok=True)
-    for begun in sorted(options.to.glob(f"gid-*/{JOB}")):
-        if not (begun.parent / MANIFEST).exists():
-            finished = await _take_up(cluster, members, options, begun.parent, say)
-            if finished is not None:
-                return finished
+    for name in unfinished(options.to):
+        if await _take_up(cluster, members, options, name, say):
+            return options.to.below(name)
     state = _certification_state(members[options.read[0]])  # at a position before the marker
     async with hold(
         members,
@@ -101,23 +105,23 @@ async def snapshot(
         on_lost=cluster.cancel,
         keep=True,
     ) as lease:
-        directory = options.to / f"gid-{lease.gid:012}-{lease.marker[:8]}"
-        directory.mkdir(mode=0o700)
-        (directory / CERTIFICATION).write_bytes(state)
+        store = options.to.below(folder(lease.gid, lease.marker))
         job = {"format": FORMAT, "cluster_id": options.cluster_id, "marker": lease.marker}
-        durable.replace(directory, JOB, json.dumps(job).encode())
-        await _write(cluster, lease, options, directory, say)
-    return directory
+        store.put(CERTIFICATION, state)
+        store.put(JOB, json.dumps(job).encode())
+        await _write(cluster, lease, options, store, say)
+    return store
 
 
 async def _take_up(
-    cluster: Cluster, members: Mapping[str, Member], options: Options, directory: Path, say: Say
-) -> Path | None:
+    cluster: Cluster, members: Mapping[str, Member], options: Options, name: str, say: Say
+) -> bool:
     """Finish what an earlier run of this herd has left, or remove it if its marker is not held."""
-    job = json.loads((directory / JOB).read_bytes())
+    store = options.to.below(name)
+    job = json.loads(store.get(JOB))
     if job["cluster_id"] != options.cluster_id:
-        say(f"{directory.name} is an unfinished snapshot of another herd: it stays as it is")
-        return None
+        say(f"{name} is an unfinished snapshot of another herd: it stays as it is")
+        return False
     try:
         async with hold(
             members,
@@ -127,40 +131,40 @@ async def _take_up(
             marker=job["marker"],
             keep=True,
         ) as lease:
-            say(f"going on with {directory.name}, which an earlier run has begun")
-            await _write(cluster, lease, options, directory, say)
-            return directory
+            say(f"going on with {name}, which an earlier run has begun")
+            await _write(cluster, lease, options, store, say)
+            return True
     except (LeaseError, ChangedError) as error:
-        say(f"{directory.name} was left unfinished and can't be finished: {error}")
-    say(f"removing {directory.name}")
-    shutil.rmtree(directory)
-    return None
+        say(f"{name} was left unfinished and can't be finished: {error}")
+    say(f"removing {name}")
+    store.clear()
+    return False
 
 
-async def _write(
-    cluster: Cluster, lease: Lease, options: Options, directory: Path, say: Say
-) -> None:
+async def _write(cluster: Cluster, lease: Lease, options: Options, store: Store, say: Say) -> None:
     say(f"every member holds a snapshot at GID {lease.gid}")
     try:
-        await cluster.in_thread(partial(_run, cluster, lease, options, directory, say))
+        await cluster.in_thread(partial(_run, cluster, lease, options, store, say))
     except JobError as error:
         if lease.lost is not None:
             raise LeaseError(lease.lost) from error
         raise
 
 
-def _run(cluster: Cluster, lease: Lease, options: Options, directory: Path, say: Say) -> None:
+def _run(cluster: Cluster, lease: Lease, options: Options, store: Store, say: Say) -> None:
     started = datetime.now(UTC)
     sources = {source.member: source for source in lease.sources}
     first = sources[options.read[0]]
-    _dump_schema(first, options.programs, directory)
+    files = _dump_schema(first, options.programs)
+    for name, content in files.items():
+        store.put(name, content)
     found = {one.member: one for one in cluster.each([sources[m] for m in options.read], describe)}
     _require_usable(found)
-    tasks = _tasks(sources, found, options, directory)
+    tasks = _tasks(sources, found, options, store)
     say(f"rows of {len({task.part.table.name for task in tasks})} tables: {len(tasks)} parts")
     receipts = cluster.each(tasks, write_part)
     say("reading all parts back")
-    cluster.each(receipts, partial(verify_part, directory))
+    cluster.each(receipts, partial(verify_part, store))
     manifest = {
         "format": FORMAT,
         "cluster_id": options.cluster_id,
@@ -169,39 +173,13 @@ def _run(cluster: Cluster, lease: Lease, options: Options, directory: Path, say:
         "finished": datetime.now(UTC).isoformat(),
         "members": {source.member: source.visible for source in lease.sources},
         "servers": {member: asdict(one.server) for member, one in found.items()},
-        "certification": _described(directory),
-        "files": {name: _sha256(directory / name) for name in (SCHEMA, CONTENTS, ROLES)},
+        "certification": _described(store.get(CERTIFICATION)),
+        "files": {name: sha256(content) for name, content in files.items()},
         "tables": _tables(found[first.member], tasks, receipts),
         "sequences": _sequences(lease.sources),
         "not_included": found[first.member].not_replicated,
     }
-    durable.replace(directory, MANIFEST, json.dumps(manifest, indent=1).encode())
-
-
-def expire(to: Path, cluster_id: str, keep: int) -> list[Path]:
-    """Remove the oldest whole snapshots of a herd; what is not whole, or another herd's, stays.
-
-    Args:
-        to: the directory that holds snapshots.
-        cluster_id: the herd's.
-        keep: how many of the newest to leave, at least one.
-
-    Returns:
-        What was removed.
-
-    Raises:
-        OSError: one can't be removed.
-    """
-    whole = [
-        path.parent
-        for path in sorted(to.glob(f"gid-*/{MANIFEST}"))
-        if json.loads(path.read_bytes())["cluster_id"] == cluster_id
-    ]
-    old = whole[: -max(1, keep)]
-    for directory in old:
-        durable.remove(directory / MANIFEST)  # first: from now on it is none
-        shutil.rmtree(directory)
-    return old
+    store.put(MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
 def _require_usable(found: Mapping[str, Description]) -> None:
@@ -222,7 +200,7 @@ def _tasks(
     sources: Mapping[str, Source],
     found: Mapping[str, Description],
     options: Options,
-    directory: Path,
+    store: Store,
 ) -> list[WritePart]:
     """Share the tables out among the members, the largest first, each to whom has least yet."""
     first = found[options.read[0]]
@@ -234,12 +212,12 @@ def _tasks(
     for name in sorted(sizes, key=lambda one: -sizes[one]):
         member = min(loads, key=lambda one: loads[one])
         loads[member] += sizes[name]
-        tasks += _tasks_of_table(sources[member], found[member], name, options, directory)
+        tasks += _tasks_of_table(sources[member], found[member], name, options, store)
     return tasks
 
 
 def _tasks_of_table(
-    source: Source, description: Description, name: str, options: Options, directory: Path
+    source: Source, description: Description, name: str, options: Options, store: Store
 ) -> Iterable[WritePart]:
     table = next(one for one in description.tables if one.name == name)
     place = [one.name for one in description.tables].index(name)
@@ -249,10 +227,10 @@ def _tasks_of_table(
         if relation.table == name
         for part in parts_of(source, table, relation, options.part_bytes)
     ]
-    folder = f"data/{place:05}.{_UNSAFE.sub('_', name)}"
+    place_of_table = f"data/{place:05}.{_UNSAFE.sub('_', name)}"
     for number, part in enumerate(parts):
-        path = f"{folder}/part-{number:06}.copy.zst"
-        yield WritePart(part, directory, path, options.programs / "psql")
+        path = f"{place_of_table}/part-{number:06}.copy.zst"
+        yield WritePart(part, store, path, options.programs / "psql")
 
 
 def _tables(
@@ -316,8 +294,7 @@ def _certification_state(member: Member) -> bytes:
     return bytes(row[0]) if row is not None and row[0] is not None else b""
 
 
-def _described(directory: Path) -> dict[str, Any] | None:
-    data = (directory / CERTIFICATION).read_bytes()
+def _described(data: bytes) -> dict[str, Any] | None:
     if not data:
         return None
     state = certstate.unpack(data)
@@ -325,67 +302,35 @@ def _described(directory: Path) -> dict[str, Any] | None:
         "file": CERTIFICATION,
         "position": state.position,
         "last_commit": state.last_commit,
-        "sha256": _sha256(directory / CERTIFICATION),
+        "sha256": sha256(data),
     }
 
 
-def _dump_schema(source: Source, programs: Path, directory: Path) -> None:
+def _dump_schema(source: Source, programs: Path) -> dict[str, bytes]:
     """Definitions by ``pg_dump`` in the same snapshot, roles by ``pg_dumpall``, which has none.
 
     Raises:
         JobError: one of them failed.
     """
-    schema = directory / SCHEMA
-    _program(
-        programs / "pg_dump", "--schema-only", "--format=custom", f"--snapshot={source.snapshot}",
-        "--exclude-schema=pgherd", "--exclude-schema=pgherd_gen", "--lock-wait-timeout=60s",
-        f"--file={schema}", f"--dbname={source.conninfo}",
-    )  # fmt: skip
-    contents = _program(programs / "pg_restore", "--list", str(schema))
+    with tempfile.TemporaryDirectory() as directory:
+        schema = Path(directory) / SCHEMA
+        _program(
+            programs / "pg_dump", "--schema-only", "--format=custom",
+            f"--snapshot={source.snapshot}", "--exclude-schema=pgherd",
+            "--exclude-schema=pgherd_gen", "--lock-wait-timeout=60s",
+            f"--file={schema}", f"--dbname={source.conninfo}",
+        )  # fmt: skip
+        contents = _program(programs / "pg_restore", "--list", str(schema)).decode()
+        dump = schema.read_bytes()
     kept = [line for line in contents.splitlines() if not _OURS.search(line)]
-    (directory / CONTENTS).write_text("\n".join([*kept, ""]))
-    roles = directory / ROLES
-    roles.touch(mode=0o600)
-    _program(
-        programs / "pg_dumpall", "--roles-only", f"--file={roles}", f"--dbname={source.conninfo}"
-    )
+    roles = _program(programs / "pg_dumpall", "--roles-only", f"--dbname={source.conninfo}")
+    return {SCHEMA: dump, CONTENTS: "\n".join([*kept, ""]).encode(), ROLES: roles}
 
 
-def _program(program: Path, *arguments: str) -> str:
+def _program(program: Path, *arguments: str) -> bytes:
     done = subprocess.run(
-        [program, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
+        [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     if done.returncode != 0:
-        raise JobError(f"{program.name}: {done.stderr.strip()}")
+        raise JobError(f"{program.name}: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def require_whole(directory: Path) -> dict[str, Any]:
-    """Read a snapshot's manifest, and check every file against it.
-
-    Raises:
-        PartError: something is missing or damaged.
-    """
-    try:
-        manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_bytes())
-        for name, known in manifest["files"].items():
-            if _sha256(directory / name) != known:
-                raise PartError(f"{name} is damaged")
-        for table in manifest["tables"]:
-            for part in table["parts"]:
-                verify_part(
-                    directory, Receipt(part["path"], part["bytes"], part["sha256"], NOTHING)
-                )
-    except (FileNotFoundError, ValueError, KeyError) as error:
-        raise PartError(f"{directory} holds no whole snapshot: {error}") from error
-    if manifest["format"] != FORMAT:
-        raise PartError(f"{directory} has format {manifest['format']}, this pgherd reads {FORMAT}")
-    return manifest

@@ -10,8 +10,10 @@ from pgherd_sidecar.cli import herd as herds
 from pgherd_spark.check import check
 from pgherd_spark.cluster import cluster
 from pgherd_spark.comparison import Options
+from pgherd_spark.layout import require_whole
 from pgherd_spark.snapshot import Options as SnapshotOptions
-from pgherd_spark.snapshot import require_whole, snapshot
+from pgherd_spark.snapshot import snapshot
+from pgherd_spark.stores import DirectoryStore
 from psycopg.conninfo import make_conninfo
 
 from .localherd import LocalHerd, query
@@ -64,7 +66,7 @@ async def test_check_and_snapshot_need_no_more_than_the_role(
     }
     description = herds.load(herd.directory.resolve())
     asked = SnapshotOptions(
-        tmp_path, ("n1",), description.postgres_bin, str(description.cluster_id)
+        DirectoryStore(tmp_path), ("n1",), description.postgres_bin, str(description.cluster_id)
     )
     with cluster("tests", "local[2,1]") as spark:
         findings = await check(spark, members, Options(), lambda text: None)
@@ -72,4 +74,4 @@ async def test_check_and_snapshot_need_no_more_than_the_role(
     assert findings.verdict == "consistent"
     tables = require_whole(written)["tables"]
     assert ("public.read_by_jobs", 1) in {(one["name"], one["rows"]) for one in tables}
-    assert "PASSWORD 'SCRAM" in (written / "roles.sql").read_text()
+    assert "PASSWORD 'SCRAM" in written.get("roles.sql").decode()

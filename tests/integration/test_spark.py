@@ -17,8 +17,10 @@ from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.cluster import cluster as start
 from pgherd_spark.comparison import Options
 from pgherd_spark.findings import Findings
+from pgherd_spark.layout import require_whole
 from pgherd_spark.leases import LeaseError
 from pgherd_spark.parts import PartError
+from pgherd_spark.stores import DirectoryStore
 
 from .ledger import INITIAL, Ledger, create_everywhere
 from .localherd import LocalHerd, query
@@ -250,7 +252,7 @@ async def test_a_snapshot_taken_under_load_seeds_a_new_herd_with_exactly_the_row
     to = work_directory / "snapshots"
     to.mkdir(exist_ok=True)
     options = snapshots.Options(
-        to=to,
+        to=DirectoryStore(to),
         read=("n1", "n2"),
         programs=herds.load(herd.directory.resolve()).postgres_bin,
         cluster_id="of this test",
@@ -258,9 +260,10 @@ async def test_a_snapshot_taken_under_load_seeds_a_new_herd_with_exactly_the_row
     )
     async with ledger.load(clients=2):
         await ledger.commits(100)
-        directory = await snapshots.snapshot(cluster, members_of(herd), options, print)
+        await snapshots.snapshot(cluster, members_of(herd), options, print)
         await ledger.commits(20)
     ledger.check()
+    directory = only_entry(to)
     manifest = json.loads((directory / "manifest.json").read_text())
     tables = {table["name"]: table for table in manifest["tables"]}
     assert {part["member"] for table in tables.values() for part in table["parts"]} == {"n1", "n2"}
@@ -293,7 +296,7 @@ async def test_a_snapshot_that_was_interrupted_is_finished_and_one_that_is_damag
 ) -> None:
     members = members_of(herd)
     options = snapshots.Options(
-        to=tmp_path,
+        to=DirectoryStore(tmp_path),
         read=("n1",),
         programs=herds.load(herd.directory.resolve()).postgres_bin,
         cluster_id="of this test",
@@ -307,22 +310,22 @@ async def test_a_snapshot_that_was_interrupted_is_finished_and_one_that_is_damag
         await snapshots.snapshot(cluster, members, options, stop_before_the_end)
     begun = only_entry(tmp_path)
     with pytest.raises(PartError, match="holds no whole snapshot"):
-        snapshots.require_whole(begun)
+        require_whole(DirectoryStore(begun))
     written = {path: path.stat().st_mtime_ns for path in begun.rglob("*.zst")}
     query(herd.app_dsn("n1"), f"UPDATE {ledger.schema}.account SET balance = balance + 1")
 
     finished = await snapshots.snapshot(cluster, members, options, print)
-    assert finished == begun
-    manifest = snapshots.require_whole(finished)
+    assert finished == DirectoryStore(begun)
+    manifest = require_whole(finished)
     assert {path: path.stat().st_mtime_ns for path in begun.rglob("*.zst")} == written
-    assert f"gid-{manifest['gid']:012}" in finished.name
+    assert f"gid-{manifest['gid']:012}" in begun.name
     account = next(t for t in manifest["tables"] if t["name"] == f"{ledger.schema}.account")
-    part = finished / account["parts"][0]["path"]
+    part = begun / account["parts"][0]["path"]
     data = bytearray(part.read_bytes())
     data[len(data) // 2] ^= 1
     part.write_bytes(data)
     with pytest.raises(PartError, match="is not what was written"):
-        snapshots.require_whole(finished)
+        require_whole(finished)
 
 
 async def test_a_member_that_loses_its_snapshot_ends_the_job(

@@ -41,6 +41,9 @@ _part = click.option(
     "--part-size", "part_mb", type=click.FloatRange(min=0.01, max=1 << 20), default=256,
     show_default=True, help="MB of a table that a task reads.",
 )  # fmt: skip
+_endpoint = click.option(
+    "--s3-endpoint", "endpoint", help="URL of an S3-compatible server. [default: Amazon's]"
+)
 _allow_missing = click.option(
     "--allow-missing", is_flag=True, help="Leave out nodes that are not up."
 )
@@ -126,17 +129,19 @@ def _repair(directory: Path, findings: "Findings") -> None:
 @click.command()
 @options.herd_directory
 @click.option(
-    "--to", type=click.Path(file_okay=False, path_type=Path), required=True,
-    help="Directory that holds snapshots; a new one is made in it.",
+    "--to", type=options.LOCATION, required=True,
+    help="Directory or s3://BUCKET/PREFIX that holds snapshots; a new one is made in it.",
 )  # fmt: skip
+@_endpoint
 @click.option("--from", "nodes", help="Nodes to read, like n1,n2. [default: the first that is up]")
 @click.option("--keep", type=click.IntRange(min=1), help="Then remove all but the newest N.")
 @_part
 @_cores
 @_allow_missing
-def snapshot(
+def snapshot(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     directory: Path,
-    to: Path,
+    to: Path | str,
+    endpoint: str | None,
     nodes: str | None,
     keep: int | None,
     part_mb: float,
@@ -147,7 +152,7 @@ def snapshot(
 
     A run that dies can be repeated within five minutes, and goes on where it was.
     """
-    if delegate.is_root():
+    if delegate.is_root() and isinstance(to, Path):
         delegate.provide(to, directory)
     directory = options.owned(directory)
     description = herd.load(directory)
@@ -157,10 +162,11 @@ def snapshot(
         if name not in members:
             raise HerdError(f"no node {name} with a database is up: choose others with --from")
     with _errors():
-        from pgherd_spark import snapshot as job  # noqa: PLC0415 - see above
+        from pgherd_spark import layout, stores  # noqa: PLC0415 - see above
+        from pgherd_spark import snapshot as job  # noqa: PLC0415
 
         asked = job.Options(
-            to=to.resolve(),
+            to=stores.at(str(to), endpoint),
             read=read,
             programs=description.postgres_bin,
             cluster_id=str(description.cluster_id),
@@ -169,24 +175,26 @@ def snapshot(
         with _spark("pgherd snapshot", cores) as spark:
             click.echo(options.run(job.snapshot(spark, members, asked, progress)))
         if keep is not None:
-            for old in job.expire(asked.to, asked.cluster_id, keep):
+            for old in layout.expire(asked.to, asked.cluster_id, keep):
                 progress(f"removed {old}")
 
 
 @click.command()
 @options.herd_directory
 @click.option(
-    "--snapshot", "source", type=click.Path(exists=True, file_okay=False, path_type=Path),
-    required=True, help="Directory of one snapshot.",
+    "--snapshot", "source", type=options.LOCATION, required=True,
+    help="Directory or s3://BUCKET/PREFIX of one snapshot.",
 )  # fmt: skip
+@_endpoint
 @click.option("--nodes", type=int, help="Number of nodes. [default: 3]")
 @click.option("--port-base", type=int, help="As of `pgherd local up`. [default: 7500]")
 @click.option("--user", help="Account for the processes when started as root. [default: postgres]")
 @_cores
 @options.timeout(3600)
-def seed(
+def seed(  # noqa: PLR0913, PLR0917 - see above
     directory: Path,
-    source: Path,
+    source: Path | str,
+    endpoint: str | None,
     nodes: int | None,
     port_base: int | None,
     user: str | None,
@@ -199,8 +207,11 @@ def seed(
     delegate.require_no_other(user)
     if herd.is_herd(directory):
         raise HerdError(f"{directory} holds a herd: choose an empty or new --dir")
+    from pgherd_spark import stores  # noqa: PLC0415 - see above
+
     asked = local.UpOptions(nodes, port_base, None, timeout_s)
-    filled = replace(asked, fill=partial(seeding.fill, source=source.resolve(), jobs=cores))
+    snapshot_ = stores.at(str(source), endpoint)
+    filled = replace(asked, fill=partial(seeding.fill, source=snapshot_, jobs=cores))
     states = options.run(local.up(directory.resolve(), filled))
     click.echo(render.states(herd.load(directory.resolve()), states, as_json=False))
 

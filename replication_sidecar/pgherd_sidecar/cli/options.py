@@ -24,6 +24,19 @@ herd_directory = click.option(
 )
 
 
+class _Location(click.Path):
+    """A directory, as a Path, or ``s3://BUCKET/PREFIX``, as it was written."""
+
+    name = "location"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        return value if str(value).startswith("s3://") else super().convert(value, param, ctx)
+
+
+LOCATION = _Location(file_okay=False, path_type=Path)
+
+
 def timeout(default_s: float) -> Callable[[Command], Command]:
     """The option ``--timeout``."""
     return click.option(

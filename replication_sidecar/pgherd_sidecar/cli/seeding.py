@@ -6,29 +6,33 @@ same rows at GID 0, and each takes its own share of the sequences' numbers when 
 
 import asyncio
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.herd import Herd
 from pgherd_sidecar.cli.postgres import PostgresServer
 
+if TYPE_CHECKING:
+    from pgherd_spark.stores import Store
+
 _SERVER_S = 60.0
 
 
-async def fill(description: Herd, source: Path, jobs: int) -> None:
+async def fill(description: Herd, source: "Store", jobs: int) -> None:
     """Put the snapshot into every server of the herd; none of them runs afterwards.
 
     Args:
         description: of a herd without data.
-        source: the snapshot's directory.
+        source: where the snapshot is.
         jobs: parts to load at a time.
 
     Raises:
         HerdError: the snapshot is damaged, or does not fit.
+        OSError: its store fails.
     """
-    from pgherd_spark.parts import PartError  # noqa: PLC0415 - not for those who never seed
+    from pgherd_spark.layout import require_whole  # noqa: PLC0415 - not for those who never seed
+    from pgherd_spark.parts import PartError  # noqa: PLC0415
     from pgherd_spark.restore import RestoreError, restore  # noqa: PLC0415
-    from pgherd_spark.snapshot import require_whole  # noqa: PLC0415
 
     first, *others = description.databases
     server = PostgresServer(description, first)

@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from pgherd_spark.snapshot import expire
+from pgherd_spark.layout import expire
+from pgherd_spark.stores import DirectoryStore
 
 
 def make(to: Path, gid: int, cluster_id: str = "a", *, whole: bool = True) -> Path:
@@ -20,7 +21,8 @@ def test_the_newest_by_gid_stay_and_so_does_what_is_another_herd_s_or_not_whole(
 ) -> None:
     old, older, new = make(tmp_path, 90), make(tmp_path, 7), make(tmp_path, 1000)
     strangers = [make(tmp_path, 1, "b"), make(tmp_path, 2, whole=False)]
-    assert expire(tmp_path, "a", 1) == [older, old]
+    store = DirectoryStore(tmp_path)
+    assert expire(store, "a", 1) == [older.name, old.name]
     assert sorted(tmp_path.iterdir()) == sorted([new, *strangers])
-    assert expire(tmp_path, "a", 1) == []
-    assert expire(tmp_path, "c", 1) == []
+    assert expire(store, "a", 1) == []
+    assert expire(store, "c", 1) == []

@@ -9,6 +9,7 @@ from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.leases import Member
 from pgherd_spark.snapshot import Options, snapshot
+from pgherd_spark.stores import DirectoryStore
 
 
 class Admin:
@@ -37,7 +38,9 @@ async def test_what_another_herd_has_left_unfinished_stays_and_what_this_one_has
         (tmp_path / name).mkdir()
         job = {"format": 1, "cluster_id": cluster_id, "marker": "m"}
         (tmp_path / name / "job.json").write_text(json.dumps(job))
-    options = Options(to=tmp_path, read=("n1",), programs=tmp_path, cluster_id="this")
+    options = Options(
+        to=DirectoryStore(tmp_path), read=("n1",), programs=tmp_path, cluster_id="this"
+    )
     no_server = f"host={tmp_path} port=1 user=postgres dbname=app"
     members = {"n1": Member("n1", cast(AdminClient, Admin()), no_server)}
     said: list[str] = []

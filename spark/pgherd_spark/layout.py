@@ -1,0 +1,100 @@
+"""The files of a snapshot in a store, and when they are one: docs/spark.md says what they mean.
+
+``job.json`` is there from the beginning, ``manifest.json`` when all else has been read back. What
+has no manifest is no snapshot. Used by the job that writes them and by whoever restores.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from pgherd_spark.checksums import NOTHING
+from pgherd_spark.parts import PartError, Receipt, verify_part
+from pgherd_spark.stores import Store
+
+FORMAT = 1
+MANIFEST, JOB = "manifest.json", "job.json"
+SCHEMA, CONTENTS, ROLES, CERTIFICATION = "schema.dump", "schema.list", "roles.sql", "certification"
+_PREFIX = "gid-"
+
+
+def folder(gid: int, marker: str) -> str:
+    """The name of a snapshot's folder; names sort by GID."""
+    return f"{_PREFIX}{gid:012}-{marker[:8]}"
+
+
+def snapshots(store: Store) -> list[str]:
+    """The folders of a store that hold snapshots, whole or not, the oldest first.
+
+    Raises:
+        OSError: the store fails.
+    """
+    return [name for name in store.folders() if name.startswith(_PREFIX)]
+
+
+def unfinished(store: Store) -> list[str]:
+    """The folders of snapshots that were begun and have no manifest.
+
+    Raises:
+        OSError: the store fails.
+    """
+    found = [(name, store.below(name)) for name in snapshots(store)]
+    return [name for name, one in found if one.size(MANIFEST) is None and one.size(JOB) is not None]
+
+
+def expire(store: Store, cluster_id: str, keep: int) -> list[str]:
+    """Remove the oldest whole snapshots of a herd; what is not whole, or another herd's, stays.
+
+    Args:
+        store: holds the snapshots' folders.
+        cluster_id: the herd's.
+        keep: how many of the newest to leave, at least one.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        OSError: one can't be removed.
+    """
+    whole = [name for name in snapshots(store) if _belongs_to(store.below(name)) == cluster_id]
+    old = whole[: -max(1, keep)]
+    for name in old:
+        one = store.below(name)
+        one.delete(MANIFEST)  # first: from now on it is none
+        one.clear()
+    return old
+
+
+def _belongs_to(store: Store) -> str | None:
+    """The cluster id in a whole snapshot's manifest."""
+    try:
+        return str(json.loads(store.get(MANIFEST))["cluster_id"])
+    except FileNotFoundError:
+        return None
+
+
+def sha256(data: bytes) -> str:
+    """As the manifest has it."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def require_whole(store: Store) -> dict[str, Any]:
+    """Read a snapshot's manifest, and check every file against it.
+
+    Raises:
+        PartError: something is missing or damaged.
+        OSError: the store fails.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads(store.get(MANIFEST))
+        for name, known in manifest["files"].items():
+            if sha256(store.get(name)) != known:
+                raise PartError(f"{name} is damaged")
+        for table in manifest["tables"]:
+            for part in table["parts"]:
+                verify_part(store, Receipt(part["path"], part["bytes"], part["sha256"], NOTHING))
+    except (FileNotFoundError, ValueError, KeyError) as error:
+        raise PartError(f"{store} holds no whole snapshot: {error}") from error
+    if manifest["format"] != FORMAT:
+        raise PartError(f"{store} has format {manifest['format']}, this pgherd reads {FORMAT}")
+    return manifest
