@@ -35,13 +35,13 @@ lint: setup
 	.venv/bin/lint-imports
 
 test-unit: setup
-	.venv/bin/pytest tests/unit
+	.venv/bin/pytest -n 2 tests/unit
 
 simulate: setup
 ifdef SEEDS
 	$(PYTHON) tests/simulation/simulate.py --seeds $(SEEDS) --from $(or $(FROM),0)
 else
-	.venv/bin/pytest tests/simulation
+	.venv/bin/pytest -n 2 tests/simulation
 endif
 
 simulate-planted: setup
@@ -52,8 +52,9 @@ simulate-crashpoints: setup
 
 # A machine that gets no CPU for a second elects anew and ends sessions: honest answers, not defects.
 # Tests that hear them once more begin again, and say so; a failed assertion is never repeated.
+# Two files of tests at a time, each with herds of its own: most of the time a herd waits.
 test-integration: setup
-	.venv/bin/pytest tests/integration --reruns 2 --only-rerun ReadOnlySqlTransaction \
+	.venv/bin/pytest -n 2 --dist loadfile tests/integration --reruns 2 --only-rerun ReadOnlySqlTransaction \
 		--only-rerun AdminShutdown --only-rerun QueryCanceled
 
 # What takes minutes more than its likes in `make test`: all of membership and partitions.

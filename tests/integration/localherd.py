@@ -85,8 +85,13 @@ class LocalHerd:
 
 
 def free_port_base(nodes: int = NODES) -> int:
-    """Return a port base of which no port is in use, below the kernel's ephemeral range."""
-    for base in random.sample(_PORTS_TO_TRY, len(_PORTS_TO_TRY)):
+    """Return a port base of which no port is in use, below the kernel's ephemeral range.
+
+    Each of the processes that run tests side by side has bases of its own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    bases = _PORTS_TO_TRY[worker :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+    for base in random.sample(bases, len(bases)):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for number in range(1, nodes + 1):
                 for port in (base + number, base + 100 + number):
