@@ -126,8 +126,10 @@ class Connection(asyncio.Protocol):
         self._channel = channel
         self._reader = FrameReader(HELLO_BYTES)
         self._reason = "closed by the peer"
+        self._made = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._made = True
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         self.address = str(transport.get_extra_info("peername", ("unknown",))[0])
         self._timer = asyncio.get_running_loop().call_later(_GREETING_S, self._late)
@@ -159,6 +161,8 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if not self._made or self.closed.done():  # it was abandoned
+            return
         self._timer.cancel()
         self._hub.closed(self)
         self.closed.set_result(str(exc) if exc else self._reason)
@@ -254,8 +258,23 @@ class Outgoing(Connection):
     def __init__(self, hub: Hub, channel: TlsChannel | None, peer: Peer) -> None:
         super().__init__(hub, channel)
         self.expected = peer
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """Nobody waits for the connection any more, whether or not it has been made.
+
+        uvloop tells a protocol of the beginning but not of the end where making the connection is
+        cancelled at the moment of its success.
+        """
+        self._abandoned = True
+        if self._made and not self.closed.done():
+            self.abort("no longer dialled")
+            self.connection_lost(None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self._abandoned:
+            cast(asyncio.Transport, transport).abort()
+            return
         # Writes are coalesced before they come here: hand each to the kernel at once, so that it
         # travels while this member writes to its disk.
         cast(asyncio.Transport, transport).set_write_buffer_limits(high=0)

@@ -270,13 +270,16 @@ class Links:
     async def _dial(self, peer: Peer) -> tuple[str, float]:
         """Make a connection and wait for its end; return the reason, and how long it held."""
         loop = asyncio.get_running_loop()
+        connection = self._dialled(peer)
         try:
             async with asyncio.timeout(_CONNECT_S):
-                _, connection = await loop.create_connection(
-                    lambda: self._dialled(peer), peer.host, peer.port
-                )
+                await loop.create_connection(lambda: connection, peer.host, peer.port)
         except OSError as error:  # TimeoutError is one
+            connection.abandon()
             return str(error) or "no answer", 0.0
+        except asyncio.CancelledError:
+            connection.abandon()
+            raise
         made_s = loop.time()
         try:
             return await asyncio.shield(connection.closed), loop.time() - made_s

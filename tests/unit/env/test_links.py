@@ -1,6 +1,7 @@
 """Links between members: who is let in, what garbage does, what a peer that does not read costs."""
 
 import asyncio
+import socket
 from uuid import uuid4
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from link_ends import CLUSTER, End, connection, ended, free_port, running, until
 from pgherd_sidecar.core.log import Message, RemoteProtocolError
 from pgherd_sidecar.core.log.messages import Newer, Submit
+from pgherd_sidecar.env.connections import Outgoing
 from pgherd_sidecar.env.frames import (
     HELLO_BYTES,
     PROTOCOL_VERSION,
@@ -253,3 +255,37 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
 def test_a_frame_beyond_the_limit_is_refused_before_it_has_arrived() -> None:
     with pytest.raises(FrameError, match="301 bytes"):
         FrameReader(300).feed((301).to_bytes(4, "big"))
+
+
+class SilentTransport(asyncio.Transport):
+    """One whose protocol is never told of its end, as uvloop's when making it is cancelled late."""
+
+    aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("before_it_is_made", [True, False])
+async def test_a_connection_that_is_abandoned_ends_though_its_transport_does_not_say_so(
+    before_it_is_made: bool,
+) -> None:
+    with socket.socket() as sock:
+        transport = SilentTransport({"socket": sock, "peername": ("127.0.0.1", 1)})
+        links = End(1, {1: free_port(), 2: free_port()}).links
+        connection = Outgoing(links, None, links.peers["n2"])
+        if before_it_is_made:
+            connection.abandon()
+            connection.connection_made(transport)
+        else:
+            connection.connection_made(transport)
+            connection.abandon()
+            assert connection.closed.done()
+        assert transport.aborted and not links.connections
+        await links.stop()
