@@ -2,13 +2,14 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: help setup demo bench test lint test-unit simulate simulate-planted simulate-crashpoints test-integration test-long test-e2e
+.PHONY: help setup demo bench test lint test-unit simulate simulate-planted simulate-crashpoints test-integration test-long test-faults test-e2e
 
 help:
 	@echo 'make demo              a herd of three under a real workload, proved identical'
 	@echo 'make test              lint, unit tests, simulation, integration tests'
 	@echo 'make bench             pgherd beside Galera and PostgreSQL with synchronous replication'
 	@echo 'make setup             install what the above need'
+	@echo 'make test-faults MINUTES=n SEED=s   anything that can happen to a herd, at random'
 	@echo 'make lint | test-unit | simulate | test-integration | test-long | test-e2e'
 	@echo 'make simulate SEEDS=n FROM=s   n seeds of the simulated herd; make simulate-planted finds planted bugs'
 	@echo 'make simulate-crashpoints SEEDS=n   a process dies at every point of every golden scenario'
@@ -53,13 +54,19 @@ simulate-crashpoints: setup
 # A machine that gets no CPU for a second elects anew and ends sessions: honest answers, not defects.
 # Tests that hear them once more begin again, and say so; a failed assertion is never repeated.
 # Two files of tests at a time, each with herds of its own: most of the time a herd waits.
-test-integration: setup
+test-integration:
+	@scripts/setup faults
 	.venv/bin/pytest -n 2 --dist loadfile tests/integration --reruns 2 --only-rerun ReadOnlySqlTransaction \
 		--only-rerun AdminShutdown --only-rerun QueryCanceled
 
 # What takes minutes more than its likes in `make test`: all of membership and partitions.
 test-long: setup
 	.venv/bin/pytest -m '' tests/integration/test_membership.py tests/integration/test_partitions.py
+
+test-faults:
+	@scripts/setup faults
+	PGHERD_FAULTS_MINUTES=$(or $(MINUTES),10) PGHERD_FAULTS_SEED=$(or $(SEED),0) \
+		.venv/bin/pytest tests/integration/test_faults.py -o log_cli=true --log-cli-level=INFO
 
 # On a kind cluster: needs docker and helm (see docs/operator.md, "How it is tested").
 test-e2e:

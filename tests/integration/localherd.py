@@ -7,6 +7,7 @@ import random
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,16 @@ class LocalHerd:
         """Run ``pgherd COMMAND ... --dir`` likewise."""
         return subprocess.run(
             [sys.executable, "-m", "pgherd_sidecar.cli.main", *words, "--dir", str(self.directory)],
-            env=os.environ | self.environment,
+            env=os.environ | self.surroundings(words),
             capture_output=True,
             text=True,
             timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
+
+    def surroundings(self, words: Sequence[str]) -> dict[str, str]:
+        """What a command finds in its environment beside ours."""
+        return self.environment
 
     def command(self, command: str, *arguments: str) -> list[str]:
         """The command line, for tests that start it themselves."""
@@ -82,6 +87,12 @@ class LocalHerd:
         if name not in self._app_dsns:
             self._app_dsns = {member["name"]: member["app_dsn"] for member in self.members()}
         return self._app_dsns[name]
+
+
+def home(herd: LocalHerd) -> Path:
+    """Where the herd's files really are."""
+    link = herd.directory / "herd"
+    return link.readlink() if link.is_symlink() else herd.directory
 
 
 def free_port_base(nodes: int = NODES) -> int:

@@ -6,9 +6,7 @@ each fault, on a herd of their own. ``tests/checkers`` says what is judged and h
 
 import asyncio
 import contextlib
-import os
 import random
-import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -19,6 +17,7 @@ import pytest
 from checkers import elle, si
 from checkers.anomalies import Anomaly, Kind, report, violations
 from checkers.history import History, Order, Outcome
+from faults.processes import killed, stopped
 from psycopg.conninfo import make_conninfo
 from workloads import bodies
 from workloads.bodies import Workload
@@ -26,7 +25,7 @@ from workloads.client import Attempt, Body, load, run_once
 from workloads.outcomes import final_rows, gids_of
 from workloads.recorder import Recorder
 
-from .localherd import LocalHerd, free_port_base, pids_in, query
+from .localherd import LocalHerd, free_port_base, query
 from .members import caught_up
 
 NODES = ["n1", "n2", "n3"]
@@ -103,6 +102,12 @@ class Run:
             assert_good(history, violations(elle.check(history, Order.NODE, log=True)))
         return history
 
+    def fault(self, name: str, node: str, process: str) -> AbstractAsyncContextManager[None]:
+        """What ``killed`` or ``stopped`` do, for as long as a block lasts."""
+        if name == "stopped":
+            return stopped(self.herd, node, process)
+        return killed(self.herd, self.recorder, node, process)
+
     def drop(self) -> None:
         """Remove the schema."""
         query(self.herd.members()[0]["dsn"], f"DROP SCHEMA {self.schema} CASCADE")
@@ -169,9 +174,6 @@ async def connected(run: Run, node: str) -> AsyncIterator[Attempt]:
         yield Attempt(run.recorder, connection, node, next(run.recorder.sessions))
 
 
-Fault = Callable[[Run, str, str], AbstractAsyncContextManager[None]]
-
-
 # ---- faults --------------------------------------------------------------------------------------
 
 
@@ -185,66 +187,25 @@ def mortal(work_directory: Path) -> Iterator[LocalHerd]:
     herd.must("destroy")
 
 
-@contextlib.asynccontextmanager
-async def killed(run: Run, node: str, process: str) -> AsyncIterator[None]:
-    """SIGKILL, and started anew at the end of the block."""
-    await asyncio.to_thread(run.herd.must, "kill", node, "--process", process)
-    if process != "sidecar":
-        run.recorder.crashed(node)
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(run.herd.must, "start", node)
-
-
-@contextlib.asynccontextmanager
-async def stopped(run: Run, node: str, process: str) -> AsyncIterator[None]:
-    """SIGSTOP, and SIGCONT at the end of the block: it wakes up with old beliefs."""
-    pids = [
-        pid
-        for pid in pids_in(run.herd.directory / node)
-        if process == "node" or is_sidecar(pid) == (process == "sidecar")
-    ]
-    assert pids
-    try:
-        send(pids, signal.SIGSTOP)
-        yield
-    finally:
-        send(pids, signal.SIGCONT)
-
-
-def is_sidecar(pid: int) -> bool:
-    return b"pgherd_sidecar.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def send(pids: list[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
 FAULTS = [
-    ("list_append", killed, "sidecar", "proposer"),
-    ("list_append", killed, "postgres", "follower"),
-    ("list_append", killed, "node", "proposer"),
-    ("list_append", stopped, "sidecar", "follower"),
-    ("list_append", stopped, "node", "proposer"),
-    ("bank", killed, "sidecar", "follower"),
-    ("bank", killed, "postgres", "proposer"),
-    ("bank", stopped, "sidecar", "proposer"),
-    ("bank", stopped, "postgres", "follower"),
+    ("list_append", "killed", "sidecar", "proposer"),
+    ("list_append", "killed", "postgres", "follower"),
+    ("list_append", "killed", "node", "proposer"),
+    ("list_append", "stopped", "sidecar", "follower"),
+    ("list_append", "stopped", "node", "proposer"),
+    ("bank", "killed", "sidecar", "follower"),
+    ("bank", "killed", "postgres", "proposer"),
+    ("bank", "stopped", "sidecar", "proposer"),
+    ("bank", "stopped", "postgres", "follower"),
 ]
 
 
 @pytest.mark.parametrize(
     ("workload", "fault", "process", "role"),
-    [
-        pytest.param(*case, id=f"{case[0]}-{case[1].__name__}-{'-'.join(case[2:])}")
-        for case in FAULTS
-    ],
+    [pytest.param(*case, id="-".join(case)) for case in FAULTS],
 )
 async def test_with_one_node_gone_for_a_while(
-    mortal: LocalHerd, workload: str, fault: Fault, process: str, role: str
+    mortal: LocalHerd, workload: str, fault: str, process: str, role: str
 ) -> None:
     run = Run(mortal, WORKLOADS[workload])
     proposer = mortal.members()[0]["proposer"]
@@ -252,7 +213,7 @@ async def test_with_one_node_gone_for_a_while(
     others = [name for name in NODES if name != node]
     async with run.load() as recorder:
         await recorder.acknowledged(50, on=NODES)
-        async with fault(run, node, process):
+        async with run.fault(fault, node, process):
             await recorder.acknowledged(50, on=others)
         await recorder.acknowledged(50, on=NODES)
     await run.judged()
@@ -277,7 +238,7 @@ async def test_without_a_majority_nothing_commits_and_nothing_is_lost(mortal: Lo
     run = Run(mortal, bodies.BANK)
     async with run.load() as recorder:
         await recorder.acknowledged(50, on=NODES)
-        async with stopped(run, "n2", "node"), killed(run, "n3", "node"):
+        async with run.fault("stopped", "n2", "node"), run.fault("killed", "n3", "node"):
             for _ in range(3):
                 assert await run.once("n1", bodies.transfer) is not Outcome.OK
             assert await run.once("n1", bodies.audit) is Outcome.OK

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from .ledger import Ledger
-from .localherd import LocalHerd, error_of, free_port_base
-from .test_recovery import copy_tree, copying, home
+from .localherd import LocalHerd, error_of, free_port_base, home
+from .test_recovery import copy_tree, copying
 from .test_restart import run
 
 MOST = 8

@@ -7,28 +7,24 @@ to be touched. What the clients were told and saw is judged by the checkers at t
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 from checkers.history import Outcome
-from pgherd_sidecar.cli.admin import AdminClient, AdminError
+from faults.processes import Cut, admin, cut
 from workloads import bodies
 from workloads.bodies import Workload
 from workloads.client import Attempt
 from workloads.recorder import Recorder
 
 from .localherd import LocalHerd, free_port_base
-from .test_histories import Run, killed, stopped
-from .test_recovery import home
+from .test_histories import Run
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]
 _STUCK_S = 120
 _ROUNDS = 3
-
-Cut = Mapping[str, Collection[str]]
-"""Whose links each node closes and refuses; or to whom it sends nothing, one way."""
 
 BRIDGE: Cut = {"n1": ["n4", "n5"], "n2": ["n4", "n5"], "n4": ["n1", "n2"], "n5": ["n1", "n2"]}
 """Two pairs, and one between them that hears both."""
@@ -51,26 +47,6 @@ def five(work_directory: Path) -> Iterator[LocalHerd]:
 def sides(*parts: Collection[str]) -> Cut:
     """The cut between parts of the herd."""
     return {name: [n for n in NODES if n not in part] for part in parts for name in part}
-
-
-@contextlib.asynccontextmanager
-async def cut(herd: LocalHerd, links: Cut, *, one_way: bool = False) -> AsyncIterator[None]:
-    """Links of those that run are cut until the end of the block."""
-    for name, others in links.items():
-        try:
-            await admin(herd, name).block_links(*([], others) if one_way else (others, []))
-        except AdminError:
-            down = [member["name"] for member in herd.members() if member["sidecar"] != "up"]
-            if name not in down:
-                raise
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(herd.must, "heal")
-
-
-def admin(herd: LocalHerd, name: str) -> AdminClient:
-    return AdminClient(home(herd) / name / "run" / "admin.sock")
 
 
 async def until_component(herd: LocalHerd, name: str, component: str) -> None:
@@ -194,11 +170,11 @@ async def test_with_links_cut_at_random_and_members_paused_and_killed(
             process = chance.choice(["node", "sidecar"])
             async with contextlib.AsyncExitStack() as faults:
                 if chance.random() < 0.5:  # it is started again after the links are whole
-                    await faults.enter_async_context(killed(run, one, process))
+                    await faults.enter_async_context(run.fault("killed", one, process))
                 one_way = chance.random() < 0.3
                 await faults.enter_async_context(cut(five, any_cut(chance), one_way=one_way))
                 if chance.random() < 0.5:
-                    await faults.enter_async_context(stopped(run, other, process))
+                    await faults.enter_async_context(run.fault("stopped", other, process))
                 await ended(recorder, 100)
         await recorder.acknowledged(5, on=NODES)
     await run.judged()

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from .ledger import Ledger
-from .localherd import LocalHerd, error_of, free_port_base, query
+from .localherd import LocalHerd, error_of, free_port_base, home, query
 from .test_restart import run
 
 NODES = ["n1", "n2", "n3"]
@@ -63,12 +63,6 @@ def ledger(mended: LocalHerd) -> Ledger:
     ledger = Ledger(mended, f"l_{random.getrandbits(40):x}")
     ledger.create()
     return ledger
-
-
-def home(herd: LocalHerd) -> Path:
-    """Where the herd's files really are."""
-    link = herd.directory / "herd"
-    return link.readlink() if link.is_symlink() else herd.directory
 
 
 def rebuilds(herd: LocalHerd, node: str) -> int:

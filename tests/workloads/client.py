@@ -183,7 +183,7 @@ def _heard(attempt: Attempt, error: psycopg.Error) -> Outcome:
     attempt.recorder.codes[str(code)] += 1
     if code in _ABORTED:
         return Outcome.FAILED
-    if code not in _UNKNOWN | _ENDED:
+    if code not in _UNKNOWN | _ENDED | attempt.recorder.expected:
         attempt.recorder.surprises.append(f"{code}: {error}")
     return Outcome.UNKNOWN if attempt.committing else Outcome.FAILED
 
