@@ -187,6 +187,7 @@ class Peers:
             if other.name == self._config.name:
                 continue
             silent_s, match = member.heard_of(other.name, now)
+            stuck_s = member.stuck_s(other.name, now)
             votes = other.name in member.membership.voters
             role = "proposer" if other.name == member.proposer else "follower"
             found[other.name] = {
@@ -194,8 +195,13 @@ class Peers:
                 "linked": other.name in self.linked,
                 "lag_entries": None if match is None else member.last_position - match,
                 "last_seen_s": None if silent_s is None else round(silent_s, 3),
+                "lagging_s": None if stuck_s is None else self._lags(stuck_s),
             }
         return found
+
+    def _lags(self, stuck_s: float) -> float:
+        """For how long a member has lagged: not worth a word before it would be called silent."""
+        return round(stuck_s, 3) if stuck_s >= self._silent_s else 0.0
 
     def status(self) -> dict[str, int | float | None]:
         """Return what people and metrics want to know of the links."""

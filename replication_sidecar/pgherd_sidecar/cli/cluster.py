@@ -71,7 +71,7 @@ def seen(said: Status | None, name: str) -> Peer:
     if said is None:
         return Peer()
     if name == said.name:
-        return Peer(role=said.role, lag_bytes=0, lag_entries=0, last_seen_s=0.0)
+        return Peer(role=said.role, lag_bytes=0, lag_entries=0, last_seen_s=0.0, lagging_s=0.0)
     return said.peers.get(name, Peer())
 
 

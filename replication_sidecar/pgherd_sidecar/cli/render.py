@@ -14,8 +14,8 @@ from pgherd_sidecar.cli.view import Peer
 
 def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
     """Render the state of every node."""
+    said = cluster.speaker(node.answer for node in nodes if node.answer is not None)
     if as_json:
-        said = cluster.speaker(node.answer for node in nodes if node.answer is not None)
         members = [
             _state(herd, node) | _known(node, cluster.seen(said, node.member.name))
             for node in nodes
@@ -38,7 +38,12 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
         for node in nodes
         if node.reason and not node.is_up
     ]
-    return "\n".join([text, *reasons])
+    lagging = [
+        f"{node.member.name}: has flushed nothing new for {lagging_s:.0f} s, and slows nobody"
+        for node in nodes
+        if (lagging_s := cluster.seen(said, node.member.name).lagging_s)
+    ]
+    return "\n".join([text, *reasons, *lagging])
 
 
 def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
@@ -69,6 +74,7 @@ def _seen(peer: Peer) -> dict[str, Any]:
         "lag_bytes": peer.lag_bytes,
         "lag_entries": peer.lag_entries,
         "last_seen_s": peer.last_seen_s,
+        "lagging_s": peer.lagging_s,
     }
 
 

@@ -33,7 +33,12 @@ class View(BaseModel):
 
 
 class Peer(BaseModel):
-    """What a sidecar knows of another one: how far behind, and since when silent."""
+    """What a sidecar knows of another one.
+
+    Attributes:
+        last_seen_s: for how long it has been silent.
+        lagging_s: for how long it has flushed nothing though there is something; 0 if not for long.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -41,3 +46,4 @@ class Peer(BaseModel):
     lag_bytes: int | None = None
     lag_entries: int | None = None
     last_seen_s: float | None = None
+    lagging_s: float | None = None

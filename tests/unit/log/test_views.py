@@ -120,6 +120,25 @@ def test_a_herd_shrinks_member_by_member_to_one_and_grows_back() -> None:
     assert herd["n3"].data == herd["n5"].data
 
 
+def test_who_answers_but_flushes_nothing_lags_and_is_evicted() -> None:
+    """[V5] Its disk hangs, say. While there is nothing to flush nobody minds."""
+    herd = Herd(3, evict_s=2.0)
+    herd.elect("n1")
+    herd.pass_time(1)
+    herd["n3"].slow_disk = True
+    herd.pass_time(4)
+    assert herd["n1"].member.stuck_s("n3", herd.now) == 0
+    herd["n1"].member.submit(b"entry", 1, herd.now)
+    herd.pass_time(1.5)
+    assert herd["n1"].member.commit_position == herd["n1"].member.last_position
+    assert herd["n1"].member.stuck_s("n2", herd.now) == 0
+    assert (herd["n1"].member.stuck_s("n3", herd.now) or 0) > 1
+    assert herd["n2"].member.stuck_s("n3", herd.now) is None  # only a proposer can tell
+    assert voters(herd, "n1") == ("n1", "n2", "n3")
+    herd.pass_time(2)
+    assert voters(herd, "n1") == ("n1", "n2")
+
+
 def test_the_half_with_the_tie_breaker_commits_nothing_before_the_view_has_shrunk_to_it() -> None:
     """[Q2] C19"""
     herd = Herd(2, evict_s=3.0)

@@ -93,6 +93,15 @@ class LogMember(Elections):
             return now - progress.heard_s, progress.match
         return (now - self._heard_s if peer == self.proposer else None), None
 
+    def stuck_s(self, peer: str, now: float) -> float | None:
+        """Return for how long a peer has flushed nothing though there is something, 0 if it does.
+
+        None for what only a proposer can tell.
+        """
+        if self._leading is None or peer not in self._leading.peers:
+            return None
+        return self._leading.peers[peer].stuck_s(now)
+
     def component(self, now: float) -> Component:
         """Tell which side of a partition this member is on.
 

@@ -29,6 +29,7 @@ class Progress:
         "goal",
         "heard_s",
         "match",
+        "moved_s",
         "next",
         "probing",
         "sent",
@@ -45,6 +46,8 @@ class Progress:
         #: what the proposer had a heartbeat ago
         self.goal = 1 << 64
         self.heard_s = now
+        #: when it last flushed something new, or had all there was
+        self.moved_s = now
         self._inflight: deque[tuple[int, int]] = deque()
         self._inflight_bytes = 0
 
@@ -52,6 +55,10 @@ class Progress:
     def caught_up(self) -> bool:
         """Whether the peer has flushed all that the proposer had a heartbeat ago."""
         return self.match >= self.goal
+
+    def stuck_s(self, now: float) -> float:
+        """Return for how long it has flushed nothing though there is something, 0 if it does."""
+        return 0.0 if self.caught_up else now - self.moved_s
 
     def ready(self, max_inflight: int) -> bool:
         """Tell whether the peer may be sent more."""
@@ -68,8 +75,11 @@ class Progress:
         self._inflight.append((last, size_bytes))
         self._inflight_bytes += size_bytes
 
-    def acknowledged(self, position: int) -> None:
+    def acknowledged(self, position: int, now: float) -> None:
         """The peer's log agrees up to `position`, flushed: stream from here on."""
+        if position > self.match or self.caught_up:
+            self.moved_s = now
+        self.heard_s = now
         self.match = max(self.match, position)
         if self.next <= position:
             self.next = position + 1

@@ -111,8 +111,7 @@ class Proposer:
         progress = self._progress(peer)
         if progress is None:
             return
-        progress.heard_s = now
-        progress.acknowledged(ack.position)
+        progress.acknowledged(ack.position, now)
         self.stranded.discard(peer)
         self._count(peer, progress.match)
 
@@ -198,17 +197,21 @@ class Proposer:
         return None
 
     def _look(self, now: float) -> Sight:
-        heard_s = {self._name: now} | {name: peer.heard_s for name, peer in self.peers.items()}
+        peers = self.peers.items()
         live_s, evict_s = now - self._timing.election_max_s, now - self._timing.evict_s
         return Sight(
-            live=frozenset(name for name, at in heard_s.items() if at >= live_s),
-            silent=frozenset(name for name, at in heard_s.items() if at < evict_s),
+            live=frozenset({self._name, *(name for name, peer in peers if peer.heard_s >= live_s)}),
+            useless=frozenset(name for name, peer in peers if self._useful_s(name, peer) < evict_s),
             caught_up=frozenset(
                 learner.name
                 for learner in self._membership.learners
                 if learner.name in self.peers and self.peers[learner.name].caught_up
             ),
         )
+
+    def _useful_s(self, name: str, peer: Progress) -> float:
+        """When a peer last did what it is there for; one that is stranded can do nothing [V5]."""
+        return peer.heard_s if name in self.stranded else peer.moved_s
 
     def _flushed_by_all(self) -> int:
         """Return up to where every member is known to have the log, all of it committed [T1]."""

@@ -21,12 +21,13 @@ class Sight:
 
     Attributes:
         live: members heard of lately, itself among them.
-        silent: members not heard of for so long that they are to be evicted.
+        useless: members that were silent, or flushed nothing of what there is, for so long that
+            they are to be evicted.
         caught_up: learners that hold what the proposer had a heartbeat ago.
     """
 
     live: frozenset[str]
-    silent: frozenset[str]
+    useless: frozenset[str]
     caught_up: frozenset[str]
 
 
@@ -58,7 +59,7 @@ class Reconfiguration:
             with_learners(now, joining, position),
             with_disks(now, joining, position),
             promoted(now, sight.caught_up, position, sight.live),
-            without(now, _of_any_disk(sight.silent), position, sight.live, demote=False),
+            without(now, _of_any_disk(sight.useless), position, sight.live, demote=False),
         ):
             if step is not None:
                 return step
@@ -66,7 +67,7 @@ class Reconfiguration:
 
     def shrunk(self, now: Membership, position: int, sight: Sight) -> Membership | None:
         """Return the half of the view that is left, if it is exactly that [Q2]."""
-        smaller = without(now, _of_any_disk(sight.silent), position, sight.live, demote=False)
+        smaller = without(now, _of_any_disk(sight.useless), position, sight.live, demote=False)
         if smaller is None or not smaller.joint or not smaller.views[0].halves_to(smaller.views[1]):
             return None
         return smaller
