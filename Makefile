@@ -6,7 +6,7 @@ PYTHON = .venv/bin/python
 
 help:
 	@echo 'make demo              a herd of three under a real workload, proved identical'
-	@echo 'make test              lint, unit tests, simulation, integration tests'
+	@echo 'make test              lint, unit tests, simulation, integration tests; e2e where docker is'
 	@echo 'make bench             pgherd beside Galera and PostgreSQL with synchronous replication'
 	@echo 'make setup             install what the above need'
 	@echo 'make test-faults MINUTES=n SEED=s   anything that can happen to a herd, at random'
@@ -27,7 +27,13 @@ bench:
 	@$(PYTHON) -m benchmarks.latency
 	@$(PYTHON) -m benchmarks.failures
 
-test: lint test-unit simulate test-integration
+# The preparation of the end-to-end tests is slow, so it goes on beside the others; but not beside
+# an installation of packages.
+test: setup
+	@scripts/setup faults
+	@scripts/e2e prepare
+	@$(MAKE) --no-print-directory lint test-unit simulate test-integration
+	@scripts/e2e run
 
 lint: setup
 	.venv/bin/ruff check
@@ -68,7 +74,7 @@ test-faults:
 	PGHERD_FAULTS_MINUTES=$(or $(MINUTES),10) PGHERD_FAULTS_SEED=$(or $(SEED),0) \
 		.venv/bin/pytest tests/integration/test_faults.py -o log_cli=true --log-cli-level=INFO
 
-# On a kind cluster: needs docker and helm (see docs/operator.md, "How it is tested").
+# On a kind cluster, all of them: needs docker and helm (see docs/operator.md, "How it is tested").
 test-e2e:
 	@scripts/setup e2e
-	PGHERD_E2E=required .venv/bin/pytest tests/e2e
+	PGHERD_E2E=required .venv/bin/pytest -m '' tests/e2e

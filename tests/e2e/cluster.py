@@ -2,10 +2,9 @@
 
 import itertools
 import json
-import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +74,22 @@ def until(condition: Callable[[], object], what: str, patience_s: float = PATIEN
     return time.monotonic() - began_s
 
 
+def until_well(kubectl: Kubectl, instances: int, herd: str = HERD) -> float:
+    """Wait until the operator has nothing more to do and so many members take writes."""
+
+    def well() -> bool:
+        found = kubectl.get("replicatedcluster", herd)
+        status = found.get("status", {})
+        ready = [
+            one["status"] == "True" and one["observedGeneration"] == found["metadata"]["generation"]
+            for one in status.get("conditions", ())
+            if one["type"] == "Ready"
+        ]
+        return status.get("membersReady") == f"{instances}/{instances}" and ready == [True]
+
+    return until(well, f"{instances} members of {herd} are well")
+
+
 def until_ready(kubectl: Kubectl, *pods: str) -> float:
     """Wait until all of these are ready, which a member is while it takes writes."""
     return until(lambda: all(kubectl.ready(pod) for pod in pods), f"{', '.join(pods)} ready")
@@ -136,6 +151,56 @@ class Herd:
             "exec", _CLIENT, "--", "psql", *options, f"--command={statement}", target
         ).strip()
 
+    def write(self, service: str, statement: str) -> None:
+        """Run a statement that may be run twice, until the member takes it.
+
+        A member that has just been elected, or is about to be, refuses: an honest answer.
+        """
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self.sql(service, statement)
+            except AssertionError:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(_LOOK_S)
+            else:
+                return
+
+    def members(self) -> list[str]:
+        """Who votes in the view, by the resource's status."""
+        members = self.kubectl.get("replicatedcluster", HERD)["status"]["members"]
+        return [one["name"] for one in members if one["inView"] == "Voter"]
+
+    def disks(self) -> dict[str, str]:
+        """The uid of each member's volume claim, if that is there."""
+        claims = {
+            one: self.kubectl.get("persistentvolumeclaim", f"{one}-data") for one in self.members()
+        }
+        return {one: claim["metadata"]["uid"] for one, claim in claims.items() if claim}
+
+    def change(self, **spec: object) -> None:
+        """Change fields of the resource's spec."""
+        patch = json.dumps({"spec": spec})
+        self.kubectl("patch", "replicatedcluster", HERD, "--type=merge", f"--patch={patch}")
+
+    def assert_nothing_is_lost(self, members: Iterable[str], written: Iterable[Written]) -> None:
+        """What was acknowledged is on every member, and the members do not differ."""
+        rows = {}
+        for member in members:
+            # A commit of its own: all that was acknowledged before is visible on it afterwards.
+            self.write(member, "INSERT INTO mark DEFAULT VALUES")
+            found = self.sql(member, "SELECT writer || ' ' || number FROM ledger")
+            rows[member] = set(found.split("\n"))
+        for one in written:
+            assert one.acknowledged, f"{one.writer} wrote nothing: {one.errors}"
+            wanted = {f"{one.writer} {number}" for number in one.acknowledged}
+            for member, there in rows.items():
+                lost = sorted(wanted - there)
+                assert not lost, f"{member} lost {lost[:5]} of {one.writer}"
+        first, *others = rows.values()
+        assert all(one == first for one in others)
+
     def until_true(self, service: str, query: str) -> None:
         """Wait until a query says so."""
         until(lambda: self.sql(service, query) == "t", f"{query} on {service}")
@@ -144,17 +209,15 @@ class Herd:
     def writing(self, *services: str) -> Iterator[list[Written]]:
         """Write through each service before, meanwhile and after; the list is filled at the end."""
         written: list[Written] = []
-        writers = {f"{service} {next(self._runs)}": service for service in services}
-        running = {name: self._writer(name, service) for name, service in writers.items()}
+        writers = {f"writer-{next(self._runs)}": service for service in services}
+        for writer, service in writers.items():
+            self._start_writer(writer, service)
         try:
-            self._await_rows(*running)
+            self._await_rows(*writers)
             yield written
-            self._await_rows(*running)
+            self._await_rows(*writers)
         finally:
-            for name, writer in running.items():
-                output, errors = writer.communicate(timeout=PATIENCE_S)
-                assert writer.returncode == 0, errors
-                written.append(Written(name, **json.loads(output)))
+            written += [self._stop_writer(writer) for writer in writers]
 
     def _await_rows(self, *writers: str) -> None:
         """Wait until each writer has written more than it has by now."""
@@ -163,17 +226,15 @@ class Herd:
             count = int(self.sql(f"{HERD}-rw", f"SELECT count(*) {rows}"))
             self.until_true(f"{HERD}-rw", f"SELECT count(*) > {count} {rows}")
 
-    def _writer(self, name: str, service: str) -> "subprocess.Popen[str]":
-        program = ["/opt/pgherd/bin/python", "-c", _WRITER.read_text(), service, name]
-        return subprocess.Popen(
-            self.kubectl.command("exec", "--stdin", _CLIENT, "--", *program),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+    def _start_writer(self, writer: str, service: str) -> None:
+        """Start a program in the clients' pod; it needs neither us nor the API server any more."""
+        files = [f"/tmp/{writer}.{suffix}" for suffix in ("stop", "json")]
+        program = ["python", "-c", _WRITER.read_text(), service, writer, *files]
+        background = f'"$@" >/tmp/{writer}.log 2>&1 </dev/null &'
+        self.kubectl("exec", _CLIENT, "--", "sh", "-c", background, "sh", *program)
 
-
-def tool(variable: str, name: str) -> Path | None:
-    """A program that an environment variable names, or one on the PATH."""
-    named = os.environ.get(variable)
-    directories = os.environ.get("PATH", "").split(os.pathsep)
-    candidates = [Path(named)] if named else [Path(one) / name for one in directories]
-    return next((one for one in candidates if os.access(one, os.X_OK)), None)
+    def _stop_writer(self, writer: str) -> Written:
+        stop = f"touch /tmp/{writer}.stop; until cat /tmp/{writer}.json 2>&-; do sleep 0.1; done"
+        limit = ["timeout", f"{PATIENCE_S:g}"]
+        found = self.kubectl("exec", _CLIENT, "--", *limit, "sh", "-c", stop)
+        return Written(writer, **json.loads(found))

@@ -1,16 +1,17 @@
 """Writes into one service for as long as it is asked to; runs in a pod of the cluster.
 
-Each commit is one row of its own in ``ledger``. Prints one line of JSON at the end: what was
+Each commit is one row of its own in ``ledger``. Leaves a file of JSON at the end: what was
 acknowledged, and the longest time without an acknowledgement. A commit whose outcome the client
 did not hear is tried again under another key, as an application would: it may be there twice.
 
-Usage: writer.py HOST WRITER, with the password in PGPASSWORD; ends at the end of its input.
+Usage: writer.py HOST WRITER STOP OUTPUT, with the password in PGPASSWORD; ends when there is a file
+STOP.
 """
 
 import json
-import select
 import sys
 import time
+from pathlib import Path
 
 import psycopg
 
@@ -18,13 +19,14 @@ _PAUSE_S = 0.02
 
 
 def main() -> None:
-    """Write until standard input ends."""
-    host, writer = sys.argv[1:]
+    """Write until told to stop."""
+    host, writer, stop, output = sys.argv[1:]
     acknowledged: list[int] = []
     errors: dict[str, int] = {}
     number, last_s, gap_s = 0, time.monotonic(), 0.0
     connection: psycopg.Connection | None = None
-    while not select.select([sys.stdin], [], [], _PAUSE_S)[0]:
+    while not Path(stop).exists():
+        time.sleep(_PAUSE_S)
         number += 1
         try:
             if connection is None or connection.closed:
@@ -41,7 +43,10 @@ def main() -> None:
         acknowledged.append(number)
         gap_s, last_s = max(gap_s, time.monotonic() - last_s), time.monotonic()
     gap_s = max(gap_s, time.monotonic() - last_s)
-    json.dump({"acknowledged": acknowledged, "gap_s": gap_s, "errors": errors}, sys.stdout)
+    found = {"acknowledged": acknowledged, "gap_s": gap_s, "errors": errors}
+    whole = Path(f"{output}.new")
+    whole.write_text(json.dumps(found))
+    whole.rename(output)
 
 
 main()

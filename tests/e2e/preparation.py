@@ -1,0 +1,78 @@
+"""What the end-to-end tests need before there is a cluster: programs, and the images of a herd.
+
+As a program it builds the images, so that this can be done while other tests run; a line on
+standard error says what is missing.
+"""
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+IMAGES = {target: f"pgherd/{target}:e2e" for target in ("postgres", "sidecar", "operator")}
+"""By the targets of images/Dockerfile."""
+
+_REPOSITORY = Path(__file__).parents[2]
+
+
+class PreparationError(Exception):
+    """This machine cannot run the tests, or a program that prepares them failed."""
+
+
+def tool(variable: str, name: str) -> Path | None:
+    """A program that an environment variable names, or one on the PATH."""
+    found = os.environ.get(variable) or shutil.which(name)
+    return Path(found) if found else None
+
+
+def run(*command: str) -> str:
+    """Run a program in the repository's root, and return what it prints.
+
+    Raises:
+        PreparationError: it failed; with its words.
+    """
+    done = subprocess.run(command, check=False, cwd=_REPOSITORY, capture_output=True, text=True)
+    if done.returncode:
+        raise PreparationError(f"{shlex.join(command)}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def check_machine() -> None:
+    """See whether everything is there that is not fetched.
+
+    Raises:
+        PreparationError: something is missing.
+    """
+    missing = [] if tool("PGHERD_HELM", "helm") else ["helm"]
+    if importlib.util.find_spec("pytest_kind") is None:
+        missing.append("pytest-kind")
+    if shutil.which("docker") is None:
+        missing.append("docker")
+    if missing:
+        raise PreparationError(f"this machine has not got {', '.join(missing)}")
+    run("docker", "info")
+
+
+def build_images() -> None:
+    """Build the images; quick when nothing has changed.
+
+    Raises:
+        PreparationError: docker refused.
+    """
+    options = shlex.split(os.environ.get("PGHERD_DOCKER_BUILD", ""))
+    for target, name in IMAGES.items():
+        run(
+            "docker", "build", *options, "--file=images/Dockerfile", f"--target={target}",
+            f"--tag={name}", ".",
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    try:
+        check_machine()
+        build_images()
+    except PreparationError as failure:
+        sys.exit(str(failure))
