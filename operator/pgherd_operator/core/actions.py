@@ -51,11 +51,16 @@ class GenerateAuthority:
 
 @dataclass(frozen=True, slots=True)
 class IssueCertificate:
-    """Write a certificate signed by the herd's CA into a secret, in place of an older one."""
+    """Write a certificate signed by the herd's CA into a secret, in place of an older one.
+
+    Attributes:
+        organization: the cluster id. PostgreSQL lets a member in by both names.
+    """
 
     secret: str
     authority: str
     common_name: str
+    organization: str
     dns_names: tuple[str, ...]
     validity_days: int
 
@@ -112,6 +117,13 @@ class RetireVolume:
 
 
 @dataclass(frozen=True, slots=True)
+class SettleVolume:
+    """Mark a founder's volume as a member's: nothing is founded on it should it come back empty."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class AskLeave:
     """Ask the primary component, through the member ``via``, to let a living member go."""
 
@@ -132,7 +144,7 @@ class AskEvict:
 Action = (
     AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | GeneratePassword
     | GenerateAuthority | IssueCertificate | Apply | Create | Delete | GrowVolume | RetireVolume
-    | AskLeave | AskEvict
+    | SettleVolume | AskLeave | AskEvict
 )  # fmt: skip
 
 

@@ -56,6 +56,13 @@ class Member:
         return self.in_view is not None and self.volume is None and self.pod is None
 
     @property
+    def emptied(self) -> bool:
+        """In the view, but the disk that it runs on is not the one that the view knows."""
+        known = self.in_view.disk_id if self.in_view is not None else ""
+        mine = self.report.disk_id if self.report is not None else ""
+        return "" not in (known, mine) and known != mine
+
+    @property
     def going(self) -> bool:
         """Its volume is to be used no more, or its pod runs on one that is no more."""
         return not self.lost and (self.volume is None or not self.volume.usable)

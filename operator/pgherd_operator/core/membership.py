@@ -60,7 +60,7 @@ def _complete(observed: Observed, group: Group) -> bool:
 def _unwanted(observed: Observed, group: Group) -> tuple[Member, Reason] | None:
     """The first member that has to go whatever the numbers, and why."""
     for member in group.members:
-        if member.lost:
+        if member.lost or member.emptied:
             return member, Reason.MEMBER_LOST
     for member in group.members:
         if member.going or member.departed:
@@ -121,7 +121,8 @@ def _out_of_view(
     if via is None:
         return Step(Reason.WAITING, f"{name} cannot go: nobody else is in the primary component")
     if reason is Reason.MEMBER_LOST:
-        text = f"the volume of {name} is gone: asking the others to give up on it"
+        what = "has lost its content" if member.emptied else "is gone"
+        text = f"the volume of {name} {what}: asking the others to give up on it"
         ask: Action = AskEvict(via, name, member.in_view.disk_id)
         return Step(reason, text, (ask,), warning=True)
     diverged = reason is Reason.MEMBER_DIVERGED

@@ -17,7 +17,6 @@ from pgherd_operator.core.actions import (
     Action,
     AddFinalizer,
     Delete,
-    Event,
     Kind,
     Reason,
     RemoveFinalizer,
@@ -31,16 +30,20 @@ from pgherd_operator.objects.model import Release
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The outcome: actions in order, the status to show, events to tell if the actions succeed."""
+    """The outcome: what to do, in order, and the status to show."""
 
-    actions: tuple[Action, ...]
+    steps: tuple[Step, ...]
     status: ClusterStatus
-    events: tuple[Event, ...]
+
+    @property
+    def idle(self) -> bool:
+        """There is nothing to do, but perhaps something to wait for."""
+        return not any(step.actions for step in self.steps)
 
     @property
     def settled(self) -> bool:
         """There is nothing to do and nothing to wait for."""
-        return not self.actions and not self.status.step
+        return self.idle and not self.status.step
 
 
 def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
@@ -53,12 +56,8 @@ def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
     if observed.cluster.spec.maintenance.paused and not observed.cluster.deleting:
         paused = Step(Reason.PAUSED, "paused by the spec")
         described = described.model_copy(update={"step": paused.text})
-        return Plan((), described, ())
-    return Plan(
-        actions=tuple(action for step in steps for action in step.actions),
-        status=described,
-        events=tuple(event for step in steps if (event := step.event()) is not None),
-    )
+        return Plan((), described)
+    return Plan(tuple(steps), described)
 
 
 def _steps(observed: Observed, group: Group, now: datetime, release: Release) -> list[Step]:
@@ -75,7 +74,7 @@ def _steps(observed: Observed, group: Group, now: datetime, release: Release) ->
     if cluster.spec.hibernated:
         return [*steps, *_sleep(observed)]
     steps += upkeep.certificates(observed, now)
-    steps += upkeep.growing_volumes(observed)
+    steps += upkeep.settled_founders(observed, group)
     steps += upkeep.members(observed, release)
     one = membership.step(observed, group)
     if one is None or not one.actions:
@@ -84,7 +83,10 @@ def _steps(observed: Observed, group: Group, now: datetime, release: Release) ->
         one = replacing if replacing is not None and (one is None or replacing.actions) else one
     if one is None:
         one = _unwell(group)
-    return [*steps, one] if one is not None else steps
+    if one is not None:
+        steps.append(one)
+    # A class of volumes that cannot grow refuses for ever; nothing else shall wait for it.
+    return steps + upkeep.growing_volumes(observed)
 
 
 def _unwell(group: Group) -> Step | None:

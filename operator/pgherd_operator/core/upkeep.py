@@ -18,8 +18,10 @@ from pgherd_operator.core.actions import (
     IssueCertificate,
     Kind,
     Reason,
+    SettleVolume,
     Step,
 )  # fmt: skip
+from pgherd_operator.core.group import Group
 from pgherd_operator.core.observed import Ledger, Observed
 from pgherd_operator.core.quantity import parse
 from pgherd_operator.objects import config, names, network, pod
@@ -83,8 +85,8 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
             f"certificate {secret}",
             (
                 IssueCertificate(
-                    secret, names.authority(cluster.name), common_name, dns_names,
-                    cluster.spec.tls.validity_days,
+                    secret, names.authority(cluster.name), common_name,
+                    ledger.cluster_id, dns_names, cluster.spec.tls.validity_days,
                 ),
             ),
         )
@@ -116,6 +118,29 @@ def _dns_names(observed: Observed, ledger: Ledger, seat: Seat) -> tuple[str, ...
         *(f"{service}.{cluster.namespace}" for service in services),
         *services,
     )
+
+
+def settled_founders(observed: Observed, group: Group) -> list[Step]:
+    """Let those founders found no more whose disk a majority knows as a member's.
+
+    From then on an empty volume of that name is one that has lost its data.
+    """
+    if group.authority is None or not group.authority.confirmed:
+        return []
+    herd = observed.cluster.name
+    settled = [
+        member.number
+        for member in group.members
+        if member.healthy and member.volume and member.volume.origin is Origin.FOUNDER
+    ]
+    return [
+        Step(
+            Reason.FOUNDING,
+            f"{names.member(herd, number)} is a member, and founds no more",
+            (SettleVolume(names.volume(herd, number)),),
+        )
+        for number in settled
+    ]
 
 
 def lacks_certificate(observed: Observed, seat: Seat) -> bool:

@@ -16,6 +16,7 @@ RUN = "/run/pgherd"
 ETC = "/etc/pgherd"
 DATABASE = "app"
 NODE_FILE = "node.json"
+ORIGIN_FILE = "origin"
 SLOTS = 64
 """Sequences are interleaved by so many, for the life of a herd; no number of a member is larger."""
 
@@ -31,8 +32,9 @@ _ACCESS_OURS = (
     # The socket's directory is closed to other accounts. No line of the user's comes before these.
     "local  all  postgres,pgherd_apply  trust",
     "host   all  pgherd_apply      all  reject",
-    # The superuser from elsewhere: a member, to make a copy, by its certificate; nobody else.
-    "hostssl all,replication  postgres  all  cert map=members",
+    # The superuser from elsewhere: a member, to make a copy, by its certificate; nobody else. The
+    # whole name counts, with the cluster's id: the authority may sign for others, too.
+    "hostssl all,replication  postgres  all  cert clientname=DN map=members",
 )
 _ACCESS_DEFAULT = (
     "local  all  all            scram-sha-256",
@@ -47,13 +49,17 @@ def config_map(cluster: Cluster, cluster_id: str, seat: Seat, members: Iterable[
     Args:
         members: whom a founder founds the herd with; whom a joiner asks.
     """
-    files = member_files(cluster, seat)
+    files = member_files(cluster, cluster_id, seat)
     seats = sorted(members, key=lambda one: one.number)
     node = node_json(cluster, cluster_id, seat)
     node["members"] = [_address(cluster, one) for one in seats]
     if "recovery" in node:
         others = [one for one in seats if one.role is Role.DATABASE and one != seat]
         node["recovery"]["partners"] = [_partner(cluster, one) for one in others]
+    if files:
+        # Read when the server starts. initdb belongs to the founding; otherwise the data directory
+        # is the sidecar's to fill.
+        files[ORIGIN_FILE] = "initdb\n" if seat.origin is Origin.FOUNDER else "copy\n"
     data = files | {NODE_FILE: json.dumps(node, indent=2, sort_keys=True) + "\n"}
     name = names.member(cluster.name, seat.number)
     return manifest(cluster, "v1", "ConfigMap", name, {"data": data})
@@ -75,11 +81,11 @@ def _without_members(files: Mapping[str, str]) -> dict[str, Any]:
     return found | {NODE_FILE: node}
 
 
-def member_files(cluster: Cluster, seat: Seat) -> dict[str, str]:
+def member_files(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, str]:
     """The files of PostgreSQL; a witness has none."""
     if seat.role is Role.WITNESS:
         return {}
-    members = f"members  /^{cluster.name}-[0-9]+$  postgres"
+    members = f'members  "/^CN={cluster.name}-[0-9]+,O={cluster_id}$"  postgres'
     access = [
         "# Written by pgherd.",
         *_ACCESS_OURS,

@@ -21,10 +21,12 @@ class Role(StrEnum):
 
 
 class Origin(StrEnum):
-    """How a member's volume gets its content."""
+    """What a member may do on a volume that is empty."""
 
     FOUNDER = "Founder"
+    """Found the herd with the others: only until this disk is known as a member's."""
     JOINER = "Joiner"
+    """Copy another member's database and ask to be let in."""
 
 
 @dataclass(frozen=True, slots=True)

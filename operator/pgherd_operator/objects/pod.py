@@ -4,6 +4,7 @@ The pod passes the *restricted* Pod Security Standard: no root, no capabilities,
 systems. It has no API token: the sidecars do not need Kubernetes.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from pgherd_operator.api.resource import Cluster
@@ -25,10 +26,13 @@ _SECURE = {
 
 
 def pod(cluster: Cluster, cluster_id: str, seat: Seat, release: Release) -> Manifest:
-    """The pod; its annotation REVISION names everything that it was made from."""
+    """The pod; its annotation REVISION names everything that it was made from.
+
+    But for the founding: a founder becomes a member like others without a restart.
+    """
     spec = _spec(cluster, seat, release)
-    files = config.member_files(cluster, seat)
-    node = config.node_json(cluster, cluster_id, seat)
+    files = config.member_files(cluster, cluster_id, seat)
+    node = config.node_json(cluster, cluster_id, replace(seat, origin=Origin.JOINER))
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -76,7 +80,7 @@ def _spec(cluster: Cluster, seat: Seat, release: Release) -> Manifest:
     scheduling = cluster.spec.scheduling
     containers = [_sidecar(cluster, release)]
     if seat.role is Role.DATABASE:
-        containers.insert(0, _postgres(cluster, seat, release))
+        containers.insert(0, _postgres(cluster, release))
     spec: Manifest = {
         "serviceAccountName": cluster.name,
         "automountServiceAccountToken": False,
@@ -120,18 +124,13 @@ def _spread(cluster: Cluster) -> list[Manifest]:
     ]
 
 
-def _postgres(cluster: Cluster, seat: Seat, release: Release) -> Manifest:
+def _postgres(cluster: Cluster, release: Release) -> Manifest:
     image = cluster.spec.images.postgres or release.postgres_image.format(
         version=cluster.spec.postgres.version
     )
-    # initdb belongs to the founding; a joiner's data directory is the sidecar's to fill.
-    origin = "initdb" if seat.origin is Origin.FOUNDER else "copy"
     return _container(cluster, "postgres", image, cluster.spec.resources.postgres) | {
         "args": ["run"],
-        "env": [
-            {"name": "PGHERD_ORIGIN", "value": origin},
-            {"name": "PGDATA", "value": f"{DATA}/pgdata"},
-        ],
+        "env": [{"name": "PGDATA", "value": f"{DATA}/pgdata"}],
         "ports": [{"name": "postgres", "containerPort": names.POSTGRES_PORT, "protocol": "TCP"}],
         "volumeMounts": [
             *_mounts(),

@@ -38,10 +38,10 @@ def password() -> str:
 def authority(name: str, now: datetime) -> Issued:
     """A new CA."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _common_name(name)
+    own = subject(name)
     until = now + _AUTHORITY_LASTS
     certificate = (
-        _builder(subject, subject, key, now, until)
+        _builder(own, own, key, now, until)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(signs=True), critical=True)
         .sign(key, hashes.SHA256())
@@ -52,7 +52,7 @@ def authority(name: str, now: datetime) -> Issued:
 
 def issue(
     ca: Mapping[str, bytes],
-    common_name: str,
+    name: x509.Name,
     dns_names: Sequence[str],
     now: datetime,
     validity: timedelta,
@@ -73,7 +73,7 @@ def issue(
     until = min(now + validity, signer.not_valid_after_utc)
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     certificate = (
-        _builder(_common_name(common_name), signer.subject, key, now, until)
+        _builder(name, signer.subject, key, now, until)
         .add_extension(
             x509.SubjectAlternativeName([x509.DNSName(name) for name in dns_names]), critical=False
         )
@@ -111,8 +111,10 @@ def _builder(
     )
 
 
-def _common_name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+def subject(common_name: str, organization: str | None = None) -> x509.Name:
+    """The name that a certificate is for; PostgreSQL writes it ``CN=...,O=...``."""
+    names = [(NameOID.ORGANIZATION_NAME, organization), (NameOID.COMMON_NAME, common_name)]
+    return x509.Name([x509.NameAttribute(oid, text[:64]) for oid, text in names if text])
 
 
 def _key_usage(*, signs: bool) -> x509.KeyUsage:

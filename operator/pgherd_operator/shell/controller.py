@@ -82,24 +82,25 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     await _report(env, body, cluster, plan.status, failure)
     if failure is not None:
         return _FAILED_S
-    if plan.actions:
-        return _SOON_S
-    return _SETTLED_S if plan.settled else _WAITING_S
+    if plan.idle:
+        return _SETTLED_S if plan.settled else _WAITING_S
+    return _SOON_S
 
 
 async def _act(executor: Executor, env: Environment, cluster: Cluster, plan: Plan) -> str | None:
-    """Execute a plan; return what went wrong, if anything did."""
+    """Execute a plan up to the first failure; return what went wrong, if anything did."""
     bound = log.bind(cluster=cluster.name, namespace=cluster.namespace)
-    for action in plan.actions:
-        try:
-            await executor.execute(action)
-        except (ApiError, SidecarError, ValueError) as error:
-            bound.warning("action.failed", action=type(action).__name__, reason=str(error))
-            return f"{type(action).__name__} failed: {error}"
-        bound.info("action.done", action=type(action).__name__)
-    for event in plan.events:
-        if event.message != cluster.status.step:  # else it was told when this step began
-            env.events.tell(cluster, event)
+    for step in plan.steps:
+        for action in step.actions:
+            try:
+                await executor.execute(action)
+            except (ApiError, SidecarError, ValueError) as error:
+                bound.warning("action.failed", action=type(action).__name__, reason=str(error))
+                return f"{type(action).__name__} failed: {error}"
+            bound.info("action.done", action=type(action).__name__)
+        event = step.event()
+        if event is not None and event.message != cluster.status.step:
+            env.events.tell(cluster, event)  # else it was told when this step began
     return None
 
 

@@ -14,7 +14,7 @@ from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core import actions as act
 from pgherd_operator.core.observed import Ledger, Phase
 from pgherd_operator.objects import config, names
-from pgherd_operator.objects.model import manifest
+from pgherd_operator.objects.model import Origin, manifest
 from pgherd_operator.shell import certificates
 from pgherd_operator.shell.kubernetes import (
     ConflictError,
@@ -70,6 +70,9 @@ class Executor:
             case act.RetireVolume():
                 labels: Manifest = {"labels": {names.RETIRED: "true"}}
                 await self._patch("PersistentVolumeClaim", action.name, {"metadata": labels})
+            case act.SettleVolume():
+                origin: Manifest = {"annotations": {names.ORIGIN: Origin.JOINER.value}}
+                await self._patch("PersistentVolumeClaim", action.name, {"metadata": origin})
             case act.GeneratePassword() | act.GenerateAuthority() | act.IssueCertificate():
                 await self._secret(action)
             case act.AskLeave() | act.AskEvict():
@@ -115,7 +118,7 @@ class Executor:
                 found = await self._api.get("Secret", self._namespace, action.authority)
                 issued = certificates.issue(
                     _decoded(found.get("data") or {}),
-                    action.common_name,
+                    certificates.subject(action.common_name, action.organization),
                     action.dns_names,
                     self._now,
                     timedelta(days=action.validity_days),

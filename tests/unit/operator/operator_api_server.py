@@ -31,6 +31,8 @@ class ApiServer:
     fault: tuple[int, Fault] | None = None
     """After how many writes one fails, and how."""
     counter: int = 0
+    volumes_grow: bool = True
+    """What the class of the volumes allows."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest:
         """See KubernetesApi."""
@@ -78,6 +80,8 @@ class ApiServer:
         """See KubernetesApi."""
         with self.writing("patch", kind, name):
             self.calls.add(("patch", kind))
+            if kind == "PersistentVolumeClaim" and "spec" in patch and not self.volumes_grow:
+                raise ApiError(403, "the storageclass that provisions the pvc must support resize")
             _merge(self._object(kind, name), patch)
             self._collect(kind, name)
 

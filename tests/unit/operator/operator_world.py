@@ -58,6 +58,8 @@ class World(ApiServer):
     processes: dict[int, Process] = field(default_factory=dict)
     diverged_disks: set[str] = field(default_factory=set)
     departed: set[str] = field(default_factory=set)
+    emptied: dict[str, int] = field(default_factory=dict)
+    """How often the content of a volume was lost, by its uid."""
     dead_nodes: set[int] = field(default_factory=set)
     view: View | None = None
     events: list[Event] = field(default_factory=list)
@@ -88,6 +90,16 @@ class World(ApiServer):
         """Edit the spec."""
         self.resource["spec"] = self.spec | spec
         self.resource["metadata"]["generation"] += 1
+
+    def empty(self, number: int) -> None:
+        """Lose what is on a volume, while its claim stays: a node with local volumes made anew."""
+        uid = self.objects["PersistentVolumeClaim", f"{NAME}-{number}-data"]["metadata"]["uid"]
+        self.emptied[uid] = self.emptied.get(uid, 0) + 1
+
+    def disk(self, volume: Manifest) -> str:
+        """The identity of what is on a volume."""
+        uid = str(volume["metadata"]["uid"])
+        return f"{uid}/{self.emptied[uid]}" if uid in self.emptied else uid
 
     def remove_resource(self) -> None:
         """Delete the resource."""
@@ -140,7 +152,7 @@ class World(ApiServer):
         if kind == "PersistentVolumeClaim":
             if self.view is None:
                 raise Forbidden("a volume, and nobody knows who is a member")
-            if any(member.disk_id == item["metadata"]["uid"] for member in self.view.members):
+            if any(member.disk_id == self.disk(item) for member in self.view.members):
                 raise Forbidden("the volume of a member of the view")
         if kind == "Pod" and not self.spec.get("hibernated"):
             self._check_restart(int(item["metadata"]["labels"][names.MEMBER]))
@@ -241,7 +253,8 @@ class World(ApiServer):
             if member is None or member.disk_id != body["disk_id"]:
                 raise SidecarError("no such member")
             target = self.processes.get(about)
-            if path == "/view/evict" and target is not None and not target.diverged:
+            heard = target is not None and target.disk_id == body["disk_id"]
+            if path == "/view/evict" and heard and target is not None and not target.diverged:
                 raise SidecarError("it is heard of")
             if self.view.voters == (member,):
                 raise SidecarError("it is the last one")
@@ -304,7 +317,7 @@ class World(ApiServer):
             if config is None or volume is None or ("Secret", f"{name}-tls") not in self.objects:
                 continue
             node = json.loads(config["data"]["node.json"])
-            disk_id = volume["metadata"]["uid"]
+            disk_id = self.disk(volume)
             self.ever_ran = True
             self.processes[number] = Process(
                 number=number,

@@ -1,6 +1,7 @@
 """The objects of a herd: safe pods, configurations that are understood, no text that escapes."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from pgherd_operator.api.resource import Cluster, parse
 from pgherd_operator.objects import config, names, network, pod
 from pgherd_operator.objects.model import Origin, Release, Role, Seat
+from pgherd_operator.shell import certificates
 from pgherd_sidecar.agent.config import NodeConfig
 
 ID = "7f0c2a44-93d8-5c7b-9d61-0a3c5f1f2b10"
@@ -122,7 +124,7 @@ def test_who_else_is_a_member_is_no_other_configuration() -> None:
 
 @given(st.dictionaries(st.from_regex(r"[a-z_]{3,12}", fullmatch=True), st.text(max_size=40)))
 def test_a_parameter_stays_in_its_line(parameters: dict[str, str]) -> None:
-    text = config.member_files(cluster(postgres={"parameters": parameters}), DATABASE)[
+    text = config.member_files(cluster(postgres={"parameters": parameters}), ID, DATABASE)[
         "pgherd.conf"
     ]
     lines = text.split("\n")[1:-1]
@@ -136,17 +138,38 @@ def test_a_parameter_stays_in_its_line(parameters: dict[str, str]) -> None:
 
 def test_the_users_cannot_override_what_pgherd_sets() -> None:
     theirs = "host all all all trust"
-    files = config.member_files(cluster(postgres={"pgHba": [theirs]}), DATABASE)
+    files = config.member_files(cluster(postgres={"pgHba": [theirs]}), ID, DATABASE)
     assert "ssl = 'on'" in files["pgherd.conf"]
     lines = [" ".join(line.split()) for line in files["pg_hba.conf"].splitlines()]
     ours = [
         "local all postgres,pgherd_apply trust",
         "host all pgherd_apply all reject",
-        "hostssl all,replication postgres all cert map=members",
+        "hostssl all,replication postgres all cert clientname=DN map=members",
     ]
     assert lines[1:5] == [*ours, theirs]
     default = lines[5:]
     assert not [line for line in default if line.startswith("host ")], "a password in the clear"
+
+
+@pytest.mark.parametrize(
+    ("name", "organization", "member"),
+    [
+        ("herd-1", ID, True),
+        ("herd-12", ID, True),
+        ("herd-1", "another herd", False),  # of a company whose authority signs for both
+        ("herd-1", None, False),
+        ("operator", ID, False),
+        (f"herd-1,O={ID}", None, False),
+    ],
+)
+def test_a_certificate_is_a_members_by_its_name_and_the_id_of_the_herd(
+    name: str, organization: str | None, member: bool
+) -> None:
+    line = config.member_files(cluster(), ID, DATABASE)["pg_ident.conf"].splitlines()[1]
+    pattern = line.split('"')[1].removeprefix("/")
+    # As PostgreSQL writes it: RFC 2253, of which RFC 4514 is the successor.
+    text = certificates.subject(name, organization).rfc4514_string()
+    assert bool(re.search(pattern, text)) is member
 
 
 def test_nothing_that_is_collected_as_garbage_holds_data() -> None:

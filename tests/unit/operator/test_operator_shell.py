@@ -269,18 +269,22 @@ async def test_nobody_there_is_an_error_of_the_api() -> None:
 
 def test_certificates_are_signed_by_the_herds_authority_and_end_with_it() -> None:
     ca = certificates.authority("pgherd herd", NOW)
-    issued = certificates.issue(ca.data, "herd-1", ["a.b.pgherd", "c"], NOW, timedelta(days=90))
+    issued = certificates.issue(
+        ca.data, certificates.subject("herd-1", "ID"), ["a.b.pgherd", "c"], NOW, timedelta(days=90)
+    )
     certificate = x509.load_pem_x509_certificate(issued.data["tls.crt"])
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca.data["tls.crt"]))
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["a.b.pgherd", "c"]
-    long = certificates.issue(ca.data, "x", ["x"], NOW, timedelta(days=9999))
+    long = certificates.issue(ca.data, certificates.subject("x"), ["x"], NOW, timedelta(days=9999))
     assert long.not_after <= ca.not_after
 
 
 def test_a_certificate_serves_a_connection(tmp_path: Path) -> None:
     ca = certificates.authority("pgherd herd", datetime.now(UTC))
-    issued = certificates.issue(ca.data, "m", ["m"], datetime.now(UTC), timedelta(days=1))
+    issued = certificates.issue(
+        ca.data, certificates.subject("m"), ["m"], datetime.now(UTC), timedelta(days=1)
+    )
     for name, content in issued.data.items():
         (tmp_path / name).write_bytes(content)
     context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
@@ -291,7 +295,13 @@ def test_a_certificate_serves_a_connection(tmp_path: Path) -> None:
 def test_an_authority_without_a_key_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"tls\.key"):
         ca = certificates.authority("x", NOW)
-        certificates.issue({"tls.crt": ca.data["tls.crt"]}, "m", ["m"], NOW, timedelta(days=1))
+        certificates.issue(
+            {"tls.crt": ca.data["tls.crt"]},
+            certificates.subject("m"),
+            ["m"],
+            NOW,
+            timedelta(days=1),
+        )
 
 
 def test_the_ledger_is_read_as_it_was_written() -> None:
