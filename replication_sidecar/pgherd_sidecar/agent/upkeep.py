@@ -4,6 +4,7 @@
 * truncates the capture table whose transactions have all ended (C14: never waiting for a lock);
 * looks for committed transactions that were never certified (C1) and reports them;
 * prunes ``pgherd.applied``;
+* has the server use a certificate that was replaced;
 * publishes the oldest base GID that a running transaction may have (C17);
 * writes checkpoints of the replicated state, and trims the log behind them, but for what a member
   that copies this node's database still needs of it.
@@ -96,6 +97,7 @@ class Upkeep:
                 "SELECT pgherd.prune($1, $2)",
                 (self._chain.settled_gid - self._limits.applied_entries, str(self._audited_xid)),
             )
+            await self._connection.execute("SELECT pgherd.reload_certificate()")
             await self._maybe_checkpoint()
 
     async def _fence(self) -> None:

@@ -83,6 +83,15 @@ BEGIN ATOMIC
       FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8 AS x) n;
 END;
 
+-- A certificate that was replaced is used for new connections: the server looks at its files when it
+-- is told to only. One that it cannot use changes nothing.
+CREATE OR REPLACE FUNCTION pgherd.reload_certificate() RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pg_reload_conf()
+    FROM pg_stat_file(current_setting('ssl_cert_file'), missing_ok => true) AS file
+    WHERE current_setting('ssl')::boolean AND file.modification > pg_conf_load_time()
+$$;
+
 -- Everything committed so far is on disk when this returns.
 CREATE OR REPLACE FUNCTION pgherd.flush_wal() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
