@@ -1,4 +1,4 @@
-"""The jobs on Kubernetes: the driver's program, started with an order that the operator has written.
+"""The jobs on Kubernetes: the driver's program, started with an order written by the operator.
 
 Members are reached as the order says: their sidecars and their servers by the certificate in
 ``CERTIFICATES``, the servers as ``pgherd_jobs``, which can write nothing. Spark is the one that a
@@ -39,7 +39,7 @@ PROGRESS_PORT = 7804
 ROLE = "pgherd_jobs"
 _LOOK_S = 2.0
 _NAMED, _NAME_LENGTH, _ERROR_LENGTH = 10, 80, 2000
-"""What is told of many names, of a long one, and of an error: a termination message has 4096 bytes."""
+"""What is told of many names, a long one, an error: a termination message has 4096 bytes."""
 
 
 class Address(BaseModel):
@@ -86,21 +86,23 @@ Outcome = dict[str, Any]
 
 @click.command()
 @click.option("--master", help="Of a Spark of this process's own, like local[2].")
+@click.option("--memory", default="1g", help="Of that Spark's heap.")
 @click.argument("order")
-def main(master: str | None, order: str) -> None:
+def main(master: str | None, memory: str, order: str) -> None:
     """Do the job that ORDER describes, in JSON."""
-    outcome = run(order, master)
+    outcome = run(order, master, memory)
     OUTCOME.write_text(json.dumps(outcome))
     click.echo(json.dumps(outcome))
     raise SystemExit(1 if "error" in outcome else 0)
 
 
-def run(order: str, master: str | None) -> Outcome:
+def run(order: str, master: str | None, memory: str) -> Outcome:
     """Do a job, and say how it ended: ``error`` is there if it could not be done."""
     progress = Progress()
     try:
         asked = Order.model_validate_json(order)
-        with served(progress, PROGRESS_PORT), cluster(f"pgherd {asked.job}", master) as spark:
+        name = f"pgherd {asked.job}"
+        with served(progress, PROGRESS_PORT), cluster(name, master, memory) as spark:
             spark.on_progress = progress.count
             return asyncio.run(_do(asked, spark, progress))
     except ValidationError as error:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import click
+
 
 class Progress:
     """What the job is doing; written by the job, read by another thread."""
@@ -19,7 +21,7 @@ class Progress:
     def say(self, text: str) -> None:
         """Begin with something else, and log it."""
         self._now = (text, 0, 0)
-        print(text, flush=True)
+        click.echo(text)
 
     def count(self, done: int, tasks: int) -> None:
         """So many tasks of so many are done."""
@@ -40,7 +42,7 @@ def served(progress: Progress, port: int) -> Iterator[int]:
     """
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802 - the name that the library looks for
+        def do_GET(self) -> None:
             content = progress.as_json()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
