@@ -76,8 +76,8 @@ class Spark(Section):
     runner: Annotated[
         Literal["Auto", "SparkApplication", "Job"],
         Field(
-            description="Auto: a SparkApplication where the Spark operator is installed, else a Job "
-            "with a Spark of its own in one pod"
+            description="Auto: a SparkApplication where the Spark operator is installed, else a "
+            "Job with a Spark of its own in one pod"
         ),
     ] = "Auto"
     image: Annotated[Line | None, Field(description="default: the operator's own release")] = None
@@ -97,6 +97,10 @@ class Spark(Section):
     cpu_request: Annotated[Quantity, Field(description="of each pod of a SparkApplication")] = (
         "500m"
     )
+    node_selector: Annotated[dict[str, str], Field(max_length=16)] = _EMPTY
+    tolerations: Annotated[
+        tuple[dict[str, Any], ...], Field(max_length=16, description="as in a pod")
+    ] = ()
 
 
 class JobSpec(Section):
@@ -165,7 +169,7 @@ class ScheduleSpec(Section):
     schedule: Annotated[
         str,
         Field(
-            min_length=9, max_length=100,
+            min_length=9, max_length=100, pattern=r"^[0-9A-Z*,/#L-]+( [0-9A-Z*,/#L-]+){4}$",
             description="five fields as of cron: minute, hour, day, month, weekday",
         ),
     ]  # fmt: skip
