@@ -32,17 +32,9 @@ _ACCESS_OURS = (
     # The socket's directory is closed to other accounts. No line of the user's comes before these.
     "local  all  postgres,pgherd_apply  trust",
     "host   all  pgherd_apply      all  reject",
-<<<<<<< HEAD
     # The superuser from elsewhere: a member, to make a copy, by its certificate; nobody else. The
     # whole name counts, with the cluster's id: the authority may sign for others, too.
     "hostssl all,replication  postgres  all  cert clientname=DN map=members",
-=======
-    # The superuser from elsewhere: a member, to make a copy, by its certificate; nobody else.
-    "hostssl all,replication  postgres  all  cert map=members",
-    # The herd's jobs, which read everything and write nothing.
-    f"hostssl {DATABASE}  pgherd_jobs  all  cert map=jobs",
-    "host   all  pgherd_jobs  all  reject",
->>>>>>> 8b6fa3c (wip2)
 )
 _ACCESS_DEFAULT = (
     "local  all  all            scram-sha-256",
@@ -93,12 +85,7 @@ def member_files(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, str
     """The files of PostgreSQL; a witness has none."""
     if seat.role is Role.WITNESS:
         return {}
-<<<<<<< HEAD
     members = f'members  "/^CN={cluster.name}-[0-9]+,O={cluster_id}$"  postgres'
-=======
-    members = f"members  /^{cluster.name}-[0-9]+$  postgres"
-    jobs = f"jobs  jobs.{cluster_id}.pgherd  pgherd_jobs"
->>>>>>> 8b6fa3c (wip2)
     access = [
         "# Written by pgherd.",
         *_ACCESS_OURS,
@@ -108,7 +95,7 @@ def member_files(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, str
     return {
         "pgherd.conf": _settings(cluster, seat),
         "pg_hba.conf": "\n".join([*access, ""]),
-        "pg_ident.conf": "\n".join(["# Written by pgherd.", members, jobs, ""]),
+        "pg_ident.conf": "\n".join(["# Written by pgherd.", members, ""]),
     }
 
 

@@ -32,11 +32,7 @@ def pod(cluster: Cluster, cluster_id: str, seat: Seat, release: Release) -> Mani
     """
     spec = _spec(cluster, seat, release)
     files = config.member_files(cluster, cluster_id, seat)
-<<<<<<< HEAD
     node = config.node_json(cluster, cluster_id, replace(seat, origin=Origin.JOINER))
-=======
-    node = config.node_json(cluster, cluster_id, seat)
->>>>>>> 8b6fa3c (wip2)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
