@@ -33,7 +33,6 @@ _SETTINGS = {
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "1g",
 }
 
 
@@ -165,12 +164,13 @@ def _and_count(run: Callable[[Task], Value], done: Any, task: Task) -> Value:
 
 
 @contextmanager
-def cluster(name: str, master: str | None) -> Iterator[Cluster]:
+def cluster(name: str, master: str | None, memory: str = "1g") -> Iterator[Cluster]:
     """Start Spark, or join the one that ``spark-submit`` has prepared.
 
     Args:
         name: of the application.
         master: ``local[2]``, say; None where ``spark-submit`` has said it.
+        memory: heap of a Spark of our own, as Java writes it.
 
     Raises:
         NoSparkError: there is nothing to start.
@@ -184,7 +184,7 @@ def cluster(name: str, master: str | None) -> Iterator[Cluster]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONSAFEPATH"] = "1"  # workers begin in a directory that may hold anything
     builder = SparkSession.builder.appName(name)
-    settings = _SETTINGS if master is None else _SETTINGS | _local(master)
+    settings = _SETTINGS if master is None else _SETTINGS | _local(master, memory)
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
@@ -194,12 +194,13 @@ def cluster(name: str, master: str | None) -> Iterator[Cluster]:
         session.stop()
 
 
-def _local(master: str) -> dict[str, str]:
+def _local(master: str, memory: str) -> dict[str, str]:
     """Settings of a JVM of our own, which talks to nobody but us, and is silent."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     logging = Path(__file__).with_name("log4j2.properties").as_uri()
     return _LOCAL | {
         "spark.master": master,
+        "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging}",
     }
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import psycopg
 from pgherd_sidecar.agent.recovery import certstate
+from psycopg.conninfo import conninfo_to_dict
 
 from pgherd_spark import statements
 from pgherd_spark.catalog import Description, describe
@@ -323,7 +324,12 @@ def _dump_schema(source: Source, programs: Path) -> dict[str, bytes]:
         contents = _program(programs / "pg_restore", "--list", str(schema)).decode()
         dump = schema.read_bytes()
     kept = [line for line in contents.splitlines() if not _OURS.search(line)]
-    roles = _program(programs / "pg_dumpall", "--roles-only", f"--dbname={source.conninfo}")
+    # pg_dumpall ignores the database in a conninfo, and may not be let into any other.
+    database = conninfo_to_dict(source.conninfo)["dbname"]
+    roles = _program(
+        programs / "pg_dumpall", "--roles-only", f"--dbname={source.conninfo}",
+        f"--database={database}",
+    )  # fmt: skip
     return {SCHEMA: dump, CONTENTS: "\n".join([*kept, ""]).encode(), ROLES: roles}
 
 

@@ -1,4 +1,4 @@
-"""Client of a sidecar's admin API: HTTP over the Unix socket in the node's ``run`` directory.
+"""Client of a sidecar's admin API: HTTP over the Unix socket in the node's ``run`` or TLS.
 
 Knows the routes and the shape of the answers, not what to do about them. Keeps no connection
 between calls: the command line makes few.
@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import json
 import re
+import ssl
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -244,7 +245,7 @@ class AdminClient:
             f"{method} {path} HTTP/1.0\r\nHost: sidecar\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         )
-        reader, writer = await asyncio.open_unix_connection(str(self._socket))
+        reader, writer = await self._connect()
         try:
             writer.write(head.encode() + content)
             await writer.drain()
@@ -253,6 +254,30 @@ class AdminClient:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_unix_connection(str(self._socket))
+
+
+class RemoteAdminClient(AdminClient):
+    """Calls to a sidecar elsewhere, by its admin port.
+
+    Args:
+        host: where it is.
+        port: of its admin API.
+        context: with the caller's certificate and the trusted authority.
+        certified: the DNS name in the sidecar's certificate, by which it is known.
+    """
+
+    def __init__(self, host: str, port: int, context: ssl.SSLContext, certified: str) -> None:
+        self._address = host, port
+        self._context = context
+        self._certified = certified
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(
+            *self._address, ssl=self._context, server_hostname=self._certified
+        )
 
 
 def _reason(content: bytes) -> str:

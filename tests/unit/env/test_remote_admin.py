@@ -13,6 +13,7 @@ from link_ends import CLUSTER, authority, equip, free_port, pem
 from pgherd_sidecar.agent.admin import AdminBackend, StatusValue
 from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress, Tls
 from pgherd_sidecar.agent.remote import RemoteAdmin
+from pgherd_sidecar.cli.admin import AdminError, RemoteAdminClient
 from pgherd_sidecar.cli.certificates import Authority
 from pgherd_sidecar.env.tls import certified_name
 
@@ -100,6 +101,26 @@ async def test_the_jobs_may_ask_for_the_status_and_for_markers_and_nothing_else(
         assert await ask(config, jobs, ca, "DELETE", "/marker/1") == 200
         for path in ("/shutdown", "/marker/../shutdown", "/marker/%2e%2e/shutdown"):
             assert await ask(config, jobs, ca, "POST", path) in (403, 404)
+
+
+async def test_a_client_elsewhere_knows_the_member_by_its_certificate(tmp_path: Path) -> None:
+    ca = authority()
+    config, jobs = node(tmp_path), equip(tmp_path / "jobs", ca, "jobs")
+    equip(tmp_path / "n1", ca, "n1")
+    context = ssl.create_default_context(cadata=pem(ca))
+    context.load_cert_chain(jobs / "tls.crt", jobs / "tls.key")
+    port = config.admin_port
+    assert port is not None
+
+    def client(member: str) -> RemoteAdminClient:
+        return RemoteAdminClient("127.0.0.1", port, context, certified_name(member, CLUSTER))
+
+    async with serving(config):
+        await client("n1").drop_marker("1")
+        with pytest.raises(AdminError, match="only operator"):
+            await client("n1").shutdown()
+        with pytest.raises(AdminError, match="certificate"):
+            await client("n2").drop_marker("1")
 
 
 async def test_nobody_is_heard_without_a_certificate_of_the_herd_s_authority(
