@@ -10,9 +10,11 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
+from pgherd_operator import report
 from pgherd_operator.objects import names
 from pgherd_operator.objects.config import DATABASE, RUN
 
@@ -29,6 +31,11 @@ class _Kubectl:
     def replace_us(self, *arguments: str) -> None:
         """Become kubectl."""
         os.execvp("kubectl", ["kubectl", *self.options, *arguments])
+
+    def captured(self, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
+        """What kubectl prints. An option given twice counts as the last one says."""
+        command = ["kubectl", *self.options, *arguments]
+        return subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True)
 
     def pods(self, herd: str) -> list[str]:
         """Names of the herd's pods, those that take writes first."""
@@ -94,6 +101,7 @@ _ask("status", "Show how one member is.")
 _ask("members", "Show the members of the view, and how far behind each of them is.")
 _ask("view", "Show the view: who votes, who proposes, and whether they are a quorum.")
 _ask("evict", "Throw a member out of the view that does not answer.")
+_ask("promote-partition", "Have this side of a partition go on for good, as a herd of its own.")
 
 
 @main.command(context_settings=_PASSED_ON)
@@ -118,3 +126,25 @@ def logs(kubectl: _Kubectl, herd: str, arguments: Sequence[str]) -> None:
     """Show the logs of all members, servers and sidecars."""
     selector = f"--selector={names.CLUSTER}={herd}"
     kubectl.replace_us("logs", selector, "--all-containers", "--prefix", *arguments)
+
+
+@main.command("report")
+@click.argument("herd")
+@click.option(
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path),
+    help="The file. [default: HERD-report.tar.gz]",
+)  # fmt: skip
+@click.option(
+    "--operator-namespace", default="pgherd-system", show_default=True, help="Of the operator."
+)
+@click.pass_obj
+def make_report(kubectl: _Kubectl, herd: str, output: Path | None, operator_namespace: str) -> None:
+    """Write all that helps to understand a herd into one file; no Secrets."""
+    path = output or Path(f"{herd}-report.tar.gz")
+    try:
+        failures = report.write(path, herd, kubectl.captured, operator_namespace)
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+    for line in failures:
+        click.echo(f"not in it: {line}", err=True)
+    click.echo(f"{path}: look at it before you pass it on, logs may hold values of rows")
