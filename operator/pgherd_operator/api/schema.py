@@ -1,4 +1,4 @@
-"""Makes the CustomResourceDefinition from the models.
+"""Makes the CustomResourceDefinitions from the models.
 
 Run as a module it writes ``crds/`` anew, and what the charts need of it; a test fails when what is
 checked in differs. The API server wants *structural* schemas: no references, no ``null``, a type
@@ -7,57 +7,162 @@ everywhere.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
-from pgherd_operator.api import GROUP, KIND, PLURAL, SHORT_NAMES, VERSION
+from pgherd_operator.api import (
+    CHECK,
+    GROUP,
+    KIND,
+    SCHEDULE,
+    SHORT_NAMES,
+    SNAPSHOT,
+    VERSION,
+    reference,
+)
+from pgherd_operator.api.jobs import (
+    CheckSpec,
+    CheckStatus,
+    ScheduleSpec,
+    ScheduleStatus,
+    SnapshotSpec,
+    SnapshotStatus,
+)
 from pgherd_operator.api.spec import ClusterSpec
 from pgherd_operator.api.status import ClusterStatus
 
-FILE_NAME = f"{GROUP}_{PLURAL}.yaml"
 NAME_MAX = 40
-"""Longest name of a herd: names of its objects add up to 23 characters, a label has 63."""
+"""Longest name of a resource: names of its objects add up to 23 characters, a label has 63."""
+_Column = tuple[str, str, str, int]
+"""Name, type and path of a printer's column; 1 if it is shown by ``--output=wide`` only."""
 
-_COLUMNS = (
-    ("Members", "string", ".status.membersReady", 0),
-    ("Component", "string", ".status.component", 0),
-    ("GID", "integer", ".status.gid", 0),
-    ("View", "integer", ".status.view", 1),
-    ("Term", "integer", ".status.term", 1),
-    ("Proposer", "string", ".status.proposer", 1),
-    ("Step", "string", ".status.step", 1),
-    ("Age", "date", ".metadata.creationTimestamp", 0),
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What is defined of one kind, besides its models.
+
+    Attributes:
+        default: what the API server fills in for an absent spec; None where one is needed.
+        scaled: ``kubectl scale`` works.
+    """
+
+    kind: str
+    short_names: tuple[str, ...]
+    description: str
+    spec: type[BaseModel]
+    status: type[BaseModel]
+    columns: tuple[_Column, ...]
+    default: Mapping[str, Any] | None = None
+    scaled: bool = False
+    name_max: int = NAME_MAX
+
+    @property
+    def plural(self) -> str:
+        """As in the API's paths."""
+        return f"{self.kind.lower()}s"
+
+    @property
+    def file_name(self) -> str:
+        """Of the definition."""
+        return f"{GROUP}_{self.plural}.yaml"
+
+
+_AGE: _Column = ("Age", "date", ".metadata.creationTimestamp", 0)
+_JOB: tuple[_Column, ...] = (
+    ("Cluster", "string", ".spec.cluster", 0),
+    ("Phase", "string", ".status.phase", 0),
 )
-_SPEC_DEFAULT = {"instances": 3, "witnesses": 0}
-_NAME_RULE = {
-    "rule": f"size(self.metadata.name) <= {NAME_MAX} && "
-    "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    "message": f"the name of a herd is a DNS label of at most {NAME_MAX} characters "
-    "that begins with a letter",
-}
+HERD = Resource(
+    KIND, tuple(SHORT_NAMES), "A herd: PostgreSQL servers that all take writes.",
+    ClusterSpec, ClusterStatus,
+    (
+        ("Members", "string", ".status.membersReady", 0),
+        ("Component", "string", ".status.component", 0),
+        ("GID", "integer", ".status.gid", 0),
+        ("View", "integer", ".status.view", 1),
+        ("Term", "integer", ".status.term", 1),
+        ("Proposer", "string", ".status.proposer", 1),
+        ("Step", "string", ".status.step", 1),
+        _AGE,
+    ),
+    default={"instances": 3, "witnesses": 0}, scaled=True,
+)  # fmt: skip
+RESOURCES = (
+    HERD,
+    Resource(
+        SNAPSHOT, (), "A copy of a herd's rows and definitions at one GID, made once.",
+        SnapshotSpec, SnapshotStatus,
+        (
+            *_JOB,
+            ("GID", "integer", ".status.gid", 0),
+            ("Rows", "integer", ".status.rows", 0),
+            ("Bytes", "integer", ".status.bytes", 0),
+            ("Progress", "string", ".status.progress", 1),
+            ("Location", "string", ".status.location", 1),
+            ("Message", "string", ".status.message", 1),
+            _AGE,
+        ),
+    ),
+    Resource(
+        SCHEDULE, (), "Snapshots of a herd at certain times.", ScheduleSpec, ScheduleStatus,
+        (
+            ("Cluster", "string", ".spec.template.cluster", 0),
+            ("Schedule", "string", ".spec.schedule", 0),
+            ("Suspended", "boolean", ".spec.suspend", 0),
+            ("Active", "string", ".status.active", 0),
+            ("Last", "date", ".status.lastSuccessfulTime", 0),
+            ("Message", "string", ".status.message", 1),
+            _AGE,
+        ),
+        name_max=NAME_MAX - 10,  # a Snapshot's name is the schedule's and a time
+    ),
+    Resource(
+        CHECK, (), "A comparison of all members of a herd at one GID, made once.",
+        CheckSpec, CheckStatus,
+        (
+            *_JOB,
+            ("Verdict", "string", ".status.verdict", 0),
+            ("GID", "integer", ".status.gid", 0),
+            ("Tables", "integer", ".status.tables", 0),
+            ("Progress", "string", ".status.progress", 1),
+            ("Message", "string", ".status.message", 1),
+            _AGE,
+        ),
+    ),
+)  # fmt: skip
 
 
-def definition() -> dict[str, Any]:
-    """The CustomResourceDefinition."""
+def _name_rule(longest: int) -> dict[str, str]:
+    return {
+        "rule": f"size(self.metadata.name) <= {longest} && "
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "message": f"the name is a DNS label of at most {longest} characters "
+        "that begins with a letter",
+    }
+
+
+def definition(resource: Resource = HERD) -> dict[str, Any]:
+    """The CustomResourceDefinition of one kind."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{resource.plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "shortNames": SHORT_NAMES,
+                "kind": resource.kind,
+                "listKind": f"{resource.kind}List",
+                "plural": resource.plural,
+                "singular": resource.kind.lower(),
+                **({"shortNames": list(resource.short_names)} if resource.short_names else {}),
                 "categories": ["all"],
             },
-            "versions": [_version()],
+            "versions": [_version(resource)],
         },
     }
 
@@ -70,38 +175,43 @@ def structural(model: type[BaseModel]) -> dict[str, Any]:
     return found
 
 
-def _version() -> dict[str, Any]:
+def _version(resource: Resource) -> dict[str, Any]:
     columns = [
         {"name": name, "type": kind, "jsonPath": path} | ({"priority": 1} if wide else {})
-        for name, kind, path, wide in _COLUMNS
+        for name, kind, path, wide in resource.columns
     ]
+    subresources: dict[str, Any] = {"status": {}}
+    if resource.scaled:
+        subresources["scale"] = {
+            "specReplicasPath": ".spec.instances",
+            "statusReplicasPath": ".status.instances",
+            "labelSelectorPath": ".status.selector",
+        }
     return {
         "name": VERSION,
         "served": True,
         "storage": True,
-        "subresources": {
-            "status": {},
-            "scale": {
-                "specReplicasPath": ".spec.instances",
-                "statusReplicasPath": ".status.instances",
-                "labelSelectorPath": ".status.selector",
-            },
-        },
+        "subresources": subresources,
         "additionalPrinterColumns": columns,
-        "schema": {
-            "openAPIV3Schema": {
-                "description": "A herd: PostgreSQL servers that all take writes.",
-                "type": "object",
-                "properties": {
-                    "apiVersion": {"type": "string"},
-                    "kind": {"type": "string"},
-                    "metadata": {"type": "object"},
-                    "spec": structural(ClusterSpec) | {"default": _SPEC_DEFAULT},
-                    "status": structural(ClusterStatus),
-                },
-                "x-kubernetes-validations": [_NAME_RULE],
-            }
+        "schema": {"openAPIV3Schema": _schema(resource)},
+    }
+
+
+def _schema(resource: Resource) -> dict[str, Any]:
+    """Of the whole resource."""
+    default = {} if resource.default is None else {"default": dict(resource.default)}
+    return {
+        "description": resource.description,
+        "type": "object",
+        **({} if default else {"required": ["spec"]}),
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": structural(resource.spec) | default,
+            "status": structural(resource.status),
         },
+        "x-kubernetes-validations": [_name_rule(resource.name_max)],
     }
 
 
@@ -143,10 +253,10 @@ def _cleaned(node: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, 
     return found
 
 
-def render() -> str:
-    """The file's content."""
+def render(resource: Resource) -> str:
+    """A definition's file."""
     head = "# Generated from operator/pgherd_operator/api: do not edit.\n"
-    return head + yaml.safe_dump(definition(), sort_keys=False, width=100)
+    return head + yaml.safe_dump(definition(resource), sort_keys=False, width=100)
 
 
 def values_schema() -> str:
@@ -178,11 +288,15 @@ def _closed(node: Any) -> Any:
 
 def files() -> dict[Path, str]:
     """What is generated, by path in the repository."""
-    return {
-        Path("crds") / FILE_NAME: render(),
-        Path("charts/pgherd/crds") / FILE_NAME: render(),
-        Path("charts/pgherd-cluster/values.schema.json"): values_schema(),
-    }
+    found = {Path("charts/pgherd-cluster/values.schema.json"): values_schema()}
+    for resource in RESOURCES:
+        for directory in ("crds", "charts/pgherd/crds"):
+            found[Path(directory) / resource.file_name] = render(resource)
+    found[Path("docs/reference.md")] = reference.page(
+        f"{GROUP}/{VERSION}",
+        {one.kind: (one.description, _schema(one)) for one in RESOURCES},
+    )
+    return found
 
 
 def main() -> None:

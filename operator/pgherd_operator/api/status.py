@@ -24,15 +24,24 @@ class ConditionType(StrEnum):
     SPEC_ACTED_ON = "SpecActedOn"
 
 
-class Condition(Reported):
-    """As the Kubernetes API conventions define it."""
+class ConditionBase(Reported):
+    """As the Kubernetes API conventions define it, but for its type."""
 
-    type: ConditionType
     status: Literal["True", "False", "Unknown"]
     reason: Annotated[str, Field(pattern=r"^[A-Za-z]+$", max_length=128)]
     message: Annotated[str, Field(max_length=4096)] = ""
     observed_generation: int = 0
     last_transition_time: datetime
+
+
+class Condition(ConditionBase):
+    """A condition of a herd."""
+
+    type: ConditionType
+
+
+BY_TYPE = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+"""A list of which each writer may own some items: what differs by its type."""
 
 
 class MemberStatus(Reported):
@@ -73,12 +82,5 @@ class ClusterStatus(Reported):
     selector: Annotated[str, Field(description="labels of the pods, for autoscalers")] = ""
     step: Annotated[str, Field(description="what is being done, or waited for")] = ""
     conditions: Annotated[
-        tuple[Condition, ...],
-        Field(
-            max_length=16,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-            },
-        ),
+        tuple[Condition, ...], Field(max_length=16, json_schema_extra={**BY_TYPE})
     ] = ()

@@ -181,7 +181,7 @@ class Reason(StrEnum):
 class Event:
     """Something a human may want to know."""
 
-    reason: Reason
+    reason: StrEnum
     message: str
     kind: Literal["Normal", "Warning"] = "Normal"
 

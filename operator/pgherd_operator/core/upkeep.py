@@ -79,6 +79,8 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
     ]  # fmt: skip
     operator = f"operator.{ledger.cluster_id}.pgherd"
     wanted.append((names.operator_certificate(cluster.name), "operator", (operator,)))
+    jobs = f"jobs.{ledger.cluster_id}.pgherd"
+    wanted.append((names.jobs_certificate(cluster.name), jobs, (jobs,)))
     return [
         Step(
             Reason.CERTIFICATE_ISSUED,

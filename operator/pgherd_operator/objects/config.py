@@ -35,6 +35,9 @@ _ACCESS_OURS = (
     # The superuser from elsewhere: a member, to make a copy, by its certificate; nobody else. The
     # whole name counts, with the cluster's id: the authority may sign for others, too.
     "hostssl all,replication  postgres  all  cert clientname=DN map=members",
+    # The herd's jobs, which read everything and write nothing.
+    f"hostssl {DATABASE}  pgherd_jobs  all  cert map=jobs",
+    "host   all  pgherd_jobs  all  reject",
 )
 _ACCESS_DEFAULT = (
     "local  all  all            scram-sha-256",
@@ -86,6 +89,7 @@ def member_files(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, str
     if seat.role is Role.WITNESS:
         return {}
     members = f'members  "/^CN={cluster.name}-[0-9]+,O={cluster_id}$"  postgres'
+    jobs = f"jobs  jobs.{cluster_id}.pgherd  pgherd_jobs"
     access = [
         "# Written by pgherd.",
         *_ACCESS_OURS,
@@ -95,7 +99,7 @@ def member_files(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, str
     return {
         "pgherd.conf": _settings(cluster, seat),
         "pg_hba.conf": "\n".join([*access, ""]),
-        "pg_ident.conf": "\n".join(["# Written by pgherd.", members, ""]),
+        "pg_ident.conf": "\n".join(["# Written by pgherd.", members, jobs, ""]),
     }
 
 

@@ -49,6 +49,7 @@ class Release:
 
     postgres_image: str = "ghcr.io/pgherd/postgres:{version}"
     sidecar_image: str = "ghcr.io/pgherd/sidecar:0.1.0"
+    spark_image: str = "ghcr.io/pgherd/spark:0.1.0"
     operator_namespace: str = "pgherd-system"
 
 

@@ -20,6 +20,12 @@ ORIGIN: Final = f"{GROUP}/origin"
 """Annotation of a volume: what a member may do while it is empty, see ``model.Origin``."""
 RETIRED: Final = f"{GROUP}/retired"
 """Label of a volume that is kept, and never used again, after its member has left."""
+JOB: Final = f"{GROUP}/job"
+"""Label of what does a job: the uid of its resource."""
+JOB_OF: Final = f"{GROUP}/job-of"
+"""Label of the pods of a job: its herd. They have not got the label of the herd's own pods."""
+SCHEDULE: Final = f"{GROUP}/schedule"
+"""Label of the Snapshots that a schedule has made."""
 NOT_AFTER: Final = f"{GROUP}/not-after"
 ISSUED_AT: Final = f"{GROUP}/issued-at"
 FINALIZER: Final = f"{GROUP}/volumes"
@@ -29,6 +35,8 @@ POSTGRES_PORT: Final = 5432
 PEER_PORT: Final = 7801
 ADMIN_PORT: Final = 7802
 HEALTH_PORT: Final = 7803
+PROGRESS_PORT: Final = 7804
+"""Of the driver of a job."""
 
 
 def member(cluster: str, number: int) -> str:
@@ -65,6 +73,11 @@ def authority(cluster: str) -> str:
 def operator_certificate(cluster: str) -> str:
     """The secret with the certificate by which the sidecars know the operator."""
     return f"{cluster}-operator-tls"
+
+
+def jobs_certificate(cluster: str) -> str:
+    """The secret with the certificate by which the members know the herd's jobs."""
+    return f"{cluster}-jobs-tls"
 
 
 def credentials(cluster: str, role: str) -> str:

@@ -80,13 +80,14 @@ def _policy(cluster: Cluster, operator_namespace: str) -> Manifest:
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": operator_namespace}},
         "podSelector": {"matchLabels": {"app.kubernetes.io/name": names.FIELD_MANAGER}},
     }
+    jobs = {"podSelector": {"matchLabels": {names.JOB_OF: cluster.name}}}
     spec = {
         "podSelector": {"matchLabels": {names.CLUSTER: cluster.name}},
         "policyTypes": ["Ingress"],
         "ingress": [
             {"ports": [_port(names.POSTGRES_PORT), _port(names.HEALTH_PORT)]},
             {"ports": [_port(names.PEER_PORT)], "from": [own_pods]},
-            {"ports": [_port(names.ADMIN_PORT)], "from": [own_pods, operator]},
+            {"ports": [_port(names.ADMIN_PORT)], "from": [own_pods, operator, jobs]},
         ],
     }
     return manifest(cluster, "networking.k8s.io/v1", "NetworkPolicy", cluster.name, {"spec": spec})

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from pgherd_operator.api import GROUP, KIND, PLURAL, VERSION
+from pgherd_operator.api import CHECK, GROUP, KIND, SCHEDULE, SNAPSHOT, VERSION
 from pgherd_operator.objects import names
 from pgherd_operator.shell.kubernetes import ApiError, ConflictError, Manifest, NotFoundError
 
@@ -33,7 +33,12 @@ _PATHS = {
     "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("apis/policy/v1", "poddisruptionbudgets"),
     "PodMonitor": ("apis/monitoring.coreos.com/v1", "podmonitors"),
-    KIND: (f"apis/{GROUP}/{VERSION}", PLURAL),
+    "Job": ("apis/batch/v1", "jobs"),
+    "SparkApplication": ("apis/sparkoperator.k8s.io/v1beta2", "sparkapplications"),
+    **{
+        kind: (f"apis/{GROUP}/{VERSION}", f"{kind.lower()}s")
+        for kind in (KIND, SNAPSHOT, SCHEDULE, CHECK)
+    },
 }
 
 

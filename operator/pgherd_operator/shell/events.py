@@ -1,18 +1,31 @@
-"""Posts Kubernetes Events about a herd; one that cannot be posted is logged instead."""
+"""Posts Kubernetes Events about our resources; one that cannot be posted is logged instead."""
 
 import asyncio
 from datetime import UTC, datetime
+from typing import Protocol
 from uuid import uuid4
 
 import structlog
 
 from pgherd_operator.api import GROUP, KIND, VERSION
-from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core.actions import Event
 from pgherd_operator.objects import names
 from pgherd_operator.shell.kubernetes import ApiError, KubernetesApi
 
 log = structlog.get_logger()
+
+
+class Subject(Protocol):
+    """A resource, as far as an Event names it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def uid(self) -> str: ...
 
 
 class EventPoster:
@@ -23,25 +36,25 @@ class EventPoster:
         self._group = group
         self._instance = instance
 
-    def tell(self, cluster: Cluster, event: Event) -> None:
+    def tell(self, about: Subject, event: Event, kind: str = KIND) -> None:
         """Post an Event, in the background: nobody waits for it."""
-        self._group.create_task(self._post(cluster, event))
+        self._group.create_task(self._post(about, event, kind))
 
-    async def _post(self, cluster: Cluster, event: Event) -> None:
+    async def _post(self, about: Subject, event: Event, kind: str) -> None:
         now = datetime.now(UTC)
         wanted = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
-                "name": f"{cluster.name}.{uuid4().hex[:16]}",
-                "namespace": cluster.namespace,
+                "name": f"{about.name}.{uuid4().hex[:16]}",
+                "namespace": about.namespace,
             },
             "involvedObject": {
                 "apiVersion": f"{GROUP}/{VERSION}",
-                "kind": KIND,
-                "name": cluster.name,
-                "namespace": cluster.namespace,
-                "uid": cluster.uid,
+                "kind": kind,
+                "name": about.name,
+                "namespace": about.namespace,
+                "uid": about.uid,
             },
             "type": event.kind,
             "reason": event.reason.value,

@@ -5,7 +5,7 @@ write nothing to the objects (no annotations, no finalizers), so it cannot put s
 annotations or fight another operator. The herd's own finalizer is the reconciler's.
 
 Configured by the environment: POD_NAMESPACE, POD_NAME, PGHERD_NAMESPACES (empty: all),
-PGHERD_POSTGRES_IMAGE, PGHERD_SIDECAR_IMAGE.
+PGHERD_POSTGRES_IMAGE, PGHERD_SIDECAR_IMAGE, PGHERD_SPARK_IMAGE.
 """
 
 import asyncio
@@ -13,20 +13,24 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
+from itertools import product
 from typing import Any
 
 import kopf
 import structlog
 from aiohttp import web
 
-from pgherd_operator.api import GROUP, KIND, PLURAL, VERSION
+from pgherd_operator.api import CHECK, GROUP, KIND, PLURAL, SCHEDULE, SNAPSHOT, VERSION
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
 from pgherd_operator.shell.client import Access, Client
 from pgherd_operator.shell.controller import Environment, reconcile_once
+from pgherd_operator.shell.drivers import HttpDrivers
 from pgherd_operator.shell.election import Election
 from pgherd_operator.shell.events import EventPoster
 from pgherd_operator.shell.https import HttpsSidecars
+from pgherd_operator.shell.jobs import Jobs
 from pgherd_operator.shell.kubernetes import ApiError
 from pgherd_operator.shell.queue import Queue
 
@@ -65,8 +69,12 @@ class Changes:
         return True
 
 
-def handlers(queue: Queue) -> kopf.OperatorRegistry:
-    """What kopf calls: each event wakes the herd that it is about.
+def handlers(queue: Queue, jobs: Mapping[str, Queue]) -> kopf.OperatorRegistry:
+    """What kopf calls: each event wakes what it is about.
+
+    Args:
+        queue: of the herds.
+        jobs: queues of the other kinds, by kind.
 
     All are coroutines: others kopf would call in threads, which may not touch the queue.
     """
@@ -98,7 +106,24 @@ def handlers(queue: Queue) -> kopf.OperatorRegistry:
     for plural in ("pods", "persistentvolumeclaims", "services"):
         ours = {names.CLUSTER: kopf.PRESENT}
         kopf.on.event("", "v1", plural, labels=ours, id=plural, registry=registry)(child_changed)
+    for kind, its_queue in jobs.items():
+        kopf.on.event(GROUP, VERSION, f"{kind.lower()}s", id=kind, registry=registry)(
+            partial(_wake, queue=its_queue, changes=Changes())
+        )
     return registry
+
+
+async def _wake(
+    namespace: str | None,
+    name: str | None,
+    meta: Mapping[str, Any],
+    *,
+    queue: Queue,
+    changes: Changes,
+    **_: Any,
+) -> None:
+    if namespace and name and changes.matter(meta):
+        queue.wake(namespace, name)
 
 
 def release(environment: Mapping[str, str]) -> Release:
@@ -107,6 +132,7 @@ def release(environment: Mapping[str, str]) -> Release:
     return Release(
         postgres_image=environment.get("PGHERD_POSTGRES_IMAGE") or default.postgres_image,
         sidecar_image=environment.get("PGHERD_SIDECAR_IMAGE") or default.sidecar_image,
+        spark_image=environment.get("PGHERD_SPARK_IMAGE") or default.spark_image,
         operator_namespace=environment.get("POD_NAMESPACE") or default.operator_namespace,
     )
 
@@ -151,10 +177,11 @@ async def _answer_health() -> web.AppRunner:
 async def _serve(
     client: Client, group: asyncio.TaskGroup, environment: Mapping[str, str], identity: str
 ) -> None:
+    events = EventPoster(client, group, identity)
     env = Environment(
         api=client,
         sidecars=lambda cluster: HttpsSidecars(client, cluster),
-        events=EventPoster(client, group, identity),
+        events=events,
         now=lambda: datetime.now(UTC),
         release=release(environment),
     )
@@ -162,11 +189,19 @@ async def _serve(
     async def look(namespace: str, name: str) -> float | None:
         return await reconcile_once(env, namespace, name)
 
-    queue = Queue(look, group)
+    jobs = Jobs(client, events, HttpDrivers(), env.now, env.release)
+    queues = {
+        KIND: Queue(look, group),
+        SNAPSHOT: Queue(partial(jobs.job, SNAPSHOT), group),
+        CHECK: Queue(partial(jobs.job, CHECK), group),
+        SCHEDULE: Queue(jobs.schedule, group),
+    }
     namespaces = [name for name in environment.get("PGHERD_NAMESPACES", "").split(",") if name]
-    group.create_task(_resync(client, queue, namespaces))
+    group.create_task(_resync(client, queues, namespaces))
     await kopf.operator(
-        registry=handlers(queue),
+        registry=handlers(
+            queues[KIND], {kind: queues[kind] for kind in (SNAPSHOT, CHECK, SCHEDULE)}
+        ),
         standalone=True,  # no peering: the Lease is the election
         clusterwide=not namespaces,
         namespaces=namespaces,
@@ -174,14 +209,14 @@ async def _serve(
     raise _Ended
 
 
-async def _resync(client: Client, queue: Queue, namespaces: list[str]) -> None:
-    """Wake every herd now and then: a watch may die without anybody noticing."""
+async def _resync(client: Client, queues: Mapping[str, Queue], namespaces: list[str]) -> None:
+    """Wake everything now and then: a watch may die without anybody noticing."""
     while True:
-        for namespace in namespaces or [""]:
+        for namespace, (kind, queue) in product(namespaces or [""], queues.items()):
             try:
-                found = await client.list(KIND, namespace, "")
+                found = await client.list(kind, namespace, "")
             except ApiError as error:
-                log.warning("resync.failed", namespace=namespace, reason=str(error))
+                log.warning("resync.failed", kind=kind, namespace=namespace, reason=str(error))
                 continue
             for item in found:
                 queue.wake(item["metadata"]["namespace"], item["metadata"]["name"])

@@ -196,6 +196,7 @@ async def _secrets(api: KubernetesApi, cluster: Cluster, numbers: Any) -> dict[s
         names.credentials(cluster.name, "app"),
         names.authority(cluster.name),
         names.operator_certificate(cluster.name),
+        names.jobs_certificate(cluster.name),
         *(names.certificate(cluster.name, number) for number in sorted(numbers)),
     ]
 

@@ -58,7 +58,7 @@ class ApiServer:
             self.calls.add(("create", kind))
             self._check_creation(kind, manifest)
             item = copy.deepcopy(manifest)
-            item["metadata"]["uid"] = self.uid()
+            item["metadata"] |= {"uid": self.uid(), "creationTimestamp": self.now.isoformat()}
             self.objects[kind, name] = item
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:

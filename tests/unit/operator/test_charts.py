@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from jobs_world import life
 from operator_world import NAME, World
 from pgherd_operator.api import KIND
 from pgherd_operator.shell.client import _PATHS
@@ -20,9 +21,9 @@ HELM = os.environ.get("PGHERD_HELM") or shutil.which("helm")
 needs_helm = pytest.mark.skipif(HELM is None, reason="no helm: the charts were NOT rendered")
 
 #: Used by kopf, and by the API server on our behalf (owner references that block deletion).
-WATCHED = {("list", plural) for plural in ("replicatedclusters", "pods", "services")} | {
-    ("watch", plural)
-    for plural in ("replicatedclusters", "pods", "persistentvolumeclaims", "services")
+OURS = ("replicatedclusters", "snapshots", "snapshotschedules", "consistencychecks")
+WATCHED = {("list", plural) for plural in (*OURS, "pods", "services")} | {
+    ("watch", plural) for plural in (*OURS, "pods", "persistentvolumeclaims", "services")
 }
 ON_OUR_BEHALF = {("update", "replicatedclusters/finalizers")}
 #: By parts of the shell that the world stands in for: posting Events, finding a herd's identity.
@@ -59,7 +60,7 @@ async def used() -> set[tuple[str, str]]:
     while (KIND, NAME) in world.objects:
         await world.reconcile()
     found = set()
-    for verb, kind in world.calls:
+    for verb, kind in world.calls | (await life()).calls:
         name, _, subresource = kind.partition("/")
         plural = _PATHS[name][1]
         found.add((verb, f"{plural}/{subresource}" if subresource else plural))

@@ -145,9 +145,11 @@ def test_the_users_cannot_override_what_pgherd_sets() -> None:
         "local all postgres,pgherd_apply trust",
         "host all pgherd_apply all reject",
         "hostssl all,replication postgres all cert clientname=DN map=members",
+        "hostssl app pgherd_jobs all cert map=jobs",
+        "host all pgherd_jobs all reject",
     ]
-    assert lines[1:5] == [*ours, theirs]
-    default = lines[5:]
+    assert lines[1:7] == [*ours, theirs]
+    default = lines[7:]
     assert not [line for line in default if line.startswith("host ")], "a password in the clear"
 
 

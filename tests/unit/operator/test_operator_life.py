@@ -332,6 +332,7 @@ async def test_certificates_are_renewed_after_two_thirds_of_their_time() -> None
     assert world.writes == [
         *(f"apply Secret {NAME}-{number}-tls" for number in (1, 2, 3)),
         f"apply Secret {NAME}-operator-tls",
+        f"apply Secret {NAME}-jobs-tls",
     ]
 
 

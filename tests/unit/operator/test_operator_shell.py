@@ -319,8 +319,9 @@ def test_a_sidecar_of_today_tells_of_no_view() -> None:
 
 
 def test_kopf_is_given_handlers_of_events_only() -> None:
-    registry = handlers(Queue(lambda *_: asyncio.sleep(0), None))  # type: ignore[arg-type]
-    assert len(registry._watching.get_all_handlers()) == 4
+    queue = Queue(lambda *_: asyncio.sleep(0), None)  # type: ignore[arg-type]
+    registry = handlers(queue, dict.fromkeys(["Snapshot", "ConsistencyCheck"], queue))
+    assert len(registry._watching.get_all_handlers()) == 6
     assert not registry._changing.get_all_handlers()
     assert not registry._spawning.get_all_handlers()
 

@@ -1,0 +1,259 @@
+"""Jobs on a herd: what a Snapshot, a SnapshotSchedule and a ConsistencyCheck ask for, and tell.
+
+A job runs once: its spec cannot be changed, and what its status says of its end is final.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pgherd_operator.api.base import Line, Name, Quantity, Reported, Section, rules, section
+from pgherd_operator.api.spec import ContainerResources
+from pgherd_operator.api.status import BY_TYPE, ConditionBase
+
+_EMPTY: dict[str, Any] = {}
+_FINAL = rules(("self == oldSelf", "a job runs once and cannot be changed: make another one"))
+_ONE_PLACE = (
+    "has(self.volumeClaim) != has(self.s3)",
+    "a destination is either a volumeClaim or s3",
+)
+Path = Annotated[
+    str,
+    Field(
+        max_length=256, pattern=r"^([A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*)?$"
+    ),
+]
+"""A directory below another: relative, without dots that lead out of it."""
+
+
+class Volume(Section):
+    """A directory on a volume; all pods of the job mount it, so on one node, or ReadWriteMany."""
+
+    name: Annotated[Name, Field(description="PersistentVolumeClaim in the same namespace")]
+    path: Annotated[Path, Field(description="directory in the volume")] = ""
+
+
+class S3(Section):
+    """A bucket of an S3-compatible object store."""
+
+    bucket: Annotated[str, Field(min_length=3, max_length=63, pattern=r"^[a-z0-9][a-z0-9.-]*$")]
+    prefix: Annotated[Path, Field(description="what the names of all objects begin with")] = ""
+    endpoint: Annotated[Line | None, Field(description="URL of the server; default: Amazon's")] = (
+        None
+    )
+    credentials: Annotated[
+        Name | None,
+        Field(
+            description="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and what else "
+            "Amazon's tools read from the environment; default: the pods' own identity"
+        ),
+    ] = None
+
+
+class Destination(Section):
+    """Where snapshots are kept."""
+
+    model_config = Section.model_config | {"json_schema_extra": rules(_ONE_PLACE)}
+
+    volume_claim: Volume | None = None
+    s3: S3 | None = None
+
+    @model_validator(mode="after")
+    def _is_one_place(self) -> Self:
+        if (self.volume_claim is None) == (self.s3 is None):
+            raise ValueError(_ONE_PLACE[1])
+        return self
+
+
+_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
+
+
+class Spark(Section):
+    """What the job runs on."""
+
+    runner: Annotated[
+        Literal["Auto", "SparkApplication", "Job"],
+        Field(
+            description="Auto: a SparkApplication where the Spark operator is installed, else a "
+            "Job with a Spark of its own in one pod"
+        ),
+    ] = "Auto"
+    image: Annotated[Line | None, Field(description="default: the operator's own release")] = None
+    service_account: Annotated[
+        Name, Field(description="of the driver of a SparkApplication: it makes the executors")
+    ] = "spark-operator-spark"
+    executors: Annotated[int, Field(ge=1, le=1000, description="pods of a SparkApplication")] = 2
+    cores: Annotated[
+        int, Field(ge=1, le=64, description="tasks at a time, for each executor or in the Job")
+    ] = 2
+    memory: Annotated[
+        Quantity, Field(description="of Spark's heap in each pod; Python and programs take as much")
+    ] = "1Gi"
+    resources: Annotated[
+        ContainerResources, section("requests and limits of a Job's pod", requests=_REQUESTS)
+    ] = ContainerResources(requests=_REQUESTS)
+    cpu_request: Annotated[Quantity, Field(description="of each pod of a SparkApplication")] = (
+        "500m"
+    )
+    node_selector: Annotated[dict[str, str], Field(max_length=16)] = _EMPTY
+    tolerations: Annotated[
+        tuple[dict[str, Any], ...], Field(max_length=16, description="as in a pod")
+    ] = ()
+
+
+class JobSpec(Section):
+    """What all jobs have in common."""
+
+    cluster: Annotated[
+        str,
+        Field(
+            max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+            description="the ReplicatedCluster, in the same namespace",
+        ),
+    ]  # fmt: skip
+    allow_missing: Annotated[
+        bool, Field(description="leave out members that do not take writes, in place of failing")
+    ] = False
+    part_size: Annotated[Quantity, Field(description="of a table that a task reads")] = "256Mi"
+    deadline_seconds: Annotated[
+        int, Field(ge=60, le=43200, description="after which the job is ended, and has failed")
+    ] = 21600
+    ttl_seconds_after_finished: Annotated[
+        int | None, Field(ge=0, description="then this resource is deleted; what was written stays")
+    ] = None
+    spark: Annotated[Spark, section("what the job runs on")] = Spark()
+
+
+class _SnapshotFields(JobSpec):
+    """Fields of a snapshot, and of the snapshots of a schedule."""
+
+    destination: Destination
+    read: Annotated[
+        int, Field(ge=1, le=31, description="members to read from, each a share of the tables")
+    ] = 1
+
+
+class SnapshotSpec(_SnapshotFields):
+    """A copy of the herd's rows and definitions at one GID."""
+
+    model_config = Section.model_config | {"json_schema_extra": _FINAL}
+
+    keep: Annotated[
+        int | None,
+        Field(ge=1, le=10000, description="then remove all but the newest of this herd there"),
+    ] = None
+
+
+class CheckSpec(JobSpec):
+    """A comparison of all rows and definitions of all members at one GID."""
+
+    model_config = Section.model_config | {"json_schema_extra": _FINAL}
+
+    report: Annotated[
+        Volume | None, Field(description="where to write JSON, Parquet and a page to look at")
+    ] = None
+    max_rows: Annotated[
+        int, Field(ge=0, le=100000, description="differing rows to name for each table")
+    ] = 100
+
+
+class SnapshotTemplate(_SnapshotFields):
+    """The snapshots that a schedule makes."""
+
+
+class ScheduleSpec(Section):
+    """Snapshots at certain times. While one runs no other begins."""
+
+    schedule: Annotated[
+        str,
+        Field(
+            min_length=9, max_length=100, pattern=r"^[0-9A-Z*,/#L-]+( [0-9A-Z*,/#L-]+){4}$",
+            description="five fields as of cron: minute, hour, day, month, weekday",
+        ),
+    ]  # fmt: skip
+    time_zone: Annotated[
+        str, Field(max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$", description="as Europe/Berlin")
+    ] = "UTC"
+    suspend: bool = False
+    keep: Annotated[
+        int | None, Field(ge=1, le=10000, description="snapshots of the herd to keep there")
+    ] = None
+    starting_deadline_seconds: Annotated[
+        int, Field(ge=10, description="a time that was missed by more is skipped")
+    ] = 3600
+    failed_history_limit: Annotated[
+        int, Field(ge=0, le=100, description="failed Snapshots to keep, as resources")
+    ] = 3
+    template: SnapshotTemplate
+
+
+Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
+
+
+class JobConditionType(StrEnum):
+    """What a condition of a job is about."""
+
+    COMPLETE = "Complete"
+    SPARK_OPERATOR = "SparkOperator"
+
+
+class JobCondition(ConditionBase):
+    """A condition of a job."""
+
+    type: JobConditionType
+
+
+class JobStatus(Reported):
+    """A job."""
+
+    observed_generation: int = 0
+    phase: Annotated[Phase, Field(description="Succeeded and Failed are for good")] = "Pending"
+    runner: Annotated[str | None, Field(description="SparkApplication or Job")] = None
+    progress: Annotated[str, Field(description="what it does, and how many tasks are done")] = ""
+    message: Annotated[str, Field(max_length=4096)] = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    gid: Annotated[int | None, Field(description="the position that was read")] = None
+    location: Annotated[str | None, Field(description="what was written, in its destination")] = (
+        None
+    )
+    tables: int | None = None
+    conditions: Annotated[
+        tuple[JobCondition, ...], Field(max_length=16, json_schema_extra={**BY_TYPE})
+    ] = ()
+
+
+class SnapshotStatus(JobStatus):
+    """A snapshot."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+
+class CheckStatus(JobStatus):
+    """A consistency check."""
+
+    verdict: Annotated[
+        Literal["consistent", "different", "incomplete"] | None,
+        Field(description="incomplete: not everything could be compared; it proves nothing"),
+    ] = None
+    different_rows: int | None = None
+    different_tables: Annotated[tuple[str, ...], Field(max_length=100)] = ()
+    different_definitions: Annotated[tuple[str, ...], Field(max_length=100)] = ()
+    not_compared: Annotated[tuple[str, ...], Field(max_length=100)] = ()
+    odd_members: Annotated[
+        tuple[str, ...], Field(max_length=100, description="whom a majority contradicts")
+    ] = ()
+
+
+class ScheduleStatus(Reported):
+    """A schedule."""
+
+    observed_generation: int = 0
+    last_schedule_time: datetime | None = None
+    next_schedule_time: datetime | None = None
+    last_successful_time: datetime | None = None
+    active: Annotated[str | None, Field(description="the Snapshot under way")] = None
+    message: Annotated[str, Field(max_length=4096)] = ""

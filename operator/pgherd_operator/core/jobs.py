@@ -1,0 +1,346 @@
+"""What is next for one job: pure and level-triggered, as the reconciler of herds is.
+
+A job is begun once and never again. That its status says Running, or how it has ended, is what
+tells a job that is over from one to begin; all else is read anew at each look. How the job itself
+has ended is the word of its driver; Kubernetes and Spark are believed only where that is silent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal
+
+from pgherd_operator.api.jobs import (
+    CheckSpec,
+    CheckStatus,
+    JobCondition,
+    JobConditionType,
+    JobStatus,
+    SnapshotSpec,
+    SnapshotStatus,
+)
+from pgherd_operator.core.actions import Event
+
+UNTAKEN_S = 900.0
+"""A SparkApplication without a state for so long is nobody's: to submit one takes minutes."""
+_WHY = 500
+Runner = Literal["SparkApplication", "Job"]
+
+
+class JobReason(StrEnum):
+    """Reasons of Events and conditions of jobs: stable, listed in docs/operator.md."""
+
+    STARTED = "JobStarted"
+    SNAPSHOT_WRITTEN = "SnapshotWritten"
+    CONSISTENT = "MembersAgree"
+    DIFFERENT = "MembersDiffer"
+    INCOMPLETE = "ComparisonIncomplete"
+    FAILED = "JobFailed"
+    DEADLINE = "DeadlineExceeded"
+    WAITING = "WaitingForHerd"
+    RUNNING = "Running"
+    NO_SPARK = "SparkOperatorMissing"
+    SPARK_USED = "SparkOperatorUsed"
+    SPARK_UNUSED = "SparkOperatorNotUsed"
+    SKIPPED = "SnapshotSkipped"
+    BAD_SCHEDULE = "InvalidSchedule"
+    SCHEDULED = "SnapshotScheduled"
+
+
+_VERDICTS = {
+    "consistent": JobReason.CONSISTENT,
+    "different": JobReason.DIFFERENT,
+    "incomplete": JobReason.INCOMPLETE,
+}
+_ENDS: Mapping[str, bool] = {"COMPLETED": True, "FAILED": False, "Complete": True, "Failed": False}
+"""States in which a workload has ended, and whether well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A Snapshot or a ConsistencyCheck, as the API server gives it."""
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    created: datetime
+    spec: SnapshotSpec | CheckSpec
+    status: JobStatus
+    deleting: bool = False
+
+    def new_status(self) -> JobStatus:
+        """One of its kind, with nothing in it."""
+        return SnapshotStatus() if isinstance(self.spec, SnapshotSpec) else CheckStatus()
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The SparkApplication or Job that does it.
+
+    Attributes:
+        owner: uid of the resource that it was made for.
+        state: in its own words; empty while nobody has taken it.
+        message: why it is so.
+    """
+
+    runner: Runner
+    name: str
+    uid: str
+    owner: str
+    created: datetime
+    state: str = ""
+    message: str = ""
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """The pod of the driver: what it has said at its end, and how far it is before.
+
+    Attributes:
+        outcome: None while it runs, or if it ended without a word.
+        ended: why its container ended, if it did.
+    """
+
+    outcome: Mapping[str, Any] | None = None
+    ended: str | None = None
+    progress: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Everything about one job at one moment.
+
+    Attributes:
+        herd: what the members are called, by number; empty while there is none to work on.
+        waits_for: what of the herd is missing.
+        has_spark: the API server knows SparkApplications.
+    """
+
+    work: Work
+    herd: tuple[int, ...] = ()
+    cluster_id: str = ""
+    waits_for: str = ""
+    workload: Workload | None = None
+    driver: Driver = field(default_factory=Driver)
+    has_spark: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do, the status to show, and Events to tell once that is done.
+
+    Attributes:
+        start: make the workload, of this kind.
+        stop: delete the workload.
+        remove: delete the resource itself.
+    """
+
+    status: JobStatus
+    start: Runner | None = None
+    stop: bool = False
+    remove: bool = False
+    events: tuple[Event, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """Nothing happens any more but the end of its time."""
+        return self.status.phase in ("Succeeded", "Failed") and not self.stop
+
+
+def decide(look: Look, now: datetime) -> Decision:
+    """Decide what to do next about one job."""
+    work, status = look.work, look.work.status
+    if status.phase in ("Succeeded", "Failed"):
+        return _over(look, now)
+    if look.workload is None:
+        if status.phase == "Running":
+            return _end(look, now, error="what did the job was deleted before it had ended")
+        return _begin(look, now)
+    if look.workload.owner != work.uid:
+        text = f"an older {look.workload.runner} of the name {look.workload.name} has to go first"
+        return Decision(_pending(look, now, text))
+    outcome = look.driver.outcome
+    if outcome is not None:
+        return _end(look, now, error=outcome.get("error"), outcome=outcome)
+    return _running(look, now)
+
+
+def _over(look: Look, now: datetime) -> Decision:
+    """Keep the end of a job on record, for as long as is wanted."""
+    work, workload = look.work, look.workload
+    seconds, finished = work.spec.ttl_seconds_after_finished, work.status.finished_at
+    remove = (
+        seconds is not None
+        and finished is not None
+        and now >= finished + timedelta(seconds=seconds)
+    )
+    runs = workload is not None and workload.owner == work.uid and workload.state not in _ENDS
+    # One that has ended stays for its log, until its own time is over.
+    ended = look.driver.outcome is not None or look.driver.ended is not None
+    return Decision(work.status, stop=runs and not ended, remove=remove)
+
+
+def _begin(look: Look, now: datetime) -> Decision:
+    work = look.work
+    if now >= work.created + timedelta(seconds=work.spec.deadline_seconds):
+        why = look.waits_for or "no Spark operator"
+        return _end(look, now, JobReason.DEADLINE, error=f"it could not begin in time: {why}")
+    if look.waits_for:
+        return Decision(_pending(look, now, look.waits_for))
+    wanted = work.spec.spark.runner
+    if wanted == "SparkApplication" and not look.has_spark:
+        return Decision(_pending(look, now, "SparkApplications are not known to this cluster"))
+    runner: Runner = "SparkApplication" if look.has_spark and wanted != "Job" else "Job"
+    status = _pending(look, now, f"making the {runner}").model_copy(update={"runner": runner})
+    events = [Event(JobReason.STARTED, f"as a {runner}, on {len(look.herd)} members")]
+    if wanted == "Auto" and not look.has_spark:
+        text = "there is no Spark operator: the job runs in one pod, with a Spark of its own"
+        events.append(Event(JobReason.NO_SPARK, text))
+    return Decision(status, start=runner, events=tuple(events))
+
+
+def _running(look: Look, now: datetime) -> Decision:
+    work, workload = look.work, look.workload
+    assert workload is not None
+    if workload.state in _ENDS:
+        why = look.driver.ended or workload.message[:_WHY] or f"its state is {workload.state}"
+        return _end(look, now, error=f"the driver ended without an outcome: {why}")
+    age_s = (now - workload.created).total_seconds()
+    if age_s >= work.spec.deadline_seconds:
+        text = f"not done within {work.spec.deadline_seconds} s"
+        return _end(look, now, JobReason.DEADLINE, error=text, stop=True)
+    if workload.runner == "SparkApplication" and not workload.state and age_s >= UNTAKEN_S:
+        text = (
+            f"no Spark operator has taken SparkApplication {workload.name}: is {work.namespace} "
+            "among the namespaces that it watches (spark.jobNamespaces)?"
+        )
+        return _end(look, now, JobReason.NO_SPARK, error=text, stop=True)
+    status = work.new_status().model_copy(
+        update={
+            "observed_generation": work.generation,
+            "phase": "Running",
+            "runner": workload.runner,
+            "started_at": workload.created,
+            "progress": look.driver.progress,
+            "message": workload.message,
+            "conditions": _conditions(look, now, "Unknown", JobReason.RUNNING, "it runs"),
+        }
+    )
+    return Decision(status)
+
+
+def _pending(look: Look, now: datetime, why: str) -> JobStatus:
+    return look.work.new_status().model_copy(
+        update={
+            "observed_generation": look.work.generation,
+            "message": why,
+            "conditions": _conditions(look, now, "Unknown", JobReason.WAITING, why),
+        }
+    )
+
+
+def _end(
+    look: Look,
+    now: datetime,
+    reason: JobReason = JobReason.FAILED,
+    *,
+    error: str | None,
+    outcome: Mapping[str, Any] | None = None,
+    stop: bool = False,
+) -> Decision:
+    """Put the end on record: nothing changes it any more."""
+    work = look.work
+    found = dict(outcome or {})
+    if error is None:
+        reason, message = _result(work, found)
+    else:
+        found, message = {}, error
+    truth: Literal["True", "False"] = "True" if error is None else "False"
+    fields = work.new_status().__class__.model_fields
+    status = work.new_status().model_copy(
+        update={name: _tupled(value) for name, value in found.items() if name in fields}
+        | {
+            "observed_generation": work.generation,
+            "phase": "Succeeded" if error is None else "Failed",
+            "runner": look.workload.runner if look.workload else work.status.runner,
+            "started_at": look.workload.created if look.workload else work.status.started_at,
+            "finished_at": now,
+            "message": message[:4096],
+            "conditions": _conditions(look, now, truth, reason, message),
+        }
+    )
+    alarming = error is not None or reason in (JobReason.DIFFERENT, JobReason.INCOMPLETE)
+    told = Event(reason, message, "Warning" if alarming else "Normal")
+    return Decision(status, stop=stop, events=(told,))
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _result(work: Work, outcome: Mapping[str, Any]) -> tuple[JobReason, str]:
+    """The driver's outcome in a sentence."""
+    where = f"at GID {outcome.get('gid')}"
+    if isinstance(work.spec, SnapshotSpec):
+        rows, tables = outcome.get("rows"), outcome.get("tables")
+        text = f"{rows} rows of {tables} tables {where} in {outcome.get('location')}"
+        removed = outcome.get("removed")
+        return JobReason.SNAPSHOT_WRITTEN, f"{text}; {removed} older removed" if removed else text
+    reason = _VERDICTS.get(str(outcome.get("verdict")), JobReason.INCOMPLETE)
+    names = [*outcome.get("different_tables", ()), *outcome.get("different_definitions", ())]
+    odd, skipped = outcome.get("odd_members", ()), outcome.get("not_compared", ())
+    parts = [f"{outcome.get('verdict')} {where}: {outcome.get('tables')} tables"]
+    if names:
+        rows = outcome.get("different_rows")
+        parts.append(f"{', '.join(names)} differ, in {rows} rows")
+    if odd:
+        parts.append(f"a majority contradicts {', '.join(odd)}")
+    if skipped:
+        parts.append(f"not compared: {', '.join(skipped)}")
+    return reason, "; ".join(parts)
+
+
+def _conditions(
+    look: Look,
+    now: datetime,
+    truth: Literal["True", "False", "Unknown"],
+    reason: JobReason,
+    message: str,
+) -> tuple[JobCondition, ...]:
+    spark: tuple[Literal["True", "False"], JobReason, str] = (
+        "True", JobReason.SPARK_USED, "the API server knows SparkApplications",
+    )  # fmt: skip
+    if not look.has_spark:
+        text = "there is no Spark operator; without one a job runs in one pod"
+        spark = "False", JobReason.NO_SPARK, text
+    elif look.work.spec.spark.runner == "Job":
+        spark = "True", JobReason.SPARK_UNUSED, "the spec asks for a Job"
+    wanted = (
+        (JobConditionType.COMPLETE, truth, reason, message),
+        (JobConditionType.SPARK_OPERATOR, *spark),
+    )
+    return tuple(_condition(look.work, now, *one) for one in wanted)
+
+
+def _condition(
+    work: Work,
+    now: datetime,
+    kind: JobConditionType,
+    truth: Literal["True", "False", "Unknown"],
+    reason: JobReason,
+    message: str,
+) -> JobCondition:
+    before = next((one for one in work.status.conditions if one.type is kind), None)
+    same = before is not None and before.status == truth
+    return JobCondition(
+        type=kind,
+        status=truth,
+        reason=reason,
+        message=message[:4096],
+        observed_generation=work.generation,
+        last_transition_time=before.last_transition_time if before and same else now,
+    )

@@ -1,0 +1,326 @@
+"""Looks after Snapshots, ConsistencyChecks and SnapshotSchedules: look, decide, act, report.
+
+The decisions are those of ``core.jobs`` and ``core.schedule``. What a job's driver says of its end
+comes from its pod's termination message, and its progress from a port of the pod.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import structlog
+from pydantic import BaseModel, ValidationError
+
+from pgherd_operator.api import CHECK, GROUP, KIND, SCHEDULE, SNAPSHOT, VERSION
+from pgherd_operator.api.jobs import (
+    CheckSpec,
+    CheckStatus,
+    JobStatus,
+    ScheduleSpec,
+    ScheduleStatus,
+    SnapshotSpec,
+    SnapshotStatus,
+)
+from pgherd_operator.core import jobs, schedule
+from pgherd_operator.core.actions import Event
+from pgherd_operator.core.jobs import Driver, Look, Work, Workload
+from pgherd_operator.core.observed import Phase
+from pgherd_operator.core.schedule import Made, Schedule
+from pgherd_operator.objects import jobs as objects
+from pgherd_operator.objects import names
+from pgherd_operator.objects.model import Release, Role
+from pgherd_operator.shell.events import Subject
+from pgherd_operator.shell.kubernetes import ConflictError, KubernetesApi, Manifest, NotFoundError
+from pgherd_operator.shell.reading import by_number, parse_ledger, parse_volume
+
+log = structlog.get_logger()
+
+_LOOK_S, _SETTLED_S, _SCHEDULE_S = 3.0, 300.0, 60.0
+_MODELS: Mapping[str, tuple[type[SnapshotSpec | CheckSpec], type[JobStatus]]] = {
+    SNAPSHOT: (SnapshotSpec, SnapshotStatus),
+    CHECK: (CheckSpec, CheckStatus),
+}
+
+
+class Events(Protocol):
+    """Where Events go."""
+
+    def tell(self, about: Subject, event: Event, kind: str) -> None:
+        """Post an Event; it may get lost."""
+        ...
+
+
+class Drivers(Protocol):
+    """Asks drivers how far they are."""
+
+    async def progress(self, address: str) -> str:
+        """Return what the driver at this address says; empty if it does not answer at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """All that is needed of the outside: see Environment of the controller."""
+
+    api: KubernetesApi
+    events: Events
+    drivers: Drivers
+    now: Callable[[], datetime]
+    release: Release
+
+    async def job(self, kind: str, namespace: str, name: str) -> float | None:
+        """Bring a Snapshot or ConsistencyCheck one step further.
+
+        Returns:
+            In how many seconds to look again at the latest; None when the resource is gone.
+
+        Raises:
+            ApiError: something could not be read or written.
+        """
+        try:
+            body = await self.api.get(kind, namespace, name)
+        except NotFoundError:
+            return None
+        try:
+            work = _work(kind, body)
+        except ValidationError as error:
+            await self._invalid(body, error)
+            return _SETTLED_S
+        if work.deleting:
+            return _SETTLED_S
+        now = self.now()
+        seen = await self._look(work)
+        decision = jobs.decide(seen, now)
+        if decision.start is not None:
+            await self._create(objects.workload(seen, decision.start, self.release))
+        if decision.stop and seen.workload is not None:
+            await self._delete(seen.workload.runner, work, seen.workload.name, seen.workload.uid)
+        if decision.remove:
+            await self._delete(kind, work, work.name, work.uid)
+            return _LOOK_S
+        await self._show(body, decision.status)
+        for event in decision.events:
+            self.events.tell(work, event, kind)
+        return _rest(work, decision, now)
+
+    async def schedule(self, namespace: str, name: str) -> float | None:
+        """Bring a SnapshotSchedule one step further; see ``job``."""
+        try:
+            body = await self.api.get(SCHEDULE, namespace, name)
+        except NotFoundError:
+            return None
+        try:
+            found = _schedule(body)
+        except ValidationError as error:
+            await self._invalid(body, error)
+            return _SETTLED_S
+        now = self.now()
+        listed = await self.api.list(SNAPSHOT, namespace, f"{names.SCHEDULE}={name}")
+        plan = schedule.decide(found, [_made(i) for i in listed if _is_owned(i, found.uid)], now)
+        if plan.make is not None:
+            await self._create(objects.snapshot(found, plan.make))
+        for old in plan.drop:
+            await self._delete(SNAPSHOT, found, old.name, old.uid)
+        await self._show(body, plan.status)
+        for event in plan.events:
+            self.events.tell(found, event, SCHEDULE)
+        wait_s = (plan.again - now).total_seconds() if plan.again is not None else _SETTLED_S
+        return min(max(wait_s, 0.1), _SCHEDULE_S)
+
+    async def _look(self, work: Work) -> Look:
+        workload, has_spark = await self._workload(work)
+        if workload is not None or work.status.phase in ("Running", "Succeeded", "Failed"):
+            driver = await self._driver(work) if workload is not None else Driver()
+            return Look(work, workload=workload, driver=driver, has_spark=has_spark)
+        members, cluster_id, waits_for = await self._herd(work)
+        return Look(work, members, cluster_id, waits_for, None, Driver(), has_spark)
+
+    async def _workload(self, work: Work) -> tuple[Workload | None, bool]:
+        """What does the job, and whether SparkApplications are known here."""
+        name = objects.workload_name(work)
+        try:
+            found = await self._named("SparkApplication", work, name)
+            has_spark = True
+        except NotFoundError:  # of the kind: a list that is empty is none
+            found, has_spark = None, False
+        if found is not None:
+            state = found.get("status", {}).get("applicationState", {})
+            return _workload(
+                "SparkApplication", found, state.get("state", ""), state.get("errorMessage", "")
+            ), has_spark
+        found = await self._named("Job", work, name)
+        if found is None:
+            return None, has_spark
+        ended = [
+            one
+            for one in found.get("status", {}).get("conditions", ())
+            if one["type"] in ("Complete", "Failed") and one["status"] == "True"
+        ]
+        state, message = (
+            (ended[0]["type"], ended[0].get("message", "")) if ended else ("Active", "")
+        )
+        return _workload("Job", found, state, message), has_spark
+
+    async def _named(self, kind: str, work: Work, name: str) -> Manifest | None:
+        listed = await self.api.list(kind, work.namespace, f"{names.JOB_OF}={work.spec.cluster}")
+        return next((item for item in listed if item["metadata"]["name"] == name), None)
+
+    async def _driver(self, work: Work) -> Driver:
+        pods = await self.api.list("Pod", work.namespace, f"{names.JOB}={work.uid}")
+        for pod in pods:
+            if pod["metadata"]["labels"].get("spark-role") == "executor":
+                continue  # the Spark operator gives the application's labels to them, too
+            status = pod.get("status", {})
+            for container in status.get("containerStatuses", ()):
+                ended = container.get("state", {}).get("terminated")
+                if ended is not None:
+                    return _ended(ended)
+            if status.get("phase") == "Failed":  # evicted, say: there is no container any more
+                return Driver(ended=f"{status.get('reason', '')} {status.get('message', '')}")
+            if status.get("phase") == "Running" and status.get("podIP"):
+                return Driver(progress=await self.drivers.progress(status["podIP"]))
+        return Driver()
+
+    async def _herd(self, work: Work) -> tuple[tuple[int, ...], str, str]:
+        """Numbers of the members with a database, the herd's identity, and what is missing."""
+        herd, namespace = work.spec.cluster, work.namespace
+        try:
+            cluster = await self.api.get(KIND, namespace, herd)
+            ledger = parse_ledger(await self.api.get("ConfigMap", namespace, names.ledger(herd)))
+        except NotFoundError:
+            return (), "", f"there is no ReplicatedCluster {herd}, or it is only being made"
+        if ledger is None or ledger.phase is not Phase.FOUNDED:
+            return (), "", f"ReplicatedCluster {herd} is being made"
+        if cluster.get("spec", {}).get("hibernated"):
+            return (), "", f"ReplicatedCluster {herd} sleeps (hibernated)"
+        listed = await self.api.list("PersistentVolumeClaim", namespace, f"{names.CLUSTER}={herd}")
+        volumes = by_number(listed, parse_volume, lambda number: names.volume(herd, number))
+        members = tuple(
+            number
+            for number, volume in sorted(volumes.items())
+            if volume.usable and volume.role is Role.DATABASE
+        )
+        if not members:
+            return (), "", f"ReplicatedCluster {herd} has no member with a database"
+        return members, ledger.cluster_id, ""
+
+    async def _create(self, manifest: Manifest) -> None:
+        try:
+            await self.api.create(manifest)
+        except ConflictError:
+            return  # ours from before; or another's, which the next look will tell
+
+    async def _delete(self, kind: str, about: Subject, name: str, uid: str) -> None:
+        try:
+            await self.api.delete(kind, about.namespace, name, uid)
+        except (NotFoundError, ConflictError):
+            return
+
+    async def _invalid(self, body: Manifest, error: ValidationError) -> None:
+        first = error.errors()[0]
+        where = ".".join(["spec", *map(str, first["loc"])])
+        log.warning("resource.invalid", name=body["metadata"]["name"], where=where)
+        await self._write(
+            body, {**(body.get("status") or {}), "message": f"{where}: {first['msg']}"}
+        )
+
+    async def _show(self, body: Manifest, status: BaseModel) -> None:
+        await self._write(body, status.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+    async def _write(self, body: Manifest, status: Manifest) -> None:
+        """Write a status, unless it is there already."""
+        if body.get("status") == status:
+            return
+        wanted = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": body["kind"],
+            "metadata": {key: body["metadata"][key] for key in ("name", "namespace")},
+            "status": status,
+        }
+        try:
+            await self.api.apply(wanted, subresource="status")
+        except NotFoundError:
+            return  # its deletion has just been completed
+
+
+def _rest(work: Work, decision: jobs.Decision, now: datetime) -> float:
+    """How long there is nothing to look at: a pod that ends wakes nobody."""
+    if not decision.finished:
+        return _LOOK_S
+    seconds, finished = work.spec.ttl_seconds_after_finished, decision.status.finished_at
+    if seconds is None or finished is None:
+        return _SETTLED_S
+    return min(max(seconds - (now - finished).total_seconds(), 0.1), _SETTLED_S)
+
+
+def _work(kind: str, body: Mapping[str, Any]) -> Work:
+    metadata = body["metadata"]
+    spec, status = _MODELS[kind]
+    return Work(
+        kind=kind,
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        created=datetime.fromisoformat(metadata["creationTimestamp"]),
+        spec=spec.model_validate(body.get("spec") or {}),
+        status=status.model_validate(body.get("status") or {}),
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _schedule(body: Mapping[str, Any]) -> Schedule:
+    metadata = body["metadata"]
+    return Schedule(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        created=datetime.fromisoformat(metadata["creationTimestamp"]),
+        spec=ScheduleSpec.model_validate(body.get("spec") or {}),
+        status=ScheduleStatus.model_validate(body.get("status") or {}),
+    )
+
+
+def _made(item: Mapping[str, Any]) -> Made:
+    metadata, status = item["metadata"], SnapshotStatus.model_validate(item.get("status") or {})
+    return Made(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        phase=status.phase,
+        created=datetime.fromisoformat(metadata["creationTimestamp"]),
+        finished=status.finished_at,
+    )
+
+
+def _is_owned(item: Mapping[str, Any], uid: str) -> bool:
+    return any(one["uid"] == uid for one in item["metadata"].get("ownerReferences", ()))
+
+
+def _workload(runner: jobs.Runner, item: Manifest, state: str, message: str) -> Workload:
+    metadata = item["metadata"]
+    owners = metadata.get("ownerReferences", ())
+    return Workload(
+        runner=runner,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owner=owners[0]["uid"] if owners else "",
+        created=datetime.fromisoformat(metadata["creationTimestamp"]),
+        state=state,
+        message=message,
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _ended(terminated: Mapping[str, Any]) -> Driver:
+    """The end of a driver's container: its own words, or those of the kubelet."""
+    words = f"{terminated.get('reason', '')}, exit status {terminated.get('exitCode')}"
+    try:
+        outcome = json.loads(terminated.get("message") or "")
+    except ValueError:
+        return Driver(ended=words)
+    return (
+        Driver(outcome=outcome, ended=words) if isinstance(outcome, dict) else Driver(ended=words)
+    )
