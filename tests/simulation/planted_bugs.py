@@ -20,14 +20,15 @@ from pgherd_sidecar.core.log.quorum import Member, Membership, View
 from pgherd_sidecar.core.log.safekeeper import Safekeeper
 from pgherd_sidecar.core.log.submissions import Submissions
 from pgherd_sidecar.env.segment import Segment
+from pgherd_sidecar.env.segments import SegmentLog
 
 
 @dataclass(frozen=True)
 class PlantedBug:
     """A replacement for `owner.attribute` that breaks `rule`.
 
-    `seed` is where the search begins: shortly before a seed that found it, to save time; `storm`
-    and `segments` say in which kind of world.
+    `seed` is where the search begins: shortly before a seed that found it, to save time; `storm`,
+    `segments` and `rot` say in which kind of world.
     """
 
     rule: str
@@ -37,6 +38,7 @@ class PlantedBug:
     seed: int = 0
     storm: bool = True
     segments: bool = False
+    rot: bool = False
 
 
 def _elects_with_half(membership: Membership, who: Collection[str]) -> bool:
@@ -247,6 +249,20 @@ def _leaves_old_records(segment: Segment, end: int) -> None:
     segment.end = end
 
 
+def _takes_damage_for_the_end(log: SegmentLog, last: int) -> int:
+    log._save_control(last)
+    return last
+
+
+def _votes_with_a_loss(member: Elections) -> bool:
+    return False
+
+
+def _complete_when_spoken_to(keeper: Safekeeper) -> None:
+    keeper.incomplete = False
+    keeper._save()
+
+
 PLANTED_BUGS = {
     "elected by half": PlantedBug("Q1", Membership, "has_quorum", _elects_with_half),
     "committed by too few": PlantedBug(
@@ -307,5 +323,14 @@ PLANTED_BUGS = {
         "T4", LogIndex, "trim", _trims_the_term_too, 6, storm=False
     ),
     "votes twice": PlantedBug("E3", Elections, "_handle_vote_request", _votes_again),
+    "a loss is taken for a torn tail": PlantedBug(
+        "D6", SegmentLog, "_give_up_after", _takes_damage_for_the_end, rot=True
+    ),
+    "votes with a loss": PlantedBug(
+        "D6", Elections, "_withholds", property(_votes_with_a_loss), rot=True
+    ),
+    "votes again before it is fed": PlantedBug(
+        "D6", Safekeeper, "_complete", _complete_when_spoken_to, rot=True
+    ),
     "queue without bound": PlantedBug("A0", Submissions, "offer", _takes_everything),
 }

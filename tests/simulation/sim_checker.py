@@ -41,6 +41,13 @@ class Witnessed:
     #: blocks certain to survive a crash, by first position
     durable: dict[int, Block] = field(default_factory=dict)
     durable_last: int = 0
+    #: blocks that were durable and are lost by damage: nobody can have known
+    lost: dict[int, Block] = field(default_factory=dict)
+
+    def lose(self, position: int) -> None:
+        """Forget blocks after `position`, which damage has made an end of."""
+        self.lost |= {first: b for first, b in self.durable.items() if first > position}
+        self.truncate(position)
 
     def truncate(self, position: int) -> None:
         """Forget blocks after `position`."""
@@ -167,7 +174,11 @@ class Checker:
 
         Disks that were lost meanwhile count: nobody can have known.
         """
-        holders = {d: w.name for d, w in self.disks.items() if w.durable.get(block.first) == block}
+        holders = {
+            disk: known.name
+            for disk, known in self.disks.items()
+            if block in (known.durable.get(block.first), known.lost.get(block.first))
+        }
         now = self.memberships[-1]
         enough = []
         for view in now.views:

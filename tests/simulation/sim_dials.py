@@ -72,14 +72,29 @@ class Dials:
         return cls._possible(cls._draw(rng, storm=True))
 
     @classmethod
+    def draw_rotten(cls, rng: Random) -> "Dials":
+        """Draw a stormy world where bits rot."""
+        dials = cls._draw(rng, storm=True)
+        dials = replace(dials, members=rng.choice([3, 4, 5]), rot_every_s=rng.uniform(0.1, 1))
+        return cls._possible(dials)
+
+    @classmethod
     def _draw(cls, rng: Random, *, storm: bool) -> "Dials":
         dials = cls._faults(cls._calm(rng), rng)
         return cls._storm(dials, rng) if storm else dials
 
     @staticmethod
     def _possible(dials: "Dials") -> "Dials":
-        """Leave a majority: who loses a disk while another leaves has lost more than that."""
-        return replace(dials, evict_s=inf, leave_every_s=0.0) if dials.lose_every_s else dials
+        """Leave a majority: who loses a disk while another leaves has lost more than that.
+
+        Of what rots there has to be another copy: nobody leaves or loses a disk, and what is needed
+        stays. Only real segments have bits.
+        """
+        if dials.rot_every_s:
+            dials = replace(dials, segments=True, lose_every_s=0.0, trim_hard=False)
+        if dials.rot_every_s or dials.lose_every_s:
+            dials = replace(dials, evict_s=inf, leave_every_s=0.0)
+        return dials
 
     @classmethod
     def _calm(cls, rng: Random) -> "Dials":

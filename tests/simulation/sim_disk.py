@@ -73,17 +73,12 @@ class SimDirectory:
         for inode in self._durable.values():
             inode.crash(rng)
 
-    def rot(self, rng: Random) -> None:
-        """Flip a bit in a segment, somewhere before what is zeros."""
-        names = [name for name in self._seen if name.endswith(".seg")]
-        if not names:
-            return
-        inode = self._seen[rng.choice(names)]
-        used = len(inode.durable.rstrip(b"\0"))
-        if used:
-            at, bit = rng.randrange(used), 1 << rng.randrange(8)
-            inode.durable[at] ^= bit
-            inode.seen[at] ^= bit
+    def rot(self, rng: Random, name: str, end: int, begin: int = 8) -> None:
+        """Flip a bit in these bytes of a file; by default not in the number of its format."""
+        inode = self._seen[name]
+        at, bit = rng.randrange(begin, min(end, len(inode.durable))), 1 << rng.randrange(8)
+        inode.durable[at] ^= bit
+        inode.seen[at] ^= bit
 
     def names(self) -> list[str]:
         """Return the names of all files."""

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from pgherd_sidecar.core.log import Fetch, LogMember, Member, Persist, Timing
+from pgherd_sidecar.core.log import Block, Fetch, LogMember, Member, Persist, Timing
 from pgherd_sidecar.core.log.messages import Message, Trimmed
 from pgherd_sidecar.core.log.proposer import Proposer
+from pgherd_sidecar.env.segments import SegmentLog, StorageCorrupt, StorageDamaged
 from sim_checker import Witnessed, require
 from sim_storage import Disk, Log, ModelDisk, SegmentDisk
 
@@ -33,6 +34,7 @@ class SimNode:
         self._rate = 1 + world.rng.uniform(-world.dials.drift, world.dials.drift)
         self._disks = 0
         self._inflight: Persist | None = None
+        self._mending: tuple[Block, ...] = ()
         self._insert_disk()
 
     # ---- life ------------------------------------------------------------------------------
@@ -50,6 +52,10 @@ class SimNode:
     def _insert_disk(self) -> None:
         self._disks += 1
         self.disk_id = f"{self.name}.{self._disks}"
+        #: bits of it have rotted, and it was not seen whole since
+        self.rotten = False
+        #: up to here damage can be told from a torn write
+        self.proven = 0
         self.disk: Disk = SegmentDisk() if self.world.dials.segments else ModelDisk()
 
     def lose_disk(self) -> None:
@@ -87,22 +93,29 @@ class SimNode:
             disk=self.disk_id,
         )
         self.member.flush_first = world.rng.random() < 0.5
-        self._inflight = None
+        self._inflight, self._mending = None, ()
         self._drain_due = False
         self._leading: Proposer | None = None
         self._term = self.member.term
         self._commit = self.member.commit_position
         self._checked = self.log.index.base
+        hole = getattr(self.log, "hole", 0)
+        if hole:
+            self.member.damaged(hole, self.clock)
         self._tick(self.incarnation)
         self._check()
 
     def _reread_durable(self, witnessed: Witnessed) -> None:
         assert self.log is not None
         index = self.log.index
+        if self.rotten and self.log.control.incomplete:
+            self.world.probe("incomplete")
+            witnessed.lose(index.last)
         require(
             index.last >= witnessed.durable_last,
             f"disk of {self.name} lost {index.last}..{witnessed.durable_last}",
         )
+        self.proven = min(self.proven, index.last)
         first = max(index.base, witnessed.durable_last) + 1
         while blocks := self.log.read(first, 1 << 20):
             witnessed.append(blocks)
@@ -124,7 +137,8 @@ class SimNode:
             self.world.probe("died while writing")
             if persist.truncate_after is not None:
                 self.world.checker.truncated(self.disk_id, persist.truncate_after)
-        self.disk.crash(self.world.rng, writing)
+        mending, self._mending = self._mending, ()
+        self.disk.crash(self.world.rng, writing, mending)
         self.member = None
         self.log = None
 
@@ -195,6 +209,36 @@ class SimNode:
             self.world.probe("trimmed")
         self._checked = max(self._checked, base)
 
+    def rot(self) -> None:
+        """Flip a bit of the log."""
+        self.rotten = True
+        self.disk.rot(self.world.rng, self.proven)
+
+    def readable(self) -> bool:
+        """Read all of the log, if bits of it have rotted; what is damaged is noticed."""
+        log, member = self.log, self.member
+        if not self.rotten or log is None or member is None:
+            return not self.rotten
+        assert isinstance(log, SegmentLog)
+        position, chain = log.index.base + 1, self.world.checker.chain
+        try:
+            while position <= log.index.last:
+                for block in log._read_segment(position, 1 << 20):  # not from its cache
+                    final = block.last <= member.commit_position
+                    fits = not final or chain.get(block.first) in (None, block)
+                    require(fits, f"D5: {self.name} has {block} instead")
+                    position = block.last + 1
+        except StorageDamaged as error:
+            self._damaged(error)
+            return False
+        self.rotten = log.control.incomplete or not self.disk.headed()
+        return not log.control.incomplete
+
+    def _damaged(self, error: StorageDamaged) -> None:
+        self.world.probe("damage read")
+        position = error.position
+        self.input(self.incarnation, lambda member: member.damaged(position, self.clock))
+
     def _tick(self, incarnation: int) -> None:
         if self.member is None or self.incarnation != incarnation:
             return
@@ -226,9 +270,12 @@ class SimNode:
             dials = self.world.dials
             if type(message) is Trimmed and not (dials.trim_hard or dials.join_late):
                 receiver = self.world.nodes[peer]
-                self.world.checker.trimmed(receiver.disk_id, self.member.membership)
+                if not receiver.rotten:  # what it needs now it had flushed once
+                    self.world.checker.trimmed(receiver.disk_id, self.member.membership)
         if effects.persist is not None:
             self._persist(effects.persist)
+        if effects.mend:
+            self._mend(effects.mend)
         for fetch in effects.fetch:
             self._fetch(fetch)
 
@@ -246,13 +293,35 @@ class SimNode:
         if persist.truncate_after is not None:
             self.world.probe("truncated")
             checker.truncated(self.disk_id, persist.truncate_after)
-        self.log.persist(persist)
+        if persist.blocks or persist.truncate_after is not None:
+            self.proven = self.log.index.last
+            if persist.truncate_after is not None:
+                self.proven = min(self.proven, persist.truncate_after)
+        try:
+            self.log.persist(persist)
+        except StorageCorrupt:  # damage hides where to truncate
+            self.world.kill(self)
+            return
         checker.disks[self.disk_id].append(persist.blocks)
         if persist.control is not None:
             checker.promised(self.disk_id, self.log.control.term)
             checker.index(self.disk_id, self.log.index)
         self._inflight = None
         self.input(incarnation, lambda member: member.persisted(persist.ticket, self.clock))
+
+    def _mend(self, blocks: tuple[Block, ...]) -> None:
+        incarnation, world = self.incarnation, self.world
+        self._mending = blocks
+        delay = world.rng.expovariate(1 / world.dials.disk_s)
+        world.after(delay, lambda: self._mended(incarnation, blocks))
+
+    def _mended(self, incarnation: int, blocks: tuple[Block, ...]) -> None:
+        if self.log is None or self.incarnation != incarnation:
+            return
+        self._mending = ()
+        self.world.probe("mended")
+        self.log.mend(blocks)
+        self.input(incarnation, lambda member: member.mended())
 
     def _fetch(self, fetch: Fetch) -> None:
         incarnation = self.incarnation
@@ -262,7 +331,11 @@ class SimNode:
     def _fetched(self, incarnation: int, fetch: Fetch) -> None:
         if self.log is None or self.incarnation != incarnation:
             return
-        blocks = self.log.read(fetch.first, fetch.max_bytes)
+        try:
+            blocks = self.log.read(fetch.first, fetch.max_bytes)
+        except StorageDamaged as error:
+            self._damaged(error)
+            return
         self.world.probe("fetched")
         self.input(incarnation, lambda member: member.fetched(fetch, blocks, self.clock))
 

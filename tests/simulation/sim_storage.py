@@ -11,7 +11,8 @@ from random import Random
 from typing import Protocol
 
 from pgherd_sidecar.core.log import Block, Control, LogBase, LogIndex, Persist
-from pgherd_sidecar.env.segments import SegmentLog
+from pgherd_sidecar.env.segment import Segment
+from pgherd_sidecar.env.segments import SegmentLog, StorageCorrupt
 from sim_disk import PowerLoss, SimDirectory
 
 
@@ -38,6 +39,10 @@ class Log(Protocol):
         """Return blocks."""
         ...
 
+    def mend(self, blocks: tuple[Block, ...]) -> None:
+        """Write damaged blocks again."""
+        ...
+
     def trim(self, position: int) -> int:
         """Remove what is old, return what is gone."""
         ...
@@ -54,12 +59,16 @@ class Disk(Protocol):
         """Open the log."""
         ...
 
-    def crash(self, rng: Random, writing: Persist | None) -> None:
+    def crash(self, rng: Random, writing: Persist | None, mending: tuple[Block, ...] = ()) -> None:
         """Die, perhaps in the middle of what is being written."""
         ...
 
-    def rot(self, rng: Random) -> None:
-        """Change something that was written long ago."""
+    def rot(self, rng: Random, proven: int) -> None:
+        """Change something that was written long ago, of blocks up to `proven` at most."""
+        ...
+
+    def headed(self) -> bool:
+        """Tell whether all segments could be opened again."""
         ...
 
 
@@ -75,17 +84,41 @@ class SegmentDisk:
         self._log = SegmentLog(self.directory, segment_bytes=2048, cache_bytes=2000)
         return self._log
 
-    def crash(self, rng: Random, writing: Persist | None) -> None:
+    def crash(self, rng: Random, writing: Persist | None, mending: tuple[Block, ...] = ()) -> None:
         """Die between any two operations of the disk."""
-        if writing is not None and self._log is not None:
-            self.directory.crash_after = rng.randrange(4 if writing.truncate_after is None else 12)
-            with suppress(PowerLoss):
+        with suppress(PowerLoss, StorageCorrupt):  # damage may hide where to truncate
+            if mending and self._log is not None:
+                self.directory.crash_after = rng.randrange(1, 4)
+                self._log.mend(mending)
+            if writing is not None and self._log is not None:
+                few = writing.truncate_after is None
+                self.directory.crash_after = rng.randrange(4 if few else 12)
                 self._log.persist(writing)
         self.directory.crash(rng)
 
-    def rot(self, rng: Random) -> None:
-        """Flip a bit of a segment."""
-        self.directory.rot(rng)
+    def rot(self, rng: Random, proven: int) -> None:
+        """Flip a bit of a segment; not of what the last flush wrote: that can't be told."""
+        assert self._log is not None
+        segments = self._log._segments
+        if not segments:
+            return
+        segment = rng.choice(segments)
+        end = segment.end
+        if segment is segments[-1]:
+            end = segment._start
+            for block, after, _ in segment.records(end, segment.first):
+                if block.last <= proven:
+                    end = after
+        self.directory.rot(rng, segment.name, end)
+
+    def headed(self) -> bool:
+        """Tell whether all segments could be opened again."""
+        assert self._log is not None
+        with suppress(StorageCorrupt):
+            for segment in self._log._segments:
+                Segment(segment.name, segment.file)
+            return True
+        return False
 
 
 class ModelDisk:
@@ -130,6 +163,9 @@ class ModelDisk:
             found.append(block)
         return tuple(found)
 
+    def mend(self, blocks: tuple[Block, ...]) -> None:
+        """The model has no bits."""
+
     def trim(self, position: int) -> int:
         """Remove blocks up to `position`."""
         keep = bisect_left(self._blocks, position + 1, key=lambda block: block.last)
@@ -146,7 +182,7 @@ class ModelDisk:
         self._index = LogIndex.beginning(base)
         self._blocks = []
 
-    def crash(self, rng: Random, writing: Persist | None) -> None:
+    def crash(self, rng: Random, writing: Persist | None, mending: tuple[Block, ...] = ()) -> None:
         """Keep a prefix of what was being written."""
         if writing is None or (steps := rng.randrange(3 + len(writing.blocks))) == 0:
             return
@@ -154,5 +190,9 @@ class ModelDisk:
         blocks = writing.blocks[: steps - 2] if steps > 2 else ()
         self.persist(Persist(writing.ticket, writing.control, truncate, blocks))
 
-    def rot(self, rng: Random) -> None:
+    def rot(self, rng: Random, proven: int) -> None:
         """The model has no bits."""
+
+    def headed(self) -> bool:
+        """The model has no segments."""
+        return True

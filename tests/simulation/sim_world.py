@@ -37,9 +37,11 @@ class World:
         *,
         storm: bool = False,
         segments: bool = False,
+        rot: bool = False,
     ) -> None:
         self.rng = Random(seed)
-        self.dials = dials or (Dials.draw_storm if storm else Dials.draw)(self.rng)
+        draw = Dials.draw_rotten if rot else Dials.draw_storm if storm else Dials.draw
+        self.dials = dials or draw(self.rng)
         if segments:
             self.dials = replace(self.dials, segments=True)
         self.limits = Limits(
@@ -220,9 +222,10 @@ class World:
     def _crash(self) -> None:
         victims = self.names if self.rng.random() < 0.2 else [self.rng.choice(self.names)]
         for name in victims:
-            self._kill(self.nodes[name])
+            self.kill(self.nodes[name])
 
-    def _kill(self, node: SimNode) -> None:
+    def kill(self, node: SimNode) -> None:
+        """Have a process die, and start again later."""
         if node.member is None:
             return
         self.tell(node.name, "dies")
@@ -234,7 +237,7 @@ class World:
         node = self.nodes[self.rng.choice(self.names)]
         if node._inflight is not None:
             self.probe("disk failed")
-            self._kill(node)
+            self.kill(node)
 
     def _stall(self) -> None:
         node = self.nodes[self.rng.choice(self.names)]
@@ -261,9 +264,25 @@ class World:
         self.after(self.rng.uniform(0.5, 5), node.start)
 
     def _rot(self) -> None:
+        """Damage one log, if every view that may count has a majority of whole ones without it."""
         node = self.nodes[self.rng.choice(self.names)]
+        if node.member is None:
+            return
+        for other in self.nodes.values():
+            other.readable()
+        rotten = {n.disk_id for n in self.nodes.values() if n is node or n.rotten}
+        memberships = [self.checker.memberships[-1]]
+        memberships += [n.member.membership for n in self.nodes.values() if n.member]
+        if any(membership.learners for membership in memberships):
+            return  # one of them may be about to vote
+        for view in (view for membership in memberships for view in membership.views):
+            if node.name not in view.voters:
+                return
+            whole = sum(member.disk not in rotten for member in view.members)
+            if 2 * whole <= len(view.members):
+                return
         self.tell(node.name, "a bit of its disk rots")
-        node.disk.rot(self.rng)
+        node.rot()
 
     def _partition(self) -> None:
         self.tell("network", f"partition: {self.network.partition()}")
@@ -306,6 +325,8 @@ class World:
         positions = {member.commit_position for member in members}
         ends = {member.last_position for member in members}
         if positions != ends or len(positions) != 1 or len(members) < len(self.names):
+            return False
+        if not all(node.readable() for node in self.nodes.values()):
             return False
         fresh = any(b.data.startswith(b"fresh") for b in self.checker.chain.values())
         if not fresh:

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from time import process_time
 
 from planted_bugs import PLANTED_BUGS, PlantedBug
@@ -30,9 +31,9 @@ class Outcome:
     failure: str
 
 
-def run(seed: int, *, storm: bool = False, segments: bool = False) -> Outcome:
+def run(seed: int, *, storm: bool = False, segments: bool = False, rot: bool = False) -> Outcome:
     """Run a seed."""
-    world = World(seed, storm=storm, segments=segments)
+    world = World(seed, storm=storm, segments=segments, rot=rot)
     began_s, failure = process_time(), ""
     try:
         world.run()
@@ -49,16 +50,17 @@ def seeds_until_found(bug: PlantedBug) -> int | None:
     setattr(bug.owner, bug.attribute, bug.replacement)
     try:
         for tried in range(SEEDS_PER_BUG):
-            if run(bug.seed + tried, storm=bug.storm, segments=bug.segments).failure:
+            seed = bug.seed + tried
+            if run(seed, storm=bug.storm, segments=bug.segments, rot=bug.rot).failure:
                 return tried + 1
     finally:
         setattr(bug.owner, bug.attribute, old)
     return None
 
 
-def tell(seed: int) -> int:
+def tell(seed: int, *, rot: bool) -> int:
     """Run one seed and print its story; the result is the exit code."""
-    world = World(seed)
+    world = World(seed, rot=rot)
     try:
         world.run()
         ending = "everything held"
@@ -74,12 +76,12 @@ def tell(seed: int) -> int:
     return ending != "everything held"
 
 
-def simulate(first: int, count: int, jobs: int) -> int:
+def simulate(first: int, count: int, jobs: int, *, rot: bool) -> int:
     """Run many seeds; the result is the exit code."""
     simulated_s, cpu_s, failed = 0.0, 0.0, 0
     probes: Counter[str] = Counter()
     with ProcessPoolExecutor(jobs) as pool:
-        for outcome in pool.map(run, range(first, first + count), chunksize=4):
+        for outcome in pool.map(partial(run, rot=rot), range(first, first + count), chunksize=4):
             simulated_s += outcome.simulated_s
             cpu_s += outcome.cpu_s
             probes.update(outcome.probes)
@@ -110,11 +112,14 @@ def main() -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--story", type=int, metavar="SEED", help="tell what happens in one seed")
+    parser.add_argument("--rot", action="store_true", help="in storms in which bits rot")
     parser.add_argument("--planted", action="store_true", help="look for the planted bugs")
     options = parser.parse_args()
     if options.story is not None:
-        return tell(options.story)
-    return planted() if options.planted else simulate(options.first, options.seeds, options.jobs)
+        return tell(options.story, rot=options.rot)
+    if options.planted:
+        return planted()
+    return simulate(options.first, options.seeds, options.jobs, rot=options.rot)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ import os
 from random import SystemRandom
 
 import pytest
+from pgherd_sidecar.env.segments import SegmentLog
 from sim_dials import Dials
+from sim_storage import SegmentDisk
 from sim_world import World
 
 #: seeds that once found something, and a few that were only thorough
@@ -15,14 +17,15 @@ REMEMBERED = [0, 12, 13, 44, 50, 56, 113, 144, 249, 1165, 2516960287, 3512598318
 FRESH = int(os.environ.get("PGHERD_SIM_SEEDS", "60"))
 
 
-def run(seed: int, dials: Dials | None = None) -> World:
+def run(seed: int, dials: Dials | None = None, *, rot: bool = False) -> World:
     """Run a seed; a failure says how to repeat it."""
-    world = World(seed, dials)
+    world = World(seed, dials, rot=rot)
     try:
         world.run()
     except Exception as error:
         error.add_note(f"{world.dials} at {world.now:.4f} s")
-        error.add_note(f"python tests/simulation/simulate.py --story {seed}")
+        how = "--rot --story" if rot else "--story"
+        error.add_note(f"python tests/simulation/simulate.py {how} {seed}")
         raise
     return world
 
@@ -38,6 +41,45 @@ def test_fresh_seeds_hold() -> None:
     for seed in range(start, start + FRESH):
         probes |= run(seed).probes
     assert probes >= {"fetched", "truncated", "trimmed", "died while writing"}
+
+
+def test_fresh_seeds_hold_where_bits_rot() -> None:
+    """A minority of the members has damaged logs at any time. [D5, D6]"""
+    start = SystemRandom().randrange(1 << 32)
+    probes: set[str] = set()
+    for seed in range(start, start + FRESH // 2):
+        probes |= run(seed, rot=True).probes
+    assert probes >= {"damage read", "mended", "incomplete"}
+
+
+def test_two_of_three_with_damage_in_different_places_mend_each_other() -> None:
+    """[D5] Nobody else has lost anything, and the third is down."""
+    for seed in range(5):
+        world = World(seed, Dials(members=3, segments=True))
+        nodes = list(world.nodes.values())
+        for node in nodes:
+            node.start()
+        world._run_until(5)
+        for _ in range(60):
+            world._submit()
+            world._run_until(world.now + 0.3)
+        damaged = nodes[:2]
+        for node, where in zip(damaged, (0, 2), strict=True):
+            assert isinstance(node.disk, SegmentDisk)
+            assert isinstance(node.log, SegmentLog)
+            node.rotten, segment = True, node.log._segments[where]
+            node.disk.directory.rot(world.rng, segment.name, segment.end, segment._start)
+            assert not node.readable()
+        nodes[2].crash()
+        committed = world.checker.committed_position
+        goal = world.now + 60
+        while not all(node.readable() for node in damaged):
+            assert world.now < goal
+            world._run_until(world.now + 0.5)
+        while world.checker.committed_position == committed:
+            assert world.now < goal
+            damaged[0].submit(b"fresh", 1)
+            world._run_until(world.now + 0.5)
 
 
 def test_a_hundred_members_agree() -> None:

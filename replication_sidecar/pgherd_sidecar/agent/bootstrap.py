@@ -93,6 +93,8 @@ def _split_off(config: NodeConfig, *, act: bool) -> Split:
         log = open_log(config)
         try:
             index, control = log.index, log.control
+            if control.incomplete:
+                raise BootstrapError(f"{config.name} has lost the end of its log by damage")
             if not index.membership.views:
                 raise BootstrapError(f"{config.name} has not joined: it has no log to go on from")
             fresh = identity.cluster_id == str(config.cluster_id)

@@ -20,7 +20,8 @@ import structlog
 
 from pgherd_sidecar.agent import roster
 from pgherd_sidecar.agent.config import NodeConfig
-from pgherd_sidecar.agent.logsetup import delivered, open_log, reset_log, timing
+from pgherd_sidecar.agent.logreader import LogReader
+from pgherd_sidecar.agent.logsetup import open_log, reset_log, timing
 from pgherd_sidecar.agent.logwriter import LogWriter
 from pgherd_sidecar.agent.peers import Peers
 from pgherd_sidecar.core.entries import Noop, encode_entry
@@ -38,7 +39,7 @@ from pgherd_sidecar.core.log import (
     Role,
 )
 from pgherd_sidecar.core.log.messages import Change
-from pgherd_sidecar.env.segments import StorageError
+from pgherd_sidecar.env.segments import StorageDamaged, StorageError
 from pgherd_sidecar.env.tls import TlsError
 
 _log = structlog.get_logger()
@@ -57,6 +58,9 @@ class LogHost:
         on_proposer: called likewise when term or proposer have changed, or the link to the
             proposer was made anew: what was submitted may be lost, submit it again.
         on_behind: called likewise when the others turn out to hold no longer what follows here.
+        reader: reads the log, and knows what is damaged.
+        whole: set once the log holds all that this member has ever acknowledged: not after damage
+            has cut it off, until it was fed again.
 
     Args:
         config: whose log, where, and who founds the herd or is asked first.
@@ -73,6 +77,7 @@ class LogHost:
         self.on_behind: Callable[[], None] = _nothing
         self.max_submission_bytes = config.limits.frame_bytes - _OVERHEAD_BYTES
         self.disk = disk
+        self.whole = asyncio.Event()
         self.witness = config.witness
         self._config = config
         self._on_failure = on_failure
@@ -82,11 +87,11 @@ class LogHost:
         self._timer_s = 0.0
         self._reported = 0
         self._behind_reported = 0
+        self._lost = False
         self._proposer_reported: tuple[int, str | None] = (0, None)
         self._primary = False
         self._secondary_s = 0.0
         self._relinked = False
-        self._next_read = 1
         self._newest = 0
         self._newest_s = 0.0
 
@@ -127,8 +132,11 @@ class LogHost:
             on_up=self._link_up,
             ask=lambda wish: self.change(join=wish),
         )
+        self.reader = LogReader(self._storage, self._member, now=loop.time, wake=self._wake)
         self._reported = self.commit_position
         self._primary, self._secondary_s = False, loop.time()
+        if self._member.incomplete:
+            self.whole.clear()
         self._running = True
         await self._peers.start()
         self._wake()
@@ -159,23 +167,15 @@ class LogHost:
         """Return committed blocks from the one that holds position ``first`` on.
 
         At least one, as many as fit into ``max_bytes``; none if ``first`` was trimmed or is not
-        committed yet. Recent blocks come from memory. Older ones are read on the loop, which
-        takes tens of milliseconds once a segment, and whenever ``first`` is not where the last
-        read ended.
+        committed yet, or if the reader is ``mending``: then ``on_commit`` is called once more.
+        Recent blocks come from memory. Older ones are read on the loop, which takes tens of
+        milliseconds once a segment, and whenever ``first`` is not where the last read ended.
 
         Raises:
-            StorageError: the log is damaged.
+            StorageError: the log can't go on.
         """
         last = self.commit_position
-        if first > last:
-            return []
-        if first != self._next_read:
-            first = self._storage.start_of(first)
-        found = self._storage.read(first, max_bytes)
-        blocks = [delivered(block) for block in found if block.last <= last]
-        if blocks:
-            self._next_read = blocks[-1].last + 1
-        return blocks
+        return self.reader.read(first, last, max_bytes) if first <= last else []
 
     def trim(self, position: int) -> None:
         """Give up the log up to ``position``, but for what is kept for members that come back.
@@ -285,6 +285,8 @@ class LogHost:
             "flushed_position": self.flushed_position,
             "log_position": self.last_position,
             "log_writes": self._writer.writes,
+            "log_damaged_at": self._member.damaged_at,
+            "log_incomplete": self._member.incomplete,
             **self._peers.status(),
             "log_flush_average_s": pace.average_s,
             "log_flush_slowest_s": pace.slowest_s,
@@ -318,11 +320,18 @@ class LogHost:
         error = done.exception()
         if not self._running:
             return
+        if isinstance(error, StorageDamaged):
+            self.reader.damaged(error.position)
+            return
         if isinstance(error, StorageError):
             self._fail(error)
             return
         self._member.fetched(fetch, done.result(), self._loop.time())
         self._wake()
+
+    def _mended(self) -> None:
+        self.reader.mended()
+        self.on_commit()
 
     def _tick(self) -> None:
         self._timer = None
@@ -396,6 +405,8 @@ class LogHost:
             self._member.collect = self._collect_until() > self._loop.time()
             effects = self._member.take_effects()
             self._peers.send(effects.send)
+            if effects.mend:
+                self._writer.mend(effects.mend, self._mended)
             for fetch in effects.fetch:
                 read = partial(self._storage.read, fetch.first, fetch.max_bytes)
                 reading = self._loop.run_in_executor(None, read)
@@ -450,8 +461,11 @@ class LogHost:
         if self._member.behind > self._behind_reported:
             self._behind_reported = self._member.behind
             self.on_behind()
-        if self._member.commit_position > self._reported:
-            self._reported = self._member.commit_position
+        if not self._member.incomplete:
+            self.whole.set()
+        lost = self._member.damaged_for_good
+        if self._member.commit_position > self._reported or lost != self._lost:
+            self._reported, self._lost = self._member.commit_position, lost
             self.on_commit()
 
     def _judge_component(self) -> None:

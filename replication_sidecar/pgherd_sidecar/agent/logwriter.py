@@ -19,7 +19,7 @@ from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
-from pgherd_sidecar.core.log import Persist
+from pgherd_sidecar.core.log import Block, Persist
 from pgherd_sidecar.env.segments import SegmentLog, StorageError
 
 T = TypeVar("T")
@@ -130,6 +130,11 @@ class LogWriter:
         self._queued += 1
         self._submit(self._thread, partial(self._log.trim, position, keep_bytes), self._removed)
 
+    def mend(self, blocks: tuple[Block, ...], then: Callable[[], None]) -> None:
+        """Write damaged blocks again, see ``SegmentLog.mend``; ``then`` is called on the loop."""
+        self._queued += 1
+        self._submit(self._thread, partial(self._log.mend, blocks), partial(self._mended, then))
+
     async def close(self) -> None:
         """Wait for what is under way; nothing is called back any more."""
         self._closed = True
@@ -158,6 +163,10 @@ class LogWriter:
     def _removed(self, position: int) -> None:
         self._queued -= 1
         self._trimmed(position)
+
+    def _mended(self, then: Callable[[], None], _: None) -> None:
+        self._queued -= 1
+        then()
 
     def _prepare_spare(self) -> None:
         if not (self._log.spare_ready or self._preparing):

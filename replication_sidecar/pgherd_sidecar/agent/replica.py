@@ -107,6 +107,9 @@ class Replica:
             await self._fence(self._rebuild.reason)
             if not await self._rebuild.run():
                 raise LeftBehindError(self._rebuild.cause)
+        if not self._host.whole.is_set():
+            await self._fence("its log is damaged")
+            await self._host.whole.wait()  # what its database has may be missing
         async with session(self._config, self._host, self._identity, self._markers) as opened:
             self._session, keep_house = opened
             async with asyncio.TaskGroup() as group:
@@ -172,7 +175,7 @@ class Replica:
             "cluster_id": str(self._config.cluster_id),
             "disk_id": self._host.disk,
             "state": self._state(refusal),
-            "reason": refusal,
+            "reason": self._host.reader.trouble or refusal,
             "incarnation": self._identity.incarnation,
             **self._host.status(),
             **self.views.status(),
@@ -189,7 +192,7 @@ class Replica:
         if self._rebuild is not None and self._rebuild.under_way:
             return "rebuilding"
         if self._session is None:
-            return "starting"
+            return "starting" if self._host.whole.is_set() else "recovering"
         if refusal is None:
             return "primary"
         return "secondary" if self._session.ready else "recovering"

@@ -203,11 +203,12 @@ class ReplicaSession:
                 self._deliver_again(_FULL_S)
                 return
             blocks = self._host.read(self.state.position + 1, _READ_BYTES)
-            if not blocks and self.state.position < self._host.commit_position:
+            behind = self.state.position < self._host.commit_position
+            if not blocks and behind and not self._host.reader.mending:
                 raise LeftBehindError(f"the log no longer holds entry {self.state.position + 1}")
             for block in blocks:
                 self._take_block(block.first, block.data)
-            if self.state.position < self._host.commit_position:
+            if blocks and self.state.position < self._host.commit_position:
                 self._deliver_again(0)  # after whatever else the loop has to do
         except Exception as error:  # noqa: BLE001 - a supervisor: the session ends with it
             self._failed.set_exception(error)

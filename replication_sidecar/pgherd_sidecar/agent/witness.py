@@ -60,11 +60,15 @@ class Witness:
             "cluster_id": str(self._config.cluster_id),
             "disk_id": self._host.disk,
             "state": "departed" if self._host.peers.has_left else "witness",
-            "reason": None if self._host.primary else no_majority(self._host),
+            "reason": self._reason(),
             "incarnation": self._incarnation,
             **self._host.status(),
             **self.views.status(),
         }
+
+    def _reason(self) -> str | None:
+        trouble = self._host.reader.trouble
+        return trouble or (None if self._host.primary else no_majority(self._host))
 
     async def shutdown(self) -> None:
         """See AdminBackend."""

@@ -15,10 +15,13 @@ A segment is created at its full size, filled with zeros::
 
 All numbers are big-endian. The position known to be flushed tells damage from a torn write: a bad
 record before a good one that was written when the bad one's positions were durable already is
-damage, and must not be cut off. Damage to what the very last flush wrote can't be told from a
-torn write.
+damage, and must not be cut off as if it had never been there. Damage to what the very last flush
+wrote can't be told from a torn write.
 
-Called by `SegmentLog` only.
+A record whose header is good and whose data are not is a *hole*: what it was is known, so the
+records after it can be read, and the block can be written into its place again (`mend`).
+
+Called by `SegmentLog`, and by `salvage` when a log is opened.
 """
 
 from bisect import bisect_right
@@ -27,7 +30,7 @@ from struct import Struct
 from struct import error as StructError
 from zlib import crc32
 
-from pgherd_sidecar.core.log import Block, LogIndex, Membership, RemoteProtocolError
+from pgherd_sidecar.core.log import ENTRIES, Block, LogIndex, Membership, RemoteProtocolError
 from pgherd_sidecar.core.log.blocks import COUNT_MASK, KIND_SHIFT
 from pgherd_sidecar.env.disk import Directory, File
 
@@ -54,6 +57,18 @@ class StorageError(Exception):
 
 class StorageCorrupt(StorageError):
     """What is on disk can't be what was written: this member's log must be rebuilt."""
+
+
+class StorageDamaged(StorageError):
+    """A block can't be read, though it is known which one; it can be written again (`mend`).
+
+    Attributes:
+        position: where the block starts.
+    """
+
+    def __init__(self, name: str, position: int) -> None:
+        super().__init__(f"{name}: no good block at position {position}")
+        self.position = position
 
 
 class StorageFormat(StorageError):
@@ -151,8 +166,10 @@ class Segment:
             self._offsets.append(offset)
         self.end = end
 
-    def records(self, offset: int, position: int) -> Iterator[tuple[Block, int]]:
-        """Yield blocks with the offsets of their ends, up to the first that is not good.
+    def records(self, offset: int, position: int) -> Iterator[tuple[Block, int, bool]]:
+        """Yield blocks, the offsets of their ends, and whether they are good.
+
+        Ends with the first whose header is not good. Of a hole, all but the data is right.
 
         Args:
             offset: where to begin.
@@ -173,35 +190,80 @@ class Segment:
             count, kind = kind_and_count & COUNT_MASK, kind_and_count >> KIND_SHIFT
             data = buffer[offset - base + _RECORD_HEAD_SIZE : end - base]
             block = Block(term, first, count, data, crc, kind)
-            if first != position or count < 1 or not block.intact():
+            if first != position or count < 1:
                 return
             offset, position = _aligned(end), first + count
-            yield block, offset
+            yield block, offset, block.intact()
 
-    def load(self) -> Iterator[Block]:
-        """Yield all blocks, and learn where they are."""
+    def load(self) -> Iterator[tuple[Block, bool]]:
+        """Yield all blocks and whether they are good, and learn where they are.
+
+        A bad one counts only if it was flushed once; else the log was torn there, and ends. Who
+        votes is not known after a hole that may have said so: then the log ends there, too.
+        """
         self._positions.clear()
         self._offsets.clear()
         self.end = self._start
-        for block, end in self.records(self._start, self.first):
+        for block, end, good in self.records(self._start, self.first):
+            hole = not good and block.kind == ENTRIES and self.flushed_after(block.last, end)
+            if not (good or hole):
+                return
             self.remember(block, self.end, end)
-            yield block
+            yield block, good
 
-    def blocks_from(self, position: int) -> Iterator[tuple[Block, int]]:
-        """Yield the blocks from the one that starts at `position` on, with their end offsets."""
+    def blocks_from(self, position: int) -> Iterator[Block]:
+        """Yield the blocks from the one that starts at `position` on, up to damage."""
+        for block, _, good in self.records(*self._near(position)):
+            if block.first >= position:
+                if not good:
+                    return
+                yield block
+
+    def _near(self, position: int) -> tuple[int, int]:
+        """Return offset and position of a record at or before a position."""
         if not self._offsets:
             for _ in self.load():
                 pass
         i = bisect_right(self._positions, position) - 1
-        if i < 0:
-            return
-        for block, end in self.records(self._offsets[i], self._positions[i]):
-            if block.first >= position:
-                yield block, end
+        return (self._offsets[i], self._positions[i]) if i >= 0 else (self._start, self.first)
 
-    def flushed_after(self, position: int) -> bool:
-        """Tell whether a record after the end was written when `position` was durable."""
-        rest = self.file.read(self.end, self.size - self.end)
+    def damage(self, position: int) -> StorageDamaged:
+        """Return the error for the block that has to be mended before `position` can be read."""
+        offset, at = self._near(position)
+        for block, _, good in self.records(offset, at):
+            if not good:
+                break
+            at = block.last + 1
+        return StorageDamaged(self.name, at)
+
+    def mend(self, block: Block) -> bool:
+        """Write a block into its place again, durably, unless it is there.
+
+        Returns:
+            False if damage before it hides where that is.
+
+        Raises:
+            StorageCorrupt: it does not fit in there.
+        """
+        offset, at = self._near(block.first)
+        for found, end, good in self.records(offset, at):
+            if found.first == block.first and good:
+                return True
+            if found.first >= block.first:
+                break
+            offset, at = end, found.last + 1
+        if at != block.first:
+            return False
+        record = pack_record(block, block.first - 1)
+        if offset + len(record) > self.size:
+            raise StorageCorrupt(f"{self.name}: no room for the block at position {block.first}")
+        self.file.write(offset, record)
+        self.file.sync()
+        return True
+
+    def flushed_after(self, position: int, offset: int) -> bool:
+        """Tell whether a record from `offset` on was written when `position` was durable."""
+        rest = self.file.read(offset, self.size - offset)
         at = rest.find(_MAGIC_BYTES)
         while at >= 0:
             parsed = _parse_head(rest, at)
@@ -230,14 +292,9 @@ class Segment:
         """
         if position < self.first:
             return self._start
-        if not self._offsets:
-            for _ in self.load():
-                pass
-        i = bisect_right(self._positions, position) - 1
-        if i >= 0:
-            for block, end in self.records(self._offsets[i], self._positions[i]):
-                if block.last == position:
-                    return end
+        for block, end, _ in self.records(*self._near(position)):
+            if block.last == position:
+                return end
         raise StorageCorrupt(f"{self.name}: no block ends at {position}")
 
 

@@ -2,20 +2,22 @@
 
 A directory holds::
 
-    control                    term, vote, commit position, a pending truncation, and what the
-                               log began after: one JSON line and its CRC-32; replaced atomically
+    control                    term, vote, commit position, whether the log is incomplete, where
+                               it ended, a pending truncation, and what it began after: one JSON
+                               line and its CRC-32; replaced atomically
     00000000000000000001.seg   segments, named by their first position (format: segment.py)
     spare                      a zero-filled file that becomes the next segment
     *.new                      what was being made when the process ended; ignored, overwritten
 
 `persist` makes a `Persist` durable, in its order. `read` gives back blocks, `trim` removes old
-segments, `reset` begins anew after a position known to be committed. What survives a restart: all
-of it up to the last completed `persist`, and perhaps part of one that wasn't completed. Opening
-drops a torn tail, completes an interrupted truncation or reset, and refuses damage and gaps
-(`StorageCorrupt`).
+segments, `reset` begins anew after a position known to be committed, `mend` writes damaged blocks
+again. What survives a restart: all of it up to the last completed `persist`, and perhaps part of
+one that wasn't completed. Opening drops a torn tail and completes an interrupted truncation or
+reset. What else is damaged or missing is read around (`StorageDamaged`), or ends the log and has
+`Control.incomplete` say so; see `salvage`. Without a good control file there is no log.
 
-`persist`, `trim` and `prepare_spare` block and run in worker threads, `persist` and `trim` one at
-a time. `read` may be called from any thread meanwhile; it answers from memory for recent blocks
+`persist`, `trim`, `mend` and `prepare_spare` block and run in worker threads, the first three one
+at a time. `read` may be called from any thread meanwhile; it answers from memory for recent blocks
 and reads a file, up to a whole segment of it, for older ones.
 
 After a failed write or flush nobody knows what is on disk, so the object refuses everything from
@@ -41,9 +43,11 @@ from pgherd_sidecar.core.log import (
 )
 from pgherd_sidecar.env.blockcache import BlockCache
 from pgherd_sidecar.env.disk import Directory
+from pgherd_sidecar.env.salvage import SUFFIX, survey
 from pgherd_sidecar.env.segment import (
     Segment,
     StorageCorrupt,
+    StorageDamaged,
     StorageError,
     StorageFailed,
     StorageFormat,
@@ -51,11 +55,17 @@ from pgherd_sidecar.env.segment import (
     record_size,
 )
 
-__all__ = ["SegmentLog", "StorageCorrupt", "StorageError", "StorageFailed", "StorageFormat"]
+__all__ = [
+    "SegmentLog",
+    "StorageCorrupt",
+    "StorageDamaged",
+    "StorageError",
+    "StorageFailed",
+    "StorageFormat",
+]
 
 _CONTROL = "control"
 _SPARE = "spare"
-_SUFFIX = ".seg"
 
 
 class SegmentLog:
@@ -67,8 +77,11 @@ class SegmentLog:
         cache_bytes: newest blocks kept in memory.
 
     Raises:
-        StorageCorrupt: the directory holds no log that this member can have written.
+        StorageCorrupt: the control file is damaged or missing.
         StorageFormat: the log is one of another version.
+
+    Attributes:
+        hole: where a damaged block was found when the log was opened, 0 if none was.
     """
 
     def __init__(
@@ -83,16 +96,21 @@ class SegmentLog:
         self._segments: list[Segment] = []
         self._spare_ready = False
         self._base = LogBase()
-        self.control, pending = self._load_control()
-        self._open_segments()
-        self._index = self._recover(pending)
+        self.control, pending, end = self._load_control()
+        self._index = LogIndex.beginning(self._base)
+        found = survey(directory, self._base, max(end, self.control.commit_position), pending)
+        while found.lost:  # what is left may be damaged, too
+            pending = self._give_up_after(found.index.last)
+            found = survey(directory, self._base, pending, pending)
+        self._segments, self._index, self.hole = found.segments, found.index, found.hole
+        for block in found.recent:
+            self._cache.append(block)
+        self._remove_files(found.surplus)
         if pending is not None:
             self._finish_truncation(pending)
-        if self._index.last < self.control.commit_position:
-            raise StorageCorrupt(
-                f"the log ends at {self._index.last}, "
-                f"but position {self.control.commit_position} was committed"
-            )
+        elif self._segments:
+            newest = self._segments[-1]
+            newest.cut(newest.end)
 
     @property
     def index(self) -> LogIndex:
@@ -130,7 +148,7 @@ class SegmentLog:
         `first` is trimmed, or not written yet.
 
         Raises:
-            StorageCorrupt: the blocks are damaged.
+            StorageDamaged: a block has to be mended first.
             StorageFailed: the log has failed before, or can't be read.
         """
         with self._failing(), self._lock:
@@ -144,18 +162,34 @@ class SegmentLog:
         Reads the segment up to there.
 
         Raises:
-            StorageCorrupt: the blocks before it are damaged.
+            StorageDamaged: a block has to be mended first.
             StorageFailed: the log has failed before, or can't be read.
         """
         with self._failing(), self._lock:
             if not self._index.base < position <= self._index.last:
                 return 0
-            i = bisect_right(self._segments, position, key=lambda segment: segment.first) - 1
-            segment = self._segments[i]
-            for block, _ in segment.blocks_from(segment.first):
+            segment = self._segment_of(position)
+            for block in segment.blocks_from(segment.first):
                 if block.last >= position:
                     return block.first
-            raise StorageCorrupt(f"{segment.name}: no good block holds position {position}")
+            raise segment.damage(position)
+
+    def mend(self, blocks: tuple[Block, ...]) -> None:
+        """Write blocks into their places again, where they are damaged; not if they are others'.
+
+        Raises:
+            StorageFailed: now or earlier, a write or flush failed.
+            StorageCorrupt: they do not fit there.
+        """
+        with self._failing(), self._lock:
+            for block in blocks:
+                index = self._index
+                within = index.base < block.first and block.last <= index.last
+                if not within or index.term_at(block.last) != block.term:
+                    return
+                if not self._segment_of(block.first).mend(block):
+                    return
+            self.hole = 0
 
     def trim(self, position: int, keep_bytes: int = 0) -> int:
         """Remove the oldest segments that hold nothing after `position`.
@@ -248,6 +282,7 @@ class SegmentLog:
     def _save_control(self, truncate_after: int | None) -> None:
         base = self._base
         fields = asdict(self.control) | {
+            "end": self._index.last if truncate_after is None else truncate_after,
             "truncate_after": truncate_after,
             "base_position": base.position,
             "base_term": base.term,
@@ -262,12 +297,13 @@ class SegmentLog:
         self._directory.replace(_CONTROL + ".new", _CONTROL)
         self._directory.sync()
 
-    def _load_control(self) -> tuple[Control, int | None]:
+    def _load_control(self) -> tuple[Control, int | None, int]:
+        """Return the control state, a pending truncation, and how far the log went at least."""
         names = self._directory.names()
         if _CONTROL not in names:
-            if any(name.endswith(_SUFFIX) for name in names):
+            if any(name.endswith(SUFFIX) for name in names):
                 raise StorageCorrupt("segments without a control file")
-            return Control(), None
+            return Control(), None, 0
         file = self._directory.open(_CONTROL)
         data = file.read(0, file.size())
         file.close()
@@ -277,47 +313,36 @@ class SegmentLog:
         fields = json.loads(line)
         try:
             truncate_after: int | None = fields.pop("truncate_after")
+            end: int = fields.pop("end")
             membership = Membership.decode(fields.pop("base_membership").encode())
             base = fields.pop("base_position"), fields.pop("base_term")
             control = Control(**fields)
         except (KeyError, TypeError, RemoteProtocolError) as error:
             raise StorageFormat("the control file") from error
         self._base = LogBase(*base, membership)
-        return control, truncate_after
+        return control, truncate_after, end
 
     # ---- opening ---------------------------------------------------------------------------
 
-    def _open_segments(self) -> None:
-        previous = 0
-        for name in self._directory.names():
-            if not name.endswith(_SUFFIX):
-                continue
-            segment = Segment.open(name, self._directory)
-            if self._segments and segment.previous != previous:
-                raise StorageCorrupt(f"the segment before {name} is missing")
-            self._segments.append(segment)
-            previous = segment.first
+    def _give_up_after(self, last: int) -> int:
+        """Have this member give no votes until it was fed what it may have acknowledged [D6].
 
-    def _recover(self, pending: int | None) -> LogIndex:
-        """Read the newest segment, cut off its torn tail, and return the log's index.
+        Its next term is one in which it has promised nothing yet, so whoever proposes in that was
+        elected without it.
 
-        An interrupted truncation (`pending`) leaves good records after the ones it zeroed first.
+        Args:
+            last: where the log ends now: what is beyond has to go.
         """
-        if self._segments and self._segments[0].first <= self._base.position:
-            self._drop_segments()  # a reset was interrupted
-        if not self._segments:
-            return LogIndex.beginning(self._base)
-        newest = self._segments[-1]
-        index = newest.before
-        for block in newest.load():
-            index.append(block)
-            self._cache.append(block)
-        truncating = pending is not None and pending <= index.last
-        if not truncating and newest.flushed_after(index.last + 1):
-            raise StorageCorrupt(f"{newest.name}: damaged after position {index.last}")
-        newest.cut(newest.end)
-        index.trim(self._segments[0].first - 1)
-        return index
+        control = self.control
+        committed = min(control.commit_position, last)
+        self.control = Control(control.term + 1, None, committed, incomplete=True)
+        self._save_control(last)
+        return last
+
+    def _remove_files(self, names: list[str]) -> None:
+        for name in reversed(names):
+            self._directory.remove(name)
+            self._directory.sync()
 
     # ---- writing ---------------------------------------------------------------------------
 
@@ -354,7 +379,7 @@ class SegmentLog:
         previous = self._segments[-1].first if self._segments else 0
         header = Segment.header(block.first, previous, self._index)
         size = max(self._segment_bytes, len(header) + record_size(block))
-        name = f"{block.first:020}{_SUFFIX}"
+        name = f"{block.first:020}{SUFFIX}"
         with self._spare_lock:
             if not self._spare_ready or size > self._segment_bytes:
                 self._make_spare(size)
@@ -397,15 +422,18 @@ class SegmentLog:
     # ---- reading ---------------------------------------------------------------------------
 
     def _read_segment(self, first: int, max_bytes: int) -> tuple[Block, ...]:
-        i = bisect_right(self._segments, first, key=lambda segment: segment.first) - 1
-        segment = self._segments[i]
+        segment = self._segment_of(first)
         found: list[Block] = []
         size = 0
-        for block, _ in segment.blocks_from(first):
+        for block in segment.blocks_from(first):
             size += len(block.data)
             if block.last > self._index.last or (found and size > max_bytes):
                 break
             found.append(block)
         if not found or found[0].first != first:
-            raise StorageCorrupt(f"{segment.name}: no good block at position {first}")
+            raise segment.damage(first)
         return tuple(found)
+
+    def _segment_of(self, position: int) -> Segment:
+        i = bisect_right(self._segments, position, key=lambda segment: segment.first) - 1
+        return self._segments[i]

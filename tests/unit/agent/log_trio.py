@@ -87,6 +87,8 @@ class Node:
     def deliver(self) -> None:
         while self.position < self.host.commit_position:
             blocks = self.host.read(self.position + 1, 1 << 16)
+            if self.host.reader.mending:
+                return
             assert blocks, f"position {self.position + 1} is committed but can't be read"
             for block in blocks:
                 assert block.last <= self.host.commit_position <= self.host.flushed_position

@@ -82,6 +82,28 @@ async def test_everything_is_still_there_after_all_have_stopped(tmp_path: Path) 
         herd.assert_same_order()
 
 
+async def test_logs_that_are_damaged_in_different_places_mend_each_other(tmp_path: Path) -> None:
+    """[D5] A bit of the data in two logs and the header of a record in the third. [D6]"""
+    async with trio(tmp_path) as herd:
+        leader = await herd.proposer()
+        for number in range(40):
+            await herd.order(leader, number)
+        await herd.stop()
+        for name, marker, before in (("n1", 5, 0), ("n2", 9, 0), ("n3", 7, 60)):
+            [segment] = (tmp_path / name / "log").glob("*.seg")
+            content = bytearray(segment.read_bytes())
+            content[content.index(entry(marker)) - before] ^= 1
+            segment.write_bytes(bytes(content))
+            herd.nodes[name].position = 0
+        await herd.start()
+        await until(lambda: min(node.position for node in herd.nodes.values()) >= leader.position)
+        await until(lambda: all(node.host.whole.is_set() for node in herd.nodes.values()))
+        await herd.order(herd.nodes["n3"], 40)
+        herd.assert_same_order()
+        assert [node.host.reader.trouble for node in herd.nodes.values()] == [None] * 3
+        assert len({node.host.membership for node in herd.nodes.values()}) == 1
+
+
 async def test_a_minority_commits_nothing(tmp_path: Path) -> None:
     async with trio(tmp_path) as herd:
         leader = await herd.proposer()

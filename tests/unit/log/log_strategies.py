@@ -18,6 +18,8 @@ from pgherd_sidecar.core.log.messages import (
     Commit,
     FetchReply,
     FetchRequest,
+    Mend,
+    Mended,
     Newer,
     Reject,
     Submit,
@@ -63,6 +65,8 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Reject, numbers, numbers, numbers, histories()),
     st.builds(Commit, numbers, numbers),
     st.builds(Submit, counts, st.binary(max_size=50)),
+    st.builds(Mend, numbers, numbers),
+    st.builds(Mended, numbers, chains),
     st.builds(Trimmed, numbers, st.builds(LogBase, numbers, numbers, memberships)),
     st.builds(
         Change, st.none() | members, st.lists(st.tuples(names, names), max_size=3).map(tuple)

@@ -1,5 +1,6 @@
-"""The log on disk: what was promised is there after any interruption, and damage is refused."""
+"""The log on disk: what was promised is there after any interruption, or known to be lost."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
@@ -7,7 +8,13 @@ from zlib import crc32
 import pytest
 from pgherd_sidecar.core.log import Block, Control, Persist
 from pgherd_sidecar.env.disk import File, RealDirectory
-from pgherd_sidecar.env.segments import SegmentLog, StorageCorrupt, StorageFailed, StorageFormat
+from pgherd_sidecar.env.segments import (
+    SegmentLog,
+    StorageCorrupt,
+    StorageDamaged,
+    StorageFailed,
+    StorageFormat,
+)
 
 SEGMENT_BYTES = 1024
 
@@ -198,20 +205,68 @@ def test_a_batch_torn_in_its_middle_keeps_its_beginning(tmp_path: Path) -> None:
     assert contents(open_log(tmp_path)) == blocks(1, 3)
 
 
-def test_a_flipped_bit_anywhere_before_the_last_flush_is_refused(tmp_path: Path) -> None:
+def damaged_position(log: SegmentLog) -> int:
+    """Where the first block is that can't be read, 0 if all can."""
+    with contextlib.suppress(StorageDamaged):
+        contents(log)
+        return 0
+    with pytest.raises(StorageDamaged) as caught:
+        contents(log)
+    return caught.value.position
+
+
+def test_a_flipped_bit_anywhere_before_the_last_flush_is_never_taken_for_the_end(
+    tmp_path: Path,
+) -> None:
+    """[D5, D6] It is a hole that can be mended, or the log is known to be incomplete."""
     start(tmp_path, blocks(1, 2), blocks(3, 3), blocks(4, 4)).close()
-    segment = newest_segment(tmp_path)
-    content = segment.read_bytes()
-    for at in range(content.index(b"1/4 ") - 44):
+    segment, control = newest_segment(tmp_path), tmp_path / "control"
+    content, promised = segment.read_bytes(), control.read_bytes()
+    seen = set()
+    for at in [*range(7), *range(8, content.index(b"1/4 ") - 44)]:
         damaged = bytearray(content)
         damaged[at] ^= 0x10
         segment.write_bytes(bytes(damaged))
-        try:
+        control.write_bytes(promised)
+        log = open_log(tmp_path)
+        hole = damaged_position(log)
+        if log.control.incomplete:
+            assert (log.control.term, log.control.vote) == (2, None)
+            assert contents(log) == blocks(1, log.index.last)
+            assert log.index.last < 4
+        else:
+            assert log.hole == hole
+            log.mend(blocks(hole, 4) if hole else ())
+            log.close()
             log = open_log(tmp_path)
-        except StorageCorrupt:
-            continue
-        assert contents(log) == blocks(1, 4), f"byte {at}"  # padding
+            assert contents(log) == blocks(1, 4), f"byte {at}"
+        seen.add((log.control.incomplete, hole > 0))
         log.close()
+        segment.write_bytes(content)
+    assert seen == {(True, False), (False, True), (False, False)}  # the last one: padding
+
+
+def test_a_lost_end_is_given_up_however_often_that_is_interrupted(tmp_path: Path) -> None:
+    """[D6] Some of what follows the damage is there until it is all gone."""
+    for lives in range(100):
+        path = tmp_path / str(lives)
+        start(path, blocks(1, 30)).close()
+        second = sorted(path.glob("*.seg"))[1]
+        content = bytearray(second.read_bytes())
+        content[20] ^= 1
+        second.write_bytes(bytes(content))
+        directory = DyingDirectory(path, lives)
+        with contextlib.suppress(OSError):
+            SegmentLog(directory, segment_bytes=SEGMENT_BYTES, cache_bytes=0).close()
+        log = open_log(path)
+        assert (log.control.term, log.control.incomplete) == (2, True)
+        assert contents(log) == blocks(1, int(second.stem) - 1)
+        log.persist(persist(new=blocks(log.index.last + 1, 35, term=3)))
+        log.close()
+        assert contents(open_log(path))[-1] == blocks(35, 35, term=3)[0]
+        if directory.lives > 0:
+            return
+    raise AssertionError("it never ended")
 
 
 def test_a_segment_of_a_former_version_is_not_called_damaged(tmp_path: Path) -> None:
@@ -236,30 +291,55 @@ def test_a_control_file_of_another_version_is_not_called_damaged(
         open_log(tmp_path)
 
 
-def test_damage_in_an_old_segment_is_refused_when_it_is_read(tmp_path: Path) -> None:
+def test_damage_in_an_old_segment_is_mended_with_the_block_that_was_there_only(
+    tmp_path: Path,
+) -> None:
     start(tmp_path, blocks(1, 30)).close()
     oldest = min(tmp_path.glob("*.seg"))
     content = oldest.read_bytes()
-    oldest.write_bytes(content.replace(b"1/3 ", b"1/8 "))
+    at = content.index(b"1/5 ") - 44  # a header: where the next block begins is hidden, too
+    oldest.write_bytes(content.replace(b"1/3 ", b"1/8 ")[:at] + b"x" + content[at + 1 :])
     log = open_log(tmp_path)
-    with pytest.raises(StorageCorrupt, match="position 3"):
-        log.read(3, 1000)
+    assert not log.control.incomplete
+    assert log.read(1, 1000) == blocks(1, 2)
+    assert log.read(4, 1000) == blocks(4, 4)
+    for first in (3, 5, 6):
+        with pytest.raises(StorageDamaged, match="position 3"):
+            log.read(first, 1000)
+    log.mend(blocks(3, 3, term=2))
+    assert damaged_position(log) == 3
+    log.mend(blocks(3, 4))
+    assert damaged_position(log) == 5
+    log.mend(blocks(7, 9))  # it can't be told where that is
+    assert damaged_position(log) == 5
+    log.mend(blocks(5, 9))
+    log.close()
+    assert contents(open_log(tmp_path)) == blocks(1, 30)
 
 
-def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
+def test_a_log_ends_before_a_missing_segment_and_knows_that_it_is_incomplete(
+    tmp_path: Path,
+) -> None:
     start(tmp_path, blocks(1, 30)).close()
-    sorted(tmp_path.glob("*.seg"))[1].unlink()
-    with pytest.raises(StorageCorrupt, match="missing"):
-        open_log(tmp_path)
+    missing = sorted(tmp_path.glob("*.seg"))[1]
+    missing.unlink()
+    for _ in range(2):
+        log = open_log(tmp_path)
+        assert (log.control.term, log.control.incomplete) == (2, True)
+        assert contents(log) == blocks(1, int(missing.stem) - 1)
+        log.close()
 
 
-def test_a_missing_newest_segment_is_refused_if_it_was_committed(tmp_path: Path) -> None:
+def test_a_missing_newest_segment_is_noticed_if_the_log_is_known_to_have_gone_on(
+    tmp_path: Path,
+) -> None:
     log = start(tmp_path, blocks(1, 30))
     log.persist(persist(control=Control(term=2, vote=None, commit_position=30)))
     log.close()
     newest_segment(tmp_path).unlink()
-    with pytest.raises(StorageCorrupt, match="position 30 was committed"):
-        open_log(tmp_path)
+    log = open_log(tmp_path)
+    assert (log.control.term, log.control.incomplete) == (3, True)
+    assert log.control.commit_position == log.index.last < 30
 
 
 def test_a_damaged_or_missing_control_file_is_refused(tmp_path: Path) -> None:

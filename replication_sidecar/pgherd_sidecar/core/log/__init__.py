@@ -20,11 +20,14 @@ Use, in the order that matters::
     member.change(join=..., leave=...)        until `member.membership` says that it is so
     member.persisted(ticket, now)
     member.fetched(fetch, blocks, now)
+    member.damaged(position, now)             what was to be read or fetched is damaged
+    member.mended()
 
     effects = member.take_effects()
     effects.send      send now, in this order per peer; losing any of it is allowed
     effects.persist   write and flush, then persisted(ticket); at most one is under way
     effects.fetch     read from the log, then fetched(fetch, blocks)
+    effects.mend      write these blocks into their places again and flush, then mended()
 
 Nothing in `send` waits for `persist`: what does is handed out after `persisted`. So an
 acknowledgement before the flush can't be written by mistake.

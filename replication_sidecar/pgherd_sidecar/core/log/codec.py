@@ -25,6 +25,8 @@ from pgherd_sidecar.core.log.messages import (
     Commit,
     FetchReply,
     FetchRequest,
+    Mend,
+    Mended,
     Message,
     Newer,
     Reject,
@@ -44,6 +46,7 @@ _VOTE = Struct(">BBQBQIII")
 _TERM = Struct(">BBQ")
 _FETCH_REQUEST = Struct(">BBQQ")
 _FETCH_REPLY = Struct(">BBQQI")
+_MENDED = Struct(">BBQI")
 _APPEND = Struct(">BBQQQQQBI")
 _ACK = Struct(">BBQQ")
 _REJECT = Struct(">BBQQQI")
@@ -66,7 +69,9 @@ _BLOCK = Struct(">QQIII")
     _KIND_SUBMIT,
     _KIND_TRIMMED,
     _KIND_CHANGE,
-) = range(1, 13)
+    _KIND_MEND,
+    _KIND_MENDED,
+) = range(1, 15)
 
 
 def encode(message: Message) -> list[bytes]:  # noqa: PLR0911, PLR0912 - one return a kind
@@ -101,6 +106,10 @@ def encode(message: Message) -> list[bytes]:  # noqa: PLR0911, PLR0912 - one ret
         case Trimmed(term, base):
             head = _TRIMMED.pack(VERSION, _KIND_TRIMMED, term, base.position, base.term)
             return [head, base.membership.encode()]
+        case Mend(term, first):
+            return [_FETCH_REQUEST.pack(VERSION, _KIND_MEND, term, first)]
+        case Mended(first, blocks):
+            return _with_blocks(_MENDED.pack(VERSION, _KIND_MENDED, first, len(blocks)), blocks)
         case Change():
             return [_HEAD.pack(VERSION, _KIND_CHANGE), _pack_change(message)]
         case _:
@@ -284,6 +293,17 @@ def _decode_fetch_reply(frame: bytes) -> FetchReply:
     return FetchReply(term, first, _unpack_blocks(frame, _FETCH_REPLY.size, count))
 
 
+def _decode_mend(frame: bytes) -> Mend:
+    _check_end(frame, _FETCH_REQUEST.size)
+    _, _, term, first = _FETCH_REQUEST.unpack(frame)
+    return Mend(term, first)
+
+
+def _decode_mended(frame: bytes) -> Mended:
+    _, _, first, count = _MENDED.unpack_from(frame)
+    return Mended(first, _unpack_blocks(frame, _MENDED.size, count))
+
+
 _DECODERS: dict[int, Callable[[bytes], Message]] = {
     _KIND_VOTE_REQUEST: _decode_vote_request,
     _KIND_VOTE: _decode_vote,
@@ -297,4 +317,6 @@ _DECODERS: dict[int, Callable[[bytes], Message]] = {
     _KIND_SUBMIT: _decode_submit,
     _KIND_TRIMMED: _decode_trimmed,
     _KIND_CHANGE: _decode_change,
+    _KIND_MEND: _decode_mend,
+    _KIND_MENDED: _decode_mended,
 }

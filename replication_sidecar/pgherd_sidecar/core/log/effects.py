@@ -18,11 +18,16 @@ class Control:
 
     `commit_position` is a lower bound, written along when something else must be written; it
     lets a restart tell a damaged log from a torn one.
+
+    `incomplete`: damage has ended the log before what this member may have acknowledged. It gives
+    no vote until a proposer of this term or a later one has fed it [D6]. Only storage sets it, and
+    begins a new term with it.
     """
 
     term: int = 0
     vote: str | None = None
     commit_position: int = 0
+    incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +52,29 @@ class Fetch:
     """Read blocks from the log for `peer`, from the one that starts at `first` on.
 
     Hand it back to `LogMember.fetched` with the blocks: at least one, even if it is larger than
-    `max_bytes`; none only if the log no longer holds `first`.
+    `max_bytes`; none only if the log no longer holds `first`. If it is damaged, call
+    `LogMember.damaged` instead.
     """
 
     peer: str
     term: int
     first: int
     max_bytes: int
+    #: the peer's own copy is damaged [D5]
+    mends: bool = False
 
 
 @dataclass(slots=True)
 class Effects:
-    """Everything to do after one or several inputs. Order within `send` matters per peer."""
+    """Everything to do after one or several inputs. Order within `send` matters per peer.
+
+    `mend`: blocks to be written into their places again, then `LogMember.mended` is to be called.
+    """
 
     send: list[tuple[str, Message]] = field(default_factory=list)
     persist: Persist | None = None
     fetch: list[Fetch] = field(default_factory=list)
+    mend: tuple[Block, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

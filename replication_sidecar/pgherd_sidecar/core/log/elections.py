@@ -14,6 +14,7 @@ from pgherd_sidecar.core.log.blocks import LogBase, LogIndex
 from pgherd_sidecar.core.log.campaign import Campaign
 from pgherd_sidecar.core.log.effects import Control, Effects, Fetch, Limits, Timing
 from pgherd_sidecar.core.log.errors import RemoteProtocolError
+from pgherd_sidecar.core.log.mending import Mending
 from pgherd_sidecar.core.log.messages import (
     Commit,
     FetchReply,
@@ -97,6 +98,7 @@ class Elections:
         self._restart_position = 0
         self._campaign: Campaign | None = None
         self._leading: Proposer | None = None
+        self._mending = Mending(timing.election_min_s)
         self._effects = Effects()
         self._heard_s = now
         self._election_s = now
@@ -134,7 +136,12 @@ class Elections:
     def _eligible(self) -> bool:
         membership = self.membership
         votes = self.name in membership.voters and membership.knows(self.name, self._disk)
-        return votes and not self.behind
+        return votes and not self.behind and not self._withholds
+
+    @property
+    def _withholds(self) -> bool:
+        """What this member could say of its log would be untrue [D6], or lead nowhere [D5]."""
+        return self._keeper.incomplete or self._mending.bars(self._keeper.commit_position)
 
     # ---- roles -----------------------------------------------------------------------------
 
@@ -237,7 +244,7 @@ class Elections:
     def _handle_vote_request(self, sender: str, request: VoteRequest, now: float) -> None:
         if request.term < self.term + request.pre:
             self._effects.send.append((sender, Newer(self.term)))
-        elif self._hears_proposer(now):
+        elif self._hears_proposer(now) or self._withholds:
             return  # a live proposer is not disturbed [E2]
         elif request.pre:
             self._effects.send.append((sender, self._own_vote(request.term, pre=True)))

@@ -20,6 +20,8 @@ from pgherd_sidecar.core.log.messages import (
     Commit,
     FetchReply,
     FetchRequest,
+    Mend,
+    Mended,
     Message,
     Newer,
     Reject,
@@ -79,6 +81,22 @@ class LogMember(Elections):
         return min(self._restart_position, self.commit_position)
 
     @property
+    def damaged_at(self) -> int:
+        """The block that starts here is damaged and has to be mended first; 0 if none is known."""
+        return self._mending.position
+
+    @property
+    def damaged_for_good(self) -> bool:
+        """Every other member has trimmed that block."""
+        others = set(self.membership.names) - {self.name}
+        return self.damaged_at > 0 and self._mending.without >= others
+
+    @property
+    def incomplete(self) -> bool:
+        """Damage has ended this log: the member gives no votes until it was fed [D6]."""
+        return self._keeper.incomplete
+
+    @property
     def oldest_needed(self) -> int:
         """Where the log of a new member had best begin: it then has all that any other needs."""
         return max(self.restart_position, self._keeper.index.base)
@@ -120,13 +138,15 @@ class LogMember(Elections):
     def deadline_s(self) -> float:
         """When `tick` has to be called at the latest."""
         if self.role in (Role.PROPOSER, Role.RECOVERING):
-            return min(self._heartbeat_s, self._election_s)
-        return self._election_s
+            return min(self._heartbeat_s, self._election_s, self._mending.ask_s)
+        return min(self._election_s, self._mending.ask_s)
 
     # ---- inputs ----------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Do what the time demands: heartbeats, elections, stepping down."""
+        """Do what the time demands: heartbeats, elections, stepping down, asking for blocks."""
+        if now >= self._mending.ask_s:
+            self._ask_for_block(now)
         if self.role in (Role.PROPOSER, Role.RECOVERING) and now >= self._heartbeat_s:
             self._heartbeat_s = now + self._timing.heartbeat_s
             if self._leading is not None and self._deposed(self._leading, now):
@@ -149,6 +169,8 @@ class LogMember(Elections):
         """Tell whether nobody follows this proposer any more, or it has left the view."""
         since_s = now - self._timing.election_max_s
         if not leading.hears_quorum(since_s) or leading.in_vain(since_s):
+            return True
+        if self._withholds and self._mending.since_s < since_s:
             return True
         membership = self.membership
         gone = self.name not in membership.voters
@@ -197,6 +219,10 @@ class LogMember(Elections):
                 self._handle_trimmed(sender, message, now)
             case Change():
                 self._handle_change(message)
+            case Mend():
+                self._handle_mend(sender, message)
+            case Mended():
+                self._effects.mend += self._mending.take(sender, message, self._keeper.index)
             case _:
                 assert_never(message)
 
@@ -294,6 +320,9 @@ class LogMember(Elections):
         """
         if blocks and blocks[0].first != fetch.first:
             raise LocalProtocolError(f"fetched {blocks[0].first} instead of {fetch.first}")
+        if fetch.mends:
+            self._effects.send.append((fetch.peer, Mended(fetch.first, blocks)))
+            return
         if fetch.term != self._keeper.term:
             return
         message: Append | FetchReply | None
@@ -303,6 +332,20 @@ class LogMember(Elections):
             message = FetchReply(fetch.term, fetch.first, blocks)
         if message is not None:
             self._effects.send.append((fetch.peer, message))
+
+    def damaged(self, position: int, now: float) -> None:
+        """Note that the block that starts at `position` can't be read: the others are asked [D5].
+
+        Nothing else changes for them: what this member says of its log is true all the same.
+        """
+        self._mending.begin(position, now)
+        self._ask_for_block(now)
+
+    def mended(self) -> None:
+        """Note that the blocks of `Effects.mend` have been written, if they still belonged here."""
+        self._mending.end()
+        if self._leading is not None:
+            self._leading.fetch_again()
 
     def base_at(self, position: int) -> LogBase:
         """Return what a log has to know that is to begin after `position` [T4].
@@ -383,6 +426,20 @@ class LogMember(Elections):
         base = trimmed.base.position
         if base > self.last_position or self._refused == (trimmed.term, base):
             self.behind, self.beginning = base, trimmed.base
+
+    def _ask_for_block(self, now: float) -> None:
+        others = [name for name in self.membership.names if name != self.name]
+        question = self._mending.ask(others, self._keeper.index, now)
+        if question is not None:
+            self._effects.send.append(question)
+
+    def _handle_mend(self, sender: str, mend: Mend) -> None:
+        index = self._keeper.index
+        if mend.first <= index.base:
+            self._effects.send.append((sender, Mended(mend.first, ())))
+        elif mend.first <= self.flushed_position and index.term_at(mend.first) == mend.term:
+            limit = self._limits.fetch
+            self._effects.fetch.append(Fetch(sender, self.term, mend.first, limit, mends=True))
 
     def _handle_change(self, change: Change) -> None:
         if self._leading is not None:

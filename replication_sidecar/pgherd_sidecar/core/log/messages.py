@@ -121,6 +121,22 @@ class Trimmed:
 
 
 @dataclass(frozen=True, slots=True)
+class Mend:
+    """The sender's block at `first`, which `term` wrote, is damaged: who has it [D5]?"""
+
+    term: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """The block at `first` and some that follow; none if the sender has trimmed it [D5]."""
+
+    first: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """The sender wants the membership changed: a member to join, others to leave [V3].
 
@@ -145,4 +161,6 @@ Message = (
     | Submit
     | Trimmed
     | Change
+    | Mend
+    | Mended
 )

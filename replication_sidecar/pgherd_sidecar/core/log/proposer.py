@@ -161,6 +161,11 @@ class Proposer:
         progress.note_sent(blocks[-1].last, sum(len(block.data) for block in blocks))
         return self._append(fetch.peer, progress, fetch.first - 1, blocks)
 
+    def fetch_again(self) -> None:
+        """Read anew what could not be read."""
+        for progress in self.peers.values():
+            progress.fetching = 0
+
     def heartbeat(self, effects: Effects, now: float) -> None:
         """Let every peer hear this proposer, probe whether what was sent has arrived, look around.
 

@@ -22,6 +22,7 @@ class Safekeeper:
         I8: nothing at or below `commit_position` is truncated.
         `commit_position` <= flushed position.
         `matched` <= last position: up to there the log equals that of the term's proposer.
+        `incomplete`: the log lacks what was acknowledged, in terms before this one only [D6].
     """
 
     def __init__(self, control: Control, index: LogIndex) -> None:
@@ -31,6 +32,7 @@ class Safekeeper:
             )
         self.term = control.term
         self.vote = control.vote
+        self.incomplete = control.incomplete
         self.index = index
         self.commit_position = max(control.commit_position, index.base)
         self.matched = 0
@@ -60,7 +62,7 @@ class Safekeeper:
             self._commit_bound = 0
             self.journal.drop_held()
         self.term, self.vote = term, vote
-        self.journal.save(Control(term, vote, self.commit_position))
+        self._save()
 
     def accept(self, append: Append) -> bool:
         """Take blocks of the current term's proposer; False if they leave a gap [A2, A3].
@@ -109,11 +111,27 @@ class Safekeeper:
     def bound_commit(self, bound: int) -> None:
         """Learn that up to `bound` the commit depends on this member's flush only [C3]."""
         self._commit_bound = max(self._commit_bound, bound)
-        self.commit_to(min(self.ack_position, self._commit_bound))
+        self.flushed()
+
+    def _save(self) -> None:
+        self.journal.save(Control(self.term, self.vote, self.commit_position, self.incomplete))
 
     def flushed(self) -> None:
-        """Commit what the latest flush allows."""
+        """Commit what the latest flush allows, and note that the log is whole again, if it is."""
         self.commit_to(min(self.ack_position, self._commit_bound))
+        if self.incomplete:
+            self._complete()
+
+    def _complete(self) -> None:
+        """Vote again if this log equals that of the term's proposer up to the term's start [D6].
+
+        That one was elected without this member, so it has all that was committed before, whatever
+        it was that this member has lost.
+        """
+        position = self.ack_position
+        if position >= max(self.index.base, 1) and self.index.term_at(position) == self.term:
+            self.incomplete = False
+            self._save()
 
     def commit_to(self, position: int) -> None:
         """Raise the commit position, as far as the own disk has it.

@@ -1,0 +1,93 @@
+"""Reads a member's own log for delivery, and knows what can't be read because the disk was damaged.
+
+A damaged block is asked for at the other members by the log's core, and written again; until then
+nothing is delivered beyond it. Called by ``LogHost``. Nothing survives a restart.
+"""
+
+from collections.abc import Callable
+
+import structlog
+
+from pgherd_sidecar.agent.logsetup import delivered
+from pgherd_sidecar.core.log import Block, LogMember
+from pgherd_sidecar.env.segments import SegmentLog, StorageDamaged
+
+_log = structlog.get_logger()
+
+
+class LogReader:
+    """The reading side of one member's log.
+
+    Args:
+        storage: the log.
+        member: told of damage.
+        now: the loop's clock.
+        wake: called when the member has something to do.
+    """
+
+    def __init__(
+        self,
+        storage: SegmentLog,
+        member: LogMember,
+        *,
+        now: Callable[[], float],
+        wake: Callable[[], None],
+    ) -> None:
+        self._storage = storage
+        self._member = member
+        self._now = now
+        self._wake = wake
+        self._next = 1
+        if storage.hole:
+            self.damaged(storage.hole)
+
+    def read(self, first: int, last: int, max_bytes: int) -> list[Block]:
+        """Return blocks from the one that holds ``first`` on, none that ends after ``last``.
+
+        Raises:
+            StorageError: the log can't go on.
+        """
+        try:
+            if first != self._next:
+                first = self._storage.start_of(first)
+            found = self._storage.read(first, max_bytes)
+        except StorageDamaged as error:
+            self.damaged(error.position)
+            return []
+        blocks = [delivered(block) for block in found if block.last <= last]
+        if blocks:
+            self._next = blocks[-1].last + 1
+        return blocks
+
+    def damaged(self, position: int) -> None:
+        """Have the block that starts at ``position`` asked for."""
+        if position != self._member.damaged_at:
+            _log.error("log_damaged", position=position)
+        self._member.damaged(position, self._now())
+        self._wake()
+
+    def mended(self) -> None:
+        """Note that the block has been written again."""
+        _log.info("log_mended", position=self._member.damaged_at)
+        self._member.mended()
+        self._wake()
+
+    @property
+    def mending(self) -> bool:
+        """A block is damaged, and is being looked for."""
+        return self._member.damaged_at > 0 and not self._member.damaged_for_good
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong with the log on this member's disk, None if nothing is known."""
+        member = self._member
+        if member.incomplete:
+            return (
+                f"its log was damaged after {member.last_position}: it gives no votes until it "
+                "was fed by a proposer that was elected without it"
+            )
+        if member.damaged_for_good:
+            return f"its log is damaged at {member.damaged_at}, and nobody has that any more"
+        if member.damaged_at:
+            return f"its log is damaged at {member.damaged_at}: it asks the other members"
+        return None
