@@ -1,0 +1,132 @@
+"""Bits of logs are flipped: the others mend them, and nothing is lost or untrue."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pgherd_sidecar.cli.admin import AdminClient, AdminError
+from pgherd_sidecar.env.disk import RealDirectory
+from pgherd_sidecar.env.segment import Segment
+
+from .ledger import Ledger
+from .localherd import LocalHerd, free_port_base
+from .test_membership import kill
+from .test_recovery import home
+from .test_restart import run
+
+_STUCK_S = 120
+_HEAD_BYTES = 44
+"""Of a record in a segment: the block's data follow."""
+
+_SMALL = """
+import json, pathlib, sys
+from pgherd_sidecar.agent.main import main
+path = pathlib.Path(sys.argv[2])
+config = json.loads(path.read_text())
+config["limits"] = {"segment_bytes": 65536, "log_cache_bytes": 4096}
+path.with_suffix(".small").write_text(json.dumps(config))
+sys.argv[2] = str(path.with_suffix(".small"))
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def rotting(work_directory: Path) -> Iterator[LocalHerd]:
+    """A herd that keeps little of its log in memory."""
+    script = work_directory / "small.py"
+    script.write_text(_SMALL)
+    script.chmod(0o644)
+    herd = LocalHerd(
+        work_directory / "rotting", free_port_base(), {"PGHERD_SIDECAR_SCRIPT": str(script)}
+    )
+    done = herd.up()
+    assert done.returncode == 0, done.stderr
+    yield herd
+    herd.must("destroy")
+
+
+def segments(herd: LocalHerd, name: str) -> list[Segment]:
+    """The log of a member, oldest segment first."""
+    directory = RealDirectory(home(herd) / name / "sidecar" / "log")
+    return [Segment.open(one, directory) for one in directory.names() if one.endswith(".seg")]
+
+
+def flip(segment: Segment, offset: int) -> None:
+    [byte] = segment.file.read(offset, 1)
+    segment.file.write(offset, bytes([byte ^ 1]))
+    segment.file.sync()
+
+
+def records(segment: Segment) -> list[tuple[int, int]]:
+    """First position and offset of each record that can be read."""
+    offset, found = segment.end, []
+    for block, end, good in segment.records(offset, segment.first):
+        if good:
+            found.append((block.first, offset))
+        offset = end
+    return found
+
+
+async def until_reason(herd: LocalHerd, name: str, text: str) -> None:
+    """Wait until a member's status says this."""
+    admin = AdminClient(home(herd) / name / "run" / "admin.sock")
+    async with asyncio.timeout(_STUCK_S):
+        while True:
+            with contextlib.suppress(AdminError):  # it is starting
+                if text in ((await admin.status()).reason or ""):
+                    return
+            await asyncio.sleep(0.05)
+
+
+async def new_ledger(herd: LocalHerd) -> Ledger:
+    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
+    await asyncio.to_thread(ledger.create)
+    return ledger
+
+
+async def test_after_a_power_loss_two_of_three_have_damaged_logs(rotting: LocalHerd) -> None:
+    """One has a hole, the other has lost the end of its log; neither can do without the third."""
+    ledger = await new_ledger(rotting)
+    async with ledger.load(2):
+        await ledger.commits(30, on=["n1", "n2", "n3"])
+        await kill(rotting, "n1", "n2", "n3")
+        for name, where in (("n2", _HEAD_BYTES), ("n3", 8)):
+            newest = segments(rotting, name)[-1]
+            flip(newest, records(newest)[-9][1] + where)
+        starts = [asyncio.create_task(run(rotting, "start", name)) for name in ("n2", "n3")]
+        await until_reason(rotting, "n2", "it asks the other members")
+        await until_reason(rotting, "n3", "it gives no votes")
+        await asyncio.gather(run(rotting, "start", "n1"), *starts)
+        await ledger.commits(20, on=["n1", "n2", "n3"])
+        await kill(rotting, "n1")
+        await ledger.commits(20, on=["n2", "n3"])  # with the vote of the one that had none
+        await run(rotting, "start", "n1")
+        await ledger.commits(20, on=["n1", "n2", "n3"])
+    ledger.check()
+
+
+async def test_what_a_member_that_was_away_needs_is_damaged_on_the_one_that_feeds_it(
+    rotting: LocalHerd,
+) -> None:
+    ledger = await new_ledger(rotting)
+    async with ledger.load(2):
+        await ledger.commits(20, on=["n1", "n2", "n3"])
+        await kill(rotting, "n3")
+        flushed = records(segments(rotting, "n3")[-1])[-1][0]
+        await ledger.commits(100, on=["n1", "n2"])
+        proposer = rotting.summary()["proposer"]
+        needed = [
+            (segment, offset)
+            for segment in segments(rotting, proposer)
+            for first, offset in records(segment)
+            if first > flushed
+        ]
+        segment, offset = needed[len(needed) // 2]
+        flip(segment, offset + _HEAD_BYTES)
+        await run(rotting, "start", "n3")
+        await ledger.commits(20, on=["n1", "n2", "n3"])
+    ledger.check()
+    assert offset in [at for _, at in records(segment)]  # it is on that disk again
