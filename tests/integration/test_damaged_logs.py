@@ -12,9 +12,8 @@ from pgherd_sidecar.env.disk import RealDirectory
 from pgherd_sidecar.env.segment import Segment
 
 from .ledger import Ledger
-from .localherd import LocalHerd, free_port_base
+from .localherd import LocalHerd, free_port_base, home
 from .test_membership import kill
-from .test_recovery import home
 from .test_restart import run
 
 _STUCK_S = 120

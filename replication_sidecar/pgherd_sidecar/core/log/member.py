@@ -10,8 +10,9 @@ from typing import assert_never
 
 from pgherd_sidecar.core.log.blocks import Block, LogBase
 from pgherd_sidecar.core.log.campaign import check_chain
+from pgherd_sidecar.core.log.damage import Damage
 from pgherd_sidecar.core.log.effects import Effects, Fetch
-from pgherd_sidecar.core.log.elections import Elections, Role
+from pgherd_sidecar.core.log.elections import Role
 from pgherd_sidecar.core.log.errors import LocalProtocolError, RemoteProtocolError
 from pgherd_sidecar.core.log.messages import (
     Ack,
@@ -43,7 +44,7 @@ class Component(Enum):
     SECONDARY = "secondary"
 
 
-class LogMember(Elections):
+class LogMember(Damage):
     """A member of the replicated log.
 
     Args:
@@ -79,22 +80,6 @@ class LogMember(Elections):
         if self._leading is not None:
             return self._leading.restart_position
         return min(self._restart_position, self.commit_position)
-
-    @property
-    def damaged_at(self) -> int:
-        """The block that starts here is damaged and has to be mended first; 0 if none is known."""
-        return self._mending.position
-
-    @property
-    def damaged_for_good(self) -> bool:
-        """Every other member has trimmed that block."""
-        others = set(self.membership.names) - {self.name}
-        return self.damaged_at > 0 and self._mending.without >= others
-
-    @property
-    def incomplete(self) -> bool:
-        """Damage has ended this log: the member gives no votes until it was fed [D6]."""
-        return self._keeper.incomplete
 
     @property
     def oldest_needed(self) -> int:
@@ -333,20 +318,6 @@ class LogMember(Elections):
         if message is not None:
             self._effects.send.append((fetch.peer, message))
 
-    def damaged(self, position: int, now: float) -> None:
-        """Note that the block that starts at `position` can't be read: the others are asked [D5].
-
-        Nothing else changes for them: what this member says of its log is true all the same.
-        """
-        self._mending.begin(position, now)
-        self._ask_for_block(now)
-
-    def mended(self) -> None:
-        """Note that the blocks of `Effects.mend` have been written, if they still belonged here."""
-        self._mending.end()
-        if self._leading is not None:
-            self._leading.fetch_again()
-
     def base_at(self, position: int) -> LogBase:
         """Return what a log has to know that is to begin after `position` [T4].
 
@@ -426,20 +397,6 @@ class LogMember(Elections):
         base = trimmed.base.position
         if base > self.last_position or self._refused == (trimmed.term, base):
             self.behind, self.beginning = base, trimmed.base
-
-    def _ask_for_block(self, now: float) -> None:
-        others = [name for name in self.membership.names if name != self.name]
-        question = self._mending.ask(others, self._keeper.index, now)
-        if question is not None:
-            self._effects.send.append(question)
-
-    def _handle_mend(self, sender: str, mend: Mend) -> None:
-        index = self._keeper.index
-        if mend.first <= index.base:
-            self._effects.send.append((sender, Mended(mend.first, ())))
-        elif mend.first <= self.flushed_position and index.term_at(mend.first) == mend.term:
-            limit = self._limits.fetch
-            self._effects.fetch.append(Fetch(sender, self.term, mend.first, limit, mends=True))
 
     def _handle_change(self, change: Change) -> None:
         if self._leading is not None:
