@@ -66,6 +66,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [list, create, patch]
+{{- if .Values.certManager }}
+- apiGroups: [cert-manager.io]
+  resources: [certificates]
+  verbs: [list, create, patch]
+{{- end }}
 {{- if .Values.podMonitors }}
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]

@@ -162,7 +162,7 @@ class Tls(Section):
     }
     mode: Annotated[
         Literal["SelfSigned", "CertManager", "Provided"],
-        Field(description="SelfSigned: a CA of the herd's own; Provided: secrets MEMBER-tls exist"),
+        Field(description="SelfSigned: a CA of the herd's own; Provided: you make the secrets"),
     ] = "SelfSigned"
     issuer: IssuerReference | None = None
     validity_days: Annotated[int, Field(ge=2, le=3650, description="renewed after two thirds")] = 90
@@ -296,7 +296,6 @@ class ClusterSpec(Section):
                 ("bootstrap.snapshot", bootstrap.snapshot is not None),
                 ("users", bool(self.users)),
                 ("partitionPolicy", self.partition_policy != "Quorum"),
-                ("tls.mode CertManager", self.tls.mode == "CertManager"),
             )
             if is_set
         )

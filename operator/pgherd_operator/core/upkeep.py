@@ -67,10 +67,10 @@ def _apply(observed: Observed, manifests: Iterable[Manifest]) -> list[Action]:
 
 
 def certificates(observed: Observed, now: datetime) -> list[Step]:
-    """Issue and renew what is signed by the herd's own CA."""
+    """Issue and renew what is signed by the herd's own CA; have cert-manager do so with its own."""
     cluster, ledger = observed.cluster, observed.ledger
     assert ledger is not None
-    if cluster.spec.tls.mode != "SelfSigned":
+    if cluster.spec.tls.mode == "Provided":
         return []
     wanted = [
         (names.certificate(cluster.name, seat.number), names.member(cluster.name, seat.number),
@@ -81,6 +81,11 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
     wanted.append((names.operator_certificate(cluster.name), "operator", (operator,)))
     jobs = f"jobs.{ledger.cluster_id}.pgherd"
     wanted.append((names.jobs_certificate(cluster.name), jobs, (jobs,)))
+    if cluster.spec.tls.mode == "CertManager":
+        asked = [network.certificate(cluster, ledger.cluster_id, *one) for one in wanted]
+        applied = _apply(observed, asked)
+        text = "asking cert-manager for certificates"
+        return [Step(Reason.CERTIFICATE_ISSUED, text, tuple(applied))] if applied else []
     return [
         Step(
             Reason.CERTIFICATE_ISSUED,

@@ -1,4 +1,4 @@
-"""Services, the disruption budget, and who may talk to whom.
+"""Services, the disruption budget, who may talk to whom, and requests for certificates.
 
 Who is in the read-write service is decided by the pods' readiness, which is the sidecar's word to
 the kubelet. The operator takes no part: it may be down.
@@ -91,6 +91,26 @@ def _policy(cluster: Cluster, operator_namespace: str) -> Manifest:
         ],
     }
     return manifest(cluster, "networking.k8s.io/v1", "NetworkPolicy", cluster.name, {"spec": spec})
+
+
+def certificate(
+    cluster: Cluster, cluster_id: str, secret: str, common_name: str, dns_names: tuple[str, ...]
+) -> Manifest:
+    """What asks cert-manager for a certificate, of the form of our own (``shell.certificates``)."""
+    issuer, days = cluster.spec.tls.issuer, cluster.spec.tls.validity_days
+    assert issuer is not None
+    spec = {
+        "secretName": secret,
+        "commonName": common_name,
+        "subject": {"organizations": [cluster_id]},
+        "dnsNames": list(dns_names),
+        "duration": f"{days * 24}h0m0s",
+        "renewBefore": f"{days * 8}h0m0s",
+        "privateKey": {"algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always"},
+        "usages": ["digital signature", "server auth", "client auth"],
+        "issuerRef": {"name": issuer.name, "kind": issuer.kind, "group": "cert-manager.io"},
+    }
+    return manifest(cluster, "cert-manager.io/v1", "Certificate", secret, {"spec": spec})
 
 
 def _port(number: int) -> dict[str, Any]:

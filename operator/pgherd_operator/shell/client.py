@@ -33,6 +33,7 @@ _PATHS = {
     "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("apis/policy/v1", "poddisruptionbudgets"),
     "PodMonitor": ("apis/monitoring.coreos.com/v1", "podmonitors"),
+    "Certificate": ("apis/cert-manager.io/v1", "certificates"),
     "Job": ("apis/batch/v1", "jobs"),
     "SparkApplication": ("apis/sparkoperator.k8s.io/v1beta2", "sparkapplications"),
     **{

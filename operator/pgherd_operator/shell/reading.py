@@ -47,6 +47,8 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
     kinds = [*SHARED_KINDS, "PersistentVolumeClaim", "Pod"]
     if cluster.spec.monitoring.pod_monitor:
         kinds.append("PodMonitor")
+    if cluster.spec.tls.mode == "CertManager":
+        kinds.append("Certificate")
     lists = await asyncio.gather(*(api.list(kind, cluster.namespace, selector) for kind in kinds))
     found = dict(zip(kinds, lists, strict=True))
     volumes = by_number(

@@ -59,8 +59,11 @@ async def used() -> set[tuple[str, str]]:
     world.remove_resource()
     while (KIND, NAME) in world.objects:
         await world.reconcile()
+    certified = World()
+    certified.submit(tls={"mode": "CertManager", "issuer": {"name": "ours"}})
+    await certified.settle()
     found = set()
-    for verb, kind in world.calls | (await life()).calls:
+    for verb, kind in world.calls | certified.calls | (await life()).calls:
         name, _, subresource = kind.partition("/")
         plural = _PATHS[name][1]
         found.add((verb, f"{plural}/{subresource}" if subresource else plural))

@@ -321,6 +321,33 @@ async def test_objects_of_others_under_the_label_of_the_herd_change_nothing(
     await world.settle()
 
 
+async def test_cert_manager_is_asked_for_what_the_members_need() -> None:
+    issuer = {"name": "ours", "kind": "ClusterIssuer"}
+    world = await running(tls={"mode": "CertManager", "issuer": issuer, "validityDays": 30})
+    asked = {name: item["spec"] for (kind, name), item in world.objects.items()
+             if kind == "Certificate"}  # fmt: skip
+    members = {f"{NAME}-{number}-tls" for number in (1, 2, 3)}
+    assert asked.keys() == members | {f"{NAME}-operator-tls", f"{NAME}-jobs-tls"}
+    cluster_id = world.resource["status"]["clusterId"]
+    one = asked[f"{NAME}-1-tls"]
+    assert one["issuerRef"] == issuer | {"group": "cert-manager.io"}
+    assert (one["commonName"], one["subject"]) == (f"{NAME}-1", {"organizations": [cluster_id]})
+    assert f"{NAME}-1.{cluster_id}.pgherd" in one["dnsNames"]
+    assert ("Secret", f"{NAME}-ca") not in world.objects
+    assert condition(world, "SpecActedOn")["status"] == "True"
+    world.objects["Certificate", f"{NAME}-1-tls"]["spec"] = one | {"dnsNames": []}
+    await world.settle()
+    assert world.objects["Certificate", f"{NAME}-1-tls"]["spec"] == one
+
+
+async def test_more_witnesses_may_come_later() -> None:
+    world = await running(instances=3)
+    world.change(witnesses=1)
+    await world.settle()
+    assert world.view is not None
+    assert [member.witness for member in world.view.voters] == [False] * 3 + [True]
+
+
 async def test_certificates_are_renewed_after_two_thirds_of_their_time() -> None:
     world = await running(tls={"validityDays": 90})
     world.writes.clear()
