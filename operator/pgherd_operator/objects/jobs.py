@@ -32,6 +32,12 @@ _SETTINGS = {
     "spark.speculation": "false",
     "spark.task.maxFailures": "4",
     "spark.kubernetes.executor.enablePollingWithResourceVersion": "true",
+    # Milliseconds. By default Spark gives up on an API server that is busy for ten seconds.
+    **{
+        f"spark.kubernetes.{part}.{what}Timeout": "60000"
+        for part in ("submission", "driver")
+        for what in ("connection", "request")
+    },
 }
 _ONE_RUN = {
     "type": "OnFailure",

@@ -182,7 +182,11 @@ class AdminServer:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Return a listening socket that was never open to other accounts."""
+    """Return a listening socket that was never open to other accounts.
+
+    Its directory is made where there is none: beside a witness there is no server to make it.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.is_socket():
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

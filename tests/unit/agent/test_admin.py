@@ -247,6 +247,13 @@ async def test_a_socket_left_behind_is_replaced_but_no_other_file(tmp_path: Path
     assert path.read_text() == "precious"
 
 
+async def test_its_directory_is_made_where_nobody_else_makes_it(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "server" / "s"
+    async with serving(path, Backend()) as client:
+        await client.status()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
 async def test_metrics_are_the_numbers_of_the_status(tmp_path: Path) -> None:
     async with serving(tmp_path / "s", Backend()):
         _, text = await call(tmp_path / "s", "GET", "/metrics")
