@@ -25,7 +25,7 @@ Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 REDACTED = "[redacted]"
 _LOG_LINES = 20000
 _SECRETS = (
-    re.compile(rb"(?i)(password[a-z_]*[\"']?\s*[:=]?\s*[\"'])(?:[^\"'\\\n]|\\.)*"),
+    re.compile(rb"(?i)(password(?!_enc)[a-z_]*[\"']?\s*[:=]?\s*[\"'])(?:[^\"'\\\n]|\\.)*"),
     re.compile(rb"(?i)(\bpassword\s*=\s*)[^\s\"'&]+"),
     re.compile(rb"(?i)(\b[a-z][a-z0-9+.-]*://[^\s:/@\"']*:)[^\s@/\"']+(?=@)"),
     re.compile(rb"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[^-]*"),

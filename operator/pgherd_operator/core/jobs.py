@@ -226,7 +226,8 @@ def _running(look: Look, now: datetime) -> Decision:
             "runner": workload.runner,
             "started_at": workload.created,
             "progress": look.driver.progress,
-            "message": workload.message,
+            # While it runs, an error is one of an earlier attempt to submit it.
+            "message": "" if workload.state == "RUNNING" else workload.message[:_WHY],
             "conditions": _conditions(look, now, "Unknown", JobReason.RUNNING, "it runs"),
         }
     )
