@@ -142,7 +142,9 @@ async def test_a_lost_member_is_replaced_and_its_old_disk_is_refused(
         await kill(trio, "n3")
         await copy_tree(node, old)
         assert "--dead" in error_of(await asyncio.to_thread(trio.run, "remove", "n3"))
-        await run(trio, "remove", "n3", "--dead")
+        evicted = await asyncio.to_thread(trio.top, "evict", "n3")
+        assert evicted.returncode == 0, evicted.stderr
+        await run(trio, "remove", "n3")  # as if one had been killed before
         assert voters(trio).keys() == {"n1", "n2"}
         await run(trio, "add", "n3")
         await ledger.commits(20, on=["n1", "n2", "n3"])
@@ -195,6 +197,13 @@ async def test_two_databases_and_a_witness_survive_the_loss_of_any_of_them(
                 await kill(herd, lost)
                 await ledger.commits(20, on=left)
                 await run(herd, "start", lost)
+            await kill(herd, "w1")
+            shutil.rmtree(home(herd) / "w1")
+            await run(herd, "remove", "w1", "--dead")
+            await run(herd, "add", "--witness", "w1")
+            await kill(herd, "n1")
+            await ledger.commits(20, on=["n2"])
+            await run(herd, "start", "n1")
             await ledger.commits(20, on=["n1", "n2"])
         ledger.check()
 

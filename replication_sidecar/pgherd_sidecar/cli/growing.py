@@ -4,8 +4,9 @@
 database: it copies a partner, asks to join, and takes writes when it has caught up. It goes on if
 the command is interrupted, and the command given once more watches it, or starts it again.
 
-``remove`` goes the other way: the member leaves the view first, then its processes end, then its
-directory goes. Interrupted anywhere, it is done to its end by the same command.
+``remove`` goes the other way: the member leaves the view first, then its processes end, then
+``herd.json`` forgets it, then its directory goes. Interrupted anywhere, it is done to its end by
+the same command.
 """
 
 import asyncio
@@ -24,6 +25,23 @@ from pgherd_sidecar.cli.rebuild import goes_on, watch
 
 
 @dataclass(frozen=True, slots=True)
+class AddOptions:
+    """What the user asked for.
+
+    Attributes:
+        name: of the node; by default the next one that is free.
+        witness: it gets a log and a vote, no database.
+        rate_bytes_s: how fast it copies another one at most.
+        timeout_s: how long to wait; it goes on joining afterwards.
+    """
+
+    name: str | None
+    witness: bool
+    rate_bytes_s: int | None
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveOptions:
     """What the user asked for. ``dead``: the node does not run and will not come back."""
 
@@ -31,31 +49,26 @@ class RemoveOptions:
     timeout_s: float
 
 
-async def add(directory: Path, name: str | None, rate_bytes_s: int | None, timeout_s: float) -> str:
-    """Add a node, or go on with adding it; return its name when it takes writes.
-
-    Args:
-        directory: the herd's.
-        name: of the node; by default the next one that is free.
-        rate_bytes_s: how fast it copies another one at most.
-        timeout_s: how long to wait; it goes on joining afterwards.
+async def add(directory: Path, options: AddOptions) -> Member:
+    """Add a node, or go on with adding it; return it when it takes writes or, a witness, votes.
 
     Raises:
         HerdError: it can't be added, or takes too long.
     """
     async with locked(directory):
-        node = await _described(herd.load(directory), name)
-        await node.start(timeout_s, rate_bytes_s)
-    async with goes_on(node, timeout_s):
+        node = await _described(herd.load(directory), options)
+        await node.start(options.timeout_s, options.rate_bytes_s)
+    async with goes_on(node, options.timeout_s):
         await watch(node)
-    return node.member.name
+    return node.member
 
 
-async def _described(description: Herd, name: str | None) -> Node:
+async def _described(description: Herd, options: AddOptions) -> Node:
     """The node, with an entry in ``herd.json``, a directory of its own, and certificates."""
+    name = options.name
     if name in {member.name for member in description.members}:
         node = Node(description, description.member(name or ""))
-        if (await node.state()).is_up:
+        if (await node.state()).is_up or options.witness != node.member.witness:
             raise HerdError(f"{name} is a node of this herd already: choose another name")
         progress(f"{name}: goes on joining")
         node.require_free_ports()
@@ -64,11 +77,11 @@ async def _described(description: Herd, name: str | None) -> Node:
     if not description.founded:
         raise HerdError("the herd is not whole yet: let `pgherd local up` end first")
     cluster.required(await voices(description))
-    description, member = description.grown(name)
+    description, member = description.grown(name, witness=options.witness)
     node = Node(description, member)
     node.require_free_ports()
     require_space(description, nodes=1)
-    _remove_files(description, member)  # of a former node of this name
+    _remove_files(description, member.name)  # of a former node of this name
     herd.save(description)
     progress(f"{member.name}: joins with number {member.number}")
     certificates.provide(description)
@@ -83,6 +96,9 @@ async def remove(directory: Path, name: str, options: RemoveOptions) -> None:
     """
     async with locked(directory):
         description = herd.load(directory)
+        if _is_leftover(description, name):
+            _remove_files(description, name)
+            return
         member = description.member(name)
         if description.databases == (member,):
             raise HerdError(f"{name} is the last database: destroy the herd instead")
@@ -90,7 +106,7 @@ async def remove(directory: Path, name: str, options: RemoveOptions) -> None:
         runs = node.sidecar.process() is not None
         if options.dead and runs:
             raise HerdError(f"the sidecar of {name} runs: leave --dead out, or kill it")
-        if not options.dead and not runs:
+        if not options.dead and not runs and not await _is_out(description, name):
             raise HerdError(
                 f"the sidecar of {name} does not run: start it, or use --dead if it is lost"
             )
@@ -102,7 +118,20 @@ async def remove(directory: Path, name: str, options: RemoveOptions) -> None:
         progress(f"{name}: has left")
         await node.discard()
         herd.save(description.without(member))
-        _remove_files(description, member)
+        _remove_files(description, name)
+
+
+async def _is_out(description: Herd, name: str) -> bool:
+    """Whether no member has this name: a removal was interrupted, or it has never joined."""
+    others = [one for one in await voices(description) if one.status.name != name]
+    view = cluster.required(others).status.view
+    return view is not None and view.member(name) is None
+
+
+def _is_leftover(description: Herd, name: str) -> bool:
+    """Whether there is the directory of a node that ``herd.json`` has forgotten."""
+    known = name in {member.name for member in description.members}
+    return not known and herd.is_name(name) and description.node(name).config.is_file()
 
 
 async def voices(description: Herd) -> list[cluster.Voice]:
@@ -116,7 +145,7 @@ async def voices(description: Herd) -> list[cluster.Voice]:
     ]
 
 
-def _remove_files(description: Herd, member: Member) -> None:
-    paths = description.node(member)
-    for path in {paths.root, paths.run.parent}:
+def _remove_files(description: Herd, name: str) -> None:
+    paths = description.node(name)
+    for path in (paths.run.parent, paths.pgdata, paths.root):  # last what `_is_leftover` looks at
         shutil.rmtree(path, ignore_errors=True)

@@ -93,25 +93,31 @@ class Herd(BaseModel):
         names = ", ".join(member.name for member in self.members)
         raise HerdError(f"unknown node {name}: this herd has {names}")
 
-    def grown(self, name: str | None) -> tuple["Herd", Member]:
+    def grown(self, name: str | None, *, witness: bool = False) -> tuple["Herd", Member]:
         """Return the herd with a new member, which has the lowest free number, and that member.
 
         Args:
             name: its name; by default the next one that is free.
+            witness: it has no database.
 
         Raises:
-            HerdError: the name can't be used, or there is no number left.
+            HerdError: the name can't be used, there is no number left, or there would be as many
+                witnesses as databases.
         """
+        databases = len(self.databases)
+        if witness and len(self.members) - databases + 1 >= databases:
+            raise _too_many_witnesses(databases, "add a node with a database first")
         numbers = {member.number for member in self.members}
         number = next(n for n in range(1, len(numbers) + 2) if n not in numbers)
         if number > self.slots:
             raise HerdError(f"this herd has numbers for {self.slots} nodes: remove one first")
         names = {member.name for member in self.members}
         if name is None:
-            name = next(f"n{n}" for n in range(number, number + self.slots) if f"n{n}" not in names)
-        if name in names | _TAKEN or not _NAME.fullmatch(name):
+            free = (f"w{n}" if witness else f"n{number + n - 1}" for n in range(1, self.slots + 1))
+            name = next(one for one in free if one not in names)
+        if name in names or not is_name(name):
             raise HerdError(f"a node can't be called {name}: choose another name, like n{number}")
-        member = _member(self.port_base, number, name)
+        member = _member(self.port_base, number, name, witness=witness)
         members = sorted((*self.members, member), key=lambda one: one.number)
         return self.model_copy(update={"members": tuple(members)}), member
 
@@ -120,9 +126,10 @@ class Herd(BaseModel):
         members = tuple(member for member in self.members if member != gone)
         return self.model_copy(update={"members": members})
 
-    def node(self, member: Member) -> "NodePaths":
-        """Where this member keeps its files."""
-        return NodePaths(self.directory / member.name, self.sockets / member.name)
+    def node(self, member: Member | str) -> "NodePaths":
+        """Where a member, or one of this name, keeps its files."""
+        name = member if isinstance(member, str) else member.name
+        return NodePaths(self.directory / name, self.sockets / name)
 
     def dsn(self, member: Member) -> str:
         """Connection string of the superuser; works from any local account."""
@@ -171,7 +178,7 @@ def new_herd(
     if nodes < 1 or total >= PEER_PORT_OFFSET:
         raise HerdError(f"a herd has 1 to {PEER_PORT_OFFSET - 1} nodes: choose another --nodes")
     if not 0 <= witnesses < nodes:
-        raise HerdError(f"{nodes} nodes can have {nodes - 1} witnesses: choose another --witness")
+        raise _too_many_witnesses(nodes, "choose another --witness")
     if not 1 <= port_base <= 65535 - PEER_PORT_OFFSET - max(total, SLOTS):
         raise HerdError(f"ports from {port_base} up do not exist: choose another --port-base")
     cluster_id = uuid4()
@@ -194,6 +201,15 @@ def new_herd(
             ),
         ),
     )
+
+
+def is_name(name: str) -> bool:
+    """Say whether a node can have this name: directories and certificates have it, too."""
+    return name not in _TAKEN and _NAME.fullmatch(name) is not None
+
+
+def _too_many_witnesses(databases: int, remedy: str) -> HerdError:
+    return HerdError(f"{databases} nodes can have {databases - 1} witnesses: {remedy}")
 
 
 def _member(port_base: int, number: int, name: str, *, witness: bool = False) -> Member:

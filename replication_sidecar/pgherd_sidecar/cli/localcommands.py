@@ -100,13 +100,16 @@ def show(directory: Path, *, as_json: bool) -> None:
 @local_group.command()
 @click.argument("node", required=False)
 @options.herd_directory
+@click.option("--witness", is_flag=True, help="It gets a log and a vote, no database.")
 @_max_rate
 @options.timeout(600)
-def add(node: str | None, directory: Path, max_rate: float | None, timeout_s: float) -> None:
+def add(
+    node: str | None, directory: Path, witness: bool, max_rate: float | None, timeout_s: float
+) -> None:
     """Add a node by a copy of another's database; returns when it takes writes."""
-    rate_bytes_s = _bytes_s(max_rate)
-    name = options.run(growing.add(options.owned(directory), node, rate_bytes_s, timeout_s))
-    click.echo(f"{name} takes writes")
+    asked = growing.AddOptions(node, witness, _bytes_s(max_rate), timeout_s)
+    member = options.run(growing.add(options.owned(directory), asked))
+    click.echo(f"{member.name} {'votes' if member.witness else 'takes writes'}")
 
 
 @local_group.command()

@@ -49,7 +49,10 @@ class NodeState:
         if not self.member.witness:
             return self.takes_writes
         answer = self.answer
-        return answer is not None and self.state == "witness" and answer.component == "primary"
+        if answer is None or answer.view is None or answer.component != "primary":
+            return False
+        known = answer.view.member(self.member.name)
+        return self.state == "witness" and known is not None and known.voter
 
 
 class Node:

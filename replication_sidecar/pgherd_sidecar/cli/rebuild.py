@@ -82,7 +82,7 @@ async def goes_on(node: Node, timeout_s: float) -> AsyncIterator[None]:
 
 
 async def watch(node: Node) -> None:
-    """Tell how far a copy is until the node takes writes.
+    """Tell how far a copy is until the node takes writes or, a witness, votes.
 
     Raises:
         HerdError: it can't get there by waiting.
@@ -90,7 +90,7 @@ async def watch(node: Node) -> None:
     said = ""
     while True:
         state = await node.state()
-        if state.takes_writes:
+        if state.is_up:
             return
         if state.state != "rebuilding":
             node.require_hope(state)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pgherd_sidecar.cli import cluster, herd
+from pgherd_sidecar.cli import cluster, growing, herd
 from pgherd_sidecar.cli.admin import AdminClient, AdminError, Status
 from pgherd_sidecar.cli.cluster import Voice, speaker, take_out
 from pgherd_sidecar.cli.drills import parse
@@ -55,9 +55,38 @@ class TestNumbers:
         ]
         assert len(description.databases) == 2
 
+    def test_a_witness_may_come_later_while_they_are_fewer_than_databases(
+        self, tmp_path: Path
+    ) -> None:
+        description, member = new(tmp_path, nodes=2).grown(None, witness=True)
+        assert (member.name, member.number, member.witness) == ("w1", 3, True)
+        with pytest.raises(HerdError, match="2 nodes can have 1 witnesses: add a node with"):
+            description.grown(None, witness=True)
+        lost = description.without(member)
+        assert lost.grown("w1", witness=True)[1] == member
+
     def test_witnesses_are_fewer_than_databases(self, tmp_path: Path) -> None:
         with pytest.raises(HerdError, match="2 nodes can have 1 witnesses"):
             new(tmp_path, nodes=2, witnesses=2)
+
+
+def directories_in(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir() if path.is_dir()}
+
+
+async def test_a_removal_that_was_killed_before_the_files_were_gone_is_ended(
+    tmp_path: Path,
+) -> None:
+    whole = new(tmp_path)
+    herd.save(whole.without(whole.member("n3")))
+    for name in ("n2", "n3", "tls"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "node.json").touch()
+    await growing.remove(tmp_path, "n3", growing.RemoveOptions(dead=False, timeout_s=1))
+    assert directories_in(tmp_path) == {"n2", "tls"}
+    for name in ("n3", "tls", "..", "n4"):
+        with pytest.raises(HerdError, match="unknown node"):
+            await growing.remove(tmp_path, name, growing.RemoveOptions(dead=False, timeout_s=1))
 
 
 class TestSides:
