@@ -171,7 +171,7 @@ class Rebuild:
         if self._progress.phase is Phase.COPYING:
             await self._means.note_sequences()
         while True:
-            phase = self._progress.phase
+            phase, began_s = self._progress.phase, time.monotonic()
             try:
                 await self._steps[phase]()
             except NoPartnerError as error:
@@ -183,6 +183,8 @@ class Rebuild:
                 await self._pause(str(error))
             else:
                 self._trouble = None
+                took_s = round(time.monotonic() - began_s, 2)
+                log.info("rebuild.phase_done", phase=phase.value, took_s=took_s)
                 if phase is Phase.STARTING:
                     return True
 
@@ -190,9 +192,10 @@ class Rebuild:
         """Accompany the first session on the copy, and finish once it has caught up."""
         if not self.under_way:
             return
-        state = certstate.read(self._config.data_dir)
+        state, began_s = certstate.read(self._config.data_dir), time.monotonic()
         async with self._log_kept(state):
             await caught_up.wait()
+        log.info("rebuild.caught_up", took_s=round(time.monotonic() - began_s, 2))
         await self._means.finish()
         self._save(Progress(begun=self._progress.begun))
         self._bytes = None

@@ -10,8 +10,8 @@ from pgherd_sidecar.agent.config import NodeConfig, Recovery
 from pgherd_sidecar.agent.recovery.programs import run
 from pgherd_sidecar.env.processes import ProcessId, postmaster
 
-_STOP_S = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
-"""PostgreSQL's fast and immediate shutdown, and what always ends it; seconds for each."""
+_STOP_S = ((signal.SIGQUIT, 20.0), (signal.SIGKILL, 10.0))
+"""PostgreSQL's immediate shutdown, and what always ends it; seconds for each."""
 _START_S = 600
 
 
@@ -26,7 +26,7 @@ def running(config: NodeConfig, recovery: Recovery) -> ProcessId | None:
 
 
 async def stop(config: NodeConfig, recovery: Recovery) -> None:
-    """Stop the server if it runs."""
+    """Stop the server if it runs, at once: its data are about to be replaced."""
     server = running(config, recovery)
     if server is None:
         return
