@@ -68,7 +68,7 @@ class Identity:
     def __init__(self, config: NodeConfig, *, splitting: bool = False) -> None:
         self._directory = config.data_dir
         self._splitting = splitting
-        self._before_first = 0 if config.founder else secrets.randbits(_FIRST_BITS)
+        self._before_first = secrets.randbits(_FIRST_BITS)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _acquire(self._directory / _LOCK)
@@ -94,8 +94,9 @@ class Identity:
     def next_incarnation(self) -> int:
         """Begin a new incarnation; it is on stable storage when this returns.
 
-        The first one of a member that joins is drawn: the log that it reads may hold the beginnings
-        of former owners of its number, and it must not take one of them for its own.
+        The first one is drawn: the log that a member reads may hold the beginnings of former owners
+        of its number, or its own on a disk that was lost, and it must not take one of them for its
+        own.
 
         Raises:
             OSError: it can't be stored; nothing has begun.

@@ -18,7 +18,7 @@ from random import Random
 
 import structlog
 
-from pgherd_sidecar.agent import roster
+from pgherd_sidecar.agent import founding, roster
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.logreader import LogReader
 from pgherd_sidecar.agent.logsetup import open_log, reset_log, timing
@@ -131,13 +131,15 @@ class LogHost:
             receive=self._receive,
             on_up=self._link_up,
             ask=lambda wish: self.change(join=wish),
+            on_retired=self._retire,
         )
         self.reader = LogReader(self._storage, self._member, now=loop.time, wake=self._wake)
+        self._member.abstains = founding.pristine(self._storage) and bool(founding.others(config))
         self._reported = self.commit_position
         self._primary, self._secondary_s = False, loop.time()
         if self._member.incomplete:
             self.whole.clear()
-        self._running = True
+        self._running = not self._peers.retired
         await self._peers.start()
         self._wake()
 
@@ -235,8 +237,11 @@ class LogHost:
         return self._storage.index.base_at(position)
 
     def needed_base(self, position: int) -> LogBase:
-        """Return the same of the place, not after ``position``, from where on a member needs it."""
-        return self._member.base_at(min(position, self._member.oldest_needed))
+        """Return the same of the place, not after ``position``, from where on a member needs it.
+
+        Not of the beginning: a log that begins there looks like a founder's that was never used.
+        """
+        return self._member.base_at(max(1, min(position, self._member.oldest_needed)))
 
     async def begin_after(self, base: LogBase) -> None:
         """Drop the log and begin anew after a position that is committed; term and vote stay.
@@ -344,6 +349,11 @@ class LogHost:
             self._set_timer()
 
     # ---- who belongs to the log --------------------------------------------------------------
+
+    @property
+    def abstains(self) -> bool:
+        """This member waits for all of those with whom it founds the herd."""
+        return self._member.abstains
 
     @property
     def membership(self) -> Membership:
@@ -477,6 +487,11 @@ class LogHost:
         if primary != self._primary:
             self._primary, self._secondary_s = primary, self._loop.time()
             _log.info("component", primary=primary, term=self.term)
+
+    def _retire(self) -> None:
+        """Take no part any more."""
+        self._running = self._primary = False
+        self._secondary_s = self._loop.time()
 
     def _fail(self, error: Exception) -> None:
         """Fall silent and say why."""

@@ -5,8 +5,9 @@ Functions of the configuration. Called by ``LogHost``.
 
 from math import inf
 
-from pgherd_sidecar.agent import roster
+from pgherd_sidecar.agent import founding, roster
 from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.notes import RETIRED, Note
 from pgherd_sidecar.core.entries import Members, encode_entry
 from pgherd_sidecar.core.log import ENTRIES, Block, LogBase, Membership, Timing
 from pgherd_sidecar.env.disk import RealDirectory
@@ -22,18 +23,21 @@ def delivered(block: Block) -> Block:
 
 
 def open_log(config: NodeConfig) -> SegmentLog:
-    """Open the log of this member; a fresh one begins as the configuration says.
+    """Open the log of this member; one that was never used begins as the configuration says.
 
     Raises:
         StorageError: it can't be used.
+        OSError: another file beside it can't.
     """
     log = SegmentLog(
         RealDirectory(config.data_dir / "log"),
         segment_bytes=config.limits.segment_bytes,
         cache_bytes=config.limits.log_cache_bytes,
     )
-    if log.fresh:
+    if log.fresh or founding.pristine(log):
         log.reset(LogBase(membership=roster.founding(config)))
+        if not config.founder:
+            Note(config.data_dir, RETIRED).clear()
     try:
         for membership in log.index.memberships:
             roster.peers(config, membership, frozenset())

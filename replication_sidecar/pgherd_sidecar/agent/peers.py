@@ -4,7 +4,7 @@ Follows the log's memberships (``roster``): dials who is a member, lets in membe
 become one, hangs up on who has left, and asks for this member's own place in the membership until
 it is there. A member whose log has not begun (a joiner without a copy) is linked to nobody.
 
-Called by ``LogHost``. Nothing survives a restart.
+Called by ``LogHost``. Survives a restart: that this member has retired, or left.
 """
 
 import asyncio
@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import structlog
 
-from pgherd_sidecar.agent import roster
+from pgherd_sidecar.agent import founding, roster
 from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.notes import DEPARTED, RETIRED, Note
 from pgherd_sidecar.core.log import (
     Component,
     Identity,
@@ -49,9 +50,11 @@ class Peers:
         receive: see ``Links``.
         on_up: see ``Links``.
         ask: asks for this member's entry in the membership.
+        on_retired: called when this member turns out to have founded a second time.
 
     Raises:
         TlsError: this member's certificate can't be used.
+        OSError: a file of this member can't be read.
         NoContactError: the log names members that this version can't reach.
     """
 
@@ -64,11 +67,16 @@ class Peers:
         receive: Callable[[str, Message], None],
         on_up: Callable[[str], None],
         ask: Callable[[Member], None],
+        on_retired: Callable[[], None],
     ) -> None:
         self._config = config
         self._disk = disk
         self._member = member
         self._wish = ask
+        self._on_retired = on_retired
+        self._retired = Note(config.data_dir, RETIRED)
+        self._left = Note(config.data_dir, DEPARTED)
+        self._founders = founding.others(config)
         self._silent_s = 2 * config.timing.election_timeout_ms / 1000
         self._membership: Membership | None = None
         self._departed: frozenset[tuple[str, str]] = frozenset()
@@ -82,7 +90,8 @@ class Peers:
             bounds=Bounds(frame=config.limits.frame_bytes, buffer=config.limits.pending_bytes),
             objection=self._objection,
             has_left=self._has_left,
-            met=member.meet,
+            known_disk=lambda name: founding.known_disk(name, member.membership),
+            met=self._met,
             receive=receive,
             on_up=on_up,
             credentials=_credentials(config),
@@ -111,15 +120,25 @@ class Peers:
         return bool(self._member.membership.views) or self._config.witness
 
     @property
+    def retired(self) -> str:
+        """Why this member takes no part any more, for good; empty if it does."""
+        return self._retired.text
+
+    @property
     def has_left(self) -> bool:
         """Whether this member was one and is none any more.
 
         Its own log says so, or, if it was away when it was evicted, a peer that refuses it.
         """
-        if (self._config.name, self._disk) in self._departed:
+        if self.retired or self._left.text:
             return True
         now = asyncio.get_running_loop().time()
         return bool(self._links.left_by) and self._member.component(now) is Component.SECONDARY
+
+    @property
+    def founders_missing(self) -> frozenset[str]:
+        """With whom this member founds a herd, as far as they are not linked at present."""
+        return self._founders - self.linked
 
     @property
     def refusal(self) -> str:
@@ -133,6 +152,7 @@ class Peers:
             return
         self._membership = membership
         self._departed = roster.departed(self._member.memberships)
+        self._note_departure(membership)
         self._links.me = self._hello()
         if not self.begun:
             return
@@ -219,8 +239,8 @@ class Peers:
 
     def _ask(self) -> None:
         self._asking = None
-        wish = roster.wish(self._config, self._disk, self._member.membership, self._departed)
-        if wish is not None:
+        wish = roster.wish(self._config, self._disk, self._member.membership)
+        if wish is not None and not self.has_left:
             self._wish(wish)
             self._asking = asyncio.get_running_loop().call_later(_ASK_S, self._ask)
 
@@ -239,11 +259,37 @@ class Peers:
             config.limits.certification_keys,
             config.sequence_slots,
             self._member.membership.position,
-            self._member.membership.knows(config.name, self._disk),
+            roster.names(self._member.membership, config.name, self._disk),
         )
+
+    def _note_departure(self, membership: Membership) -> None:
+        """Remember having left, until the log has this member again: the log is trimmed one day."""
+        me = (self._config.name, self._disk)
+        if me in self._departed:
+            self._left.write(f"by the membership at {membership.position}")
+        elif self._left.text and membership.knows(*me):
+            self._left.clear()
+
+    def _met(self, peer: str, disk: str) -> None:
+        member = self._member
+        member.meet(peer, disk)
+        member.abstains = member.abstains and bool(self.founders_missing)
+
+    def _retire_if_founded_before(self, hello: Hello) -> None:
+        member = self._member
+        reason = founding.founded_before(
+            self._config, self._disk, member.membership, hello, empty=member.last_position == 0
+        )
+        if reason and not self.retired and hello.cluster_id == self._links.me.cluster_id:
+            _log.error("retired", reason=reason)
+            self._on_retired()
+            self._retired.write(reason)
 
     def _objection(self, hello: Hello) -> str:
         """Say why the sender of a hello is no peer; empty if it is one."""
+        self._retire_if_founded_before(hello)
+        if self.retired:
+            return self.retired
         membership = self._member.membership
         if not self.begun:
             return f"{self._config.name} has yet to copy the database of a member"

@@ -78,6 +78,11 @@ def myself(config: NodeConfig, disk: str, since: int = 0) -> Member:
     return Member(config.name, disk, since, witness=config.witness, info=found.encode())
 
 
+def names(membership: Membership, name: str, disk: str) -> bool:
+    """Tell whether a membership has a member on this very disk: one not known yet is none."""
+    return any((member.name, member.disk) == (name, disk) for member in membership.members)
+
+
 def departed(memberships: Iterable[Membership]) -> frozenset[tuple[str, str]]:
     """Return name and disk of those that were members and are none in the newest membership."""
     known, newest = set(), Membership()
@@ -91,16 +96,9 @@ def departed(memberships: Iterable[Membership]) -> frozenset[tuple[str, str]]:
     )
 
 
-def wish(
-    config: NodeConfig, disk: str, membership: Membership, gone: frozenset[tuple[str, str]]
-) -> Member | None:
-    """Return what this member has to ask for until the log says so; None if all is well.
-
-    Who has left does not ask to return: somebody wanted it to go.
-    """
+def wish(config: NodeConfig, disk: str, membership: Membership) -> Member | None:
+    """Return what a member has to ask for until the log says so; None if all is well."""
     me = myself(config, disk)
-    if (me.name, me.disk) in gone:
-        return None
     known = next((member for member in membership.members if member.name == me.name), None)
     if known is not None and (known.disk, known.info) == (me.disk, me.info):
         return None

@@ -135,9 +135,16 @@ def no_majority(host: LogHost) -> str:
     if host.joins:
         return "it has yet to copy the database of a member"
     if host.peers.has_left:
-        return "it has left the herd"
-    if host.secondary_s < _PATIENCE_S:
-        return "it has no majority"
+        return host.peers.retired or "it has left the herd"
+    if host.abstains:
+        missing = ", ".join(sorted(host.peers.founders_missing))
+        return f"the herd begins when all founders have met, and {missing} is not linked" + (
+            f"; {host.peers.refusal}" if host.peers.refusal else ""
+        )
+    return "it has no majority" if host.secondary_s < _PATIENCE_S else _what_is_missing(host)
+
+
+def _what_is_missing(host: LogHost) -> str:
     refusal, view = host.peers.refusal, host.membership.view
     assert view is not None
     heard = host.peers.heard()

@@ -51,7 +51,6 @@ class Bounds:
 class Hub(Protocol):
     """What a connection asks of the member that it belongs to: ``Links``."""
 
-    me: Hello
     bounds: Bounds
 
     def opened(self, connection: "Connection") -> None:
@@ -64,6 +63,10 @@ class Hub(Protocol):
 
     def certified(self, names: frozenset[str]) -> frozenset[str]:
         """Return the members for which a certificate with these names stands."""
+        ...
+
+    def hello_to(self, peer: str) -> Hello:
+        """Return what this member says of itself, and of the one that it speaks to."""
         ...
 
     def objection(self, hello: Hello) -> str:
@@ -242,7 +245,8 @@ class Incoming(Connection):
             raise TlsError(f"{hello.name} has the certificate of {', '.join(self._members)}")
         objection = self._hub.admit(self, hello)
         left = bool(objection) and self._hub.has_left(hello)
-        answer = msgspec.structs.replace(self._hub.me, refused=objection, left=left)
+        me = self._hub.hello_to(hello.name)
+        answer = msgspec.structs.replace(me, refused=objection, left=left)
         self._send([answer.encode()])
         if objection:
             self._end(objection)
@@ -296,7 +300,7 @@ class Outgoing(Connection):
             raise TlsError(f"the certificate of {', '.join(sorted(names))} answers")
 
     def _proved(self) -> None:
-        self._send([self._hub.me.encode()])
+        self._send([self._hub.hello_to(self.expected.name).encode()])
 
     def _take(self, frame: bytes) -> None:
         if self.peer:

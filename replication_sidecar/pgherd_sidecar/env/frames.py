@@ -18,6 +18,9 @@ PROTOCOL_VERSION = VERSION
 HELLO_BYTES = 1024
 """A stranger cannot make us expect more than this."""
 
+NO_MEMBER = "-"
+"""In ``Hello.yours``."""
+
 _LENGTH = Struct(">I")
 
 
@@ -40,6 +43,8 @@ class Hello(msgspec.Struct, frozen=True):
         member: that membership names the sender, with this disk.
         left: in an answer, the other end was a member and is none any more.
         refused: in an answer, why the other end was refused; empty if it is welcome.
+        yours: on which disk the sender knows the member with the receiver's name: empty if that is
+            not known, ``NO_MEMBER`` if it knows of no such member.
     """
 
     version: int
@@ -53,6 +58,7 @@ class Hello(msgspec.Struct, frozen=True):
     member: bool = False
     left: bool = False
     refused: str = ""
+    yours: str = ""
 
     def encode(self) -> bytes:
         """Return the frame."""

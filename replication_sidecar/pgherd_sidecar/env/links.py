@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from pgherd_sidecar.core.log import Message
@@ -75,6 +76,7 @@ class Links:
         bounds: see ``Bounds``.
         objection: says why the member with this hello is no peer; empty if it is one.
         has_left: says whether it was one and is none any more; it is told so.
+        known_disk: says on which disk a peer of this name is known to be; see ``Hello.yours``.
         met: called with a peer's name and disk before anything is received from it or sent to it.
         receive: called with each message and the name of its sender. ``RemoteProtocolError`` from
             it closes the connection; any other exception is a defect of this member.
@@ -92,6 +94,7 @@ class Links:
         bounds: Bounds,
         objection: Callable[[Hello], str],
         has_left: Callable[[Hello], bool] = lambda _: False,
+        known_disk: Callable[[str], str] = lambda _: "",
         met: Callable[[str, str], None],
         receive: Callable[[str, Message], None],
         on_up: Callable[[str], None],
@@ -103,6 +106,7 @@ class Links:
         self.counters = Counters()
         self._objection = objection
         self.has_left = has_left
+        self._known_disk = known_disk
         self.met = met
         self.receive = receive
         self.on_up = on_up
@@ -324,6 +328,9 @@ class Links:
 
     def certified(self, names: frozenset[str]) -> frozenset[str]:
         return certified_members(names, self.me.cluster_id)
+
+    def hello_to(self, peer: str) -> Hello:
+        return msgspec.structs.replace(self.me, yours=self._known_disk(peer))
 
     def admit(self, connection: Incoming, hello: Hello) -> str:
         objection = self.objection(hello)

@@ -156,7 +156,7 @@ class Trio:
 
     def joiner(self, name: str, number: int, *, witness: bool = False) -> Node:
         """A node more, which the others' configurations do not name."""
-        first = self.nodes[NAMES[0]].config
+        first = next(iter(self.nodes.values())).config
         [port] = free_ports(1)
         mine = MemberAddress(name=name, number=number, host="127.0.0.1", port=port, witness=witness)
         seeds = (*first.members, mine)
@@ -178,6 +178,20 @@ class Trio:
 
     async def stop(self, *names: str) -> None:
         await asyncio.gather(*(self.nodes[name].stop() for name in names or self.nodes))
+
+    def alone(self, name: str) -> Node:
+        """A node that founds a herd of one; the others are none."""
+        config = self.nodes[name].config
+        self.nodes = {name: Node(config.model_copy(update={"members": (config.address,)}))}
+        return self.nodes[name]
+
+    def emptied(self, name: str) -> Node:
+        """A node as it was before it first started, with another empty disk."""
+        former = self.nodes[name].config
+        directory = former.data_dir.with_name(f"{name}-empty")
+        self.nodes[name] = Node(former.model_copy(update={"data_dir": directory}))
+        self.nodes[name].disk += "'"
+        return self.nodes[name]
 
     def renewed(self, name: str) -> Node:
         """A node under the same name on an empty disk, with another log."""
@@ -240,12 +254,14 @@ async def trio(
     with_identities: bool = False,
     witnesses: tuple[str, ...] = (),
     evict_ms: int = 0,
+    start: bool = True,
 ) -> AsyncIterator[Trio]:
     herd = Trio(directory, limits, witnesses, evict_ms)
     if with_identities:
         herd.identify()
     try:
-        await herd.start()
+        if start:
+            await herd.start()
         yield herd
     finally:
         await herd.stop()

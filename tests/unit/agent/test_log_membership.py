@@ -4,7 +4,7 @@ from pathlib import Path
 
 from log_trio import NAMES, Node, Trio, trio, until
 from pgherd_sidecar.agent.identity import Identity
-from pgherd_sidecar.agent.logsetup import delivered
+from pgherd_sidecar.agent.logsetup import delivered, open_log, reset_log
 from pgherd_sidecar.agent.roster import contact
 from pgherd_sidecar.agent.views import no_majority
 from pgherd_sidecar.agent.witness import Witness
@@ -33,7 +33,8 @@ async def joined(herd: Trio, node: Node) -> None:
 async def left(herd: Trio, name: str) -> None:
     leader = await herd.proposer()
     while name in leader.host.membership.names:
-        leader.host.change(leave=((name, herd.nodes[name].disk),))
+        disk = next(one.disk for one in leader.host.membership.members if one.name == name)
+        leader.host.change(leave=((name, disk),))
         await until(lambda: leader.host.membership.joint or name not in voters(leader))
         await until(lambda: not leader.host.membership.joint)
 
@@ -186,3 +187,40 @@ def test_no_membership_makes_an_entry_that_stops_its_readers(tmp_path: Path) -> 
     twice = Membership.founded([nodes["n1"].member_as(2), nodes["n2"].member, nodes["n3"].member])
     block = Block.make(1, 1, 1, twice.encode(), MEMBERSHIP)
     assert list(iter_entries(delivered(block).data)) == [Members((2, 3))]
+
+
+async def test_who_was_removed_does_not_ask_to_return_though_nobody_remembers(
+    tmp_path: Path,
+) -> None:
+    async with trio(tmp_path) as herd:
+        await until(lambda: all("" not in node.disks for node in herd.alive()))
+        leader = await herd.proposer()
+        removed = next(node for node in herd.alive() if node is not leader)
+        await left(herd, removed.config.name)
+        await until(lambda: removed.host.peers.has_left)
+        await removed.stop()
+        await herd.order(leader, 1)
+        await herd.stop()
+        for node in herd.nodes.values():
+            forget(node)
+        await herd.start()
+        leader = await herd.proposer_of(*sorted({*NAMES} - {removed.config.name}))
+        await until(lambda: removed.host.peers.linked)  # to the others it is a stranger
+        await herd.order(leader, 2, but=(removed.config.name,))
+        assert removed.host.peers.has_left
+        assert removed.config.name not in leader.host.membership.names
+        leader.host.change(join=removed.member)  # somebody asks for it
+        await until(lambda: removed.host.behind)
+        removed.position = removed.host.behind
+        await removed.host.begin_after(removed.host.beginning)
+        await until(lambda: removed.config.name in voters(leader))
+        await until(lambda: not removed.host.peers.has_left)
+
+
+def forget(node: Node) -> None:
+    """Have the log of a node begin behind all that it holds."""
+    log = open_log(node.config)
+    base = log.index.base_at(log.index.last)
+    log.close()
+    reset_log(node.config, base)
+    node.position = base.position

@@ -60,6 +60,7 @@ class Elections:
             commit bound that travels with the block, which saves each peer a message [C4]; worth
             it while a flush here takes less time than a message. May change at any time.
         collect: as proposer, make no block for now: what is submitted collects for the next one.
+        abstains: neither stand for election nor give votes, as long as the caller says so.
     """
 
     def __init__(  # noqa: PLR0913 - the ports of the core, all by name
@@ -80,6 +81,7 @@ class Elections:
         self.proposer: str | None = None
         self.flush_first = False
         self.collect = False
+        self.abstains = False
         self.behind = 0
         self.beginning = LogBase()
         self.lonely = False
@@ -140,8 +142,9 @@ class Elections:
 
     @property
     def _withholds(self) -> bool:
-        """What this member could say of its log would be untrue [D6], or lead nowhere [D5]."""
-        return self._keeper.incomplete or self._mending.bars(self._keeper.commit_position)
+        """What this member could say of its log would be untrue [D6, G7], or lead nowhere [D5]."""
+        barred = self._mending.bars(self._keeper.commit_position)
+        return self._keeper.incomplete or self.abstains or barred
 
     # ---- roles -----------------------------------------------------------------------------
 
