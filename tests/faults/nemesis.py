@@ -199,17 +199,18 @@ class Nemesis:
         node, crash = self.chance.choice(self._nodes), self.chance.random() < 0.4
         self.tell(f"{'crash a backend' if crash else 'end sessions'} of {node}")
         with self.recorder.unreliable(node):
-            await asyncio.to_thread(self._end_sessions, node, crash)
+            await asyncio.to_thread(self._end_sessions, node, crash, self.chance.getrandbits(32))
             yield
 
-    def _end_sessions(self, node: str, crash: bool) -> None:
+    def _end_sessions(self, node: str, crash: bool, seed: int) -> None:
+        chance = random.Random(seed)  # how often it is asked depends on the sessions
         with contextlib.suppress(psycopg.OperationalError):  # it is down already, or ends with them
             pids = [pid for (pid,) in query(self._dsns[node], _SESSIONS)]
             if crash and pids:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(self.chance.choice(pids), signal.SIGKILL)
+                    os.kill(chance.choice(pids), signal.SIGKILL)
             else:
-                ended = [pid for pid in pids if self.chance.random() < 0.3]
+                ended = [pid for pid in pids if chance.random() < 0.3]
                 query(self._dsns[node], _END.format(ended))
 
     # ---- machines ----------------------------------------------------------------------------
@@ -225,10 +226,10 @@ class Nemesis:
         self.tell(f"clock of {node} is right")
 
     @contextlib.asynccontextmanager
-    async def disk(self) -> AsyncIterator[None]:
+    async def disk(self, left_bytes: int | None = None) -> AsyncIterator[None]:
         """A disk is full, or nearly; its server may end, or crash and go on. Then it is started."""
         assert self.herd.small is not None
-        left = self.chance.choice(_ROOM_BYTES)
+        left = self.chance.choice(_ROOM_BYTES) if left_bytes is None else left_bytes
         self.tell(f"disk of {self.herd.small} has {left} bytes left")
         await asyncio.to_thread(self.herd.fill_disk, left)
         try:

@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 _READ_BYTES = 1 << 16
 _QUEUED = 64
+_PORTION_BYTES = 2048
 _RESENT_S = (0.2, 0.4, 0.8)  # TCP's first timeouts on Linux
 
 Direction = tuple[int, int]
@@ -172,7 +173,7 @@ class Wires:
             due_s, piece = 0.0, b"?"
             while piece:
                 piece = await reader.read(_READ_BYTES)
-                due_s = self._due_s(self._wires[direction].weather, due_s, len(piece))
+                due_s = max(due_s, self._due_s(self._wires[direction].weather))
                 await under_way.put((due_s, piece))
 
     async def _deliver(
@@ -191,16 +192,19 @@ class Wires:
             if self._happens(wire.weather.torn):
                 writer.write(piece[: self._chance.randrange(len(piece) + 1)])
                 raise ConnectionError("torn")
-            writer.write(piece)
+            for start in range(0, len(piece), _PORTION_BYTES):
+                portion = piece[start : start + _PORTION_BYTES]
+                await asyncio.sleep(len(portion) / wire.weather.bytes_s)
+                writer.write(portion)
             await writer.drain()
             if not piece:
                 raise ConnectionError("ended")
 
-    def _due_s(self, weather: Weather, before_s: float, size: int) -> float:
-        """When a piece arrives, which is after the one before it."""
+    def _due_s(self, weather: Weather) -> float:
+        """When a piece that comes now arrives, if those before it have."""
         again_s = self._chance.choice(_RESENT_S) if self._happens(weather.loss) else 0.0
         late_s = weather.delay_s + self._chance.uniform(0, weather.jitter_s) + again_s
-        return max(before_s, self._loop.time() + late_s) + size / weather.bytes_s
+        return self._loop.time() + late_s
 
     def _happens(self, chance: float) -> bool:
         return chance > 0 and self._chance.random() < chance

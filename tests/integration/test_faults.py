@@ -4,6 +4,7 @@ A run is as long as ``PGHERD_FAULTS_MINUTES`` says and begins with ``PGHERD_FAUL
 default it is a short one with a seed of its own. ``make test-faults MINUTES=60 SEED=7``.
 """
 
+import asyncio
 import os
 import random
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from faults.machines import FaultyHerd
 from faults.nemesis import DISK_FULL, Nemesis, told
-from faults.wires import Wires
+from faults.wires import FAIR, Weather, Wires
 from workloads import bodies
 
 from .localherd import free_port_base
@@ -23,6 +24,7 @@ from .test_partitions import ended
 NODES = 5
 MINUTES = float(os.environ.get("PGHERD_FAULTS_MINUTES", "0"))
 SEED = int(os.environ.get("PGHERD_FAULTS_SEED", "0")) or random.getrandbits(32)
+_PATIENCE_S = 120
 _BLOWS = 3
 _TRANSACTIONS = (20, 100, 500)  # of all clients, while a blow lasts
 WORKLOADS = (
@@ -75,3 +77,42 @@ async def test_whatever_happens_nobody_was_told_a_lie(
         workloads.append(workloads.pop(0))
         if time.monotonic() > until_s:
             return
+
+
+async def test_h16_a_full_disk_stops_one_member_and_no_other(
+    faulty: tuple[FaultyHerd, Wires],
+) -> None:
+    herd, wires = faulty
+    if herd.small is None:
+        pytest.skip("a small disk has to be mounted, by root")
+    run = Run(herd, bodies.BANK)
+    run.recorder.expected = DISK_FULL
+    nemesis = Nemesis(herd, wires, random.Random(SEED), run.recorder)
+    others = [name for name in run.dsns if name != herd.small]
+    async with run.load() as recorder:
+        await recorder.acknowledged(10, on=run.dsns)
+        async with nemesis.disk(left_bytes=0):
+            await recorder.acknowledged(100, on=others)
+        await recorder.acknowledged(10, on=run.dsns)
+    await run.judged()
+
+
+async def test_h27_a_member_on_a_slow_link_lags_and_slows_no_other(
+    faulty: tuple[FaultyHerd, Wires],
+) -> None:
+    herd, wires = faulty
+    run = Run(herd, bodies.LIST_APPEND)
+    slow = next(m for m in herd.members() if m["name"] != m["proposer"])
+    others = [name for name in run.dsns if name != slow["name"]]
+    numbers = range(1, NODES + 1)
+    to_slow = [(number, slow["number"]) for number in numbers if number != slow["number"]]
+    async with run.load() as recorder:
+        await recorder.acknowledged(10, on=run.dsns)
+        wires.change(Weather(bytes_s=200), to_slow)
+        await recorder.acknowledged(100, on=others)
+        async with asyncio.timeout(_PATIENCE_S):
+            while not (await asyncio.to_thread(herd.member, slow["name"]))["lagging_s"]:
+                pass
+        wires.change(FAIR, to_slow)
+        await recorder.acknowledged(10, on=run.dsns)
+    await run.judged()

@@ -279,3 +279,21 @@ async def test_hot_rows_never_stop_the_herd_nor_leave_an_outcome_unknown(
     assert "08007" not in ledger.codes, ledger.codes
     ledger.check()
     ledger.drop()
+
+
+async def test_h20_who_has_a_victim_s_process_id_but_not_its_transaction_is_spared(
+    herd: LocalHerd, schema: str
+) -> None:
+    """Between the decision and its deed process ids may be given to others."""
+    admin = herd.member("n1")["dsn"]
+    async with connect(herd, "n1", schema) as other:
+        await other.execute("BEGIN")
+        await add_one(other, 1)
+        cursor = await other.execute("SELECT pg_backend_pid(), pg_current_xact_id()::text::int8")
+        pid, xid = await cursor.fetchone() or (0, 0)
+        for harm in ("cancel", "terminate"):
+            query(admin, f"SELECT pgherd.{harm}({pid}, '{xid - 1}'), pgherd.{harm}({pid}, '0')")
+        await add_one(other, 2)
+        query(admin, f"SELECT pgherd.terminate({pid}, '{xid}')")
+        with pytest.raises(psycopg.OperationalError):
+            await other.execute("COMMIT")

@@ -37,6 +37,10 @@ _SOURCE_ROOT = REPOSITORY / "replication_sidecar"
 _ROOTS = (REPOSITORY, _SOURCE_ROOT, _SOURCE_ROOT / "pgherd_sidecar", REPOSITORY / "docs")
 
 
+_TESTS = re.compile(r"`(test_\w+\.py)(?:::(\w+))?(?: -k (\"[^\"]*\"|\w+))?`(?:: `(\w+)`)?")
+_ROW = re.compile(r"^\|(.*)\|$", re.MULTILINE)
+
+
 def name_of(page: Path) -> str:
     """The page's path inside the repository."""
     return str(page.relative_to(REPOSITORY))
@@ -128,6 +132,23 @@ def test_make_targets_exist(page: Path) -> None:
 def test_modules_to_be_run_exist(page: Path) -> None:
     named = re.findall(r"python -m (\w+(?:\.\w+)*)", page.read_text())
     assert [name for name in named if importlib.util.find_spec(name) is None] == []
+
+
+@pytest.mark.parametrize("page", ["guarantees.md", "hazards.md"])
+def test_named_tests_exist_and_are_selected_by_what_is_said(page: str) -> None:
+    named = _TESTS.findall((REPOSITORY / "docs" / page).read_text())
+    assert len(named) > 20
+    for file, *selections in named:
+        (path,) = [*REPOSITORY.glob(f"tests/*/{file}")]
+        for word in re.findall(r"\w+", " ".join(selections)):
+            assert word == "or" or word in path.read_text(), f"{file}: {word}"
+
+
+def test_every_guarantee_names_the_test_that_shows_it() -> None:
+    rows = _ROW.findall((REPOSITORY / "docs" / "guarantees.md").read_text())
+    promises = [row.split(" | ") for row in rows if row.strip().startswith("**")]
+    assert len(promises) > 20
+    assert [cells[0] for cells in promises if len(cells) != 3 or "`test_" not in cells[2]] == []
 
 
 @pytest.mark.parametrize("page", BOASTFUL, ids=name_of)

@@ -1,7 +1,8 @@
 """What the members of a running herd say about it together, who speaks for it, and who leaves it.
 
 Each member tells its own view. The one that speaks for the herd is in the primary component and
-knows the newest view; without a primary component it is whoever has been in the highest term.
+knows the newest view: the proposer, if it has answered, who alone knows how far the others are.
+Without a primary component it is whoever has been in the highest term.
 
 Called by the commands that show or change the membership. Keeps nothing.
 """
@@ -37,9 +38,10 @@ def speaker(statuses: Iterable[Status]) -> Status | None:
     return max(statuses, key=_rank, default=None)
 
 
-def _rank(status: Status) -> tuple[bool, int, int, int]:
+def _rank(status: Status) -> tuple[bool, int, bool, int, int]:
     view = status.view.id if status.view is not None else 0
-    return status.component == PRIMARY, status.term or 0, view, status.log_position or 0
+    proposes = status.role == "proposer"
+    return status.component == PRIMARY, status.term or 0, proposes, view, status.log_position or 0
 
 
 def required(voices: Iterable[Voice]) -> Voice:

@@ -17,7 +17,12 @@ Ends = tuple[Wires, asyncio.StreamReader, asyncio.StreamWriter]
 
 @pytest.fixture
 def port_base() -> int:
-    return random.randrange(16000, 19000, 50)
+    for base in random.sample(range(16000, 19000, 50), 60):
+        with contextlib.suppress(OSError):
+            for one, other in (_THERE, _BACK):
+                socket.create_server(("127.0.0.1", wire_port(base, one, other))).close()
+            return base
+    raise AssertionError("no free ports on this machine")
 
 
 @contextlib.asynccontextmanager
