@@ -1,19 +1,22 @@
-"""Splits one stopped member off as a cluster of its own: an administrator's explicit act (C21).
+"""Splits stopped members off as a cluster of their own: an administrator's explicit act (C21).
 
-For when no quorum can return. The member keeps its database and its whole log, all of which counts
-as committed from then on, and is the only member of a new view under a new cluster identity. What
-the others have committed beyond its log is lost to it; they are another cluster, and the two never
-merge again, since members of different clusters refuse each other.
+For when no quorum can return (one member, ``force``), or when a component that has none is to go on
+for good without the others (several, ``promote``). What the most advanced of their logs holds
+counts as committed from then on, and they are the only members of a new view under a new cluster
+identity. What the others have committed beyond it is lost to them; they are another cluster, and
+the two never merge again, since members of different clusters refuse each other.
 
-The identity changes first: a member that dies in between is of the new cluster and has no quorum,
-and the same act ends it. Never the other way round, or it would be a second primary component of
-the old cluster.
+The identity changes first, of all of them: a member that dies in between is of the new cluster and
+has no quorum, and the same act ends it. Never the other way round, or it would be a second primary
+component of the old cluster.
 
 Called by the command line, which then changes the configuration and the certificates: the sidecar
 does not start with those of the old cluster.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 from pgherd_sidecar.agent import roster
@@ -24,7 +27,7 @@ from pgherd_sidecar.core.log import (
     MEMBERSHIP,
     Block,
     Control,
-    LogIndex,
+    Member,
     Membership,
     Persist,
     View,
@@ -45,16 +48,48 @@ class Split:
         committed_gid: the others may have committed more than this; to the new cluster it is lost.
         last_gid: the end of the old cluster's log here; all of it counts as committed now.
         left: members that the new cluster does not have.
+        term: the highest that the member has seen;
+        last_term: of the end of its log. What the old cluster has committed, by one of two logs,
+            is in the one that is greater by ``(last_term, last_gid)``.
     """
 
     cluster_id: UUID
     committed_gid: int
     last_gid: int
     left: tuple[str, ...]
+    term: int = 0
+    last_term: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """What the members of a new cluster have to agree about.
+
+    Attributes:
+        cluster_id: the new one.
+        seed: the member whose log is the most advanced.
+        term: of the entry with the new view, higher than any that one of them has seen.
+        members: as they take themselves for.
+    """
+
+    cluster_id: UUID
+    seed: str
+    term: int
+    members: tuple[Member, ...]
 
 
 def preview(config: NodeConfig) -> Split:
     """Say what ``force`` would do, under an identity that is not given yet.
+
+    Raises:
+        BootstrapError: as ``force``.
+    """
+    _require_database(config)
+    return inspect(config)
+
+
+def inspect(config: NodeConfig) -> Split:
+    """Say what a stopped member has, database or not.
 
     Raises:
         BootstrapError: as ``force``.
@@ -73,55 +108,149 @@ def force(config: NodeConfig) -> Split:
             directory is another member's; its log is damaged or can't be written.
         OSError: its identity can't be written.
     """
+    _require_database(config)
     return _split(config, act=True)
 
 
+def _require_database(config: NodeConfig) -> None:
+    if config.witness:
+        raise BootstrapError(f"{config.name} is a witness: it has no database to go on with")
+
+
+def promote(configs: Sequence[NodeConfig], cluster_id: UUID) -> tuple[str, Split]:
+    """Make stopped members, whose directories are all here, a new cluster; may be repeated.
+
+    Args:
+        configs: theirs, of the old cluster.
+        cluster_id: of the new one, the same if it is repeated.
+
+    Returns:
+        Whose log is the most advanced, and what it holds: the others are fed by it.
+
+    Raises:
+        BootstrapError: as ``rename`` and ``found``.
+        OSError: an identity can't be written.
+    """
+    logs = {config.name: inspect(config) for config in configs}
+    seed = max(logs, key=lambda name: (logs[name].last_term, logs[name].last_gid))
+    term = max(log.term for log in logs.values()) + 1
+    members = tuple(rename(config, cluster_id) for config in configs)
+    for config in sorted(configs, key=lambda config: config.name != seed):
+        found(config, Founding(cluster_id, seed, term, members))
+    return seed, logs[seed]
+
+
+def rename(config: NodeConfig, cluster_id: UUID) -> Member:
+    """Make a stopped member one of another cluster, in which it has no quorum yet; may be repeated.
+
+    Args:
+        config: the member's, of the old cluster.
+        cluster_id: of the new one.
+
+    Returns:
+        What it is as a member.
+
+    Raises:
+        BootstrapError: as ``force``; or it was split off for another cluster before.
+        OSError: its identity can't be written.
+    """
+    with _opened(config) as (identity, _):
+        if identity.cluster_id == str(config.cluster_id):
+            identity.split(str(cluster_id))
+        if identity.cluster_id != str(cluster_id):
+            raise BootstrapError(f"{config.name} is of cluster {identity.cluster_id} already")
+        return roster.myself(config, identity.disk_id)
+
+
+def found(config: NodeConfig, founding: Founding) -> None:
+    """Have a renamed member take part in its new cluster; may be repeated. The seed goes first.
+
+    Nobody but the seed can be elected in the term of the new view: all have given their vote.
+
+    Raises:
+        BootstrapError: as ``force``; or these can't be a view.
+    """
+    with _opened(config) as (identity, log):
+        if identity.cluster_id != str(founding.cluster_id):
+            raise BootstrapError(f"{config.name} is of cluster {identity.cluster_id} still")
+        if log.control.term < founding.term:
+            committed = log.control.commit_position
+            log.persist(Persist(1, Control(founding.term, founding.seed, committed), None, ()))
+        names = tuple(sorted(member.name for member in founding.members))
+        done = log.index.membership.names == names
+        if config.name == founding.seed and not done:
+            _append_view(log, founding.members)
+
+
 def _split(config: NodeConfig, *, act: bool) -> Split:
+    with _opened(config) as (identity, log):
+        index, control = log.index, log.control
+        fresh = identity.cluster_id == str(config.cluster_id)
+        new_id = uuid4() if fresh else UUID(identity.cluster_id)
+        left = tuple(name for name in index.membership.names if name != config.name)
+        if act:
+            if fresh:
+                identity.split(str(new_id))
+            _stand_alone(config, identity.disk_id, log)
+        end = index.last, left, control.term, index.last_term
+        return Split(new_id, control.commit_position, *end)
+
+
+@contextmanager
+def _opened(config: NodeConfig) -> Iterator[tuple[Identity, SegmentLog]]:
+    """Open identity and log of a stopped member.
+
+    Raises:
+        BootstrapError: it has nothing to go on from, or something keeps it.
+    """
+    if not (config.data_dir / "identity.json").exists():
+        raise BootstrapError(f"{config.data_dir} is no directory of a member")
     try:
-        return _split_off(config, act=act)
+        identity = Identity(config, splitting=True)
+        try:
+            log = open_log(config)
+            try:
+                if log.control.incomplete:
+                    raise BootstrapError(f"{config.name} has lost the end of its log by damage")
+                if not log.index.membership.views:
+                    raise BootstrapError(f"{config.name} has not joined: it has no log")
+                yield identity, log
+            finally:
+                log.close()
+        finally:
+            identity.close()
     except (IdentityError, StorageError) as error:
         raise BootstrapError(str(error)) from error
 
 
-def _split_off(config: NodeConfig, *, act: bool) -> Split:
-    if config.witness:
-        raise BootstrapError(f"{config.name} is a witness: it has no database to go on with")
-    if not (config.data_dir / "identity.json").exists():
-        raise BootstrapError(f"{config.data_dir} is no directory of a member")
-    identity = Identity(config, splitting=True)
-    try:
-        log = open_log(config)
-        try:
-            index, control = log.index, log.control
-            if control.incomplete:
-                raise BootstrapError(f"{config.name} has lost the end of its log by damage")
-            if not index.membership.views:
-                raise BootstrapError(f"{config.name} has not joined: it has no log to go on from")
-            fresh = identity.cluster_id == str(config.cluster_id)
-            new_id = uuid4() if fresh else UUID(identity.cluster_id)
-            left = tuple(name for name in index.membership.names if name != config.name)
-            if act:
-                if fresh:
-                    identity.split(str(new_id))
-                _stand_alone(config, identity.disk_id, log, index)
-            return Split(new_id, control.commit_position, index.last, left)
-        finally:
-            log.close()
-    finally:
-        identity.close()
-
-
-def _stand_alone(config: NodeConfig, disk: str, log: SegmentLog, index: LogIndex) -> None:
+def _stand_alone(config: NodeConfig, disk: str, log: SegmentLog) -> None:
     """Append the view that consists of this member, in a term of its own, and commit it."""
-    if index.membership.names == (config.name,) and not index.membership.joint:
+    membership = log.index.membership
+    if membership.names == (config.name,) and not membership.joint:
         return  # done by an earlier attempt
-    position, term = index.last + 1, log.control.term + 1
-    former = index.membership.views[-1]
-    known = next((member for member in former.members if member.name == config.name), None)
-    since = known.since if known is not None else position
-    me = roster.myself(config, disk, since)
-    membership = Membership((View(former.generation + 1, (me,)),), (), position)
-    block = Block.make(term, position, 1, membership.encode(), MEMBERSHIP)
+    term, committed = log.control.term + 1, log.control.commit_position
+    log.persist(Persist(1, Control(term, config.name, committed), None, ()))
+    _append_view(log, (roster.myself(config, disk),))
     # The commit position only after the block: a log may not end before it.
-    log.persist(Persist(1, Control(term, config.name, log.control.commit_position), None, (block,)))
-    log.persist(Persist(2, Control(term, config.name, position), None, ()))
+    log.persist(Persist(3, Control(term, config.name, log.index.last), None, ()))
+
+
+def _append_view(log: SegmentLog, members: tuple[Member, ...]) -> None:
+    """Append a view that nobody has agreed to, in the term that the log has reached.
+
+    Raises:
+        BootstrapError: these can't be a view.
+    """
+    position, former = log.index.last + 1, log.index.membership.views[-1]
+    since = {member.name: member.since for member in former.members}
+    ordered = sorted(members, key=lambda member: member.name)
+    try:
+        view = View(
+            former.generation + 1,
+            tuple(replace(one, since=since.get(one.name, position)) for one in ordered),
+        )
+    except ValueError as error:
+        raise BootstrapError(f"{', '.join(one.name for one in ordered)}: {error}") from error
+    membership = Membership((view,), (), position)
+    block = Block.make(log.control.term, position, 1, membership.encode(), MEMBERSHIP)
+    log.persist(Persist(2, None, None, (block,)))

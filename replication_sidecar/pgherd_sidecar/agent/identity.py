@@ -87,6 +87,11 @@ class Identity:
         return self._record.cluster_id
 
     @property
+    def split_from(self) -> str | None:
+        """The cluster that this one was split off from for good, None if it was founded."""
+        return self._record.split_from or None
+
+    @property
     def incarnation(self) -> int:
         """The newest incarnation, 0 before the first."""
         return self._record.incarnation

@@ -173,6 +173,7 @@ class Replica:
         return {
             "name": self._config.name,
             "cluster_id": str(self._config.cluster_id),
+            "split_from": self._identity.split_from,
             "disk_id": self._host.disk,
             "state": self._state(refusal),
             "reason": self._host.reader.trouble or refusal,

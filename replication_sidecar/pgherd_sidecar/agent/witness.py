@@ -28,6 +28,7 @@ class Witness:
         self.views = Views(config, host)
         self._config = config
         self._host = host
+        self._split_from = identity.split_from
         self._incarnation = identity.incarnation or identity.next_incarnation()
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
@@ -58,6 +59,7 @@ class Witness:
         return {
             "name": self._config.name,
             "cluster_id": str(self._config.cluster_id),
+            "split_from": self._split_from,
             "disk_id": self._host.disk,
             "state": "departed" if self._host.peers.has_left else "witness",
             "reason": self._reason(),

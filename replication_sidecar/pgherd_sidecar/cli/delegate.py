@@ -175,7 +175,7 @@ def _arguments(home: Path) -> list[str]:
         if value is None or value is False:
             continue
         if isinstance(parameter, click.Argument):
-            arguments.append(str(value))
+            arguments += map(str, value if isinstance(value, tuple) else (value,))
         else:
             arguments += [parameter.opts[0]] if value is True else [parameter.opts[0], str(value)]
     return arguments

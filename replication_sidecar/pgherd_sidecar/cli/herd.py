@@ -126,6 +126,19 @@ class Herd(BaseModel):
         members = tuple(member for member in self.members if member != gone)
         return self.model_copy(update={"members": members})
 
+    def separate(self, cluster_id: UUID, directory: Path, members: tuple[Member, ...]) -> "Herd":
+        """Return the herd that some of the members become, with ports of its own for new ones."""
+        return self.model_copy(
+            update={
+                "cluster_id": cluster_id,
+                "directory": directory,
+                "sockets": _sockets(directory, cluster_id),
+                "port_base": self.port_base + 2 * self.slots,
+                "founded": True,
+                "members": members,
+            }
+        )
+
     def node(self, member: Member | str) -> "NodePaths":
         """Where a member, or one of this name, keeps its files."""
         name = member if isinstance(member, str) else member.name
@@ -182,11 +195,10 @@ def new_herd(
     if not 1 <= port_base <= 65535 - PEER_PORT_OFFSET - max(total, SLOTS):
         raise HerdError(f"ports from {port_base} up do not exist: choose another --port-base")
     cluster_id = uuid4()
-    too_long = len(os.fsencode(directory)) + len(_LONGEST_SOCKET) > SOCKET_PATH_MAX
     return Herd(
         cluster_id=cluster_id,
         directory=directory,
-        sockets=Path(f"/tmp/pgherd-{cluster_id.hex[:12]}") if too_long else directory,
+        sockets=_sockets(directory, cluster_id),
         postgres_bin=postgres_bin,
         port_base=port_base,
         superuser_password=secrets.token_urlsafe(18),
@@ -201,6 +213,11 @@ def new_herd(
             ),
         ),
     )
+
+
+def _sockets(directory: Path, cluster_id: UUID) -> Path:
+    too_long = len(os.fsencode(directory)) + len(_LONGEST_SOCKET) > SOCKET_PATH_MAX
+    return Path(f"/tmp/pgherd-{cluster_id.hex[:12]}") if too_long else directory
 
 
 def is_name(name: str) -> bool:
@@ -223,8 +240,12 @@ def _member(port_base: int, number: int, name: str, *, witness: bool = False) ->
 
 
 def save(herd: Herd) -> None:
-    """Write ``herd.json``, readable by the owner only, whole or not at all."""
-    path = herd.directory / HERD_FILE
+    """Write ``herd.json``."""
+    write(herd.directory / HERD_FILE, herd)
+
+
+def write(path: Path, herd: Herd) -> None:
+    """Write a description, readable by the owner only, whole or not at all."""
     fresh = path.with_suffix(".new")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(herd.model_dump_json(indent=2) + "\n")

@@ -12,7 +12,18 @@ from pathlib import Path
 
 import click
 
-from pgherd_sidecar.cli import cluster, growing, herd, jobs, options, render, splitting
+from pgherd_sidecar.cli import (
+    cluster,
+    delegate,
+    growing,
+    herd,
+    jobs,
+    local,
+    options,
+    promoting,
+    render,
+    splitting,
+)
 from pgherd_sidecar.cli.admin import AdminClient, Status
 from pgherd_sidecar.cli.errors import HerdError
 from pgherd_sidecar.cli.localcommands import local_group, show
@@ -100,6 +111,33 @@ def bootstrap(node: str, directory: Path, force: bool, yes: bool) -> None:
         raise click.UsageError("Without --force a herd is founded by `pgherd local up`.")
     options.run(splitting.split_off(options.owned(directory), node, yes=yes))
     click.echo(f"{node} is a cluster of its own: start it with `pgherd local up`, then add nodes")
+
+
+@main.command()
+@click.argument("nodes", nargs=-1, required=True)
+@options.herd_directory
+@click.option(
+    "--into",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="An empty directory for the new herd, on the same file system.",
+)
+@click.option("--yes", is_flag=True, help="What is told to be lost may be lost.")
+@options.timeout(180)
+def promote_partition(
+    nodes: tuple[str, ...], directory: Path, into: Path, yes: bool, timeout_s: float
+) -> None:
+    """Have nodes without a majority go on, for good, as a cluster of their own."""
+    into = into.resolve()
+    if delegate.is_root():
+        delegate.provide(into, directory)
+    fresh = options.run(promoting.promote(options.owned(directory), into, nodes, yes=yes))
+    options.run(local.up(into, local.UpOptions(None, None, None, timeout_s)))
+    names = " and ".join(member.name for member in fresh.members)
+    click.echo(
+        f"{names} are cluster {fresh.cluster_id} in {into}; "
+        "evict them where the others go on: `pgherd evict`"
+    )
 
 
 def _speaker(directory: Path | None, admin: Path | None) -> Status:

@@ -1,7 +1,7 @@
 """A member is split off as a cluster of its own, by an explicit act and wherever that dies. C21"""
 
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from log_trio import Trio, trio, until
@@ -72,7 +72,7 @@ async def test_c21_the_two_clusters_never_merge_again(tmp_path: Path) -> None:
         await herd.stop()
 
 
-@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("step", [1, 2, 3])
 async def test_c21_an_act_that_died_is_ended_by_the_same_act(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
@@ -104,3 +104,68 @@ async def test_a_member_that_runs_or_never_was_one_is_not_split_off(tmp_path: Pa
     running.close()
     with pytest.raises(BootstrapError, match="no directory of a member"):
         bootstrap.force(config.model_copy(update={"data_dir": tmp_path / "nowhere"}))
+
+
+async def cut_off(tmp_path: Path) -> tuple[Trio, list[NodeConfig]]:
+    """A herd that has stopped; of the two members that are left n3 has missed the last entries."""
+    async with trio(tmp_path, with_identities=True) as herd:
+        await herd.order(await herd.proposer(), 1, 2)
+        await herd.stop("n3")
+        await herd.order(await herd.proposer(), 3)
+    return herd, [herd.nodes[name].config for name in ("n2", "n3")]
+
+
+async def go_on_together(herd: Trio, cluster_id: UUID) -> None:
+    for name in ("n2", "n3"):
+        node = herd.nodes[name]
+        members = tuple(one for one in node.config.members if one.name != "n1")
+        node.config = node.config.model_copy(update={"cluster_id": cluster_id, "members": members})
+        Identity(node.config).close()
+        node.delivered, node.position = {}, 0
+    await herd.start("n1", "n2", "n3")
+    two = [herd.nodes["n2"], herd.nodes["n3"]]
+    try:
+        await until(lambda: all(node.host.primary for node in two))
+        await herd.order(two[1], 4, but=("n1",))
+        await until(lambda: all(set(node.delivered.values()) == {1, 2, 3, 4} for node in two))
+        assert {node.host.membership.names for node in two} == {("n2", "n3")}
+        await until(lambda: str(cluster_id) in herd.nodes["n1"].host.peers.refusal)
+        assert not herd.nodes["n1"].host.primary
+    finally:
+        await herd.stop()
+
+
+async def test_c21_a_component_goes_on_with_the_most_advanced_log_of_its_members(
+    tmp_path: Path,
+) -> None:
+    herd, configs = await cut_off(tmp_path)
+    cluster_id = uuid4()
+    seed, log = bootstrap.promote(configs, cluster_id)
+    assert (seed, log.left) == ("n2", ("n1", "n3"))
+    await go_on_together(herd, cluster_id)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+async def test_c21_a_promotion_that_died_is_ended_by_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    herd, configs = await cut_off(tmp_path)
+    cluster_id, calls, persist = uuid4(), [], SegmentLog.persist
+
+    def dying(log: SegmentLog, what: object) -> None:
+        calls.append(what)
+        if len(calls) == step:
+            raise Killed
+        persist(log, what)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SegmentLog, "persist", dying)
+    with pytest.raises(Killed):
+        bootstrap.promote(configs, cluster_id)
+    monkeypatch.undo()
+    for config in configs:  # half done, none of them is a member of the old cluster
+        with pytest.raises(IdentityError):
+            Identity(config)
+    with pytest.raises(BootstrapError, match=str(cluster_id)):
+        bootstrap.promote(configs, uuid4())
+    bootstrap.promote(configs, cluster_id)
+    await go_on_together(herd, cluster_id)
