@@ -38,6 +38,7 @@ class LogReader:
         self._now = now
         self._wake = wake
         self._next = 1
+        self._stuck = 0
         if storage.hole:
             self.damaged(storage.hole)
 
@@ -47,11 +48,13 @@ class LogReader:
         Raises:
             StorageError: the log can't go on.
         """
+        if self.mending and first == self._stuck:
+            return []  # whoever is told of each commit asks again and again
         try:
-            if first != self._next:
-                first = self._storage.start_of(first)
-            found = self._storage.read(first, max_bytes)
+            start = first if first == self._next else self._storage.start_of(first)
+            found = self._storage.read(start, max_bytes)
         except StorageDamaged as error:
+            self._stuck = first
             self.damaged(error.position)
             return []
         blocks = [delivered(block) for block in found if block.last <= last]
