@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from pgherd_operator.kubectl import main as plugin
 from pgherd_sidecar.cli.main import main as pgherd
 
 REPOSITORY = Path(__file__).parents[2]
@@ -65,8 +66,9 @@ def code(page: Path) -> Iterator[str]:
 def commands_of(page: Path, program: str) -> list[list[str]]:
     """The words that follow a program's name where the page shows it being called."""
     found = []
+    pattern = re.compile(rf"(?:^|(?<!kubectl)[ (]){program} ([^|)#\"]*)")
     for line in code(page):
-        called = re.search(rf"(?:^|[ (]){program} ([^|)#\"]*)", line.replace("\\|", "/"))
+        called = pattern.search(line.replace("\\|", "/"))
         if called:
             found.append(shlex.split(called[1]))
     return found
@@ -120,6 +122,12 @@ def test_commands_of_pgherd_exist_with_their_options(page: Path) -> None:
             command = command.commands[word]
         used = {option.strip("[]").split("=")[0] for option in words if "--" in option}
         assert used <= options_of(command), f"pgherd {' '.join(words)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_of_the_plugin_of_kubectl_exist(page: Path) -> None:
+    for name, *_ in filter(None, commands_of(page, "kubectl pgherd")):
+        assert name in plugin.commands
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
