@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import psycopg
 import pytest
 
-from .localherd import LocalHerd, free_port_base, pids_in, query
+from .localherd import LocalHerd, free_port_base, home, pids_in, query
 
 Connection = psycopg.AsyncConnection[Any]
 
@@ -170,6 +170,24 @@ async def test_h6_who_writes_on_a_node_sees_there_what_was_acknowledged_anywhere
                 f"SELECT count(*) FROM {schema}.t WHERE id = {number}".encode()
             )
             assert await cursor.fetchone() == (1,)
+
+
+async def test_h28_a_node_whose_machine_sorts_otherwise_than_its_indexes_says_so(
+    mortal: LocalHerd, schema: str
+) -> None:
+    """As after a copy to a machine with other libraries."""
+    log = home(mortal) / "n3" / "sidecar.log"
+    ddl = f'CREATE TABLE {schema}.sorted (t text COLLATE "en-x-icu" PRIMARY KEY)'
+    query(mortal.member("n1")["app_dsn"], ddl)
+    mortal.must("verify")
+    assert "collations_stale" not in log.read_text()
+    change = "UPDATE pg_collation SET collversion = {} WHERE collname = 'en-x-icu'"
+    query(mortal.member("n3")["dsn"], change.format("'0'"))
+    mortal.must("kill", "n3", "--process", "sidecar")
+    mortal.must("start", "n3")
+    assert '"collations":["en-x-icu"]' in log.read_text().replace(" ", "")
+    query(mortal.member("n3")["dsn"], change.format("pg_collation_actual_version(oid)"))
+    assert query(mortal.member("n3")["dsn"], "SELECT pgherd.stale_collations()") == [(None,)]
 
 
 class Statements(Protocol):

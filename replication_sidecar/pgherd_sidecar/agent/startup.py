@@ -134,7 +134,19 @@ async def prepare_server(
     chain_end, broken_at = row
     if broken_at is not None:
         raise DivergedError(f"the commit chain is broken at GID {broken_at}")
+    await _warn_of_collations(connection)
     return Server(chain_end, secret)
+
+
+async def _warn_of_collations(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Say so where an index may be in the wrong order: it may miss rows, and let duplicates in."""
+    row = await (await connection.execute("SELECT pgherd.stale_collations()")).fetchone()
+    if row is not None and row[0]:
+        log.warning(
+            "server.collations_stale",
+            collations=row[0],
+            remedy="REINDEX what uses them, then ALTER COLLATION or DATABASE ... REFRESH VERSION",
+        )
 
 
 async def _install(connection: psycopg.AsyncConnection[Any]) -> None:

@@ -98,3 +98,13 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'pgherd', 'flush');
 END $$;
+
+-- Collations of indexes that this machine sorts otherwise than the one that built them: the database was copied
+-- from another machine, or this one's libraries were replaced. NULL if there are none.
+CREATE OR REPLACE FUNCTION pgherd.stale_collations() RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN (SELECT array_agg(DISTINCT c.collname::text)
+          FROM pg_index i CROSS JOIN LATERAL unnest(i.indcollation::oid[]) AS k(oid)
+          JOIN pg_collation c ON c.oid = k.oid JOIN pg_database d ON d.datname = current_database()
+         WHERE CASE WHEN c.collprovider = 'd' THEN d.datcollversion <> pg_database_collation_actual_version(d.oid)
+                    ELSE c.collversion <> pg_collation_actual_version(c.oid) END);
