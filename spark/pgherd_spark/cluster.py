@@ -174,6 +174,7 @@ def cluster(name: str, master: str | None, memory: str = "1g") -> Iterator[Clust
 
     Raises:
         NoSparkError: there is nothing to start.
+        JobError: it does not start.
     """
     if not is_installed():
         raise NoSparkError("PySpark or a Java runtime is missing")
@@ -187,7 +188,10 @@ def cluster(name: str, master: str | None, memory: str = "1g") -> Iterator[Clust
     settings = _SETTINGS if master is None else _SETTINGS | _local(master, memory)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except (Py4JError, PySparkException) as error:
+        raise JobError(f"Spark does not start: {_last_words(str(error))}") from error
     try:
         yield Cluster(session, (Py4JError, PySparkException))
     finally:

@@ -206,7 +206,8 @@ def _begin(look: Look, now: datetime) -> Decision:
 def _running(look: Look, now: datetime) -> Decision:
     work, workload = look.work, look.workload
     assert workload is not None
-    if workload.state in _ENDS:
+    # There is one driver in a job: when its pod has ended nobody needs to say so besides.
+    if look.driver.ended is not None or workload.state in _ENDS:
         why = look.driver.ended or workload.message[:_WHY] or f"its state is {workload.state}"
         return _end(look, now, error=f"the driver ended without an outcome: {why}")
     age_s = (now - workload.created).total_seconds()

@@ -139,6 +139,17 @@ async def test_a_driver_that_ends_without_a_word_has_failed(spark: bool) -> None
     assert "OOMKilled, exit status 137" in it.status()["message"]
 
 
+async def test_a_driver_s_end_is_one_even_if_the_spark_operator_has_not_noticed() -> None:
+    it = world()
+    await it.look()
+    it.ends(None, 1, "Error")
+    made = it.workload()
+    assert made is not None
+    made["status"] = {"applicationState": {"state": "RUNNING"}}
+    await it.look()
+    assert it.status()["phase"] == "Failed"
+
+
 async def test_a_success_without_a_word_is_none() -> None:
     it = world()
     await it.look()
