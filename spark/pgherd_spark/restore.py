@@ -42,8 +42,9 @@ def restore(
     programs: Path,
     jobs: int,
     say: Callable[[str], None],
+    loaded: Callable[[int], None] = lambda size: None,
 ) -> None:
-    """Fill an empty database.
+    """Fill an empty database of a server that has the roles.
 
     Args:
         store: the snapshot, found whole by ``require_whole``.
@@ -52,17 +53,17 @@ def restore(
         programs: directory of PostgreSQL's programs.
         jobs: parts to load at a time.
         say: told what is going on.
+        loaded: told, in a thread, the bytes of each part that has been loaded.
 
     Raises:
         RestoreError: it can't be done, or what was loaded is not what the manifest says.
         OSError: the snapshot can't be read.
     """
-    _psql(programs, conninfo, fitting_roles(store.get(ROLES).decode()))
     _pg_restore(programs, conninfo, store, "pre-data", jobs)
     parts = [(table, part) for table in manifest["tables"] for part in table["parts"]]
     say(f"loading {len(parts)} parts of {len(manifest['tables'])} tables")
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(partial(_load, programs, conninfo, store), parts))
+        list(pool.map(partial(_load, programs, conninfo, store, loaded), parts))
         say("comparing what was loaded with the snapshot")
         list(pool.map(partial(_require_same, conninfo), manifest["tables"]))
     say("building indexes and constraints")
@@ -73,6 +74,16 @@ def restore(
         raise RestoreError(str(error)) from error
 
 
+def make_roles(store: Store, *, conninfo: str, programs: Path) -> None:
+    """Make the roles of a snapshot on a new herd's server.
+
+    Raises:
+        RestoreError: it can't be done.
+        OSError: the snapshot can't be read.
+    """
+    _psql(programs, conninfo, fitting_roles(store.get(ROLES).decode()))
+
+
 def fitting_roles(script: str) -> str:
     """What ``pg_dumpall`` wrote of the roles, for a server that has some with other passwords."""
     lines = script.splitlines(keepends=True)
@@ -80,7 +91,11 @@ def fitting_roles(script: str) -> str:
 
 
 def _load(
-    programs: Path, conninfo: str, store: Store, task: tuple[dict[str, Any], dict[str, Any]]
+    programs: Path,
+    conninfo: str,
+    store: Store,
+    loaded: Callable[[int], None],
+    task: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
     table, part = task
     statement = _SQL["copy"].format(
@@ -106,6 +121,7 @@ def _load(
         if psql.wait() != 0:
             complaints.seek(0)
             raise RestoreError(f"{part['path']}: {complaints.read().decode(errors='replace')}")
+    loaded(part["bytes"])
 
 
 def _require_same(conninfo: str, table: dict[str, Any]) -> None:

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from pgherd_sidecar.agent.recovery import certstate
+from pgherd_sidecar.pg import archives
 from psycopg.conninfo import conninfo_to_dict
 
 from pgherd_spark import statements
@@ -26,6 +26,7 @@ from pgherd_spark.catalog import Description, describe
 from pgherd_spark.checksums import NOTHING, Part, Sum, parts_of
 from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.comparison import Say
+from pgherd_spark.holds import state_before
 from pgherd_spark.layout import (
     CERTIFICATION,
     CONTENTS,
@@ -40,15 +41,10 @@ from pgherd_spark.layout import (
 )
 from pgherd_spark.leases import Lease, LeaseError, Member, hold
 from pgherd_spark.parts import Receipt, WritePart, verify_part, write_part
-from pgherd_spark.sources import Source, connected
+from pgherd_spark.sources import Source, connected, reading
 from pgherd_spark.stores import Store
 
 _SQL = statements.load("snapshot.sql")
-_OURS = re.compile(
-    r"^\d+; \d+ \d+ ([A-Z][A-Z ]* pgherd(_gen)? |[A-Z ]+ - (SCHEMA )?pgherd(_gen)? "
-    r"|EVENT TRIGGER - pgherd_|TRIGGER .* pgherd_\w+ |(COMMENT|EXTENSION) - (EXTENSION )?dblink )"
-)
-"""Lines in a dump's table of contents of what pgherd puts into each database by itself."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -66,6 +62,7 @@ class Options:
         programs: directory of PostgreSQL's programs.
         cluster_id: the herd's.
         lease_s: how long a run that has died can be taken up again.
+        hold_s: for how long from now the members keep the log for somebody made from the snapshot.
     """
 
     to: Store
@@ -74,6 +71,7 @@ class Options:
     cluster_id: str
     part_bytes: int = 256 << 20
     lease_s: float = 300.0
+    hold_s: float = 0.0
     timeout_s: float = 120.0
 
 
@@ -98,7 +96,7 @@ async def snapshot(
     for name in unfinished(options.to):
         if await _take_up(cluster, members, options, name, say):
             return options.to.below(name)
-    state = _certification_state(members[options.read[0]])  # at a position before the marker
+    state = state_before(members, options.read[0], options.hold_s)
     async with hold(
         members,
         lease_s=options.lease_s,
@@ -178,6 +176,7 @@ def _run(cluster: Cluster, lease: Lease, options: Options, store: Store, say: Sa
         "files": {name: sha256(content) for name, content in files.items()},
         "tables": _tables(found[first.member], tasks, receipts),
         "sequences": _sequences(lease.sources),
+        "local_tables": _local_tables(first),
         "not_included": found[first.member].not_replicated,
     }
     store.put(MANIFEST, json.dumps(manifest, indent=1).encode())
@@ -285,19 +284,13 @@ def _sequences(sources: Sequence[Source]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _certification_state(member: Member) -> bytes:
-    """The newest checkpoint of the member's sidecar; nothing if it has none yet."""
-    try:
-        with psycopg.connect(member.conninfo, autocommit=True) as connection:
-            row = connection.execute(_SQL["certification_state"]).fetchone()
-    except psycopg.Error as error:
-        raise JobError(f"{member.name}: {error}") from error
-    return bytes(row[0]) if row is not None and row[0] is not None else b""
+def _local_tables(source: Source) -> list[str]:
+    """What users keep local: another member made from the snapshot has to know it, too."""
+    with reading(source) as connection:
+        return [name for (name,) in connection.execute(_SQL["local_tables"])]
 
 
-def _described(data: bytes) -> dict[str, Any] | None:
-    if not data:
-        return None
+def _described(data: bytes) -> dict[str, Any]:
     state = certstate.unpack(data)
     return {
         "file": CERTIFICATION,
@@ -323,14 +316,13 @@ def _dump_schema(source: Source, programs: Path) -> dict[str, bytes]:
         )  # fmt: skip
         contents = _program(programs / "pg_restore", "--list", str(schema)).decode()
         dump = schema.read_bytes()
-    kept = [line for line in contents.splitlines() if not _OURS.search(line)]
     # pg_dumpall ignores the database in a conninfo, and may not be let into any other.
     database = conninfo_to_dict(source.conninfo)["dbname"]
     roles = _program(
         programs / "pg_dumpall", "--roles-only", f"--dbname={source.conninfo}",
         f"--database={database}",
     )  # fmt: skip
-    return {SCHEMA: dump, CONTENTS: "\n".join([*kept, ""]).encode(), ROLES: roles}
+    return {SCHEMA: dump, CONTENTS: archives.of_users(contents).encode(), ROLES: roles}
 
 
 def _program(program: Path, *arguments: str) -> bytes:

@@ -47,15 +47,20 @@ def mended(work_directory: Path) -> Iterator[LocalHerd]:
 @pytest.fixture(scope="module")
 def forgetful(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd whose members trim their logs after a few hundred transactions."""
-    script = work_directory / "forgetful.py"
-    script.write_text(_FORGETFUL)
-    script.chmod(0o644)
-    environment = {"PGHERD_SIDECAR_SCRIPT": str(script)}
+    environment = {"PGHERD_SIDECAR_SCRIPT": str(forgetful_script(work_directory))}
     herd = LocalHerd(work_directory / "forgetful", free_port_base(), environment)
     done = herd.up()
     assert done.returncode == 0, done.stderr
     yield herd
     herd.must("destroy")
+
+
+def forgetful_script(directory: Path) -> Path:
+    """Write what runs a sidecar that keeps little of its log."""
+    script = directory / "forgetful.py"
+    script.write_text(_FORGETFUL)
+    script.chmod(0o644)
+    return script
 
 
 @pytest.fixture

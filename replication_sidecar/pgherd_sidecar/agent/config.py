@@ -126,6 +126,9 @@ class PartnerServer(_Section):
 class Recovery(_Section):
     """How a lost or diverged database is replaced by a copy of a partner's (total recovery).
 
+    A base backup needs a partner of the same major version of PostgreSQL; a dump is loaded into a
+    server made anew. So is a snapshot, which is looked at only when this member joins.
+
     The sidecar stops and starts the server beside it for that, as the same account; or somebody
     else runs it and starts it when there is a database: then only a missing one is replaced.
     """
@@ -133,6 +136,17 @@ class Recovery(_Section):
     automatic: Annotated[
         bool, Field(description="begin by itself; otherwise when an administrator asks")
     ] = False
+    method: Annotated[
+        Literal["basebackup", "dump"], Field(description="copy a partner's files, or its rows")
+    ] = "basebackup"
+    snapshot: Annotated[
+        Path | None, Field(description="directory of a snapshot to join from, on this machine")
+    ] = None
+    jobs: Annotated[int, Field(ge=1, le=64, description="tables dumped or loaded at a time")] = 2
+    settings: Annotated[
+        Path | None,
+        Field(description="file of settings that a new server includes"),
+    ] = None
     postgres_bin: Annotated[Path, Field(description="directory of PostgreSQL's programs")]
     data_directory: Annotated[Path, Field(description="of the server; a copy is made beside it")]
     runs_server: Annotated[bool, Field(description="stop and start the server")] = True

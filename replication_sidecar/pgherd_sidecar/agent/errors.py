@@ -23,3 +23,7 @@ class DivergedError(RebuildNeededError):
 
 class LeftBehindError(RebuildNeededError):
     """This node's database is gone, or ends where no log that is still kept begins."""
+
+
+class UnfitError(Exception):
+    """What this node was to be made from will never do; the message says why, and what would."""

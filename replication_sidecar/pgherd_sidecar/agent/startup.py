@@ -119,7 +119,7 @@ async def prepare_server(
         DivergedError: the commit chain has a hole.
         psycopg.Error: the server is not there, or refuses.
     """
-    await _install(connection)
+    await install(connection)
     checkpoint = config.data_dir / certstate.FILE
     await connection.execute(
         "SELECT pgherd.offer_copies($1, $2)", (str(config.cluster_id), str(checkpoint))
@@ -149,8 +149,12 @@ async def _warn_of_collations(connection: psycopg.AsyncConnection[Any]) -> None:
         )
 
 
-async def _install(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Run our SQL files, if they are not the ones that were run last."""
+async def install(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Run our SQL files, if they are not the ones that were run last.
+
+    Raises:
+        psycopg.Error: the server is gone, or refuses.
+    """
     folder = resources.files("pgherd_sidecar.pg") / "sql"
     scripts = sorted(
         (entry for entry in folder.iterdir() if entry.name[:2].isdigit()), key=lambda e: e.name

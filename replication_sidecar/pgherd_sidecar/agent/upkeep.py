@@ -156,7 +156,9 @@ class Upkeep:
 
     async def _holds(self) -> tuple[int | None, int | None]:
         """Return how new a checkpoint a joiner needs, and after which position the log."""
-        rows = await self._connection.execute("SELECT wanted, held FROM pgherd.log_holds()")
+        rows = await self._connection.execute(
+            "SELECT wanted, held FROM pgherd.log_holds($1)", (self._host.base,)
+        )
         return await rows.fetchone() or (None, None)
 
     async def _checkpoint(self) -> None:

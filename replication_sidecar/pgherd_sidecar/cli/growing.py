@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pgherd_sidecar.cli import certificates, cluster, herd
+from pgherd_sidecar.cli import binaries, certificates, cluster, herd
 from pgherd_sidecar.cli.directory import require_space
 from pgherd_sidecar.cli.errors import HerdError, progress
-from pgherd_sidecar.cli.herd import Herd, Member
+from pgherd_sidecar.cli.herd import COPIED, Herd, Member, Origin
 from pgherd_sidecar.cli.lock import locked
 from pgherd_sidecar.cli.node import Node, states_of
 from pgherd_sidecar.cli.rebuild import goes_on, watch
@@ -33,12 +33,14 @@ class AddOptions:
         witness: it gets a log and a vote, no database.
         rate_bytes_s: how fast it copies another one at most.
         timeout_s: how long to wait; it goes on joining afterwards.
+        origin: what its database is made by and from; one that goes on joining keeps its own.
     """
 
     name: str | None
     witness: bool
     rate_bytes_s: int | None
     timeout_s: float
+    origin: Origin = COPIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,11 @@ async def _described(description: Herd, options: AddOptions) -> Node:
         return node
     if not description.founded:
         raise HerdError("the herd is not whole yet: let `pgherd local up` end first")
+    _require_possible(description, options)
     cluster.required(await voices(description))
-    description, member = description.grown(name, witness=options.witness)
+    description, member = description.grown(
+        options.name, witness=options.witness, origin=options.origin
+    )
     node = Node(description, member)
     node.require_free_ports()
     require_space(description, nodes=1)
@@ -86,6 +91,22 @@ async def _described(description: Herd, options: AddOptions) -> Node:
     progress(f"{member.name}: joins with number {member.number}")
     certificates.provide(description)
     return node
+
+
+def _require_possible(description: Herd, options: AddOptions) -> None:
+    origin = options.origin
+    if options.witness and origin != COPIED:
+        raise HerdError("a witness has no database: leave out what says how to make it")
+    by_rows = origin.method == "dump" or origin.snapshot is not None
+    if by_rows and options.rate_bytes_s is not None:
+        raise HerdError("only a base backup can be slowed down: leave --max-rate out")
+    programs = binaries.find(origin.postgres_bin or description.postgres_bin)
+    major, others = map(binaries.major_version, (programs, description.postgres_bin))
+    if major != others and origin.method != "dump":
+        raise HerdError(
+            f"PostgreSQL {major} can't run on a base backup of PostgreSQL {others}: "
+            "add --method dump"
+        )
 
 
 async def remove(directory: Path, name: str, options: RemoveOptions) -> None:

@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID, uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -37,6 +37,26 @@ _TAKEN = {"tls", "operator", "jobs"}
 """A directory, and the name in the certificate of who may rule the herd."""
 
 
+class Origin(BaseModel):
+    """What the database of a node that joins is made by and from.
+
+    Attributes:
+        postgres_bin: its own programs of PostgreSQL; None: the herd's.
+        method: how a partner's database is copied, then and whenever it is rebuilt.
+        snapshot: directory of a snapshot from which it joins, in place of a copy.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    postgres_bin: Path | None = None
+    method: Literal["basebackup", "dump"] = "basebackup"
+    snapshot: Path | None = None
+
+
+COPIED = Origin()
+"""A base backup by the herd's programs."""
+
+
 class Member(BaseModel):
     """One node: its stable number and name, and the ports of its server and of its log.
 
@@ -50,6 +70,7 @@ class Member(BaseModel):
     port: Annotated[int, Field(ge=1, le=65535)]
     peer_port: Annotated[int, Field(ge=1, le=65535)]
     witness: bool = False
+    origin: Origin = COPIED
 
 
 class Herd(BaseModel):
@@ -93,12 +114,15 @@ class Herd(BaseModel):
         names = ", ".join(member.name for member in self.members)
         raise HerdError(f"unknown node {name}: this herd has {names}")
 
-    def grown(self, name: str | None, *, witness: bool = False) -> tuple["Herd", Member]:
+    def grown(
+        self, name: str | None, *, witness: bool = False, origin: Origin = COPIED
+    ) -> tuple["Herd", Member]:
         """Return the herd with a new member, which has the lowest free number, and that member.
 
         Args:
             name: its name; by default the next one that is free.
             witness: it has no database.
+            origin: what its database is made by and from.
 
         Raises:
             HerdError: the name can't be used, there is no number left, or there would be as many
@@ -118,6 +142,7 @@ class Herd(BaseModel):
         if name in names or not is_name(name):
             raise HerdError(f"a node can't be called {name}: choose another name, like n{number}")
         member = _member(self.port_base, number, name, witness=witness)
+        member = member.model_copy(update={"origin": origin})
         members = sorted((*self.members, member), key=lambda one: one.number)
         return self.model_copy(update={"members": tuple(members)}), member
 
@@ -138,6 +163,10 @@ class Herd(BaseModel):
                 "members": members,
             }
         )
+
+    def programs_of(self, member: Member) -> Path:
+        """Directory of PostgreSQL's programs for this member."""
+        return member.origin.postgres_bin or self.postgres_bin
 
     def node(self, member: Member | str) -> "NodePaths":
         """Where a member, or one of this name, keeps its files."""

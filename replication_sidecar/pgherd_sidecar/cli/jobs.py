@@ -135,6 +135,10 @@ def _repair(directory: Path, findings: "Findings") -> None:
 @_endpoint
 @click.option("--from", "nodes", help="Nodes to read, like n1,n2. [default: the first that is up]")
 @click.option("--keep", type=click.IntRange(min=1), help="Then remove all but the newest N.")
+@click.option(
+    "--hold", "hold_hours", type=click.FloatRange(min=0, max=24 * 30), default=0,
+    help="Hours for which the nodes keep their logs, so that a node can join from it.",
+)  # fmt: skip
 @_part
 @_cores
 @_allow_missing
@@ -144,6 +148,7 @@ def snapshot(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     endpoint: str | None,
     nodes: str | None,
     keep: int | None,
+    hold_hours: float,
     part_mb: float,
     cores: int,
     allow_missing: bool,
@@ -168,9 +173,10 @@ def snapshot(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         asked = job.Options(
             to=stores.at(str(to), endpoint),
             read=read,
-            programs=description.postgres_bin,
+            programs=description.programs_of(description.member(read[0])),
             cluster_id=str(description.cluster_id),
             part_bytes=int(part_mb * 1_000_000),
+            hold_s=hold_hours * 3600,
         )
         with _spark("pgherd snapshot", cores) as spark:
             click.echo(options.run(job.snapshot(spark, members, asked, progress)))

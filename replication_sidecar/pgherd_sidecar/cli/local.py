@@ -151,6 +151,8 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
 
 def _require_same_major(description: Herd, chosen: Path) -> None:
     for member in description.members:
+        if member.origin.postgres_bin is not None:
+            continue
         version_file = description.node(member).pgdata / "PG_VERSION"
         if version_file.exists():
             major = binaries.major_version(chosen)

@@ -1,6 +1,7 @@
 """``pgherd local``: options, and what is printed. The work is done elsewhere."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -16,6 +17,7 @@ from pgherd_sidecar.cli import (
     verify,
 )
 from pgherd_sidecar.cli.errors import progress
+from pgherd_sidecar.cli.herd import Origin
 from pgherd_sidecar.cli.node import states_of
 
 _max_rate = click.option(
@@ -101,13 +103,37 @@ def show(directory: Path, *, as_json: bool) -> None:
 @click.argument("node", required=False)
 @options.herd_directory
 @click.option("--witness", is_flag=True, help="It gets a log and a vote, no database.")
+@click.option(
+    "--method", type=click.Choice(["basebackup", "dump"]), default="basebackup", show_default=True,
+    help="Copy another node's files, or load its rows into a new server.",
+)  # fmt: skip
+@click.option(
+    "--snapshot", type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of a snapshot to begin from, in place of another node.",
+)  # fmt: skip
+@click.option(
+    "--postgres-bin", "--bin-dir", "postgres_bin", type=click.Path(path_type=Path),
+    help="Directory of this node's own PostgreSQL. [default: the herd's]",
+)  # fmt: skip
 @_max_rate
 @options.timeout(600)
-def add(
-    node: str | None, directory: Path, witness: bool, max_rate: float | None, timeout_s: float
+def add(  # noqa: PLR0913, PLR0917 - click's way to hand over options
+    node: str | None,
+    directory: Path,
+    witness: bool,
+    method: Literal["basebackup", "dump"],
+    snapshot: Path | None,
+    postgres_bin: Path | None,
+    max_rate: float | None,
+    timeout_s: float,
 ) -> None:
     """Add a node by a copy of another's database; returns when it takes writes."""
-    asked = growing.AddOptions(node, witness, _bytes_s(max_rate), timeout_s)
+    origin = Origin(
+        postgres_bin=postgres_bin.resolve() if postgres_bin else None,
+        method=method,
+        snapshot=snapshot.resolve() if snapshot else None,
+    )
+    asked = growing.AddOptions(node, witness, _bytes_s(max_rate), timeout_s, origin)
     member = options.run(growing.add(options.owned(directory), asked))
     click.echo(f"{member.name} {'votes' if member.witness else 'takes writes'}")
 

@@ -17,6 +17,7 @@ from pgherd_sidecar.cli.errors import HerdError, disk_full, last_words
 from pgherd_sidecar.cli.herd import Herd, Member, NodePaths
 from pgherd_sidecar.env.processes import ProcessId, postmaster, processes_in, wait_all_exit
 
+SETTINGS_FILE = "pgherd.conf"
 _DATABASE_SQL = "sql/database.sql"
 _CHILDREN_EXIT_S = 10.0
 """How long a dead postmaster's children may take to notice; a child that waits for the network
@@ -36,7 +37,7 @@ class PostgresServer:
     """The server of one member of a herd on this machine."""
 
     def __init__(self, herd: Herd, member: Member) -> None:
-        self._bin = herd.postgres_bin
+        self._bin = herd.programs_of(member)
         self._herd = herd
         self._member = member
         self._paths: NodePaths = herd.node(member)
@@ -70,7 +71,7 @@ class PostgresServer:
         finally:
             password_file.unlink()
         with (unfinished / "postgresql.conf").open("a") as file:
-            file.write("\ninclude 'pgherd.conf'\n")
+            file.write(f"\ninclude '{SETTINGS_FILE}'\n")
         unfinished.rename(self._paths.pgdata)
 
     async def start(self, timeout_s: float) -> None:
@@ -98,7 +99,7 @@ class PostgresServer:
     def write_overlay(self) -> None:
         """Write the configuration files that are this node's own, also for a copy of another's."""
         self._paths.overlay.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self._paths.overlay / "pgherd.conf").write_text(self._settings())
+        (self._paths.overlay / SETTINGS_FILE).write_text(self._settings())
         (self._paths.overlay / "pg_hba.conf").write_text(_ACCESS)
 
     async def provide_database(self) -> None:

@@ -103,8 +103,9 @@ async def watch(node: Node) -> None:
 
 def _describe(state: NodeState) -> str:
     details = state.details
-    if details["rebuild_phase"] == "copying" and details["rebuild_bytes_total"]:
+    phase = details["rebuild_phase"]
+    if phase in ("copying", "loading") and details["rebuild_bytes_total"]:
         total = details["rebuild_bytes_total"] / 1e6
         done = details["rebuild_bytes_done"] / 1e6
-        return f"copying {details['rebuild_partner']}, {done:.0f} of {total:.0f} MB"
+        return f"{phase} {details['rebuild_partner']}, {done:.0f} of {total:.0f} MB"
     return details["rebuild_phase"] or state.state

@@ -32,7 +32,7 @@ async def fill(description: Herd, source: "Store", jobs: int) -> None:
     """
     from pgherd_spark.layout import require_whole  # noqa: PLC0415 - not for those who never seed
     from pgherd_spark.parts import PartError  # noqa: PLC0415
-    from pgherd_spark.restore import RestoreError, restore  # noqa: PLC0415
+    from pgherd_spark.restore import RestoreError, make_roles, restore  # noqa: PLC0415
 
     first, *others = description.databases
     server = PostgresServer(description, first)
@@ -42,12 +42,14 @@ async def fill(description: Herd, source: "Store", jobs: int) -> None:
         await server.initialise()
         await server.start(_SERVER_S)
         await server.provide_database()
+        conninfo, programs = description.dsn(first), description.postgres_bin
+        await asyncio.to_thread(make_roles, source, conninfo=conninfo, programs=programs)
         await asyncio.to_thread(
             restore,
             source,
             manifest,
-            conninfo=description.dsn(first),
-            programs=description.postgres_bin,
+            conninfo=conninfo,
+            programs=programs,
             jobs=jobs,
             say=progress,
         )

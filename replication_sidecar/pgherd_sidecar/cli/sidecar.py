@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from pgherd_sidecar.agent.config import (
@@ -22,6 +23,7 @@ from pgherd_sidecar.agent.config import (
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_sidecar.cli.errors import last_words
 from pgherd_sidecar.cli.herd import Herd, Member
+from pgherd_sidecar.cli.postgres import SETTINGS_FILE
 from pgherd_sidecar.env.processes import ProcessId, identify, read_pid_file, write_pid_file
 
 SCRIPT_VARIABLE = "PGHERD_SIDECAR_SCRIPT"
@@ -154,7 +156,10 @@ class Sidecar:
     def _recovery(self, copy_rate_bytes_s: int | None) -> Recovery:
         found = Recovery(
             automatic=True,
-            postgres_bin=self._herd.postgres_bin,
+            method=self._member.origin.method,
+            snapshot=self._member.origin.snapshot,
+            settings=Path(SETTINGS_FILE),
+            postgres_bin=self._herd.programs_of(self._member),
             data_directory=self._paths.pgdata,
             overlay=self._paths.overlay,
             server_log=self._paths.postgres_log,

@@ -22,3 +22,10 @@ SELECT format('%I.%I', n.nspname, c.relname), n.nspname, c.relname, k.step, k.st
 
 -- name: certification_state
 SELECT pgherd.certification_state();
+
+-- Has the log after `held` kept, and a checkpoint made at or after `wanted`, for some seconds.
+-- name: hold
+SELECT pgherd.hold_log_for(%s::int, %s::int8, %s::int8, %s::float8);
+
+-- name: local_tables
+SELECT l.name FROM pgherd.local_tables l ORDER BY l.name;

@@ -1,6 +1,7 @@
 """A rebuild ends on a whole copy whatever dies at whatever step, and never goes on for ever."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from pgherd_sidecar.agent.config import (
     Recovery,
     Tls,
 )
-from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.errors import DivergedError, UnfitError
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.recovery import certstate
@@ -59,17 +60,23 @@ class World:
         database: "old", "lost", or what became of a copy: "raw" (the partner's), then "own".
         crash_at: the act at which the sidecar is killed, -1 for none; ``half``: after its effect.
         failures: errors that the next copies end with.
+        dumps: a copy has to be loaded.
+        hashes: how the own server hashes keys.
+        refusal: why a snapshot will not do.
     """
 
     database: str = "old"
     copies: dict[str, str] = field(default_factory=dict)
     server_runs: bool = True
-    offered: list[Offer] = field(default_factory=lambda: [Offer(partner("n1"), 95, 0)])
+    offered: list[Offer] = field(default_factory=lambda: [Offer(partner("n1"), 95, 0, 15)])
     checkpoint: CertificationState | None = STATE
     log_base: int = 0
     log_end: int = 120
     log_behind: int = 0
     joins: bool = False
+    dumps: bool = False
+    hashes: str = "abc"
+    refusal: str | None = None
     crash_at: int = -1
     half: bool = False
     failures: list[Exception] = field(default_factory=list)
@@ -84,6 +91,12 @@ class World:
         effect()
         if dies:
             raise Crash
+
+    async def major(self) -> int:
+        return 15
+
+    async def fingerprint(self, partner: PartnerServer) -> str:
+        return "abc"
 
     async def offers(self) -> list[Offer]:
         self.act("offers")
@@ -110,7 +123,7 @@ class World:
         on_progress: Callable[[int, int], None],
     ) -> None:
         def effect() -> None:
-            self.copies = {name: "raw"}
+            self.copies = {name: "dumped" if self.dumps else "raw"}
 
         self.copies = {name: "part"}
         if self.failures:
@@ -118,7 +131,22 @@ class World:
         on_progress(5, 10)
         self.act("copy", effect)
 
-    async def make_own(self, name: str, needed_gid: int) -> None:
+    async def open_snapshot(self, name: str) -> CertificationState:
+        if self.refusal is not None:
+            raise UnfitError(self.refusal)
+        self.act("open snapshot", lambda: setattr(self, "copies", {name: "dumped"}))
+        assert self.checkpoint is not None
+        return self.checkpoint
+
+    async def load(self, name: str, on_progress: Callable[[int, int], None]) -> None:
+        assert self.copies[name] in ("dumped", "raw")
+        if self.failures:
+            raise self.failures.pop(0)
+        self.act("load", lambda: self.copies.update({name: "raw"}))
+
+    async def make_own(self, name: str, needed_gid: int, fingerprint: str) -> None:
+        if fingerprint != self.hashes:
+            raise UnfitError("PostgreSQL on this machine hashes keys otherwise")
         assert self.copies[name] in ("raw", "own")
         assert needed_gid == (self.checkpoint.last_commit if self.checkpoint else 0)
         self.act("make own", lambda: self.copies.update({name: "own"}))
@@ -176,9 +204,12 @@ def config_in(directory: Path) -> tuple[NodeConfig, Recovery]:
     return config, recovery
 
 
-def sidecar(directory: Path, world: World) -> Rebuild:
+def sidecar(directory: Path, world: World, snapshot: Path | None = None) -> Rebuild:
     """The rebuild as a sidecar has it that has just been started."""
-    return Rebuild(*config_in(directory), world)
+    config, recovery = config_in(directory)
+    method = "dump" if world.dumps else "basebackup"
+    asked = recovery.model_copy(update={"method": method, "snapshot": snapshot})
+    return Rebuild(config, asked, world)
 
 
 async def finished(rebuild: Rebuild) -> bool:
@@ -241,6 +272,69 @@ async def test_a_new_member_killed_at_any_act_has_its_log_begin_where_the_copy_i
         assert await finished(again)
     assert_rebuilt(tmp_path, world)
     assert (world.log_base, world.log_end) == (60, 60)
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("crash_at", range(10))
+@pytest.mark.parametrize("snapshot", [None, Path("/carried")], ids=["dump", "snapshot"])
+async def test_a_new_member_that_loads_rows_goes_on_from_where_it_was_killed(
+    tmp_path: Path, crash_at: int, half: bool, snapshot: Path | None
+) -> None:
+    world = World("lost", joins=True, dumps=True, log_end=0, crash_at=crash_at, half=half)
+    rebuild = sidecar(tmp_path, world, snapshot)
+    assert rebuild.begin("it joins the herd")
+    with contextlib.suppress(Crash):
+        await finished(rebuild)
+    again = sidecar(tmp_path, world, snapshot)
+    if again.under_way:
+        assert await finished(again)
+    assert_rebuilt(tmp_path, world)
+    assert world.log_base == STATE.needed_base.position
+    assert world.acts.count("load") <= 2
+    assert ("copy" in world.acts) == (snapshot is None)
+
+
+async def test_what_can_not_be_loaded_is_dumped_anew(tmp_path: Path) -> None:
+    world = World(dumps=True)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it has diverged")
+
+    async def fail_once(name: str, on_progress: Callable[[int, int], None]) -> None:
+        del world.load
+        raise ProgramError("a view depends on what is no more")
+
+    world.load = fail_once  # type: ignore[method-assign]
+    assert await finished(rebuild)
+    assert world.acts.count("copy") == 2
+    assert_rebuilt(tmp_path, world)
+
+
+async def test_a_snapshot_that_will_not_do_is_refused_at_once_and_for_good(tmp_path: Path) -> None:
+    world = World("lost", joins=True, refusal="the log begins at 70")
+    rebuild = sidecar(tmp_path, world, Path("/carried"))
+    rebuild.begin("it joins the herd")
+    assert not await finished(rebuild)
+    assert (rebuild.under_way, world.pauses) == (False, 0)
+    again = sidecar(tmp_path, world, Path("/carried"))
+    assert not again.begin("it joins the herd")
+    assert again.given_up == "the log begins at 70"
+
+
+async def test_a_server_that_hashes_keys_otherwise_is_refused_at_once(tmp_path: Path) -> None:
+    world = World(hashes="other")
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it has diverged")
+    assert not await finished(rebuild)
+    assert rebuild.given_up is not None and "hashes keys otherwise" in rebuild.given_up
+    assert (world.database, world.pauses) == ("old", 0)
+
+
+async def test_a_snapshot_is_for_joining_only(tmp_path: Path) -> None:
+    world = World(refusal="it is old")
+    rebuild = sidecar(tmp_path, world, Path("/carried"))
+    rebuild.begin("it has diverged")
+    assert await finished(rebuild)
+    assert_rebuilt(tmp_path, world)
 
 
 async def test_a_new_member_waits_for_a_checkpoint_though_the_log_is_whole(tmp_path: Path) -> None:
@@ -334,7 +428,7 @@ async def test_it_waits_for_a_partner_as_long_as_it_takes(tmp_path: Path) -> Non
         async def pause(self, seconds: float) -> None:
             await super().pause(seconds)
             if self.pauses == 50:
-                self.offered = [Offer(partner("n2"), 1, 0)]
+                self.offered = [Offer(partner("n2"), 1, 0, 15)]
 
     world = Alone(offered=[])
     rebuild = sidecar(tmp_path, world)
@@ -360,7 +454,7 @@ async def test_what_always_fails_is_given_up_and_says_why(tmp_path: Path) -> Non
 
 async def test_copies_that_can_never_be_used_are_given_up(tmp_path: Path) -> None:
     class Useless(World):
-        async def make_own(self, name: str, needed_gid: int) -> None:
+        async def make_own(self, name: str, needed_gid: int, fingerprint: str) -> None:
             raise ProgramError("the copy stands at GID 7")
 
     world = Useless()
@@ -546,6 +640,14 @@ def test_the_partner_with_the_fewest_copies_is_chosen_then_the_furthest() -> Non
     assert choose([busy, behind, best], "n1") is busy
     with pytest.raises(NoPartnerError, match="n9"):
         choose([busy], "n9")
+
+
+def test_files_are_copied_from_a_server_of_the_same_major_version_only() -> None:
+    old, new = Offer(partner("n1"), 100, 0, 15), Offer(partner("n2"), 90, 0, 17)
+    assert choose([old, new], None, 17) is new
+    assert choose([old, new], None) is old
+    with pytest.raises(NoPartnerError, match="no other member with PostgreSQL 16"):
+        choose([old, new], None, 16)
 
 
 def test_a_damaged_progress_file_means_that_nothing_was_going_on(tmp_path: Path) -> None:

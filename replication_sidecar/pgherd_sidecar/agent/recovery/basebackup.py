@@ -14,11 +14,17 @@ from pathlib import Path
 from psycopg import sql
 
 from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
+from pgherd_sidecar.agent.errors import UnfitError
 from pgherd_sidecar.agent.recovery.partners import conninfo
-from pgherd_sidecar.agent.recovery.programs import ProgramError, end_leftovers, run
+from pgherd_sidecar.agent.recovery.programs import (
+    ProgramError,
+    bytes_of,
+    end_leftovers,
+    run,
+)
 from pgherd_sidecar.env import durable
 
-_PROGRESS = re.compile(r"^(\d+)/(\d+) kB")
+_FINGERPRINT = re.compile(r'key_fingerprint = "(\w+)"')
 
 
 async def copy(
@@ -46,12 +52,12 @@ async def copy(
     free = shutil.disk_usage(target.parent).free
 
     def read(line: str) -> None:
-        match = _PROGRESS.match(line)
-        if match is not None:
-            done, total = int(match[1]) << 10, int(match[2]) << 10
+        told = bytes_of(line)
+        if told is not None:
+            total = told[1]
             if total > free:
                 raise ProgramError(f"disk full: a copy takes {total >> 20} MB, {free >> 20} free")
-            on_progress(done, total)
+            on_progress(*told)
 
     await run(
         recovery.postgres_bin / "pg_basebackup", f"--pgdata={target}",
@@ -68,6 +74,7 @@ async def make_own(
     target: Path,
     *,
     needed_gid: int,
+    fingerprint: str,
     sequences: dict[str, int],
 ) -> None:
     """Replay the copy's WAL and reset its identity (C18), with no server that could be entered.
@@ -79,23 +86,34 @@ async def make_own(
         recovery: its part for this.
         target: the copy.
         needed_gid: the copy must not end before it.
+        fingerprint: how the other members hash keys, if that is known.
         sequences: where this member is known to have been with its sequences.
 
     Raises:
         ProgramError: it can't be used.
+        UnfitError: this server hashes keys otherwise than the other members'.
         OSError: the disk failed.
     """
+
+    def compare(line: str) -> None:
+        match = _FINGERPRINT.search(line)
+        if match is not None and fingerprint not in ("", match[1]):
+            raise UnfitError(
+                "PostgreSQL on this machine hashes keys otherwise than that of the other members: "
+                "use the same major version, encoding and ICU"
+            )
+
     for path in recovery.overlay.iterdir() if recovery.overlay is not None else ():
         await asyncio.to_thread(durable.replace, target, path.name, path.read_bytes())
     (target / "postmaster.pid").unlink(missing_ok=True)  # of an attempt that was killed
-    statement = sql.SQL("SELECT pgherd.become_member({}, {}, {}, {})\n").format(
-        config.number, config.name, needed_gid, json.dumps(sequences)
-    )
+    statements = sql.SQL(
+        "SELECT pgherd.key_fingerprint()\nSELECT pgherd.become_member({}, {}, {}, {})\n"
+    ).format(config.number, config.name, needed_gid, json.dumps(sequences))
     await run(
         recovery.postgres_bin / "postgres", "--single", "-D", str(target),
         "-c", "exit_on_error=on", "-c", "logging_collector=off", "-c", "log_destination=stderr",
         config.postgres.database,
-        stdin=statement.as_string(None).encode(),
+        stdin=statements.as_string(None).encode(), on_line=compare,
     )  # fmt: skip
 
 
@@ -127,7 +145,8 @@ def replaced(target: Path) -> Path:
 
 def remove_copies(target: Path, *, but: str | None = None) -> None:
     """End and remove what earlier attempts have left."""
-    end_leftovers(f"--pgdata={target}.copy-")
+    for option in ("--pgdata", "--file"):
+        end_leftovers(f"{option}={target}.copy-")
     for path in target.parent.glob(f"{target.name}.copy-*"):
         if path.name != but:
             with contextlib.suppress(OSError):

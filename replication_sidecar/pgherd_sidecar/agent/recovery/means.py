@@ -15,7 +15,15 @@ import psycopg
 from pgherd_sidecar.agent import startup
 from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
 from pgherd_sidecar.agent.loghost import LogHost
-from pgherd_sidecar.agent.recovery import basebackup, sequences, server
+from pgherd_sidecar.agent.recovery import (
+    basebackup,
+    carried,
+    dump,
+    filling,
+    sequences,
+    server,
+    snapshots,
+)
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
 from pgherd_sidecar.agent.recovery.partners import Offer, Partners, servers_of
 from pgherd_sidecar.core.log import LogBase
@@ -41,12 +49,28 @@ class Means(Protocol):
     @property
     def joins(self) -> bool: ...
 
+    async def major(self) -> int:
+        """Version of this node's PostgreSQL.
+
+        Raises:
+            ProgramError: it can't be asked.
+        """
+        ...
+
     async def offers(self) -> list[Offer]:
         """Who can be copied."""
         ...
 
     async def state(self, partner: PartnerServer, wanted: int) -> CertificationState | None:
         """A partner's checkpoint, see ``Partners.state``."""
+        ...
+
+    async def fingerprint(self, partner: PartnerServer) -> str:
+        """How a partner hashes keys.
+
+        Raises:
+            NoPartnerError: it is gone.
+        """
         ...
 
     async def hold_log(self, position: int) -> None:
@@ -68,18 +92,36 @@ class Means(Protocol):
         rate_bytes_s: int | None,
         on_progress: Callable[[int, int], None],
     ) -> None:
-        """Copy a partner's database into a directory of this name, and remove all other copies.
+        """Copy or dump a partner's database under this name, and remove all other copies.
 
         Raises:
             ProgramError: it failed.
         """
         ...
 
-    async def make_own(self, name: str, needed_gid: int) -> None:
+    async def open_snapshot(self, name: str) -> CertificationState:
+        """Prepare to load the snapshot under this name; remove all copies.
+
+        Raises:
+            NoPartnerError: nobody answers who could say whether it will do.
+            UnfitError: it will not do.
+        """
+        ...
+
+    async def load(self, name: str, on_progress: Callable[[int, int], None]) -> None:
+        """Make a copy of what was dumped, or of the snapshot, under this name.
+
+        Raises:
+            ProgramError, OSError: it failed.
+        """
+        ...
+
+    async def make_own(self, name: str, needed_gid: int, fingerprint: str) -> None:
         """Reset the identity of the copy of this name, which must not end before a GID.
 
         Raises:
             ProgramError, OSError: the copy is of no use.
+            UnfitError: nor would any other be, since this server hashes keys otherwise.
         """
         ...
 
@@ -121,6 +163,7 @@ class LocalMeans:
         self.offers = partners.offers
         self.state = partners.state
         self.hold_log = partners.hold_log
+        self.fingerprint = partners.fingerprint
         self.keep_log = partners.keep_log
         self.pause = asyncio.sleep
 
@@ -149,6 +192,10 @@ class LocalMeans:
         """See Means."""
         return self._host.joins
 
+    async def major(self) -> int:
+        """See Means."""
+        return await server.major(self._recovery)
+
     async def note_sequences(self) -> None:
         """See Means."""
         with contextlib.suppress(psycopg.Error):
@@ -163,23 +210,42 @@ class LocalMeans:
         on_progress: Callable[[int, int], None],
     ) -> None:
         """See Means."""
+        config, recovery, target = self._config, self._recovery, self._target.with_name(name)
         await asyncio.to_thread(basebackup.remove_copies, self._target)
+        if recovery.method == "dump":
+            source = carried.directory_of(target)
+            await dump.dump(config, recovery, partner, source, on_progress)
+            return
         await basebackup.copy(
-            self._config,
-            self._recovery,
+            config,
+            recovery,
             partner,
-            self._target.with_name(name),
-            rate_bytes_s=rate_bytes_s or self._recovery.rate_bytes_s,
+            target,
+            rate_bytes_s=rate_bytes_s or recovery.rate_bytes_s,
             on_progress=on_progress,
         )
 
-    async def make_own(self, name: str, needed_gid: int) -> None:
+    async def open_snapshot(self, name: str) -> CertificationState:
+        """See Means."""
+        await asyncio.to_thread(basebackup.remove_copies, self._target)
+        assert self._recovery.snapshot is not None
+        source = carried.directory_of(self._target.with_name(name))
+        return await snapshots.open_snapshot(
+            str(self._config.cluster_id), self._recovery.snapshot, source, self._partners
+        )
+
+    async def load(self, name: str, on_progress: Callable[[int, int], None]) -> None:
+        """See Means."""
+        await filling.fill(self._config, self._recovery, self._target.with_name(name), on_progress)
+
+    async def make_own(self, name: str, needed_gid: int, fingerprint: str) -> None:
         """See Means."""
         await basebackup.make_own(
             self._config,
             self._recovery,
             self._target.with_name(name),
             needed_gid=needed_gid,
+            fingerprint=fingerprint,
             sequences=sequences.load(self._config.data_dir),
         )
 
@@ -203,6 +269,7 @@ class LocalMeans:
 
     async def finish(self) -> None:
         """See Means."""
+        await asyncio.to_thread(basebackup.remove_copies, self._target)
         old = basebackup.replaced(self._target)
         await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
         await self._partners.release()

@@ -36,11 +36,13 @@ class Offer:
     Attributes:
         gid: up to here its database goes.
         copies: how many copies of it are being made.
+        major: version of its PostgreSQL.
     """
 
     server: PartnerServer
     gid: int
     copies: int
+    major: int = 0
 
 
 def conninfo(config: NodeConfig, recovery: Recovery, server: PartnerServer) -> str:
@@ -71,16 +73,27 @@ def _proofs(config: NodeConfig, server: PartnerServer) -> dict[str, str]:
     }
 
 
-def choose(offers: list[Offer], wanted: str | None) -> Offer:
+def choose(offers: list[Offer], wanted: str | None, major: int = 0) -> Offer:
     """The partner that is named or, by default, has least to do and is least behind.
+
+    Args:
+        offers: who can be copied.
+        wanted: who is named.
+        major: its version of PostgreSQL must be this one; 0: any.
 
     Raises:
         NoPartnerError: none of them is.
     """
     fit = [offer for offer in offers if wanted in (None, offer.server.member)]
+    whom = "no other member" if wanted is None else wanted
     if not fit:
-        whom = "no other member" if wanted is None else wanted
         raise NoPartnerError(f"{whom} takes writes and can be copied")
+    fit = [offer for offer in fit if major in (0, offer.major)]
+    if not fit:
+        raise NoPartnerError(
+            f"{whom} with PostgreSQL {major} takes writes: a base backup needs the same major "
+            "version, a dump does not"
+        )
     return min(fit, key=lambda offer: (offer.copies, -offer.gid, offer.server.member))
 
 
@@ -144,6 +157,30 @@ class Partners:
         except (psycopg.Error, TimeoutError, CheckpointError) as error:
             raise NoPartnerError(f"{server.member}: {error or 'no answer'}") from error
 
+    async def fingerprint(self, server: PartnerServer) -> str:
+        """Ask a partner how it hashes keys.
+
+        Raises:
+            NoPartnerError: it is gone.
+        """
+        try:
+            async with self._connection(server) as connection:
+                rows = await connection.execute("SELECT pgherd.key_fingerprint()")
+                (fingerprint,) = await rows.fetchone() or ("",)
+                return str(fingerprint)
+        except (psycopg.Error, TimeoutError) as error:
+            raise NoPartnerError(f"{server.member}: {error or 'no answer'}") from error
+
+    async def log_base(self) -> int:
+        """Return where the shortest of the logs begins, of those who can be asked."""
+        bases = [0]
+        for server in self._servers():
+            with contextlib.suppress(psycopg.Error, TimeoutError):
+                async with self._connection(server) as connection:
+                    rows = await connection.execute("SELECT pgherd.log_base()")
+                    bases += [base for (base,) in await rows.fetchall()]
+        return max(bases)
+
     async def hold_log(self, position: int) -> None:
         """Take or renew the lease on the log after ``position``, on all that can be reached."""
         for server in self._servers():
@@ -174,7 +211,7 @@ class Partners:
                 )
                 cluster, writable, gid, copies = await cursor.fetchone() or (None, False, 0, 0)
                 if cluster == str(self._config.cluster_id) and writable:
-                    return Offer(server, gid, copies)
+                    return Offer(server, gid, copies, connection.info.server_version // 10000)
         return None
 
     async def _hold(self, connection: psycopg.AsyncConnection[Any], wanted: int, held: int) -> None:

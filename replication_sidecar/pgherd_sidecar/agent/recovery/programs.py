@@ -7,14 +7,16 @@ sidecar is about to remove; so the kernel ends the child with its parent (util-l
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import IO
 
-_DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 _LINES_KEPT = 20
+_PROGRESS = re.compile(r"^(\d+)/(\d+) kB")
 
 
 class ProgramError(Exception):
@@ -26,29 +28,20 @@ async def run(
     *arguments: str,
     stdin: bytes = b"",
     on_line: Callable[[str], None] = lambda line: None,
+    environment: Mapping[str, str] | None = None,
 ) -> None:
     """Run a program to its end; when cancelled, the program is killed first.
-
-    Not by asyncio's own means: uvloop's leave the ends of their pipes open in what the program
-    starts, and a server that was started so would seem never to have ended.
 
     Args:
         program: what to run, with these arguments.
         stdin: what it is given.
         on_line: called in a thread for each line that it prints; what it raises ends the program.
+        environment: all of its variables; by default ours, but for Python's and libpq's.
 
     Raises:
         ProgramError: its exit status is not 0.
     """
-    child = subprocess.Popen(  # noqa: ASYNC220 - it dies with the thread that forks: the loop's
-        [*_DIES_WITH_US, str(program), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd="/",
-        env=_environment(),
-        start_new_session=True,  # a group of its own, with what it starts
-    )
+    child = start(program, *arguments, environment=environment)
     talking = asyncio.ensure_future(asyncio.to_thread(_talk, child, stdin, on_line))
     try:
         lines = await asyncio.shield(talking)
@@ -58,6 +51,42 @@ async def run(
             await asyncio.wait({talking})
     if child.returncode != 0:
         raise ProgramError(f"{program.name}: {_last_words(lines)}")
+
+
+def start(
+    program: Path,
+    *arguments: str,
+    output: IO[bytes] | int = subprocess.PIPE,
+    dies_by: signal.Signals = signal.SIGKILL,
+    environment: Mapping[str, str] | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start a program that does not outlive the thread that calls this: the loop's.
+
+    Not by asyncio's own means: uvloop's leave the ends of their pipes open in what the program
+    starts, and a server that was started so would seem never to have ended.
+
+    Args:
+        program: what to run, with these arguments.
+        output: where to what it prints goes.
+        dies_by: what the kernel sends it when that thread ends.
+        environment: as for ``run``.
+    """
+    name = dies_by.name.removeprefix("SIG")
+    return subprocess.Popen(
+        ["setpriv", "--pdeathsig", name, "--", str(program), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        env=_environment() if environment is None else environment,
+        start_new_session=True,  # a group of its own, with what it starts
+    )
+
+
+def bytes_of(line: str) -> tuple[int, int] | None:
+    """Bytes done and in total, if that is what a program tells in a line."""
+    match = _PROGRESS.match(line)
+    return None if match is None else (int(match[1]) << 10, int(match[2]) << 10)
 
 
 def end_leftovers(argument: str) -> None:

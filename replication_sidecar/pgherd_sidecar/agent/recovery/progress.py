@@ -3,7 +3,8 @@
 The phases, each of which may be begun again from its start after a crash::
 
     idle        nothing to do
-    copying     a partner is chosen, its checkpoint fetched, its database copied
+    copying     a partner is chosen, its checkpoint fetched, its database copied or dumped
+    loading     what was dumped, or is in a snapshot, fills a fresh server
     settling    the copy is whole; it becomes this member's own (identity, sequences)
     installing  server stopped, directories exchanged, checkpoint put into place
     starting    the server starts and catches up from the log; the old directory is still there
@@ -26,6 +27,7 @@ class Phase(StrEnum):
 
     IDLE = "idle"
     COPYING = "copying"
+    LOADING = "loading"
     SETTLING = "settling"
     INSTALLING = "installing"
     STARTING = "starting"
@@ -41,10 +43,12 @@ class Progress:
         rate_bytes_s: how fast at most, if the administrator said so.
         partner: the partner of the present copy.
         copy: name of the directory with the copy, beside the server's.
+        fingerprint: how the other members hash keys; the copy has to hash them so, too.
         log_lost: what follows in this member's log is nowhere any more: the log begins anew, too.
         failures: of this rebuild.
         begun: when rebuilds were begun, in seconds since the epoch, newest last; none of those
             that an administrator asked for.
+        refusal: why no further attempt would help; empty if one may.
         given_up: it failed, or was necessary, too often: only an administrator begins another.
     """
 
@@ -54,9 +58,11 @@ class Progress:
     rate_bytes_s: int | None = None
     partner: str | None = None
     copy: str | None = None
+    fingerprint: str = ""
     log_lost: bool = False
     failures: int = 0
     begun: tuple[float, ...] = ()
+    refusal: str = ""
     given_up: bool = False
 
     def save(self, directory: Path) -> None:

@@ -22,6 +22,7 @@ import structlog
 
 from pgherd_sidecar.agent.admin import StatusValue
 from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
+from pgherd_sidecar.agent.errors import UnfitError
 from pgherd_sidecar.agent.recovery import certstate, server
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
 from pgherd_sidecar.agent.recovery.means import Means
@@ -61,6 +62,7 @@ class Rebuild:
         self._bytes: tuple[int, int] | None = None
         self._steps: dict[Phase, Callable[[], Awaitable[None]]] = {
             Phase.COPYING: self._copy,
+            Phase.LOADING: self._load,
             Phase.SETTLING: self._settle,
             Phase.INSTALLING: self._install,
             Phase.STARTING: self._start,
@@ -84,7 +86,7 @@ class Rebuild:
     @property
     def chooses(self) -> bool:
         """It is still open to which log position the copy will belong."""
-        return self._progress.phase in (Phase.COPYING, Phase.SETTLING, Phase.INSTALLING)
+        return self._progress.phase not in (Phase.IDLE, Phase.STARTING)
 
     @property
     def reason(self) -> str:
@@ -103,6 +105,8 @@ class Rebuild:
         """Why no rebuild is tried any more, None if that is not so."""
         if not self._progress.given_up:
             return None
+        if self._progress.refusal:
+            return self._progress.refusal
         if self._failed_too_often:
             trouble = "" if self._trouble is None else f": {self._trouble}"
             return f"rebuilding it was given up after {_FAILURES_MAX} failures{trouble}"
@@ -154,12 +158,14 @@ class Rebuild:
     def begin(self, reason: str) -> bool:
         """Begin because the node can't go on; False if that is no use or not wanted.
 
-        After ``_FAILURES_MAX`` failures it is no use until an administrator asks for it, also
-        after a restart; after ``_BEGUN_MAX`` rebuilds it is none until the window is over.
+        After ``_FAILURES_MAX`` failures, or one that no retry mends, it is no use until an
+        administrator asks for it, also after a restart; after ``_BEGUN_MAX`` rebuilds it is none
+        until the window is over.
         """
         now = time.time()
         begun = tuple(when for when in self._progress.begun if 0 <= now - when < _WINDOW_S)
-        given_up = self._failed_too_often or len(begun) >= _BEGUN_MAX
+        hopeless = self._failed_too_often or self._progress.refusal != ""
+        given_up = hopeless or len(begun) >= _BEGUN_MAX
         if given_up or not (self._recovery.automatic and self.possible):
             self._save(replace(self._progress, given_up=given_up, begun=begun))
             return False
@@ -176,6 +182,10 @@ class Rebuild:
                 await self._steps[phase]()
             except NoPartnerError as error:
                 await self._pause(str(error))
+            except UnfitError as error:
+                self._save(replace(self._progress, refusal=str(error), given_up=True))
+                log.error("rebuild.refused", reason=str(error))
+                return False
             except (ProgramError, OSError) as error:
                 self._fail(str(error))
                 if self._progress.given_up:
@@ -204,21 +214,42 @@ class Rebuild:
     # ---- phases ------------------------------------------------------------------------------
 
     async def _copy(self) -> None:
-        """Choose a partner, fetch its checkpoint, and copy its database."""
-        progress, means = self._progress, self._means
-        offer = choose(await means.offers(), progress.wanted)
+        """Choose a partner, fetch its checkpoint, and copy its database; or open a snapshot."""
+        progress, means, recovery = self._progress, self._means, self._recovery
+        logical = recovery.method == "dump"
+        from_snapshot = means.joins and recovery.snapshot is not None
+        major = 0 if logical or from_snapshot else await means.major()
+        offer = choose(await means.offers(), progress.wanted, major)
         partner = offer.server
-        name = f"{self._recovery.data_directory.name}.copy-{token_hex(4)}"
-        self._save(replace(progress, partner=partner.member, copy=name))
+        name = f"{recovery.data_directory.name}.copy-{token_hex(4)}"
+        fingerprint = await means.fingerprint(partner)
+        whom = str(recovery.snapshot) if from_snapshot else partner.member
+        self._save(replace(progress, partner=whom, copy=name, fingerprint=fingerprint))
+        if from_snapshot:
+            log.info("rebuild.opening", snapshot=whom)
+            opened = await means.open_snapshot(name)
+            await asyncio.to_thread(opened.write, self._config.data_dir, _STAGED)
+            self._advance(Phase.LOADING, log_lost=True)
+            return
         await means.hold_log(0)  # else the others may trim what follows the checkpoint meanwhile
         if means.joins or means.log_behind > 0:
             self._wanted = self._wanted or max(offer.gid, 1)
         state = await self._fetch_state(partner)
         self._wanted = 0
-        log.info("rebuild.copying", partner=partner.member, reason=progress.reason)
+        log.info("rebuild.copying", partner=whom, reason=progress.reason)
         async with self._log_kept(state):
             await means.copy(partner, name, progress.rate_bytes_s, self._on_progress)
-        self._advance(Phase.SETTLING, log_lost=means.joins or means.log_behind > 0)
+        then = Phase.LOADING if logical else Phase.SETTLING
+        self._advance(then, log_lost=means.joins or means.log_behind > 0)
+
+    async def _load(self) -> None:
+        """Fill a fresh server with what was dumped or is in the snapshot."""
+        assert self._progress.copy is not None
+        self._bytes = None
+        state = certstate.read(self._config.data_dir, _STAGED)
+        async with self._log_kept(state), self._anew_if_it_fails():
+            await self._means.load(self._progress.copy, self._on_progress)
+        self._advance(Phase.SETTLING)
 
     async def _fetch_state(self, partner: PartnerServer) -> CertificationState | None:
         """Put the partner's checkpoint aside; None if all of the log is here and it has none.
@@ -241,11 +272,9 @@ class Rebuild:
         assert self._progress.copy is not None
         state = certstate.read(self._config.data_dir, _STAGED)
         needed_gid = state.last_commit if state is not None else 0
-        try:
-            await self._means.make_own(self._progress.copy, needed_gid)
-        except (ProgramError, OSError):
-            self._save(replace(self._progress, phase=Phase.COPYING))
-            raise
+        fingerprint = self._progress.fingerprint
+        async with self._anew_if_it_fails():
+            await self._means.make_own(self._progress.copy, needed_gid, fingerprint)
         self._advance(Phase.INSTALLING)
 
     async def _install(self) -> None:
@@ -294,6 +323,15 @@ class Rebuild:
             yield
         finally:
             keeping.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _anew_if_it_fails(self) -> AsyncIterator[None]:
+        """What can't be made of this copy is tried with another."""
+        try:
+            yield
+        except (ProgramError, OSError):
+            self._save(replace(self._progress, phase=Phase.COPYING))
+            raise
 
     def _on_progress(self, done: int, total: int) -> None:
         self._bytes = (done, total)

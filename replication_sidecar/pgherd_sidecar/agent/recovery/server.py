@@ -3,6 +3,7 @@
 Only a rebuild does this; at all other times the server is somebody else's to run.
 """
 
+import re
 import signal
 from pathlib import Path
 
@@ -13,11 +14,24 @@ from pgherd_sidecar.env.processes import ProcessId, postmaster
 _STOP_S = ((signal.SIGQUIT, 20.0), (signal.SIGKILL, 10.0))
 """PostgreSQL's immediate shutdown, and what always ends it; seconds for each."""
 _START_S = 600
+_VERSION = re.compile(r"\(PostgreSQL\) (\d+)")
 
 
 def has_database(recovery: Recovery) -> bool:
     """Whether the data directory is one."""
     return (recovery.data_directory / "PG_VERSION").exists()
+
+
+async def major(recovery: Recovery) -> int:
+    """The major version of the programs.
+
+    Raises:
+        ProgramError: they can't be run.
+    """
+    lines: list[str] = []
+    await run(recovery.postgres_bin / "postgres", "--version", on_line=lines.append)
+    found = _VERSION.search(" ".join(lines))
+    return int(found[1]) if found is not None else 0
 
 
 def running(config: NodeConfig, recovery: Recovery) -> ProcessId | None:

@@ -1,12 +1,13 @@
 -- Total recovery: what a member whose database is lost asks of the server that it copies (its partner), and what
 -- makes the copy a member of its own. The joiner calls the functions of the partner as superuser.
 
--- Which cluster's database this is, and where the sidecar beside it keeps its checkpoint; written by it at each
--- start. Server and sidecar run as one account.
+-- Which cluster's database this is, where the sidecar beside it keeps its checkpoint (written by it at each start),
+-- and after which position its log begins. Server and sidecar run as one account.
 CREATE TABLE IF NOT EXISTS pgherd.recovery_source (
     only_row   bool PRIMARY KEY DEFAULT true CHECK (only_row),
     cluster_id text NOT NULL,
-    checkpoint text NOT NULL
+    checkpoint text NOT NULL,
+    log_base   int8 NOT NULL DEFAULT 0
 );
 
 CREATE OR REPLACE FUNCTION pgherd.offer_copies(cluster text, checkpoint text) RETURNS void
@@ -17,9 +18,10 @@ BEGIN ATOMIC
 END;
 
 -- Joiners for whom the log is kept. A lease: a joiner that does not come back holds nothing for ever.
+--   member  its number; a negative one is that of a snapshot, from which somebody may be made later
 --   wanted  a checkpoint at or after this position is needed soon
 --   held    the log after this position is kept
-CREATE UNLOGGED TABLE IF NOT EXISTS pgherd.log_hold (
+CREATE TABLE IF NOT EXISTS pgherd.log_hold (
     member  int PRIMARY KEY,
     wanted  int8 NOT NULL,
     held    int8 NOT NULL,
@@ -34,16 +36,32 @@ BEGIN ATOMIC
         SET wanted = EXCLUDED.wanted, held = EXCLUDED.held, expires = EXCLUDED.expires;
 END;
 
+-- The same for a snapshot, by any number, for the role of jobs: it can't stand for a member, nor hold for ever.
+CREATE OR REPLACE FUNCTION pgherd.hold_log_for(snapshot int, wanted int8, held int8, seconds float8) RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pgherd.hold_log(-1 - abs(snapshot), wanted, held, least(seconds, 31 * 86400));
+END;
+
 CREATE OR REPLACE FUNCTION pgherd.release_log(joiner int) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     DELETE FROM pgherd.log_hold h WHERE h.member = joiner;
 END;
 
-CREATE OR REPLACE FUNCTION pgherd.log_holds(OUT wanted int8, OUT held int8)
+-- What is held; called before each trimming, with where the log begins.
+CREATE OR REPLACE FUNCTION pgherd.log_holds(base int8, OUT wanted int8, OUT held int8)
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE pgherd.recovery_source s SET log_base = base WHERE s.log_base <> base;
+    DELETE FROM pgherd.log_hold h WHERE h.expires <= clock_timestamp();
+    SELECT max(h.wanted), min(h.held) FROM pgherd.log_hold h WHERE h.expires > clock_timestamp();
+END;
+
+CREATE OR REPLACE FUNCTION pgherd.log_base() RETURNS int8
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT max(h.wanted), min(h.held) FROM pgherd.log_hold h WHERE h.expires > clock_timestamp();
+    SELECT s.log_base FROM pgherd.recovery_source s;
 END;
 
 -- How suitable this server is as a partner: whether it takes writes, how far it is, how many copies it is making.

@@ -1,0 +1,230 @@
+"""A fresh server filled with what was carried: the half that dump and snapshot have in common.
+
+The server runs under the eyes of nobody: without a port, its socket where only this account can
+go, and it dies with the sidecar. It writes without waiting for the disk, since a load that was
+interrupted begins anew; all of it is put on stable storage before it counts. When it has stopped,
+its files are as a copy of a partner's are.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from pgherd_sidecar.agent import startup
+from pgherd_sidecar.agent.config import NodeConfig, Recovery
+from pgherd_sidecar.agent.recovery import carried as carrying
+from pgherd_sidecar.agent.recovery.carried import Carried
+from pgherd_sidecar.agent.recovery.dump import counting
+from pgherd_sidecar.agent.recovery.programs import ProgramError, bytes_of, run, start
+from pgherd_sidecar.pg import archives
+
+_POLL_S = 0.1
+_JOB = "pgherd_spark.load"
+_UNSAFE_BUT_FAST = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_wal_size": "4GB",
+    "archive_mode": "off",
+    "autovacuum": "off",
+}
+
+
+async def fill(
+    config: NodeConfig, recovery: Recovery, target: Path, on_progress: Callable[[int, int], None]
+) -> None:
+    """Make a server and load it.
+
+    Args:
+        config: this node's.
+        recovery: its part for this.
+        target: its data directory; what an earlier attempt has left of it is removed.
+        on_progress: called in a thread with the bytes of rows begun with and in total.
+
+    Raises:
+        ProgramError: a program failed, or the server refuses something.
+        OSError: the disk failed.
+    """
+    source = carrying.directory_of(target)
+    carried = carrying.load(source)
+    await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
+    await _initialise(config, recovery, carried, target)
+    try:
+        async with _alone(config, recovery, target, source) as inside:
+            await _load(inside, recovery, carried, source, on_progress)
+            await _take_over(inside, carried)
+    except psycopg.Error as error:
+        raise ProgramError(f"the new server: {error}") from error
+    await run(recovery.postgres_bin / "initdb", "--sync-only", f"--pgdata={target}")
+
+
+async def check_snapshot(directory: Path) -> None:
+    """Compare all files of a snapshot with its manifest.
+
+    Raises:
+        ProgramError: it is damaged, or not a whole one.
+    """
+    await _run_job("check", str(directory))
+
+
+async def _initialise(
+    config: NodeConfig, recovery: Recovery, carried: Carried, target: Path
+) -> None:
+    await run(
+        recovery.postgres_bin / "initdb", f"--pgdata={target}",
+        f"--username={config.postgres.user}", f"--encoding={carried.encoding}",
+        f"--lc-collate={carried.collate}", f"--lc-ctype={carried.ctype}",
+        "--auth=reject", "--data-checksums", "--no-sync", "--no-instructions",
+    )  # fmt: skip
+    if recovery.settings is not None:
+        with (target / "postgresql.conf").open("a") as file:
+            file.write(f"\ninclude '{recovery.settings}'\n")
+
+
+@contextlib.asynccontextmanager
+async def _alone(
+    config: NodeConfig, recovery: Recovery, target: Path, source: Path
+) -> AsyncIterator[NodeConfig]:
+    """Run the server for this sidecar only; yield a configuration that leads there.
+
+    Raises:
+        ProgramError: it does not start, or not stop.
+    """
+    inside = config.model_copy(
+        update={"postgres": config.postgres.model_copy(update={"host": str(config.hook_dir)})}
+    )
+    (source / "pg_hba.conf").write_text("local all all trust\n")
+    settings = _UNSAFE_BUT_FAST | {
+        "config_file": str(source / "postgresql.conf"),
+        "hba_file": str(source / "pg_hba.conf"),
+        "listen_addresses": "",
+        "unix_socket_directories": str(config.hook_dir),
+        "port": str(config.postgres.port),
+    }
+    (source / "postgresql.conf").write_text("# all by the command line\n")
+    words = [f"--{name}={value}" for name, value in settings.items()]
+    log = source / "server.log"
+    with log.open("wb") as output:
+        server = start(
+            recovery.postgres_bin / "postgres", "-D", str(target), *words,
+            output=output, dies_by=signal.SIGQUIT,
+        )  # fmt: skip
+    try:
+        await _accepts(inside, server, log)
+        yield inside
+        server.send_signal(signal.SIGINT)
+        if await asyncio.to_thread(server.wait) != 0:
+            raise ProgramError(f"the new server did not stop cleanly: {_last_line(log)}")
+    finally:
+        if server.poll() is None:
+            server.send_signal(signal.SIGQUIT)
+            await asyncio.to_thread(server.wait)
+        if server.stdin is not None:
+            server.stdin.close()
+
+
+async def _accepts(inside: NodeConfig, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    while server.poll() is None:
+        with contextlib.suppress(psycopg.OperationalError):
+            await (await startup.connect(inside, "pgherd load", database="postgres")).close()
+            return
+        await asyncio.sleep(_POLL_S)
+    raise ProgramError(f"the new server does not start: {_last_line(log)}")
+
+
+def _last_line(log: Path) -> str:
+    return next(reversed(log.read_text(errors="replace").splitlines()), "it said nothing")
+
+
+async def _load(
+    inside: NodeConfig,
+    recovery: Recovery,
+    carried: Carried,
+    source: Path,
+    on_progress: Callable[[int, int], None],
+) -> None:
+    """Roles, the database itself, then what is in it."""
+    programs = recovery.postgres_bin
+    roles = await asyncio.to_thread(Path(carried.roles).read_text)
+    await run(
+        programs / "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--file=-",
+        f"--dbname={_where(inside, 'postgres')}",
+        stdin=archives.without_role(roles, inside.postgres.user).encode(),
+    )  # fmt: skip
+    outer, inner = archives.divided(await _contents(programs, carried.archive))
+    (source / "outer.list").write_text(outer)
+    (source / "inner.list").write_text(inner)
+    restore = (programs / "pg_restore", "--exit-on-error", "--no-tablespaces", "--no-password")
+    await run(
+        *restore, "--create", f"--use-list={source / 'outer.list'}",
+        f"--dbname={_where(inside, 'postgres')}", carried.archive,
+    )  # fmt: skip
+    where = _where(inside, inside.postgres.database)
+    if carried.snapshot is not None:
+
+        def read(line: str) -> None:
+            if (told := bytes_of(line)) is not None:
+                on_progress(*told)
+
+        await _run_job(
+            "load", carried.snapshot, "--dbname", where, "--programs", str(programs),
+            "--jobs", str(recovery.jobs), on_line=read,
+        )  # fmt: skip
+    else:
+        await run(
+            *restore, f"--jobs={recovery.jobs}", "--verbose",
+            f"--use-list={source / 'inner.list'}", f"--dbname={where}", carried.archive,
+            on_line=counting(carried.sizes, on_progress),
+        )  # fmt: skip
+
+
+async def _contents(programs: Path, archive: str) -> str:
+    lines: list[str] = []
+    await run(programs / "pg_restore", "--list", "--create", archive, on_line=lines.append)
+    return "\n".join(lines)
+
+
+async def _run_job(*arguments: str, on_line: Callable[[str], None] = lambda line: None) -> None:
+    """Run what reads snapshots: a program of its own, which can be ended."""
+    await run(
+        Path(sys.executable), "-P", "-m", _JOB, *arguments, on_line=on_line, environment=os.environ
+    )
+
+
+async def _take_over(inside: NodeConfig, carried: Carried) -> None:
+    """Make it a pgherd database that stands at the GID."""
+    said = {
+        "gid": carried.gid,
+        "local_tables": carried.local_tables,
+        "sequences": carried.sequences,
+    }
+    async with await startup.connect(inside, "pgherd load") as connection:
+        await startup.install(connection)
+        await connection.execute(
+            "SELECT pgherd.take_over($1, $2, $3, $4)",
+            (inside.number, inside.name, inside.sequence_slots, json.dumps(said)),
+        )
+        await connection.execute("ANALYZE")
+
+
+def _where(inside: NodeConfig, database: str) -> str:
+    return make_conninfo(
+        host=inside.postgres.host,
+        port=inside.postgres.port,
+        user=inside.postgres.user,
+        dbname=database,
+        application_name="pgherd load",
+        options="-c session_replication_role=replica",
+    )

@@ -1,0 +1,41 @@
+"""What ``pg_dump`` and ``pg_dumpall`` have written of a member, sorted for a server made from it.
+
+Pure text: contents are what ``pg_restore --list`` prints. Used by total recovery, and by the
+snapshot job.
+"""
+
+import re
+
+_OURS = re.compile(
+    r"^\d+; \d+ \d+ ([A-Z][A-Z ]* pgherd(_gen)? |[A-Z ]+ - (SCHEMA )?pgherd(_gen)? "
+    r"|EVENT TRIGGER - pgherd_|TRIGGER .* pgherd_\w+ "
+    r"|(COMMENT|EXTENSION) - (EXTENSION )?dblink( |$))"
+)
+"""What pgherd puts into each database by itself."""
+_DATABASE = re.compile(r"^\d+; \d+ \d+ (DATABASE|DATABASE PROPERTIES|[A-Z ]+) - (DATABASE )?")
+_OF_DATABASE = ("DATABASE", "DATABASE PROPERTIES")
+
+
+def of_users(contents: str) -> str:
+    """The lines of an archive's contents without what is ours."""
+    return "\n".join([*(line for line in contents.splitlines() if not _OURS.search(line)), ""])
+
+
+def divided(contents: str) -> tuple[str, str]:
+    """The same in two: what makes the database itself, and all that is in it."""
+    lines = of_users(contents).splitlines()
+    outer = [line for line in lines if _makes_database(line)]
+    inner = [line for line in lines if not _makes_database(line)]
+    return "\n".join([*outer, ""]), "\n".join([*inner, ""])
+
+
+def _makes_database(line: str) -> bool:
+    match = _DATABASE.match(line)
+    return match is not None and (match[1] in _OF_DATABASE or match[2] is not None)
+
+
+def without_role(script: str, role: str) -> str:
+    """A script that makes roles, for a server that has this one from its beginning."""
+    there = {f"CREATE ROLE {role};", 'CREATE ROLE "{}";'.format(role.replace('"', '""'))}
+    lines = script.splitlines(keepends=True)
+    return "".join(line for line in lines if line.rstrip("\n") not in there)

@@ -1,0 +1,256 @@
+"""A node made from rows in place of files: of a partner's dump, or of a snapshot, under load."""
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pgherd_sidecar.cli import binaries
+from pgherd_sidecar.cli import herd as herds
+from pgherd_sidecar.cli.sidecar import Sidecar
+from pgherd_spark import snapshot as snapshots
+from pgherd_spark import statements
+from pgherd_spark.cluster import Cluster
+from pgherd_spark.stores import DirectoryStore
+
+from .ledger import Ledger
+from .localherd import LocalHerd, error_of, free_port_base, home, pids_in, query
+from .sparkherd import members_of
+from .test_recovery import forgetful_script, progress, trimmed_beyond, until
+from .test_restart import run
+
+OTHER_POSTGRES = "PGHERD_TEST_OTHER_POSTGRES"
+_MOST = 8
+_STRUCTURE = statements.load("structure.sql")["structure"].as_string(None)
+_CONTENTS = """
+CREATE SCHEMA {0};
+SET search_path = {0};
+CREATE TYPE mood AS ENUM ('sad', 'happy');
+CREATE DOMAIN small AS int CHECK (VALUE < 100000);
+CREATE FUNCTION stamped() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN NEW.stamp := 'by trigger'; RETURN NEW; END $$;
+CREATE TABLE "Odd ""Name" (m mood, "K" text, n int GENERATED ALWAYS AS IDENTITY, gone int,
+                           d small, stamp text, PRIMARY KEY (m, "K"));
+ALTER TABLE "Odd ""Name" DROP COLUMN gone;
+CREATE TRIGGER mine BEFORE INSERT ON "Odd ""Name" FOR EACH ROW EXECUTE FUNCTION stamped();
+INSERT INTO "Odd ""Name" (m, "K") SELECT 'happy', g FROM generate_series(1, 500) g;
+CREATE TABLE parted (id int, t text, PRIMARY KEY (id)) PARTITION BY HASH (id);
+CREATE TABLE p0 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+CREATE TABLE p1 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+INSERT INTO parted SELECT g, g FROM generate_series(1, 500) g;
+CREATE TABLE child (id serial PRIMARY KEY, parent int REFERENCES parted, u uuid UNIQUE);
+INSERT INTO child (parent, u) SELECT g, gen_random_uuid() FROM generate_series(1, 100) g;
+CREATE VIEW seen AS SELECT count(*) AS c FROM parted;
+CREATE MATERIALIZED VIEW counted AS SELECT count(*) AS c FROM child;
+CREATE SEQUENCE loose INCREMENT BY 2;
+CREATE TABLE kept (id serial PRIMARY KEY, t text);
+COMMENT ON TABLE kept IS 'a comment';
+GRANT SELECT ON child TO PUBLIC;
+SELECT pgherd.set_local('kept');
+"""
+_LOCAL = "INSERT INTO {0}.kept (t) VALUES ('of one node'); SELECT nextval('{0}.loose')"
+
+
+def majors() -> list[Path]:
+    """Installations of PostgreSQL, one for each major version, the oldest first."""
+    more = os.environ.get(OTHER_POSTGRES)
+    found = [Path("/") / path for path in Path("/").glob("usr/lib/postgresql/*/bin")]
+    known = {
+        binaries.major_version(path): path for path in [*found, *([Path(more)] if more else [])]
+    }
+    return [path for major, path in sorted(known.items()) if major >= binaries.OLDEST_MAJOR]
+
+
+NEEDS_TWO_MAJORS = pytest.mark.skipif(
+    len(majors()) < 2,
+    reason=f"ONE POSTGRESQL: two versions in a herd are NOT tested. Name one in {OTHER_POSTGRES}",
+)
+NEEDS_ZSTD = pytest.mark.skipif(
+    importlib.util.find_spec("pyarrow") is None,
+    reason="NO PYARROW: joining by a snapshot is NOT tested. Run `scripts/setup spark`",
+)
+
+
+class OneByOne(Cluster):
+    """Runs tasks in this process: a snapshot without Spark."""
+
+    def __init__(self) -> None:
+        pass
+
+    def each(self, tasks: Any, run: Callable[[Any], Any]) -> list[Any]:
+        return [run(task) for task in tasks]
+
+    async def in_thread(self, action: Callable[[], Any]) -> Any:
+        return await asyncio.to_thread(action)
+
+    def cancel(self) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def herd_of(directory: Path, nodes: int, **environment: str) -> Iterator[LocalHerd]:
+    herd = LocalHerd(directory, free_port_base(_MOST), environment)
+    done = herd.up("--nodes", str(nodes))
+    assert done.returncode == 0, done.stderr
+    yield herd
+    herd.must("destroy")
+
+
+def new_ledger(herd: LocalHerd) -> Ledger:
+    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
+    ledger.create()
+    return ledger
+
+
+def fill(herd: LocalHerd) -> str:
+    """Make a schema with some of all that users make, and return its name."""
+    name = f"c_{random.getrandbits(40):x}"
+    first = herd.members()[0]
+    query(first["app_dsn"], _CONTENTS.format(name))
+    query(first["app_dsn"], _LOCAL.format(name))
+    query(
+        first["dsn"],
+        f"SELECT pgherd.run_everywhere('CREATE ROLE {name} LOGIN CONNECTION LIMIT 7');"
+        f"GRANT INSERT ON {name}.child TO {name}",
+    )
+    return name
+
+
+def assert_a_member_like_the_others(herd: LocalHerd, node: str, name: str) -> None:
+    """It has their definitions, what is in no row, and numbers and local rows of its own."""
+    members = {one["name"]: one for one in herd.members()}
+    old, new = members["n1"], members[node]
+    definitions = [{row[:3] for row in query(one["dsn"], _STRUCTURE)} for one in (old, new)]
+    assert definitions[0] ^ definitions[1] == set()
+    for same in (
+        "SELECT rolname::text, rolpassword FROM pg_authid WHERE rolcanlogin ORDER BY 1",
+        f"SELECT * FROM {name}.counted",
+        f"SELECT obj_description('{name}.kept'::regclass)",
+        "SELECT name FROM pgherd.local_tables ORDER BY 1",
+    ):
+        assert query(old["dsn"], same) == query(new["dsn"], same)
+    assert query(new["dsn"], f"SELECT * FROM {name}.kept") == []
+    assert len(query(old["dsn"], f"SELECT * FROM {name}.kept")) == 1
+    given = set()
+    for one in (new, old):  # the numbers differ, though both have come from where n1 was
+        query(one["app_dsn"], f"INSERT INTO {name}.kept (t) VALUES ('mine')")
+        given |= set(query(one["app_dsn"], f"SELECT nextval('{name}.loose')"))
+        given |= set(query(one["app_dsn"], f"INSERT INTO {name}.child DEFAULT VALUES RETURNING id"))
+        query(
+            one["app_dsn"],
+            f"""INSERT INTO {name}."Odd ""Name" (m, "K") VALUES ('sad', 'of {one["name"]}')""",
+        )
+    assert len(given) == 4
+    herd.must("verify")
+    stamps = query(new["dsn"], f"""SELECT DISTINCT stamp FROM {name}."Odd ""Name" """)
+    assert stamps == [("by trigger",)]
+
+
+async def kill_in(herd: LocalHerd, node: str, phase: str) -> None:
+    """Have a node's sidecar die in a phase."""
+    await until(herd, node, phase, lambda: progress(herd, node)["phase"] == phase)
+    description = herds.load(home(herd))
+    running = Sidecar(description, description.member(node)).process()
+    assert running is not None
+    running.signal(signal.SIGKILL)
+
+
+async def test_a_node_is_made_from_a_dump_under_load_though_it_dies_in_every_phase(
+    work_directory: Path,
+) -> None:
+    with herd_of(work_directory / "dumped", 2) as herd:
+        name, ledger = fill(herd), new_ledger(herd)
+        add = ("add", "n3", "--method", "dump")
+        async with ledger.load(1):
+            await ledger.commits(20)
+            for phase in ("copying", "loading", "settling"):
+                adding = asyncio.create_task(asyncio.to_thread(herd.run, *add))
+                await kill_in(herd, "n3", phase)
+                assert "sidecar of n3" in error_of(await adding)
+                query(herd.app_dsn("n1"), f"CREATE TABLE {name}.{phase} (id int PRIMARY KEY)")
+                role = f"SELECT pgherd.run_everywhere('CREATE ROLE {name}_{phase}')"
+                query(herd.member("n1")["dsn"], role)
+            await run(herd, *add)
+            async with ledger.load(1, on=["n3"]):
+                await ledger.commits(20, on=["n1", "n2", "n3"])
+        ledger.check()
+        assert_a_member_like_the_others(herd, "n3", name)
+        assert [path.name for path in (home(herd) / "n3").glob("pgdata*")] == ["pgdata"]
+        assert pids_in(home(herd) / "n3" / "pgdata.copy") == []
+        error = error_of(herd.run("add", "--method", "dump", "--max-rate", "1"))
+        assert "only a base backup" in error
+
+
+@NEEDS_TWO_MAJORS
+async def test_a_herd_moves_to_a_newer_major_version_node_by_node(work_directory: Path) -> None:
+    older, newer = majors()[0], majors()[-1]
+    directory = work_directory / "majors"
+    herd = LocalHerd(directory, free_port_base(_MOST))
+    done = herd.up("--nodes", "1", "--postgres-bin", str(older))
+    assert done.returncode == 0, done.stderr
+    try:
+        name, ledger = fill(herd), new_ledger(herd)
+        assert "add --method dump" in error_of(herd.run("add", "--postgres-bin", str(newer)))
+        async with ledger.load(1, on=["n1"]):
+            await run(herd, "add", "n2", "--postgres-bin", str(newer), "--method", "dump")
+            async with ledger.load(1, on=["n2"]):
+                await ledger.commits(50, on=["n1", "n2"])
+            versions = {query(one["dsn"], "SHOW server_version_num")[0] for one in herd.members()}
+            assert len(versions) == 2
+        query(herd.app_dsn("n2"), f"INSERT INTO {name}.child DEFAULT VALUES")
+        ledger.check()
+        herd.must("remove", "n1")
+        query(herd.app_dsn("n2"), f"INSERT INTO {name}.child DEFAULT VALUES")
+    finally:
+        herd.must("destroy")
+
+
+@NEEDS_ZSTD
+async def test_a_node_joins_from_a_snapshot_as_long_as_the_log_behind_it_is_kept(
+    work_directory: Path,
+) -> None:
+    script = forgetful_script(work_directory)
+    with herd_of(work_directory / "carried", 2, PGHERD_SIDECAR_SCRIPT=str(script)) as herd:
+        name, ledger = fill(herd), new_ledger(herd)
+        to = work_directory / "carried.snapshots"
+
+        async def taken(hold_s: float) -> Path:
+            options = snapshots.Options(
+                to=DirectoryStore(to),
+                read=("n1",),
+                programs=herds.load(home(herd)).postgres_bin,
+                cluster_id=str(herds.load(home(herd)).cluster_id),
+                hold_s=hold_s,
+            )
+            made = await snapshots.snapshot(OneByOne(), members_of(herd), options, print)
+            for path in (to, *to.rglob("*")):
+                shutil.chown(path, os.environ.get("PGHERD_TEST_USER", "postgres"))
+            return Path(str(made))
+
+        async with ledger.load(1):
+            await ledger.commits(20)
+            forgotten = await taken(0)
+            for node in ("n1", "n2"):
+                await trimmed_beyond(herd, ledger, node, int(forgotten.name.split("-")[1]))
+            refused = await asyncio.to_thread(herd.run, "add", "n3", "--snapshot", str(forgotten))
+            assert "needs the log from GID" in error_of(refused)
+            await run(herd, "remove", "n3")
+            held = await taken(3600)
+            await ledger.commits(500, on=["n1", "n2"])
+            adding = asyncio.create_task(
+                asyncio.to_thread(herd.run, "add", "n3", "--snapshot", str(held))
+            )
+            await kill_in(herd, "n3", "loading")
+            assert "sidecar of n3" in error_of(await adding)
+            await run(herd, "add", "n3")
+            async with ledger.load(1, on=["n3"]):
+                await ledger.commits(20, on=["n1", "n2", "n3"])
+        ledger.check()
+        assert_a_member_like_the_others(herd, "n3", name)

@@ -1,0 +1,48 @@
+"""A copy is made this member's own only by a server that hashes keys as the other members do."""
+
+from pathlib import Path
+
+import pytest
+from pgherd_sidecar.agent.errors import UnfitError
+from pgherd_sidecar.agent.recovery import basebackup
+from pgherd_sidecar.agent.recovery.programs import ProgramError
+from test_recovery_rebuild import config_in
+
+_POSTGRES = """#!/bin/sh
+cat > "$0.asked"
+echo 'backend>   1: key_fingerprint	(typeid = 25, len = -1, typmod = -1, byval = f)'
+echo '	 1: key_fingerprint = "abc"	(typeid = 25, len = -1, typmod = -1, byval = f)'
+exec sh "$0.then"
+"""
+
+
+async def settle(directory: Path, fingerprint: str, then: str = "exit 0") -> str:
+    """Settle a copy by a stand-in for PostgreSQL, which hashes as ``abc``; return what it heard."""
+    programs = directory / "bin"
+    programs.mkdir()
+    (programs / "postgres").write_text(_POSTGRES)
+    (programs / "postgres").chmod(0o755)
+    (programs / "postgres.then").write_text(then)
+    config, recovery = config_in(directory)
+    recovery = recovery.model_copy(update={"postgres_bin": programs, "overlay": None})
+    copy = directory / "copy"
+    copy.mkdir()
+    await basebackup.make_own(
+        config, recovery, copy, needed_gid=7, fingerprint=fingerprint, sequences={"s": 3}
+    )
+    return (programs / "postgres.asked").read_text()
+
+
+async def test_a_server_that_hashes_alike_settles_the_copy(tmp_path: Path) -> None:
+    asked = await settle(tmp_path, "abc")
+    assert "become_member(3, 'n3', 7, '{\"s\": 3}')" in asked
+
+
+async def test_a_server_that_hashes_otherwise_is_unfit_for_good(tmp_path: Path) -> None:
+    with pytest.raises(UnfitError, match="hashes keys otherwise"):
+        await settle(tmp_path, "other", then="sleep 600")
+
+
+async def test_a_copy_that_can_not_be_settled_is_the_copy_s_fault(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match="the copy stands at GID 5"):
+        await settle(tmp_path, "abc", then="echo 'ERROR:  the copy stands at GID 5'; exit 1")

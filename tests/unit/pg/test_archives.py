@@ -1,0 +1,52 @@
+"""What of a dump is the user's, what is ours, and what makes the database itself."""
+
+import pytest
+from pgherd_sidecar.pg.archives import divided, of_users, without_role
+
+USERS = [
+    "217; 1259 16390 TABLE public pgherd_like app",
+    "3642; 2620 17030 TRIGGER public t mine app",
+    "2; 3079 16402 EXTENSION - citext ",
+    "3832; 0 0 ACL pg_catalog FUNCTION lo_creat(integer) postgres",
+    "2439; 826 17127 DEFAULT ACL - DEFAULT PRIVILEGES FOR TABLES app",
+    "3900; 0 0 COMMENT - SCHEMA mine app",
+]
+OURS = [
+    '3642; 2620 17030 TRIGGER public Odd "Name pgherd_delete app',
+    "3643; 3466 17031 EVENT TRIGGER - pgherd_command_end postgres",
+    "7; 2615 16400 SCHEMA - pgherd postgres",
+    "3842; 0 0 ACL pgherd FUNCTION dblink(text) postgres",
+    "3843; 0 0 ACL - SCHEMA pgherd_gen postgres",
+    "3; 3079 16402 EXTENSION - dblink ",
+    "3; 3079 16402 EXTENSION - dblink",
+    "3901; 0 0 COMMENT - EXTENSION dblink ",
+]
+DATABASE = [
+    "3829; 1262 16385 DATABASE - app app",
+    "3830; 0 0 DATABASE PROPERTIES - app app",
+    "3831; 0 0 ACL - DATABASE app app",
+    "3832; 0 0 COMMENT - DATABASE app app",
+]
+
+
+@pytest.mark.parametrize("line", USERS + DATABASE)
+def test_what_users_made_stays(line: str) -> None:
+    assert of_users(line) == line + "\n"
+
+
+@pytest.mark.parametrize("line", OURS)
+def test_what_pgherd_makes_by_itself_goes(line: str) -> None:
+    assert of_users(line) == ""
+
+
+def test_what_makes_the_database_comes_before_what_is_in_it() -> None:
+    outer, inner = divided("\n".join([*DATABASE, *USERS, *OURS]))
+    assert outer.splitlines() == DATABASE
+    assert inner.splitlines() == USERS
+
+
+def test_the_role_that_a_server_has_from_its_beginning_is_not_made_again() -> None:
+    script = 'CREATE ROLE postgres;\nALTER ROLE postgres WITH SUPERUSER;\nCREATE ROLE "Me";\n'
+    assert without_role(script, "postgres").startswith("ALTER ROLE postgres")
+    assert 'CREATE ROLE "Me"' not in without_role(script, "Me")
+    assert without_role(script, "me") == script
