@@ -23,6 +23,7 @@ class LocalLink:
 
     Attributes:
         writeset: what it changed, should it have to be applied as if remote.
+        pieces_from: position of its first piece, if it came in pieces.
         yielding: it must give way to the applier and be repaired (C9).
         since_s: when the verdict was given, on the loop's clock.
     """
@@ -33,6 +34,7 @@ class LocalLink:
     pid: int
     writeset: Writeset
     since_s: float
+    pieces_from: int = 0
     yielding: bool = False
 
 
@@ -88,6 +90,11 @@ class Chain:
         """The lowest GID that somebody waits for, as far as there are links for it."""
         wanted = min((gid for gid, _ in self._waiters), default=0)
         return min(wanted, self.tail_gid)
+
+    def shows(self, position: int) -> bool:
+        """Whether all that was ordered before a delivered position is visible for certain."""
+        head = self.head
+        return head is None or position <= head.prev + 1
 
     def append(self, link: Link) -> None:
         """Add the next link."""

@@ -87,9 +87,21 @@ class Limits(_Section):
     """Bounds on what the sidecar keeps, sends and waits for."""
 
     frame_bytes: Annotated[Bytes, Field(description="largest message between members")] = 64 << 20
-    writeset_bytes: Annotated[Bytes, Field(description="largest writeset of a transaction")] = (
-        32 << 20
-    )
+    writeset_bytes: Annotated[
+        Bytes, Field(description="largest transaction with DDL, which is never sent in pieces")
+    ] = 32 << 20
+    piece_bytes: Annotated[
+        Bytes,
+        Field(
+            ge=1024, le=8 << 20, description="who writes more is sent in pieces of about this size"
+        ),
+    ] = 1 << 20
+    row_bytes: Annotated[
+        Bytes, Field(description="largest row, several times of which each sidecar must hold")
+    ] = 64 << 20
+    transaction_bytes: Annotated[
+        Bytes, Field(description="largest transaction, all of which the log has to hold")
+    ] = 4 << 30
     pending_bytes: Annotated[Bytes, Field(description="submissions not yet ordered")] = 64 << 20
     segment_bytes: Annotated[Bytes, Field(description="size of a log segment on disk")] = 16 << 20
     log_cache_bytes: Annotated[Bytes, Field(description="newest log blocks kept in memory")] = (

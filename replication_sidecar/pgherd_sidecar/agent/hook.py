@@ -3,10 +3,13 @@
 Each session of the server has one dblink connection here. Requests, one query each::
 
     W secret pid xid flags \\n keys \\n body    order this writeset, answer its verdict
+    B secret pid xid flags \\n data    order a piece of a large transaction (see ``hookpieces``)
     R secret xid       go on waiting for it (after a cancel)
     P secret xid gid   answer when this GID is visible here
     Y secret xid       may the certified transaction go on?
     T secret token     what became of this transaction?
+
+The body of a writeset that comes after pieces (flag 2) lists the tables, and it has no keys.
 
 ``HookServer`` keeps the writesets that are under way (``Pending``), submits them to the ordered
 log, again whenever they may have been lost, and hands out verdicts. It decides nothing: ``session``
@@ -16,7 +19,6 @@ whatever was under way (C11, C12).
 
 import asyncio
 import hmac
-import sys
 from array import array
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,9 +28,18 @@ import msgspec
 import structlog
 
 from pgherd_sidecar.agent.hookconnection import HookConnection, Pending
-from pgherd_sidecar.agent.hooktext import explain, key_slots, parse_keys
+from pgherd_sidecar.agent.hookpieces import HookLimits, PieceSender
+from pgherd_sidecar.agent.hooktext import explain, key_slots, parse_keys, wire_keys
 from pgherd_sidecar.core.certifier import Conflict
-from pgherd_sidecar.core.entries import Writeset, encode_entry
+from pgherd_sidecar.core.entries import (
+    FLAG_DDL,
+    FLAG_PIECES,
+    PIECE_KEYS,
+    PiecesBody,
+    Writeset,
+    encode_entry,
+    pieces_body,
+)
 from pgherd_sidecar.core.merge import decode_body
 from pgherd_sidecar.pg.ddl import DdlNotSupported, resolve_commands
 from pgherd_sidecar.pg.hookwire import OVERSIZED
@@ -71,11 +82,10 @@ class HookServer:
         secret: what each message must carry.
         submit: sends entries to the ordered log; False if that was not possible now.
         backend: see `HookBackend`.
-        timeout_s: longest wait for a verdict before 08007.
-        query_max: largest writeset accepted, in bytes.
+        limits: bounds of transactions, and of the wait for a verdict before 08007.
     """
 
-    def __init__(  # noqa: PLR0913 - the ports of the hook, all by name
+    def __init__(
         self,
         *,
         directory: Path,
@@ -84,20 +94,22 @@ class HookServer:
         incarnation: int,
         submit: Callable[[bytes, int], bool],
         backend: HookBackend,
-        timeout_s: float,
-        query_max: int,
+        limits: HookLimits,
     ) -> None:
         self.backend = backend
-        self.query_max = query_max
+        self.query_max = limits.row
         self.pending: dict[int, Pending] = {}  # by sequence, oldest first
+        self.pieces = PieceSender(member, incarnation, submit, limits)
         self._by_xid: dict[int, Pending] = {}
         self._path = directory / ".s.PGSQL.1"
         self._secret = secret.encode()
         self._member = member
         self._incarnation = incarnation
         self._submit = submit
-        self._timeout_s = timeout_s
+        self._timeout_s = limits.wait_s
+        self._writeset_max = limits.writeset
         self._sequence = 0
+        self._paused_s: float | None = None
         self._outbox: list[Pending] = []
         self._server: asyncio.AbstractServer | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -130,21 +142,24 @@ class HookServer:
         if query == OVERSIZED:
             connection.fail(
                 "54000",
-                f"the transaction writes more than {self.query_max} bytes",
-                hint="Split it, or raise limits.writeset_bytes of every member.",
+                f"a row of the transaction takes more than {self.query_max} bytes",
+                hint="Store such values elsewhere, or raise limits.row_bytes of every member.",
             )
+            self.pieces.gone(connection)
             return
         head, _, rest = query.partition(b"\n")
         words = head.split(b" ")
         if len(words) < 3 or not hmac.compare_digest(words[1], self._secret):
             # A stranger, or a transaction older than this incarnation of the sidecar. What it
             # asks to be ordered never will be; of anything else this incarnation knows nothing.
-            code = "40001" if words[0] == b"W" else "08006"
+            code = "40001" if words[0] in (b"W", b"B") else "08006"
             connection.fail(code, "the sidecar has begun anew during this transaction")
             return
         match words[0]:
             case b"W":
                 self._order(connection, words, rest)
+            case b"B":
+                self._order_piece(connection, words, rest)
             case b"R":
                 self._resume(connection, int(words[2]))
             case b"P":
@@ -158,20 +173,25 @@ class HookServer:
                 connection.fail("08P01", "unknown request")
 
     def _order(self, connection: "HookConnection", words: list[bytes], rest: bytes) -> None:
-        refusal = self.backend.refusal()
-        if refusal is not None:
-            connection.fail(
-                "25006",
-                f"this node takes no writes: {refusal}",
-                hint="Connect to a member whose state is primary.",
-            )
+        flags, xid = int(words[4]), int(words[3])
+        if self._refuses(connection):
+            self.pieces.give_up(xid)
             return
         keys_text, _, body = rest.partition(b"\n")
-        flags, xid = int(words[4]), int(words[3])
         if xid in self._by_xid:
             connection.fail("08007", "this transaction has been sent before")
             return
-        if flags:
+        if flags & FLAG_PIECES:
+            self._order_last(connection, int(words[2]), xid, body)
+            return
+        if len(rest) > self._writeset_max:
+            connection.fail(
+                "54000",
+                f"the transaction writes more than {self._writeset_max} bytes, and holds DDL",
+                hint="Write the rows in a transaction of their own.",
+            )
+            return
+        if flags & FLAG_DDL:
             try:
                 items = resolve_commands(decode_body(body))
                 body = msgspec.json.encode(items)
@@ -183,7 +203,46 @@ class HookServer:
         if conflict is not None:  # no need to order what has lost already
             connection.fail("40001", *explain(conflict, body), _REPEAT)
             return
-        pending = self._send(xid, flags, keys, body, int(words[2]))
+        self._attach(connection, self._send(xid, flags, keys, body, int(words[2])))
+
+    def _refuses(self, connection: "HookConnection") -> bool:
+        """Tell a session so, if this node takes no writes."""
+        refusal = self.backend.refusal()
+        if refusal is not None:
+            connection.fail(
+                "25006",
+                f"this node takes no writes: {refusal}",
+                hint="Connect to a member whose state is primary.",
+            )
+        return refusal is not None
+
+    def _order_piece(self, connection: "HookConnection", words: list[bytes], rest: bytes) -> None:
+        flags, xid, pid = int(words[4]), int(words[3]), int(words[2])
+        if self._refuses(connection):
+            self.pieces.give_up(xid)
+        elif not flags & PIECE_KEYS:
+            self.pieces.take_rows(connection, pid, xid, rest)
+        else:
+            keys = parse_keys(rest)
+            conflict = self.backend.lost(keys)
+            if conflict is None:
+                self.pieces.take_keys(connection, pid, xid, wire_keys(keys))
+            else:
+                self.pieces.give_up(xid)
+                connection.fail("40001", *explain(conflict, b"[]"), _REPEAT)
+
+    def _order_last(self, connection: "HookConnection", pid: int, xid: int, tables: bytes) -> None:
+        """Order the writeset that ends a transaction in pieces."""
+        found = self.pieces.finish(xid)
+        if found is None or found[2]:
+            self.pieces.give_up(xid)
+            connection.fail("40001", found[2] if found else "its pieces are gone", hint=_REPEAT)
+            return
+        names = msgspec.json.decode(tables, type=tuple[str, ...])
+        body = msgspec.json.encode(PiecesBody(found[0], found[1], names))
+        self._attach(connection, self._send(xid, FLAG_PIECES, array("q"), body, pid))
+
+    def _attach(self, connection: "HookConnection", pending: Pending) -> None:
         pending.connection = connection
         connection.pending = pending
         connection.pid = pending.pid
@@ -195,9 +254,6 @@ class HookServer:
     def _send(self, xid: int, flags: int, keys: "array[int]", body: bytes, pid: int) -> Pending:
         """Make a writeset and put it on its way."""
         self._sequence += 1
-        wire_keys = keys[:]
-        if sys.byteorder == "little":
-            wire_keys.byteswap()
         writeset = Writeset(
             self._member,
             self._incarnation,
@@ -205,7 +261,7 @@ class HookServer:
             next(iter(self.pending), self._sequence),
             xid,
             flags,
-            wire_keys.tobytes(),
+            wire_keys(keys).tobytes(),
             body,
         )
         now = self._loop.time()
@@ -237,9 +293,7 @@ class HookServer:
             return
         if pending.connection is not None:
             pending.connection.pending = None
-        pending.connection = connection
-        connection.pending = pending
-        connection.pid = pending.pid
+        self._attach(connection, pending)
 
     # ---- submission ------------------------------------------------------------------------
 
@@ -250,6 +304,7 @@ class HookServer:
     def resubmit(self) -> None:
         """Send everything under way again: the proposer is another one, or it was long ago."""
         self._submit_all(self.pending.values())
+        self.pieces.resubmit()
 
     def _submit_all(self, batch: Iterable[Pending]) -> None:
         """Submit in pieces that are not too large for one message."""
@@ -277,11 +332,25 @@ class HookServer:
         stale = False
         for pending in self.pending.values():
             stale = stale or pending.lost or now - pending.sent_s > _RESUBMIT_S
-            if now >= pending.deadline_s and pending.connection is not None:
+            late = now >= pending.deadline_s and self._paused_s is None
+            if late and pending.connection is not None:
                 self._unknown(pending, "no majority has confirmed it in time")
         if stale:
-            self.resubmit()
+            self._submit_all(self.pending.values())
+        self.pieces.sweep(late=self._paused_s is None)
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def pause_deadlines(self) -> None:
+        """Verdicts have to wait for one that takes long, though a majority is there."""
+        self._paused_s = self._loop.time()
+
+    def resume_deadlines(self) -> None:
+        """The verdicts of what is ordered come now: who waits waits for a majority only."""
+        assert self._paused_s is not None
+        paused_s, self._paused_s = self._loop.time() - self._paused_s, None
+        for pending in self.pending.values():
+            pending.deadline_s += paused_s
+        self.pieces.wait_longer(paused_s)
 
     def _unknown(self, pending: Pending, why: str) -> None:
         connection = self._detach(pending)
@@ -302,6 +371,8 @@ class HookServer:
         pending = self.pending.pop(sequence, None)
         if pending is not None:
             self._by_xid.pop(pending.writeset.xid, None)
+            if pending.writeset.flags & FLAG_PIECES:
+                self.pieces.decided(pieces_body(pending.writeset.body).serial)
         return pending
 
     def committed(self, pending: Pending, gid: int, prev: int, wait: bytes) -> None:
@@ -315,7 +386,7 @@ class HookServer:
         connection = self._detach(pending)
         if connection is None:
             return
-        message, detail = explain(conflict, pending.writeset.body)
+        message, detail = explain(conflict, pending.writeset.body, pending.writeset.flags)
         connection.fail("40001", message, detail, _REPEAT)
 
     def ruled_out(self, pending: Pending) -> None:
@@ -343,6 +414,7 @@ class HookServer:
     def closed(self, connection: "HookConnection") -> None:
         """Note the end of a session."""
         self._connections.discard(connection)
+        self.pieces.gone(connection)
         if connection.pending is not None:
             connection.pending.connection = None
         if connection.pid:

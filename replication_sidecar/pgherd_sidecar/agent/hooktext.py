@@ -3,11 +3,13 @@
 Free of IO; called by ``hook``.
 """
 
+import sys
 from array import array
 
 import msgspec
 
 from pgherd_sidecar.core.certifier import AbortReason, Conflict
+from pgherd_sidecar.core.entries import FLAG_PIECES, pieces_body
 from pgherd_sidecar.core.recordtext import join_record, split_record
 
 
@@ -27,6 +29,14 @@ def parse_keys(text: bytes) -> "array[int]":
     return keys
 
 
+def wire_keys(keys: "array[int]") -> "array[int]":
+    """A copy of the keys in the byte order of the log."""
+    copy = keys[:]
+    if sys.byteorder == "little":
+        copy.byteswap()
+    return copy
+
+
 def key_slots(keys: "array[int]") -> frozenset[int]:
     """The keys of all groups without their modes."""
     slots: list[int] = []
@@ -38,8 +48,8 @@ def key_slots(keys: "array[int]") -> frozenset[int]:
     return frozenset(slots)
 
 
-def explain(conflict: Conflict, body: bytes) -> tuple[str, str]:
-    """Say in words why a writeset lost: message and detail."""
+def explain(conflict: Conflict, body: bytes, flags: int = 0) -> tuple[str, str]:
+    """Say in words why a writeset with this body and flags lost: message and detail."""
     if conflict.reason is AbortReason.TOO_OLD:
         return (
             "could not serialize access: the transaction is too old to be certified",
@@ -51,14 +61,14 @@ def explain(conflict: Conflict, body: bytes) -> tuple[str, str]:
         f"could not serialize access due to a concurrent commit on another node "
         f"(GID {conflict.winner})"
     )
-    tables = []
-    for table, pks, records in msgspec.json.decode(body):
+    tables = list(pieces_body(body).tables) if flags & FLAG_PIECES else []
+    for table, pks, records in [] if flags & FLAG_PIECES else msgspec.json.decode(body):
         for pk, record in zip(pks, records, strict=True):
             if pk == conflict.key & -4:
                 return message, f"{_row(record)} of table {table}, winner GID {conflict.winner}."
         if table not in tables:
             tables.append(table)
-    where = ", ".join(table or "the schema" for table in tables)
+    where = ", ".join(table or "the schema" for table in tables) or "its tables"
     return message, (
         f"A unique key, foreign key or table lock of {where}, winner GID {conflict.winner}."
     )

@@ -179,6 +179,25 @@ class LogHost:
         last = self.commit_position
         return self.reader.read(first, last, max_bytes) if first <= last else []
 
+    def read_back(self, position: int, max_bytes: int) -> tuple[Block, ...]:
+        """Return committed blocks from the one that holds ``position`` on, as they are on disk.
+
+        For a thread: it waits for the disk. What is behind the commit position may change.
+
+        Raises:
+            StorageDamaged: a block has to be mended first: ``damaged``.
+            StorageError: the log can't go on, or does not hold the position.
+        """
+        first = self._storage.start_of(position)
+        if first == 0:
+            raise StorageError(f"the log does not hold position {position}")
+        return self._storage.read(first, max_bytes)
+
+    def damaged(self, position: int) -> bool:
+        """Have a block asked for at the others; False if nobody has it any more."""
+        self.reader.damaged(position)
+        return self.reader.mending
+
     def trim(self, position: int) -> None:
         """Give up the log up to ``position``, but for what is kept for members that come back.
 

@@ -8,17 +8,16 @@ Nothing of a session survives it but what is in the server, in the log, and in t
 """
 
 import asyncio
-import uuid
 from array import array
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psycopg
 import structlog
 
 from pgherd_sidecar.agent import startup, upkeep
-from pgherd_sidecar.agent.admin import Unavailable
 from pgherd_sidecar.agent.applier import Applier, Work
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.config import NodeConfig
@@ -26,8 +25,12 @@ from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
 from pgherd_sidecar.agent.errors import LeftBehindError, SupersededError
 from pgherd_sidecar.agent.hook import HookServer
 from pgherd_sidecar.agent.hookconnection import Pending
+from pgherd_sidecar.agent.hookpieces import HookLimits
+from pgherd_sidecar.agent.large import LargeTransactions, Surroundings
+from pgherd_sidecar.agent.largedecider import LargeDecider
 from pgherd_sidecar.agent.leaks import Leaks
 from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.agent.markerorders import MarkerOrders
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.outcomes import Outcomes
 from pgherd_sidecar.agent.settler import Settler
@@ -37,9 +40,13 @@ from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import (
     FLAG_DDL,
+    FLAG_PIECES,
+    PIECE_LAST,
     Entry,
     Incarnation,
     Marker,
+    Members,
+    Piece,
     Publish,
     Writeset,
     encode_entry,
@@ -48,7 +55,7 @@ from pgherd_sidecar.core.entries import (
 )
 from pgherd_sidecar.core.state import Decision, DecisionKind, ReplicatedState
 from pgherd_sidecar.pg.pipeline import Pipeline
-from pgherd_sidecar.pg.rows import RowStatements, TableShape
+from pgherd_sidecar.pg.rows import RowStatements
 
 log = structlog.get_logger()
 
@@ -89,14 +96,26 @@ class ReplicaSession:
         self._skip_to = server.chain_end
         self._old = host.commit_position
         self.chain = Chain(server.chain_end)
-        rows = RowStatements(self._describe)
+        rows = RowStatements(partial(describe, admin))
         writers = Writers()
+        self._large = LargeTransactions(
+            Surroundings(
+                startup.conninfo(config, "pgherd large", startup.APPLY_ROLE),
+                log=host,
+                describe=partial(describe, admin),
+                writers=writers,
+                delivered=lambda: self.state.position,
+                visible=lambda position: self.settler.visible_before(position),  # noqa: PLW0108
+            )
+        )
+        self._decider = LargeDecider(state, host, self._take_large, self._fail)
         self._ddl = DdlRunner(config, writers)
         self.settler = Settler(
             connection=admin,
             pipeline=appliers[1],
             rows=rows,
             ddl=self._ddl,
+            large=self._large,
             writers=writers,
             chain=self.chain,
         )
@@ -116,13 +135,12 @@ class ReplicaSession:
             incarnation=incarnation,
             submit=host.submit,
             backend=self,
-            timeout_s=config.limits.verdict_timeout_ms / 1000,
-            query_max=config.limits.writeset_bytes,
+            limits=HookLimits.of(config.limits),
         )
         self._watch = VictimWatch(watch, writers=writers, chain=self.chain, hook=self.hook)
         self._delivery: asyncio.TimerHandle | None = None
         self._deferred: deque[tuple[int, Callable[[], None]]] = deque()
-        self._orders: dict[str, asyncio.Future[int]] = {}
+        self._marker_orders = MarkerOrders(host.submit, self.applier, markers)
         self._leaks = Leaks(admin, config.number)
         self._outcomes = Outcomes()
         self._began: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -166,11 +184,11 @@ class ReplicaSession:
             self.ready = False
             if self._delivery is not None:
                 self._delivery.cancel()
+            self._decider.stop()
             self._host.on_commit = self._host.on_proposer = lambda: None
-            for ordered in self._orders.values():
-                if not ordered.done():
-                    ordered.set_exception(Unavailable("the server went away meanwhile"))
+            self._marker_orders.fail()
             await self.hook.stop()
+            await self._large.close()
 
     async def _begin(self) -> None:
         """Catch up, and open this incarnation for writes."""
@@ -189,14 +207,11 @@ class ReplicaSession:
     async def _raise_failure(self) -> None:
         await self._failed
 
-    async def _describe(self, table: str) -> TableShape:
-        return await describe(self._admin, table)
-
     # ---- delivery ----------------------------------------------------------------------------
 
     def deliver(self) -> None:
         """Take what the log has committed, in order, as far as the applier keeps up."""
-        if self._failed.done():
+        if self._failed.done() or self._decider.busy:
             return
         try:
             if self.applier.queued_bytes > _QUEUE_BYTES:
@@ -207,11 +222,12 @@ class ReplicaSession:
             if not blocks and behind and not self._host.reader.mending:
                 raise LeftBehindError(f"the log no longer holds entry {self.state.position + 1}")
             for block in blocks:
-                self._take_block(block.first, block.data)
+                if not self._take_block(block.first, block.data):
+                    return
             if blocks and self.state.position < self._host.commit_position:
                 self._deliver_again(0)  # after whatever else the loop has to do
         except Exception as error:  # noqa: BLE001 - a supervisor: the session ends with it
-            self._failed.set_exception(error)
+            self._fail(error)
 
     def _deliver_again(self, delay_s: float) -> None:
         """Go on later; once, however often the log calls meanwhile."""
@@ -222,12 +238,16 @@ class ReplicaSession:
         self._delivery = None
         self.deliver()
 
-    def _take_block(self, first: int, data: bytes) -> None:
+    def _take_block(self, first: int, data: bytes) -> bool:
+        """Deliver a block; False if it stops before an entry that takes long to decide."""
         taken: set[int] = set()
         for gid, entry in enumerate(iter_entries(data), first):
             if gid <= self.state.position:
                 continue
             if isinstance(entry, Writeset):
+                if entry.flags & FLAG_PIECES and self._decider.begin(gid, entry):
+                    self.hook.pause_deadlines()
+                    break
                 keys = key_array(entry.keys)
                 decision = self.state.deliver(gid, entry, keys)
                 self._take_writeset(gid, entry, keys, decision)
@@ -235,13 +255,33 @@ class ReplicaSession:
                     taken.update([key >> 2 for key in keys if key & 2])
             else:
                 decision = self.state.deliver(gid, entry)
-                self._take_other(gid, entry)
+                self._take_other(gid, entry, decision)
             self._counts[decision.kind] += 1
         if taken:
             self._tell_losers(taken)
+        return not self._decider.busy
+
+    def _take_large(self, gid: int, writeset: Writeset, decision: Decision, first: int) -> None:
+        """Go on after the decision on a writeset in pieces, of which the first is at ``first``."""
+        self.hook.resume_deadlines()
+        self._take_writeset(gid, writeset, array("q"), decision, first)
+        self._counts[decision.kind] += 1
+        if decision.kind is DecisionKind.COMMIT:
+            self._tell_losers(None)
+        self._large.prune(self.state.is_open)
+        self.deliver()
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
 
     def _take_writeset(
-        self, gid: int, writeset: Writeset, keys: "array[int]", decision: Decision
+        self,
+        gid: int,
+        writeset: Writeset,
+        keys: "array[int]",
+        decision: Decision,
+        pieces_from: int = 0,
     ) -> None:
         self._outcomes.note(gid, writeset, decision)
         pending = None
@@ -254,21 +294,23 @@ class ReplicaSession:
             if gid <= self._skip_to:
                 return
             if pending is not None and pending.connection is not None:
-                self._commit_local(gid, pending)
+                self._commit_local(gid, pending, pieces_from)
             else:
-                self._commit_remote(gid, writeset, keys)
+                self._commit_remote(gid, writeset, keys, pieces_from)
         elif decision.conflict is not None and pending is not None:
             self.hook.aborted(pending, decision.conflict)
         elif decision.kind is DecisionKind.STALE and pending is not None:
             self.hook.ruled_out(pending)
 
-    def _commit_local(self, gid: int, pending: Pending) -> None:
+    def _commit_local(self, gid: int, pending: Pending, pieces_from: int) -> None:
         tail = self.chain.tail
         prev = self.chain.tail_gid
         writeset = pending.writeset
         self.applier.close()
         self.chain.append(
-            LocalLink(gid, prev, writeset.xid, pending.pid, writeset, self._loop.time())
+            LocalLink(
+                gid, prev, writeset.xid, pending.pid, writeset, self._loop.time(), pieces_from
+            )
         )
         if writeset.flags & FLAG_DDL:
             self.applier.schema_changes()
@@ -296,36 +338,53 @@ class ReplicaSession:
         while self._deferred and self._deferred[0][0] < self.applier.token_limit:
             self._deferred.popleft()[1]()
 
-    def _commit_remote(self, gid: int, writeset: Writeset, keys: "array[int]") -> None:
-        if not writeset.flags & FLAG_DDL:
+    def _commit_remote(
+        self, gid: int, writeset: Writeset, keys: "array[int]", pieces_from: int
+    ) -> None:
+        if not writeset.flags:
             self.applier.add(gid, writeset, keys)
-            return
+        elif writeset.flags & FLAG_PIECES:
+            self.applier.add_alone(gid, self._large.work(writeset, gid, pieces_from))
+        else:
+            self.applier.add_alone(gid, partial(self._run_ddl, writeset, gid), len(writeset.body))
 
-        async def run(work: Work) -> None:
-            await self._ddl.run(writeset, gid, work.link.prev)
-            self.applier.rows.forget()
+    async def _run_ddl(self, writeset: Writeset, gid: int, work: Work) -> None:
+        await self._ddl.run(writeset, gid, work.link.prev)
+        self.applier.rows.forget()
 
-        self.applier.add_alone(gid, run, len(writeset.body))
-
-    def _tell_losers(self, taken: set[int]) -> None:
+    def _tell_losers(self, taken: set[int] | None) -> None:
         """Writesets still under way that have lost already: say so, they may hold locks.
 
         Args:
-            taken: keys just taken exclusively, without their mode (and a few other numbers).
+            taken: keys just taken exclusively, without their mode (and a few other numbers);
+                None if these are too many.
         """
         for pending in self.hook.pending.values():
-            if pending.connection is not None and not taken.isdisjoint(pending.slots):
+            concerned = taken is None or not taken.isdisjoint(pending.slots)
+            if pending.connection is not None and concerned:
                 conflict = self.state.preview(pending.keys)
                 if conflict is not None:
                     self.hook.aborted(pending, conflict)
 
-    def _take_other(self, gid: int, entry: Entry) -> None:
+    def _take_other(self, gid: int, entry: Entry, decision: Decision) -> None:
+        if isinstance(entry, Piece):
+            self._take_piece(gid, entry, taken=decision.kind is DecisionKind.NOTHING)
+        elif isinstance(entry, (Incarnation, Members)):
+            self._large.prune(self.state.is_open)
         if isinstance(entry, Incarnation):
             me = (self._config.number, self._incarnation)
             if (entry.member, entry.incarnation) == me and not self._began.done():
                 self._begin_at(gid)
-        elif isinstance(entry, Marker):
-            self._take_marker(gid, uuid.UUID(bytes=entry.id).hex)
+        elif isinstance(entry, Marker) and gid > self._old and self.ready:
+            self._marker_orders.take(gid, entry)  # whoever ordered it waits, and counts on us
+
+    def _take_piece(self, gid: int, piece: Piece, *, taken: bool) -> None:
+        if (piece.member, piece.incarnation) == (self._config.number, self._incarnation):
+            self.hook.pieces.ordered(piece, taken=taken)
+        elif piece.flags & PIECE_LAST:
+            self._large.prune(self.state.is_open)
+        elif taken and gid > self._skip_to:
+            self._large.came(gid, piece)
 
     def _begin_at(self, gid: int) -> None:
         number = self._config.number
@@ -336,34 +395,9 @@ class ReplicaSession:
             raise SupersededError(newest)
         # else this member is none yet: it is announced again
 
-    # ---- markers -----------------------------------------------------------------------------
-
     async def order_marker(self) -> tuple[str, int]:
         """See AdminBackend; ``Unavailable`` if the session ends meanwhile."""
-        marker = uuid.uuid4()
-        ordered = self._orders[marker.hex] = self._loop.create_future()
-        try:
-            while not ordered.done():
-                self._host.submit(encode_entry(Marker(marker.bytes)), 1)
-                await asyncio.wait([ordered], timeout=_INCARNATION_RETRY_S)
-            return marker.hex, ordered.result()
-        finally:
-            del self._orders[marker.hex]
-
-    def _take_marker(self, gid: int, marker: str) -> None:
-        ordered = self._orders.get(marker)
-        if gid <= self._old or not self.ready:
-            return  # whoever ordered it has given up, or does not count on this node
-        if ordered is not None:
-            if ordered.done():
-                return  # the copy of a marker that was submitted twice
-            ordered.set_result(gid)
-
-        async def run(work: Work) -> None:
-            await self.markers.take_snapshot(marker, gid)
-
-        self.markers.expect(marker)
-        self.applier.add_alone(None, run)
+        return await self._marker_orders.order()
 
     def _publish(self, base: int) -> None:
         self._host.submit(encode_entry(Publish(self._config.number, base)), 1)
@@ -403,6 +437,7 @@ class ReplicaSession:
             "gid": self.chain.settled_gid,
             "delivered": self.state.position,
             "pending": len(self.hook.pending),
+            "large_transactions": len(self.hook.pieces),
             "apply_queue_bytes": self.applier.queued_bytes,
             "lag_bytes": self.applier.queued_bytes,
             "lag_entries": self._host.commit_position - self.state.position,

@@ -19,8 +19,9 @@ from pgherd_sidecar.agent.applier import awaited
 from pgherd_sidecar.agent.chain import Chain, LocalLink
 from pgherd_sidecar.agent.ddlrun import DdlRunner
 from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.large import LargeTransactions
 from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import FLAG_DDL, key_array
+from pgherd_sidecar.core.entries import FLAG_DDL, FLAG_PIECES, key_array
 from pgherd_sidecar.core.merge import decode_body, merge_writesets
 from pgherd_sidecar.pg.pipeline import (
     Pipeline,
@@ -41,18 +42,20 @@ class Settler:
         pipeline: a connection like the applier's, used for repairs only.
         rows: statements for rows.
         ddl: executes transactions with DDL.
+        large: applies transactions in pieces.
         writers: where it says what it is about.
         chain: the node's commit chain.
         pace_s: how often to look without being asked.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with, all by name
         self,
         *,
         connection: psycopg.AsyncConnection[Any],
         pipeline: Pipeline,
         rows: RowStatements,
         ddl: DdlRunner,
+        large: LargeTransactions,
         writers: Writers,
         chain: Chain,
         pace_s: float = 0.5,
@@ -62,6 +65,7 @@ class Settler:
         self._pipeline = pipeline
         self._rows = rows
         self._ddl = ddl
+        self._large = large
         self._writers = writers
         self._chain = chain
         self._pace_s = pace_s
@@ -96,6 +100,11 @@ class Settler:
         reached = asyncio.Event()
         self.when_visible(gid, reached.set)
         await reached.wait()
+
+    async def visible_before(self, position: int) -> None:
+        """Wait until all that was ordered before a delivered position is visible here."""
+        while not self._chain.shows(position):
+            await self.visible(self._chain.tail_gid)
 
     def gone(self, pid: int) -> None:
         """A session ended: look at once if it was in the middle of a commit."""
@@ -143,21 +152,25 @@ class Settler:
                 return
             if link.writeset.flags & FLAG_DDL:
                 await self._ddl.run(link.writeset, link.gid, link.prev)
-                self._chain.settle(link.gid)
-                return
-            items = decode_body(link.writeset.body)
-            await self._rows.learn([table for table, _, _ in items])
-            plan = merge_writesets([(key_array(link.writeset.keys), items)], self._rows.key_columns)
-            statements = self._rows.prepared(plan, link.gid, link.prev)
-            for statement in statements:
-                if not self._pipeline.knows(statement.name):
-                    self._pipeline.prepare(statement.name, self._rows.query(statement.name))
-            try:
-                with self._writers.writing(self._pipeline.backend_pid, link.gid):
-                    await self._pipeline.run(statements)
-            except RoundFailedError as error:
-                kind = ServerGoneError if is_transient(error.sqlstate) else DivergedError
-                raise kind(f"GID {link.gid}: {error}") from error
+            elif link.writeset.flags & FLAG_PIECES:
+                await self._large.apply(link.writeset, link.gid, link.prev, link.pieces_from)
+            else:
+                await self._write(link)
             self.repairs += 1
             log.info("transaction.repaired", gid=link.gid, xid=link.xid)
             self._chain.settle(link.gid)
+
+    async def _write(self, link: LocalLink) -> None:
+        items = decode_body(link.writeset.body)
+        await self._rows.learn([table for table, _, _ in items])
+        plan = merge_writesets([(key_array(link.writeset.keys), items)], self._rows.key_columns)
+        statements = self._rows.prepared(plan, link.gid, link.prev)
+        for statement in statements:
+            if not self._pipeline.knows(statement.name):
+                self._pipeline.prepare(statement.name, self._rows.query(statement.name))
+        try:
+            with self._writers.writing(self._pipeline.backend_pid, link.gid):
+                await self._pipeline.run(statements)
+        except RoundFailedError as error:
+            kind = ServerGoneError if is_transient(error.sqlstate) else DivergedError
+            raise kind(f"GID {link.gid}: {error}") from error

@@ -75,7 +75,7 @@ class Upkeep:
         self._audited_xid = 0
         self._loop = asyncio.get_running_loop()
         self._checkpoint_due = self._loop.time() + self._checkpoint_s
-        self._checkpointed = state.position
+        self._checkpointed = self._covered = state.position
 
     async def run(self) -> None:
         """Keep house for ever.
@@ -143,11 +143,12 @@ class Upkeep:
 
     async def _maybe_checkpoint(self) -> None:
         wanted, _ = await self._holds()
-        moved = self._state.position - self._checkpointed
+        begin = self._log_begin
+        moved = self._state.position - self._covered
         due = (
             moved >= self._limits.checkpoint_entries
             or self._loop.time() >= self._checkpoint_due
-            or (wanted is not None and self._checkpointed < wanted <= self._state.position)
+            or (wanted is not None and self._checkpointed < wanted <= begin)
         )
         if moved > 0 and due:
             await self._checkpoint()
@@ -161,8 +162,15 @@ class Upkeep:
         )
         return await rows.fetchone() or (None, None)
 
+    @property
+    def _log_begin(self) -> int:
+        """A log that begins after this holds what the state needs, open transactions too."""
+        needed = self._state.log_needed_from
+        return self._state.position if needed is None else needed - 1
+
     async def _checkpoint(self) -> None:
-        position, data = self._state.position, self._state.checkpoint()
+        position, data = self._log_begin, self._state.checkpoint()
+        covered = self._state.position
         base = self._host.base_at(position)
         needed = self._host.needed_base(position)
         checkpoint = CertificationState(
@@ -182,6 +190,6 @@ class Upkeep:
         await self._connection.execute("SELECT pgherd.flush_wal()")
         await self._loop.run_in_executor(None, checkpoint.write, self._config.data_dir)
         await sequences.note(self._connection, self._config.data_dir)
-        self._checkpointed = position
+        self._checkpointed, self._covered = position, covered
         self._checkpoint_due = self._loop.time() + self._checkpoint_s
         log.info("checkpoint.written", position=position, bytes=len(data))

@@ -137,6 +137,7 @@ class VictimWatch:
             idle_s: how long it has been idle, 0 if it is not.
         """
         seen_s = self._seen_s(pid, xid)
+        self._hook.pieces.refuse(pid)
         if 0 < waits_s <= _DETECTOR_S:
             return
         if seen_s > 2 * _BUSY_S or min(seen_s, idle_s) > _IDLE_S:

@@ -20,6 +20,9 @@ Invariants: the index holds every key committed above the horizon. It holds at m
 stamps, or those of the newest full generation if a single writeset exceeds the limit. A stamp
 takes about 80 bytes (130 where modes mix), and 16 more once it was in a checkpoint.
 
+The keys of a transaction that came in pieces are checked in steps by an ``Examination``; if there
+are very many they become a generation of their own (``bulk``).
+
 Called by ``state`` for delivered writesets, and through it by the agent for those still waiting
 to be ordered. Knows neither SQL nor origins. Survives a restart through ``dump`` and ``load``. No
 dynamic tricks, so that mypyc can compile it.
@@ -27,14 +30,18 @@ dynamic tricks, so that mypyc can compile it.
 
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from pgherd_sidecar.core.bulk import BulkGeneration, KeyCollector
 
 INDEX_LIMIT: Final = 1_000_000
 """Stamps the index may hold: part of the format, since verdicts depend on it."""
 
 _GENERATIONS: Final = 64
+_STEP_KEYS: Final = 4096
 _BASE_MAX: Final = (1 << 59) - 1  # a stamp has 63 bits: GID, strongest mode, newest mode
 
 
@@ -149,7 +156,7 @@ class Certifier:
         self.index_limit = index_limit
         self.horizon = 0
         self._young = _Generation()
-        self._closed: deque[_Generation] = deque()  # oldest first
+        self._closed: deque[_Generation | BulkGeneration] = deque()  # oldest first
         self._closed_stamps = 0
 
     def __len__(self) -> int:
@@ -176,7 +183,12 @@ class Certifier:
 
         None promises nothing; a conflict is final, because what is recorded only grows.
         """
-        return self._check(keys, _BASE_MAX)
+        if len(keys) < _STEP_KEYS:
+            return self._check(keys, _BASE_MAX)
+        examination = Examination(self, _BASE_MAX + 1)
+        for _ in examination.take(keys):
+            pass
+        return examination.conflict
 
     def release(self, oldest_base: int) -> None:
         """Drop what no transaction asks for any more.
@@ -215,10 +227,52 @@ class Certifier:
         for generation in reversed(self._closed):
             if generation.end <= base:
                 break
-            conflict = generation.conflict(keys, base)
+            if isinstance(generation, BulkGeneration):
+                key = generation.conflict(keys)
+                conflict = _lost(key, generation.end) if key is not None else None
+            else:
+                conflict = generation.conflict(keys, base)
             if conflict is not None:
                 return conflict
         return None
+
+    def check_many(self, keys: "array[int]", base: int, newest_base: int) -> Conflict | None:
+        """Say what one group of very many keys loses against; the same on every member.
+
+        Args:
+            keys: of the group; in place of each row lock it counts the strongest on its key.
+            base: of the group.
+            newest_base: the highest base that is possible.
+        """
+        if not self.horizon <= base <= newest_base:
+            return self._outside(base, keys)
+        slots = {key >> 2: key for key in sorted(keys)}
+        for generation in (self._young, *reversed(self._closed)):
+            if generation is not self._young and generation.end <= base:
+                break
+            if isinstance(generation, BulkGeneration):
+                key = generation.conflict(slots.values())
+                if key is not None:
+                    return _lost(key, generation.end)
+                continue
+            common = [slots[slot] for slot in sorted(generation.newest.keys() & slots.keys())]
+            conflict = generation.conflict(array("q", common), base)
+            if conflict is not None:
+                return conflict
+        return None
+
+    def record_many(self, collector: KeyCollector, gid: int) -> None:
+        """Note that the collected and sorted keys were taken at ``gid``."""
+        if collector.count * _GENERATIONS <= self.index_limit:
+            self._young.record(collector.keys(), gid)
+            self._close_full(gid)
+            return
+        if self._young.size():
+            self._close_young(gid - 1)
+        bulk = BulkGeneration(gid, collector.keys())
+        self._closed.append(bulk)
+        self._closed_stamps += bulk.size()
+        self._shrink()
 
     def _record(self, keys: "array[int]", gid: int) -> None:
         position, end = 0, len(keys)
@@ -226,14 +280,20 @@ class Certifier:
             first = position + 2
             position = first + keys[position + 1]
             self._young.record(keys[first:position], gid)
+        self._close_full(gid)
+
+    def _close_full(self, gid: int) -> None:
         if self._young.size() * _GENERATIONS >= self.index_limit:
             self._close_young(gid)
+            self._shrink()
 
     def _close_young(self, gid: int) -> None:
         self._young.end = gid
         self._closed.append(self._young)
         self._closed_stamps += self._young.size()
         self._young = _Generation()
+
+    def _shrink(self) -> None:
         limit = self.index_limit - self.index_limit // _GENERATIONS  # room for the young one
         while self._closed_stamps > limit and len(self._closed) > 1:
             self._drop_oldest()
@@ -247,7 +307,8 @@ class Certifier:
         """The whole index as int64 arrays, for a checkpoint (equal state, equal arrays)."""
         arrays = [array("q", [self.index_limit, self.horizon])]
         for generation in (*self._closed, self._young):
-            arrays += generation.dump()
+            parts = generation.dump()
+            arrays += [array("q", [len(parts)]), *parts]
         return arrays
 
     @classmethod
@@ -260,13 +321,73 @@ class Certifier:
         index_limit, horizon = arrays[0]
         certifier = cls(index_limit)
         certifier.horizon = horizon
-        for first in range(1, len(arrays), 5):
-            (end,), slots, stamps, keys, gids = arrays[first : first + 5]
-            generation = _Generation()
-            generation.end = end
-            generation.newest = dict(zip(slots, stamps, strict=True))
-            generation.stronger = dict(zip(keys, gids, strict=True))
+        parts = iter(arrays[1:])
+        for (count,) in parts:
+            generation = _load_generation([next(parts) for _ in range(count)])
             certifier._closed.append(generation)
-        certifier._young = certifier._closed.pop()
+        young = certifier._closed.pop()
+        if isinstance(young, BulkGeneration):
+            raise ValueError("a bulk can't be the youngest generation")
+        certifier._young = young
         certifier._closed_stamps = sum(generation.size() for generation in certifier._closed)
         return certifier
+
+
+def _load_generation(arrays: "list[array[int]]") -> "_Generation | BulkGeneration":
+    if len(arrays) == 2:
+        (end,), keys = arrays
+        return BulkGeneration(end, keys)
+    (end,), slots, stamps, stronger, gids = arrays
+    generation = _Generation()
+    generation.end = end
+    generation.newest = dict(zip(slots, stamps, strict=True))
+    generation.stronger = dict(zip(stronger, gids, strict=True))
+    return generation
+
+
+def _lost(key: int, winner: int) -> Conflict:
+    return Conflict(AbortReason.CONFLICT, key, winner)
+
+
+class Examination:
+    """Certification, in steps, of a writeset whose keys come in parts; nothing is recorded.
+
+    Args:
+        certifier: the index, which must not change meanwhile.
+        gid: position of the writeset.
+
+    Attributes:
+        conflict: what it loses against, as far as is known.
+        collected: its keys.
+    """
+
+    __slots__ = ("_certifier", "_gid", "collected", "conflict")
+
+    def __init__(self, certifier: Certifier, gid: int) -> None:
+        self.conflict: Conflict | None = None
+        self.collected = KeyCollector()
+        self._certifier = certifier
+        self._gid = gid
+
+    def take(self, keys: "array[int]") -> Iterator[None]:
+        """Check the next groups ``base, n, key1 .. keyn``, in steps."""
+        position, end = 0, len(keys)
+        while position < end and self.conflict is None:
+            first = position + 2
+            if first > end or not 0 <= keys[position + 1] <= end - first:
+                self.conflict = _MALFORMED
+                return
+            base = keys[position]
+            position = first + keys[position + 1]
+            for start in range(first, position, _STEP_KEYS):
+                group = keys[start : min(start + _STEP_KEYS, position)]
+                self.conflict = self._certifier.check_many(group, base, self._gid - 1)
+                if self.conflict is not None:
+                    return
+                self.collected.add(group)
+                yield
+
+    def end(self) -> Iterator[None]:
+        """Get ready for the verdict, in steps, after the last keys."""
+        if self.conflict is None:
+            yield from self.collected.sort()

@@ -27,10 +27,20 @@ import msgspec
 VERSION = 1
 FLAG_DDL = 1
 """The writeset holds DDL: it is executed alone, never merged with others."""
+FLAG_PIECES = 2
+"""Keys and rows of the writeset are in PIECE entries before it; its body is a `PiecesBody`."""
+PIECE_KEYS = 1
+"""The piece holds keys; without it, rows."""
+PIECE_MORE = 2
+"""The items of the piece go on in the next one."""
+PIECE_LAST = 4
+"""Nothing more will come, and no writeset: the origin has given the transaction up."""
 
-_KNOWN_FLAGS = FLAG_DDL
+_KNOWN_FLAGS = FLAG_DDL | FLAG_PIECES
+_KNOWN_PIECE_FLAGS = PIECE_KEYS | PIECE_MORE | PIECE_LAST
 _HEADER = struct.Struct(">IBBH")  # length of the whole entry, kind, version, flags
 _WRITESET = struct.Struct(">HIqqqI")  # member, incarnation, sequence, low water, xid, keys' length
+_PIECE = struct.Struct(">HIqI")  # member, incarnation, serial, number
 _INCARNATION = struct.Struct(">HI")
 _PUBLISH = struct.Struct(">Hq")
 _MARKER_ID_BYTES = 16
@@ -49,6 +59,7 @@ class EntryKind(IntEnum):
     PUBLISH = 3
     MARKER = 4
     MEMBERS = 5
+    PIECE = 6
 
 
 class Noop(msgspec.Struct, frozen=True):
@@ -65,7 +76,7 @@ class Writeset(msgspec.Struct, frozen=True, gc=False):
         low_water: oldest sequence of this incarnation that the origin has not resolved yet; it
             will never send a lower one again.
         xid: the transaction's 64-bit xid on its origin.
-        flags: ``FLAG_DDL`` or 0.
+        flags: ``FLAG_DDL``, ``FLAG_PIECES`` or 0.
         keys: certification keys, big-endian int64 groups ``base, n, key1 .. keyn``.
         body: the changed rows as JSON.
     """
@@ -78,6 +89,40 @@ class Writeset(msgspec.Struct, frozen=True, gc=False):
     flags: int
     keys: bytes
     body: bytes
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """A part of a transaction that is too large for one writeset, which follows its pieces.
+
+    Attributes:
+        member: number of the origin member.
+        incarnation: as in a writeset.
+        serial: which transaction in pieces of this incarnation, from 1.
+        number: which piece, from 0; pieces of keys come before those of rows.
+        flags: ``PIECE_KEYS``, ``PIECE_MORE``, ``PIECE_LAST`` or 0.
+        data: keys, or items as in the body of a writeset.
+    """
+
+    member: int
+    incarnation: int
+    serial: int
+    number: int
+    flags: int
+    data: bytes
+
+
+class PiecesBody(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The body, in JSON, of a writeset whose rows came in pieces.
+
+    Attributes:
+        serial: of the pieces.
+        pieces: how many there are.
+        tables: whose rows they hold.
+    """
+
+    serial: int
+    pieces: int
+    tables: tuple[str, ...]
 
 
 class Incarnation(msgspec.Struct, frozen=True, gc=False):
@@ -110,7 +155,7 @@ class Members(msgspec.Struct, frozen=True, gc=False):
     numbers: tuple[int, ...]
 
 
-Entry = Noop | Writeset | Incarnation | Publish | Marker | Members
+Entry = Noop | Writeset | Piece | Incarnation | Publish | Marker | Members
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -127,6 +172,8 @@ def encode_entry(entry: Entry) -> bytes:
         match entry:
             case Writeset():
                 kind, flags, payload = EntryKind.WRITESET, entry.flags, _writeset_payload(entry)
+            case Piece():
+                kind, flags, payload = EntryKind.PIECE, entry.flags, _piece_payload(entry)
             case Noop():
                 kind, payload = EntryKind.NOOP, b""
             case Incarnation():
@@ -170,10 +217,24 @@ def iter_entries(data: bytes) -> Iterator[Entry]:
         payload_position = position + _HEADER.size
         if kind == EntryKind.WRITESET:
             yield _read_writeset(data, payload_position, next_position, flags)
+        elif kind == EntryKind.PIECE:
+            yield _read_piece(data, payload_position, next_position, flags)
         else:
             _require(flags == 0, f"flags {flags:#x} unknown to kind {kind}")
             yield _read_small(kind, data[payload_position:next_position])
         position = next_position
+
+
+def pieces_body(body: bytes) -> PiecesBody:
+    """Decode the body of a writeset with ``FLAG_PIECES``.
+
+    Raises:
+        EntryFormatError: it is none.
+    """
+    try:
+        return msgspec.json.decode(body, type=PiecesBody)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise EntryFormatError(f"body of a writeset in pieces: {error}") from None
 
 
 def key_array(keys: bytes) -> "array[int]":
@@ -221,6 +282,21 @@ def _read_writeset(data: bytes, start: int, end: int, flags: int) -> Writeset:
         raise EntryFormatError(f"offset {start}: writeset with values out of range")
     keys, body = data[keys_start:keys_end], data[keys_end:end]
     return Writeset(member, incarnation, sequence, low_water, xid, flags, keys, body)
+
+
+def _piece_payload(piece: Piece) -> bytes:
+    _require(piece.flags & ~_KNOWN_PIECE_FLAGS == 0, f"flags {piece.flags:#x} unknown")
+    _require(piece.serial > 0, "serials begin with 1")
+    return _PIECE.pack(piece.member, piece.incarnation, piece.serial, piece.number) + piece.data
+
+
+def _read_piece(data: bytes, start: int, end: int, flags: int) -> Piece:
+    first = start + _PIECE.size
+    if first > end or flags & ~_KNOWN_PIECE_FLAGS:
+        raise EntryFormatError(f"offset {start}: piece cut off, or flags {flags:#x} unknown")
+    member, incarnation, serial, number = _PIECE.unpack_from(data, start)
+    _require(serial > 0, "serials begin with 1")
+    return Piece(member, incarnation, serial, number, flags, data[first:end])
 
 
 def _members_payload(numbers: tuple[int, ...]) -> bytes:

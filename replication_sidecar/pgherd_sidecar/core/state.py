@@ -13,6 +13,10 @@ Memory is bounded: about 100 MB for the certification index at its limit (``cert
 to ``dedup.VERDICTS_LIMIT`` verdicts of about 200 bytes for each member, far fewer as long as the
 members move their low-water marks.
 
+A transaction that is too large for one writeset comes in pieces before it (``pieces``). Its
+writeset is decided with an ``Examination`` of the pieces' keys, which the caller reads from the log
+and feeds in steps; meanwhile it delivers nothing.
+
 It does not order, apply or store anything, and it does not know which entries are local. Called by
 the agent for each delivered entry. Survives a restart through ``checkpoint`` and ``restore``; the
 entries after the checkpoint's position are delivered again.
@@ -25,18 +29,28 @@ from enum import Enum
 from typing import assert_never
 
 from pgherd_sidecar.core import checkpoint as frame
-from pgherd_sidecar.core.certifier import INDEX_LIMIT, AbortReason, Certifier, Conflict
+from pgherd_sidecar.core.certifier import (
+    INDEX_LIMIT,
+    AbortReason,
+    Certifier,
+    Conflict,
+    Examination,
+)
 from pgherd_sidecar.core.dedup import FirstVerdict, Origin
 from pgherd_sidecar.core.entries import (
+    FLAG_PIECES,
     Entry,
     Incarnation,
     Marker,
     Members,
     Noop,
+    Piece,
     Publish,
     Writeset,
     key_array,
+    pieces_body,
 )
+from pgherd_sidecar.core.pieces import OpenPieces, OpenTransaction
 
 
 class DecisionKind(Enum):
@@ -49,8 +63,9 @@ class DecisionKind(Enum):
     #: A copy of a writeset decided before: do nothing; ``first_gid`` and ``conflict`` repeat the
     #: first verdict (it committed if ``conflict`` is None).
     DUPLICATE = "duplicate"
-    #: The log had ruled this writeset out before: its incarnation is superseded, or its origin
-    #: has declared it resolved (then it may be a late copy of one that committed).
+    #: The log had ruled this writeset or piece out before: its incarnation is superseded, or its
+    #: origin has declared it resolved (then it may be a late copy of one that committed). Or it is
+    #: a copy of a piece.
     STALE = "stale"
     #: Not a writeset: the database does not change.
     NOTHING = "nothing"
@@ -70,6 +85,7 @@ class Decision:
 _COMMIT = Decision(DecisionKind.COMMIT)
 _STALE = Decision(DecisionKind.STALE)
 _NOTHING = Decision(DecisionKind.NOTHING)
+_INCOMPLETE = Conflict(AbortReason.MALFORMED, 0, 0)
 
 
 class ReplicatedState:
@@ -80,12 +96,13 @@ class ReplicatedState:
         index_limit: stamps the certification index may hold; the same on every member.
     """
 
-    __slots__ = ("_certifier", "_origins", "_retired", "position")
+    __slots__ = ("_certifier", "_origins", "_pieces", "_retired", "position")
 
     def __init__(self, members: Iterable[int], index_limit: int = INDEX_LIMIT) -> None:
         self.position = 0
         self._certifier = Certifier(index_limit)
         self._origins = {member: Origin() for member in sorted(members)}
+        self._pieces = OpenPieces()
         self._retired: dict[int, int] = {}  # number -> newest incarnation of who has left
 
     @property
@@ -97,6 +114,15 @@ class ReplicatedState:
     def index_size(self) -> int:
         """Stamps in the certification index."""
         return len(self._certifier)
+
+    @property
+    def log_needed_from(self) -> int | None:
+        """Position of the oldest piece of a transaction that is not decided; None without one."""
+        return self._pieces.oldest
+
+    def is_open(self, member: int, serial: int) -> bool:
+        """Whether pieces of this transaction have come, and its end has not."""
+        return self._pieces.get(member, serial) is not None
 
     def incarnation(self, member: int) -> int:
         """The newest incarnation in the log of the member with this number, 0 before its first."""
@@ -126,13 +152,35 @@ class ReplicatedState:
         """Say whether a writeset still waiting to be ordered has already lost (final if so)."""
         return self._certifier.preview(keys)
 
-    def deliver(self, gid: int, entry: Entry, keys: "array[int] | None" = None) -> Decision:
+    def examine(self, writeset: Writeset) -> "tuple[OpenTransaction, Examination] | None":
+        """Begin the certification of the next entry, a writeset in pieces.
+
+        Returns:
+            What to read from the log, and what takes the keys of its pieces; to be handed to
+            ``deliver`` then. None if it does not take them to decide.
+        """
+        if self._known(writeset) is not None:
+            return None
+        body = pieces_body(writeset.body)
+        transaction = self._pieces.get(writeset.member, body.serial)
+        if transaction is None or transaction.pieces != body.pieces:
+            return None
+        return transaction, Examination(self._certifier, self.position + 1)
+
+    def deliver(
+        self,
+        gid: int,
+        entry: Entry,
+        keys: "array[int] | None" = None,
+        examination: Examination | None = None,
+    ) -> Decision:
         """Advance by one committed entry.
 
         Args:
             gid: the entry's position, one above the last delivered one.
             entry: the entry.
             keys: the ``key_array`` of a writeset, if the caller has it already.
+            examination: of a writeset in pieces, as `examine` returned it, with all keys.
 
         Returns:
             What it means for the database: the same on every member.
@@ -141,10 +189,13 @@ class ReplicatedState:
         self.position = gid
         match entry:
             case Writeset():
+                if entry.flags & FLAG_PIECES:
+                    return self._decide_pieces(gid, entry, examination)
                 return self._decide(gid, entry, key_array(entry.keys) if keys is None else keys)
+            case Piece():
+                return self._take_piece(gid, entry)
             case Incarnation():
-                if entry.member in self._origins:
-                    self._origins[entry.member].start_incarnation(entry.incarnation)
+                self._start_incarnation(entry)
             case Publish():
                 if entry.member in self._origins:
                     self._publish(entry)
@@ -156,14 +207,48 @@ class ReplicatedState:
                 assert_never(entry)
         return _NOTHING
 
+    def _start_incarnation(self, entry: Incarnation) -> None:
+        origin = self._origins.get(entry.member)
+        if origin is not None and entry.incarnation > origin.incarnation:
+            origin.start_incarnation(entry.incarnation)
+            self._pieces.forget(entry.member)
+
+    def _take_piece(self, gid: int, piece: Piece) -> Decision:
+        origin = self._origins.get(piece.member)
+        if origin is None or piece.incarnation != origin.incarnation or not origin.begun:
+            return _STALE
+        return _NOTHING if self._pieces.take(gid, piece) else _STALE
+
     def _decide(self, gid: int, writeset: Writeset, keys: "array[int]") -> Decision:
+        known = self._known(writeset)
+        if known is not None:
+            return known
+        return self._decided(gid, writeset, self._certifier.certify(gid, keys))
+
+    def _decide_pieces(
+        self, gid: int, writeset: Writeset, examination: Examination | None
+    ) -> Decision:
+        known = self._known(writeset)
+        if known is not None:
+            return known
+        conflict = _INCOMPLETE if examination is None else examination.conflict
+        if examination is not None and conflict is None:
+            self._certifier.record_many(examination.collected, gid)
+        self._pieces.end(writeset.member, pieces_body(writeset.body).serial)
+        return self._decided(gid, writeset, conflict)
+
+    def _known(self, writeset: Writeset) -> Decision | None:
+        """What the log has said about a writeset before, None if it is to be decided now."""
         origin = self._origins.get(writeset.member)
         if origin is None or origin.excludes(writeset.incarnation, writeset.sequence):
             return _STALE
         first = origin.first_verdict(writeset.sequence)
         if first is not None:
             return Decision(DecisionKind.DUPLICATE, first.conflict, first.gid)
-        conflict = self._certifier.certify(gid, keys)
+        return None
+
+    def _decided(self, gid: int, writeset: Writeset, conflict: Conflict | None) -> Decision:
+        origin = self._origins[writeset.member]
         origin.decided(writeset.sequence, FirstVerdict(gid, conflict))
         origin.raise_low_water(min(writeset.low_water, writeset.sequence))
         return _COMMIT if conflict is None else Decision(DecisionKind.ABORT, conflict)
@@ -190,6 +275,8 @@ class ReplicatedState:
                 origin = Origin.succeeding(self._retired.pop(number, 0), self.position)
             self._origins[number] = origin
         self._retired |= {number: origin.incarnation for number, origin in former.items()}
+        for number in former:
+            self._pieces.forget(number)
         self._release()
 
     def checkpoint(self) -> bytes:
@@ -204,7 +291,8 @@ class ReplicatedState:
         retired = array("q")
         for number in sorted(self._retired):
             retired.extend((number, self._retired[number]))
-        return frame.pack([head, members, retired, *origins, *self._certifier.dump()])
+        pieces = self._pieces.dump()
+        return frame.pack([head, members, retired, *pieces, *origins, *self._certifier.dump()])
 
     @classmethod
     def restore(cls, data: bytes) -> "ReplicatedState":
@@ -213,10 +301,11 @@ class ReplicatedState:
         Raises:
             CheckpointError: damaged, cut off, or of another version.
         """
-        head, members, retired, *rest = frame.unpack(data)
+        head, members, retired, newest, open_pieces, *rest = frame.unpack(data)
         state = cls(members)
         (state.position,) = head
         state._retired = dict(zip(retired[::2], retired[1::2], strict=True))
+        state._pieces = OpenPieces.load(newest, open_pieces)
         for number, numbers in zip(members, rest, strict=False):
             state._origins[number] = Origin.load(numbers)
         state._certifier = Certifier.load(rest[len(members) :])
@@ -228,6 +317,8 @@ __all__ = [
     "Conflict",
     "Decision",
     "DecisionKind",
+    "Examination",
     "FirstVerdict",
+    "OpenTransaction",
     "ReplicatedState",
 ]

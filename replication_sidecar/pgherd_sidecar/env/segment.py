@@ -211,6 +211,15 @@ class Segment:
             self.remember(block, self.end, end)
             yield block, good
 
+    def start_of(self, position: int) -> int:
+        """Return where the block that holds `position` starts, 0 if damage hides that."""
+        for block, _, good in self.records(*self._near(position)):
+            if not good:
+                return 0
+            if block.last >= position:
+                return block.first
+        return 0
+
     def blocks_from(self, position: int) -> Iterator[Block]:
         """Yield the blocks from the one that starts at `position` on, up to damage."""
         for block, _, good in self.records(*self._near(position)):

@@ -159,8 +159,6 @@ class SegmentLog:
     def start_of(self, position: int) -> int:
         """Return where the block that holds `position` starts, 0 if the log doesn't hold it.
 
-        Reads the segment up to there.
-
         Raises:
             StorageDamaged: a block has to be mended first.
             StorageFailed: the log has failed before, or can't be read.
@@ -169,10 +167,10 @@ class SegmentLog:
             if not self._index.base < position <= self._index.last:
                 return 0
             segment = self._segment_of(position)
-            for block in segment.blocks_from(segment.first):
-                if block.last >= position:
-                    return block.first
-            raise segment.damage(position)
+            first = segment.start_of(position)
+            if not first:
+                raise segment.damage(position)
+            return first
 
     def mend(self, blocks: tuple[Block, ...]) -> None:
         """Write blocks into their places again, where they are damaged; not if they are others'.

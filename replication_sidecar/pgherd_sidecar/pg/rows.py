@@ -112,6 +112,10 @@ class RowStatements:
         result.append(self._prepared(stages[-1], (_INT64.pack(gid), _INT64.pack(prev))))
         return result
 
+    def unlinked(self, plan: Plan) -> list[Prepared]:
+        """The statements of a part of a transaction, in order."""
+        return [self._prepared(part) for stage in _stages(plan) for part in self._parts(stage)]
+
     def plain(self, plan: Plan) -> list[tuple[bytes, list[list[str] | int]]]:
         """The rows of a plan as queries and parameters, for an ordinary connection."""
         return [(self.query(self._name(s, linked=False)), _values(s)) for s in _stages(plan)]

@@ -1,5 +1,6 @@
 """What the hook's socket answers, without a server or a log behind it."""
 
+import asyncio
 from array import array
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -7,8 +8,19 @@ from pathlib import Path
 import pytest
 from pgherd_sidecar.agent.hook import HookServer
 from pgherd_sidecar.agent.hookconnection import HookConnection
+from pgherd_sidecar.agent.hookpieces import HookLimits
 from pgherd_sidecar.core.certifier import AbortReason, Conflict
-from pgherd_sidecar.core.entries import Writeset, iter_entries
+from pgherd_sidecar.core.entries import (
+    FLAG_PIECES,
+    PIECE_KEYS,
+    PIECE_LAST,
+    PIECE_MORE,
+    Piece,
+    Writeset,
+    iter_entries,
+    key_array,
+    pieces_body,
+)
 
 WRITE = b'4:7\n[["public.t",[4],["I(1,abc)"]]]'
 LOST = Conflict(AbortReason.CONFLICT, 4, 9)
@@ -57,7 +69,7 @@ class Session(HookConnection):
 class Hook:
     """A hook server, what it submitted, and what stands behind it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, timeout_s: float = 1000.0) -> None:
         self.backend = Backend()
         self.submissions: list[bytes] = []
         self.accepts = True
@@ -68,8 +80,7 @@ class Hook:
             incarnation=5,
             submit=self._submit,
             backend=self.backend,
-            timeout_s=1000.0,
-            query_max=64 << 20,
+            limits=HookLimits(64 << 20, 32 << 20, 1000, 10_000, timeout_s),
         )
 
     def _submit(self, data: bytes, count: int) -> bool:
@@ -182,3 +193,143 @@ async def test_the_end_of_a_session_leaves_its_writeset_under_way(hook: Hook) ->
     assert pending.connection is None
     hook.server.aborted(pending, LOST)
     assert session.answers == []
+
+
+# ---- transactions in pieces ----------------------------------------------------------------------
+
+KEYS = b"B s3 77 1001 1\n4:7,11;5:9"
+ROWS = b'B s3 77 1001 0\n[["public.t",[4],["I(1,abc)"]]]'
+LAST = b'W s3 77 1001 2\n\n["public.t"]'
+
+
+def pieces(hook: Hook) -> list[Piece]:
+    """All submitted pieces, in order."""
+    entries = [entry for data in hook.submissions for entry in iter_entries(data)]
+    return [entry for entry in entries if isinstance(entry, Piece)]
+
+
+def order(hook: Hook, *, taken: bool = True) -> Piece:
+    """Have the log deliver the piece that was submitted last."""
+    piece = pieces(hook)[-1]
+    hook.server.pieces.ordered(piece, taken=taken)
+    return piece
+
+
+async def test_each_piece_is_answered_when_it_is_ordered_and_the_writeset_names_them(
+    hook: Hook,
+) -> None:
+    session = hook.session(KEYS)
+    assert session.answers == []
+    keys = order(hook)
+    assert (keys.member, keys.incarnation, keys.serial, keys.number) == (2, 5, 1, 0)
+    assert list(key_array(keys.data)) == [4, 2, 7, 11, 5, 1, 9]
+    hook.server.request(session, ROWS)
+    order(hook)
+    hook.server.request(session, LAST)
+    hook.server.resubmit()
+    assert session.answers == ["OK", "OK"]
+    pending = hook.server.take(1)
+    assert pending is not None
+    assert pending.writeset.flags == FLAG_PIECES
+    body = pieces_body(pending.writeset.body)
+    assert (body.serial, body.pieces, body.tables) == (1, 2, ("public.t",))
+    hook.server.committed(pending, 9, 8, b"N")
+    assert session.answers[2:] == ["C 9 8 N"]
+    assert len(hook.server.pieces) == 0
+
+
+async def test_a_copy_of_a_piece_is_answered_once(hook: Hook) -> None:
+    session = hook.session(KEYS)
+    hook.server.resubmit()
+    order(hook)
+    order(hook, taken=False)
+    assert session.answers == ["OK"]
+
+
+async def test_a_row_larger_than_pieces_is_sent_in_parts(hook: Hook) -> None:
+    session = hook.session(b"B s3 77 1001 0\n" + b"x" * 4500)
+    flags = [order(hook).flags for _ in range(3)]
+    assert flags == [PIECE_MORE, PIECE_MORE, 0]
+    assert b"".join(piece.data for piece in pieces(hook)) == b"x" * 4500
+    assert session.answers == ["OK"]
+
+
+@pytest.mark.parametrize(
+    ("piece", "answer"),
+    [(b"B s3 77 1001 0\n" + b"x" * 12_000, "54000"), (KEYS, "40001")],
+    ids=["too large", "lost already"],
+)
+async def test_a_transaction_that_is_refused_between_pieces_is_given_up(
+    hook: Hook, piece: bytes, answer: str
+) -> None:
+    session = hook.session(ROWS)
+    order(hook)
+    hook.backend.conflict = LOST
+    hook.server.request(session, piece)
+    assert session.answers == ["OK", answer]
+    assert order(hook).flags == PIECE_LAST
+    assert len(hook.server.pieces) == 0
+
+
+async def test_a_session_that_ends_between_pieces_gives_its_transaction_up(hook: Hook) -> None:
+    session = hook.session(ROWS)
+    order(hook)
+    hook.accepts = False
+    session.connection_lost(None)
+    hook.accepts = True
+    hook.server.resubmit()  # until it is ordered: the log is kept as long
+    assert len(hook.server.pieces) == 1
+    assert order(hook).flags == PIECE_LAST
+    assert len(hook.server.pieces) == 0
+
+
+async def test_a_session_that_ends_after_its_writeset_gives_nothing_up(hook: Hook) -> None:
+    session = hook.session(ROWS)
+    order(hook)
+    hook.server.request(session, LAST)
+    session.connection_lost(None)
+    assert pieces(hook)[-1].flags == 0
+
+
+async def test_who_is_in_the_way_between_pieces_hears_40001_with_the_next(hook: Hook) -> None:
+    session = hook.session(ROWS)
+    order(hook)
+    hook.server.pieces.refuse(77)
+    hook.server.request(session, ROWS)
+    assert session.answers == ["OK", "40001"]
+
+
+async def test_what_the_log_has_ruled_out_ends_the_transaction(hook: Hook) -> None:
+    session = hook.session(ROWS)
+    order(hook, taken=False)
+    assert session.answers == ["40001"]
+
+
+async def test_a_writeset_without_its_pieces_is_never_ordered(hook: Hook) -> None:
+    assert hook.session(LAST).answers == ["40001"]
+    assert hook.ordered() == []
+
+
+async def test_pieces_of_a_conflict_are_told_with_the_tables(hook: Hook) -> None:
+    session = hook.session(KEYS)
+    assert order(hook).flags == PIECE_KEYS
+    hook.server.request(session, LAST)
+    pending = hook.server.take(1)
+    assert pending is not None
+    hook.server.aborted(pending, LOST)
+    assert session.answers == ["OK", "40001"]
+
+
+async def test_who_waits_while_a_large_one_is_decided_is_not_told_that_no_majority_is_there(
+    tmp_path: Path,
+) -> None:
+    hook = Hook(tmp_path, timeout_s=0.0)
+    hook.server.pause_deadlines()
+    await hook.server.start()  # it looks for who waits too long
+    sessions = [hook.session(write(2001)), hook.session(ROWS)]
+    await asyncio.sleep(0.6)
+    assert [session.answers for session in sessions] == [[], []]
+    hook.server.resume_deadlines()
+    await asyncio.sleep(0.6)
+    assert [session.answers for session in sessions] == [["08007"], ["25006"]]
+    await hook.server.stop()

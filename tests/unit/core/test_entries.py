@@ -117,7 +117,7 @@ def test_c26_version_1_stays_as_it_was_written() -> None:
         Publish(70_000, 1),
         Incarnation(1, 2**32),
         Writeset(1, 1, -1, 1, 1, 0, b"", b""),
-        Writeset(1, 1, 1, 1, 1, 2, b"", b""),
+        Writeset(1, 1, 1, 1, 1, 4, b"", b""),
         Writeset(1, 1, 1, 1, 1, 0, b"1234567", b""),
     ],
 )

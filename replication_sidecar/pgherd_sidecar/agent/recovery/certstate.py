@@ -34,8 +34,9 @@ class CertificationState:
 
     Attributes:
         cluster_id: whose log.
-        position: the last position whose verdict is part of the state.
-        last_commit: the last GID up to there that changed the database.
+        position: what is needed of the log begins after it: the last position whose verdict is
+            part of the state, or lower if pieces of open transactions are before that.
+        last_commit: the last GID that is part of the state and changed the database.
         term: the log's term that wrote ``position``.
         membership: who votes there, as the log encodes it.
         state: what ``ReplicatedState.restore`` takes.

@@ -14,6 +14,7 @@ CREATE EXTENSION IF NOT EXISTS dblink SCHEMA pgherd;
 -- One row: what a transaction must know of the node it runs on.
 --   epoch     one start of the sidecar; names the dblink connection, so that no session talks to a dead one
 --   secret    proves to the sidecar that a message comes from certify(), not from a user of dblink
+--   piece_bytes  a transaction that writes more is sent in pieces (034_pieces.sql)
 --   writable  false outside the primary component: the first write fails early (the fence itself is certify())
 CREATE TABLE IF NOT EXISTS pgherd.node (
     only_row      bool PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -27,6 +28,8 @@ CREATE TABLE IF NOT EXISTS pgherd.node (
     writable      bool NOT NULL,
     reason        text NOT NULL
 );
+
+ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS piece_bytes int8 NOT NULL DEFAULT 1048576;
 
 -- The commit chain: one row per local transaction or merged batch of remote writesets, written in the
 -- same transaction, so that the last committed GID is exactly as durable as the rows (C8).
@@ -62,6 +65,8 @@ BEGIN
         EXECUTE format(
             'CREATE INDEX IF NOT EXISTS capture_%1$s_order ON pgherd.capture_%1$s (xid, first)', side);
         EXECUTE format('DROP INDEX IF EXISTS pgherd.capture_%s_xid', side);
+        -- Compressing costs more than it saves on what is read once; and so its size is known without reading it.
+        EXECUTE format('ALTER TABLE pgherd.capture_%s ALTER COLUMN recs SET STORAGE EXTERNAL', side);
     END LOOP;
 END $$;
 

@@ -133,7 +133,7 @@ EXCEPTION WHEN sqlclient_unable_to_establish_sqlconnection THEN
 END $$;
 
 -- Reads what the transaction has captured: the certification groups and the body of its writeset. `statements`
--- counts rows with content. If several touch a row (C3) the body holds the rows' final states; what one statement
+-- counts rows with content, -1 if they are larger than `most` bytes and hold no DDL: then nothing is read. If several touch a row (C3) the body holds the rows' final states; what one statement
 -- alone did was paired by its own function.
 DO $do$
 DECLARE side int;
@@ -141,10 +141,16 @@ BEGIN
     FOR side IN 0..1 LOOP
         EXECUTE format($f$
             DROP FUNCTION IF EXISTS pgherd.captured_%1$s(xid8);
-            CREATE FUNCTION pgherd.captured_%1$s(x xid8, OUT statements int8, OUT ddl bool, OUT keys text, OUT body text)
+            DROP FUNCTION IF EXISTS pgherd.captured_%1$s(xid8, int8);
+            CREATE FUNCTION pgherd.captured_%1$s(x xid8, most int8, OUT statements int8, OUT ddl bool, OUT keys text, OUT body text)
             LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
             DECLARE pks text[];
             BEGIN
+                SELECT -1 INTO statements FROM pgherd.capture_%1$s c WHERE c.xid = x
+                HAVING sum(pg_column_size(c.recs)) > most AND NOT bool_or(c.tab = '""');
+                IF FOUND THEN
+                    RETURN;
+                END IF;
                 SELECT count(*), coalesce(bool_or(c.tab = '""'), false), string_agg(c.base || ':' || c.keys, ';'),
                        string_agg(pgherd.item(c.tab, c.pks, c.recs), ','),
                        string_to_array(string_agg(array_to_string(c.pks, ','), ','), ',')
@@ -161,14 +167,15 @@ END $do$;
 
 DROP FUNCTION IF EXISTS pgherd.leaked(text);  -- depends on the next; 061 makes it anew
 DROP FUNCTION IF EXISTS pgherd.captured(xid8);
-CREATE FUNCTION pgherd.captured(x xid8, OUT statements int8, OUT ddl bool, OUT keys text, OUT body text)
+DROP FUNCTION IF EXISTS pgherd.captured(xid8, int8);
+CREATE FUNCTION pgherd.captured(x xid8, most int8, OUT statements int8, OUT ddl bool, OUT keys text, OUT body text)
 LANGUAGE plpgsql AS $$
 DECLARE c pg_catalog.record;
 BEGIN
     IF pgherd.capture_side(x) OPERATOR(pg_catalog.=) 0 THEN
-        c := pgherd.captured_0(x);
+        c := pgherd.captured_0(x, most);
     ELSE
-        c := pgherd.captured_1(x);
+        c := pgherd.captured_1(x, most);
     END IF;
     statements := c.statements; ddl := c.ddl; keys := c.keys; body := c.body;
 END $$;
@@ -199,14 +206,16 @@ BEGIN
             DROP VIEW IF EXISTS pgherd.committing_%1$s;
             CREATE VIEW pgherd.committing_%1$s AS
             SELECT CASE WHEN NOT n.token THEN 'token'
-                        WHEN c.first IS NOT TRUE OR c.tab IN ('sentinel', '""') THEN 'collect'
+                        WHEN c.first IS NOT TRUE OR c.tab IN ('sentinel', '""')
+                             OR pg_column_size(c.recs) > n.piece_bytes THEN 'collect'
                         WHEN n.conn = ANY (pgherd.dblink_get_connections()) THEN ''
                         ELSE 'connect'
                    END AS todo,
                    n.conn, n.secret, n.hook_conninfo,
-                   concat('W ', n.secret, ' ', pg_backend_pid(), ' ', c.xid, E' 0\n', c.base, ':', c.keys,
-                          E'\n[', pgherd.item(c.tab, c.pks, c.recs), ']') AS request
-              FROM (SELECT 'pgherd_' || n.epoch AS conn, n.secret, n.hook_conninfo,
+                   CASE WHEN pg_column_size(c.recs) <= n.piece_bytes
+                        THEN concat('W ', n.secret, ' ', pg_backend_pid(), ' ', c.xid, E' 0\n', c.base, ':', c.keys,
+                                    E'\n[', pgherd.item(c.tab, c.pks, c.recs), ']') END AS request
+              FROM (SELECT 'pgherd_' || n.epoch AS conn, n.secret, n.hook_conninfo, n.piece_bytes,
                            -- held until the commit is visible; never waited for, where nobody watches
                            pg_try_advisory_xact_lock(pgherd.token_of_xid(pg_current_xact_id())) AS token
                       FROM pgherd.node n) n
@@ -231,21 +240,29 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.unusual_request(
     todo text, x xid8, conn text, conninfo text, secret text, request text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE c record;
+DECLARE
+    c     record;
+    most  int8;
+    large bool := false;
 BEGIN
     IF todo = 'token' THEN
         PERFORM pgherd.take_token(pgherd.token_of_xid(x));
     END IF;
     IF todo <> 'connect' THEN
-        c := pgherd.captured(x);
+        most := (SELECT n.piece_bytes FROM pgherd.node n);
+        c := pgherd.captured(x, most);
         IF c.statements = 0 THEN
             RETURN NULL;
         END IF;
+        large := c.statements < 0;
         request := concat('W ', secret, ' ', pg_backend_pid(), ' ', x,
                           CASE WHEN c.ddl THEN E' 1\n' ELSE E' 0\n' END, c.keys, E'\n[', c.body, ']');
     END IF;
     IF (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE THEN
         PERFORM pgherd.connect_hook(conn, conninfo);
+    END IF;
+    IF large THEN
+        RETURN pgherd.send_pieces(x, conn, secret, most);
     END IF;
     RETURN request;
 END $$;

@@ -2,7 +2,8 @@
 -- is not that of their execution, what is under each key at the end.
 
 -- The state that the rows of a transaction have at its end (C3): for the records captured of one table,
--- "E" and "I" where the row was made anew, "U" where it was only updated, "E" alone where it is gone.
+-- "E" and "I" where the row was made anew, "U" where it was only updated, "E" alone where it is gone. Only
+-- those that erase are wanted, or only those that write, or both.
 CREATE OR REPLACE FUNCTION pgherd.final_source(root oid) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -22,7 +23,8 @@ BEGIN
                       ', ' ORDER BY k.pos) AS changes
       INTO c FROM pgherd.columns(root) k;
     RETURN pgherd.function_source(
-        format('pgherd_gen.%I(tab pg_catalog.text, recs pg_catalog.text[])', 'final_' || root),
+        format('pgherd_gen.%I(tab pg_catalog.text, recs pg_catalog.text[], erasing pg_catalog.bool, writing pg_catalog.bool)',
+               'final_' || root),
         -- one plan for each session, by the index of the primary key
         'RETURNS pg_catalog.text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp'
         ' SET plan_cache_mode = force_generic_plan'
@@ -37,13 +39,17 @@ BEGIN
     ), s AS (
         SELECT %3$s, bool_and(k.updated) AS only_updates, bit_or(k.bits) AS bits FROM k GROUP BY %11$s
     )
-    SELECT '[' || tab || ',[' || string_agg(concat_ws(',', m.pk, CASE WHEN m.there AND NOT m.updated THEN m.pk END), ',')
-           || '],[' || string_agg(m.made, ',') || ']]'
-      FROM (SELECT %4$s AS pk, n.%5$s IS DISTINCT FROM NULL AS there, s.only_updates AS updated,
-                   CASE WHEN n.%5$s IS NOT DISTINCT FROM NULL THEN to_json(concat('E', %6$s))::text
+    SELECT '[' || tab || ',[' || string_agg(concat_ws(',', CASE WHEN m.erased <> '' THEN m.pk END,
+                                                      CASE WHEN m.written <> '' THEN m.pk END), ',')
+           || '],[' || string_agg(concat_ws(',', m.erased, m.written), ',') || ']]'
+      FROM (SELECT %4$s AS pk,
+                   CASE WHEN erasing AND NOT (s.only_updates AND n.%5$s IS DISTINCT FROM NULL)
+                        THEN to_json(concat('E', %6$s))::text END AS erased,
+                   CASE WHEN NOT writing OR n.%5$s IS NOT DISTINCT FROM NULL THEN NULL
                         WHEN s.only_updates THEN to_json(concat('U', s.bits::text, ROW(%7$s)::text))::text
-                        ELSE concat(to_json(concat('E', %6$s)), ',', to_json(concat('I', %8$s))) END AS made
-              FROM s CROSS JOIN LATERAL (SELECT %12$s) o LEFT JOIN %9$s%1$s n ON (%10$s)) m);
+                        ELSE to_json(concat('I', %8$s))::text END AS written
+              FROM s CROSS JOIN LATERAL (SELECT %12$s) o LEFT JOIN %9$s%1$s n ON (%10$s)) m
+     WHERE m.erased <> '' OR m.written <> '');
 END $f$, t.name, c.width, c.parsed, pgherd.index_key(pgherd.primary_index(root), 'o'), c.first_key,
          pgherd.record_key(root, 'o'), c.changes, pgherd.record_full(root, 'n'),
          CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END, pgherd.key_equal(root), c.grouped, c.named,
@@ -52,15 +58,17 @@ END $$;
 
 -- The records captured of one table as items of a body that touches no row twice: final states instead of steps
 -- (C3). A truncation comes first: what was under a key before it is gone without a word.
-CREATE OR REPLACE FUNCTION pgherd.final_items(tab text, recs text[]) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.final_items(text, text[]);
+CREATE OR REPLACE FUNCTION pgherd.final_items(
+    tab text, recs text[], erasing bool DEFAULT true, writing bool DEFAULT true) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     rel   oid := (tab::json #>> '{}')::regclass;
     items text;
 BEGIN
     IF recs <> '{T}' THEN
-        EXECUTE format('SELECT pgherd_gen.%I($1, $2)', 'final_' || coalesce(pg_partition_root(rel)::oid, rel))
-            INTO items USING tab, recs;
+        EXECUTE format('SELECT pgherd_gen.%I($1, $2, $3, $4)', 'final_' || coalesce(pg_partition_root(rel)::oid, rel))
+            INTO items USING tab, recs, erasing, writing;
     END IF;
     RETURN concat_ws(',', CASE WHEN 'T' = ANY (recs) THEN pgherd.item(tab, '{0}', '{T}') END, items);
 END $$;

@@ -48,11 +48,12 @@ BEGIN ATOMIC
            (SELECT array_agg(pg_xact_status(u.x::xid8) ORDER BY u.i) FROM unnest(xids) WITH ORDINALITY u(x, i));
 END;
 
--- The sidecar's own sessions, but for those that hold a marker's snapshot: they may have to give way.
+-- The sidecar's own sessions, but for those that hold a marker's snapshot: they may have to give way. So may one
+-- that writes a large transaction before it is decided.
 CREATE OR REPLACE VIEW pgherd.own_sessions AS
     SELECT s.pid, s.application_name AS name FROM pg_stat_activity s
      WHERE s.application_name IN ('pgherd', 'pgherd apply', 'pgherd repair', 'pgherd ddl',
-                                  'pgherd watch', 'pgherd upkeep')
+                                  'pgherd large', 'pgherd watch', 'pgherd upkeep')
        AND s.datname = current_database() AND s.usename IN (current_user, 'pgherd_apply');
 
 -- Sessions that hold what these wait for: who waits, who holds it in which transaction (0: it has no xid), for
@@ -78,7 +79,7 @@ BEGIN
       LEFT JOIN pg_stat_activity o ON o.pid = b.pid
      WHERE s.pid = ANY (waiting) AND s.wait_event_type = 'Lock' AND NOT (b.pid = s.pid)
        -- The applier holds tokens that commits wait for, also in the moment between two batches.
-       AND b.pid NOT IN (SELECT w.pid FROM pgherd.own_sessions w);
+       AND b.pid NOT IN (SELECT w.pid FROM pgherd.own_sessions w WHERE w.name <> 'pgherd large');
 END $$;
 
 -- Cancels what a session does, if it still does it in that transaction.

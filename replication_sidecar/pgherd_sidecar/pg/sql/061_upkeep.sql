@@ -18,7 +18,7 @@ CREATE OR REPLACE FUNCTION pgherd.leaked(x text, OUT keys text, OUT body text, O
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT c.keys, '[' || c.body || ']', c.ddl
-      FROM pgherd.captured(x::xid8) c;
+      FROM pgherd.captured(x::xid8, 1::int8 << 40) c;
 END;
 
 -- Makes a leak, whose rows are here already, a link of the commit chain.

@@ -1,0 +1,306 @@
+"""Applies transactions that came in pieces, each on a connection of its own, piece after piece.
+
+The pieces are read back from the log, so memory is bounded whatever the size. To let the others
+wait as short as possible for its place in the order, a remote transaction is begun *early*, while
+its pieces still come: its rows are written as they arrive and become visible at its GID, if it
+commits. Until it is decided it is nobody's business: it may be ended like any session that stands
+in the way, and whatever goes wrong is forgotten. Then it is applied from its beginning when its
+turn has come.
+
+A piece is written early only once everything ordered before it is visible here. So it finds the
+rows as its origin found them; who changes one of them in between makes the transaction lose.
+
+Called by ``session``, ``applier`` and ``settler``. Nothing survives a restart: what was not
+committed is applied from the log again.
+"""
+
+import asyncio
+import struct
+from array import array
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import structlog
+
+from pgherd_sidecar.agent.applier import Work, connect_pipeline
+from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.piecereader import LogSource, PieceReader
+from pgherd_sidecar.agent.writers import Writers
+from pgherd_sidecar.core.entries import (
+    PIECE_KEYS,
+    PIECE_MORE,
+    Piece,
+    Writeset,
+    pieces_body,
+)
+from pgherd_sidecar.core.merge import Plan, decode_body, merge_writesets
+from pgherd_sidecar.pg.pipeline import (
+    Pipeline,
+    Prepared,
+    RoundFailedError,
+    ServerGoneError,
+    is_transient,
+)
+from pgherd_sidecar.pg.rows import Describe, RowStatements
+
+log = structlog.get_logger()
+
+_EARLY_MAX = 4
+_INT64 = struct.Struct("!q")
+_BINARY = (1, 1)
+_STATEMENTS = {
+    b"pgherd_begin": b"BEGIN",
+    b"pgherd_link": b"INSERT INTO pgherd.applied VALUES ($1, $2)",
+    b"pgherd_commit": b"COMMIT",
+}
+_NO_KEYS = array("q")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the application of large transactions needs of the node.
+
+    Attributes:
+        conninfo: of a connection that may write rows.
+        log: where the pieces are.
+        describe: reads a table's shape from the catalog.
+        writers: where it says what it is about, once it is certain.
+        delivered: position up to which the log was delivered.
+        visible: waits until all that was ordered before a position can be seen here.
+    """
+
+    conninfo: str
+    log: LogSource
+    describe: Describe
+    writers: Writers
+    delivered: Callable[[], int]
+    visible: Callable[[int], Coroutine[Any, Any, None]]
+
+
+class LargeTransaction:
+    """One transaction that is being applied, by a task of its own.
+
+    Args:
+        identity: member, incarnation and serial.
+        first: position of its first piece.
+    """
+
+    def __init__(
+        self, around: Surroundings, identity: tuple[int, int, int], first: int, *, early: bool
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.arrived = asyncio.Event()
+        self._around = around
+        self._reader = PieceReader(around.log, identity, first)
+        self._rows = RowStatements(around.describe)
+        self._turn = asyncio.Event()  # all that is ordered before it is visible
+        if not early:
+            self._turn.set()
+        self._pieces: int | None = None
+        self._connecting = loop.create_task(connect_pipeline(around.conninfo))
+        self._writing = loop.create_task(self._write_pieces())
+        for task in (self._connecting, self._writing):
+            task.add_done_callback(_look_at)
+
+    async def complete(self, gid: int, pieces: int) -> None:
+        """Write what is left: all that is ordered before it is visible.
+
+        Raises:
+            RoundFailedError, ServerGoneError, DivergedError, psycopg.Error: it can't go on.
+        """
+        self._pieces = pieces
+        self._turn.set()
+        self.arrived.set()
+        pipeline = await asyncio.shield(self._connecting)
+        with self._around.writers.writing(pipeline.backend_pid, gid):
+            await asyncio.shield(self._writing)
+
+    async def commit(self, gid: int, prev: int) -> None:
+        """Commit as the next link of the chain, once it is complete.
+
+        Raises:
+            RoundFailedError: it is rolled back.
+            ServerGoneError: nobody knows.
+        """
+        pipeline = self._connecting.result()
+        link = Prepared(b"pgherd_link", (_INT64.pack(gid), _INT64.pack(prev)), _BINARY)
+        with self._around.writers.writing(pipeline.backend_pid, gid):
+            await pipeline.run([link, Prepared(b"pgherd_commit", (), ())])
+
+    async def stop(self) -> None:
+        """End it; what is not committed is rolled back."""
+        tasks = (self._connecting, self._writing)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        if not self._connecting.cancelled() and self._connecting.exception() is None:
+            self._connecting.result().close()
+
+    async def _write_pieces(self) -> None:
+        pipeline = await asyncio.shield(self._connecting)
+        for name, query in _STATEMENTS.items():
+            pipeline.prepare(name, query)
+        await pipeline.run([Prepared(b"pgherd_begin", (), ())])
+        parts: list[bytes] = []
+        async for position, piece in self._all_pieces():
+            if piece.flags & PIECE_KEYS:
+                continue
+            parts.append(piece.data)
+            if not piece.flags & PIECE_MORE:
+                await self._write(pipeline, position, parts)
+                parts = []
+
+    async def _write(self, pipeline: Pipeline, position: int, parts: list[bytes]) -> None:
+        """Write the rows that end with the piece at a position."""
+        plan = await asyncio.to_thread(_plan, parts)
+        await self._wait_for(position)
+        await self._rows.learn([s.table for wave in plan.waves for s in wave.statements])
+        statements = await asyncio.to_thread(self._rows.unlinked, plan)
+        for statement in statements:
+            if not pipeline.knows(statement.name):
+                pipeline.prepare(statement.name, self._rows.query(statement.name))
+        if statements:
+            await pipeline.run(statements)
+
+    async def _wait_for(self, position: int) -> None:
+        """Wait until all that was ordered before a position is visible."""
+        if self._turn.is_set():
+            return
+        tasks = [
+            asyncio.ensure_future(waiting)
+            for waiting in (self._around.visible(position), self._turn.wait())
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _all_pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+        """The pieces, as they come, until all are there."""
+        while self._pieces is None or self._reader.count < self._pieces:
+            self.arrived.clear()
+            found = await self._reader.fetch(self._around.delivered())
+            for position, piece in found:
+                yield position, piece
+            if not found:
+                await self.arrived.wait()
+
+
+class LargeTransactions:
+    """The transactions in pieces of one session."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._early: dict[tuple[int, int], LargeTransaction] = {}  # by member and serial
+        self._ending: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    def came(self, gid: int, piece: Piece) -> None:
+        """A piece of another member's transaction counts: write it early, if few do so."""
+        identity = piece.member, piece.serial
+        known = self._early.get(identity)
+        if known is not None:
+            known.arrived.set()
+        elif piece.number == 0 and len(self._early) < _EARLY_MAX:
+            self._early[identity] = LargeTransaction(
+                self._around, (piece.member, piece.incarnation, piece.serial), gid, early=True
+            )
+
+    def prune(self, is_open: Callable[[int, int], bool]) -> None:
+        """Forget those that are not open any more; one that is decided to commit is not asked."""
+        for identity in [identity for identity in self._early if not is_open(*identity)]:
+            self._end(self._early.pop(identity))
+
+    def work(
+        self, writeset: Writeset, gid: int, first: int
+    ) -> Callable[[Work], Coroutine[Any, Any, None]]:
+        """The work of the applier on a remote transaction that commits; see ``apply``."""
+        begun = self._early.pop((writeset.member, pieces_body(writeset.body).serial), None)
+
+        async def run(work: Work) -> None:
+            await self.apply(writeset, gid, work.link.prev, first, begun)
+
+        return run
+
+    async def apply(
+        self,
+        writeset: Writeset,
+        gid: int,
+        prev: int,
+        first: int,
+        begun: LargeTransaction | None = None,
+    ) -> None:
+        """Apply a transaction whose turn has come.
+
+        Args:
+            writeset: its end.
+            first: position of its first piece.
+            begun: what was begun early of it.
+
+        Raises:
+            DivergedError: it can't be applied.
+            ServerGoneError: the server is gone, or can't do it now.
+        """
+        body = pieces_body(writeset.body)
+        identity = writeset.member, writeset.incarnation, body.serial
+        if begun is not None and await self._finish(begun, gid, prev, body.pieces, early=True):
+            return
+        while True:
+            one = LargeTransaction(self._around, identity, first, early=False)
+            if await self._finish(one, gid, prev, body.pieces, early=False):
+                return
+
+    async def _finish(
+        self, one: LargeTransaction, gid: int, prev: int, pieces: int, *, early: bool
+    ) -> bool:
+        """Write the rest and commit; False if all of it is to be written anew."""
+        try:
+            try:
+                await one.complete(gid, pieces)
+            except (RoundFailedError, ServerGoneError, DivergedError, psycopg.Error) as error:
+                if not early:  # or it was ended, as it was in the way then
+                    raise
+                log.info("large.anew", gid=gid, error=str(error))
+                return False
+            await one.commit(gid, prev)
+        except RoundFailedError as error:
+            if error.sqlstate in ("40P01", "57014"):
+                return False
+            kind = ServerGoneError if is_transient(error.sqlstate) else DivergedError
+            raise kind(f"GID {gid}: {error}") from error
+        finally:
+            await one.stop()
+        log.info("large.applied", gid=gid, pieces=pieces, early=early)
+        return True
+
+    async def close(self) -> None:
+        """End all that was begun."""
+        for one in self._early.values():
+            self._end(one)
+        self._early.clear()
+        while self._ending:
+            await asyncio.wait(self._ending)
+
+    def _end(self, one: LargeTransaction) -> None:
+        task = self._loop.create_task(one.stop())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+def _plan(parts: list[bytes]) -> Plan:
+    """What a piece writes; its rows are a part of a net effect, so no two are of one row."""
+    items = decode_body(parts[0] if len(parts) == 1 else b"".join(parts))
+    return merge_writesets([(_NO_KEYS, items)], _no_columns)
+
+
+def _no_columns(table: str) -> tuple[int, ...]:
+    raise AssertionError(f"a row of {table} is twice in one transaction")
+
+
+def _look_at(task: "asyncio.Task[Any]") -> None:
+    """Who waits for the task hears of its error; nobody may."""
+    if not task.cancelled():
+        task.exception()

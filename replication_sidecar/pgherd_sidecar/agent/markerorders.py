@@ -1,0 +1,65 @@
+"""Orders markers, and has the snapshot taken when the log delivers one.
+
+Called by ``session``; an order does not survive it.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+
+from pgherd_sidecar.agent.admin import Unavailable
+from pgherd_sidecar.agent.applier import Applier, Work
+from pgherd_sidecar.agent.markers import Markers
+from pgherd_sidecar.core.entries import Marker, encode_entry
+
+_RETRY_S = 1.0
+
+
+class MarkerOrders:
+    """The markers that this session has ordered and not seen yet.
+
+    Args:
+        submit: sends entries to the ordered log; they may be lost.
+    """
+
+    def __init__(
+        self, submit: Callable[[bytes, int], bool], applier: Applier, markers: Markers
+    ) -> None:
+        self._submit = submit
+        self._applier = applier
+        self._markers = markers
+        self._orders: dict[str, asyncio.Future[int]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    async def order(self) -> tuple[str, int]:
+        """See AdminBackend; ``Unavailable`` if the session ends meanwhile."""
+        marker = uuid.uuid4()
+        ordered = self._orders[marker.hex] = self._loop.create_future()
+        try:
+            while not ordered.done():
+                self._submit(encode_entry(Marker(marker.bytes)), 1)
+                await asyncio.wait([ordered], timeout=_RETRY_S)
+            return marker.hex, ordered.result()
+        finally:
+            del self._orders[marker.hex]
+
+    def take(self, gid: int, entry: Marker) -> None:
+        """A marker was delivered."""
+        marker = uuid.UUID(bytes=entry.id).hex
+        ordered = self._orders.get(marker)
+        if ordered is not None:
+            if ordered.done():
+                return  # the copy of a marker that was submitted twice
+            ordered.set_result(gid)
+
+        async def run(work: Work) -> None:
+            await self._markers.take_snapshot(marker, gid)
+
+        self._markers.expect(marker)
+        self._applier.add_alone(None, run)
+
+    def fail(self) -> None:
+        """The session ends."""
+        for ordered in self._orders.values():
+            if not ordered.done():
+                ordered.set_exception(Unavailable("the server went away meanwhile"))

@@ -1,0 +1,108 @@
+"""Transactions that are sent in pieces and not decided yet: part of the replicated state.
+
+A piece counts if it is the next one of its transaction; any other is a copy, or came too late. A
+transaction ends with its writeset, when its origin gives it up, begins anew, or leaves. Serials
+rise within an incarnation and are never opened twice, so that no late copy of a first piece opens
+what has ended.
+
+Only positions are kept here: what the pieces hold is read from the log, which must not be trimmed
+beyond ``oldest``. Called by ``state``. Survives a restart through ``dump`` and ``load``.
+"""
+
+from array import array
+from dataclasses import dataclass
+
+from pgherd_sidecar.core.entries import PIECE_KEYS, PIECE_LAST, Piece
+
+_FIELDS = 5
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """What has come of one transaction.
+
+    Attributes:
+        first: position of its first piece.
+        pieces: how many have come.
+        key_pieces: how many of them hold keys; these come first.
+    """
+
+    first: int
+    pieces: int = 0
+    key_pieces: int = 0
+
+
+class OpenPieces:
+    """The open transactions of all origins, each in its newest incarnation."""
+
+    __slots__ = ("_newest", "_open")
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, int], OpenTransaction] = {}  # by member and serial
+        self._newest: dict[int, int] = {}  # member -> newest serial
+
+    def __len__(self) -> int:
+        """The number of open transactions."""
+        return len(self._open)
+
+    @property
+    def oldest(self) -> int | None:
+        """Position of the oldest piece that may still be needed."""
+        return min((one.first for one in self._open.values()), default=None)
+
+    def get(self, member: int, serial: int) -> OpenTransaction | None:
+        """An open transaction, None if there is no such one."""
+        return self._open.get((member, serial))
+
+    def take(self, gid: int, piece: Piece) -> bool:
+        """Account for a piece of its member's newest incarnation; False if it does not count."""
+        identity = piece.member, piece.serial
+        one = self._open.get(identity)
+        if piece.serial > self._newest.get(piece.member, 0):
+            self._newest[piece.member] = piece.serial
+            one = self._open[identity] = OpenTransaction(gid)
+        if piece.flags & PIECE_LAST:
+            self._open.pop(identity, None)
+            return one is not None
+        if one is None or piece.number != one.pieces:
+            return False
+        if piece.flags & PIECE_KEYS:
+            if one.key_pieces < one.pieces:
+                return False
+            one.key_pieces += 1
+        one.pieces += 1
+        return True
+
+    def end(self, member: int, serial: int) -> None:
+        """The transaction is decided."""
+        self._open.pop((member, serial), None)
+
+    def forget(self, member: int) -> None:
+        """The member begins anew, or has left."""
+        self._newest.pop(member, None)
+        for identity in [identity for identity in self._open if identity[0] == member]:
+            del self._open[identity]
+
+    def dump(self) -> "list[array[int]]":
+        """Everything as int64 arrays, for a checkpoint (equal state, equal arrays)."""
+        newest, transactions = array("q"), array("q")
+        for member in sorted(self._newest):
+            newest.extend((member, self._newest[member]))
+        for identity in sorted(self._open):
+            one = self._open[identity]
+            transactions.extend((*identity, one.first, one.pieces, one.key_pieces))
+        return [newest, transactions]
+
+    @classmethod
+    def load(cls, newest: "array[int]", transactions: "array[int]") -> "OpenPieces":
+        """Rebuild what ``dump`` returned.
+
+        Raises:
+            ValueError: the arrays have another shape.
+        """
+        pieces = cls()
+        pieces._newest = dict(zip(newest[::2], newest[1::2], strict=True))
+        fields = iter(transactions)
+        for member, serial, first, count, keys in zip(*[fields] * _FIELDS, strict=True):
+            pieces._open[member, serial] = OpenTransaction(first, count, keys)
+        return pieces

@@ -1,0 +1,133 @@
+-- Transactions that are too large for one writeset: certify() reads what was captured with cursors and sends it
+-- piece by piece on the session's connection to the sidecar, first the certification keys, then the rows. Each
+-- call returns when the piece has its place in the log, which bounds what is under way. At most a few pieces are
+-- in memory, or one row.
+--
+-- The pieces are applied in their order, one by one, so what frees a unique key travels before what takes it (C10):
+-- truncations, then deletes, then the rest.
+
+-- Sends what is in `parts`, joined, if it is enough for a piece; returns what is left over.
+CREATE OR REPLACE FUNCTION pgherd.send_piece(
+    conn text, head text, separator text, parts text[], size int8, most int8) RETURNS text[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF size < most OR parts = '{}' THEN
+        RETURN parts;
+    END IF;
+    PERFORM pgherd.dblink_exec(conn, CASE separator WHEN ',' THEN concat(head, '[', array_to_string(parts, ','), ']')
+                                                    ELSE concat(head, array_to_string(parts, separator)) END);
+    RETURN '{}';
+END $$;
+
+-- The certification groups.
+CREATE OR REPLACE FUNCTION pgherd.send_keys(x xid8, conn text, head text, most int8) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    groups text[] := '{}';
+    size   int8 := 0;
+    c      record;
+BEGIN
+    FOR c IN EXECUTE format('SELECT c.base, c.keys FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.tab <> ''sentinel''',
+                            pgherd.capture_side(x)) USING x LOOP
+        groups := array_append(groups, concat(c.base, ':', c.keys));
+        size := size + octet_length(c.keys);
+        IF size >= most THEN
+            groups := pgherd.send_piece(conn, head, ';', groups, size, most);
+            size := 0;
+        END IF;
+    END LOOP;
+    PERFORM pgherd.send_piece(conn, head, ';', groups, 1, 1);
+END $$;
+
+-- Captured rows of one statement, those that erase or the others, in parts of about `most` bytes.
+CREATE OR REPLACE FUNCTION pgherd.parts_of(pks int8[], recs text[], erasing bool, most int8)
+RETURNS TABLE (part_pks int8[], part_recs text[])
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT array_agg(s.pk ORDER BY s.i), array_agg(s.rec ORDER BY s.i)
+      FROM (SELECT u.*, sum(octet_length(u.rec)) OVER (ORDER BY u.i) / most AS part
+              FROM unnest(pks, recs) WITH ORDINALITY u(pk, rec, i)
+             WHERE (left(u.rec, 1) = 'D') = erasing) s
+     GROUP BY s.part ORDER BY s.part;
+END;
+
+-- The rows of a transaction that touched each once: those that erase, or the others.
+CREATE OR REPLACE FUNCTION pgherd.send_rows(x xid8, conn text, head text, erasing bool, most int8) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    items text[] := '{}';
+    size  int8 := 0;
+    item  text;
+    c     record;
+BEGIN
+    FOR c IN EXECUTE format('SELECT c.tab, c.pks, c.recs FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.tab <> ''sentinel''',
+                            pgherd.capture_side(x)) USING x LOOP
+        FOR item IN SELECT pgherd.item(c.tab, p.part_pks, p.part_recs)
+                      FROM pgherd.parts_of(c.pks, c.recs, erasing, most) p LOOP
+            items := array_append(items, item);
+            size := size + octet_length(item);
+            IF size >= most THEN
+                items := pgherd.send_piece(conn, head, ',', items, size, most);
+                size := 0;
+            END IF;
+        END LOOP;
+    END LOOP;
+    PERFORM pgherd.send_piece(conn, head, ',', items, 1, 1);
+END $$;
+
+-- The final states of the rows of a transaction that touched some more than once (C3): all that was captured under
+-- one key goes into one part.
+CREATE OR REPLACE FUNCTION pgherd.send_final_rows(x xid8, conn text, head text, erasing bool, most int8) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashagg = off AS $$
+DECLARE
+    items text[] := '{}';
+    size  int8 := 0;
+    item  text;
+    c     record;
+BEGIN
+    FOR c IN EXECUTE format(
+        $f$SELECT s.tab, array_agg(s.rec) AS recs
+             FROM (SELECT c.tab, u.rec, sum(octet_length(u.rec)) OVER (PARTITION BY c.tab ORDER BY u.pk) / $2 AS part
+                     FROM pgherd.capture_%s c, unnest(c.pks, c.recs) u(pk, rec)
+                    WHERE c.xid = $1 AND c.tab <> 'sentinel' AND u.rec <> 'T') s
+            GROUP BY s.tab, s.part$f$, pgherd.capture_side(x)) USING x, most LOOP
+        item := pgherd.final_items(c.tab, c.recs, erasing, NOT erasing);
+        CONTINUE WHEN item = '';
+        items := array_append(items, item);
+        size := size + octet_length(item);
+        items := pgherd.send_piece(conn, head, ',', items, size, most);
+        IF items = '{}' THEN
+            size := 0;
+        END IF;
+    END LOOP;
+    PERFORM pgherd.send_piece(conn, head, ',', items, 1, 1);
+END $$;
+
+-- Sends all of a transaction, `most` bytes at a time; returns the request for the writeset that ends it. If that
+-- fails or is interrupted nothing is ordered but pieces, which the sidecar gives up when the connection ends.
+CREATE OR REPLACE FUNCTION pgherd.send_pieces(x xid8, conn text, secret text, most int8) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    whose     text := concat(secret, ' ', pg_backend_pid(), ' ', x);
+    head      text := concat('B ', whose, E' 0\n');
+    tables    text;
+    truncated text[];
+BEGIN
+    PERFORM pgherd.send_keys(x, conn, concat('B ', whose, E' 1\n'), most / 2);
+    IF pgherd.touches_a_row_twice(x) THEN
+        EXECUTE format('SELECT array_agg(pgherd.item(t.tab, ''{0}'', ''{T}'')) FROM (SELECT DISTINCT c.tab FROM pgherd.capture_%s c'
+                       ' WHERE c.xid = $1 AND c.recs = ''{T}'') t', pgherd.capture_side(x)) INTO truncated USING x;
+        PERFORM pgherd.send_piece(conn, head, ',', coalesce(truncated, '{}'), 1, 1);
+        PERFORM pgherd.send_final_rows(x, conn, head, true, most);
+        PERFORM pgherd.send_final_rows(x, conn, head, false, most);
+    ELSE
+        PERFORM pgherd.send_rows(x, conn, head, true, most);
+        PERFORM pgherd.send_rows(x, conn, head, false, most);
+    END IF;
+    EXECUTE format('SELECT json_agg(t.tab::json) FROM (SELECT DISTINCT c.tab FROM pgherd.capture_%s c'
+                   ' WHERE c.xid = $1 AND c.tab <> ''sentinel'') t', pgherd.capture_side(x)) INTO tables USING x;
+    RETURN concat('W ', whose, E' 2\n\n', tables);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    PERFORM pgherd.dblink_disconnect(conn);
+    RAISE;
+END $$;

@@ -1,0 +1,292 @@
+"""Transactions in pieces: the same as others to everybody, however large, whoever dies meanwhile.
+
+Pieces are of 16 kB here, so that a few thousand rows take many of them.
+"""
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from .ledger import Ledger, create_everywhere
+from .localherd import LocalHerd, free_port_base, query
+from .nodes import TIDE, Nodes, run, sql_cases, sql_file
+
+PIECE_BYTES = 16 << 10
+ROWS = 1000
+_PATIENCE_S = 120
+
+SMALL_PIECES = f"""
+import json, pathlib, sys
+from pgherd_sidecar.agent.main import main
+given = pathlib.Path(sys.argv[sys.argv.index("--config") + 1])
+config = json.loads(given.read_text())
+config["limits"] |= {{
+    "piece_bytes": {PIECE_BYTES}, "row_bytes": {1 << 20}, "transaction_bytes": {4 << 20},
+    "log_cache_bytes": {1 << 18}, "segment_bytes": {1 << 20}, "checkpoint_ms": 1000,
+}}
+small = given.with_name("small.json")
+small.write_text(json.dumps(config))
+sys.argv[sys.argv.index(str(given))] = str(small)
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def small_pieces(work_directory: Path) -> Iterator[LocalHerd]:
+    """A herd whose transactions come in pieces early."""
+    script = work_directory / "small_pieces.py"
+    script.write_text(SMALL_PIECES)
+    script.chmod(0o755)
+    herd = LocalHerd(
+        work_directory / "large", free_port_base(), {"PGHERD_SIDECAR_SCRIPT": str(script)}
+    )
+    done = herd.up()
+    assert done.returncode == 0, done.stderr
+    yield herd
+    herd.must("destroy")
+
+
+@pytest.fixture(scope="module")
+def kept(small_pieces: LocalHerd) -> Iterator[Nodes]:
+    """Connections and tables for all tests; the last ones kill nodes."""
+    create_everywhere(small_pieces, f"{TIDE}; CREATE SCHEMA large;")
+    with contextlib.ExitStack() as stack:
+        nodes = Nodes(stack, small_pieces, "large")
+        nodes.create(sql_file("large_tables"))
+        yield nodes
+
+
+@pytest.fixture
+def nodes(kept: Nodes) -> Nodes:
+    """The tables are empty."""
+    run(kept.app[0], "DELETE FROM part; DELETE FROM child; DELETE FROM parent; DELETE FROM item")
+    kept.settle()
+    return kept
+
+
+def events(herd: LocalHerd, node: str, name: str) -> int:
+    """How often a sidecar has said this so far."""
+    return (herd.directory / node / "sidecar.log").read_text().count(f'"event":"{name}"')
+
+
+def wait_for(what: str, true: Any) -> None:
+    """Wait until it is so."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def fill(nodes: Nodes, rows: int = ROWS) -> None:
+    """Rows that all nodes can see."""
+    rows_of = f"SELECT g, g, repeat('x', 100) FROM generate_series(1, {rows}) g"
+    run(nodes.app[0], f"INSERT INTO item {rows_of}")
+    nodes.settle()
+
+
+def comes(connection: psycopg.Connection[Any]) -> bool:
+    """Whether this node writes a transaction of which pieces still come."""
+    sessions = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'pgherd large'"
+    return bool(run(connection, sessions))
+
+
+class Committer(threading.Thread):
+    """A client that executes statements as one message, and hears how that ended."""
+
+    def __init__(self, connection: psycopg.Connection[Any], statements: str) -> None:
+        super().__init__(daemon=True)
+        self.error: psycopg.Error | None = None
+        self._connection = connection
+        self._statements = statements
+        self.start()
+
+    def run(self) -> None:
+        try:
+            run(self._connection, self._statements)
+        except psycopg.Error as error:
+            self.error = error
+
+    def ended(self) -> psycopg.Error | None:
+        """The error it ended with, if it did."""
+        self.join(_PATIENCE_S)
+        assert not self.is_alive()
+        return self.error
+
+
+@pytest.mark.parametrize(
+    "statements", sql_cases("large_statements").values(), ids=sql_cases("large_statements")
+)
+def test_all_nodes_have_what_a_transaction_in_pieces_did(
+    nodes: Nodes, small_pieces: LocalHerd, statements: str
+) -> None:
+    run(nodes.app[0], "INSERT INTO parent SELECT g FROM generate_series(1, 10) g")
+    fill(nodes)
+    before = nodes.equal_rows("item", "part", "child")
+    applied = events(small_pieces, "n3", "large.applied")
+    run(nodes.app[1], statements)
+    assert nodes.equal_rows("item", "part", "child") != before
+    assert events(small_pieces, "n3", "large.applied") == applied + 1
+
+
+def test_a_row_above_the_limit_is_refused_and_the_session_goes_on(nodes: Nodes) -> None:
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="a row of the transaction"):
+        run(nodes.app[0], "INSERT INTO item VALUES (1, 1, repeat('x', 2000000))")
+    run(nodes.app[0], "INSERT INTO item VALUES (1, 1, repeat('x', 900000))")
+    assert len(nodes.equal_rows("item")) == 1
+
+
+def test_a_transaction_above_the_limit_is_refused_and_nothing_stays_open(nodes: Nodes) -> None:
+    fill(nodes, 100)
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="the transaction writes more"):
+        run(
+            nodes.app[0],
+            "INSERT INTO item SELECT g, g, repeat('x', 500000) FROM generate_series(101, 120) g",
+        )
+    run(nodes.app[0], "UPDATE item SET t = 'y'")
+    assert len(nodes.equal_rows("item")) == 100
+
+
+def test_a_small_transaction_that_was_faster_wins(nodes: Nodes) -> None:
+    fill(nodes)
+    large = nodes.connect(0)
+    run(large, "BEGIN; UPDATE item SET t = t || 'large'")
+    with pytest.raises(psycopg.Error) as lost:  # told so, or ended as it was in the way
+        run(nodes.app[1], "UPDATE item SET t = 'small' WHERE id = 7")
+        run(large, "COMMIT")
+    assert lost.value.sqlstate in ("40001", "57P01", "57014", None)
+    assert sum("large" in row for row in nodes.equal_rows("item")) == 0
+
+
+def test_a_small_transaction_that_was_slower_loses(nodes: Nodes) -> None:
+    fill(nodes)
+    small = nodes.connect(1)
+    run(small, "BEGIN; UPDATE item SET t = 'small' WHERE id = 7")
+    run(nodes.app[0], "UPDATE item SET t = t || 'large'")
+    with pytest.raises(psycopg.Error) as lost:
+        run(small, "COMMIT")
+    assert lost.value.sqlstate in ("40001", "57P01", "57014", None)
+    assert sum("large" in row for row in nodes.equal_rows("item")) == ROWS
+
+
+def test_of_two_large_ones_that_overlap_one_commits(nodes: Nodes) -> None:
+    fill(nodes)
+    with ending([nodes.connect(n) for n in (0, 1)], "UPDATE item SET t = t || '{}'") as errors:
+        pass
+    assert sum(error is None for error in errors) <= 1
+    rows = nodes.equal_rows("item")
+    assert len({row.split("x")[-1] for row in rows}) == 1
+
+
+@contextlib.contextmanager
+def ending(
+    connections: list[psycopg.Connection[Any]], statement: str
+) -> Iterator[list[psycopg.Error | None]]:
+    """Execute on all at the same time; the errors are known after the block."""
+    errors: list[psycopg.Error | None] = []
+    clients = [
+        Committer(connection, statement.format(number))
+        for number, connection in enumerate(connections)
+    ]
+    yield errors
+    errors += [client.ended() for client in clients]
+
+
+def test_large_ones_that_do_not_overlap_all_commit(nodes: Nodes) -> None:
+    statement = (
+        f"INSERT INTO item SELECT g, g, repeat('x', 100)"
+        f" FROM generate_series({{0}} * {ROWS}, {{0}} * {ROWS} + {ROWS - 1}) g"
+    )
+    with ending([nodes.connect(number) for number in range(3)], statement) as errors:
+        pass
+    assert errors == [None] * 3
+    assert len(nodes.equal_rows("item")) == 3 * ROWS
+
+
+def test_a_cancelled_commit_is_rolled_back_everywhere(nodes: Nodes) -> None:
+    large = nodes.connect(0)
+    client = Committer(
+        large,
+        f"INSERT INTO item SELECT g, g, repeat('x', 300) FROM generate_series(1, {5 * ROWS}) g",
+    )
+    pid = large.info.backend_pid
+    wait_for("it commits", lambda: comes(nodes.admin[2]))
+    run(nodes.admin[0], f"SELECT pg_cancel_backend({pid})")
+    error = client.ended()
+    assert error is not None and error.sqlstate == "57014"
+    run(large, "INSERT INTO item VALUES (1, 1, 'after')")
+    assert len(nodes.equal_rows("item")) == 1
+
+
+def test_a_transaction_whose_session_is_ended_between_pieces_never_was(nodes: Nodes) -> None:
+    large = nodes.connect(0)
+    client = Committer(
+        large,
+        f"INSERT INTO item SELECT g, g, repeat('x', 300) FROM generate_series(1, {5 * ROWS}) g",
+    )
+    pid = large.info.backend_pid
+    wait_for("it commits", lambda: comes(nodes.admin[2]))
+    run(nodes.admin[0], f"SELECT pg_terminate_backend({pid})")
+    assert client.ended() is not None
+    wait_for("it is given up", lambda: not comes(nodes.admin[2]))
+    fill(nodes)
+    assert len(nodes.equal_rows("item")) == ROWS
+
+
+async def test_small_ones_go_on_all_the_while(small_pieces: LocalHerd) -> None:
+    ledger = Ledger(small_pieces, f"l_{random.getrandbits(40):x}")
+    ledger.create()
+    query(
+        small_pieces.members()[0]["app_dsn"],
+        f"CREATE TABLE {ledger.schema}.bulk (id int PRIMARY KEY, t text)",
+    )
+    small_pieces.must("verify")
+    async with ledger.load(clients=2):
+        await ledger.commits(50)
+        for number, member in enumerate(small_pieces.members()):
+            first = number * 5 * ROWS
+            await asyncio.to_thread(
+                query,
+                member["app_dsn"],
+                f"INSERT INTO {ledger.schema}.bulk SELECT g, repeat('z', 200)"
+                f" FROM generate_series({first + 1}, {first + 5 * ROWS}) g",
+            )
+        await ledger.commits(50)
+    ledger.check()
+    counted = query(small_pieces.members()[1]["dsn"], f"SELECT count(*) FROM {ledger.schema}.bulk")
+    assert counted == [(3 * 5 * ROWS,)]
+    ledger.drop()
+
+
+@pytest.mark.parametrize(("victim", "process"), [("n1", "sidecar"), ("n2", "node")])
+def test_who_is_killed_between_pieces_has_the_same_rows_as_all(
+    small_pieces: LocalHerd, victim: str, process: str
+) -> None:
+    """The origin's sidecar, or another member that is writing them."""
+    table = f"public.k_{random.getrandbits(40):x}"
+    members = small_pieces.members()
+    create_everywhere(
+        small_pieces,
+        f"CREATE TABLE {table} (id int PRIMARY KEY, t text);"
+        f"INSERT INTO {table} SELECT g, 'x' FROM generate_series(1, {ROWS}) g",
+    )
+    with psycopg.connect(members[0]["app_dsn"], autocommit=True) as large:
+        client = Committer(large, f"UPDATE {table} SET t = repeat('y', 2000)")
+        with psycopg.connect(members[2]["dsn"], autocommit=True) as third:
+            wait_for("its pieces come", lambda: comes(third))
+        small_pieces.must("kill", victim, "--process", process)
+        error = client.ended()
+    small_pieces.must("start", victim)
+    small_pieces.must("verify")
+    changed = f"SELECT count(*) FROM {table} WHERE t LIKE 'y%'"
+    counts = {query(member["dsn"], changed)[0][0] for member in members}
+    assert counts == {ROWS} if error is None else counts in ({0}, {ROWS})
+    assert error is None or counts == {0} or error.sqlstate == "08007"
+    query(members[0]["app_dsn"], f"DROP TABLE {table}")

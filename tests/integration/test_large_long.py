@@ -1,0 +1,54 @@
+"""A transaction of a gigabyte: the others go on, and nobody needs much memory for it."""
+
+import asyncio
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from .ledger import Ledger
+from .localherd import LocalHerd, query
+
+NODES = ["n1", "n2", "n3"]
+ROWS = 1_000_000
+MEMORY_KB = 400 << 10
+
+
+def peak_memory_kb(herd: LocalHerd, node: str) -> int:
+    """The most memory that a node's sidecar has had so far."""
+    found = re.search(r"\d+", (herd.directory / node / "sidecar.pid").read_text())
+    assert found is not None
+    status = Path("/proc", found[0], "status").read_text()
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    return int(peak)
+
+
+@pytest.mark.long
+async def test_a_gigabyte_commits_while_the_others_go_on(herd: LocalHerd) -> None:
+    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
+    ledger.create()
+    app = herd.members()[0]["app_dsn"]
+    query(app, f"CREATE TABLE {ledger.schema}.bulk (id int PRIMARY KEY, t text)")
+    herd.must("verify")
+    async with ledger.load(clients=1):
+        rows = f"SELECT g, repeat(md5(g::text), 32) FROM generate_series(1, {ROWS}) g"
+        large = asyncio.create_task(
+            asyncio.to_thread(query, app, f"INSERT INTO {ledger.schema}.bulk {rows}")
+        )
+        rounds = 0
+        while not large.done():
+            await ledger.commits(20, on=NODES)  # of each, again and again
+            rounds += 1
+        await large
+        await ledger.commits(20, on=NODES)
+    assert rounds > 1
+    ledger.check()
+    assert query(herd.members()[2]["dsn"], f"SELECT count(*) FROM {ledger.schema}.bulk") == [
+        (ROWS,)
+    ]
+    assert {node: peak_memory_kb(herd, node) < MEMORY_KB for node in NODES} == dict.fromkeys(
+        NODES, True
+    )
+    assert {member["state"] for member in herd.members()} == {"primary"}
+    ledger.drop()
