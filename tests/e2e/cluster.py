@@ -12,7 +12,6 @@ from typing import Any
 
 NAMESPACE = "herds"
 HERD = "herd"
-MEMBERS = [f"{HERD}-{number}" for number in (1, 2, 3)]
 PATIENCE_S = 300.0
 _LOOK_S = 0.2
 _WRITER = Path(__file__).with_name("writer.py")
