@@ -118,6 +118,8 @@ def _spread(cluster: Cluster) -> list[Manifest]:
             "maxSkew": 1,
             "topologyKey": key,
             "whenUnsatisfiable": "DoNotSchedule" if hard else "ScheduleAnyway",
+            # A node that takes none of our pods is no reason to have no second one elsewhere.
+            "nodeTaintsPolicy": "Honor",
             "labelSelector": {"matchLabels": {names.CLUSTER: cluster.name}},
         }
         for key, hard in (("topology.kubernetes.io/zone", False), ("kubernetes.io/hostname", must))
