@@ -65,9 +65,10 @@ test-integration:
 	.venv/bin/pytest -n 2 --dist loadfile tests/integration --reruns 2 --only-rerun ReadOnlySqlTransaction \
 		--only-rerun AdminShutdown --only-rerun QueryCanceled
 
-# What takes minutes more than its likes in `make test`: all of membership and partitions.
+# What takes minutes more than its likes in `make test`: all of membership and partitions, a gigabyte.
 test-long: setup
-	.venv/bin/pytest -m '' tests/integration/test_membership.py tests/integration/test_partitions.py
+	.venv/bin/pytest -m '' tests/integration/test_membership.py tests/integration/test_partitions.py \
+		tests/integration/test_large_long.py
 
 test-faults:
 	@scripts/setup faults
