@@ -1,0 +1,189 @@
+"""Rarer events in the life of a herd on a real cluster; minutes more of what test_herd.py shows."""
+
+import base64
+import itertools
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from .cluster import HERD, Herd, Kubectl, until, until_ready, until_well
+
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
+
+
+def in_node(node: str, *command: str) -> str:
+    """Run something in a node of kind's, which is a container of docker's."""
+    return docker("exec", node, *command)
+
+
+def docker(*arguments: str) -> str:
+    """Run docker."""
+    done = subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def node_of(kubectl: Kubectl, pod: str) -> str:
+    """The node that a pod runs on."""
+    return str(kubectl.get("pod", pod)["spec"]["nodeName"])
+
+
+def test_a_herd_whose_pods_are_all_stopped_comes_back_by_itself(
+    herd: Herd, kubectl: Kubectl
+) -> None:
+    members = herd.members()
+    with herd.writing(f"{HERD}-rw") as written:
+        kubectl("delete", "pods", *members)
+        until_ready(kubectl, *members)
+    herd.assert_nothing_is_lost(members, written)
+
+
+def test_a_node_is_drained_and_comes_back(herd: Herd, kubectl: Kubectl) -> None:
+    members = herd.members()
+    node = node_of(kubectl, members[1])
+    others = [member for member in members if node_of(kubectl, member) != node]
+    with herd.writing(*others) as written:
+        kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data",
+                f"--pod-selector=pgherd.dev/cluster={HERD}", "--timeout=300s")  # fmt: skip
+        kubectl("uncordon", node)
+        until_well(kubectl, 3)
+    herd.assert_nothing_is_lost(members, written)
+
+
+def test_the_last_members_that_commit_are_not_drained(herd: Herd, kubectl: Kubectl) -> None:
+    """The budget spares a second member while a first is away."""
+    members = herd.members()
+    budget = kubectl.get("poddisruptionbudget", HERD)
+    assert budget["status"]["disruptionsAllowed"] == 1
+    node = node_of(kubectl, members[2])
+    kubectl("cordon", node)
+    try:
+        kubectl("delete", "pod", members[2])
+        until(
+            lambda: kubectl.get("poddisruptionbudget", HERD)["status"]["disruptionsAllowed"] == 0,
+            "nobody else may go",
+        )
+    finally:
+        kubectl("uncordon", node)
+    until_well(kubectl, 3)
+
+
+_PRESENTED = """
+import socket, ssl, struct, sys
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)
+if sys.argv[2] == "5432":
+    connection.sendall(struct.pack("!ii", 8, 80877103))
+    assert connection.recv(1) == b"S"
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+der = context.wrap_socket(connection).getpeercert(binary_form=True)
+print(ssl.DER_cert_to_PEM_cert(der), end="")
+"""
+
+
+def test_certificates_are_replaced_under_running_members(herd: Herd, kubectl: Kubectl) -> None:
+    members = herd.members()
+
+    def issued(member: str) -> str:
+        data = kubectl.get("secret", f"{member}-tls").get("data", {})
+        return base64.b64decode(data.get("tls.crt", "")).decode()
+
+    def presented(member: str, port: int) -> str:
+        target = [f"{member}.{HERD}-peers", str(port)]
+        return kubectl("exec", "client", "--", "python", "-c", _PRESENTED, *target)
+
+    def used(certificates: dict[str, str]) -> bool:
+        doors = itertools.product(certificates, (5432, 7801))
+        return all(presented(member, port) == certificates[member] for member, port in doors)
+
+    def reissued() -> bool:
+        return all(issued(member) not in ("", old) for member, old in before.items())
+
+    before = {member: issued(member) for member in members}
+    assert used(before)
+    pods = [kubectl.get("pod", member)["metadata"]["uid"] for member in members]
+    with herd.writing(*members) as written:
+        kubectl("delete", "secrets", *(f"{member}-tls" for member in members))
+        until(reissued, "there are others")
+        after = {member: issued(member) for member in members}
+        until(lambda: used(after), "the members use them")
+    assert [kubectl.get("pod", member)["metadata"]["uid"] for member in members] == pods
+    assert [one.errors for one in written] == [{}] * 3
+    herd.assert_nothing_is_lost(members, written)
+
+
+@contextmanager
+def cut_off(kubectl: Kubectl, member: str, others: list[str]) -> Iterator[None]:
+    """Drop what a member and others send each other; clients and kubelets reach all of them."""
+    nodes = {node_of(kubectl, one) for one in [member, *others]}
+    mine = kubectl.get("pod", member)["status"]["podIP"]
+    rules = []
+    for other in others:
+        theirs = kubectl.get("pod", other)["status"]["podIP"]
+        rules += [["-s", mine, "-d", theirs], ["-s", theirs, "-d", mine]]
+    for node in nodes:
+        for rule in rules:
+            in_node(node, "iptables", "-I", "FORWARD", *rule, "-j", "DROP")
+    try:
+        yield
+    finally:
+        for node in nodes:
+            for rule in rules:
+                in_node(node, "iptables", "-D", "FORWARD", *rule, "-j", "DROP")
+
+
+def test_a_member_cut_off_from_the_others_leaves_the_service_and_returns(
+    herd: Herd, kubectl: Kubectl
+) -> None:
+    members = herd.members()
+    with (
+        herd.writing(f"{HERD}-rw", *members) as written,
+        cut_off(kubectl, members[0], members[1:]),
+    ):
+        until(lambda: not kubectl.ready(members[0]), "it is not ready any more")
+        for _ in range(10):
+            herd.write(f"{HERD}-rw", "INSERT INTO mark DEFAULT VALUES")
+        # It still shows what it has to who asks for it by name.
+        assert herd.sql(members[0], "SELECT count(*) > 0 FROM ledger") == "t"
+    until_well(kubectl, 3)
+    herd.assert_nothing_is_lost(members, written)
+
+
+def test_nobody_misses_the_control_plane(herd: Herd, kubectl: Kubectl) -> None:
+    members = herd.members()
+    node = kubectl("get", "nodes", "--selector=node-role.kubernetes.io/control-plane",
+                   "--output=jsonpath={.items[0].metadata.name}")  # fmt: skip
+    manifest = "/etc/kubernetes/manifests/kube-apiserver.yaml"
+    with herd.writing(f"{HERD}-rw", *members) as written:
+        in_node(node, "mv", manifest, "/root/kube-apiserver.yaml")
+        try:
+            until(lambda: not answers(kubectl), "nobody answers")
+            # The kubelets and all that is in the pods go on alone for longer than any lease.
+            in_node(node, "sleep", "60")
+        finally:
+            in_node(node, "mv", "/root/kube-apiserver.yaml", manifest)
+        until(lambda: answers(kubectl), "the control plane is back")
+    assert [one.errors for one in written] == [{}] * 4
+    until_well(kubectl, 3)
+    herd.assert_nothing_is_lost(members, written)
+
+
+def answers(kubectl: Kubectl) -> bool:
+    """Whether the API server says that it is ready."""
+    done = subprocess.run(
+        kubectl.command("get", "--raw=/readyz", "--request-timeout=2s"),
+        check=False, capture_output=True,
+    )  # fmt: skip
+    return done.returncode == 0
+
+
+def test_a_herd_sleeps_and_wakes_up(herd: Herd, kubectl: Kubectl) -> None:
+    members = herd.members()
+    with herd.writing(f"{HERD}-rw") as written:
+        herd.change(hibernated=True)
+        until(lambda: not any(kubectl.get("pod", member) for member in members), "all are stopped")
+        assert all(kubectl.get("persistentvolumeclaim", f"{one}-data") for one in members)
+        herd.change(hibernated=False)
+        until_well(kubectl, 3)
+    herd.assert_nothing_is_lost(members, written)
