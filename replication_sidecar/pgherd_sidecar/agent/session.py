@@ -63,6 +63,7 @@ _READ_BYTES = 1 << 20
 _QUEUE_BYTES = 64 << 20
 _FULL_S = 0.01
 _INCARNATION_RETRY_S = 1.0
+_NO_PROPOSER_S = 0.1
 
 
 class ReplicaSession:
@@ -195,8 +196,9 @@ class ReplicaSession:
         self._loop.call_soon(self.deliver)
         entry = encode_entry(Incarnation(self._config.number, self._incarnation))
         while not self._began.done():
-            self._host.submit(entry, 1)
-            await asyncio.wait([self._began], timeout=_INCARNATION_RETRY_S)
+            taken = self._host.submit(entry, 1)
+            wait_s = _INCARNATION_RETRY_S if taken else _NO_PROPOSER_S
+            await asyncio.wait([self._began], timeout=wait_s)
         await self.settler.visible(min(self._began.result(), self.chain.tail_gid))
         await self._admin.execute("SELECT pgherd.sequences_after_crash()")
         await startup.set_writable(self._admin, True, "")
