@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from pgherd_sidecar.agent.metrics import to_metrics
 from pgherd_sidecar.agent.roster import Contact
 from pgherd_sidecar.core.log import Member
 from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
@@ -76,6 +77,11 @@ class AdminBackend(Protocol):
         """What knows the membership, and has it changed."""
         ...
 
+    @property
+    def changes(self) -> "ChangesBackend | None":
+        """What hands out the log; None where there is no database."""
+        ...
+
     async def shutdown(self) -> None:
         """Begin a clean stop; returns before it is done."""
         ...
@@ -122,6 +128,22 @@ class AdminBackend(Protocol):
         ...
 
 
+class ChangesBackend(Protocol):
+    """What the API asks about the change stream; see ``changes.Changes``."""
+
+    async def read(self, after: int, max_bytes: int) -> bytes:
+        """Return a part of the log."""
+        ...
+
+    async def hold(self, stream: str, after: int, lease_s: float) -> None:
+        """Keep the log after a position, for a stream of this name."""
+        ...
+
+    async def tables(self) -> Mapping[str, StatusValue]:
+        """Return what columns tables had up to a position."""
+        ...
+
+
 class ViewBackend(Protocol):
     """What the API asks about the membership; see ``views.Views``."""
 
@@ -151,6 +173,8 @@ def runner(backend: AdminBackend, *guards: Middleware) -> web.AppRunner:
     """
     application = web.Application(middlewares=[_errors_as_json, *guards])
     application.add_routes(_Routes(backend).table())
+    if backend.changes is not None:
+        application.add_routes(_ChangesRoutes(backend.changes).table())
     return web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
 
 
@@ -207,6 +231,16 @@ class _Rebuild(msgspec.Struct):
 
 class _Lease(msgspec.Struct):
     lease_s: _LeaseSeconds
+
+
+class _Reading(msgspec.Struct):
+    after: Annotated[int, msgspec.Meta(ge=0)]
+    max_bytes: Annotated[int, msgspec.Meta(ge=1, le=64 << 20)] = 4 << 20
+
+
+class _Holding(_Lease):
+    stream: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    after: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Leaving(msgspec.Struct):
@@ -332,6 +366,33 @@ class _Routes:
         return web.json_response({})
 
 
+class _ChangesRoutes:
+    """Likewise, of the change stream."""
+
+    def __init__(self, backend: ChangesBackend) -> None:
+        self._backend = backend
+
+    def table(self) -> list[web.RouteDef]:
+        return [
+            web.post("/changes/read", self._read),
+            web.post("/changes/hold", self._hold),
+            web.get("/changes/tables", self._tables),
+        ]
+
+    async def _read(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Reading)
+        found = await self._backend.read(body.after, body.max_bytes)
+        return web.Response(body=found, content_type="application/octet-stream")
+
+    async def _hold(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Holding)
+        await self._backend.hold(body.stream, body.after, body.lease_s)
+        return web.json_response({})
+
+    async def _tables(self, _: web.Request) -> web.Response:
+        return web.json_response(dict(await self._backend.tables()))
+
+
 @web.middleware
 async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
@@ -357,17 +418,3 @@ def _parse(content: bytes, kind: type[T]) -> T:
 
 def _error(status: int, text: str) -> web.Response:
     return web.json_response({"error": text}, status=status)
-
-
-def to_metrics(status: Mapping[str, StatusValue]) -> str:
-    """Return the numbers of a status in Prometheus' text format, and its state as a label."""
-    label = f'{{member="{_escaped(status.get("name"))}"'
-    lines = [f'pgherd_state{label},state="{_escaped(status.get("state"))}"}} 1']
-    for key, value in status.items():
-        if isinstance(value, int | float):  # True and False are 1 and 0
-            lines.append(f"pgherd_{key}{label}}} {value + 0}")
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(value: StatusValue) -> str:
-    return str(value).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -64,6 +64,9 @@ class DdlRunner:
                     await connection.execute(
                         "INSERT INTO pgherd.applied VALUES ($1, $2)", (gid, prev)
                     )
+                    await connection.execute(
+                        "UPDATE pgherd.shape SET gid = $1 WHERE xid = pg_current_xact_id()", (gid,)
+                    )
         except psycopg.OperationalError:
             raise
         except psycopg.Error as error:

@@ -198,6 +198,16 @@ class LogHost:
         self.reader.damaged(position)
         return self.reader.mending
 
+    async def read_apart(self, first: int, max_bytes: int) -> list[Block]:
+        """Return the same for a reader of its own, which needs old blocks: they are read elsewhere.
+
+        Raises:
+            StorageError: the log can't go on.
+        """
+        last = self.commit_position
+        within = self.base < first <= last
+        return await self.reader.read_apart(first, last, max_bytes) if within else []
+
     def trim(self, position: int) -> None:
         """Give up the log up to ``position``, but for what is kept for members that come back.
 

@@ -4,6 +4,7 @@ A damaged block is asked for at the other members by the log's core, and written
 nothing is delivered beyond it. Called by ``LogHost``. Nothing survives a restart.
 """
 
+import asyncio
 from collections.abc import Callable
 
 import structlog
@@ -61,6 +62,23 @@ class LogReader:
         if blocks:
             self._next = blocks[-1].last + 1
         return blocks
+
+    async def read_apart(self, first: int, last: int, max_bytes: int) -> list[Block]:
+        """Do the same in a thread, out of turn.
+
+        Raises:
+            StorageError: the log can't go on.
+        """
+
+        def read() -> tuple[Block, ...]:
+            return self._storage.read(self._storage.start_of(first), max_bytes)
+
+        try:
+            found = await asyncio.to_thread(read)
+        except StorageDamaged as error:
+            self.damaged(error.position)
+            return []
+        return [delivered(block) for block in found if block.last <= last]
 
     def damaged(self, position: int) -> None:
         """Have the block that starts at ``position`` asked for."""

@@ -18,12 +18,13 @@ from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.recovery import certstate, progress
 from pgherd_sidecar.agent.session import ReplicaSession
+from pgherd_sidecar.agent.verdicts import Verdicts
 from pgherd_sidecar.core.state import ReplicatedState
 
 
 @contextlib.asynccontextmanager
 async def session(
-    config: NodeConfig, host: LogHost, identity: Identity, markers: Markers
+    config: NodeConfig, host: LogHost, identity: Identity, markers: Markers, verdicts: Verdicts
 ) -> "AsyncIterator[tuple[ReplicaSession, psycopg.AsyncConnection[Any]]]":
     """Connect to the server, prepare it, and read where it stands.
 
@@ -67,6 +68,7 @@ async def session(
                 watch=watch,
                 appliers=(appliers[0], appliers[1]),
                 markers=markers,
+                verdicts=verdicts,
             ),
             house,
         )

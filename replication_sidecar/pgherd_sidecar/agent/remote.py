@@ -1,8 +1,8 @@
 """The admin API from elsewhere: the routes of ``admin`` over TLS 1.3, for two callers.
 
 Both sides show certificates. ``operator.CLUSTER_ID.pgherd`` may ask for anything, the herd's jobs,
-``jobs.CLUSTER_ID.pgherd``, for the status and for markers. The members' own certificates are of
-the same authority and are refused, so a member that was taken over cannot remove the others.
+``jobs.CLUSTER_ID.pgherd``, for the status, markers and changes. The members' own certificates are
+of the same authority and are refused, so a member that was taken over cannot remove the others.
 
 Started by ``process``; keeps nothing. Certificates that are replaced on disk are used from the next
 connection on.
@@ -84,5 +84,5 @@ class RemoteAdmin:
 
 
 def _is_of_jobs(path: str) -> bool:
-    """Say whether jobs need this: how the member is, and its snapshots at markers."""
-    return path == "/status" or path.split("/")[1] == "marker"
+    """Say whether jobs need this: how the member is, its snapshots at markers, and its log."""
+    return path == "/status" or path.split("/")[1] in ("marker", "changes")

@@ -17,8 +17,9 @@ from typing import Any
 import psycopg
 import structlog
 
-from pgherd_sidecar.agent import startup
+from pgherd_sidecar.agent import startup, verdicts
 from pgherd_sidecar.agent.admin import ExportedSnapshot, StatusValue, Unavailable
+from pgherd_sidecar.agent.changes import Changes
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import (
     DivergedError,
@@ -52,6 +53,8 @@ class Replica:
         self._identity = identity
         self.views = Views(config, host)
         self._markers = Markers(config)
+        self._verdicts = verdicts.load(config.data_dir)
+        self.changes = Changes(host, self._verdicts, self._ready)
         recovery = config.recovery
         self._rebuild = (
             Rebuild(config, recovery, LocalMeans(config, recovery, host)) if recovery else None
@@ -110,7 +113,9 @@ class Replica:
         if not self._host.whole.is_set():
             await self._fence("its log is damaged")
             await self._host.whole.wait()  # what its database has may be missing
-        async with session(self._config, self._host, self._identity, self._markers) as opened:
+        async with session(
+            self._config, self._host, self._identity, self._markers, self._verdicts
+        ) as opened:
             self._session, keep_house = opened
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._session.run(keep_house))
@@ -217,10 +222,14 @@ class Replica:
 
     async def order_marker(self) -> tuple[str, int]:
         """See AdminBackend."""
+        session = self._ready()
+        self._markers.require_room()
+        return await session.order_marker()
+
+    def _ready(self) -> ReplicaSession:
         if self._session is None or not self._session.ready:
             raise Unavailable(f"node {self._config.name} is not ready: {self._reason}")
-        self._markers.require_room()
-        return await self._session.order_marker()
+        return self._session
 
     async def marker_ready(self, marker: str, timeout_s: float) -> int:
         """See AdminBackend."""

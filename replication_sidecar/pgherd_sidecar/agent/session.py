@@ -34,6 +34,7 @@ from pgherd_sidecar.agent.markerorders import MarkerOrders
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.outcomes import Outcomes
 from pgherd_sidecar.agent.settler import Settler
+from pgherd_sidecar.agent.verdicts import Verdicts
 from pgherd_sidecar.agent.victims import VictimWatch
 from pgherd_sidecar.agent.views import no_majority
 from pgherd_sidecar.agent.writers import Writers
@@ -85,11 +86,13 @@ class ReplicaSession:
         watch: psycopg.AsyncConnection[Any],
         appliers: tuple[Pipeline, Pipeline],
         markers: Markers,
+        verdicts: Verdicts,
     ) -> None:
         self.state = state
         self.ready = False
         self.caught_up = asyncio.Event()
         self.markers = markers
+        self._verdicts = verdicts
         self._config = config
         self._host = host
         self._incarnation = incarnation
@@ -164,6 +167,7 @@ class ReplicaSession:
             self._host,
             chain=self.chain,
             state=self.state,
+            verdicts=self._verdicts,
             publish=self._publish,
             leaked=lambda xid: self._leaks.order(xid, self.hook),
             refusal=self.refusal,
@@ -258,6 +262,7 @@ class ReplicaSession:
             else:
                 decision = self.state.deliver(gid, entry)
                 self._take_other(gid, entry, decision)
+            self._verdicts.note(gid, committed=decision.kind is DecisionKind.COMMIT)
             self._counts[decision.kind] += 1
         if taken:
             self._tell_losers(taken)
@@ -267,6 +272,7 @@ class ReplicaSession:
         """Go on after the decision on a writeset in pieces, of which the first is at ``first``."""
         self.hook.resume_deadlines()
         self._take_writeset(gid, writeset, array("q"), decision, first)
+        self._verdicts.note(gid, committed=decision.kind is DecisionKind.COMMIT)
         self._counts[decision.kind] += 1
         if decision.kind is DecisionKind.COMMIT:
             self._tell_losers(None)
@@ -403,6 +409,19 @@ class ReplicaSession:
 
     def _publish(self, base: int) -> None:
         self._host.submit(encode_entry(Publish(self._config.number, base)), 1)
+
+    # ---- changes -----------------------------------------------------------------------------
+
+    @property
+    def visible(self) -> int:
+        """See changes.Reader."""
+        settled = self.chain.settled_gid
+        return settled if self.chain.tail_gid > settled else self.state.position
+
+    @property
+    def connection(self) -> psycopg.AsyncConnection[Any]:
+        """See changes.Reader."""
+        return self._admin
 
     # ---- HookBackend -------------------------------------------------------------------------
 

@@ -21,12 +21,14 @@ from typing import Any
 import psycopg
 import structlog
 
+from pgherd_sidecar.agent import verdicts as verdicts_file
 from pgherd_sidecar.agent.chain import Chain
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.recovery import sequences
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
 from pgherd_sidecar.agent.startup import set_writable
+from pgherd_sidecar.agent.verdicts import Verdicts
 from pgherd_sidecar.core.state import ReplicatedState
 
 log = structlog.get_logger()
@@ -41,6 +43,7 @@ class Upkeep:
     Args:
         connection: an administrative connection of its own.
         state: called for the replicated state of the moment.
+        verdicts: of what the log holds.
         publish: orders a PUBLISH entry with this base GID.
         leaked: what to do with an xid that committed without certification.
         refusal: why this node takes no writes, None if it does.
@@ -55,6 +58,7 @@ class Upkeep:
         *,
         chain: Chain,
         state: ReplicatedState,
+        verdicts: Verdicts,
         publish: Callable[[int], None],
         leaked: Callable[[int], Awaitable[None]],
         refusal: Callable[[], str | None],
@@ -64,6 +68,7 @@ class Upkeep:
         self._host = host
         self._chain = chain
         self._state = state
+        self._verdicts = verdicts
         self._publish = publish
         self._leaked = leaked
         self._refusal = refusal
@@ -93,6 +98,7 @@ class Upkeep:
             await self._audit()
             await self._truncate_capture()
             await self._publish_base()
+            await self._connection.execute("SELECT pgherd.number_shapes()")
             await self._connection.execute(
                 "SELECT pgherd.prune($1, $2)",
                 (self._chain.settled_gid - self._limits.applied_entries, str(self._audited_xid)),
@@ -154,6 +160,8 @@ class Upkeep:
             await self._checkpoint()
             _, held = await self._holds()  # a joiner may have asked in the meantime
             self._host.trim(self._checkpointed if held is None else min(self._checkpointed, held))
+            self._verdicts.forget(self._host.base + 1)
+            await self._connection.execute("SELECT pgherd.forget_shapes($1)", (self._host.base,))
 
     async def _holds(self) -> tuple[int | None, int | None]:
         """Return how new a checkpoint a joiner needs, and after which position the log."""
@@ -188,7 +196,10 @@ class Upkeep:
         self._chain.when_settled(checkpoint.last_commit, reached.set)
         await reached.wait()
         await self._connection.execute("SELECT pgherd.flush_wal()")
-        await self._loop.run_in_executor(None, checkpoint.write, self._config.data_dir)
+        known = self._verdicts.first, self._verdicts.pack()
+        directory = self._config.data_dir
+        await self._loop.run_in_executor(None, verdicts_file.write, directory, *known)
+        await self._loop.run_in_executor(None, checkpoint.write, directory)
         await sequences.note(self._connection, self._config.data_dir)
         self._checkpointed, self._covered = position, covered
         self._checkpoint_due = self._loop.time() + self._checkpoint_s

@@ -31,6 +31,7 @@ State = Literal[
     "witness",
 ]
 _ANSWER_S = 5.0
+_CHANGES_S = 60.0
 _STATUS_LINE = re.compile(rb"HTTP/1\.\d (\d{3})")
 _CONTENT_LENGTH = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
 
@@ -105,6 +106,31 @@ class TableSummary(BaseModel):
     rows: int
     checksum: str
     columns: str
+
+
+class ChangedTable(BaseModel):
+    """The live columns of a table from a GID on, as they are in records; and its primary key.
+
+    Values of ``generated`` columns are not in records.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    table: str
+    gid: int
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    key: tuple[str, ...]
+    generated: tuple[str, ...] = ()
+
+
+class ChangedTables(BaseModel):
+    """What columns tables had up to the position ``visible``, in the order of their GIDs."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    visible: int
+    tables: list[ChangedTable]
 
 
 class _Tables(BaseModel):
@@ -199,6 +225,20 @@ class AdminClient:
     async def drop_marker(self, marker: str) -> None:
         """Give the marker's snapshot back."""
         await self._request("DELETE", f"/marker/{marker}")
+
+    async def read_changes(self, after: int, max_bytes: int) -> bytes:
+        """A part of the log from ``after + 1`` on: a line of JSON and blocks, see the sidecar."""
+        body = {"after": after, "max_bytes": max_bytes}
+        return await self._request("POST", "/changes/read", body, timeout_s=_CHANGES_S)
+
+    async def hold_changes(self, stream: str, after: int, lease_s: float) -> None:
+        """Have the node keep its log after a position for ``lease_s`` from now on."""
+        body = {"stream": stream, "after": after, "lease_s": lease_s}
+        await self._request("POST", "/changes/hold", body)
+
+    async def changed_tables(self) -> ChangedTables:
+        """The columns that tables had."""
+        return await self._call("GET", "/changes/tables", ChangedTables)
 
     async def _call(
         self,

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from pgherd_sidecar.cli import (
+    changes,
     cluster,
     delegate,
     growing,
@@ -43,6 +44,7 @@ main.add_command(local_group)
 main.add_command(jobs.check)
 main.add_command(jobs.snapshot)
 main.add_command(jobs.seed)
+main.add_command(changes.changes)
 
 
 def _herd(command: Callable[..., None]) -> Callable[..., None]:

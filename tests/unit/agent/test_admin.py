@@ -16,8 +16,8 @@ from pgherd_sidecar.agent.admin import (
     StatusValue,
     Unavailable,
     UnknownMarker,
-    to_metrics,
 )
+from pgherd_sidecar.agent.metrics import to_metrics
 from pgherd_sidecar.agent.roster import contact
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_sidecar.core.log import Member
@@ -47,6 +47,29 @@ class ViewStub:
         self.told.append(f"block {names} {unsent}")
 
 
+class ChangesStub:
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    async def read(self, after: int, max_bytes: int) -> bytes:
+        if after < 7:
+            raise Refused("the log begins at position 8 here")
+        return b"{}\n\x00%d %d" % (after, max_bytes)
+
+    async def hold(self, stream: str, after: int, lease_s: float) -> None:
+        self.told.append(f"hold {stream} {after} {lease_s}")
+
+    async def tables(self) -> dict[str, StatusValue]:
+        table: StatusValue = {
+            "table": "public.t",
+            "gid": 3,
+            "columns": ["a"],
+            "types": ["int"],
+            "key": ["a"],
+        }
+        return {"visible": 9, "tables": [table]}
+
+
 class Backend:
     """Holds one marker; remembers what it was told."""
 
@@ -54,6 +77,7 @@ class Backend:
         self.told: list[str] = []
         self.orders = True
         self.views = ViewStub(self.told)
+        self.changes = ChangesStub(self.told)
 
     async def status(self) -> Mapping[str, StatusValue]:
         return {
@@ -156,6 +180,19 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
         "leave n2 ",
         "block ['n1', 'n2'] []",
     ]
+
+
+async def test_readers_of_the_log_get_it_and_are_told_when_it_is_gone(tmp_path: Path) -> None:
+    backend = Backend()
+    async with serving(tmp_path / "s", backend) as client:
+        assert await client.read_changes(7, 100) == b"{}\n\x007 100"
+        with pytest.raises(AdminError, match="the log begins at position 8") as refused:
+            await client.read_changes(6, 100)
+        assert refused.value.code == 409
+        (table,) = (await client.changed_tables()).tables
+        assert (table.table, table.gid, table.key) == ("public.t", 3, ("a",))
+        await client.hold_changes("lake", 7, 60)
+    assert backend.told == ["hold lake 7 60.0"]
 
 
 async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> None:

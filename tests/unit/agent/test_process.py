@@ -20,6 +20,7 @@ import asyncio, os, sys
 from pgherd_sidecar.agent.process import run
 
 class StandIn:
+    changes = None
     def __init__(self, config, host, identity):
         self.host, self.finished = host, asyncio.Event()
         identity.next_incarnation()

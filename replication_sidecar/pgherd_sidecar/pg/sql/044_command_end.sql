@@ -66,7 +66,7 @@ BEGIN
     rels := pgherd.with_relatives(made || coalesce(notes.rels, '{}'));
 END $$;
 
--- After a command, on every member: registers tables, interleaves sequences, makes triggers anew.
+-- After a command, on every member: registers tables and their columns, interleaves sequences, makes triggers anew.
 -- rels: the relations concerned and their relatives; everything: possibly all others too.
 CREATE OR REPLACE FUNCTION pgherd.follow_command(rels oid[], everything bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica
@@ -78,6 +78,7 @@ BEGIN
      WHERE everything AND EXISTS (SELECT FROM pgherd.tables k WHERE k.relid = a.relid) OR a.relid = ANY (rels)
         ON CONFLICT (relid) DO UPDATE SET names = EXCLUDED.names, columns = EXCLUDED.columns
      WHERE (t.names, t.columns) IS DISTINCT FROM (EXCLUDED.names, EXCLUDED.columns);
+    PERFORM pgherd.note_shapes(rels, everything);
     PERFORM pgherd.follow_local_tables();
     PERFORM pgherd.align_sequences(rels, everything);
     PERFORM pgherd.reconcile(CASE WHEN NOT everything THEN rels END);

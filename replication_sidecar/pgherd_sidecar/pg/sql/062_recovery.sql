@@ -49,15 +49,6 @@ BEGIN ATOMIC
     DELETE FROM pgherd.log_hold h WHERE h.member = joiner;
 END;
 
--- What is held; called before each trimming, with where the log begins.
-CREATE OR REPLACE FUNCTION pgherd.log_holds(base int8, OUT wanted int8, OUT held int8)
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    UPDATE pgherd.recovery_source s SET log_base = base WHERE s.log_base <> base;
-    DELETE FROM pgherd.log_hold h WHERE h.expires <= clock_timestamp();
-    SELECT max(h.wanted), min(h.held) FROM pgherd.log_hold h WHERE h.expires > clock_timestamp();
-END;
-
 CREATE OR REPLACE FUNCTION pgherd.log_base() RETURNS int8
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC

@@ -1,0 +1,56 @@
+"""``pgherd changes``: the change stream as lines of JSON, for pipes and for eyes."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from pgherd_sidecar.cli import herd, options
+from pgherd_sidecar.cli.admin import AdminClient
+from pgherd_sidecar.cli.errors import HerdError
+
+_PACE_S = 0.5
+
+
+@click.command()
+@options.herd_directory
+@click.option("--after", type=click.IntRange(min=0), help="A GID. [default: the newest one]")
+@click.option("--through", type=click.IntRange(min=0), help="End with this GID.")
+@click.option("--tables", help="Only these: names as they are printed, separated by commas.")
+def changes(directory: Path, after: int | None, through: int | None, tables: str | None) -> None:
+    """Print what transactions change, one row a line, in the order of their GIDs.
+
+    Goes on until it is interrupted, unless --through says where to end.
+    """
+    from pgherd_spark.changes import ChangesError  # noqa: PLC0415 - takes longer than most commands
+
+    description = herd.load(options.owned(directory))
+    members = [
+        AdminClient(description.node(member).admin_socket) for member in description.databases
+    ]
+    try:
+        options.run(_print(members, after, through, tables.split(",") if tables else ()))
+    except ChangesError as error:
+        raise HerdError(str(error)) from error
+
+
+async def _print(
+    members: Sequence[AdminClient], after: int | None, through: int | None, tables: Sequence[str]
+) -> None:
+    from pgherd_spark.changes import Log  # noqa: PLC0415
+
+    log = Log(members)
+    if after is None:
+        after = await log.visible()
+    while through is None or after < through:
+        found = await log.portion(after)
+        for change in found.changes:
+            wanted = not tables or change.table in tables or change.table is None
+            if wanted and (through is None or change.gid <= through):
+                click.echo(json.dumps(asdict(change)))
+        if found.through == after:
+            await asyncio.sleep(_PACE_S)
+        after = found.through

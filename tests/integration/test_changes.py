@@ -1,0 +1,149 @@
+"""The change stream: who follows it from the beginning has what the database has, at any member."""
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import psycopg
+import pytest
+from pgherd_spark import statements
+from pgherd_spark.changes import Change, Log, Values
+from psycopg import sql
+
+from .ledger import Ledger
+from .localherd import LocalHerd, query
+from .sparkherd import members_of
+
+_SETTINGS = statements.load("session.sql")["settings"]
+_KINDS = (
+    "t text, n numeric, f float8, at timestamptz, b bytea, j jsonb, a int[], d interval, "
+    '"Odd, name" text, twice int GENERATED ALWAYS AS (id * 2) STORED'
+)
+_VALUES = (
+    "E'a \"q\" \\\\ (,\\n', '1.00', 0.1 + 0.2, 'infinity', '\\x00ff', '{\"a\": [1, null]}',"
+    " '{{1,2},{3,4}}', '1 mon 2 days', ''"
+)
+
+
+class Copy:
+    """Tables as the stream makes them: rows by table and key."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[str, Values]] = defaultdict(dict)
+        self.changes: list[Change] = []
+
+    def updates(self, table: str) -> list[tuple[Values | None, Values | None]]:
+        return [
+            (one.key, one.values)
+            for one in self.changes
+            if one.op == "update" and one.table == table
+        ]
+
+    def take(self, change: Change) -> None:
+        last = self.changes[-1] if self.changes else None
+        assert last is None or (change.gid, change.number) > (last.gid, last.number)
+        self.changes.append(change)
+        if change.table is None:
+            return
+        rows, key = self.tables[change.table], str(change.key or change.values)
+        match change.op:
+            case "insert":
+                assert change.values is not None and key not in rows
+                rows[key] = dict(change.values)
+            case "update":
+                assert change.values is not None
+                rows[key] |= change.values
+            case "delete":
+                rows.pop(key, None)
+            case "truncate":
+                rows.clear()
+
+
+def in_database(dsn: str, table: str, key: tuple[str, ...]) -> dict[str, Values]:
+    """The rows of a table likewise."""
+    schema, _, name = table.partition(".")
+    with psycopg.connect(dsn) as connection:
+        connection.execute(_SETTINGS)
+        found = connection.execute(
+            sql.SQL("SELECT * FROM {}").format(sql.Identifier(schema, name.strip('"'))),
+        )
+        columns = [one.name for one in found.description or () if one.name != "twice"]
+        texts = sql.SQL(", ").join(
+            sql.SQL("format('%s', {0}) || CASE WHEN {0} IS NULL THEN NULL ELSE '' END").format(
+                sql.Identifier(column)
+            )
+            for column in columns
+        )
+        query_ = sql.SQL("SELECT {} FROM {}").format(texts, sql.Identifier(schema, name.strip('"')))
+        rows = [dict(zip(columns, row, strict=True)) for row in connection.execute(query_)]
+    return {str({one: row[one] for one in key}): row for row in rows}
+
+
+async def follow(log: Log, copy: Copy, after: int, through: int) -> None:
+    async for changes in log.between(after, through):
+        for change in changes:
+            copy.take(change)
+
+
+@pytest.fixture
+def ledger(herd: LocalHerd) -> Iterator[Ledger]:
+    ledger = Ledger(herd, f"c_{random.getrandbits(40):x}")
+    yield ledger
+    ledger.drop()
+
+
+async def test_who_follows_the_stream_has_what_the_database_has_also_after_a_restart_and_ddl(
+    herd: LocalHerd, ledger: Ledger
+) -> None:
+    clients = {name: member.admin for name, member in members_of(herd).items()}
+    log = Log(list(clients.values()))
+    start = await log.visible()
+    await log.hold("test", start, 600)
+    ledger.create()
+    name, dsn = ledger.schema, herd.app_dsn("n2")
+    query(dsn, f'CREATE TABLE {name}."T" (id int PRIMARY KEY, {_KINDS})')
+    insert = f'INSERT INTO {name}."T" (id, t, n, f, at, b, j, a, d, "Odd, name")'
+    async with ledger.load(clients=2):
+        await ledger.commits(20)
+        query(dsn, f"{insert} SELECT g, {_VALUES} FROM generate_series(1, 20) g")
+        query(dsn, f"{insert} VALUES (100{', NULL' * 9})")
+        query(dsn, f"CREATE TABLE {name}.ddl (id int PRIMARY KEY, a int, b int)")
+        query(dsn, f"INSERT INTO {name}.ddl VALUES (1, 10, 20), (2, 11, 21)")
+        query(
+            dsn,
+            f"BEGIN; UPDATE {name}.ddl SET a = 12 WHERE id = 1; ALTER TABLE {name}.ddl DROP a;"
+            f" UPDATE {name}.ddl SET b = 22 WHERE id = 1; ALTER TABLE {name}.ddl ADD c int;"
+            f" UPDATE {name}.ddl SET c = 30 WHERE id = 1; ALTER TABLE {name}.ddl RENAME b TO d;"
+            f" UPDATE {name}.ddl SET d = 40 WHERE id = 2; COMMIT",
+        )
+        query(dsn, f"CREATE TABLE {name}.made AS SELECT g AS id FROM generate_series(1, 5) g")
+        query(dsn, f"ALTER TABLE {name}.made ADD PRIMARY KEY (id)")
+        query(dsn, f"TRUNCATE {name}.made; INSERT INTO {name}.made VALUES (7)")
+    herd.must("kill", "n1", "--process", "sidecar")
+    herd.must("start", "n1")
+    async with ledger.load(clients=2):
+        await ledger.commits(20)
+    ledger.check()
+
+    copy, through = Copy(), await Log([clients["n3"]]).visible()
+    middle = (start + through) // 2
+    await follow(Log([clients["n1"]]), copy, start, middle)  # its sidecar began anew meanwhile
+    await follow(Log([clients["n2"], clients["n3"]]), copy, middle, through)
+    for table in ("account", "ledger", '"T"', "made"):
+        rows = in_database(herd.member("n3")["dsn"], f"{name}.{table}", ("id",))
+        assert copy.tables[f"{name}.{table}"] == rows
+    assert copy.updates(f"{name}.ddl") == [
+        ({"id": "1"}, {"a": "12"}),
+        ({"id": "1"}, {"b": "22"}),
+        ({"id": "1"}, {"c": "30"}),
+        ({"id": "2"}, {"d": "40"}),
+    ]
+    said = herd.top("changes", "--after", str(start), "--through", str(through))
+    assert said.returncode == 0, said.stderr
+    printed = [json.loads(line) for line in said.stdout.splitlines()]
+    assert printed == [asdict(change) for change in copy.changes]
+    again = Copy()
+    await follow(Log([clients["n3"]]), again, start, through)
+    assert again.changes == copy.changes

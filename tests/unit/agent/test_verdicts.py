@@ -1,0 +1,57 @@
+"""What a member remembers of which entries committed."""
+
+from pathlib import Path
+
+from pgherd_sidecar.agent import verdicts
+from pgherd_sidecar.agent.verdicts import Verdicts
+
+
+def noted(first: int, committed: str) -> Verdicts:
+    found = Verdicts()
+    for position, one in enumerate(committed, first):
+        found.note(position, committed=one == "1")
+    return found
+
+
+def test_verdicts_are_known_from_the_first_entry_that_was_delivered_on() -> None:
+    found = noted(1, "0110")
+    assert (found.first, found.last, found.between(2, 4)) == (1, 4, "110")
+    joined = noted(500, "011")
+    assert (joined.first, joined.last, joined.between(500, 501)) == (500, 502, "01")
+
+
+def test_what_is_delivered_again_is_known_and_after_a_gap_nothing_else_is() -> None:
+    found = noted(1, "0110")
+    found.note(3, committed=True)
+    found.note(5, committed=True)
+    assert found.between(1, 5) == "01101"
+    found.note(9, committed=False)
+    assert (found.first, found.last) == (9, 9)
+    found.note(3, committed=True)
+    assert (found.first, found.last) == (3, 3)
+
+
+def test_what_the_log_no_longer_holds_is_forgotten() -> None:
+    found = noted(1, "0110")
+    found.forget(3)
+    found.forget(2)
+    assert (found.first, found.last, found.between(3, 4)) == (3, 4, "10")
+    found.forget(100)
+    assert (found.first, found.last) == (5, 4)
+    found.note(5, committed=True)
+    assert found.between(5, 5) == "1"
+
+
+def test_the_file_brings_them_back_unless_it_is_damaged(tmp_path: Path) -> None:
+    assert verdicts.load(tmp_path).last == 0
+    found = noted(7, "0110" * 1000)
+    verdicts.write(tmp_path, found.first, found.pack())
+    again = verdicts.load(tmp_path)
+    assert (again.first, again.last, again.pack()) == (7, 4006, found.pack())
+    content = bytearray((tmp_path / verdicts.FILE).read_bytes())
+    for place in range(0, len(content), 7):
+        damaged = content.copy()
+        damaged[place] ^= 1
+        (tmp_path / verdicts.FILE).write_bytes(damaged)
+        now = verdicts.load(tmp_path)
+        assert (now.first, now.pack()) in ((1, b""), (7, found.pack()))

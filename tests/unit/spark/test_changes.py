@@ -1,0 +1,129 @@
+"""How the log becomes changes: which columns values are of, who is asked, what is left out."""
+
+import json
+from typing import cast
+
+import pytest
+from pgherd_sidecar.cli.admin import AdminClient, AdminError, ChangedTable, ChangedTables
+from pgherd_sidecar.core.entries import FLAG_DDL, Marker, Writeset, encode_entry
+from pgherd_spark.changes import ChangesError, Log, PositionLostError, Shapes, changes_of
+
+
+def table(gid: int, *columns: str, name: str = "public.t") -> ChangedTable:
+    types = tuple("text" for _ in columns)
+    return ChangedTable(table=name, gid=gid, columns=columns, types=types, key=columns[:1])
+
+
+def writeset(*items: tuple[str, list[str]], flags: int = 0) -> Writeset:
+    body = json.dumps([[name, [0] * len(records), records] for name, records in items])
+    return Writeset(2, 1, 1, 1, 700, flags, b"", body.encode())
+
+
+def command(*rels: str) -> tuple[str, list[str]]:
+    return "", [json.dumps({"sql": "ALTER", "rels": rels})]
+
+
+class Member:
+    """Holds a log of one writeset an entry, of which those with an even GID committed."""
+
+    def __init__(self, end: int, begin: int = 0, *, up: bool = True) -> None:
+        self.end, self.begin, self.up = end, begin, up
+        self.held: list[tuple[str, int, float]] = []
+
+    async def read_changes(self, after: int, max_bytes: int) -> bytes:
+        if not self.up:
+            raise AdminError("POST /changes/read: Connection refused")
+        if after < self.begin:
+            raise AdminError("gone", 409, f"the log begins at position {self.begin + 1} here")
+        through = min(after + max_bytes, self.end)
+        entries = [encode_entry(Marker(bytes(16)))] if after > 0 else []  # its block begins earlier
+        first = after if after > 0 else 1
+        entries += [
+            encode_entry(writeset(("public.t", [f"I({gid},x)"])))
+            for gid in range(after + 1, through + 1)
+        ]
+        head = {
+            "through": max(through, after),
+            "visible": self.end,
+            "blocks": [(first, sum(map(len, entries)))] if through > after else [],
+            "committed": "".join("01"[gid % 2 == 0] for gid in range(after + 1, through + 1)),
+        }
+        return json.dumps(head).encode() + b"\n" + b"".join(entries)
+
+    async def changed_tables(self) -> ChangedTables:
+        return ChangedTables(visible=self.end, tables=[table(1, "id", "v")])
+
+    async def hold_changes(self, stream: str, after: int, lease_s: float) -> None:
+        if not self.up:
+            raise AdminError("POST /changes/hold: Connection refused")
+        self.held.append((stream, after, lease_s))
+
+
+def log(*members: Member) -> Log:
+    return Log([cast(AdminClient, member) for member in members])
+
+
+def test_each_record_has_the_columns_that_its_table_had_when_it_was_written() -> None:
+    shapes = Shapes([table(3, "id", "a"), table(9, "id", "a", "b"), table(9, "id", "c")])
+    (before,) = changes_of(5, writeset(("public.t", ["U01(1,x)"])), shapes)
+    assert (before.op, before.key, before.values) == ("update", {"id": "1"}, {"a": "x"})
+    (after,) = changes_of(10, writeset(("public.t", ["D(1,)"])), shapes)
+    assert (after.op, after.key, after.values) == ("delete", {"id": "1"}, None)
+    (inserted,) = changes_of(10, writeset(("public.t", ['I(1,"")'])), shapes)
+    assert inserted.values == {"id": "1", "c": ""}
+    with pytest.raises(ChangesError, match=r"the columns of public\.t at GID 2 are not known"):
+        list(changes_of(2, writeset(("public.t", ["I(1,2)"])), shapes))
+
+
+def test_commands_in_the_middle_of_a_transaction_change_the_columns_of_what_follows() -> None:
+    shapes = Shapes([table(3, "id", "a"), table(9, "id", "b"), table(9, "id", "c")])
+    rows = ("public.t", ["U01(1,x)"])
+    both = writeset(rows, command("public.t"), rows, command("public.t"), rows, flags=FLAG_DDL)
+    found = list(changes_of(9, both, shapes))
+    assert [one.values for one in found] == [{"a": "x"}, None, {"b": "x"}, None, {"c": "x"}]
+    assert [one.number for one in found] == [0, 1, 2, 3, 4]
+    assert [one.op for one in found][1] == "command"
+    # A command that leaves the columns alone (an index, say) is one more than there are columns.
+    more = writeset(command("public.t"), command("public.t"), command("public.t"), rows)
+    assert [one.values for one in changes_of(9, more, shapes)][-1] == {"c": "x"}
+
+
+def test_rows_of_a_table_made_by_a_query_and_truncations() -> None:
+    shapes = Shapes([table(9, "id", "a", "twice").model_copy(update={"generated": ("twice",)})])
+    fill = json.dumps({"fill": "public.t", "rows": ["(1,x,)", "(2,,)"]})
+    found = list(changes_of(9, writeset(("", [fill]), ("public.t", ["T"])), shapes))
+    assert [(one.table, one.op) for one in found] == [
+        ("public.t", "insert"),
+        ("public.t", "insert"),
+        ("public.t", "truncate"),
+    ]
+    assert found[1].values == {"id": "2", "a": None}
+
+
+async def test_what_did_not_commit_or_was_not_asked_for_is_left_out() -> None:
+    member = Member(end=7)
+    first = await log(member).portion(0, 3)
+    assert ([one.gid for one in first.changes], first.through, first.visible) == ([2], 3, 7)
+    rest = [one.gid async for some in log(member).between(3, 6) for one in some]
+    assert rest == [4, 6]
+
+
+async def test_a_member_that_is_down_or_behind_is_not_waited_for() -> None:
+    found = log(Member(9, up=False), Member(4), Member(9))
+    assert [one.gid async for some in found.between(1, 9) for one in some] == [2, 4, 6, 8]
+    with pytest.raises(ChangesError, match="Connection refused"):
+        await log(Member(9, up=False)).visible()
+
+
+async def test_a_position_that_nobody_holds_any_more_is_said_to_be_lost() -> None:
+    assert (await log(Member(9, begin=5), Member(9)).portion(3)).through == 9
+    with pytest.raises(PositionLostError, match="the log begins at position 6 here"):
+        await log(Member(9, begin=5), Member(9, up=False)).portion(3)
+
+
+async def test_all_members_that_answer_hold_the_log() -> None:
+    up, down = Member(9), Member(9, up=False)
+    await log(down, up).hold("lake", 5, 60)
+    assert up.held == [("lake", 5, 60)]
+    with pytest.raises(ChangesError):
+        await log(down).hold("lake", 5, 60)
