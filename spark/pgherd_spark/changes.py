@@ -5,7 +5,7 @@ values are of is told by the columns that its table had at that GID. Values are 
 writes them under the settings of ``session.sql``. The log is the same everywhere, so what was begun
 at one member can be gone on with at another; a position is a GID, and reading again gives the same.
 
-Used by ``pgherd changes``; needs no Spark. Keeps nothing.
+Used by ``datasource`` and by ``pgherd changes``; needs no Spark. Keeps nothing.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Apache Spark as the jobs see it: many tasks, and results that are merged by key.
 
-The only module that knows PySpark, which it imports when it is started: it is an extra, and the
-rest of this package can be had without. On a laptop the cluster is this process's own JVM
-(``local[*]``); on Kubernetes ``spark-submit`` has said what it is.
+With ``datasource`` the only module that knows PySpark, which it imports when it is started: it is
+an extra, and the rest of this package can be had without. On a laptop the cluster is this process's
+own JVM (``local[*]``); on Kubernetes ``spark-submit`` has said what it is.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 Task = TypeVar("Task")
 Value = TypeVar("Value")
 Key = TypeVar("Key")
+Result = TypeVar("Result")
 
 _EXCEPTION = re.compile(r"(?!pyspark|py4j|org\.)[\w.]*(Error_?|Exception|errors\.\w+): ")
 """What a traceback ends with."""
@@ -83,11 +84,23 @@ class Cluster:
         Raises:
             JobError: one failed, as often as it may.
         """
-        if not tasks:
-            return []
-        found = self._spread(tasks).flatMap(self._counted(run, tasks))
-        places = min(len(tasks), self._context.defaultParallelism)
-        return self._collect(found.reduceByKey(merge, places).filter(keep))
+        return self._collect(self._merged(tasks, run, merge).filter(keep)) if tasks else []
+
+    def each_key(
+        self,
+        tasks: Sequence[Task],
+        run: Callable[[Task], Iterable[tuple[Key, Value]]],
+        merge: Callable[[Value, Value], Value],
+        then: Callable[[tuple[Key, Value]], Result],
+    ) -> list[Result]:
+        """Run each task, merge the values of equal keys, and do something with each of these.
+
+        All where the tasks ran: only what that returns comes to the driver.
+
+        Raises:
+            JobError: one failed, as often as it may.
+        """
+        return self._collect(self._merged(tasks, run, merge).map(then)) if tasks else []
 
     async def in_thread(self, action: Callable[[], Value]) -> Value:
         """Run what waits for Spark beside the event loop; end it when the caller is cancelled."""
@@ -122,6 +135,16 @@ class Cluster:
         """The same, but the driver hears of each task that is done."""
         told = _Told(lambda done: self.on_progress(min(done, len(tasks)), len(tasks)))
         return partial(_and_count, run, self._context.accumulator(0, told))
+
+    def _merged(
+        self,
+        tasks: Sequence[Task],
+        run: Callable[[Task], Iterable[tuple[Key, Value]]],
+        merge: Callable[[Value, Value], Value],
+    ) -> Any:
+        found = self._spread(tasks).flatMap(self._counted(run, tasks))
+        places = min(len(tasks), self._context.defaultParallelism)
+        return found.reduceByKey(merge, places)
 
     def _spread(self, tasks: Sequence[Task]) -> Any:
         return self._context.parallelize(tasks, len(tasks))

@@ -1,0 +1,120 @@
+"""The change stream in Spark, and what is built on it: a copy that equals the database at a GID."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from pgherd_sidecar.cli import herd as herds
+from pgherd_spark import lake
+from pgherd_spark.changes import Values
+from pgherd_spark.cluster import Cluster
+from pgherd_spark.cluster import cluster as start
+from pgherd_spark.datasource import history
+
+from .ledger import INITIAL, Ledger
+from .localherd import LocalHerd, query
+from .sparkherd import NEEDS_SPARK, members_of
+
+pytestmark = [NEEDS_SPARK, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with start("tests", "local[2,1]") as running:
+        yield running
+
+
+@pytest.fixture
+async def ledger(herd: LocalHerd) -> AsyncIterator[Ledger]:
+    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
+    ledger.create()
+    yield ledger
+    ledger.drop()
+
+
+def sockets(herd: LocalHerd) -> str:
+    description = herds.load(herd.directory.resolve())
+    return ",".join(str(description.node(one).admin_socket) for one in description.members)
+
+
+def rows_of(cluster: Cluster, to: Path, table: str) -> list[Values]:
+    frame = lake.read(cluster.session, to, table)
+    return [] if frame is None else [row.asDict() for row in frame.collect()]
+
+
+def require_a_moment_of(ledger: Ledger, rows: dict[str, list[Values]]) -> None:
+    """The balances are those that the transfers in the ledger make: it is the state at one GID."""
+    expected = dict.fromkeys(range(1, ledger.accounts + 1), INITIAL)
+    for row in rows["ledger"]:
+        expected[int(row["debit"] or 0)] -= int(row["amount"] or 0)
+        expected[int(row["credit"] or 0)] += int(row["amount"] or 0)
+    assert {int(row["id"] or 0): int(row["balance"] or 0) for row in rows["account"]} == expected
+
+
+class Following:
+    """The job that follows the stream; begun again when Spark could not start a process in time."""
+
+    def __init__(self, herd: LocalHerd, cluster: Cluster, options: lake.Options) -> None:
+        self._asked = cluster, members_of(herd)["n2"], sockets(herd), options
+        self._to = options.to
+        self._query = lake.follow(*self._asked)
+
+    async def caught_up(self, gid: int) -> None:
+        """Wait until the copy is of that GID or later."""
+        while (found := lake.current(self._to)) is None or found.gid < gid:
+            error = self._query.exception()
+            if error is not None:
+                assert "Python worker failed to connect back" in str(error), error
+                self._query = lake.follow(*self._asked)
+            await asyncio.sleep(0.2)
+
+    def stop(self) -> None:
+        self._query.stop()
+
+
+async def test_a_copy_in_parquet_equals_the_database_at_some_gid_at_any_time_under_load_and_ddl(
+    herd: LocalHerd, cluster: Cluster, ledger: Ledger, tmp_path: Path
+) -> None:
+    name = ledger.schema
+    tables = (f"{name}.account", f"{name}.ledger")
+    options = lake.Options(to=tmp_path / "lake", tables=tables, buckets=4)
+    options.to.mkdir()
+    dsn = herd.app_dsn("n1")
+
+    def copy() -> dict[str, list[Values]]:
+        return {table.split(".")[1]: rows_of(cluster, options.to, table) for table in tables}
+
+    async with ledger.load(clients=1):
+        await ledger.commits(20)
+        begun = await lake.begin(cluster, members_of(herd)["n2"], options)
+        require_a_moment_of(ledger, copy())
+        running = Following(herd, cluster, options)
+        await running.caught_up(begun.gid + 1)
+        require_a_moment_of(ledger, copy())
+        running.stop()
+        stopped = lake.current(options.to)
+        await ledger.commits(20)
+        running = Following(herd, cluster, options)
+        assert stopped is not None
+        await running.caught_up(stopped.gid + 1)
+        query(dsn, f"ALTER TABLE {name}.account ADD note text DEFAULT 'none'")
+        await ledger.commits(20)
+    ledger.check()
+    query(dsn, f"DELETE FROM {name}.account WHERE id = 1; TRUNCATE {name}.ledger")
+    await running.caught_up(query(dsn, "SELECT pgherd.last_gid()")[0][0])
+    running.stop()
+    rows = copy()
+    assert rows["ledger"] == []
+    balances = query(dsn, f"SELECT id::text, balance::text, note FROM {name}.account")
+    assert sorted(balances) == sorted(
+        (row["id"], row["balance"], row["note"]) for row in rows["account"]
+    )
+
+    changes = history(cluster.session, sockets(herd), f"{name}.account", after=begun.gid).collect()
+    assert [row.op for row in changes][-1] == "delete"
+    assert {row.table for row in changes} == {f"{name}.account"}
+    assert [(row.gid, row.number) for row in changes] == sorted(
+        {(row.gid, row.number) for row in changes}
+    )
