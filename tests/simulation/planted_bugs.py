@@ -273,12 +273,12 @@ PLANTED_BUGS = {
     ),
     "vote not persisted": PlantedBug("E3", Safekeeper, "enter_term", _forgets_vote, 3, storm=False),
     "vote sent before flush": PlantedBug(
-        "D1", Journal, "take_messages", _sends_before_flush, 21, storm=False
+        "D1", Journal, "take_messages", _sends_before_flush, 100, storm=False
     ),
     "ack below term start counted": PlantedBug("C2", Proposer, "_count", _counts_below_start),
     "diverged tail not truncated": PlantedBug("A2", Safekeeper, "_holds", _keeps_other_blocks),
     "previous block not compared": PlantedBug(
-        "A2", Safekeeper, "accept", _ignores_previous, 20, storm=False
+        "A2", Safekeeper, "accept", _ignores_previous, 120, storm=False
     ),
     "diverged tail acknowledged": PlantedBug("A4", Safekeeper, "accept", _matches_all),
     "longest log wins": PlantedBug("R1", Campaign, "_advancement", _longest_log_wins, 16),
@@ -288,7 +288,7 @@ PLANTED_BUGS = {
         "D1", Journal, "truncate", _keeps_flushed_position
     ),
     "truncated records left on disk": PlantedBug(
-        "D3", Segment, "cut", _leaves_old_records, segments=True
+        "D3", Segment, "cut", _leaves_old_records, 175, segments=True
     ),
     "another half elects": PlantedBug("Q2", View, "has_quorum", _any_half_elects),
     "half is durable": PlantedBug("Q2", Membership, "flushed_by_quorum", _commits_with_a_half),
@@ -327,10 +327,10 @@ PLANTED_BUGS = {
         "D6", SegmentLog, "_give_up_after", _takes_damage_for_the_end, rot=True
     ),
     "votes with a loss": PlantedBug(
-        "D6", Elections, "_withholds", property(_votes_with_a_loss), rot=True
+        "D6", Elections, "_withholds", property(_votes_with_a_loss), 13, rot=True
     ),
     "votes again before it is fed": PlantedBug(
-        "D6", Safekeeper, "_complete", _complete_when_spoken_to, rot=True
+        "D6", Safekeeper, "_complete", _complete_when_spoken_to, 34, rot=True
     ),
     "queue without bound": PlantedBug("A0", Submissions, "offer", _takes_everything),
 }
