@@ -86,7 +86,7 @@ class Node:
 
     def deliver(self) -> None:
         while self.position < self.host.commit_position:
-            blocks = self.host.read(self.position + 1, 1 << 16)
+            blocks = self.host.reader.read(self.position + 1, 1 << 16)
             if self.host.reader.mending:
                 return
             assert blocks, f"position {self.position + 1} is committed but can't be read"

@@ -120,10 +120,10 @@ async def test_reading_from_inside_a_block_returns_the_whole_block(tmp_path: Pat
     async with trio(tmp_path) as herd:
         leader = await herd.proposer()
         await herd.order(leader, *range(50))
-        [block] = [b for b in leader.host.read(1, 1 << 20) if b.count >= 50][:1]
+        [block] = [b for b in leader.host.reader.read(1, 1 << 20) if b.count >= 50][:1]
         for position in (block.first, block.first + 20, block.last, block.first + 1):
-            assert leader.host.read(position, 1)[0] == block
-        assert leader.host.read(leader.host.commit_position + 1, 1 << 20) == []
+            assert leader.host.reader.read(position, 1)[0] == block
+        assert leader.host.reader.read(leader.host.commit_position + 1, 1 << 20) == []
 
 
 async def test_trimmed_positions_are_gone_and_the_rest_is_not(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_trimmed_positions_are_gone_and_the_rest_is_not(tmp_path: Path) ->
         leader.host.trim(leader.host.commit_position)
         await until(lambda: len(list(segments.glob("*.seg"))) == 1)
         assert before > 1
-        assert leader.host.read(1, 1 << 20) == []
+        assert leader.host.reader.read(1, 1 << 20) == []
         await herd.order(leader, 99_999)
 
 

@@ -21,6 +21,8 @@ from pgherd_sidecar.env.tls import certified_name
 class Backend:
     """Has a status, and marker 1, and can be told to end."""
 
+    changes = None
+
     async def status(self) -> Mapping[str, StatusValue]:
         return {"state": "primary"}
 
