@@ -95,7 +95,7 @@ class Changes:
         if after >= visible:
             return Chunk(after, visible, [], "", b"").encode()
         first = max(self._host.base + 1, self._verdicts.first)
-        blocks = await self._host.read_apart(after + 1, max_bytes)
+        blocks = await self._host.reader.read_apart(after + 1, max_bytes)
         if not blocks and after + 1 >= first:
             raise Unavailable("a part of the log is damaged here, and is being repaired")
         if not blocks or after + 1 < first:

@@ -19,6 +19,9 @@ from random import Random
 import structlog
 
 from pgherd_sidecar.agent import founding, roster
+from pgherd_sidecar.agent.alarm import Alarm
+from pgherd_sidecar.agent.collector import Collector
+from pgherd_sidecar.agent.component import ComponentWatch
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.logreader import LogReader
 from pgherd_sidecar.agent.logsetup import open_log, reset_log, timing
@@ -27,7 +30,6 @@ from pgherd_sidecar.agent.peers import Peers
 from pgherd_sidecar.core.entries import Noop, encode_entry
 from pgherd_sidecar.core.log import (
     Block,
-    Component,
     Fetch,
     Limits,
     LocalProtocolError,
@@ -44,8 +46,6 @@ from pgherd_sidecar.env.tls import TlsError
 
 _log = structlog.get_logger()
 
-_COLLECT_S = 5e-3
-"""A proposer whose last block is under way collects submissions for the next one so long."""
 _OVERHEAD_BYTES = 4096
 """More than a message around one submission takes."""
 
@@ -83,17 +83,11 @@ class LogHost:
         self._on_failure = on_failure
         self._running = False
         self._flush_due = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = 0.0
         self._reported = 0
         self._behind_reported = 0
         self._lost = False
         self._proposer_reported: tuple[int, str | None] = (0, None)
-        self._primary = False
-        self._secondary_s = 0.0
         self._relinked = False
-        self._newest = 0
-        self._newest_s = 0.0
 
     # ---- the caller's side -----------------------------------------------------------------
 
@@ -136,7 +130,9 @@ class LogHost:
         self.reader = LogReader(self._storage, self._member, now=loop.time, wake=self._wake)
         self._member.abstains = founding.pristine(self._storage) and bool(founding.others(config))
         self._reported = self.commit_position
-        self._primary, self._secondary_s = False, loop.time()
+        self._component = ComponentWatch(self._member, loop.time)
+        self._collector = Collector(self._member, loop.time)
+        self._alarm = Alarm(loop, self._tick)
         if self._member.incomplete:
             self.whole.clear()
         self._running = not self._peers.retired
@@ -146,9 +142,7 @@ class LogHost:
     async def stop(self) -> None:
         """Leave: close the links, finish what is being written, close the log."""
         self._running = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None  # else a log that begins anew would take it for one that is set
+        self._alarm.cancel()
         await self._peers.stop()
         await self._writer.close()
         self._storage.close()
@@ -164,49 +158,6 @@ class LogHost:
         """
         self._wake()
         return self._running and self._member.submit(data, count, self._loop.time())
-
-    def read(self, first: int, max_bytes: int) -> list[Block]:
-        """Return committed blocks from the one that holds position ``first`` on.
-
-        At least one, as many as fit into ``max_bytes``; none if ``first`` was trimmed or is not
-        committed yet, or if the reader is ``mending``: then ``on_commit`` is called once more.
-        Recent blocks come from memory. Older ones are read on the loop, which takes tens of
-        milliseconds once a segment, and whenever ``first`` is not where the last read ended.
-
-        Raises:
-            StorageError: the log can't go on.
-        """
-        last = self.commit_position
-        return self.reader.read(first, last, max_bytes) if first <= last else []
-
-    def read_back(self, position: int, max_bytes: int) -> tuple[Block, ...]:
-        """Return committed blocks from the one that holds ``position`` on, as they are on disk.
-
-        For a thread: it waits for the disk. What is behind the commit position may change.
-
-        Raises:
-            StorageDamaged: a block has to be mended first: ``damaged``.
-            StorageError: the log can't go on, or does not hold the position.
-        """
-        first = self._storage.start_of(position)
-        if first == 0:
-            raise StorageError(f"the log does not hold position {position}")
-        return self._storage.read(first, max_bytes)
-
-    def damaged(self, position: int) -> bool:
-        """Have a block asked for at the others; False if nobody has it any more."""
-        self.reader.damaged(position)
-        return self.reader.mending
-
-    async def read_apart(self, first: int, max_bytes: int) -> list[Block]:
-        """Return the same for a reader of its own, which needs old blocks: they are read elsewhere.
-
-        Raises:
-            StorageError: the log can't go on.
-        """
-        last = self.commit_position
-        within = self.base < first <= last
-        return await self.reader.read_apart(first, last, max_bytes) if within else []
 
     def trim(self, position: int) -> None:
         """Give up the log up to ``position``, but for what is kept for members that come back.
@@ -368,14 +319,13 @@ class LogHost:
         self.on_commit()
 
     def _tick(self) -> None:
-        self._timer = None
         now = self._loop.time()
         if now >= self._deadline_s():
             self._member.tick(now)
-            self._judge_component()
+            self._component.judge()
             self._wake()
         else:
-            self._set_timer()
+            self._alarm.set(self._deadline_s())
 
     # ---- who belongs to the log --------------------------------------------------------------
 
@@ -397,12 +347,12 @@ class LogHost:
     @property
     def primary(self) -> bool:
         """Whether this member is in the primary component: elsewhere nothing can be ordered."""
-        return self._running and self._primary
+        return self._running and self._component.primary
 
     @property
     def secondary_s(self) -> float:
         """How long this member has been outside the primary component."""
-        return 0.0 if self._primary else self._loop.time() - self._secondary_s
+        return self._component.secondary_s
 
     def change(self, join: Member | None = None, leave: tuple[tuple[str, str], ...] = ()) -> None:
         """Ask for a change of the membership; may be lost: ask until ``membership`` says so.
@@ -433,7 +383,7 @@ class LogHost:
         except (StorageError, LocalProtocolError) as error:
             self._fail(error)
             return
-        self._set_timer()
+        self._alarm.set(self._deadline_s())
         self._report()
 
     def _carry_out(self) -> None:
@@ -441,7 +391,7 @@ class LogHost:
         written = True
         self._member.flush_first = self._writer.pace.fast
         while written:
-            self._member.collect = self._collect_until() > self._loop.time()
+            self._member.collect = self._collector.collects()
             effects = self._member.take_effects()
             self._peers.send(effects.send)
             if effects.mend:
@@ -455,34 +405,9 @@ class LogHost:
             if persist is not None and written:
                 self._member.persisted(persist.ticket, self._loop.time())
 
-    def _collect_until(self) -> float:
-        """When the next block is due at the latest; it is due now if none is under way.
-
-        While a block travels, who makes another at once makes many small ones, and each costs
-        every member the same. A peer that is far away must not slow the order down, hence a bound.
-        """
-        last = self._member.last_position
-        if last != self._newest:
-            self._newest, self._newest_s = last, self._loop.time()
-        under_way = self._member.role is Role.PROPOSER and last > self._member.commit_position
-        return self._newest_s + _COLLECT_S if under_way else 0.0
-
     def _deadline_s(self) -> float:
         deadline_s = self._member.deadline_s
-        return min(deadline_s, self._newest_s + _COLLECT_S) if self._member.collect else deadline_s
-
-    def _set_timer(self) -> None:
-        """Have `_tick` called by the deadline; a timer that comes too early sets the next one.
-
-        Most messages move the deadline away, and moving the timer each time would cost more.
-        """
-        deadline_s = self._deadline_s()
-        if self._timer is not None and self._timer_s > deadline_s:
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._timer_s = deadline_s  # uvloop's handle of a time gone by knows none
-            self._timer = self._loop.call_at(deadline_s, self._tick)
+        return min(deadline_s, self._collector.due_s) if self._member.collect else deadline_s
 
     def _report(self) -> None:
         """Tell the caller what is new, once everything urgent is under way."""
@@ -493,10 +418,10 @@ class LogHost:
                 _log.info("proposer_changed", term=self.term, proposer=self.proposer)
             self._proposer_reported = proposer
             self._relinked = False
-            self._judge_component()
+            self._component.judge()
             self.on_proposer()
-        if not self._primary or self._member.lonely:
-            self._judge_component()
+        if not self._component.primary or self._member.lonely:
+            self._component.judge()
         if self._member.behind > self._behind_reported:
             self._behind_reported = self._member.behind
             self.on_behind()
@@ -507,20 +432,10 @@ class LogHost:
             self._reported, self._lost = self._member.commit_position, lost
             self.on_commit()
 
-    def _judge_component(self) -> None:
-        """Note on which side of a partition this member is; every tick, and while it is secondary.
-
-        What a primary component is, is judged by time: that needs no look at each message.
-        """
-        primary = self._member.component(self._loop.time()) is Component.PRIMARY
-        if primary != self._primary:
-            self._primary, self._secondary_s = primary, self._loop.time()
-            _log.info("component", primary=primary, term=self.term)
-
     def _retire(self) -> None:
         """Take no part any more."""
-        self._running = self._primary = False
-        self._secondary_s = self._loop.time()
+        self._running = False
+        self._component.leave()
 
     def _fail(self, error: Exception) -> None:
         """Fall silent and say why."""

@@ -43,13 +43,19 @@ class LogReader:
         if storage.hole:
             self.damaged(storage.hole)
 
-    def read(self, first: int, last: int, max_bytes: int) -> list[Block]:
-        """Return blocks from the one that holds ``first`` on, none that ends after ``last``.
+    def read(self, first: int, max_bytes: int) -> list[Block]:
+        """Return committed blocks from the one that holds position ``first`` on.
+
+        At least one, as many as fit into ``max_bytes``; none if ``first`` was trimmed or is not
+        committed yet, or while ``mending``: then the host's ``on_commit`` is called once more.
+        Recent blocks come from memory. Older ones are read on the loop, which takes tens of
+        milliseconds once a segment, and whenever ``first`` is not where the last read ended.
 
         Raises:
             StorageError: the log can't go on.
         """
-        if self.mending and first == self._stuck:
+        last = self._member.commit_position
+        if first > last or (self.mending and first == self._stuck):
             return []  # whoever is told of each commit asks again and again
         try:
             start = first if first == self._next else self._storage.start_of(first)
@@ -63,29 +69,42 @@ class LogReader:
             self._next = blocks[-1].last + 1
         return blocks
 
-    async def read_apart(self, first: int, last: int, max_bytes: int) -> list[Block]:
-        """Do the same in a thread, out of turn.
+    async def read_apart(self, first: int, max_bytes: int) -> list[Block]:
+        """Do the same in a thread, for who needs old blocks out of turn.
 
         Raises:
             StorageError: the log can't go on.
         """
-
-        def read() -> tuple[Block, ...]:
-            return self._storage.read(self._storage.start_of(first), max_bytes)
-
+        last = self._member.commit_position
+        if not self._storage.index.base < first <= last:
+            return []
         try:
-            found = await asyncio.to_thread(read)
+            found = await asyncio.to_thread(self.read_back, first, max_bytes)
         except StorageDamaged as error:
             self.damaged(error.position)
             return []
         return [delivered(block) for block in found if block.last <= last]
 
-    def damaged(self, position: int) -> None:
-        """Have the block that starts at ``position`` asked for."""
+    def read_back(self, position: int, max_bytes: int) -> tuple[Block, ...]:
+        """Return blocks from the one that holds ``position`` on, as they are on disk.
+
+        For a thread: it waits for the disk. What is behind the commit position may change. None if
+        the log does not hold the position.
+
+        Raises:
+            StorageDamaged: a block has to be mended first: ``damaged``.
+            StorageError: the log can't go on.
+        """
+        first = self._storage.start_of(position)
+        return self._storage.read(first, max_bytes) if first else ()
+
+    def damaged(self, position: int) -> bool:
+        """Have the block that starts at ``position`` asked for; False if nobody has it any more."""
         if position != self._member.damaged_at:
             _log.error("log_damaged", position=position)
         self._member.damaged(position, self._now())
         self._wake()
+        return self.mending
 
     def mended(self) -> None:
         """Note that the block has been written again."""

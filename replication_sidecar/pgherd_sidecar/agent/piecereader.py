@@ -12,7 +12,7 @@ from pgherd_sidecar.agent.errors import LeftBehindError
 from pgherd_sidecar.core.entries import Piece, iter_entries
 from pgherd_sidecar.core.log import Block
 from pgherd_sidecar.core.log.blocks import ENTRIES
-from pgherd_sidecar.env.segments import StorageDamaged
+from pgherd_sidecar.env.segments import StorageDamaged, StorageError
 
 _READ_BYTES = 1 << 20
 
@@ -20,7 +20,7 @@ _MENDING_S = 0.1
 
 
 class LogSource(Protocol):
-    """The log on this member's disk: see ``LogHost``."""
+    """The log on this member's disk: see ``LogReader``."""
 
     def read_back(self, position: int, max_bytes: int) -> Sequence[Block]:
         """Return committed blocks from the one that holds a position on; in a thread."""
@@ -69,7 +69,8 @@ class PieceReader:
         found: list[tuple[int, Piece]] = []
         while not found and self._position <= last:
             blocks = self._log.read_back(self._position, _READ_BYTES)
-            assert blocks, f"nothing at position {self._position}"
+            if not blocks:
+                raise StorageError(f"the log does not hold position {self._position}")
             for block in blocks:
                 if block.kind == ENTRIES and self._position <= last:
                     found += self._pieces_of(block, last)

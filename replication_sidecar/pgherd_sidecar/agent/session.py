@@ -105,14 +105,14 @@ class ReplicaSession:
         self._large = LargeTransactions(
             Surroundings(
                 startup.conninfo(config, "pgherd large", startup.APPLY_ROLE),
-                log=host,
+                log=host.reader,
                 describe=partial(describe, admin),
                 writers=writers,
                 delivered=lambda: self.state.position,
                 visible=lambda position: self.settler.visible_before(position),  # noqa: PLW0108
             )
         )
-        self._decider = LargeDecider(state, host, self._take_large, self._fail)
+        self._decider = LargeDecider(state, host.reader, self._take_large, self._fail)
         self._ddl = DdlRunner(config, writers)
         self.settler = Settler(
             connection=admin,
@@ -223,7 +223,7 @@ class ReplicaSession:
             if self.applier.queued_bytes > _QUEUE_BYTES:
                 self._deliver_again(_FULL_S)
                 return
-            blocks = self._host.read(self.state.position + 1, _READ_BYTES)
+            blocks = self._host.reader.read(self.state.position + 1, _READ_BYTES)
             behind = self.state.position < self._host.commit_position
             if not blocks and behind and not self._host.reader.mending:
                 raise LeftBehindError(f"the log no longer holds entry {self.state.position + 1}")
