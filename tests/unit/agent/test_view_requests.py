@@ -71,9 +71,10 @@ async def test_the_last_database_is_not_let_go(tmp_path: Path) -> None:
             await herd.start("n1")
             await until(lambda: len(leader.host.peers.heard()) == 3)
         await without(herd, leader, "n1")
-        await until(lambda: not leader.host.membership.joint)
+        last = herd.nodes["n2"]  # the witness may have been the proposer, and votes no more
+        await until(lambda: not last.host.membership.joint and last.host.primary)
         with pytest.raises(Refused, match="n2 is the last member with a database"):
-            views(leader).leave("n2", "")
+            views(last).leave("n2", "")
 
 
 async def test_nobody_is_let_go_whose_votes_the_rest_needs(tmp_path: Path) -> None:
