@@ -41,8 +41,10 @@ lint: setup
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
+# A machine that gets no CPU for a second elects anew and ends sessions: honest answers, not defects.
+# Tests that hear them once more begin again, and say so; a failed assertion is never repeated.
 test-unit: setup
-	.venv/bin/pytest -n 2 tests/unit
+	.venv/bin/pytest -n 2 tests/unit --reruns 2 --only-rerun Unavailable
 
 simulate: setup
 ifdef SEEDS
@@ -57,8 +59,6 @@ simulate-planted: setup
 simulate-crashpoints: setup
 	PGHERD_SIM_SWEEPS=$(or $(SEEDS),10) .venv/bin/pytest --timeout 0 tests/simulation/test_crash_points.py
 
-# A machine that gets no CPU for a second elects anew and ends sessions: honest answers, not defects.
-# Tests that hear them once more begin again, and say so; a failed assertion is never repeated.
 # Two files of tests at a time, each with herds of its own: most of the time a herd waits.
 test-integration:
 	@scripts/setup faults
