@@ -9,7 +9,6 @@ Nothing of a session survives it but what is in the server, in the log, and in t
 
 import asyncio
 from array import array
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,13 +17,13 @@ import psycopg
 import structlog
 
 from pgherd_sidecar.agent import startup, upkeep
-from pgherd_sidecar.agent.applier import Applier, Work
-from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
+from pgherd_sidecar.agent.applier import Applier
+from pgherd_sidecar.agent.chain import Chain
+from pgherd_sidecar.agent.commits import Commits
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
 from pgherd_sidecar.agent.errors import LeftBehindError, SupersededError
 from pgherd_sidecar.agent.hook import HookServer
-from pgherd_sidecar.agent.hookconnection import Pending
 from pgherd_sidecar.agent.hookpieces import HookLimits
 from pgherd_sidecar.agent.large import LargeTransactions, Surroundings
 from pgherd_sidecar.agent.largedecider import LargeDecider
@@ -40,7 +39,6 @@ from pgherd_sidecar.agent.views import no_majority
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import (
-    FLAG_DDL,
     FLAG_PIECES,
     PIECE_LAST,
     Entry,
@@ -113,12 +111,12 @@ class ReplicaSession:
             )
         )
         self._decider = LargeDecider(state, host.reader, self._take_large, self._fail)
-        self._ddl = DdlRunner(config, writers)
+        ddl = DdlRunner(config, writers)
         self.settler = Settler(
             connection=admin,
             pipeline=appliers[1],
             rows=rows,
-            ddl=self._ddl,
+            ddl=ddl,
             large=self._large,
             writers=writers,
             chain=self.chain,
@@ -130,7 +128,7 @@ class ReplicaSession:
             first_batch=incarnation << 32,
             writers=writers,
             repair=self.settler.repair,
-            on_token=self._answer_deferred,
+            on_token=lambda: self._commits.tokens_taken(),  # noqa: PLW0108 - made below
         )
         self.hook = HookServer(
             directory=config.hook_dir,
@@ -141,9 +139,15 @@ class ReplicaSession:
             backend=self,
             limits=HookLimits.of(config.limits),
         )
+        self._commits = Commits(
+            chain=self.chain,
+            hook=self.hook,
+            applier=self.applier,
+            large=self._large,
+            ddl=ddl,
+        )
         self._watch = VictimWatch(watch, writers=writers, chain=self.chain, hook=self.hook)
         self._delivery: asyncio.TimerHandle | None = None
-        self._deferred: deque[tuple[int, Callable[[], None]]] = deque()
         self._marker_orders = MarkerOrders(host.submit, self.applier, markers)
         self._leaks = Leaks(admin, config.number)
         self._outcomes = Outcomes()
@@ -302,63 +306,13 @@ class ReplicaSession:
             if gid <= self._skip_to:
                 return
             if pending is not None and pending.connection is not None:
-                self._commit_local(gid, pending, pieces_from)
+                self._commits.local(gid, pending, pieces_from)
             else:
-                self._commit_remote(gid, writeset, keys, pieces_from)
+                self._commits.remote(gid, writeset, keys, pieces_from)
         elif decision.conflict is not None and pending is not None:
             self.hook.aborted(pending, decision.conflict)
         elif decision.kind is DecisionKind.STALE and pending is not None:
             self.hook.ruled_out(pending)
-
-    def _commit_local(self, gid: int, pending: Pending, pieces_from: int) -> None:
-        tail = self.chain.tail
-        prev = self.chain.tail_gid
-        writeset = pending.writeset
-        self.applier.close()
-        self.chain.append(
-            LocalLink(
-                gid, prev, writeset.xid, pending.pid, writeset, self._loop.time(), pieces_from
-            )
-        )
-        if writeset.flags & FLAG_DDL:
-            self.applier.schema_changes()
-        if tail is None:
-            self.hook.committed(pending, gid, prev, b"N")
-        elif isinstance(tail, LocalLink):
-            self.hook.committed(pending, gid, prev, b"L %d" % tail.xid)
-        else:
-            self._name_batch(tail, pending, gid, prev)
-
-    def _name_batch(self, batch: BatchLink, pending: Pending, gid: int, prev: int) -> None:
-        """Answer with a batch to wait for, as soon as its token is held."""
-        batch.named = True
-
-        def answer() -> None:
-            if pending.connection is not None:  # else it has died meanwhile, and is repaired
-                self.hook.committed(pending, gid, prev, b"B %d" % batch.number)
-
-        if batch.number < self.applier.token_limit:
-            answer()
-        else:
-            self._deferred.append((batch.number, answer))
-
-    def _answer_deferred(self) -> None:
-        while self._deferred and self._deferred[0][0] < self.applier.token_limit:
-            self._deferred.popleft()[1]()
-
-    def _commit_remote(
-        self, gid: int, writeset: Writeset, keys: "array[int]", pieces_from: int
-    ) -> None:
-        if not writeset.flags:
-            self.applier.add(gid, writeset, keys)
-        elif writeset.flags & FLAG_PIECES:
-            self.applier.add_alone(gid, self._large.work(writeset, gid, pieces_from))
-        else:
-            self.applier.add_alone(gid, partial(self._run_ddl, writeset, gid), len(writeset.body))
-
-    async def _run_ddl(self, writeset: Writeset, gid: int, work: Work) -> None:
-        await self._ddl.run(writeset, gid, work.link.prev)
-        self.applier.rows.forget()
 
     def _tell_losers(self, taken: set[int] | None) -> None:
         """Writesets still under way that have lost already: say so, they may hold locks.
