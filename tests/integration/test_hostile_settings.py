@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
+from pgherd_sidecar.pg import trusted
 
-from .localherd import LocalHerd
+from .localherd import LocalHerd, query
 from .members import (
     Connection,
     assert_same_schema,
@@ -145,3 +146,36 @@ async def test_a_role_drops_what_it_owns(
         await run(admins[0], f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
         await run(connections[0], "CREATE TABLE d (id int)")
         await assert_same_schema(connections, schema)
+
+
+def test_the_owner_of_the_database_gives_the_sidecar_neither_functions_nor_limits(
+    herd: LocalHerd,
+) -> None:
+    app = herd.app_dsn("n3")
+    query(
+        app,
+        "CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO public;"
+        "CREATE FUNCTION evil.to_regclass(text) RETURNS regclass LANGUAGE plpgsql AS $$ BEGIN"
+        "  IF (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = current_user) THEN"
+        "    EXECUTE 'ALTER ROLE app SUPERUSER'; END IF;"
+        "  RETURN pg_catalog.to_regclass($1); END $$",
+    )
+    try:
+        query(  # they are those of the sessions to come
+            app,
+            "ALTER DATABASE app SET search_path = evil, pg_catalog, public;"
+            "ALTER DATABASE app SET default_transaction_read_only = on;"
+            "ALTER DATABASE app SET statement_timeout = 1;"
+            "ALTER DATABASE app SET role = app",
+        )
+        herd.must("kill", "n3", "--process", "node")
+        herd.must("start", "n3")  # returns when it takes writes
+        superusers = "SELECT rolname FROM pg_catalog.pg_roles WHERE rolsuper AND rolcanlogin"
+        with psycopg.connect(herd.member("n3")["dsn"], options=trusted.options()) as connection:
+            assert connection.execute(superusers).fetchall() == [("postgres",)]
+    finally:
+        with psycopg.connect(
+            herd.member("n3")["dsn"], autocommit=True, options=trusted.options()
+        ) as connection:
+            connection.execute("ALTER DATABASE app RESET ALL")
+        query(herd.app_dsn("n1"), "DROP SCHEMA evil CASCADE")

@@ -20,6 +20,7 @@ from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.identity import IdentityError
 from pgherd_sidecar.agent.recovery import certstate
+from pgherd_sidecar.pg import trusted
 
 log = structlog.get_logger()
 
@@ -56,6 +57,7 @@ def conninfo(
         dbname=database or config.postgres.database,
         application_name=application_name,
         connect_timeout=10,
+        options=trusted.options(),
     )
 
 

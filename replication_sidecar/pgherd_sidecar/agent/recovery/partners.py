@@ -18,6 +18,7 @@ from pgherd_sidecar.agent.roster import contact
 from pgherd_sidecar.core.checkpoint import CheckpointError
 from pgherd_sidecar.core.log import Membership
 from pgherd_sidecar.env.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
+from pgherd_sidecar.pg import trusted
 
 _CONNECT_S = 5
 _ANSWER_S = 30
@@ -59,6 +60,7 @@ def conninfo(config: NodeConfig, recovery: Recovery, server: PartnerServer) -> s
         keepalives_interval=5,
         keepalives_count=3,
         tcp_user_timeout=30_000,
+        options=trusted.options(),
         **passfile,
         **_proofs(config, server),
     )
