@@ -14,9 +14,9 @@ Called by the command line, which then changes the configuration and the certifi
 does not start with those of the old cluster.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 from pgherd_sidecar.agent import roster
@@ -50,7 +50,8 @@ class Split:
         left: members that the new cluster does not have.
         term: the highest that the member has seen;
         last_term: of the end of its log. What the old cluster has committed, by one of two logs,
-            is in the one that is greater by ``(last_term, last_gid)``.
+            is in the one that is greater by ``end``.
+        membership: by its log.
     """
 
     cluster_id: UUID
@@ -59,6 +60,12 @@ class Split:
     left: tuple[str, ...]
     term: int = 0
     last_term: int = 0
+    membership: Membership = field(default_factory=Membership)
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """How advanced its log is."""
+        return self.last_term, self.last_gid
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +124,38 @@ def _require_database(config: NodeConfig) -> None:
         raise BootstrapError(f"{config.name} is a witness: it has no database to go on with")
 
 
+def require_minority(configs: Sequence[NodeConfig], cluster_id: UUID) -> None:
+    """Check that stopped members can be promoted, before anything of theirs is changed.
+
+    A majority needs no promotion. And those that know the old view only must not elect one of them
+    by it before they meet the seed, whose log has the new one: that would be truncated.
+
+    Args:
+        configs: theirs, of the old cluster.
+        cluster_id: of the new one; if one of them is of it already, this has been checked.
+
+    Raises:
+        BootstrapError: as ``force``, a witness is fine; or they are enough to go on as they are.
+    """
+    logs = {config.name: inspect(config) for config in configs}
+    if any(log.cluster_id == cluster_id for log in logs.values()):
+        return
+    seed = _most_advanced(logs)
+    for name, log in logs.items():
+        voters = {other for other in logs if logs[other].end <= log.end}
+        alone = name != seed and log.membership.has_quorum(voters - {seed})
+        if alone or log.membership.has_majority(voters):
+            raise BootstrapError(
+                f"{', '.join(sorted(voters))} are enough to go on in the cluster as it is: "
+                "start them, or name fewer"
+            )
+
+
 def promote(configs: Sequence[NodeConfig], cluster_id: UUID) -> tuple[str, Split]:
     """Make stopped members, whose directories are all here, a new cluster; may be repeated.
 
     Args:
-        configs: theirs, of the old cluster.
+        configs: theirs, of the old cluster; see `require_minority`.
         cluster_id: of the new one, the same if it is repeated.
 
     Returns:
@@ -132,12 +166,16 @@ def promote(configs: Sequence[NodeConfig], cluster_id: UUID) -> tuple[str, Split
         OSError: an identity can't be written.
     """
     logs = {config.name: inspect(config) for config in configs}
-    seed = max(logs, key=lambda name: (logs[name].last_term, logs[name].last_gid))
+    seed = _most_advanced(logs)
     term = max(log.term for log in logs.values()) + 1
     members = tuple(rename(config, cluster_id) for config in configs)
     for config in sorted(configs, key=lambda config: config.name != seed):
         found(config, Founding(cluster_id, seed, term, members))
     return seed, logs[seed]
+
+
+def _most_advanced(logs: Mapping[str, Split]) -> str:
+    return max(logs, key=lambda name: logs[name].end)
 
 
 def rename(config: NodeConfig, cluster_id: UUID) -> Member:
@@ -192,7 +230,7 @@ def _split(config: NodeConfig, *, act: bool) -> Split:
             if fresh:
                 identity.split(str(new_id))
             _stand_alone(config, identity.disk_id, log)
-        end = index.last, left, control.term, index.last_term
+        end = index.last, left, control.term, index.last_term, index.membership
         return Split(new_id, control.commit_position, *end)
 
 

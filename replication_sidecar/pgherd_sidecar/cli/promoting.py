@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from pgherd_sidecar.agent import bootstrap
 from pgherd_sidecar.agent.bootstrap import BootstrapError
+from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.cli import certificates, herd
 from pgherd_sidecar.cli.cluster import PRIMARY
 from pgherd_sidecar.cli.directory import require_empty
@@ -53,9 +54,10 @@ async def promote(directory: Path, into: Path, names: Collection[str], *, yes: b
         await _require_secondary(description, members)
         if not yes:
             raise HerdError("nothing has been done: repeat it with --yes if this is to be")
-        _write_plan(description, fresh)
         for member in members:
             await Node(description, member).stop()
+        _require_able(description, fresh)
+        _write_plan(description, fresh)
         _found(description, fresh)
         _move(description, fresh)
         herd.save(fresh)
@@ -94,14 +96,21 @@ async def _require_secondary(description: Herd, members: tuple[Member, ...]) -> 
     )
 
 
+def _begun(description: Herd) -> Herd | None:
+    """Return what an earlier attempt has written down, None if there was none."""
+    path = description.directory / _PLAN
+    if not path.exists():
+        return None
+    try:
+        return Herd.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise HerdError(f"{path} is damaged: {error.errors()[0]['msg']}") from error
+
+
 def _planned(description: Herd, into: Path, members: tuple[Member, ...]) -> Herd:
     """Return the new herd, the same one as an earlier attempt has written down."""
-    path = description.directory / _PLAN
-    if path.exists():
-        try:
-            plan = Herd.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            raise HerdError(f"{path} is damaged: {error.errors()[0]['msg']}") from error
+    plan = _begun(description)
+    if plan is not None:
         if (plan.members, plan.directory) != (members, into):
             names = " ".join(member.name for member in plan.members)
             raise HerdError(
@@ -122,17 +131,42 @@ def _write_plan(description: Herd, fresh: Herd) -> None:
         herd.write(plan, fresh)
 
 
+def _moved(fresh: Herd) -> bool:
+    """Say whether an earlier attempt has made them a cluster, and begun to move them."""
+    return any(fresh.node(member).root.exists() for member in fresh.members)
+
+
+def _configs(description: Herd, fresh: Herd) -> list[NodeConfig]:
+    return [Sidecar(description, member).config() for member in fresh.members]
+
+
+def _require_able(description: Herd, fresh: Herd) -> None:
+    """Check that the stopped members can be promoted, before that is begun.
+
+    Raises:
+        HerdError: one of them can't go on, or they need not be promoted.
+    """
+    if _moved(fresh):
+        return
+    try:
+        bootstrap.require_minority(_configs(description, fresh), fresh.cluster_id)
+    except BootstrapError as error:
+        raise HerdError(
+            f"they can't go on alone, and are stopped: {error}; "
+            "`pgherd local up` starts them as they were"
+        ) from error
+
+
 def _found(description: Herd, fresh: Herd) -> None:
     """Make the stopped members a cluster, unless an earlier attempt got further.
 
     Raises:
         HerdError: one of them can't go on.
     """
-    configs = [Sidecar(description, one).config() for one in fresh.members]
-    if not all(config.data_dir.exists() for config in configs):
+    if _moved(fresh):
         return
     try:
-        seed, log = bootstrap.promote(configs, fresh.cluster_id)
+        seed, log = bootstrap.promote(_configs(description, fresh), fresh.cluster_id)
     except BootstrapError as error:
         raise HerdError(f"they can't go on alone: {error}") from error
     progress(f"{seed} has the most advanced log: it ends at GID {log.last_gid}")

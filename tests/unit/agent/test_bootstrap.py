@@ -6,9 +6,10 @@ from uuid import UUID, uuid4
 import pytest
 from log_trio import Trio, trio, until
 from pgherd_sidecar.agent import bootstrap
-from pgherd_sidecar.agent.bootstrap import BootstrapError
+from pgherd_sidecar.agent.bootstrap import BootstrapError, Split
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.identity import Identity, IdentityError
+from pgherd_sidecar.core.log import Membership
 from pgherd_sidecar.env.segments import SegmentLog
 
 
@@ -169,3 +170,51 @@ async def test_c21_a_promotion_that_died_is_ended_by_the_same_one(
         bootstrap.promote(configs, uuid4())
     bootstrap.promote(configs, cluster_id)
     await go_on_together(herd, cluster_id)
+
+
+async def test_c21_a_majority_is_not_promoted(tmp_path: Path) -> None:
+    herd, configs = await cut_off(tmp_path)
+    with pytest.raises(BootstrapError, match="n2, n3 are enough to go on"):
+        bootstrap.require_minority(configs, uuid4())
+    bootstrap.require_minority(configs[:1], uuid4())
+    cluster_id = uuid4()
+    bootstrap.promote(configs, cluster_id)
+    bootstrap.require_minority(configs, cluster_id)  # begun: by now there is no way but on
+    await go_on_together(herd, cluster_id)
+
+
+OF_FOUR = Membership.fixed("n1", "n2", "n3", "n4")
+OF_SIX = Membership.fixed("n1", "n2", "n3", "n4", "n5", "n6")
+
+
+@pytest.mark.parametrize(
+    ("logs", "enough"),
+    [
+        # Whatever the seed has: half of the others' view with its tie-breaker elects by that view.
+        ({"n2": (9, OF_FOUR), "n3": (5, OF_FOUR), "n4": (5, OF_FOUR)}, "n2, n3, n4"),
+        ({"n5": (9, OF_SIX), "n3": (5, OF_FOUR), "n4": (5, OF_FOUR)}, "n3, n4"),
+        ({"n5": (9, OF_SIX), "n3": (5, OF_FOUR), "n2": (5, OF_FOUR)}, ""),
+        ({"n3": (5, OF_FOUR), "n4": (5, OF_FOUR)}, ""),
+        ({"n4": (5, OF_FOUR)}, ""),
+        # Whose log is older is not enough where another's tells a larger view.
+        ({"n5": (9, OF_SIX), "n4": (8, OF_SIX), "n3": (5, OF_FOUR)}, ""),
+    ],
+)
+def test_c21_nobody_that_is_promoted_can_be_elected_by_an_old_view(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    logs: dict[str, tuple[int, Membership]],
+    enough: str,
+) -> None:
+    configs = [Trio(tmp_path).nodes["n1"].config.model_copy(update={"name": n}) for n in logs]
+
+    def inspect(config: NodeConfig) -> Split:
+        last, membership = logs[config.name]
+        return Split(uuid4(), 0, last, (), 1, 1, membership)
+
+    monkeypatch.setattr(bootstrap, "inspect", inspect)
+    if not enough:
+        bootstrap.require_minority(configs, uuid4())
+        return
+    with pytest.raises(BootstrapError, match=f"^{enough} are enough"):
+        bootstrap.require_minority(configs, uuid4())
