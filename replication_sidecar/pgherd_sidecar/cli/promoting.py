@@ -48,6 +48,11 @@ async def promote(directory: Path, into: Path, names: Collection[str], *, yes: b
     """
     async with locked(directory):
         description = herd.load(directory)
+        done = _done(description)
+        if done is not None:
+            (directory / _PLAN).unlink()
+            if done.directory == into and {one.name for one in done.members} == set(names):
+                return done
         members = tuple(description.member(name) for name in sorted(set(names)))
         _require_apart(description, members)
         fresh = _planned(description, into, members)
@@ -105,6 +110,14 @@ def _begun(description: Herd) -> Herd | None:
         return Herd.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise HerdError(f"{path} is damaged: {error.errors()[0]['msg']}") from error
+
+
+def _done(description: Herd) -> Herd | None:
+    """Return what an earlier attempt has done but for removing its plan."""
+    plan = _begun(description)
+    if plan is None or any(member in description.members for member in plan.members):
+        return None
+    return plan
 
 
 def _planned(description: Herd, into: Path, members: tuple[Member, ...]) -> Herd:

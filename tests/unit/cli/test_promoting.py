@@ -96,6 +96,7 @@ KILLS: list[tuple[object, str]] = [
     (shutil, "copytree"),
     (certificates, "provide"),
     (Herd, "without"),
+    (Path, "unlink"),
 ]
 
 
@@ -114,3 +115,15 @@ async def test_c21_a_promotion_that_died_is_ended_by_the_same_command(
     assert not (four.directory / PLAN).exists()
     for config in configs_of(fresh):
         Identity(config).close()
+
+
+async def test_what_was_all_but_done_does_not_refuse_the_next_promotion(
+    four: Herd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        dies(patched, Path, "unlink")
+        with pytest.raises(Killed):
+            await promote(four, "n3", "n4")
+    into = four.directory.with_name("other")
+    fresh = await promoting.promote(four.directory, into, ["n2"], yes=True)
+    assert [member.name for member in fresh.members] == ["n2"]
