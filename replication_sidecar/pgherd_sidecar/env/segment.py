@@ -271,9 +271,19 @@ class Segment:
         return True
 
     def flushed_after(self, position: int, offset: int) -> bool:
-        """Tell whether a record from `offset` on was written when `position` was durable."""
+        """Tell whether a record from `offset` on was written when `position` was durable.
+
+        Where one record follows the other, only they are asked, not what looks like one in their
+        data. After a header that is not good, whatever looks like one is taken for one.
+        """
         rest = self.file.read(offset, self.size - offset)
-        at = rest.find(_MAGIC_BYTES)
+        at = 0
+        while (parsed := _parse_head(rest, at)) is not None:
+            size, _, flushed = parsed
+            if flushed >= position:
+                return True
+            at += _aligned(_RECORD_HEAD_SIZE + size)
+        at = rest.find(_MAGIC_BYTES, at)
         while at >= 0:
             parsed = _parse_head(rest, at)
             if parsed is not None and parsed[2] >= position:

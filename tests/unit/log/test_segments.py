@@ -8,6 +8,7 @@ from zlib import crc32
 import pytest
 from pgherd_sidecar.core.log import Block, Control, Persist
 from pgherd_sidecar.env.disk import File, RealDirectory
+from pgherd_sidecar.env.segment import pack_record
 from pgherd_sidecar.env.segments import (
     SegmentLog,
     StorageCorrupt,
@@ -203,6 +204,18 @@ def test_a_batch_torn_in_its_middle_keeps_its_beginning(tmp_path: Path) -> None:
     at = content.index(b"1/4 ")
     segment.write_bytes(content[:at] + b"lost" + content[at + 4 :])
     assert contents(open_log(tmp_path)) == blocks(1, 3)
+
+
+def test_what_looks_like_a_record_in_the_data_of_a_torn_one_proves_nothing(tmp_path: Path) -> None:
+    forged = pack_record(Block.make(9, 9, 1, b"row"), flushed=1 << 40)
+    torn = Block.make(1, 4, 1, b"data".ljust(100, b".") + forged + b"end of 4")
+    start(tmp_path, blocks(1, 2), (*blocks(3, 3), torn)).close()
+    segment = newest_segment(tmp_path)
+    content = segment.read_bytes()
+    segment.write_bytes(content.replace(b"end of 4", bytes(8)))
+    log = open_log(tmp_path)
+    assert not log.control.incomplete
+    assert contents(log) == blocks(1, 3)
 
 
 def damaged_position(log: SegmentLog) -> int:
