@@ -62,7 +62,7 @@ def _checkpoint(member: Member) -> bytes:
 @contextmanager
 def _session(member: Member) -> Iterator[psycopg.Connection[Any]]:
     try:
-        with psycopg.connect(member.conninfo, autocommit=True) as session:
+        with psycopg.connect(member.trusted_conninfo, autocommit=True) as session:
             yield session
     except psycopg.Error as error:
         raise JobError(f"{member.name}: {error}") from error

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal
 import click
 from pgherd_sidecar.cli.admin import AdminError, RemoteAdminClient
 from pgherd_sidecar.env.tls import certified_name
-from pgherd_sidecar.pg import trusted
 from psycopg.conninfo import make_conninfo
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -200,7 +199,6 @@ def _members(order: Order) -> dict[str, Member]:
         conninfo = make_conninfo(
             host=address.host, port=order.postgres_port, dbname=order.database, user=ROLE,
             sslmode="verify-full", sslrootcert=str(ca), sslcert=str(certificate), sslkey=str(key),
-            options=trusted.options(),
         )  # fmt: skip
         admin = RemoteAdminClient(address.host, order.admin_port, context, certified)
         return Member(address.name, admin, conninfo)

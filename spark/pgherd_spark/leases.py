@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
+from pgherd_sidecar.pg import trusted
+from psycopg.conninfo import make_conninfo
 
 from pgherd_spark.sources import Source
 
@@ -28,6 +30,11 @@ class Member:
     name: str
     admin: AdminClient
     conninfo: str
+
+    @property
+    def trusted_conninfo(self) -> str:
+        """The same, without settings of the database's owner."""
+        return make_conninfo(self.conninfo, options=trusted.options())
 
 
 @dataclass(slots=True)
@@ -105,7 +112,9 @@ async def _begin(
             found = await member.admin.lease_marker(marker, lease_s)
         except AdminError as error:
             raise LeaseError(f"{member.name}: {error}") from error
-        return Source(member.name, member.conninfo, found.gid, found.snapshot, found.visible)
+        return Source(
+            member.name, member.trusted_conninfo, found.gid, found.snapshot, found.visible
+        )
 
     sources = tuple(await asyncio.gather(*map(begin, members.values())))
     gids = {source.member: source.gid for source in sources}

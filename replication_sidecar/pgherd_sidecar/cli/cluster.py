@@ -19,6 +19,8 @@ from pgherd_sidecar.cli.view import Peer
 PRIMARY = "primary"
 _POLL_S = 0.1
 _ASK_AGAIN_S = 1.0
+_SILENT_S = 2.0
+"""Who is dead is not heard for as long, which is several heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,35 @@ async def listen(admin: AdminClient) -> list[Voice]:
         return [Voice(admin, await admin.status())]
     except AdminError as error:
         raise HerdError(str(error)) from error
+
+
+async def evict(listen: Listen, name: str) -> None:
+    """Throw a member out of the view that does not answer.
+
+    Raises:
+        HerdError: no member is called so, it answers the others, or nobody can decide it.
+    """
+    heard_s = await _silence(listen, name)
+    if heard_s < _SILENT_S:  # it may have died just now
+        await asyncio.sleep(_SILENT_S - heard_s)
+        if await _silence(listen, name) < _SILENT_S:
+            raise HerdError(f"{name} answers: `pgherd local remove {name}` has it leave")
+    await take_out(listen, name, dead=True)
+
+
+async def _silence(listen: Listen, name: str) -> float:
+    """Return for how long a member has not been heard, in seconds, as far as that matters.
+
+    Raises:
+        HerdError: no member is called so, or there is no primary component.
+    """
+    via = required([one for one in await listen() if one.status.name != name])
+    assert via.status.view is not None
+    if via.status.view.member(name) is None:
+        names = ", ".join(member.name for member in via.status.view.members)
+        raise HerdError(f"{name} is no member: the view has {names}")
+    silent_s = seen(via.status, name).last_seen_s
+    return _SILENT_S if silent_s is None else silent_s
 
 
 async def take_out(listen: Listen, name: str, *, dead: bool) -> None:

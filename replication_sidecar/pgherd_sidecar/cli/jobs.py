@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from psycopg.conninfo import make_conninfo
 
 from pgherd_sidecar.cli import delegate, herd, local, options, rebuild, render, seeding
 from pgherd_sidecar.cli.errors import COULD_NOT, HerdError, progress
 from pgherd_sidecar.cli.node import states_of
-from pgherd_sidecar.pg import trusted
 
 if TYPE_CHECKING:
     from pgherd_spark.cluster import Cluster
@@ -248,14 +246,8 @@ def _members(directory: Path, *, allow_missing: bool) -> "dict[str, Member]":
         node.member.name: Member(
             node.member.name,
             node.sidecar.admin,
-            make_conninfo(
-                host="127.0.0.1",
-                port=node.member.port,
-                user="postgres",
-                dbname="app",
-                passfile=str(description.node(node.member).passfile),
-                options=trusted.options(),
-            ),
+            f"host=127.0.0.1 port={node.member.port} user=postgres dbname=app"
+            f" passfile='{description.node(node.member).passfile}'",
         )
         for node in nodes
         if node.member.name in up

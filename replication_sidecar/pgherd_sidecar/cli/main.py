@@ -98,7 +98,7 @@ def view(directory: Path | None, admin: Path | None, as_json: bool) -> None:
 def evict(node: str, directory: Path | None, admin: Path | None, timeout_s: float) -> None:
     """Throw a member out of the view that does not answer. Its disk can never vote again."""
     listen = _listen(directory, admin)
-    options.run(options.within(timeout_s, cluster.take_out(listen, node, dead=True)))
+    options.run(options.within(timeout_s, cluster.evict(listen, node)))
     click.echo(f"{node} is out of the view")
 
 

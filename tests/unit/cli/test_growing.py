@@ -177,6 +177,43 @@ async def test_who_is_gone_is_left_alone() -> None:
     assert sidecar.asked == []
 
 
+class Watching(Sidecar):
+    """Says, each time it is asked, how long n2 has been silent."""
+
+    def __init__(self, *silent_s: float) -> None:
+        super().__init__(None, members=("n1", "n2"))
+        self._silent_s = list(silent_s)
+
+    async def status(self) -> Status:
+        peers = {"n2": {"last_seen_s": self._silent_s[0]}}
+        if len(self._silent_s) > 1:
+            self._silent_s.pop(0)
+        return status("n1", component="primary", view=view(1, *self.members), peers=peers)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_SILENT_S", 0.05)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_who_has_just_died_is_evicted_when_it_has_been_silent() -> None:
+    sidecar = Watching(0.01, 0.06)
+    await cluster.evict(asking(sidecar), "n2")
+    assert sidecar.asked == [("evict", "n2", "disk of n2")]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("name", "error"), [("n2", "n2 answers"), ("n9", "n9 is no member: the view has n1, n2")]
+)
+async def test_who_answers_and_who_is_none_is_not_evicted(name: str, error: str) -> None:
+    sidecar = Watching(0.02, 0.01)
+    with pytest.raises(HerdError, match=error):
+        await cluster.evict(asking(sidecar), name)
+    assert sidecar.asked == []
+
+
 async def test_nobody_is_asked_to_take_itself_out() -> None:
     sidecar = Sidecar(members=("n1",))
     with pytest.raises(HerdError, match="no other sidecar answers"):
