@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from pgherd_sidecar.pg import apply_role
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from pgherd_spark import statements
 from pgherd_spark.checksums import NOTHING, whole_sum
@@ -49,7 +51,8 @@ def restore(
     Args:
         store: the snapshot, found whole by ``require_whole``.
         manifest: the snapshot's.
-        conninfo: of the database, as a superuser.
+        conninfo: of the database, as a superuser, by a way on which ``pgherd_apply`` is let in
+            without a password: it writes the rows, since code of users runs then.
         programs: directory of PostgreSQL's programs.
         jobs: parts to load at a time.
         say: told what is going on.
@@ -59,13 +62,16 @@ def restore(
         RestoreError: it can't be done, or what was loaded is not what the manifest says.
         OSError: the snapshot can't be read.
     """
+    rows_conninfo = make_conninfo(conninfo, user=apply_role.APPLY_ROLE, options=apply_role.OPTIONS)
+    conninfo = make_conninfo(conninfo, options=apply_role.OPTIONS)
+    _psql(programs, conninfo, apply_role.script())
     _pg_restore(programs, conninfo, store, "pre-data", jobs)
     parts = [(table, part) for table in manifest["tables"] for part in table["parts"]]
     say(f"loading {len(parts)} parts of {len(manifest['tables'])} tables")
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(partial(_load, programs, conninfo, store, loaded), parts))
+        list(pool.map(partial(_load, programs, rows_conninfo, store, loaded), parts))
         say("comparing what was loaded with the snapshot")
-        list(pool.map(partial(_require_same, conninfo), manifest["tables"]))
+        list(pool.map(partial(_require_same, rows_conninfo), manifest["tables"]))
     say("building indexes and constraints")
     _pg_restore(programs, conninfo, store, "post-data", jobs)
     try:

@@ -254,3 +254,44 @@ async def test_a_node_joins_from_a_snapshot_as_long_as_the_log_behind_it_is_kept
                 await ledger.commits(20, on=["n1", "n2", "n3"])
         ledger.check()
         assert_a_member_like_the_others(herd, "n3", name)
+
+
+_CLIMBING = """
+CREATE SCHEMA climbing;
+CREATE FUNCTION climbing.climb() RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN
+    RESET ROLE;
+    ALTER ROLE app SUPERUSER;
+    RETURN true;
+EXCEPTION WHEN OTHERS THEN
+    RETURN true;
+END $$;
+CREATE FUNCTION climbing.safe(text) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS
+    $$ BEGIN RETURN climbing.climb(); END $$;
+CREATE DOMAIN climbing.rope AS text CHECK (climbing.safe(VALUE));
+CREATE TABLE climbing.wall (id int PRIMARY KEY, r climbing.rope, t text CHECK (climbing.safe(t)));
+GRANT ALL ON SCHEMA climbing TO app;
+GRANT ALL ON climbing.wall TO app;
+"""
+
+
+async def test_code_of_users_gets_nowhere_when_a_node_is_made_from_a_dump(
+    work_directory: Path,
+) -> None:
+    """As `docs/security.md` says, it may be in constraints after ``ALTER ROLE ... NOSUPERUSER``."""
+    is_superuser = "SELECT rolsuper FROM pg_roles WHERE rolname = 'app'"
+    with herd_of(work_directory / "climbing", 1) as herd:
+        first = herd.member("n1")["dsn"]
+        query(first, "SELECT pgherd.run_everywhere('CREATE ROLE climber SUPERUSER LOGIN')")
+        query(first, f"SET ROLE climber; {_CLIMBING}")
+        query(first, "SELECT pgherd.run_everywhere('ALTER ROLE climber NOSUPERUSER')")
+        query(herd.app_dsn("n1"), "INSERT INTO climbing.wall VALUES (1, 'a', 'b')")
+        assert query(first, is_superuser) == [(False,)]
+        query(first, "CREATE ROLE by_hand; GRANT climber TO by_hand")
+        await run(herd, "add", "n2", "--method", "dump")
+        second = herd.member("n2")["dsn"]
+        for known in ("roles", "memberships"):  # what every member has, not what this one had
+            asked = f"SELECT k::text FROM pgherd.{known} k ORDER BY 1"
+            assert query(first, asked) == query(second, asked)
+        assert query(second, "SELECT * FROM climbing.wall") == [(1, "a", "b")]
+        assert query(second, is_superuser) == [(False,)]

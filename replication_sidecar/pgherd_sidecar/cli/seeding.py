@@ -8,6 +8,8 @@ import asyncio
 import shutil
 from typing import TYPE_CHECKING
 
+from psycopg.conninfo import make_conninfo
+
 from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.herd import Herd
 from pgherd_sidecar.cli.postgres import PostgresServer
@@ -42,7 +44,8 @@ async def fill(description: Herd, source: "Store", jobs: int) -> None:
         await server.initialise()
         await server.start(_SERVER_S)
         await server.provide_database()
-        conninfo, programs = description.dsn(first), description.postgres_bin
+        socket, programs = description.node(first).run, description.postgres_bin
+        conninfo = make_conninfo(description.dsn(first), host=str(socket))
         await asyncio.to_thread(make_roles, source, conninfo=conninfo, programs=programs)
         await asyncio.to_thread(
             restore,

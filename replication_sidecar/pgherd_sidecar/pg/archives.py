@@ -13,6 +13,7 @@ _OURS = re.compile(
 )
 """What pgherd puts into each database by itself."""
 _DATABASE = re.compile(r"^\d+; \d+ \d+ (DATABASE|DATABASE PROPERTIES|[A-Z ]+) - (DATABASE )?")
+_ROWS = re.compile(r"^\d+; \d+ \d+ TABLE DATA ")
 _OF_DATABASE = ("DATABASE", "DATABASE PROPERTIES")
 
 
@@ -27,6 +28,14 @@ def divided(contents: str) -> tuple[str, str]:
     outer = [line for line in lines if _makes_database(line)]
     inner = [line for line in lines if not _makes_database(line)]
     return "\n".join([*outer, ""]), "\n".join([*inner, ""])
+
+
+def rows_apart(inner: str) -> tuple[str, str]:
+    """What is in the database in two: rows of tables, and all but them."""
+    lines = inner.splitlines()
+    rows = [line for line in lines if _ROWS.match(line)]
+    rest = [line for line in lines if not _ROWS.match(line)]
+    return "\n".join([*rows, ""]), "\n".join([*rest, ""])
 
 
 def _makes_database(line: str) -> bool:

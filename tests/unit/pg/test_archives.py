@@ -1,7 +1,7 @@
 """What of a dump is the user's, what is ours, and what makes the database itself."""
 
 import pytest
-from pgherd_sidecar.pg.archives import divided, of_users, without_role
+from pgherd_sidecar.pg.archives import divided, of_users, rows_apart, without_role
 
 USERS = [
     "217; 1259 16390 TABLE public pgherd_like app",
@@ -43,6 +43,14 @@ def test_what_makes_the_database_comes_before_what_is_in_it() -> None:
     outer, inner = divided("\n".join([*DATABASE, *USERS, *OURS]))
     assert outer.splitlines() == DATABASE
     assert inner.splitlines() == USERS
+
+
+def test_rows_of_tables_are_apart_from_all_that_the_superuser_makes() -> None:
+    rows = ["3456; 0 16385 TABLE DATA public t app"]
+    rest = [*USERS, "3457; 0 0 SEQUENCE SET public s app", "3458; 0 0 BLOBS - BLOBS "]
+    found_rows, found_rest = rows_apart("\n".join([*rest, *rows]))
+    assert found_rows.splitlines() == rows
+    assert found_rest.splitlines() == rest
 
 
 def test_the_role_that_a_server_has_from_its_beginning_is_not_made_again() -> None:

@@ -26,10 +26,11 @@ from pgherd_sidecar.agent.recovery import carried as carrying
 from pgherd_sidecar.agent.recovery.carried import Carried
 from pgherd_sidecar.agent.recovery.dump import counting
 from pgherd_sidecar.agent.recovery.programs import ProgramError, bytes_of, run, start
-from pgherd_sidecar.pg import archives
+from pgherd_sidecar.pg import apply_role, archives
 
 _POLL_S = 0.1
 _JOB = "pgherd_spark.load"
+_RESTORE = ("--exit-on-error", "--no-tablespaces", "--no-password")
 _UNSAFE_BUT_FAST = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -165,10 +166,8 @@ async def _load(
     )  # fmt: skip
     outer, inner = archives.divided(await _contents(programs, carried.archive))
     (source / "outer.list").write_text(outer)
-    (source / "inner.list").write_text(inner)
-    restore = (programs / "pg_restore", "--exit-on-error", "--no-tablespaces", "--no-password")
     await run(
-        *restore, "--create", f"--use-list={source / 'outer.list'}",
+        programs / "pg_restore", *_RESTORE, "--create", f"--use-list={source / 'outer.list'}",
         f"--dbname={_where(inside, 'postgres')}", carried.archive,
     )  # fmt: skip
     where = _where(inside, inside.postgres.database)
@@ -183,10 +182,38 @@ async def _load(
             "--jobs", str(recovery.jobs), on_line=read,
         )  # fmt: skip
     else:
+        await _load_dump(inside, recovery, carried, source, inner, on_progress)
+
+
+async def _load_dump(
+    inside: NodeConfig,
+    recovery: Recovery,
+    carried: Carried,
+    source: Path,
+    inner: str,
+    on_progress: Callable[[int, int], None],
+) -> None:
+    """Definitions, rows, then what is built on rows.
+
+    Rows are written by who is no superuser: code of users runs then, in constraints and domains.
+    """
+    async with await startup.connect(inside, "pgherd load", database="postgres") as connection:
+        await connection.execute(apply_role.script())
+    rows, rest = archives.rows_apart(inner)
+    (source / "rows.list").write_text(rows)
+    (source / "rest.list").write_text(rest)
+    database, superuser = inside.postgres.database, inside.postgres.user
+    for what, user, *sections in (
+        ("rest", superuser, "pre-data"),
+        ("rows", apply_role.APPLY_ROLE, "data"),
+        ("rest", superuser, "data", "post-data"),
+    ):
         await run(
-            *restore, f"--jobs={recovery.jobs}", "--verbose",
-            f"--use-list={source / 'inner.list'}", f"--dbname={where}", carried.archive,
-            on_line=counting(carried.sizes, on_progress),
+            recovery.postgres_bin / "pg_restore", *_RESTORE, f"--jobs={recovery.jobs}", "--verbose",
+            *(f"--section={section}" for section in sections),
+            f"--use-list={source / f'{what}.list'}", f"--dbname={_where(inside, database, user)}",
+            carried.archive,
+            on_line=counting(carried.sizes, on_progress) if what == "rows" else lambda line: None,
         )  # fmt: skip
 
 
@@ -219,12 +246,12 @@ async def _take_over(inside: NodeConfig, carried: Carried) -> None:
         await connection.execute("ANALYZE")
 
 
-def _where(inside: NodeConfig, database: str) -> str:
+def _where(inside: NodeConfig, database: str, user: str | None = None) -> str:
     return make_conninfo(
         host=inside.postgres.host,
         port=inside.postgres.port,
-        user=inside.postgres.user,
+        user=user or inside.postgres.user,
         dbname=database,
         application_name="pgherd load",
-        options="-c session_replication_role=replica",
+        options=apply_role.OPTIONS,
     )

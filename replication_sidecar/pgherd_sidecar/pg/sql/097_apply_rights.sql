@@ -1,0 +1,45 @@
+-- What the role of 095_apply_role.sql needs in a replicated database.
+
+-- Truncates tables in one command. Takes no text: its caller must not become its owner.
+CREATE OR REPLACE FUNCTION pgherd.truncate(tables regclass[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+BEGIN
+    EXECUTE (SELECT 'TRUNCATE ' || string_agg('ONLY ' || t.name::text, ', ') FROM unnest(tables) AS t(name));
+END $$;
+
+-- Tells whether a constraint, an index, a partition key or a generated column calls a function or an operator.
+CREATE OR REPLACE FUNCTION pgherd.is_called_by_rows(class regclass, object oid) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM pg_depend d
+                    WHERE d.refclassid = class AND d.refobjid = object
+                      AND d.classid IN ('pg_constraint'::regclass, 'pg_class'::regclass, 'pg_attrdef'::regclass));
+END;
+
+-- Lets the applier connect, and call what constraints, indexes, generated columns, domains and partition keys call,
+-- and how keys are compared: it needs the right to, as everybody who writes into such a table.
+CREATE OR REPLACE FUNCTION pgherd.let_apply() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+DECLARE f regprocedure;
+BEGIN
+    IF NOT has_database_privilege('pgherd_apply', current_database(), 'CONNECT') THEN
+        EXECUTE format('GRANT CONNECT ON DATABASE %I TO pgherd_apply', current_database());
+    END IF;
+    FOR f IN
+        SELECT p.oid FROM pg_proc p
+         WHERE p.oid >= 16384 AND p.proacl IS NOT NULL -- of users and extensions, and not as it was made
+           AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
+           AND NOT has_function_privilege('pgherd_apply', p.oid, 'EXECUTE')
+           AND (pgherd.is_called_by_rows('pg_proc'::regclass, p.oid)
+                OR EXISTS (SELECT FROM pg_operator o
+                            WHERE o.oprcode = p.oid
+                              AND (pgherd.is_called_by_rows('pg_operator'::regclass, o.oid)
+                                   OR EXISTS (SELECT FROM pg_amop a WHERE a.amopopr = o.oid))))
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pgherd_apply', f);
+    END LOOP;
+END $$;
+
+REVOKE ALL ON FUNCTION pgherd.truncate(regclass[]), pgherd.is_called_by_rows(regclass, oid), pgherd.let_apply() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pgherd.expect(int8, int8), pgherd.not_committed(xid8), pgherd.token_of_xid(xid8),
+    pgherd.token_of_batch(int8), pgherd.truncate(regclass[]) TO pgherd_apply;
