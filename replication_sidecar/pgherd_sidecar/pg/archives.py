@@ -6,12 +6,23 @@ snapshot job.
 
 import re
 
+_KIND = (
+    r"[A-Z]+( (DATA|SET|OWNED BY|CONSTRAINT|ATTACH|ACL|TABLE|VIEW|VIEW DATA|SECURITY|LABEL|TRIGGER"
+    r"|CLASS|FAMILY|SEARCH [A-Z]+|TYPE))?"
+)
+"""Kinds of what lies in a schema; more words would be the schema's name, if that is in capitals."""
 _OURS = re.compile(
-    r"^\d+; \d+ \d+ ([A-Z][A-Z ]* pgherd(_gen)? |[A-Z ]+ - (SCHEMA )?pgherd(_gen)? "
-    r"|EVENT TRIGGER - pgherd_|TRIGGER .* pgherd_\w+ "
+    rf"^\d+; \d+ \d+ ({_KIND} pgherd(_gen)? |SCHEMA - pgherd(_gen)? "
+    r"|[A-Z]+ - SCHEMA pgherd(_gen)? "
+    r"|EVENT TRIGGER - pgherd_|TRIGGER (.* pgherd_\w+ \S+$"
+    r"|\S+ \S+ pgherd_(insert|update|delete|truncate|truncate_restart|refuse) )"
     r"|(COMMENT|EXTENSION) - (EXTENSION )?dblink( |$))"
 )
-"""What pgherd puts into each database by itself."""
+"""What pgherd puts into each database by itself.
+
+A line is kind, schema, name, and owner; a trigger's name is its table's and its own, and all of
+them may have spaces. Users may not give a trigger a name like ours.
+"""
 _DATABASE = re.compile(r"^\d+; \d+ \d+ (DATABASE|DATABASE PROPERTIES|[A-Z ]+) - (DATABASE )?")
 _ROWS = re.compile(r"^\d+; \d+ \d+ TABLE DATA ")
 _OF_DATABASE = ("DATABASE", "DATABASE PROPERTIES")

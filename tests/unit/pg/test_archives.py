@@ -6,6 +6,14 @@ from pgherd_sidecar.pg.archives import divided, of_users, rows_apart, without_ro
 USERS = [
     "217; 1259 16390 TABLE public pgherd_like app",
     "3642; 2620 17030 TRIGGER public t mine app",
+    "3643; 2620 17031 TRIGGER public pgherd_foo mine app",
+    "3644; 2620 17032 TRIGGER public a pgherd_foo mine app",
+    "3645; 2620 17033 TRIGGER public pgherd_foo mine an owner",
+    "3646; 1259 16390 TABLE public pgherd app",
+    "3647; 1259 16390 TABLE APP pgherd app",
+    "3648; 1259 16390 TABLE pgherd_app t app",
+    "3649; 1255 16391 FUNCTION public f(pgherd integer) app",
+    "3650; 6104 16392 PUBLICATION - pgherd app",
     "2; 3079 16402 EXTENSION - citext ",
     "3832; 0 0 ACL pg_catalog FUNCTION lo_creat(integer) postgres",
     "2439; 826 17127 DEFAULT ACL - DEFAULT PRIVILEGES FOR TABLES app",
@@ -14,6 +22,13 @@ USERS = [
 OURS = [
     '3642; 2620 17030 TRIGGER public Odd "Name pgherd_delete app',
     "3643; 3466 17031 EVENT TRIGGER - pgherd_command_end postgres",
+    "3644; 2620 17032 TRIGGER public t pgherd_truncate_restart an owner",
+    "3645; 2620 17033 TRIGGER public pgherd_foo pgherd_insert app",
+    "3646; 0 17034 TABLE DATA pgherd node postgres",
+    "3647; 0 17034 SEQUENCE OWNED BY pgherd s postgres",
+    "3648; 2606 17035 FK CONSTRAINT pgherd t t_fkey postgres",
+    "3649; 826 17127 DEFAULT ACL pgherd DEFAULT PRIVILEGES FOR TABLES app",
+    "3650; 0 0 COMMENT pgherd TABLE node postgres",
     "7; 2615 16400 SCHEMA - pgherd postgres",
     "3842; 0 0 ACL pgherd FUNCTION dblink(text) postgres",
     "3843; 0 0 ACL - SCHEMA pgherd_gen postgres",
@@ -26,6 +41,8 @@ DATABASE = [
     "3830; 0 0 DATABASE PROPERTIES - app app",
     "3831; 0 0 ACL - DATABASE app app",
     "3832; 0 0 COMMENT - DATABASE app app",
+    "3833; 1262 16385 DATABASE - pgherd app",
+    "3834; 0 0 ACL - DATABASE pgherd app",
 ]
 
 
