@@ -1,5 +1,6 @@
 """A copy is made this member's own only by a server that hashes keys as the other members do."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ async def test_a_server_that_hashes_alike_settles_the_copy(tmp_path: Path) -> No
 async def test_a_server_that_hashes_otherwise_is_unfit_for_good(tmp_path: Path) -> None:
     with pytest.raises(UnfitError, match="hashes keys otherwise"):
         await settle(tmp_path, "other", then="sleep 600")
+
+
+async def test_a_server_that_does_not_tell_how_it_hashes_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "_POSTGRES", '#!/bin/sh\ncat > "$0.asked"\n')
+    with pytest.raises(ProgramError, match="how it hashes"):
+        await settle(tmp_path, "abc")
 
 
 async def test_a_copy_that_can_not_be_settled_is_the_copy_s_fault(tmp_path: Path) -> None:

@@ -95,9 +95,13 @@ async def make_own(
         OSError: the disk failed.
     """
 
+    told = ""
+
     def compare(line: str) -> None:
+        nonlocal told
         match = _FINGERPRINT.search(line)
-        if match is not None and fingerprint not in ("", match[1]):
+        told = told if match is None else match[1]
+        if told and fingerprint not in ("", told):
             raise UnfitError(
                 "PostgreSQL on this machine hashes keys otherwise than that of the other members: "
                 "use the same major version, encoding and ICU"
@@ -115,6 +119,8 @@ async def make_own(
         config.postgres.database,
         stdin=statements.as_string(None).encode(), on_line=compare,
     )  # fmt: skip
+    if not told:
+        raise ProgramError("the copy did not tell how it hashes keys")
 
 
 def make_room(target: Path, copy_name: str) -> None:
