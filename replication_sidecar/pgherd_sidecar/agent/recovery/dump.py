@@ -22,6 +22,10 @@ from pgherd_sidecar.agent.recovery.partners import conninfo
 from pgherd_sidecar.agent.recovery.programs import ProgramError, run
 
 _TABLE = re.compile(r"(?:dumping contents of|processing data for) table \"(.+)\"$")
+_NO_LIMITS = """
+SELECT set_config(name, '0', false) FROM pg_settings
+ WHERE name IN ('idle_in_transaction_session_timeout', 'statement_timeout', 'transaction_timeout')
+"""
 _LOCK = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
 
 
@@ -101,7 +105,7 @@ async def _standing_still(
         psycopg.Error: the server is gone, or has ended the session.
     """
     async with await psycopg.AsyncConnection.connect(where, autocommit=True) as holder:
-        await holder.execute("SET idle_in_transaction_session_timeout = 0; SET statement_timeout=0")
+        await holder.execute(_NO_LIMITS)
         tables, files = await _tables(holder)
         await holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         if tables:
