@@ -31,6 +31,9 @@ class Carried:
         local_tables: names of tables that the members keep for themselves.
         sequences: what users mean by INCREMENT and START, by name; of a snapshot none, since its
             sequences are as users made them.
+        known_roles: names of roles that every member has; None if that is not known, as of a
+            snapshot: all that there are then count as such.
+        memberships: role and member of each membership that every member has; None likewise.
         sizes: bytes of each table's rows, by name.
     """
 
@@ -43,6 +46,8 @@ class Carried:
     snapshot: str | None = None
     local_tables: list[str] = field(default_factory=list)
     sequences: dict[str, dict[str, int]] = field(default_factory=dict)
+    known_roles: list[str] | None = None
+    memberships: list[list[str]] | None = None
     sizes: dict[str, int] = field(default_factory=dict)
 
     def save(self, directory: Path) -> None:

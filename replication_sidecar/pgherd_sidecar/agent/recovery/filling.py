@@ -236,6 +236,8 @@ async def _take_over(inside: NodeConfig, carried: Carried) -> None:
         "gid": carried.gid,
         "local_tables": carried.local_tables,
         "sequences": carried.sequences,
+        "known_roles": carried.known_roles,
+        "memberships": carried.memberships,
     }
     async with await startup.connect(inside, "pgherd load") as connection:
         await startup.install(connection)

@@ -23,13 +23,16 @@ BEGIN ATOMIC
 END;
 
 -- What a dump does not say, to be read in its snapshot: the GID at which it stands, what users mean by INCREMENT and
--- START, and which tables are local.
+-- START, which tables are local, and which roles and memberships every member has.
 CREATE OR REPLACE FUNCTION pgherd.carried() RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT jsonb_build_object(
         'gid', pgherd.last_gid(),
         'local_tables', (SELECT coalesce(jsonb_agg(l.name), '[]') FROM pgherd.local_tables l),
+        'known_roles', (SELECT coalesce(jsonb_agg(r.name ORDER BY r.name), '[]') FROM pgherd.roles r),
+        'memberships', (SELECT coalesce(jsonb_agg(jsonb_build_array(m.role, m.member) ORDER BY m.role, m.member), '[]')
+                          FROM pgherd.memberships m),
         'sequences', (SELECT coalesce(jsonb_object_agg(format('%I.%I', n.nspname, c.relname),
                                                        jsonb_build_object('step', k.step, 'start', k.start)), '{}')
                         FROM pgherd.sequences k JOIN pg_class c ON c.oid = k.relid
@@ -50,6 +53,13 @@ BEGIN
     INSERT INTO pgherd.sequences
     SELECT to_regclass(s.key)::oid, (s.value->>'step')::int8, (s.value->>'start')::int8
       FROM jsonb_each(carried->'sequences') AS s WHERE to_regclass(s.key) IS NOT NULL;
+    IF jsonb_typeof(carried->'known_roles') = 'array' THEN -- a snapshot does not tell
+        DELETE FROM pgherd.roles;
+        INSERT INTO pgherd.roles SELECT r.role FROM jsonb_array_elements_text(carried->'known_roles') AS r(role);
+        DELETE FROM pgherd.memberships;
+        INSERT INTO pgherd.memberships
+        SELECT p.pair->>0, p.pair->>1 FROM jsonb_array_elements(carried->'memberships') AS p(pair);
+    END IF;
     PERFORM pgherd.reconcile();
 END $$;
 
