@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 from log_herd import Herd
-from pgherd_sidecar.core.log import LocalProtocolError, RemoteProtocolError, Role
+from pgherd_sidecar.core.log import Component, LocalProtocolError, RemoteProtocolError, Role
 from pgherd_sidecar.core.log.messages import Ack, Append, Commit, VoteRequest
 
 
@@ -241,6 +241,50 @@ def test_who_can_not_feed_the_majority_lets_another_propose_who_can(first: str) 
     for name in ("n2", "n3", "n4"):
         assert herd[name].member.proposer == "n2"
         assert herd[name].member.commit_position >= 5
+
+
+def test_a_proposer_whose_disk_hangs_steps_down() -> None:
+    """[E7] It answers, but can order nothing more. H27"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd.pass_time(20)
+    hanging = herd["n1"]
+    hanging.slow_disk = True
+    herd["n2"].member.submit(b"first", 1, herd.now)
+    herd.pass_time(4)
+    assert hanging.member.role is Role.PROPOSER  # slow disks are no reason
+    hanging.flush()
+    herd["n2"].member.submit(b"second", 1, herd.now)
+    herd.pass_time(4)
+    assert hanging.member.role is Role.PROPOSER
+    herd.pass_time(1.5)
+    assert hanging.member.proposer is None
+    assert hanging.member.component(herd.now) is Component.SECONDARY
+    herd.elect("n2")
+    herd["n3"].member.submit(b"third", 1, herd.now)
+    herd.pass_time(20)
+    assert herd["n2"].member.role is Role.PROPOSER
+    assert herd["n3"].data[-1] == b"third"
+    assert herd["n3"].member.commit_position == herd["n2"].member.last_position
+    hanging.slow_disk = False
+    herd.pass_time(1)
+    assert hanging.data == herd["n2"].data
+
+
+def test_a_candidate_whose_disk_hangs_does_not_raise_the_term_again_and_again() -> None:
+    """[E7]"""
+    herd = Herd(3)
+    herd["n1"].slow_disk = True
+    herd.down = {"n2"}
+    herd.now += 2
+    for _ in range(20):
+        herd.now += 2
+        herd["n1"].member.tick(herd.now)
+        herd.settle()
+    assert herd["n1"].member.term == 1
+    herd["n1"].slow_disk = False
+    herd.settle()
+    assert herd["n1"].member.role is Role.PROPOSER
 
 
 def test_the_queue_of_the_proposer_is_bounded() -> None:

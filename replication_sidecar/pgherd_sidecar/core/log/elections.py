@@ -141,6 +141,11 @@ class Elections:
         return votes and not self.behind and not self._withholds
 
     @property
+    def _promised(self) -> bool:
+        """Term and vote are on disk: before, a candidate asks nobody, and need not try again."""
+        return self._keeper.durable_term == self._keeper.term
+
+    @property
     def _withholds(self) -> bool:
         """What this member could say of its log would be untrue [D6, G7], or lead nowhere [D5]."""
         barred = self._mending.bars(self._keeper.commit_position)
@@ -157,6 +162,23 @@ class Elections:
         self._acked = 0
         self._ack_due = False
         self._await_election(now)
+
+    def _deposed(self, leading: Proposer, now: float) -> bool:
+        """Tell whether nobody can follow this proposer any more, or it has left the view."""
+        since_s = now - self._timing.election_max_s
+        if not leading.hears_quorum(since_s) or leading.in_vain(since_s) or leading.stuck:
+            return True
+        if self._withholds and self._mending.since_s < since_s:
+            return True
+        membership = self.membership
+        gone = self.name not in membership.voters
+        return gone and membership.position <= self._keeper.commit_position
+
+    def _step_down(self, leading: Proposer, now: float) -> None:
+        useless = leading.stuck or leading.in_vain(now - self._timing.election_max_s)
+        self._become_follower(None, now)
+        if useless:  # whoever it feeds is to try before it tries again
+            self._election_s = now + 3 * self._timing.election_max_s
 
     def _become_precandidate(self, now: float) -> None:
         self._become_follower(None, now)

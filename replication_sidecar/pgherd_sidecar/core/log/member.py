@@ -31,7 +31,6 @@ from pgherd_sidecar.core.log.messages import (
     Vote,
     VoteRequest,
 )
-from pgherd_sidecar.core.log.proposer import Proposer
 from pgherd_sidecar.core.log.quorum import Member
 
 
@@ -113,7 +112,7 @@ class LogMember(Damage):
         """
         keeper, since_s = self._keeper, now - self._timing.election_max_s
         if self._leading is not None:
-            alive = self._leading.hears_majority(since_s)
+            alive = self._leading.hears_majority(since_s) and not self._leading.stuck
         else:
             alive = self.proposer is not None and self._heard_s >= since_s and not self.lonely
         fresh = keeper.index.term_at(keeper.commit_position) == keeper.term
@@ -135,31 +134,17 @@ class LogMember(Damage):
         if self.role in (Role.PROPOSER, Role.RECOVERING) and now >= self._heartbeat_s:
             self._heartbeat_s = now + self._timing.heartbeat_s
             if self._leading is not None and self._deposed(self._leading, now):
-                in_vain = self._leading.in_vain(now - self._timing.election_max_s)
-                self._become_follower(None, now)
-                if in_vain:  # whoever it feeds is to try before it tries again
-                    self._election_s = now + 3 * self._timing.election_max_s
+                self._step_down(self._leading, now)
                 return
             self._heartbeat(now)
         if now < self._election_s:
             return
-        if self._leading is not None:
+        if self._leading is not None or (self.role is Role.CANDIDATE and not self._promised):
             self._await_election(now)
         elif self._eligible:
             self._become_precandidate(now)
         else:
             self._become_follower(None, now)
-
-    def _deposed(self, leading: Proposer, now: float) -> bool:
-        """Tell whether nobody follows this proposer any more, or it has left the view."""
-        since_s = now - self._timing.election_max_s
-        if not leading.hears_quorum(since_s) or leading.in_vain(since_s):
-            return True
-        if self._withholds and self._mending.since_s < since_s:
-            return True
-        membership = self.membership
-        gone = self.name not in membership.voters
-        return gone and membership.position <= self.commit_position
 
     def meet(self, peer: str, disk: str) -> None:
         """Note whose disk is at the other end of a link, before anything is received from it."""
@@ -292,7 +277,7 @@ class LogMember(Damage):
         keeper.flushed()
         if self._leading is not None:
             self._leading.flushed()
-        elif self.role is Role.CANDIDATE and keeper.durable_term == keeper.term:
+        elif self.role is Role.CANDIDATE and self._promised:
             self._count_vote(self.name, self._own_vote(self.term, pre=False), now)
         elif self.role is Role.RECOVERING:
             self._request_blocks()

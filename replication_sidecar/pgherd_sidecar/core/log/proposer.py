@@ -21,6 +21,9 @@ from pgherd_sidecar.core.log.reconfiguration import Reconfiguration, Sight, fini
 from pgherd_sidecar.core.log.safekeeper import Safekeeper
 from pgherd_sidecar.core.log.submissions import Submissions
 
+#: a flush that takes so many times the longest election timeout is taken for one that never ends
+HANGS = 5
+
 
 class Proposer:
     """The one member that orders entries in a term.
@@ -62,6 +65,8 @@ class Proposer:
         self._due: Membership | None = None
         self._began_s = now
         self._now = now
+        #: when it last flushed something itself, or had flushed all
+        self._moved_s = now
         self._meet_peers(now)
 
     @property
@@ -117,6 +122,7 @@ class Proposer:
 
     def flushed(self) -> None:
         """Count the own flush."""
+        self._moved_s = self._now
         self._count(self._name, self._keeper.ack_position)
 
     def rejected(self, peer: str, reject: Reject, now: float) -> None:
@@ -171,6 +177,9 @@ class Proposer:
 
         What it sees may make an entry due that changes the membership.
         """
+        paused = now - self._now > self._timing.election_max_s
+        if paused or self._keeper.journal.flushed_position == self._keeper.index.last:
+            self._moved_s = now
         self._now = now
         self._meet_peers(now)
         self._due = self._due or self._plan(now)
@@ -274,6 +283,11 @@ class Proposer:
         fed = [peer for peer in heard if peer not in self.stranded]
         others = any(peer in membership.voters for peer in fed if peer != self._name)
         return others and membership.has_majority(heard) and not membership.has_majority(fed)
+
+    @property
+    def stuck(self) -> bool:
+        """The own disk hangs: nothing more will be ordered until it returns [E7]."""
+        return self._now - self._moved_s > HANGS * self._timing.election_max_s
 
     def _heard_since(self, since_s: float) -> list[str]:
         heard = [peer for peer, progress in self.peers.items() if progress.heard_s >= since_s]
