@@ -139,6 +139,22 @@ def test_who_answers_but_flushes_nothing_lags_and_is_evicted() -> None:
     assert voters(herd, "n1") == ("n1", "n2")
 
 
+def test_a_tie_breaker_that_was_paused_evicts_nobody_before_it_has_listened() -> None:
+    """[V5] Its heartbeat is due before it reads what has arrived."""
+    herd = Herd(2, evict_s=3.0)
+    herd.elect("n2")
+    herd.pass_time(1)
+    herd.now += 10
+    herd["n2"].member.tick(herd.now)
+    herd["n2"].member.take_effects()
+    assert voters(herd, "n2") == ("n1", "n2")
+    herd.pass_time(4)
+    assert voters(herd, "n2") == ("n1", "n2")
+    herd.down = {"n1"}
+    herd.pass_time(4)
+    assert voters(herd, "n2") == ("n2",)
+
+
 def test_the_half_with_the_tie_breaker_commits_nothing_before_the_view_has_shrunk_to_it() -> None:
     """[Q2] C19"""
     herd = Herd(2, evict_s=3.0)

@@ -67,6 +67,8 @@ class Proposer:
         self._now = now
         #: when it last flushed something itself, or had flushed all
         self._moved_s = now
+        #: since when it has been running without a pause
+        self._awake_s = now
         self._meet_peers(now)
 
     @property
@@ -177,8 +179,9 @@ class Proposer:
 
         What it sees may make an entry due that changes the membership.
         """
-        paused = now - self._now > self._timing.election_max_s
-        if paused or self._keeper.journal.flushed_position == self._keeper.index.last:
+        if now - self._now > self._timing.election_max_s:
+            self._awake_s = self._moved_s = now
+        elif self._keeper.journal.flushed_position == self._keeper.index.last:
             self._moved_s = now
         self._now = now
         self._meet_peers(now)
@@ -224,8 +227,11 @@ class Proposer:
         )
 
     def _useful_s(self, name: str, peer: Progress) -> float:
-        """When a peer last did what it is there for; one that is stranded can do nothing [V5]."""
-        return peer.heard_s if name in self.stranded else peer.moved_s
+        """When a peer last did what it is there for; one that is stranded can do nothing [V5].
+
+        After a pause of this process the answers that have arrived are still to be read.
+        """
+        return max(peer.heard_s if name in self.stranded else peer.moved_s, self._awake_s)
 
     def _flushed_by_all(self) -> int:
         """Return up to where every member is known to have the log, all of it committed [T1]."""
