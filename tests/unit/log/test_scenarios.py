@@ -287,6 +287,53 @@ def test_a_candidate_whose_disk_hangs_does_not_raise_the_term_again_and_again() 
     assert herd["n1"].member.role is Role.PROPOSER
 
 
+def test_who_abstained_votes_when_it_was_fed_up_to_the_present_term() -> None:
+    """[G7] It has never met n2, and n1 is lost."""
+    herd = Herd(3, disks=True)
+    herd.isolate("n3")
+    herd.elect("n1")
+    for entry in (bytes(60), bytes(60), b"last"):
+        herd["n1"].member.submit(entry, 1, herd.now)
+        herd.settle()
+    herd["n3"].member.abstains = True
+    herd.cut = {("n2", "n3"), ("n3", "n2")}
+    herd["n3"].slow_disk = True
+    herd.pass_time(1)
+    assert herd["n3"].member.abstains
+    herd["n3"].slow_disk = False
+    herd.pass_time(1)
+    assert herd["n3"].data == herd["n1"].data
+    assert not herd["n3"].member.abstains
+    herd.heal()
+    herd.down = {"n1"}
+    herd.elect("n3")
+
+
+def test_who_abstains_goes_on_while_it_has_entries_of_former_terms_only() -> None:
+    """[G7]"""
+    herd = Herd(3)
+    herd.down = {"n3"}
+    herd.elect("n1")
+    herd["n1"].member.submit(bytes(150), 1, herd.now)
+    herd.settle()
+    herd["n1"].start()
+    herd.elect("n2")
+    herd["n3"].member.abstains = True
+    herd.down = set()
+    herd.now += 0.1
+    herd["n2"].member.tick(herd.now)
+    herd.take_effects()
+    while herd["n3"].member.flushed_position < 1:
+        herd.deliver()
+        for name in herd.names:
+            if herd[name].persist:
+                herd[name].flush()
+        herd.take_effects()
+    assert herd["n3"].member.abstains
+    herd.settle()
+    assert not herd["n3"].member.abstains
+
+
 def test_the_queue_of_the_proposer_is_bounded() -> None:
     herd = Herd(3)
     herd.elect("n1")

@@ -60,7 +60,6 @@ class Elections:
             commit bound that travels with the block, which saves each peer a message [C4]; worth
             it while a flush here takes less time than a message. May change at any time.
         collect: as proposer, make no block for now: what is submitted collects for the next one.
-        abstains: neither stand for election nor give votes, as long as the caller says so.
     """
 
     def __init__(  # noqa: PLR0913 - the ports of the core, all by name
@@ -81,7 +80,6 @@ class Elections:
         self.proposer: str | None = None
         self.flush_first = False
         self.collect = False
-        self.abstains = False
         self.behind = 0
         self.beginning = LogBase()
         self.lonely = False
@@ -125,6 +123,18 @@ class Elections:
         return self._keeper.index.membership
 
     @property
+    def abstains(self) -> bool:
+        """Neither stands for election nor gives votes, until the caller says so or it was fed [G7].
+
+        For who can't tell whether it has lost its log: see `incomplete`.
+        """
+        return self._keeper.abstains
+
+    @abstains.setter
+    def abstains(self, abstains: bool) -> None:
+        self._keeper.abstains = abstains
+
+    @property
     def memberships(self) -> tuple[Membership, ...]:
         """Those that this member's log holds and the newest before them, oldest first."""
         return self._keeper.index.memberships
@@ -149,7 +159,7 @@ class Elections:
     def _withholds(self) -> bool:
         """What this member could say of its log would be untrue [D6, G7], or lead nowhere [D5]."""
         barred = self._mending.bars(self._keeper.commit_position)
-        return self._keeper.incomplete or self.abstains or barred
+        return self._keeper.incomplete or self._keeper.abstains or barred
 
     # ---- roles -----------------------------------------------------------------------------
 

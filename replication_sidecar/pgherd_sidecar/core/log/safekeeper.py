@@ -23,6 +23,7 @@ class Safekeeper:
         `commit_position` <= flushed position.
         `matched` <= last position: up to there the log equals that of the term's proposer.
         `incomplete`: the log lacks what was acknowledged, in terms before this one only [D6].
+        `abstains`: perhaps it does, as far as the caller can tell; not remembered on disk.
     """
 
     def __init__(self, control: Control, index: LogIndex) -> None:
@@ -33,6 +34,7 @@ class Safekeeper:
         self.term = control.term
         self.vote = control.vote
         self.incomplete = control.incomplete
+        self.abstains = False
         self.index = index
         self.commit_position = max(control.commit_position, index.base)
         self.matched = 0
@@ -119,7 +121,7 @@ class Safekeeper:
     def flushed(self) -> None:
         """Commit what the latest flush allows, and note that the log is whole again, if it is."""
         self.commit_to(min(self.ack_position, self._commit_bound))
-        if self.incomplete:
+        if self.incomplete or self.abstains:
             self._complete()
 
     def _complete(self) -> None:
@@ -130,7 +132,7 @@ class Safekeeper:
         """
         position = self.ack_position
         if position >= max(self.index.base, 1) and self.index.term_at(position) == self.term:
-            self.incomplete = False
+            self.incomplete = self.abstains = False
             self._save()
 
     def commit_to(self, position: int) -> None:
