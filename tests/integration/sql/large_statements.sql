@@ -43,6 +43,11 @@ BEGIN;
 TRUNCATE item;
 INSERT INTO item SELECT g, g, repeat('filled', 20) FROM generate_series(1, 900) g;
 COMMIT;
+-- case: truncate a partitioned table and fill it
+BEGIN;
+TRUNCATE part;
+INSERT INTO part SELECT g, 'k', repeat('filled', 20) FROM generate_series(1, 900) g;
+COMMIT;
 -- case: many statements of one row
 DO $$ BEGIN FOR i IN 1..500 LOOP UPDATE item SET t = t || 'row' WHERE id = i; END LOOP; END $$;
 -- case: partitions

@@ -2,6 +2,19 @@
 -- `rel` is the table whose rows are captured, `root` the one under whose name they travel: the columns of a
 -- partition may stand in another order, so everything is by name and in the order of `root`.
 
+-- The table and the partitions below it. pg_partition_tree() locks them: who asks on behalf of a session that
+-- has truncated them would wait for that session, which waits for the answer.
+CREATE OR REPLACE FUNCTION pgherd.partitions(root oid) RETURNS TABLE (relid oid)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE tree AS (
+        SELECT root AS relid
+        UNION ALL
+        SELECT c.oid FROM tree t JOIN pg_inherits h ON h.inhparent = t.relid
+          JOIN pg_class c ON c.oid = h.inhrelid AND c.relispartition)
+    SELECT t.relid FROM tree t;
+END;
+
 -- In PL/pgSQL, here and in index_columns(), because it keeps the plan: a table's source asks twenty times.
 CREATE OR REPLACE FUNCTION pgherd.columns(
     root oid, OUT pos int, OUT col text, OUT typ oid, OUT coll oid, OUT generated bool, OUT is_notnull bool,
@@ -9,7 +22,7 @@ CREATE OR REPLACE FUNCTION pgherd.columns(
 RETURNS SETOF record LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    tree oid[] := root || array(SELECT t.relid::oid FROM pg_partition_tree(root) t);
+    tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
 BEGIN
     RETURN QUERY
     SELECT (row_number() OVER (ORDER BY a.attnum))::int, quote_ident(a.attname), a.atttypid, a.attcollation,
@@ -112,7 +125,7 @@ BEGIN ATOMIC
                   string_agg(DISTINCT pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3', ', '))
       FROM pg_index i
      WHERE (i.indisunique OR (i.indisexclusion AND inserted))
-       AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pg_partition_tree(root) t)
+       AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pgherd.partitions(root) t)
                                   AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)));
 END;
 

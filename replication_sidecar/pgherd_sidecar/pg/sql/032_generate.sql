@@ -301,10 +301,11 @@ BEGIN
 END $$;
 
 -- What the applier must know of a table to write it, by its name as it stands in writesets: see TableShape.
+-- It should take no lock that a session may hold which waits for the answer; if it does, it gives up.
 CREATE OR REPLACE FUNCTION pgherd.describe(
     tab text, OUT columns text[], OUT pk int[], OUT generated int[], OUT same_key text, OUT "only" bool,
     OUT row_type text)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s'
 BEGIN ATOMIC
     SELECT array_agg(c.col ORDER BY c.pos),
            array_agg(c.pos - 1 ORDER BY c.pos) FILTER (WHERE c.in_pk),
