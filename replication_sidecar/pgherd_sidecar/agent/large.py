@@ -35,7 +35,7 @@ from pgherd_sidecar.core.entries import (
     Writeset,
     pieces_body,
 )
-from pgherd_sidecar.core.merge import Plan, decode_body, merge_writesets
+from pgherd_sidecar.core.merge import Op, Plan, decode_body, merge_writesets
 from pgherd_sidecar.pg.pipeline import (
     Pipeline,
     Prepared,
@@ -155,6 +155,8 @@ class LargeTransaction:
     async def _write(self, pipeline: Pipeline, position: int, parts: list[bytes]) -> None:
         """Write the rows that end with the piece at a position."""
         plan = await asyncio.to_thread(_plan, parts)
+        if any(s.op is Op.TRUNCATE for wave in plan.waves for s in wave.statements):
+            await self._turn.wait()  # it shuts out readers
         await self._wait_for(position)
         await self._rows.learn([s.table for wave in plan.waves for s in wave.statements])
         statements = await asyncio.to_thread(self._rows.unlinked, plan)

@@ -1,0 +1,136 @@
+"""Transactions in pieces as another member applies them: without a server."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from pgherd_sidecar.agent import large
+from pgherd_sidecar.agent.applier import Work
+from pgherd_sidecar.agent.chain import BatchLink
+from pgherd_sidecar.agent.large import LargeTransactions, Surroundings
+from pgherd_sidecar.agent.writers import Writers
+from pgherd_sidecar.core.entries import FLAG_PIECES, Piece, Writeset
+from pgherd_sidecar.pg.pipeline import Prepared
+from pgherd_sidecar.pg.rows import TableShape
+
+ROWS = b'[["t",[4],["I(1,x)"]]]'
+TRUNCATION = b'[["t",[4],["T"]]]'
+
+
+class Connection:
+    """Keeps what it was asked to execute; nothing fails."""
+
+    backend_pid = 7
+
+    def __init__(self) -> None:
+        self.texts: dict[bytes, bytes] = {}
+        self.executed: list[str] = []
+        self.closed = False
+
+    def knows(self, name: bytes) -> bool:
+        return name in self.texts
+
+    def prepare(self, name: bytes, query: bytes) -> None:
+        self.texts[name] = query
+
+    def run(self, statements: Sequence[Prepared]) -> "asyncio.Future[None]":
+        self.executed += [self.texts[s.name].decode().split()[0] for s in statements]
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Node:
+    """A session's transactions in pieces, beside a server and a log that are not there."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.pieces: list[Piece] = []
+        self.connections: list[Connection] = []
+        patch.setattr(large, "connect_pipeline", self._connect)
+        patch.setattr(large, "PieceReader", self._reader)
+        self.transactions = LargeTransactions(
+            Surroundings(
+                "",
+                log=cast("Any", None),
+                describe=self._describe,
+                writers=Writers(),
+                delivered=lambda: 1000,
+                visible=self._visible,
+            )
+        )
+
+    async def _connect(self, _conninfo: str) -> Connection:
+        self.connections.append(Connection())
+        return self.connections[-1]
+
+    async def _describe(self, table: str) -> TableShape:
+        return TableShape(("a", "b"), (0,), frozenset(), "n.a = o.a", only=False, row_type=table)
+
+    async def _visible(self, _position: int) -> None:
+        pass
+
+    def _reader(self, _log: object, identity: tuple[int, int, int], _first: int) -> "Reader":
+        return Reader([piece for piece in self.pieces if piece.serial == identity[2]])
+
+    def comes(self, *parts: bytes, serial: int = 1) -> None:
+        """The first piece of a transaction is ordered; it is known what the others will be."""
+        for number, data in enumerate(parts):
+            self.pieces.append(Piece(2, 1, serial, number, 0, data))
+        self.transactions.came(10 * serial, self.pieces[-len(parts)])
+
+    async def turn(self, pieces: int, serial: int = 1) -> None:
+        """A transaction is decided to commit, and all before it is visible."""
+        body = b'[%d,%d,["t"]]' % (serial, pieces)
+        writeset = Writeset(2, 1, serial, 1, 700, FLAG_PIECES, b"", body)
+        run = self.transactions.work(writeset, 900, 10 * serial)
+        await run(Work(BatchLink(1, 900, 899), None))
+
+    async def wrote(self, number: int, *statements: str) -> None:
+        """Wait until a connection has executed this."""
+        async with asyncio.timeout(5):
+            while not self.connections[number:] or (
+                self.connections[number].executed != list(statements)
+            ):
+                await asyncio.sleep(0.001)  # noqa: ASYNC110 - nobody tells
+
+
+class Reader:
+    """All pieces of a transaction."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        self.count = 0
+        self._pieces = pieces
+
+    async def fetch(self, _last: int) -> list[tuple[int, Piece]]:
+        found, self._pieces = self._pieces, []
+        self.count += len(found)
+        return list(enumerate(found, 10))
+
+
+async def quiet() -> None:
+    """Whatever could have happened has."""
+    await asyncio.sleep(0.1)
+
+
+async def test_rows_are_written_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(monkeypatch)
+    node.comes(ROWS)
+    await node.wrote(0, "BEGIN", "WITH")
+    await node.transactions.close()
+    assert node.connections[0].closed
+
+
+async def test_a_table_is_truncated_only_when_its_turn_has_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node(monkeypatch)
+    node.comes(ROWS, TRUNCATION)
+    await node.wrote(0, "BEGIN", "WITH")
+    await quiet()
+    assert len(node.connections[0].executed) == 2
+    await node.turn(pieces=2)
+    assert node.connections[0].executed == ["BEGIN", "WITH", "SELECT", "INSERT", "COMMIT"]
