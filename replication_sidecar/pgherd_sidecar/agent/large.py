@@ -69,6 +69,8 @@ class Surroundings:
         writers: where it says what it is about, once it is certain.
         delivered: position up to which the log was delivered.
         visible: waits until all that was ordered before a position can be seen here.
+        deciding: whether delivery stands still, as a transaction in pieces is being decided.
+        silence_s: after this time without a piece a transaction is not written early any more.
     """
 
     conninfo: str
@@ -77,6 +79,8 @@ class Surroundings:
     writers: Writers
     delivered: Callable[[], int]
     visible: Callable[[int], Coroutine[Any, Any, None]]
+    deciding: Callable[[], bool]
+    silence_s: float
 
 
 class LargeTransaction:
@@ -92,6 +96,7 @@ class LargeTransaction:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.arrived = asyncio.Event()
+        self.heard_s = loop.time()
         self._around = around
         self._reader = PieceReader(around.log, identity, first)
         self._rows = RowStatements(around.describe)
@@ -205,11 +210,27 @@ class LargeTransactions:
         identity = piece.member, piece.serial
         known = self._early.get(identity)
         if known is not None:
+            known.heard_s = self._loop.time()
             known.arrived.set()
         elif piece.number == 0 and len(self._early) < _EARLY_MAX:
-            self._early[identity] = LargeTransaction(
+            self._early[identity] = begun = LargeTransaction(
                 self._around, (piece.member, piece.incarnation, piece.serial), gid, early=True
             )
+            self._listen(identity, begun)
+
+    def _listen(self, identity: tuple[int, int], one: LargeTransaction) -> None:
+        """End it if no piece comes any more: its origin may be gone, and it holds locks."""
+        if self._early.get(identity) is not one:
+            return
+        now = self._loop.time()
+        if self._around.deciding():
+            one.heard_s = now
+        left_s = one.heard_s + self._around.silence_s - now
+        if left_s > 0:
+            self._loop.call_later(left_s, self._listen, identity, one)
+        else:
+            log.info("large.silent", member=identity[0], serial=identity[1])
+            self._end(self._early.pop(identity))
 
     def prune(self, is_open: Callable[[int, int], bool]) -> None:
         """Forget those that are not open any more; one that is decided to commit is not asked."""

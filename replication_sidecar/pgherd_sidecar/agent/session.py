@@ -108,6 +108,8 @@ class ReplicaSession:
                 writers=writers,
                 delivered=lambda: self.state.position,
                 visible=lambda position: self.settler.visible_before(position),  # noqa: PLW0108
+                deciding=lambda: self._decider.busy,
+                silence_s=2 * config.limits.verdict_timeout_ms / 1000,
             )
         )
         self._decider = LargeDecider(state, host.reader, self._take_large, self._fail)

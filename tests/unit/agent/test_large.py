@@ -1,7 +1,7 @@
 """Transactions in pieces as another member applies them: without a server."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -47,7 +47,8 @@ class Connection:
 class Node:
     """A session's transactions in pieces, beside a server and a log that are not there."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, silence_s: float = 60) -> None:
+        self.deciding = False
         self.pieces: list[Piece] = []
         self.connections: list[Connection] = []
         patch.setattr(large, "connect_pipeline", self._connect)
@@ -60,6 +61,8 @@ class Node:
                 writers=Writers(),
                 delivered=lambda: 1000,
                 visible=self._visible,
+                deciding=lambda: self.deciding,
+                silence_s=silence_s,
             )
         )
 
@@ -91,11 +94,14 @@ class Node:
 
     async def wrote(self, number: int, *statements: str) -> None:
         """Wait until a connection has executed this."""
-        async with asyncio.timeout(5):
-            while not self.connections[number:] or (
-                self.connections[number].executed != list(statements)
-            ):
-                await asyncio.sleep(0.001)  # noqa: ASYNC110 - nobody tells
+        await until(lambda: [c.executed for c in self.connections[number:]] == [[*statements]])
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until it is so."""
+    async with asyncio.timeout(5):
+        while not true():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
 
 
 class Reader:
@@ -134,3 +140,18 @@ async def test_a_table_is_truncated_only_when_its_turn_has_come(
     assert len(node.connections[0].executed) == 2
     await node.turn(pieces=2)
     assert node.connections[0].executed == ["BEGIN", "WITH", "SELECT", "INSERT", "COMMIT"]
+
+
+async def test_who_is_silent_for_long_keeps_no_locks_and_is_written_at_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node(monkeypatch, silence_s=0.05)
+    node.deciding = True
+    node.comes(ROWS)
+    await node.wrote(0, "BEGIN", "WITH")
+    await quiet()
+    assert not node.connections[0].closed
+    node.deciding = False
+    await until(lambda: node.connections[0].closed)
+    await node.turn(pieces=1)
+    assert node.connections[1].executed == ["BEGIN", "WITH", "INSERT", "COMMIT"]
