@@ -70,6 +70,8 @@ WRITER_SETTINGS = (
     "SET lock_timeout = 0",
     "SET statement_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
+    # From PostgreSQL 17 on.
+    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'",
 )
 # Written out, because a function of SQL or PL/pgSQL with settings of its own costs as much as the
 # rest of a small batch.

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from pgherd_sidecar.agent.applier import TOKEN_WINDOW, Applier, Work
+from pgherd_sidecar.agent.applier import TOKEN_WINDOW, WRITER_SETTINGS, Applier, Work
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.writers import Writers
@@ -323,3 +323,14 @@ async def test_what_stands_alone_is_done_between_the_batches_around_it(node: Nod
     assert node.pipeline.kinds == [["rows"], ["rows"]]
     await node.pipeline.end(1)
     assert node.chain.settled_gid == 12
+
+
+@pytest.mark.parametrize(
+    "timeout",
+    ["lock", "statement", "idle_in_transaction_session", "transaction"],
+)
+def test_no_timeout_ends_a_writer(timeout: str) -> None:
+    """The last one is not known to servers before PostgreSQL 17, so it can't simply be set."""
+    switched_off = [s for s in WRITER_SETTINGS if f"{timeout}_timeout" in s.split("'") + s.split()]
+    assert len(switched_off) == 1
+    assert switched_off[0].startswith("SELECT set_config") == (timeout == "transaction")
