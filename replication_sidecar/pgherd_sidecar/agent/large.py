@@ -202,6 +202,7 @@ class LargeTransactions:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._early: dict[tuple[int, int], LargeTransaction] = {}  # by member and serial
+        self._decided: dict[int, LargeTransaction] = {}  # by GID: begun early, wait for their turn
         self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -212,7 +213,7 @@ class LargeTransactions:
         if known is not None:
             known.heard_s = self._loop.time()
             known.arrived.set()
-        elif piece.number == 0 and len(self._early) < _EARLY_MAX:
+        elif piece.number == 0 and len(self._early) + len(self._decided) < _EARLY_MAX:
             self._early[identity] = begun = LargeTransaction(
                 self._around, (piece.member, piece.incarnation, piece.serial), gid, early=True
             )
@@ -242,9 +243,13 @@ class LargeTransactions:
     ) -> Callable[[Work], Coroutine[Any, Any, None]]:
         """The work of the applier on a remote transaction that commits; see ``apply``."""
         begun = self._early.pop((writeset.member, pieces_body(writeset.body).serial), None)
+        if begun is not None:
+            self._decided[gid] = begun
 
         async def run(work: Work) -> None:
-            await self.apply(writeset, gid, work.link.prev, first, begun)
+            await self.apply(
+                writeset, gid, work.link.prev, first, begun=self._decided.pop(gid, None)
+            )
 
         return run
 
@@ -301,11 +306,15 @@ class LargeTransactions:
 
     async def close(self) -> None:
         """End all that was begun."""
-        for one in self._early.values():
-            self._end(one)
-        self._early.clear()
+        self._end_waiting()
         while self._ending:
             await asyncio.wait(self._ending)
+
+    def _end_waiting(self) -> None:
+        for one in (*self._early.values(), *self._decided.values()):
+            self._end(one)
+        self._early.clear()
+        self._decided.clear()
 
     def _end(self, one: LargeTransaction) -> None:
         task = self._loop.create_task(one.stop())

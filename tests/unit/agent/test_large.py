@@ -1,7 +1,7 @@
 """Transactions in pieces as another member applies them: without a server."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 import pytest
@@ -87,10 +87,13 @@ class Node:
 
     async def turn(self, pieces: int, serial: int = 1) -> None:
         """A transaction is decided to commit, and all before it is visible."""
+        await self.decided(pieces, serial)(Work(BatchLink(1, 900, 899), None))
+
+    def decided(self, pieces: int, serial: int = 1) -> Callable[[Work], Coroutine[Any, Any, None]]:
+        """A transaction is decided to commit: the applier's work on it, when its turn comes."""
         body = b'[%d,%d,["t"]]' % (serial, pieces)
         writeset = Writeset(2, 1, serial, 1, 700, FLAG_PIECES, b"", body)
-        run = self.transactions.work(writeset, 900, 10 * serial)
-        await run(Work(BatchLink(1, 900, 899), None))
+        return self.transactions.work(writeset, 900 + serial, 10 * serial)
 
     async def wrote(self, number: int, *statements: str) -> None:
         """Wait until a connection has executed this."""
@@ -155,3 +158,25 @@ async def test_who_is_silent_for_long_keeps_no_locks_and_is_written_at_its_turn(
     await until(lambda: node.connections[0].closed)
     await node.turn(pieces=1)
     assert node.connections[1].executed == ["BEGIN", "WITH", "INSERT", "COMMIT"]
+
+
+async def test_none_outlives_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(monkeypatch)
+    node.comes(ROWS, serial=1)
+    node.comes(ROWS, serial=2)
+    await node.wrote(1, "BEGIN", "WITH")
+    node.decided(pieces=1, serial=2)
+    await node.transactions.close()
+    assert [connection.closed for connection in node.connections] == [True, True]
+
+
+async def test_few_are_begun_early_while_others_wait_for_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node(monkeypatch)
+    for serial in range(1, 9):
+        node.comes(ROWS, serial=serial)
+        node.decided(pieces=1, serial=serial)
+    await quiet()
+    assert len(node.connections) == 4
+    await node.transactions.close()
