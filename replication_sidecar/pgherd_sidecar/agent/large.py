@@ -48,6 +48,8 @@ from pgherd_sidecar.pg.rows import Describe, RowStatements
 log = structlog.get_logger()
 
 _EARLY_MAX = 4
+_RETRIES = 100
+_RETRY_S = 0.5
 _INT64 = struct.Struct("!q")
 _BINARY = (1, 1)
 _STATEMENTS = {
@@ -134,13 +136,19 @@ class LargeTransaction:
         with self._around.writers.writing(pipeline.backend_pid, gid):
             await pipeline.run([link, Prepared(b"pgherd_commit", (), ())])
 
+    @property
+    def connected(self) -> bool:
+        """Whether it has, or had, a connection."""
+        connecting = self._connecting
+        return connecting.done() and not connecting.cancelled() and connecting.exception() is None
+
     async def stop(self) -> None:
         """End it; what is not committed is rolled back."""
         tasks = (self._connecting, self._writing)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        if not self._connecting.cancelled() and self._connecting.exception() is None:
+        if self.connected:
             self._connecting.result().close()
 
     async def _write_pieces(self) -> None:
@@ -276,13 +284,22 @@ class LargeTransactions:
         identity = writeset.member, writeset.incarnation, body.serial
         if begun is not None and await self._finish(begun, gid, prev, body.pieces, early=True):
             return
+        tries_left = _RETRIES
         while True:
             one = LargeTransaction(self._around, identity, first, early=False)
-            if await self._finish(one, gid, prev, body.pieces, early=False):
+            if await self._finish(one, gid, prev, body.pieces, early=False, tries_left=tries_left):
                 return
+            tries_left = max(tries_left - 1, 0)
 
     async def _finish(
-        self, one: LargeTransaction, gid: int, prev: int, pieces: int, *, early: bool
+        self,
+        one: LargeTransaction,
+        gid: int,
+        prev: int,
+        pieces: int,
+        *,
+        early: bool,
+        tries_left: int = 0,
     ) -> bool:
         """Write the rest and commit; False if all of it is to be written anew."""
         try:
@@ -290,7 +307,9 @@ class LargeTransactions:
                 await one.complete(gid, pieces)
             except (RoundFailedError, ServerGoneError, DivergedError, psycopg.Error) as error:
                 if not early:  # or it was ended, as it was in the way then
-                    raise
+                    if one.connected or tries_left == 0:
+                        raise
+                    await self._make_room(gid, error)
                 log.info("large.anew", gid=gid, error=str(error))
                 return False
             await one.commit(gid, prev)
@@ -303,6 +322,12 @@ class LargeTransactions:
             await one.stop()
         log.info("large.applied", gid=gid, pieces=pieces, early=early)
         return True
+
+    async def _make_room(self, gid: int, error: Exception) -> None:
+        """No connection is free: those that wait give up theirs, and clients may theirs."""
+        log.warning("large.no_connection", gid=gid, error=str(error))
+        self._end_waiting()
+        await asyncio.sleep(_RETRY_S)
 
     async def close(self) -> None:
         """End all that was begun."""

@@ -11,7 +11,7 @@ from pgherd_sidecar.agent.chain import BatchLink
 from pgherd_sidecar.agent.large import LargeTransactions, Surroundings
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import FLAG_PIECES, Piece, Writeset
-from pgherd_sidecar.pg.pipeline import Prepared
+from pgherd_sidecar.pg.pipeline import Prepared, ServerGoneError
 from pgherd_sidecar.pg.rows import TableShape
 
 ROWS = b'[["t",[4],["I(1,x)"]]]'
@@ -49,6 +49,7 @@ class Node:
 
     def __init__(self, patch: pytest.MonkeyPatch, silence_s: float = 60) -> None:
         self.deciding = False
+        self.refusals = 0
         self.pieces: list[Piece] = []
         self.connections: list[Connection] = []
         patch.setattr(large, "connect_pipeline", self._connect)
@@ -67,6 +68,9 @@ class Node:
         )
 
     async def _connect(self, _conninfo: str) -> Connection:
+        if self.refusals:
+            self.refusals -= 1
+            raise ServerGoneError("too many clients")
         self.connections.append(Connection())
         return self.connections[-1]
 
@@ -180,3 +184,30 @@ async def test_few_are_begun_early_while_others_wait_for_their_turn(
     await quiet()
     assert len(node.connections) == 4
     await node.transactions.close()
+
+
+async def test_who_gets_no_connection_at_its_turn_tries_again_and_others_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(large, "_RETRY_S", 0.001)
+    node = Node(monkeypatch)
+    node.comes(ROWS, serial=1)
+    node.comes(ROWS, serial=2)
+    await node.wrote(1, "BEGIN", "WITH")
+    second = node.decided(pieces=1, serial=2)
+    node.pieces.append(Piece(2, 1, 3, 0, 0, ROWS))
+    node.refusals = 3
+    await node.turn(pieces=1, serial=3)
+    assert node.connections[2].executed == ["BEGIN", "WITH", "INSERT", "COMMIT"]
+    await until(lambda: node.connections[0].closed and node.connections[1].closed)
+    await second(Work(BatchLink(2, 901, 900), None))
+    assert node.connections[3].executed == ["BEGIN", "WITH", "INSERT", "COMMIT"]
+
+
+async def test_a_server_that_is_gone_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "_RETRY_S", 0)
+    node = Node(monkeypatch)
+    node.pieces.append(Piece(2, 1, 1, 0, 0, ROWS))
+    node.refusals = 1000
+    with pytest.raises(ServerGoneError):
+        await node.turn(pieces=1)
