@@ -102,6 +102,10 @@ class Limits(_Section):
     transaction_bytes: Annotated[
         Bytes, Field(description="largest transaction, all of which the log has to hold")
     ] = 4 << 30
+    transaction_keys: Annotated[
+        int,
+        Field(gt=0, description="most keys of a transaction; each costs each member 16 bytes"),
+    ] = 8_000_000
     pending_bytes: Annotated[Bytes, Field(description="submissions not yet ordered")] = 64 << 20
     segment_bytes: Annotated[Bytes, Field(description="size of a log segment on disk")] = 16 << 20
     log_cache_bytes: Annotated[Bytes, Field(description="newest log blocks kept in memory")] = (

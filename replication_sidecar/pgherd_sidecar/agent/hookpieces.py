@@ -41,6 +41,7 @@ class HookLimits:
         writeset: largest writeset that is ordered whole, in bytes.
         piece: bytes of a piece, more or less.
         transaction: bytes of all pieces of a transaction.
+        keys: certification keys of a transaction in pieces, which all members hold in memory.
         wait_s: longest wait for a piece, or for a verdict.
     """
 
@@ -48,6 +49,7 @@ class HookLimits:
     writeset: int
     piece: int
     transaction: int
+    keys: int
     wait_s: float
 
     @classmethod
@@ -58,6 +60,7 @@ class HookLimits:
             limits.writeset_bytes,
             limits.piece_bytes,
             limits.transaction_bytes,
+            limits.transaction_keys,
             limits.verdict_timeout_ms / 1000,
         )
 
@@ -81,6 +84,7 @@ class Outgoing:
     since_s: float
     number: int = 0
     size_bytes: int = 0
+    keys: int = 0
     queue: deque[tuple[int, bytes]] = field(default_factory=deque)
     encoded: bytes = b""
     sent_s: float = 0.0
@@ -117,23 +121,28 @@ class PieceSender:
 
     def take_keys(self, connection: HookConnection, pid: int, xid: int, keys: "array[int]") -> None:
         """Send certification keys, in the byte order of the log; answers when they are ordered."""
-        self._take(connection, pid, xid, PIECE_KEYS, keys.tobytes())
+        self._take(connection, pid, xid, PIECE_KEYS, keys.tobytes(), len(keys))
 
     def take_rows(self, connection: HookConnection, pid: int, xid: int, items: bytes) -> None:
         """Send changed rows; answers when they are ordered."""
-        self._take(connection, pid, xid, 0, items)
+        self._take(connection, pid, xid, 0, items, 0)
 
     def _take(
-        self, connection: HookConnection, pid: int, xid: int, flags: int, data: bytes
+        self, connection: HookConnection, pid: int, xid: int, flags: int, data: bytes, keys: int
     ) -> None:
         one = self._of(xid) or self._begin(connection, pid, xid)
         one.size_bytes += len(data)
+        one.keys += keys
         if one.refusal:
             self._fail(one, "40001", one.refusal, _REPEAT)
         elif one.size_bytes > self._limits.transaction:
             hint = "Split it, or raise limits.transaction_bytes of its member."
             most = self._limits.transaction
             self._fail(one, "54000", f"the transaction writes more than {most} bytes", hint)
+        elif one.keys > self._limits.keys:
+            hint = "Split it, or raise limits.transaction_keys of its member."
+            most = self._limits.keys
+            self._fail(one, "54000", f"the transaction changes more than {most} keys", hint)
         elif len(self._open) > _OPEN_MAX:
             self._fail(one, "53000", "too many large transactions at a time", _REPEAT)
         else:

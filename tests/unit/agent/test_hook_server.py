@@ -80,7 +80,7 @@ class Hook:
             incarnation=5,
             submit=self._submit,
             backend=self.backend,
-            limits=HookLimits(64 << 20, 32 << 20, 1000, 10_000, timeout_s),
+            limits=HookLimits(64 << 20, 32 << 20, 1000, 10_000, 100, timeout_s),
         )
 
     def _submit(self, data: bytes, count: int) -> bool:
@@ -269,6 +269,16 @@ async def test_a_transaction_that_is_refused_between_pieces_is_given_up(
     assert session.answers == ["OK", answer]
     assert order(hook).flags == PIECE_LAST
     assert len(hook.server.pieces) == 0
+
+
+async def test_a_transaction_of_too_many_keys_is_given_up_however_few_its_bytes(hook: Hook) -> None:
+    """All members hold the keys of a transaction in memory when they decide it."""
+    keys = b"B s3 77 1001 1\n4:" + b",".join([b"7"] * 60)
+    session = hook.session(keys)
+    order(hook)
+    hook.server.request(session, keys)
+    assert session.answers == ["OK", "54000"]
+    assert order(hook).flags == PIECE_LAST
 
 
 async def test_a_session_that_ends_between_pieces_gives_its_transaction_up(hook: Hook) -> None:
