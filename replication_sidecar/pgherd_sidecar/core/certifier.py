@@ -379,7 +379,7 @@ class Examination:
                 return
             base = keys[position]
             position = first + keys[position + 1]
-            for start in range(first, position, _STEP_KEYS):
+            for start in range(first, max(position, first + 1), _STEP_KEYS):
                 group = keys[start : min(start + _STEP_KEYS, position)]
                 self.conflict = self._certifier.check_many(group, base, self._gid - 1)
                 if self.conflict is not None:

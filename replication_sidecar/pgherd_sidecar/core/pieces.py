@@ -1,9 +1,9 @@
 """Transactions that are sent in pieces and not decided yet: part of the replicated state.
 
 A piece counts if it is the next one of its transaction; any other is a copy, or came too late. A
-transaction ends with its writeset, when its origin gives it up, begins anew, or leaves. Serials
-rise within an incarnation and are never opened twice, so that no late copy of a first piece opens
-what has ended.
+transaction ends with its writeset, when its origin gives it up, begins anew, or leaves, and when it
+is too old. Serials rise within an incarnation and are never opened twice, so that no late copy of a
+first piece opens what has ended.
 
 Only positions are kept here: what the pieces hold is read from the log, which must not be trimmed
 beyond ``oldest``. Called by ``state``. Survives a restart through ``dump`` and ``load``.
@@ -11,8 +11,13 @@ beyond ``oldest``. Called by ``state``. Survives a restart through ``dump`` and 
 
 from array import array
 from dataclasses import dataclass
+from typing import Final
 
 from pgherd_sidecar.core.entries import PIECE_KEYS, PIECE_LAST, Piece
+
+OPEN_POSITIONS: Final = 1_000_000
+"""A transaction is too old when so many positions come after its first piece: part of the format,
+since verdicts depend on it."""
 
 _FIELDS = 5
 
@@ -38,7 +43,7 @@ class OpenPieces:
     __slots__ = ("_newest", "_open")
 
     def __init__(self) -> None:
-        self._open: dict[tuple[int, int], OpenTransaction] = {}  # by member and serial
+        self._open: dict[tuple[int, int], OpenTransaction] = {}  # oldest first, by member, serial
         self._newest: dict[int, int] = {}  # member -> newest serial
 
     def __len__(self) -> int:
@@ -48,7 +53,7 @@ class OpenPieces:
     @property
     def oldest(self) -> int | None:
         """Position of the oldest piece that may still be needed."""
-        return min((one.first for one in self._open.values()), default=None)
+        return next((one.first for one in self._open.values()), None)
 
     def get(self, member: int, serial: int) -> OpenTransaction | None:
         """An open transaction, None if there is no such one."""
@@ -72,6 +77,14 @@ class OpenPieces:
             one.key_pieces += 1
         one.pieces += 1
         return True
+
+    def expire(self, position: int) -> None:
+        """Drop what began at a position or before: it is too old."""
+        while self._open:
+            identity, one = next(iter(self._open.items()))
+            if one.first > position:
+                return
+            del self._open[identity]
 
     def end(self, member: int, serial: int) -> None:
         """The transaction is decided."""
@@ -103,6 +116,7 @@ class OpenPieces:
         pieces = cls()
         pieces._newest = dict(zip(newest[::2], newest[1::2], strict=True))
         fields = iter(transactions)
-        for member, serial, first, count, keys in zip(*[fields] * _FIELDS, strict=True):
+        ordered = sorted(zip(*[fields] * _FIELDS, strict=True), key=lambda one: one[2])
+        for member, serial, first, count, keys in ordered:
             pieces._open[member, serial] = OpenTransaction(first, count, keys)
         return pieces

@@ -50,7 +50,7 @@ from pgherd_sidecar.core.entries import (
     key_array,
     pieces_body,
 )
-from pgherd_sidecar.core.pieces import OpenPieces, OpenTransaction
+from pgherd_sidecar.core.pieces import OPEN_POSITIONS, OpenPieces, OpenTransaction
 
 
 class DecisionKind(Enum):
@@ -187,6 +187,18 @@ class ReplicatedState:
         """
         assert gid == self.position + 1, f"entry {gid} delivered after {self.position}"
         self.position = gid
+        decision = self._take(gid, entry, keys, examination)
+        if self._pieces:  # the rows of an open one were locked before its first piece
+            self._pieces.expire(max(self._certifier.horizon, gid - OPEN_POSITIONS))
+        return decision
+
+    def _take(
+        self,
+        gid: int,
+        entry: Entry,
+        keys: "array[int] | None",
+        examination: Examination | None,
+    ) -> Decision:
         match entry:
             case Writeset():
                 if entry.flags & FLAG_PIECES:
@@ -231,10 +243,16 @@ class ReplicatedState:
         known = self._known(writeset)
         if known is not None:
             return known
-        conflict = _INCOMPLETE if examination is None else examination.conflict
-        if examination is not None and conflict is None:
-            self._certifier.record_many(examination.collected, gid)
-        self._pieces.end(writeset.member, pieces_body(writeset.body).serial)
+        serial = pieces_body(writeset.body).serial
+        if self._pieces.get(writeset.member, serial) is None:
+            conflict: Conflict | None = Conflict(AbortReason.TOO_OLD, 0, self._certifier.horizon)
+        elif examination is None:
+            conflict = _INCOMPLETE
+        else:
+            conflict = examination.conflict
+            if conflict is None:
+                self._certifier.record_many(examination.collected, gid)
+        self._pieces.end(writeset.member, serial)
         return self._decided(gid, writeset, conflict)
 
     def _known(self, writeset: Writeset) -> Decision | None:

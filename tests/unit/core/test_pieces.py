@@ -23,6 +23,7 @@ from pgherd_sidecar.core.entries import (
     Noop,
     Piece,
     PiecesBody,
+    Publish,
     Writeset,
     encode_entry,
     iter_entries,
@@ -37,6 +38,8 @@ FEW = 1_000_000
 """Index limit with which the keys of a test are few."""
 MANY = 64
 """And one with which they are many, so that they are recorded as a bulk."""
+FORGETFUL = 8
+"""And one with which the horizon rises every few writesets."""
 
 
 def piece(
@@ -245,6 +248,55 @@ def test_the_log_is_needed_from_the_oldest_open_transaction_on() -> None:
     assert member.state.log_needed_from == 5
 
 
+def busy(member: Member, count: int) -> None:
+    """Others commit meanwhile; with ``FORGETFUL`` this raises the horizon."""
+    for number in range(1, count + 1):
+        keys = groups((member.state.position, [key(100 + number, 3)]))
+        committed = member.deliver(writeset(keys, member=2, sequence=number))
+        assert committed.kind is DecisionKind.COMMIT
+
+
+def test_what_is_older_than_the_horizon_is_dropped_and_aborts_as_too_old() -> None:
+    member = started(FORGETFUL)
+    member.deliver(keys_piece(1, 0, groups((3, [key(1, 3)]))))
+    busy(member, 12)
+    assert member.state.horizon >= 4
+    assert member.state.log_needed_from is None
+    assert not member.state.is_open(1, 1)
+    assert member.deliver(piece(1, 1)).kind is DecisionKind.STALE
+    too_old = Conflict(AbortReason.TOO_OLD, 0, member.state.horizon)
+    assert member.deliver(end(1, 1)) == Decision(DecisionKind.ABORT, too_old)
+
+
+def test_what_is_open_for_too_many_positions_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgherd_sidecar.core.state.OPEN_POSITIONS", 5)
+    member = opened()
+    member.deliver_all([Noop()] * 4)
+    assert member.state.log_needed_from == 4
+    restored = Member(FEW, ReplicatedState.restore(member.state.checkpoint()))
+    restored.log = member.log
+    for one in (member, restored):
+        one.deliver(Noop())
+        assert one.state.log_needed_from is None
+        assert one.deliver(end(1, 1)).kind is DecisionKind.ABORT
+        del member.log[-2:]
+
+
+def test_the_oldest_is_dropped_first_after_a_restart_too() -> None:
+    member = started(FORGETFUL)
+    member.deliver(piece(1, 0, member=3))
+    member.deliver(piece(1, 0, member=1))
+    state = ReplicatedState.restore(member.state.checkpoint())
+    assert state.log_needed_from == 4
+
+
+def test_a_group_without_keys_is_as_old_as_its_base() -> None:
+    member = started(FORGETFUL)
+    busy(member, 12)
+    member.deliver(keys_piece(1, 0, groups((0, []))))
+    assert member.deliver(end(1, 1)).kind is DecisionKind.ABORT
+
+
 # ---- against the reference ---------------------------------------------------------------------
 
 
@@ -259,7 +311,8 @@ def transactions_in_pieces(draw: st.DrawFn) -> tuple[list[Entry], list[Entry]]:
     members = range(4, 5 + draw(st.integers(0, 2)))
     for member in members:
         end_at = draw(st.integers(3, len(whole)))
-        keys = draw(key_groups(end_at + 1))
+        first_at = draw(st.integers(3, end_at))
+        keys = draw(key_groups(first_at + 1))  # all rows are locked before the first piece is sent
         position, parts = 0, []
         while position < len(keys):
             after = position + 2 + keys[position + 1]
@@ -269,9 +322,13 @@ def transactions_in_pieces(draw: st.DrawFn) -> tuple[list[Entry], list[Entry]]:
         pieced.insert(end_at, end(1, len(parts), member=member))
         at = end_at
         for number in reversed(range(len(parts))):
-            at = draw(st.integers(3, at))
+            at = draw(st.integers(first_at, at))
             whole.insert(at, Noop())
             pieced.insert(at, keys_piece(1, number, parts[number], member=member))
+    at = draw(st.integers(3, len(whole)))
+    oldest = draw(st.integers(0, at))  # with MANY the horizon rises to the last commit before it
+    for entries in (whole, pieced):
+        entries[at:at] = [Publish(member, oldest) for member in (*MEMBERS, *members)]
     begin: list[Entry] = [Members((*MEMBERS, *members))]
     begin += [Incarnation(member, 1) for member in members]
     return begin + whole, begin + pieced
@@ -290,7 +347,7 @@ def test_verdicts_are_those_of_the_whole_writesets(
             assert one is other, pieced[place]
 
 
-@given(transactions_in_pieces(), st.sampled_from([FEW, MANY]), st.data())
+@given(transactions_in_pieces(), st.sampled_from([FEW, MANY, FORGETFUL]), st.data())
 def test_c17_a_member_restored_anywhere_decides_the_same(
     both: tuple[list[Entry], list[Entry]], limit: int, data: st.DataObject
 ) -> None:
@@ -298,11 +355,14 @@ def test_c17_a_member_restored_anywhere_decides_the_same(
     cut = data.draw(st.integers(0, len(entries)))
     one = Member(limit)
     before = one.deliver_all(entries[:cut])
+    needed = one.state.log_needed_from
+    assert needed is None or needed > one.state.horizon
     other = Member(limit, ReplicatedState.restore(one.state.checkpoint()))
     other.log = list(entries)
     rest = one.deliver_all(entries[cut:])
     assert other.deliver_all(entries[cut:]) == rest
     assert other.state.checkpoint() == one.state.checkpoint()
+    assert other.state.log_needed_from == one.state.log_needed_from
     assert len(before) + len(rest) == len(entries)
 
 
