@@ -132,6 +132,7 @@ class HookServer:
         if self._server is not None:
             self._server.close()
         self._path.unlink(missing_ok=True)
+        self.pieces.stop()
         for connection in list(self._connections):
             connection.close()
 
@@ -155,6 +156,8 @@ class HookServer:
             code = "40001" if words[0] in (b"W", b"B") else "08006"
             connection.fail(code, "the sidecar has begun anew during this transaction")
             return
+        if words[0] in (b"W", b"B"):
+            self.pieces.goes_on(connection, int(words[3]))
         match words[0]:
             case b"W":
                 self._order(connection, words, rest)
@@ -187,8 +190,11 @@ class HookServer:
         if len(rest) > self._writeset_max:
             connection.fail(
                 "54000",
-                f"the transaction writes more than {self._writeset_max} bytes, and holds DDL",
-                hint="Write the rows in a transaction of their own.",
+                f"the transaction writes more than {self._writeset_max} bytes"
+                + (", and holds DDL" if flags & FLAG_DDL else " and was not sent in pieces"),
+                hint="Write the rows in a transaction of their own."
+                if flags & FLAG_DDL
+                else "Raise limits.writeset_bytes of its member above limits.piece_bytes.",
             )
             return
         if flags & FLAG_DDL:

@@ -192,6 +192,18 @@ class PieceSender:
             if one.connection is connection:
                 self._give_up(one)
 
+    def goes_on(self, connection: HookConnection, xid: int) -> None:
+        """A session is about a transaction: any other one of it will have no writeset."""
+        for one in list(self._open.values()):
+            if one.connection is connection and one.xid != xid:
+                self._give_up(one)
+
+    def stop(self) -> None:
+        """The session with the server ends: nothing that is open will have a writeset."""
+        for one in list(self._open.values()):
+            if one.connection is not None:
+                self._give_up(one)
+
     def give_up(self, xid: int) -> None:
         """A transaction whose pieces are ordered will have no writeset."""
         one = self._of(xid)

@@ -293,6 +293,37 @@ async def test_a_session_that_ends_between_pieces_gives_its_transaction_up(hook:
     assert len(hook.server.pieces) == 0
 
 
+@pytest.mark.parametrize("request_", [write(1002), b"B s3 77 1002 0\n[]"], ids=["W", "B"])
+async def test_a_session_that_goes_on_with_another_transaction_gives_the_former_up(
+    hook: Hook, request_: bytes
+) -> None:
+    session = hook.session(ROWS)
+    order(hook)
+    hook.server.request(session, request_)
+    assert [piece.serial for piece in pieces(hook) if piece.flags & PIECE_LAST] == [1]
+
+
+async def test_the_end_of_the_server_gives_up_what_is_between_pieces(hook: Hook) -> None:
+    hook.session(ROWS)
+    order(hook)
+    done = hook.session(ROWS.replace(b"1001", b"1002"))
+    order(hook)
+    hook.server.request(done, LAST.replace(b"1001", b"1002"))
+    await hook.server.stop()
+    assert [piece.serial for piece in pieces(hook) if piece.flags & PIECE_LAST] == [1]
+
+
+@pytest.mark.parametrize(("flags", "ddl"), [(0, False), (1, True)])
+async def test_what_is_too_large_to_be_ordered_whole_holds_ddl_only_if_it_does(
+    hook: Hook, monkeypatch: pytest.MonkeyPatch, flags: int, ddl: bool
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Session, "fail", lambda _, code, message, **hint: told.append(message))
+    hook.session(b"W s3 77 1001 %d\n4:7\n%b" % (flags, b"x" * (33 << 20)))
+    assert len(told) == 1
+    assert ("DDL" in told[0]) == ddl
+
+
 async def test_a_session_that_ends_after_its_writeset_gives_nothing_up(hook: Hook) -> None:
     session = hook.session(ROWS)
     order(hook)
