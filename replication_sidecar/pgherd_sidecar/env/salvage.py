@@ -41,13 +41,16 @@ class Survey:
     lost: bool = False
 
 
-def survey(directory: Directory, base: LogBase, end: int, truncating: int | None) -> Survey:
+def survey(
+    directory: Directory, base: LogBase, end: int, newest: int, truncating: int | None
+) -> Survey:
     """Look at all segments, and read the newest one.
 
     Args:
         directory: of the log.
         base: what the log began after.
         end: the log went up to here at least.
+        newest: first position of a segment that there was, and that may hold more; 0 for none.
         truncating: a truncation to this position was interrupted, if one was.
 
     Raises:
@@ -65,9 +68,10 @@ def survey(directory: Directory, base: LogBase, end: int, truncating: int | None
         found = _read_newest(segments)
         found.surplus = surplus
         if truncating is None or truncating > found.index.last:
-            newest = segments[-1]
-            found.lost = newest.flushed_after(found.index.last + 1, newest.end)
+            last = segments[-1]
+            found.lost = last.flushed_after(found.index.last + 1, last.end)
     found.lost |= found.index.last < end or len(segments) < len(kept)
+    found.lost |= newest > (segments[-1].first if segments else 0)
     return found
 
 

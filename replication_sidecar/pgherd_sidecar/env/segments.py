@@ -3,8 +3,8 @@
 A directory holds::
 
     control                    term, vote, commit position, whether the log is incomplete, where
-                               it ended, a pending truncation, and what it began after: one JSON
-                               line and its CRC-32; replaced atomically
+                               it ended, its newest segment, a pending truncation, and what it
+                               began after: one JSON line and its CRC-32; replaced atomically
     00000000000000000001.seg   segments, named by their first position (format: segment.py)
     spare                      a zero-filled file that becomes the next segment
     *.new                      what was being made when the process ended; ignored, overwritten
@@ -96,12 +96,13 @@ class SegmentLog:
         self._segments: list[Segment] = []
         self._spare_ready = False
         self._base = LogBase()
-        self.control, pending, end = self._load_control()
+        self.control, pending, end, newest = self._load_control()
         self._index = LogIndex.beginning(self._base)
-        found = survey(directory, self._base, max(end, self.control.commit_position), pending)
+        end = max(end, self.control.commit_position)
+        found = survey(directory, self._base, end, newest, pending)
         while found.lost:  # what is left may be damaged, too
             pending = self._give_up_after(found.index.last)
-            found = survey(directory, self._base, pending, pending)
+            found = survey(directory, self._base, pending, 0, pending)
         self._segments, self._index, self.hole = found.segments, found.index, found.hole
         for block in found.recent:
             self._cache.append(block)
@@ -109,8 +110,9 @@ class SegmentLog:
         if pending is not None:
             self._finish_truncation(pending)
         elif self._segments:
-            newest = self._segments[-1]
-            newest.cut(newest.end)
+            self._segments[-1].cut(self._segments[-1].end)
+            if self._segments[-1].first != newest:  # it was begun, and nothing is in it
+                self._save_control(None)
 
     @property
     def index(self) -> LogIndex:
@@ -242,21 +244,16 @@ class SegmentLog:
         with self._failing():
             if base.position < self._index.last:
                 raise StorageError(f"the log ends at {self._index.last}, after {base.position}")
-            control = replace(self.control, commit_position=base.position)
-            self._base, self.control = base, control
-            self._save_control(None)
+            self._base = base
+            self.control = replace(self.control, commit_position=base.position)
             with self._lock:
-                self._drop_segments()
+                dropped, self._segments = self._segments, []
                 self._index = LogIndex.beginning(base)
-
-    def _drop_segments(self) -> None:
-        """Remove all segments; a crash meanwhile is completed by the next start."""
-        self._cache.truncate(0)
-        while self._segments:
-            segment = self._segments.pop()
-            segment.file.close()
-            self._directory.remove(segment.name)
-            self._directory.sync()
+                self._cache.truncate(0)
+            self._save_control(None)
+            for segment in dropped:
+                segment.file.close()
+            self._remove_files([segment.name for segment in dropped])
 
     def close(self) -> None:
         """Release the files; the object refuses everything afterwards."""
@@ -279,8 +276,10 @@ class SegmentLog:
 
     def _save_control(self, truncate_after: int | None) -> None:
         base = self._base
+        done = truncate_after is None
         fields = asdict(self.control) | {
-            "end": self._index.last if truncate_after is None else truncate_after,
+            "end": self._index.last if done else truncate_after,
+            "newest": self._segments[-1].first if done and self._segments else 0,
             "truncate_after": truncate_after,
             "base_position": base.position,
             "base_term": base.term,
@@ -295,13 +294,13 @@ class SegmentLog:
         self._directory.replace(_CONTROL + ".new", _CONTROL)
         self._directory.sync()
 
-    def _load_control(self) -> tuple[Control, int | None, int]:
-        """Return the control state, a pending truncation, and how far the log went at least."""
+    def _load_control(self) -> tuple[Control, int | None, int, int]:
+        """Return control, a pending truncation, how far the log went and its newest segment."""
         names = self._directory.names()
         if _CONTROL not in names:
             if any(name.endswith(SUFFIX) for name in names):
                 raise StorageCorrupt("segments without a control file")
-            return Control(), None, 0
+            return Control(), None, 0, 0
         file = self._directory.open(_CONTROL)
         data = file.read(0, file.size())
         file.close()
@@ -312,13 +311,14 @@ class SegmentLog:
         try:
             truncate_after: int | None = fields.pop("truncate_after")
             end: int = fields.pop("end")
+            newest: int = fields.pop("newest", 0)
             membership = Membership.decode(fields.pop("base_membership").encode())
             base = fields.pop("base_position"), fields.pop("base_term")
             control = Control(**fields)
         except (KeyError, TypeError, RemoteProtocolError) as error:
             raise StorageFormat("the control file") from error
         self._base = LogBase(*base, membership)
-        return control, truncate_after, end
+        return control, truncate_after, end, newest
 
     # ---- opening ---------------------------------------------------------------------------
 
@@ -390,6 +390,7 @@ class SegmentLog:
         segment = Segment(name, file)
         with self._lock:
             self._segments.append(segment)
+        self._save_control(None)  # if this segment is lost with all that will be in it, that shows
 
     def _make_spare(self, size: int) -> None:
         file = self._directory.create(_SPARE + ".new", size)

@@ -6,7 +6,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from pgherd_sidecar.core.log import Block, Control, Persist
+from pgherd_sidecar.core.log import Block, Control, LogBase, Persist
 from pgherd_sidecar.env.disk import File, RealDirectory
 from pgherd_sidecar.env.segment import pack_record
 from pgherd_sidecar.env.segments import (
@@ -353,6 +353,59 @@ def test_a_missing_newest_segment_is_noticed_if_the_log_is_known_to_have_gone_on
     log = open_log(tmp_path)
     assert (log.control.term, log.control.incomplete) == (3, True)
     assert log.control.commit_position == log.index.last < 30
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_missing_newest_segment_is_noticed_before_anything_but_blocks_is_written(
+    tmp_path: Path, reopened: bool
+) -> None:
+    """[D6] What was acknowledged in it was never seen by the control file."""
+    log = start(tmp_path, blocks(1, 30))
+    if reopened:
+        log.close()
+        log = open_log(tmp_path)
+    log.close()
+    missing = newest_segment(tmp_path)
+    missing.unlink()
+    for _ in range(2):
+        log = open_log(tmp_path)
+        assert (log.control.term, log.control.incomplete) == (2, True)
+        assert contents(log) == blocks(1, int(missing.stem) - 1)
+        log.close()
+
+
+def test_a_segment_that_was_begun_when_the_process_ended_is_missed_once_it_holds_blocks(
+    tmp_path: Path,
+) -> None:
+    """[D6] Wherever the first append to it was interrupted, nothing is called lost before."""
+    full = SEGMENT_BYTES // 150
+
+    def prepare(path: Path) -> None:
+        start(path, blocks(1, full)).close()
+        assert len(list(path.glob("*.seg"))) == 1
+
+    more = blocks(full + 1, full + 4)
+    for path in die_at_every_operation(tmp_path, prepare, persist(new=more)):
+        log = open_log(path)
+        assert not log.control.incomplete
+        log.persist(persist(new=blocks(log.index.last + 1, full + 4)))
+        log.close()
+        newest_segment(path).unlink()
+        assert open_log(path).control.incomplete
+
+
+def test_a_log_that_began_anew_or_was_emptied_misses_no_segment(tmp_path: Path) -> None:
+    log = start(tmp_path, blocks(1, 30))
+    log.persist(persist(truncate=0))
+    log.close()
+    log = open_log(tmp_path)
+    assert not log.control.incomplete
+    log.persist(persist(new=blocks(1, 30)))
+    log.reset(LogBase(30, 1))
+    log.close()
+    log = open_log(tmp_path)
+    assert not log.control.incomplete
+    assert (log.index.base, log.index.last) == (30, 30)
 
 
 def test_a_damaged_or_missing_control_file_is_refused(tmp_path: Path) -> None:
