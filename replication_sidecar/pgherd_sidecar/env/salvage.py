@@ -6,12 +6,14 @@ Three things may be wrong with a segment file, and mean different things:
 * a *hole*, a block whose data are bad and whose place in the order is known: it stays, is found
   again whenever it is read, and is mended from the others (`Segment.mend`)
 * a *loss*: from somewhere on it can't be told what the log was, though more was flushed. Then the
-  log ends there, and what this member has promised is not in it any more
+  log ends there, and what this member has promised is not in it any more. The oldest segment is
+  none, if it is known to be committed: then the log begins behind it
 
 Called by `SegmentLog`, which does what follows from it. Changes nothing on disk.
 """
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from pgherd_sidecar.core.log import Block, LogBase, LogIndex
 from pgherd_sidecar.env.disk import Directory
@@ -41,17 +43,30 @@ class Survey:
     lost: bool = False
 
 
-def survey(
-    directory: Directory, base: LogBase, end: int, newest: int, truncating: int | None
-) -> Survey:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the control file tells of the log.
+
+    Attributes:
+        committed: up to here it is in the order for good;
+        end: it went up to here at least;
+        newest: where a segment began that may hold more, 0 for none.
+        truncating: a truncation to this position was interrupted, if one was.
+    """
+
+    committed: int = 0
+    end: int = 0
+    newest: int = 0
+    truncating: int | None = None
+
+
+def survey(directory: Directory, base: LogBase, known: Known) -> Survey:
     """Look at all segments, and read the newest one.
 
     Args:
         directory: of the log.
         base: what the log began after.
-        end: the log went up to here at least.
-        newest: first position of a segment that there was, and that may hold more; 0 for none.
-        truncating: a truncation to this position was interrupted, if one was.
+        known: what there has to be.
 
     Raises:
         StorageFormat: another version made a segment.
@@ -59,9 +74,12 @@ def survey(
     names = [name for name in directory.names() if name.endswith(SUFFIX)]
     if names and _first(names[0]) <= base.position:  # a reset was interrupted
         return Survey(LogIndex.beginning(base), surplus=names)
+    truncating = known.truncating
     kept = [name for name in names if truncating is None or _first(name) <= truncating]
-    segments = _usable(directory, kept or names[:1])  # the oldest is emptied, not removed
-    surplus = names[len(segments) :]
+    # the oldest is emptied, not removed
+    segments = _usable(directory, kept or names[:1], known.committed)
+    used = {segment.name for segment in segments}
+    surplus = [name for name in names if name not in used]
     if not segments:
         found = Survey(LogIndex.beginning(base), surplus=surplus)
     else:
@@ -70,18 +88,23 @@ def survey(
         if truncating is None or truncating > found.index.last:
             last = segments[-1]
             found.lost = last.flushed_after(found.index.last + 1, last.end)
-    found.lost |= found.index.last < end or len(segments) < len(kept)
-    found.lost |= newest > (segments[-1].first if segments else 0)
+    found.lost |= found.index.last < known.end or not used.issuperset(kept[-1:])
+    found.lost |= known.newest > (segments[-1].first if segments else 0)
     return found
 
 
-def _usable(directory: Directory, names: list[str]) -> list[Segment]:
-    """Open the segments up to one that is damaged, or misses the one before it."""
+def _usable(directory: Directory, names: list[str], committed: int) -> list[Segment]:
+    """Open the segments up to one that is damaged, or misses the one before it.
+
+    Without the oldest, if that is damaged and all of it is committed: it may be trimmed.
+    """
     segments: list[Segment] = []
-    for name in names:
+    for name, after in zip_longest(names, names[1:]):
         try:
             segment = Segment.open(name, directory)
         except StorageCorrupt:
+            if name == names[0] and after and _first(after) - 1 <= committed:
+                continue
             break
         if segments and segment.previous != segments[-1].first:
             segment.file.close()

@@ -43,7 +43,7 @@ from pgherd_sidecar.core.log import (
 )
 from pgherd_sidecar.env.blockcache import BlockCache
 from pgherd_sidecar.env.disk import Directory
-from pgherd_sidecar.env.salvage import SUFFIX, survey
+from pgherd_sidecar.env.salvage import SUFFIX, Known, survey
 from pgherd_sidecar.env.segment import (
     Segment,
     StorageCorrupt,
@@ -96,22 +96,21 @@ class SegmentLog:
         self._segments: list[Segment] = []
         self._spare_ready = False
         self._base = LogBase()
-        self.control, pending, end, newest = self._load_control()
+        self.control, known = self._load_control()
         self._index = LogIndex.beginning(self._base)
-        end = max(end, self.control.commit_position)
-        found = survey(directory, self._base, end, newest, pending)
+        found = survey(directory, self._base, known)
         while found.lost:  # what is left may be damaged, too
-            pending = self._give_up_after(found.index.last)
-            found = survey(directory, self._base, pending, 0, pending)
+            known = self._give_up_after(found.index.last)
+            found = survey(directory, self._base, known)
         self._segments, self._index, self.hole = found.segments, found.index, found.hole
         for block in found.recent:
             self._cache.append(block)
         self._remove_files(found.surplus)
-        if pending is not None:
-            self._finish_truncation(pending)
+        if known.truncating is not None:
+            self._finish_truncation(known.truncating)
         elif self._segments:
             self._segments[-1].cut(self._segments[-1].end)
-            if self._segments[-1].first != newest:  # it was begun, and nothing is in it
+            if self._segments[-1].first != known.newest:  # it was begun, and nothing is in it
                 self._save_control(None)
 
     @property
@@ -294,13 +293,13 @@ class SegmentLog:
         self._directory.replace(_CONTROL + ".new", _CONTROL)
         self._directory.sync()
 
-    def _load_control(self) -> tuple[Control, int | None, int, int]:
-        """Return control, a pending truncation, how far the log went and its newest segment."""
+    def _load_control(self) -> tuple[Control, Known]:
+        """Return the control state, and what is known of the log."""
         names = self._directory.names()
         if _CONTROL not in names:
             if any(name.endswith(SUFFIX) for name in names):
                 raise StorageCorrupt("segments without a control file")
-            return Control(), None, 0, 0
+            return Control(), Known()
         file = self._directory.open(_CONTROL)
         data = file.read(0, file.size())
         file.close()
@@ -318,11 +317,12 @@ class SegmentLog:
         except (KeyError, TypeError, RemoteProtocolError) as error:
             raise StorageFormat("the control file") from error
         self._base = LogBase(*base, membership)
-        return control, truncate_after, end, newest
+        committed = control.commit_position
+        return control, Known(committed, max(end, committed), newest, truncate_after)
 
     # ---- opening ---------------------------------------------------------------------------
 
-    def _give_up_after(self, last: int) -> int:
+    def _give_up_after(self, last: int) -> Known:
         """Have this member give no votes until it was fed what it may have acknowledged [D6].
 
         Its next term is one in which it has promised nothing yet, so whoever proposes in that was
@@ -335,7 +335,7 @@ class SegmentLog:
         committed = min(control.commit_position, last)
         self.control = Control(control.term + 1, None, committed, incomplete=True)
         self._save_control(last)
-        return last
+        return Known(committed, last, truncating=last)
 
     def _remove_files(self, names: list[str]) -> None:
         for name in reversed(names):

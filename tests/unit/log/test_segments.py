@@ -408,6 +408,31 @@ def test_a_log_that_began_anew_or_was_emptied_misses_no_segment(tmp_path: Path) 
     assert (log.index.base, log.index.last) == (30, 30)
 
 
+@pytest.mark.parametrize(("committed", "damaged"), [(29, 0), (29, 1), (3, 0)])
+def test_a_log_begins_behind_a_damaged_oldest_segment_if_that_is_committed(
+    tmp_path: Path, committed: int, damaged: int
+) -> None:
+    log = start(tmp_path, blocks(1, 30))
+    log.persist(persist(control=Control(term=1, vote="n1", commit_position=committed)))
+    log.trim(10)
+    first = log.index.base + 1
+    log.close()
+    segments = sorted(tmp_path.glob("*.seg"))
+    content = bytearray(segments[damaged].read_bytes())
+    content[20] ^= 1
+    segments[damaged].write_bytes(bytes(content))
+    behind = int(segments[1].stem)
+    for _ in range(2):
+        log = open_log(tmp_path)
+        if (committed, damaged) == (29, 0):
+            assert log.control == Control(term=1, vote="n1", commit_position=committed)
+            assert (log.index.base, contents(log)) == (behind - 1, blocks(behind, 30))
+        else:  # D6
+            assert (log.control.term, log.control.incomplete) == (2, True)
+            assert contents(log) == blocks(first, log.index.last)
+        log.close()
+
+
 def test_a_damaged_or_missing_control_file_is_refused(tmp_path: Path) -> None:
     start(tmp_path, blocks(1, 3)).close()
     control = tmp_path / "control"
