@@ -32,7 +32,9 @@ from pgherd_sidecar.core.log import (
     Persist,
     View,
 )
-from pgherd_sidecar.env.segments import SegmentLog, StorageError
+from pgherd_sidecar.env.segments import SegmentLog, StorageDamaged, StorageError
+
+_READ_BYTES = 1 << 20
 
 
 class BootstrapError(Exception):
@@ -222,6 +224,7 @@ def found(config: NodeConfig, founding: Founding) -> None:
 
 def _split(config: NodeConfig, *, act: bool) -> Split:
     with _opened(config) as (identity, log):
+        _require_whole(config, log)
         index, control = log.index, log.control
         fresh = identity.cluster_id == str(config.cluster_id)
         new_id = uuid4() if fresh else UUID(identity.cluster_id)
@@ -259,6 +262,23 @@ def _opened(config: NodeConfig) -> Iterator[tuple[Identity, SegmentLog]]:
             identity.close()
     except (IdentityError, StorageError) as error:
         raise BootstrapError(str(error)) from error
+
+
+def _require_whole(config: NodeConfig, log: SegmentLog) -> None:
+    """Read all of a log: what is damaged there could be had from the old cluster only.
+
+    Raises:
+        BootstrapError: a block is damaged.
+    """
+    position = log.index.base
+    try:
+        while blocks := log.read(position + 1, _READ_BYTES):
+            position = blocks[-1].last
+    except StorageDamaged as error:
+        raise BootstrapError(
+            f"the log of {config.name} is damaged at {error.position}: take another member, "
+            "or start this one together with one that can give it the block"
+        ) from error
 
 
 def _stand_alone(config: NodeConfig, disk: str, log: SegmentLog) -> None:

@@ -9,7 +9,8 @@ from pgherd_sidecar.agent import bootstrap
 from pgherd_sidecar.agent.bootstrap import BootstrapError, Split
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.identity import Identity, IdentityError
-from pgherd_sidecar.core.log import Membership
+from pgherd_sidecar.core.log import ENTRIES, Block, Membership, Persist
+from pgherd_sidecar.env.disk import RealDirectory
 from pgherd_sidecar.env.segments import SegmentLog
 
 
@@ -105,6 +106,38 @@ async def test_a_member_that_runs_or_never_was_one_is_not_split_off(tmp_path: Pa
     running.close()
     with pytest.raises(BootstrapError, match="no directory of a member"):
         bootstrap.force(config.model_copy(update={"data_dir": tmp_path / "nowhere"}))
+
+
+def spoil(config: NodeConfig, *, older: bool) -> int:
+    """Damage a block of entries of a stopped member's log; return where it starts."""
+    path = config.data_dir / "log"
+    log = SegmentLog(RealDirectory(path))
+    block = next(block for block in log.read(log.index.base + 1, 1 << 16) if block.kind == ENTRIES)
+    if older:  # one that is not read when the log is opened
+        large = Block.make(log.index.last_term, log.index.last + 1, 1, bytes(1 << 17))
+        log.persist(Persist(1, None, None, (large,)))
+    log.close()
+    segment = min(path.glob("*.seg"))
+    assert older == (segment != max(path.glob("*.seg")))
+    content = segment.read_bytes()
+    segment.write_bytes(content.replace(block.data, bytes(len(block.data)), 1))
+    return block.first
+
+
+@pytest.mark.parametrize("older", [False, True])
+async def test_c21_a_member_with_a_damaged_block_is_not_split_off(
+    tmp_path: Path, older: bool
+) -> None:
+    herd, config = await left_over(tmp_path)
+    position = spoil(config, older=older)
+    for act in (bootstrap.preview, bootstrap.force):
+        with pytest.raises(BootstrapError, match=f"n2 is damaged at {position}: take another"):
+            act(config)
+    configs = [config, herd.nodes["n3"].config]
+    with pytest.raises(BootstrapError, match=f"n2 is damaged at {position}"):
+        bootstrap.promote(configs, uuid4())
+    for config in configs:  # nothing has been done
+        Identity(config).close()
 
 
 async def cut_off(tmp_path: Path) -> tuple[Trio, list[NodeConfig]]:
