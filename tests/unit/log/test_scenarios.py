@@ -367,3 +367,33 @@ def test_misuse_is_the_callers_fault() -> None:
         member.submit(b"", 0, herd.now)
     with pytest.raises(LocalProtocolError, match="beyond"):
         member.trim(1)
+
+
+def test_a_block_that_was_trimmed_is_not_waited_for_until_an_absent_member_returns() -> None:
+    """[D5] Who can be asked and has not trimmed it is asked twice, and may give it all the time."""
+    herd = Herd(4)
+    herd.elect("n1")
+    herd["n1"].member.submit(b"entry", 1, herd.now)
+    herd.settle()
+    herd["n1"].member.trim(2)
+    herd["n2"].member.trim(2)
+    herd.isolate("n4")
+    damaged = herd["n3"].member
+    damaged.damaged(2, herd.now)
+    herd.pass_time(2.5)  # all were asked once
+    assert damaged.damaged_at == 2
+    assert not damaged.damaged_for_good
+    herd.pass_time(5)
+    assert damaged.damaged_for_good
+    damaged.mended()
+    assert not damaged.damaged_for_good
+
+
+def test_a_block_that_nobody_answers_for_is_waited_for() -> None:
+    """[D5]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd.isolate("n3")
+    herd["n3"].member.damaged(1, herd.now)
+    herd.pass_time(20)
+    assert not herd["n3"].member.damaged_for_good

@@ -20,9 +20,9 @@ class Damage(Elections):
 
     @property
     def damaged_for_good(self) -> bool:
-        """Every other member has trimmed that block."""
+        """That block was trimmed, and nobody who can be asked has it [D5]."""
         others = set(self.membership.names) - {self.name}
-        return self.damaged_at > 0 and self._mending.without >= others
+        return self.damaged_at > 0 and self._mending.in_vain(others)
 
     @property
     def incomplete(self) -> bool:

@@ -10,7 +10,7 @@ One block is missing at a time, as far as is known: the next one is found when i
 by `LogMember` only. Lost by a restart, after which the damage is found again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from math import inf
 
 from pgherd_sidecar.core.log.blocks import Block, LogIndex
@@ -34,6 +34,7 @@ class Mending:
         self.without: set[str] = set()
         self._patience_s = patience_s
         self._asked = 0
+        self._asked_before = 0
 
     def begin(self, position: int, now: float) -> None:
         """Note which block is missing; of two, the earlier one comes first."""
@@ -44,6 +45,11 @@ class Mending:
     def bars(self, commit_position: int) -> bool:
         """Tell whether the block may be on no other disk: what is trimmed has been committed."""
         return self.position > commit_position and not self.without
+
+    def in_vain(self, peers: Set[str]) -> bool:
+        """Tell whether all have trimmed it, or one has and then all others were asked twice."""
+        twice = self._asked > self._asked_before + 2 * len(peers)
+        return self.without >= peers or (twice and bool(self.without))
 
     def end(self) -> None:
         """Nothing is missing, as far as is known."""
@@ -69,6 +75,8 @@ class Mending:
         if answer.first != position:
             return ()
         if not answer.blocks:
+            if not self.without:
+                self._asked_before = self._asked
             self.without.add(peer)
         found = []
         for block in answer.blocks:
