@@ -127,7 +127,11 @@ BEGIN
     EXECUTE format('SELECT json_agg(t.tab::json) FROM (SELECT DISTINCT c.tab FROM pgherd.capture_%s c'
                    ' WHERE c.xid = $1 AND c.tab <> ''sentinel'') t', pgherd.capture_side(x)) INTO tables USING x;
     RETURN concat('W ', whose, E' 2\n\n', tables);
-EXCEPTION WHEN OTHERS OR query_canceled THEN
-    PERFORM pgherd.dblink_disconnect(conn);
-    RAISE;
+EXCEPTION
+    WHEN connection_failure THEN -- it is the sidecar's that has failed, not the client's; nothing was decided
+        PERFORM pgherd.dblink_disconnect(conn);
+        PERFORM pgherd.refuse_write('its sidecar does not answer');
+    WHEN OTHERS OR query_canceled THEN
+        PERFORM pgherd.dblink_disconnect(conn);
+        RAISE;
 END $$;
