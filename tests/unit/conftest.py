@@ -1,10 +1,17 @@
-"""Asynchronous tests run on the loop that the sidecar runs on, and on asyncio's own."""
+"""Asynchronous tests run on the loop that the sidecar runs on, and on asyncio's own.
+
+No generated example is timed: a busy machine is no defect.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
+from hypothesis import settings
+
+settings.register_profile("pgherd", deadline=None)
+settings.load_profile("pgherd")
 
 
 def pytest_asyncio_loop_factories(
