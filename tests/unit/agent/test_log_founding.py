@@ -100,7 +100,7 @@ async def test_c18_the_emptied_founder_of_a_herd_that_has_grown_retires_when_it_
         term = empty.host.term
         await empty.start()  # nobody is there whom it could meet
         await asyncio.sleep(_LONGER_THAN_ELECTIONS_S)
-        assert (empty.host.role, empty.host.term) == (Role.FOLLOWER, term)
+        assert empty.host.role is Role.FOLLOWER and empty.host.term <= term  # no election
         assert no_majority(empty.host) == empty.host.peers.retired
 
 
