@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from places import in_memory
 from psycopg import sql
 
 from .localherd import BROKEN_SIDECAR, SLEEPING_SIDECAR, LocalHerd, free_port_base
@@ -28,17 +29,11 @@ _STANDIN = Path(__file__).with_name("standin_sidecar.py")
 @pytest.fixture(scope="session")
 def work_directory() -> Iterator[Path]:
     """A short directory that every account can enter; removed at the end."""
-    parent = os.environ.get("PGHERD_TEST_DIR") or _default_parent()
+    parent = os.environ.get("PGHERD_TEST_DIR") or in_memory(_ROOM_BYTES)
     directory = Path(tempfile.mkdtemp(prefix="pgherd-test-", dir=parent))
     directory.chmod(0o755)
     yield directory
     shutil.rmtree(directory)
-
-
-def _default_parent() -> str:
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > _ROOM_BYTES
-    return str(memory) if roomy and os.access(memory, os.W_OK) else "/tmp"
 
 
 @pytest.fixture(scope="session")

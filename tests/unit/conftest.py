@@ -1,14 +1,20 @@
 """Asynchronous tests run on the loop that the sidecar runs on, and on asyncio's own.
 
-No generated example is timed: a busy machine is no defect.
+No generated example is timed: a busy machine is no defect. Directories lie in memory: a disk that
+takes longer to flush than an election lasts is not what these tests are about.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 import uvloop
 from hypothesis import settings
+from places import in_memory
+
+_ROOM_BYTES = 1 << 28
 
 settings.register_profile("pgherd", deadline=None)
 settings.load_profile("pgherd")
@@ -19,3 +25,9 @@ def pytest_asyncio_loop_factories(
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Run each asynchronous test once with each kind of event loop."""
     return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="pgherd-", dir=in_memory(_ROOM_BYTES)) as directory:
+        yield Path(directory)

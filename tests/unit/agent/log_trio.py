@@ -149,7 +149,7 @@ class Trio:
             data_dir=self.directory / member.name,
             witness=member.witness,
             admin_socket=self.directory / f"{member.name}.sock",
-            timing=Timing(heartbeat_ms=30, election_timeout_ms=150, evict_ms=self.evict_ms),
+            timing=Timing(heartbeat_ms=100, election_timeout_ms=400, evict_ms=self.evict_ms),
             limits=self.limits,
             **({} if member.witness else server),
         )
@@ -231,6 +231,22 @@ class Trio:
                     node.host.submit(b"".join(map(entry, missing)), len(missing))
                 for _ in range(100):
                     if seen():
+                        break
+                    await asyncio.sleep(0.002)
+
+    async def change(
+        self,
+        node: Node,
+        condition: Callable[[], object],
+        join: Member | None = None,
+        leave: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        """Ask for a change until it shows: what nobody proposes is lost with its proposer."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():
+                node.host.change(join, leave)
+                for _ in range(100):
+                    if condition():
                         break
                     await asyncio.sleep(0.002)
 

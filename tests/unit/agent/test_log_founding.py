@@ -9,11 +9,14 @@ from pgherd_sidecar.agent.views import no_majority
 from pgherd_sidecar.core.log import Role
 from test_log_membership import joined, left
 
-_LONGER_THAN_ELECTIONS_S = 2.0
+_LONGER_THAN_ELECTIONS_S = 3.0
 
 
 async def disks_known(herd: Trio) -> None:
+    """Wait until every log names all disks, and will after a restart."""
+    hosts = [node.host for node in herd.alive()]
     await until(lambda: all("" not in node.disks for node in herd.alive()))
+    await until(lambda: all(host.flushed_position == host.last_position for host in hosts))
 
 
 async def founds_nothing(*nodes: Node) -> None:

@@ -21,6 +21,7 @@ def voters(node: Node) -> tuple[str, ...]:
 async def joined(herd: Trio, node: Node) -> None:
     """Have a node begin its log where another one's is, as behind a copy, and wait for its vote."""
     leader = await herd.proposer()
+    await until(lambda: leader.host.commit_position)
     await node.start()
     assert node.host.joins
     base = leader.host.needed_base(leader.host.commit_position)
@@ -34,8 +35,11 @@ async def left(herd: Trio, name: str) -> None:
     leader = await herd.proposer()
     while name in leader.host.membership.names:
         disk = next(one.disk for one in leader.host.membership.members if one.name == name)
-        leader.host.change(leave=((name, disk),))
-        await until(lambda: leader.host.membership.joint or name not in voters(leader))
+        await herd.change(
+            leader,
+            lambda: leader.host.membership.joint or name not in voters(leader),
+            leave=((name, disk),),
+        )
         await until(lambda: not leader.host.membership.joint)
 
 
@@ -55,8 +59,8 @@ async def test_a_joiner_is_linked_to_nobody_before_its_log_begins(tmp_path: Path
         leader = await herd.proposer()
         fourth = herd.joiner("n4", 4)
         await fourth.start()
-        leader.host.change(join=fourth.member)  # as an operator may ask, too early
-        await until(lambda: "n4" in leader.host.membership.names)
+        # as an operator may ask, too early
+        await herd.change(leader, lambda: fourth.disk in leader.disks, join=fourth.member)
         await herd.order(leader, 1, but=("n4",))
         assert fourth.host.joins and fourth.host.last_position == 0
         assert fourth.host.status()["links_up"] == 0
@@ -130,8 +134,11 @@ async def test_c18_another_disk_under_a_members_name_is_refused_until_the_old_on
         await fresh.host.begin_after(base)
         await until(lambda: fresh.host.peers.refusal)
         assert fresh.disk not in leader.disks
-        leader.host.change(leave=((name, lost.disk),))
-        await until(lambda: name in voters(fresh) and fresh.disk in fresh.disks)
+        await herd.change(
+            leader,
+            lambda: name in voters(fresh) and fresh.disk in fresh.disks,
+            leave=((name, lost.disk),),
+        )
         assert fresh.disk in leader.disks
         leader.host.change(leave=((name, lost.disk),))  # who asked before has asked again
         await herd.order(leader, 7)
@@ -146,7 +153,7 @@ async def test_c18_another_disk_under_a_members_name_is_refused_until_the_old_on
 async def test_a_silent_member_is_evicted_and_returns_when_somebody_asks_for_it(
     tmp_path: Path,
 ) -> None:
-    async with trio(tmp_path, with_identities=True, evict_ms=1000) as herd:
+    async with trio(tmp_path, with_identities=True, evict_ms=2000) as herd:
         leader = await herd.proposer()
         await until(lambda: "" not in leader.disks and not leader.host.membership.joint)
         silent = herd.nodes[next(name for name in NAMES if name != leader.config.name)]
@@ -163,8 +170,7 @@ async def test_a_silent_member_is_evicted_and_returns_when_somebody_asks_for_it(
         status = await Witness(silent.config, silent.host, identity).status()
         identity.close()
         assert (status["state"], status["departed"]) == ("departed", True)
-        leader.host.change(join=silent.member)
-        await until(lambda: silent.config.name in voters(leader))
+        await herd.change(leader, lambda: silent.config.name in voters(leader), join=silent.member)
         await until(lambda: 1 in silent.delivered.values() and silent.host.primary)
         assert not silent.host.peers.refusal and not silent.host.peers.has_left
 
@@ -209,8 +215,7 @@ async def test_who_was_removed_does_not_ask_to_return_though_nobody_remembers(
         await herd.order(leader, 2, but=(removed.config.name,))
         assert removed.host.peers.has_left
         assert removed.config.name not in leader.host.membership.names
-        leader.host.change(join=removed.member)  # somebody asks for it
-        await until(lambda: removed.host.behind)
+        await herd.change(leader, lambda: removed.host.behind, join=removed.member)
         removed.position = removed.host.behind
         await removed.host.begin_after(removed.host.beginning)
         await until(lambda: removed.config.name in voters(leader))
