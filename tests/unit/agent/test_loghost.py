@@ -101,7 +101,7 @@ async def test_logs_that_are_damaged_in_different_places_mend_each_other(tmp_pat
         await herd.order(herd.nodes["n3"], 40)
         herd.assert_same_order()
         assert [node.host.reader.trouble for node in herd.nodes.values()] == [None] * 3
-        assert len({node.host.membership for node in herd.nodes.values()}) == 1
+        await until(lambda: len({node.host.membership for node in herd.nodes.values()}) == 1)
 
 
 async def test_a_minority_commits_nothing(tmp_path: Path) -> None:
