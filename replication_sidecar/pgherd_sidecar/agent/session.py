@@ -100,18 +100,7 @@ class ReplicaSession:
         self.chain = Chain(server.chain_end)
         rows = RowStatements(partial(describe, admin))
         writers = Writers()
-        self._large = LargeTransactions(
-            Surroundings(
-                startup.conninfo(config, "pgherd large", startup.APPLY_ROLE),
-                log=host.reader,
-                describe=partial(describe, admin),
-                writers=writers,
-                delivered=lambda: self.state.position,
-                visible=lambda position: self.settler.visible_before(position),  # noqa: PLW0108
-                deciding=lambda: self._decider.busy,
-                silence_s=2 * config.limits.verdict_timeout_ms / 1000,
-            )
-        )
+        self._large = self._large_transactions(writers)
         self._decider = LargeDecider(state, host.reader, self._take_large, self._fail)
         ddl = DdlRunner(config, writers)
         self.settler = Settler(
@@ -157,6 +146,21 @@ class ReplicaSession:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._counts = dict.fromkeys(DecisionKind, 0)
         self._loop = asyncio.get_running_loop()
+
+    def _large_transactions(self, writers: Writers) -> LargeTransactions:
+        """Those of other members. Some parts that they ask are made later: they ask through us."""
+        return LargeTransactions(
+            Surroundings(
+                startup.conninfo(self._config, "pgherd large", startup.APPLY_ROLE),
+                log=self._host.reader,
+                describe=partial(describe, self._admin),
+                writers=writers,
+                delivered=lambda: self.state.position,
+                visible=lambda position: self.settler.visible_before(position),  # noqa: PLW0108
+                deciding=lambda: self._decider.busy,
+                silence_s=2 * self._config.limits.verdict_timeout_ms / 1000,
+            )
+        )
 
     # ---- life --------------------------------------------------------------------------------
 

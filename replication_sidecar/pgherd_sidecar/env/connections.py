@@ -9,6 +9,7 @@ Called by the event loop and by ``Links``, which decides who is let in. Nothing 
 
 import asyncio
 import socket
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -110,7 +111,7 @@ class Hub(Protocol):
         ...
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol, ABC):
     """What both directions have in common: frames in, an end with a reason.
 
     Attributes:
@@ -207,19 +208,20 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.writelines(sealed)
 
+    @abstractmethod
     def _check(self, members: frozenset[str], names: frozenset[str]) -> None:
         """Check for whom the other end's certificate stands.
 
         Raises:
             TlsError: it is no peer, or not the one that was dialled.
         """
-        raise NotImplementedError
 
     def _proved(self) -> None:
         """The other end is a member, or there is no TLS that could tell."""
 
+    @abstractmethod
     def _take(self, frame: bytes) -> None:
-        raise NotImplementedError
+        """Take a frame that is whole."""
 
 
 class Incoming(Connection):
