@@ -54,6 +54,9 @@ class SimNode:
         self.disk_id = f"{self.name}.{self._disks}"
         #: bits of it have rotted, and it was not seen whole since
         self.rotten = False
+        #: damage has taken the beginning of its log: it begins behind that, as if it had trimmed
+        self.beheaded = False
+        self._base = 0
         #: up to here damage can be told from a torn write
         self.proven = 0
         self.disk: Disk = SegmentDisk() if self.world.dials.segments else ModelDisk()
@@ -73,6 +76,8 @@ class SimNode:
         if self.log.fresh:
             self.log.reset(world.base_for(self))
             checker.disks[self.disk_id].durable_last = self.log.index.last
+            self._base = self.log.index.base
+        self.beheaded |= self.rotten and self.log.index.base > self._base
         self.incarnation += 1
         witnessed = checker.disks[self.disk_id]
         checker.promised(self.disk_id, self.log.control.term)
@@ -150,6 +155,7 @@ class SimNode:
             return
         self.world.probe("rebuilt")
         self.log.reset(base)
+        self._base = base.position
         self.world.checker.disks[self.disk_id].durable_last = base.position
         self.member = None
         self.start()
@@ -204,6 +210,7 @@ class SimNode:
         hard = self.world.dials.trim_hard
         position = self.member.commit_position if hard else self.member.restart_position
         base = self.log.trim(position)
+        self._base = max(self._base, base)
         self.member.trim(base)
         if base:
             self.world.probe("trimmed")
@@ -270,7 +277,8 @@ class SimNode:
             dials = self.world.dials
             if type(message) is Trimmed and not (dials.trim_hard or dials.join_late):
                 receiver = self.world.nodes[peer]
-                if not receiver.rotten:  # what it needs now it had flushed once
+                # what damage has taken, it had flushed once, and others may have it
+                if not (receiver.rotten or self.beheaded):
                     self.world.checker.trimmed(receiver.disk_id, self.member.membership)
         if effects.persist is not None:
             self._persist(effects.persist)
