@@ -199,8 +199,7 @@ def cluster(name: str, master: str | None, memory: str = "1g") -> Iterator[Clust
         NoSparkError: there is nothing to start.
         JobError: it does not start.
     """
-    if not is_installed():
-        raise NoSparkError("PySpark or a Java runtime is missing")
+    require_installed()
     from py4j.protocol import Py4JError  # noqa: PLC0415 - see above
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -230,6 +229,16 @@ def _local(master: str, memory: str) -> dict[str, str]:
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging}",
     }
+
+
+def require_installed() -> None:
+    """Check that there is something to start.
+
+    Raises:
+        NoSparkError: there is not.
+    """
+    if not is_installed():
+        raise NoSparkError("PySpark or a Java runtime is missing")
 
 
 def is_installed() -> bool:

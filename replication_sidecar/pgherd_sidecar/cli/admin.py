@@ -55,6 +55,10 @@ class AdminError(Exception):
         return self.code is None or self.code in (503, 504)
 
 
+class NoSidecarError(AdminError):
+    """Nobody listens there: it does not run, has not begun to listen, or is about to end."""
+
+
 class Status(BaseModel):
     """Answer of ``GET /status``. More fields (counters) are kept as they are."""
 
@@ -157,6 +161,7 @@ class AdminClient:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
+        self._where = str(socket)
 
     async def status(self) -> Status:
         """How the node is.
@@ -266,6 +271,15 @@ class AdminClient:
                 status, content = await self._exchange(method, path, body)
         except TimeoutError as error:
             raise AdminError(f"{method} {path}: no answer within {timeout_s:g} s") from error
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise NoSidecarError(
+                f"no sidecar listens at {self._where}: start it, or give the socket or address "
+                "of one that runs"
+            ) from error
+        except PermissionError as error:
+            raise AdminError(
+                f"{self._where} may not be opened by this account: use that of its sidecar"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             raise AdminError(f"{method} {path}: {error or type(error).__name__}") from error
         if not 200 <= status < 300:
@@ -311,6 +325,7 @@ class RemoteAdminClient(AdminClient):
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext, certified: str) -> None:
         self._address = host, port
+        self._where = f"{host}:{port}"
         self._context = context
         self._certified = certified
 

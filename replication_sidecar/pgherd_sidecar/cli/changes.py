@@ -10,7 +10,7 @@ import click
 
 from pgherd_sidecar.cli import herd, options
 from pgherd_sidecar.cli.admin import AdminClient
-from pgherd_sidecar.cli.errors import HerdError
+from pgherd_sidecar.cli.errors import HerdError, progress
 
 _PACE_S = 0.5
 
@@ -43,8 +43,13 @@ async def _print(
     from pgherd_spark.changes import Log  # noqa: PLC0415
 
     log = Log(members)
+    newest = await log.visible()
     if after is None:
-        after = await log.visible()
+        after = newest
+    elif after > newest:
+        progress(
+            f"GID {after} is not there yet, the newest is {newest}: waiting for those after it"
+        )
     while through is None or after < through:
         found = await log.portion(after)
         for change in found.changes:

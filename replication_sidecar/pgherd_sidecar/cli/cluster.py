@@ -111,7 +111,13 @@ async def _silence(listen: Listen, name: str) -> float:
     Raises:
         HerdError: no member is called so, or there is no primary component.
     """
-    via = required([one for one in await listen() if one.status.name != name])
+    everybody = await listen()
+    if [one.status.name for one in everybody] == [name]:
+        raise HerdError(
+            f"only {name} itself answers, and it is for the others to throw it out: start them, "
+            "or destroy the herd if there are none"
+        )
+    via = required([one for one in everybody if one.status.name != name])
     assert via.status.view is not None
     if via.status.view.member(name) is None:
         names = ", ".join(member.name for member in via.status.view.members)

@@ -7,11 +7,15 @@ anew has all of its links. Meant for drills and tests; PostgreSQL's own ports st
 from pathlib import Path
 
 from pgherd_sidecar.cli import herd
-from pgherd_sidecar.cli.admin import AdminError
+from pgherd_sidecar.cli.admin import AdminError, NoSidecarError
 from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.herd import Herd
 from pgherd_sidecar.cli.lock import locked
 from pgherd_sidecar.cli.node import Node
+from pgherd_sidecar.cli.sidecar import Sidecar
+
+_ENDS_S = 20.0
+"""So long a sidecar that does not listen any more may take to end."""
 
 
 def parse(text: str, description: Herd) -> list[frozenset[str]]:
@@ -62,10 +66,27 @@ async def heal(directory: Path) -> None:
 async def _block(description: Herd, names: frozenset[str], blocked: frozenset[str]) -> None:
     for name in sorted(names):
         sidecar = Node(description, description.member(name)).sidecar
-        if sidecar.process() is None:
-            progress(f"{name} does not run: when it starts, its links are open")
-            continue
         try:
-            await sidecar.admin.block_links(blocked)
+            told = await _tell(sidecar, blocked)
         except AdminError as error:
             raise HerdError(f"{name}: {error}") from error
+        if not told:
+            progress(f"{name} does not run: when it starts, its links are open")
+
+
+async def _tell(sidecar: Sidecar, blocked: frozenset[str]) -> bool:
+    """Tell a sidecar whom not to hear; False if it does not run, or ends just now.
+
+    Raises:
+        AdminError: it runs, and does not answer or refuses.
+    """
+    process = sidecar.process()
+    if process is None:
+        return False
+    try:
+        await sidecar.admin.block_links(blocked)
+    except NoSidecarError:
+        if await process.wait_exit(_ENDS_S):
+            return False
+        raise
+    return True

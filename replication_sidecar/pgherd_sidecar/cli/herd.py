@@ -292,7 +292,7 @@ def load(directory: Path) -> Herd:
     """Read the description of the herd in ``directory``.
 
     Raises:
-        HerdError: no herd, not readable, damaged, or a copy of a herd that lives elsewhere.
+        HerdError: no herd, no directory, not readable, damaged, or a copy of one elsewhere.
     """
     path = directory / HERD_FILE
     try:
@@ -301,6 +301,8 @@ def load(directory: Path) -> Herd:
         raise HerdError(
             f"{directory} is not a herd directory: create a herd with `pgherd local up`"
         ) from error
+    except NotADirectoryError as error:
+        raise HerdError(f"{directory} is a file: give the herd's directory") from error
     except OSError as error:
         raise HerdError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:

@@ -18,7 +18,7 @@ import click
 
 from pgherd_sidecar.cli import delegate, herd, local, options, rebuild, render, seeding
 from pgherd_sidecar.cli.errors import COULD_NOT, HerdError, progress
-from pgherd_sidecar.cli.node import states_of
+from pgherd_sidecar.cli.node import require_all_up, states_of
 
 if TYPE_CHECKING:
     from pgherd_spark.cluster import Cluster
@@ -233,12 +233,11 @@ def _members(directory: Path, *, allow_missing: bool) -> "dict[str, Member]":
     description = herd.load(directory)
     nodes = [node for node in local.nodes_of(description) if not node.member.witness]
     states = options.run(states_of(nodes))
-    missing = [f"{one.member.name} is {one.state}" for one in states if not one.takes_writes]
-    if missing and not allow_missing:
-        raise HerdError(f"not every node is up ({', '.join(missing)}): start it, or leave it out "
-                        "with --allow-missing")  # fmt: skip
+    missing = [one for one in states if not one.takes_writes]
+    if not allow_missing:
+        require_all_up(missing)
     if missing:
-        progress(f"left out: {', '.join(missing)}")
+        progress(f"left out: {', '.join(f'{one.member.name} is {one.state}' for one in missing)}")
     up = {one.member.name for one in states if one.takes_writes}
     if not up:
         raise HerdError("no node is up: start the herd with `pgherd local up`")
@@ -256,8 +255,9 @@ def _members(directory: Path, *, allow_missing: bool) -> "dict[str, Member]":
 
 @contextlib.contextmanager
 def _spark(name: str, cores: int) -> "Iterator[Cluster]":
-    from pgherd_spark.cluster import cluster  # noqa: PLC0415
+    from pgherd_spark.cluster import cluster, require_installed  # noqa: PLC0415
 
+    require_installed()
     progress(f"starting Spark with {cores} cores")
     with cluster(name, f"local[{cores},3]") as spark:
         if sys.stderr.isatty():

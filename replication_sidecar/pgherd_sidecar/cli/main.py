@@ -52,7 +52,7 @@ def _herd(command: Callable[..., None]) -> Callable[..., None]:
     directory = click.option(
         "--dir",
         "directory",
-        type=click.Path(file_okay=True, path_type=Path),
+        type=options.HERD_DIRECTORY,
         help="Directory of a herd on this machine.",
     )
     admin = click.option(

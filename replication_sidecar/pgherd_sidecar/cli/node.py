@@ -184,6 +184,26 @@ class Node:
         await self.server.kill()
 
 
+def require_all_up(missing: Iterable[NodeState]) -> None:
+    """Check that no node is missing which should take part in something.
+
+    Args:
+        missing: nodes with a database that don't take writes.
+
+    Raises:
+        HerdError: there are some; says how to go on without them.
+    """
+    missing = list(missing)
+    if not missing:
+        return
+    which = ", ".join(f"{one.member.name} is {one.state}" for one in missing)
+    gone = [one.member.name for one in missing if one.state == "departed"]
+    remedy = f"remove {gone[0]} by `pgherd local remove {gone[0]}`" if gone else "start it"
+    raise HerdError(
+        f"not every node is up ({which}): {remedy}, or leave it out with --allow-missing"
+    )
+
+
 async def states_of(nodes: Iterable[Node]) -> list[NodeState]:
     """Ask all nodes at once how they are; in the order of `nodes`."""
     return await asyncio.gather(*(node.state() for node in nodes))

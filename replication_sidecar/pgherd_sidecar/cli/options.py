@@ -14,12 +14,24 @@ from pgherd_sidecar.cli.errors import HerdError, from_os_error
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+class _HerdDirectory(click.Path):
+    """A directory, as a Path; an empty word, as of an unset variable, is not the current one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        if not str(value):
+            self.fail("it is empty: name the herd's directory", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+HERD_DIRECTORY = _HerdDirectory(path_type=Path)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 herd_directory = click.option(
     "--dir",
     "directory",
     required=True,
-    type=click.Path(file_okay=True, path_type=Path),
+    type=HERD_DIRECTORY,
     help="The herd's directory.",
 )
 

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from pgherd_sidecar.cli.admin import AdminClient, AdminError, Marker, TableSummary
 from pgherd_sidecar.cli.errors import HerdError, progress
-from pgherd_sidecar.cli.node import Node, states_of
+from pgherd_sidecar.cli.node import Node, require_all_up, states_of
 
 DIFFERENT = 1
 """Exit status when the nodes differ."""
@@ -96,10 +96,8 @@ async def _clients(
     states = await states_of(nodes)
     missing = [state for state in states if not state.takes_writes]
     skipped = tuple(state.member.name for state in missing)
-    if missing and not options.allow_missing:
-        which = ", ".join(f"{state.member.name} is {state.state}" for state in missing)
-        raise HerdError(f"not every node is up ({which}): start it, or leave it out with "
-                        "--allow-missing")  # fmt: skip
+    if not options.allow_missing:
+        require_all_up(missing)
     clients = {
         node.member.name: node.sidecar.admin for node in nodes if node.member.name not in skipped
     }

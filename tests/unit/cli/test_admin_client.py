@@ -1,12 +1,13 @@
 """The admin client against a real HTTP server, and against answers no server should give."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from aiohttp import web
-from pgherd_sidecar.cli.admin import AdminClient, AdminError
+from pgherd_sidecar.cli.admin import AdminClient, AdminError, NoSidecarError
 
 STATUS = {"name": "n1", "cluster_id": "c", "state": "primary", "gid": 7, "commits": 12}
 
@@ -62,8 +63,15 @@ async def test_silence_ends_after_the_timeout(client: AdminClient) -> None:
 
 
 async def test_no_socket_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(AdminError, match="No such file"):
+    with pytest.raises(NoSidecarError, match=f"no sidecar listens at {tmp_path}/nothing: start"):
         await AdminClient(tmp_path / "nothing").status()
+
+
+async def test_a_socket_that_a_dead_sidecar_has_left_is_the_same_error(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "s"))
+    with pytest.raises(NoSidecarError, match="no sidecar listens at"):
+        await AdminClient(tmp_path / "s").status()
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ def test_last_words_are_the_last_complaint_or_the_last_line(log: str, words: str
     [
         (["local", "up", "--nodez", "3"], "local up --help"),
         (["local", "up"], "Missing option '--dir'"),
+        (["local", "up", "--dir", ""], "it is empty: name the herd's directory"),
+        (["status", "--dir", ""], "it is empty: name the herd's directory"),
         (["local", "kill", "n1", "--dir", "d", "--process", "x"], "'x' is not one of"),
         (["local", "launch"], "No such command 'launch'"),
     ],

@@ -214,6 +214,13 @@ async def test_who_answers_and_who_is_none_is_not_evicted(name: str, error: str)
     assert sidecar.asked == []
 
 
+async def test_the_only_one_that_answers_is_not_told_to_throw_itself_out() -> None:
+    sidecar = Sidecar(members=("n1", "n2"))
+    with pytest.raises(HerdError, match=r"only n1 itself answers, .* destroy the herd if"):
+        await cluster.evict(asking(sidecar), "n1")
+    assert sidecar.asked == []
+
+
 async def test_nobody_is_asked_to_take_itself_out() -> None:
     sidecar = Sidecar(members=("n1",))
     with pytest.raises(HerdError, match="no other sidecar answers"):

@@ -75,6 +75,12 @@ def test_a_directory_without_herd_is_refused(tmp_path: Path) -> None:
         herd.load(tmp_path)
 
 
+def test_a_file_in_place_of_the_directory_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HerdError, match=f"{tmp_path}/file is a file: give the herd's directory"):
+        herd.load(tmp_path / "file")
+
+
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "herd.json").write_text('{"format": 1')
     with pytest.raises(HerdError, match=r"herd\.json is damaged"):

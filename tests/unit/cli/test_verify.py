@@ -163,6 +163,13 @@ async def test_a_node_that_is_not_up_is_an_error() -> None:
         await compare(FakeNode("n1", table()), FakeNode("n2", table(), state_name="recovering"))
 
 
+async def test_a_node_that_has_left_is_to_be_removed_since_it_can_t_be_started() -> None:
+    with pytest.raises(
+        HerdError, match=r"\(n2 is departed\): remove n2 by `pgherd local remove n2`"
+    ):
+        await compare(FakeNode("n1", table()), FakeNode("n2", table(), state_name="departed"))
+
+
 async def test_a_node_that_is_not_up_can_be_left_out() -> None:
     options = Options(allow_missing=True, max_keys=3, timeout_s=60)
     absent = FakeNode("n2", {}, state_name="stopped")
