@@ -1,6 +1,5 @@
 """A herd on a kind cluster, as the tests see it: through kubectl, and through clients in pods."""
 
-import itertools
 import json
 import subprocess
 import time
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 NAMESPACE = "herds"
 HERD = "herd"
@@ -73,20 +73,31 @@ def until(condition: Callable[[], object], what: str, patience_s: float = PATIEN
     return time.monotonic() - began_s
 
 
+def is_well(kubectl: Kubectl, instances: int, herd: str = HERD) -> bool:
+    """Whether the operator has nothing more to do and so many members take writes."""
+    found = kubectl.get("replicatedcluster", herd)
+    status = found.get("status", {})
+    ready = [
+        one["status"] == "True" and one["observedGeneration"] == found["metadata"]["generation"]
+        for one in status.get("conditions", ())
+        if one["type"] == "Ready"
+    ]
+    return status.get("membersReady") == f"{instances}/{instances}" and ready == [True]
+
+
 def until_well(kubectl: Kubectl, instances: int, herd: str = HERD) -> float:
-    """Wait until the operator has nothing more to do and so many members take writes."""
+    """Wait until that is so."""
+    return until(
+        lambda: is_well(kubectl, instances, herd), f"{instances} members of {herd} are well"
+    )
 
-    def well() -> bool:
-        found = kubectl.get("replicatedcluster", herd)
-        status = found.get("status", {})
-        ready = [
-            one["status"] == "True" and one["observedGeneration"] == found["metadata"]["generation"]
-            for one in status.get("conditions", ())
-            if one["type"] == "Ready"
-        ]
-        return status.get("membersReady") == f"{instances}/{instances}" and ready == [True]
 
-    return until(well, f"{instances} members of {herd} are well")
+def tried(answer: Callable[[], str]) -> str:
+    """An answer; nothing while there is none, as of a member that is just restarting."""
+    try:
+        return answer()
+    except AssertionError:
+        return ""
 
 
 def until_ready(kubectl: Kubectl, *pods: str) -> float:
@@ -115,7 +126,6 @@ class Herd:
     def __init__(self, kubectl: Kubectl, client_image: str) -> None:
         self.kubectl = kubectl
         self._client_image = client_image
-        self._runs = itertools.count(1)
 
     def start_client(self) -> None:
         """Start the pod that the clients run in."""
@@ -208,7 +218,7 @@ class Herd:
     def writing(self, *services: str) -> Iterator[list[Written]]:
         """Write through each service before, meanwhile and after; the list is filled at the end."""
         written: list[Written] = []
-        writers = {f"writer-{next(self._runs)}": service for service in services}
+        writers = {str(uuid4()): service for service in services}
         for writer, service in writers.items():
             self._start_writer(writer, service)
         try:

@@ -6,6 +6,7 @@ Everything that differs between machines comes from the environment:
     PGHERD_KIND_NODE_IMAGE                     image of the nodes; by default kind's own
     PGHERD_DOCKER_BUILD                        more options for `docker build`
     PGHERD_KIND_KEEP                           name of a cluster: use it if it is there, and keep it
+    PGHERD_E2E_TAG                             of the images that are built; by default e2e
     PGHERD_E2E=required                        fail where there can be no cluster; else skip
 """
 

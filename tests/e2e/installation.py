@@ -16,7 +16,7 @@ from .cluster import HERD, NAMESPACE, Herd, Kubectl, until_well
 from .preparation import IMAGES, PreparationError, build_images, check_machine, run, tool
 
 _KEPT = os.environ.get("PGHERD_KIND_KEEP")
-_HERD = {
+SMALL = {
     "instances": 3,
     "storage": {"size": "1Gi"},
     "deletionPolicy": "Delete",
@@ -27,6 +27,7 @@ _HERD = {
         "sidecar": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
     },
 }
+"""Spec of a herd."""
 _LEDGER = """
 CREATE TABLE IF NOT EXISTS mark (id bigserial PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS ledger (writer text, number int, PRIMARY KEY (writer, number))
@@ -58,7 +59,7 @@ def found_herd(kubectl: Kubectl) -> float:
     kubectl.apply(
         {
             "apiVersion": "pgherd.dev/v1alpha1", "kind": "ReplicatedCluster",
-            "metadata": {"name": HERD, "namespace": NAMESPACE}, "spec": _HERD,
+            "metadata": {"name": HERD, "namespace": NAMESPACE}, "spec": SMALL,
         },
     )  # fmt: skip
     return until_well(kubectl, 3)

@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-IMAGES = {target: f"pgherd/{target}:e2e" for target in ("postgres", "sidecar", "operator")}
+TAG = os.environ.get("PGHERD_E2E_TAG", "e2e")
+IMAGES = {target: f"pgherd/{target}:{TAG}" for target in ("postgres", "sidecar", "operator")}
 """By the targets of images/Dockerfile."""
 
 _REPOSITORY = Path(__file__).parents[2]

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from .cluster import HERD, NAMESPACE, Herd, Kubectl, until
-from .preparation import run, tool
+from .preparation import TAG, run, tool
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
-_IMAGE = "pgherd/spark:e2e"
+_IMAGE = f"pgherd/spark:{TAG}"
 _PATIENCE_S = 900.0
 _SPARK = {
     "image": _IMAGE, "executors": 1, "cores": 1, "memory": "512Mi", "cpuRequest": "50m",

@@ -127,7 +127,10 @@ class Scheduling(Section):
 
     spread: Annotated[
         Literal["Preferred", "Required"],
-        Field(description="Required: two members never share a host, even if one stays pending"),
+        Field(
+            description="Required: no host has two members more than another, even if one "
+            "stays pending; with as many hosts as members each has one of its own"
+        ),
     ] = "Preferred"
     node_selector: Annotated[dict[str, str], Field(max_length=16)] = _EMPTY
     tolerations: Annotated[
@@ -178,7 +181,7 @@ class SecretKey(Section):
     """A key of a Secret in the same namespace."""
 
     name: Name
-    key: Annotated[str, Field(min_length=1, max_length=253)] = "password"
+    key: Annotated[str, Field(min_length=1, max_length=253)] = "dsn"
 
 
 class Import(Section):
@@ -188,33 +191,20 @@ class Import(Section):
 
 
 class Bootstrap(Section):
-    """What a new herd begins with; without any: an empty database."""
+    """What a new herd begins with, made by its first member before the others join."""
 
-    model_config = Section.model_config | {
-        "json_schema_extra": rules(
-            (
-                "[size(self.sql) > 0, has(self.importFrom), has(self.snapshot)]"
-                ".filter(x, x).size() <= 1",
-                "only one of bootstrap.sql, importFrom and snapshot",
-            ),
-        )
-    }
+    import_from: Annotated[
+        Import | None,
+        Field(description="a database outside of any herd, by pg_dump; all of it belongs to app"),
+    ] = None
     sql: Annotated[
         tuple[Annotated[str, Field(max_length=16384)], ...],
-        Field(max_length=16, description="statements run once, when the herd takes writes"),
+        Field(
+            max_length=16,
+            description="scripts, run after that in one transaction as app; RESET ROLE makes "
+            "what follows the superuser's",
+        ),
     ] = ()
-    import_from: Annotated[Import | None, Field(description="by pg_dump")] = None
-    snapshot: Annotated[Line | None, Field(description="address of a snapshot of another herd")] = (
-        None
-    )
-
-
-class User(Section):
-    """A role of the database."""
-
-    name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z_][a-z0-9_]*$")]
-    password: Annotated[SecretKey | None, Field(description="default: one is generated")] = None
-    database_owner: bool = False
 
 
 class Monitoring(Section):
@@ -268,7 +258,6 @@ class ClusterSpec(Section):
     scheduling: Annotated[Scheduling, section("placement")] = Scheduling()
     tls: Annotated[Tls, section("certificates", mode="SelfSigned")] = Tls()
     bootstrap: Bootstrap | None = None
-    users: Annotated[tuple[User, ...], Field(max_length=100)] = ()
     monitoring: Annotated[Monitoring, section("metrics")] = Monitoring()
     maintenance: Annotated[Maintenance, section("what the operator may do")] = Maintenance()
 
@@ -287,15 +276,4 @@ class ClusterSpec(Section):
 
     def not_acted_on(self) -> tuple[str, ...]:
         """Fields that are set and that this release accepts but does nothing about yet."""
-        bootstrap = self.bootstrap or Bootstrap()
-        return tuple(
-            name
-            for name, is_set in (
-                ("bootstrap.sql", bool(bootstrap.sql)),
-                ("bootstrap.importFrom", bootstrap.import_from is not None),
-                ("bootstrap.snapshot", bootstrap.snapshot is not None),
-                ("users", bool(self.users)),
-                ("partitionPolicy", self.partition_policy != "Quorum"),
-            )
-            if is_set
-        )
+        return ("partitionPolicy",) if self.partition_policy != "Quorum" else ()

@@ -44,7 +44,10 @@ def _begin(observed: Observed) -> Step:
         adopted = Ledger(known.pop(), Phase.FOUNDED)
         text = f"going on with the volumes of herd {adopted.cluster_id}"
         return Step(Reason.ADOPTED, text, (CreateLedger(adopted),), warning=True)
-    roles = [Role.DATABASE] * cluster.spec.instances + [Role.WITNESS] * cluster.spec.witnesses
+    if cluster.spec.bootstrap is None:
+        roles = [Role.DATABASE] * cluster.spec.instances + [Role.WITNESS] * cluster.spec.witnesses
+    else:
+        roles = [Role.DATABASE]  # what it begins with is made once; the others join with a copy
     new = Ledger(
         # Made from the resource's own identity: whoever founds it, it is the same herd.
         str(uuid5(NAMESPACE_URL, f"{GROUP}/{cluster.uid}")),

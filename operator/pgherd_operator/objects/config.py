@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pgherd_operator.api.resource import Cluster
+from pgherd_operator.api.spec import Bootstrap
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Manifest, Origin, Role, Seat, manifest
 
@@ -17,6 +18,7 @@ ETC = "/etc/pgherd"
 DATABASE = "app"
 NODE_FILE = "node.json"
 ORIGIN_FILE = "origin"
+SCRIPT_FILE = "bootstrap.sql"
 SLOTS = 64
 """Sequences are interleaved by so many, for the life of a herd; no number of a member is larger."""
 
@@ -60,12 +62,24 @@ def config_map(cluster: Cluster, cluster_id: str, seat: Seat, members: Iterable[
         others = [one for one in seats if one.role is Role.DATABASE and one != seat]
         node["recovery"]["partners"] = [_partner(cluster, one) for one in others]
     if files:
-        # Read when the server starts. initdb belongs to the founding; otherwise the data directory
-        # is the sidecar's to fill.
-        files[ORIGIN_FILE] = "initdb\n" if seat.origin is Origin.FOUNDER else "copy\n"
+        files |= _beginning(cluster, seat)
     data = files | {NODE_FILE: json.dumps(node, indent=2, sort_keys=True) + "\n"}
     name = names.member(cluster.name, seat.number)
     return manifest(cluster, "v1", "ConfigMap", name, {"data": data})
+
+
+def _beginning(cluster: Cluster, seat: Seat) -> dict[str, str]:
+    """What the server's container does when there are no data; read when it starts.
+
+    Making a database belongs to the founding; otherwise the directory is the sidecar's to fill.
+    """
+    if seat.origin is not Origin.FOUNDER:
+        return {ORIGIN_FILE: "copy\n"}
+    bootstrap = cluster.spec.bootstrap or Bootstrap()
+    files = {ORIGIN_FILE: "initdb\n" if bootstrap.import_from is None else "import\n"}
+    # A script's last statement may lack its semicolon, and its last line may be a comment.
+    script = "".join(f"{one}\n;\n" for one in bootstrap.sql)
+    return files | {SCRIPT_FILE: script} if script else files
 
 
 def same_but_members(one: Mapping[str, str], other: Mapping[str, str]) -> bool:

@@ -136,8 +136,10 @@ def _postgres(cluster: Cluster, release: Release) -> Manifest:
         "ports": [{"name": "postgres", "containerPort": names.POSTGRES_PORT, "protocol": "TCP"}],
         "volumeMounts": [
             *_mounts(),
-            {"name": "superuser", "mountPath": f"{ETC}/superuser", "readOnly": True},
-            {"name": "app", "mountPath": f"{ETC}/app", "readOnly": True},
+            *(
+                {"name": secret["name"], "mountPath": f"{ETC}/{secret['name']}", "readOnly": True}
+                for secret in _server_secrets(cluster)
+            ),
         ],
         "lifecycle": {"preStop": {"exec": {"command": _STOP_SIDECAR_FIRST}}},
     }
@@ -196,18 +198,27 @@ def _mounts() -> list[Manifest]:
 
 def _volumes(cluster: Cluster, seat: Seat) -> list[Manifest]:
     herd, number = cluster.name, seat.number
-
-    def secret(name: str, source: str) -> dict[str, Any]:
-        return {"name": name, "secret": {"secretName": source, "defaultMode": 0o440}}
-
     found = [
         {"name": "data", "persistentVolumeClaim": {"claimName": names.volume(herd, number)}},
         {"name": "run", "emptyDir": {"sizeLimit": "16Mi"}},
         {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
         {"name": "config", "configMap": {"name": names.member(herd, number)}},
-        secret("tls", names.certificate(herd, number)),
+        _secret("tls", names.certificate(herd, number)),
     ]
-    if seat.role is Role.DATABASE:
-        found.append(secret("superuser", names.credentials(herd, "superuser")))
-        found.append(secret("app", names.credentials(herd, "app")))
+    return found + _server_secrets(cluster) if seat.role is Role.DATABASE else found
+
+
+def _server_secrets(cluster: Cluster) -> list[Manifest]:
+    """Volumes that only the server's container sees."""
+    found = [_secret(role, names.credentials(cluster.name, role)) for role in ("superuser", "app")]
+    bootstrap = cluster.spec.bootstrap
+    if bootstrap is not None and bootstrap.import_from is not None:
+        dsn = bootstrap.import_from.dsn
+        # All members' pods are alike. Nobody but the founder reads it: later it may be deleted.
+        items = [{"key": dsn.key, "path": "dsn"}]
+        found.append(_secret("import", dsn.name, items=items, optional=True))
     return found
+
+
+def _secret(name: str, source: str, **more: Any) -> Manifest:
+    return {"name": name, "secret": {"secretName": source, "defaultMode": 0o440} | more}

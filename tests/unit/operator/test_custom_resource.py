@@ -119,7 +119,7 @@ def test_every_rule_says_what_is_wrong() -> None:
         {"images": {"postgres": "image\n"}},
         {"images": {"pullSecrets": ["Not A Name"]}},
         {"tls": {"mode": "CertManager"}},
-        {"users": [{"name": "bad;name"}]},
+        {"bootstrap": {"snapshot": "s3://elsewhere"}},
     ],
     ids=str,
 )

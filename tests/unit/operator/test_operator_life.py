@@ -372,8 +372,8 @@ async def test_paused_means_that_nothing_is_written() -> None:
 
 
 async def test_fields_that_are_not_acted_on_are_named() -> None:
-    world = await running(bootstrap={"sql": ["CREATE TABLE t (k int PRIMARY KEY)"]})
-    assert "bootstrap.sql" in condition(world, "SpecActedOn")["message"]
+    world = await running(partitionPolicy="Permanent")
+    assert "partitionPolicy" in condition(world, "SpecActedOn")["message"]
 
 
 async def test_an_edited_status_changes_nothing() -> None:
