@@ -8,15 +8,25 @@ Called by ``certifier``. Survives a restart as part of the index.
 """
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from typing import Final
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, TypeVar
 
 BULK_SHARE: Final = 16
 """So many keys of a bulk count as one stamp of the index: part of the format."""
 
+_STEP_KEYS: Final = 4096
+_T = TypeVar("_T")
 _BUCKETS: Final = 256
 _BUCKET_SHIFT: Final = 56  # a key has 64 bits
+
+
+def in_steps(things: Iterable[_T]) -> Iterator[list[_T]]:
+    """Some thousands at a time: what is done with them takes milliseconds."""
+    rest = iter(things)
+    while step := list(islice(rest, _STEP_KEYS)):
+        yield step
 
 
 class BulkGeneration:
@@ -41,6 +51,11 @@ class BulkGeneration:
                 return key
         return None
 
+    def between(self, lowest: int, highest: int) -> "array[int]":
+        """The keys from one to another one."""
+        first = bisect_left(self._keys, lowest)
+        return self._keys[first : bisect_right(self._keys, highest, first)]
+
     def dump(self) -> "list[array[int]]":
         """Everything as int64 arrays, for a checkpoint."""
         return [array("q", [self.end]), self._keys]
@@ -55,7 +70,7 @@ class KeyCollector:
         self.count = 0
         self._buckets: list[array[int]] = [array("q") for _ in range(_BUCKETS)]
 
-    def add(self, keys: "array[int]") -> None:
+    def add(self, keys: Sequence[int]) -> None:
         """Add some thousand keys, in any order."""
         self.count += len(keys)
         ordered = array("q", sorted(keys))
@@ -72,6 +87,10 @@ class KeyCollector:
         for number, bucket in enumerate(self._buckets):
             self._buckets[number] = array("q", sorted(bucket))
             yield
+
+    def parts(self) -> "Iterator[array[int]]":
+        """Parts of the keys, of some thousands each if there are very many; not all are empty."""
+        return filter(None, self._buckets)
 
     def keys(self) -> "array[int]":
         """All keys, in order if they were sorted."""

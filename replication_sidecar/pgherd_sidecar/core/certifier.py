@@ -20,7 +20,7 @@ Invariants: the index holds every key committed above the horizon. It holds at m
 stamps, or those of the newest full generation if a single writeset exceeds the limit. A stamp
 takes about 80 bytes (130 where modes mix), and 16 more once it was in a checkpoint.
 
-The keys of a transaction that came in pieces are checked in steps by an ``Examination``; if there
+The keys of a transaction that came in pieces are checked in steps by an ``examination``; if there
 are very many they become a generation of their own (``bulk``).
 
 Called by ``state`` for delivered writesets, and through it by the agent for those still waiting
@@ -35,14 +35,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from pgherd_sidecar.core.bulk import BulkGeneration, KeyCollector
+from pgherd_sidecar.core.bulk import BulkGeneration, KeyCollector, in_steps
 
 INDEX_LIMIT: Final = 1_000_000
 """Stamps the index may hold: part of the format, since verdicts depend on it."""
 
+BASE_MAX: Final = (1 << 59) - 1
+"""A stamp has 63 bits: GID, strongest mode, newest mode."""
+
 _GENERATIONS: Final = 64
-_STEP_KEYS: Final = 4096
-_BASE_MAX: Final = (1 << 59) - 1  # a stamp has 63 bits: GID, strongest mode, newest mode
 
 
 class LockMode(IntEnum):
@@ -77,7 +78,7 @@ class Conflict:
     winner: int
 
 
-_MALFORMED: Final = Conflict(AbortReason.MALFORMED, 0, 0)
+MALFORMED: Final = Conflict(AbortReason.MALFORMED, 0, 0)
 
 
 class _Generation:
@@ -107,6 +108,15 @@ class _Generation:
                 if winner > base:
                     return Conflict(AbortReason.CONFLICT, key, winner)
         return None
+
+    def modes_since(self, base: int, modes: dict[int, int]) -> Iterator[None]:
+        """Raise, in steps, the mode of each slot taken after ``base`` to the strongest one here."""
+        seen = base << 4 | 15
+        for step in in_steps(self.newest.items()):
+            for slot, stamp in step:
+                if stamp > seen and modes.get(slot, -1) < stamp >> 2 & 3:
+                    modes[slot] = stamp >> 2 & 3
+            yield
 
     def record(self, keys: "array[int]", gid: int) -> None:
         """Note that the keys were taken at ``gid``, the highest one so far."""
@@ -183,12 +193,7 @@ class Certifier:
 
         None promises nothing; a conflict is final, because what is recorded only grows.
         """
-        if len(keys) < _STEP_KEYS:
-            return self._check(keys, _BASE_MAX)
-        examination = Examination(self, _BASE_MAX + 1)
-        for _ in examination.take(keys):
-            pass
-        return examination.conflict
+        return self._check(keys, BASE_MAX)
 
     def release(self, oldest_base: int) -> None:
         """Drop what no transaction asks for any more.
@@ -204,24 +209,29 @@ class Certifier:
         while position < end:
             first = position + 2
             if first > end or not 0 <= keys[position + 1] <= end - first:
-                return _MALFORMED
+                return MALFORMED
             base = keys[position]
             position = first + keys[position + 1]
             group = keys[first:position]
             if not self.horizon <= base <= newest_base:
-                return self._outside(base, group)
-            conflict = self._young.conflict(group, base)
-            if conflict is None and self._closed and self._closed[-1].end > base:
-                conflict = self._closed_conflict(group, base)
+                return self.outside(base, group)
+            conflict = self.lost(group, base)
             if conflict is not None:
                 return conflict
         return None
 
-    def _outside(self, base: int, keys: "array[int]") -> Conflict:
+    def lost(self, keys: "array[int]", base: int) -> Conflict | None:
+        """What the first of the keys loses against, all of them of one base; None if none does."""
+        conflict = self._young.conflict(keys, base)
+        if conflict is None and self._closed and self._closed[-1].end > base:
+            conflict = self._closed_conflict(keys, base)
+        return conflict
+
+    def outside(self, base: int, keys: "array[int]") -> Conflict:
         """A base that cannot be checked: below the horizon, or not before the writeset itself."""
         if 0 <= base < self.horizon:
             return Conflict(AbortReason.TOO_OLD, keys[0] if keys else 0, self.horizon)
-        return _MALFORMED
+        return MALFORMED
 
     def _closed_conflict(self, keys: "array[int]", base: int) -> Conflict | None:
         for generation in reversed(self._closed):
@@ -236,30 +246,20 @@ class Certifier:
                 return conflict
         return None
 
-    def check_many(self, keys: "array[int]", base: int, newest_base: int) -> Conflict | None:
-        """Say what one group of very many keys loses against; the same on every member.
+    def modes_since(self, base: int, modes: dict[int, int]) -> Iterator[None]:
+        """Note, in steps, the slots taken after ``base`` but by bulks, with a mode.
 
-        Args:
-            keys: of the group; in place of each row lock it counts the strongest on its key.
-            base: of the group.
-            newest_base: the highest base that is possible.
+        It is the strongest one in their generations, perhaps before ``base``: a key that is
+        compatible with it has not lost.
         """
-        if not self.horizon <= base <= newest_base:
-            return self._outside(base, keys)
-        slots = {key >> 2: key for key in sorted(keys)}
-        for generation in (self._young, *reversed(self._closed)):
-            if generation is not self._young and generation.end <= base:
-                break
-            if isinstance(generation, BulkGeneration):
-                key = generation.conflict(slots.values())
-                if key is not None:
-                    return _lost(key, generation.end)
-                continue
-            common = [slots[slot] for slot in sorted(generation.newest.keys() & slots.keys())]
-            conflict = generation.conflict(array("q", common), base)
-            if conflict is not None:
-                return conflict
-        return None
+        for generation in (self._young, *self._closed):
+            if isinstance(generation, _Generation) and not 0 < generation.end <= base:
+                yield from generation.modes_since(base, modes)
+
+    def bulks_since(self, base: int) -> list[BulkGeneration]:
+        """The bulks that were taken after ``base``."""
+        bulks = [one for one in self._closed if isinstance(one, BulkGeneration)]
+        return [bulk for bulk in bulks if bulk.end > base]
 
     def record_many(self, collector: KeyCollector, gid: int) -> None:
         """Note that the collected and sorted keys were taken at ``gid``."""
@@ -347,47 +347,3 @@ def _load_generation(arrays: "list[array[int]]") -> "_Generation | BulkGeneratio
 
 def _lost(key: int, winner: int) -> Conflict:
     return Conflict(AbortReason.CONFLICT, key, winner)
-
-
-class Examination:
-    """Certification, in steps, of a writeset whose keys come in parts; nothing is recorded.
-
-    Args:
-        certifier: the index, which must not change meanwhile.
-        gid: position of the writeset.
-
-    Attributes:
-        conflict: what it loses against, as far as is known.
-        collected: its keys.
-    """
-
-    __slots__ = ("_certifier", "_gid", "collected", "conflict")
-
-    def __init__(self, certifier: Certifier, gid: int) -> None:
-        self.conflict: Conflict | None = None
-        self.collected = KeyCollector()
-        self._certifier = certifier
-        self._gid = gid
-
-    def take(self, keys: "array[int]") -> Iterator[None]:
-        """Check the next groups ``base, n, key1 .. keyn``, in steps."""
-        position, end = 0, len(keys)
-        while position < end and self.conflict is None:
-            first = position + 2
-            if first > end or not 0 <= keys[position + 1] <= end - first:
-                self.conflict = _MALFORMED
-                return
-            base = keys[position]
-            position = first + keys[position + 1]
-            for start in range(first, max(position, first + 1), _STEP_KEYS):
-                group = keys[start : min(start + _STEP_KEYS, position)]
-                self.conflict = self._certifier.check_many(group, base, self._gid - 1)
-                if self.conflict is not None:
-                    return
-                self.collected.add(group)
-                yield
-
-    def end(self) -> Iterator[None]:
-        """Get ready for the verdict, in steps, after the last keys."""
-        if self.conflict is None:
-            yield from self.collected.sort()

@@ -29,13 +29,7 @@ from enum import Enum
 from typing import assert_never
 
 from pgherd_sidecar.core import checkpoint as frame
-from pgherd_sidecar.core.certifier import (
-    INDEX_LIMIT,
-    AbortReason,
-    Certifier,
-    Conflict,
-    Examination,
-)
+from pgherd_sidecar.core.certifier import INDEX_LIMIT, AbortReason, Certifier, Conflict
 from pgherd_sidecar.core.dedup import FirstVerdict, Origin
 from pgherd_sidecar.core.entries import (
     FLAG_PIECES,
@@ -50,6 +44,7 @@ from pgherd_sidecar.core.entries import (
     key_array,
     pieces_body,
 )
+from pgherd_sidecar.core.examination import Examination, preview
 from pgherd_sidecar.core.pieces import OPEN_POSITIONS, OpenPieces, OpenTransaction
 
 
@@ -150,7 +145,7 @@ class ReplicatedState:
 
     def preview(self, keys: "array[int]") -> Conflict | None:
         """Say whether a writeset still waiting to be ordered has already lost (final if so)."""
-        return self._certifier.preview(keys)
+        return preview(self._certifier, keys)
 
     def examine(self, writeset: Writeset) -> "tuple[OpenTransaction, Examination] | None":
         """Begin the certification of the next entry, a writeset in pieces.
