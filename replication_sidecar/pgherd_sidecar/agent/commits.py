@@ -68,9 +68,9 @@ class Commits:
         if writeset.flags & FLAG_DDL:
             self._applier.schema_changes()
         if tail is None:
-            self._hook.committed(pending, gid, prev, b"N")
+            self._hook.writesets.committed(pending, gid, prev, b"N")
         elif isinstance(tail, LocalLink):
-            self._hook.committed(pending, gid, prev, b"L %d" % tail.xid)
+            self._hook.writesets.committed(pending, gid, prev, b"L %d" % tail.xid)
         else:
             self._name_batch(tail, pending, gid, prev)
 
@@ -94,7 +94,7 @@ class Commits:
 
         def answer() -> None:
             if pending.connection is not None:  # else it has died meanwhile, and is repaired
-                self._hook.committed(pending, gid, prev, b"B %d" % batch.number)
+                self._hook.writesets.committed(pending, gid, prev, b"B %d" % batch.number)
 
         if batch.number < self._applier.token_limit:
             answer()

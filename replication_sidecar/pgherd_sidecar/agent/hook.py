@@ -11,16 +11,15 @@ Each session of the server has one dblink connection here. Requests, one query e
 
 The body of a writeset that comes after pieces (flag 2) lists the tables, and it has no keys.
 
-``HookServer`` keeps the writesets that are under way (``Pending``), submits them to the ordered
-log, again whenever they may have been lost, and hands out verdicts. It decides nothing: ``session``
-does when the log delivers. Nothing survives a restart; a new incarnation in the log rules out
-whatever was under way (C11, C12).
+``HookServer`` takes the requests, checks what can be checked before the log has ordered anything,
+and refuses. What is to be ordered goes through ``hookwritesets``, or ``hookpieces`` if it is large.
+It decides nothing: ``session`` does when the log delivers. Nothing survives a restart.
 """
 
 import asyncio
 import hmac
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -29,15 +28,14 @@ import structlog
 
 from pgherd_sidecar.agent.hookconnection import HookConnection, Pending
 from pgherd_sidecar.agent.hookpieces import HookLimits, PieceSender
-from pgherd_sidecar.agent.hooktext import explain, key_slots, parse_keys, wire_keys
+from pgherd_sidecar.agent.hooktext import explain, parse_keys, wire_keys
+from pgherd_sidecar.agent.hookwritesets import REPEAT, WritesetSender
 from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import (
     FLAG_DDL,
     FLAG_PIECES,
     PIECE_KEYS,
     PiecesBody,
-    Writeset,
-    encode_entry,
     pieces_body,
 )
 from pgherd_sidecar.core.merge import decode_body
@@ -46,10 +44,7 @@ from pgherd_sidecar.pg.hookwire import OVERSIZED
 
 log = structlog.get_logger()
 
-_RESUBMIT_S = 2.0
 _SWEEP_S = 0.25
-_SUBMISSION_BYTES = 1 << 20
-_REPEAT = "Repeat the transaction."
 
 
 class HookBackend(Protocol):
@@ -75,7 +70,11 @@ class HookBackend(Protocol):
 
 
 class HookServer:
-    """The socket, and the writesets under way.
+    """The socket, and what came through it.
+
+    Attributes:
+        writesets: that are under way;
+        pieces: likewise, of large transactions.
 
     Args:
         directory: where the socket is made; only the server's account may reach it.
@@ -98,19 +97,14 @@ class HookServer:
     ) -> None:
         self.backend = backend
         self.query_max = limits.row
-        self.pending: dict[int, Pending] = {}  # by sequence, oldest first
+        self.writesets = WritesetSender(member, incarnation, submit, limits.wait_s)
         self.pieces = PieceSender(member, incarnation, submit, limits)
-        self._by_xid: dict[int, Pending] = {}
         self._path = directory / ".s.PGSQL.1"
         self._secret = secret.encode()
         self._member = member
         self._incarnation = incarnation
-        self._submit = submit
-        self._timeout_s = limits.wait_s
         self._writeset_max = limits.writeset
-        self._sequence = 0
         self._paused_s: float | None = None
-        self._outbox: list[Pending] = []
         self._server: asyncio.AbstractServer | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._connections: set[HookConnection] = set()
@@ -181,7 +175,7 @@ class HookServer:
             self.pieces.give_up(xid)
             return
         keys_text, _, body = rest.partition(b"\n")
-        if xid in self._by_xid:
+        if xid in self.writesets:
             connection.fail("08007", "this transaction has been sent before")
             return
         if flags & FLAG_PIECES:
@@ -207,9 +201,10 @@ class HookServer:
         keys = parse_keys(keys_text)
         conflict = self.backend.lost(keys)
         if conflict is not None:  # no need to order what has lost already
-            connection.fail("40001", *explain(conflict, body), _REPEAT)
+            connection.fail("40001", *explain(conflict, body), REPEAT)
             return
-        self._attach(connection, self._send(xid, flags, keys, body, int(words[2])))
+        self.writesets.send(xid, flags, keys, body, int(words[2]))
+        self.writesets.await_verdict(connection, xid)
 
     def _refuses(self, connection: "HookConnection") -> bool:
         """Tell a session so, if this node takes no writes."""
@@ -235,115 +230,51 @@ class HookServer:
                 self.pieces.take_keys(connection, pid, xid, wire_keys(keys))
             else:
                 self.pieces.give_up(xid)
-                connection.fail("40001", *explain(conflict, b"[]"), _REPEAT)
+                connection.fail("40001", *explain(conflict, b"[]"), REPEAT)
 
     def _order_last(self, connection: "HookConnection", pid: int, xid: int, tables: bytes) -> None:
         """Order the writeset that ends a transaction in pieces."""
         found = self.pieces.finish(xid)
         if found is None or found[2]:
             self.pieces.give_up(xid)
-            connection.fail("40001", found[2] if found else "its pieces are gone", hint=_REPEAT)
+            connection.fail("40001", found[2] if found else "its pieces are gone", hint=REPEAT)
             return
         names = msgspec.json.decode(tables, type=tuple[str, ...])
         body = msgspec.json.encode(PiecesBody(found[0], found[1], names))
-        self._attach(connection, self._send(xid, FLAG_PIECES, array("q"), body, pid))
-
-    def _attach(self, connection: "HookConnection", pending: Pending) -> None:
-        pending.connection = connection
-        connection.pending = pending
-        connection.pid = pending.pid
+        self.writesets.send(xid, FLAG_PIECES, array("q"), body, pid)
+        self.writesets.await_verdict(connection, xid)
 
     def adopt(self, xid: int, flags: int, keys_text: bytes, body: bytes) -> None:
         """Order what a transaction wrote that committed without being certified (C1)."""
-        self._send(xid, flags, parse_keys(keys_text), body, 0)
-
-    def _send(self, xid: int, flags: int, keys: "array[int]", body: bytes, pid: int) -> Pending:
-        """Make a writeset and put it on its way."""
-        self._sequence += 1
-        writeset = Writeset(
-            self._member,
-            self._incarnation,
-            self._sequence,
-            next(iter(self.pending), self._sequence),
-            xid,
-            flags,
-            wire_keys(keys).tobytes(),
-            body,
-        )
-        now = self._loop.time()
-        pending = Pending(
-            writeset,
-            encode_entry(writeset),
-            keys,
-            key_slots(keys),
-            pid,
-            None,
-            now,
-            now + self._timeout_s,
-        )
-        self.pending[self._sequence] = pending
-        self._by_xid[xid] = pending
-        if not self._outbox:
-            self._loop.call_soon(self._flush)
-        self._outbox.append(pending)
-        return pending
+        self.writesets.send(xid, flags, parse_keys(keys_text), body, 0)
 
     def _resume(self, connection: "HookConnection", xid: int) -> None:
-        pending = self._by_xid.get(xid)
-        if pending is None:
-            outcome = self.backend.outcome(f"{self._member}.{self._incarnation}.{xid}")
-            if outcome.startswith("committed"):
-                connection.fail("08007", f"the transaction is {outcome}, its session was too late")
-            else:
-                connection.fail("40001", "the transaction was interrupted", hint=_REPEAT)
+        if self.writesets.await_verdict(connection, xid):
             return
-        if pending.connection is not None:
-            pending.connection.pending = None
-        self._attach(connection, pending)
+        outcome = self.backend.outcome(f"{self._member}.{self._incarnation}.{xid}")
+        if outcome.startswith("committed"):
+            connection.fail("08007", f"the transaction is {outcome}, its session was too late")
+        else:
+            connection.fail("40001", "the transaction was interrupted", hint=REPEAT)
 
-    # ---- submission ------------------------------------------------------------------------
+    # ---- the log ---------------------------------------------------------------------------
 
-    def _flush(self) -> None:
-        batch, self._outbox = self._outbox, []
-        self._submit_all(batch)
+    def take(self, sequence: int) -> Pending | None:
+        """Remove and return what was delivered; None if this incarnation did not send it."""
+        pending = self.writesets.take(sequence)
+        if pending is not None and pending.writeset.flags & FLAG_PIECES:
+            self.pieces.decided(pieces_body(pending.writeset.body).serial)
+        return pending
 
     def resubmit(self) -> None:
-        """Send everything under way again: the proposer is another one, or it was long ago."""
-        self._submit_all(self.pending.values())
+        """Send everything under way again: the proposer is another one."""
+        self.writesets.resubmit()
         self.pieces.resubmit()
 
-    def _submit_all(self, batch: Iterable[Pending]) -> None:
-        """Submit in pieces that are not too large for one message."""
-        piece: list[Pending] = []
-        size = 0
-        for pending in batch:
-            if piece and size + len(pending.encoded) > _SUBMISSION_BYTES:
-                self._submit_piece(piece)
-                piece, size = [], 0
-            piece.append(pending)
-            size += len(pending.encoded)
-        if piece:
-            self._submit_piece(piece)
-
-    def _submit_piece(self, piece: list[Pending]) -> None:
-        now = self._loop.time()
-        lost = not self._submit(b"".join([p.encoded for p in piece]), len(piece))
-        for pending in piece:
-            pending.lost = lost
-            pending.sent_s = now
-
     def _sweep(self) -> None:
-        """Answer who has waited too long, and send again what may have been lost."""
-        now = self._loop.time()
-        stale = False
-        for pending in self.pending.values():
-            stale = stale or pending.lost or now - pending.sent_s > _RESUBMIT_S
-            late = now >= pending.deadline_s and self._paused_s is None
-            if late and pending.connection is not None:
-                self._unknown(pending, "no majority has confirmed it in time")
-        if stale:
-            self._submit_all(self.pending.values())
-        self.pieces.sweep(late=self._paused_s is None)
+        late = self._paused_s is None
+        self.writesets.sweep(late=late)
+        self.pieces.sweep(late=late)
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
     def pause_deadlines(self) -> None:
@@ -354,62 +285,8 @@ class HookServer:
         """The verdicts of what is ordered come now: who waits waits for a majority only."""
         assert self._paused_s is not None
         paused_s, self._paused_s = self._loop.time() - self._paused_s, None
-        for pending in self.pending.values():
-            pending.deadline_s += paused_s
+        self.writesets.wait_longer(paused_s)
         self.pieces.wait_longer(paused_s)
-
-    def _unknown(self, pending: Pending, why: str) -> None:
-        connection = self._detach(pending)
-        if connection is not None:
-            w = pending.writeset
-            connection.fail(
-                "08007",
-                f"the outcome of this transaction is not known yet: {why}",
-                f"Its token is {w.member}.{w.incarnation}.{w.xid}.",
-                "Do not repeat it before you know: "
-                "SELECT pgherd.transaction_status(token) answers on any member.",
-            )
-
-    # ---- verdicts --------------------------------------------------------------------------
-
-    def take(self, sequence: int) -> Pending | None:
-        """Remove and return what was delivered; None if this incarnation did not send it."""
-        pending = self.pending.pop(sequence, None)
-        if pending is not None:
-            self._by_xid.pop(pending.writeset.xid, None)
-            if pending.writeset.flags & FLAG_PIECES:
-                self.pieces.decided(pieces_body(pending.writeset.body).serial)
-        return pending
-
-    def committed(self, pending: Pending, gid: int, prev: int, wait: bytes) -> None:
-        """Answer COMMIT; ``wait`` names the predecessor to wait for."""
-        connection = self._detach(pending)
-        assert connection is not None
-        connection.done(b"C %d %d %b" % (gid, prev, wait))
-
-    def aborted(self, pending: Pending, conflict: Conflict) -> None:
-        """Answer ABORT, if somebody still waits (it may have been told before)."""
-        connection = self._detach(pending)
-        if connection is None:
-            return
-        message, detail = explain(conflict, pending.writeset.body, pending.writeset.flags)
-        connection.fail("40001", message, detail, _REPEAT)
-
-    def ruled_out(self, pending: Pending) -> None:
-        """Answer ABORT to what the log has ruled out before it was ordered."""
-        connection = self._detach(pending)
-        if connection is not None:
-            connection.fail("40001", "this incarnation of the member is superseded", "", _REPEAT)
-
-    def _detach(self, pending: Pending) -> "HookConnection | None":
-        connection, pending.connection = pending.connection, None
-        if connection is not None:
-            connection.pending = None
-        return connection
-
-    def waits(self, pid: int) -> bool:
-        """Whether a session waits for its verdict."""
-        return any(p.pid == pid and p.connection for p in self.pending.values())
 
     # ---- connections -----------------------------------------------------------------------
 

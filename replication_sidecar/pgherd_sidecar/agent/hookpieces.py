@@ -21,6 +21,7 @@ import structlog
 
 from pgherd_sidecar.agent.config import Limits
 from pgherd_sidecar.agent.hookconnection import HookConnection
+from pgherd_sidecar.agent.hookwritesets import REPEAT
 from pgherd_sidecar.core.entries import PIECE_KEYS, PIECE_LAST, PIECE_MORE, Piece, encode_entry
 
 log = structlog.get_logger()
@@ -29,7 +30,6 @@ _OPEN_MAX = 64
 _RESUBMIT_S = 2.0
 _IDLE_MAX_S = 600.0
 """The longest time between two requests of a session; certify() reads all that it captured."""
-_REPEAT = "Repeat the transaction."
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class PieceSender:
         one.size_bytes += len(data)
         one.keys += keys
         if one.refusal:
-            self._fail(one, "40001", one.refusal, _REPEAT)
+            self._fail(one, "40001", one.refusal, REPEAT)
         elif one.size_bytes > self._limits.transaction:
             hint = "Split it, or raise limits.transaction_bytes of its member."
             most = self._limits.transaction
@@ -144,7 +144,7 @@ class PieceSender:
             most = self._limits.keys
             self._fail(one, "54000", f"the transaction changes more than {most} keys", hint)
         elif len(self._open) > _OPEN_MAX:
-            self._fail(one, "53000", "too many large transactions at a time", _REPEAT)
+            self._fail(one, "53000", "too many large transactions at a time", REPEAT)
         else:
             size = len(data) if flags & PIECE_KEYS else 2 * self._limits.piece
             starts = range(0, len(data), size)
@@ -225,7 +225,7 @@ class PieceSender:
             del self._open[one.serial]
         elif one.connection is not None and piece.number == one.number and one.encoded:
             if not taken:
-                self._fail(one, "40001", "the transaction was overtaken by a later one", _REPEAT)
+                self._fail(one, "40001", "the transaction was overtaken by a later one", REPEAT)
                 return
             one.number += 1
             one.encoded = b""
@@ -252,7 +252,7 @@ class PieceSender:
             waits_s = now - one.since_s
             if one.connection is not None and one.encoded and late:
                 if waits_s > self._limits.wait_s:
-                    self._fail(one, "25006", "no majority has confirmed a piece in time", _REPEAT)
+                    self._fail(one, "25006", "no majority has confirmed a piece in time", REPEAT)
             elif one.connection is not None and waits_s > _IDLE_MAX_S:
                 self._give_up(one)
             if one.encoded and now - one.sent_s > _RESUBMIT_S:

@@ -316,9 +316,9 @@ class ReplicaSession:
             else:
                 self._commits.remote(gid, writeset, keys, pieces_from)
         elif decision.conflict is not None and pending is not None:
-            self.hook.aborted(pending, decision.conflict)
+            self.hook.writesets.aborted(pending, decision.conflict)
         elif decision.kind is DecisionKind.STALE and pending is not None:
-            self.hook.ruled_out(pending)
+            self.hook.writesets.ruled_out(pending)
 
     def _tell_losers(self, taken: set[int] | None) -> None:
         """Writesets still under way that have lost already: say so, they may hold locks.
@@ -327,12 +327,12 @@ class ReplicaSession:
             taken: keys just taken exclusively, without their mode (and a few other numbers);
                 None if these are too many.
         """
-        for pending in self.hook.pending.values():
+        for pending in self.hook.writesets.pending.values():
             concerned = taken is None or not taken.isdisjoint(pending.slots)
             if pending.connection is not None and concerned:
                 conflict = self.state.preview(pending.keys)
                 if conflict is not None:
-                    self.hook.aborted(pending, conflict)
+                    self.hook.writesets.aborted(pending, conflict)
 
     def _take_other(self, gid: int, entry: Entry, decision: Decision) -> None:
         if isinstance(entry, Piece):
@@ -417,7 +417,7 @@ class ReplicaSession:
         return {
             "gid": self.chain.settled_gid,
             "delivered": self.state.position,
-            "pending": len(self.hook.pending),
+            "pending": len(self.hook.writesets.pending),
             "large_transactions": len(self.hook.pieces),
             "apply_queue_bytes": self.applier.queued_bytes,
             "lag_bytes": self.applier.queued_bytes,

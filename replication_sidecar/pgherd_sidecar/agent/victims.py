@@ -105,7 +105,7 @@ class VictimWatch:
             link = self._certified(pid, xid)
             if link is not None:
                 await self._let_yield(link, waiting[waiter])
-            elif not self._hook.waits(pid):
+            elif not self._hook.writesets.waits(pid):
                 await self._press(pid, xid, waits_s, idle_s)
         for link in self._chain.locals()[:1]:
             if link.pid in waiting:

@@ -114,7 +114,7 @@ async def test_a_writeset_is_submitted_and_its_verdict_comes_on_its_connection(h
     assert hook.ordered() == [1001]
     pending = hook.server.take(1)
     assert pending is not None
-    hook.server.committed(pending, 9, 8, b"N")
+    hook.server.writesets.committed(pending, 9, 8, b"N")
     assert session.answers == ["C 9 8 N"]
     assert hook.server.take(1) is None
 
@@ -123,8 +123,8 @@ async def test_what_the_log_has_ruled_out_is_told_to_who_waits(hook: Hook) -> No
     session = hook.session(write(1001))
     pending = hook.server.take(1)
     assert pending is not None
-    hook.server.ruled_out(pending)
-    hook.server.ruled_out(pending)
+    hook.server.writesets.ruled_out(pending)
+    hook.server.writesets.ruled_out(pending)
     assert session.answers == ["40001"]
 
 
@@ -152,7 +152,7 @@ async def test_an_interrupted_wait_goes_on_where_it_was(hook: Hook) -> None:
     second = hook.session(b"R s3 1001")
     pending = hook.server.take(1)
     assert pending is not None
-    hook.server.aborted(pending, LOST)
+    hook.server.writesets.aborted(pending, LOST)
     assert (first.answers, second.answers) == ([], ["40001"])
 
 
@@ -191,7 +191,7 @@ async def test_the_end_of_a_session_leaves_its_writeset_under_way(hook: Hook) ->
     pending = hook.server.take(1)
     assert pending is not None
     assert pending.connection is None
-    hook.server.aborted(pending, LOST)
+    hook.server.writesets.aborted(pending, LOST)
     assert session.answers == []
 
 
@@ -233,7 +233,7 @@ async def test_each_piece_is_answered_when_it_is_ordered_and_the_writeset_names_
     assert pending.writeset.flags == FLAG_PIECES
     body = pieces_body(pending.writeset.body)
     assert (body.serial, body.pieces, body.tables) == (1, 2, ("public.t",))
-    hook.server.committed(pending, 9, 8, b"N")
+    hook.server.writesets.committed(pending, 9, 8, b"N")
     assert session.answers[2:] == ["C 9 8 N"]
     assert len(hook.server.pieces) == 0
 
@@ -357,7 +357,7 @@ async def test_pieces_of_a_conflict_are_told_with_the_tables(hook: Hook) -> None
     hook.server.request(session, LAST)
     pending = hook.server.take(1)
     assert pending is not None
-    hook.server.aborted(pending, LOST)
+    hook.server.writesets.aborted(pending, LOST)
     assert session.answers == ["OK", "40001"]
 
 
