@@ -181,10 +181,16 @@ class PieceSender:
         self._open.pop(serial, None)
 
     def refuse(self, pid: int) -> None:
-        """A session that sends pieces is in the way of what is certain to commit."""
-        for one in self._open.values():
+        """A session that sends pieces is in the way of what is certain to commit.
+
+        It is told at once if it waits for a piece, else with its next request: sooner than it
+        would be cancelled, so that it hears 40001.
+        """
+        for one in list(self._open.values()):
             if one.pid == pid and one.connection is not None:
                 one.refusal = "could not serialize access due to a concurrent commit"
+                if one.encoded:
+                    self._fail(one, "40001", one.refusal, REPEAT)
 
     def gone(self, connection: HookConnection) -> None:
         """A session has ended, or its transaction was interrupted."""

@@ -340,6 +340,18 @@ async def test_who_is_in_the_way_between_pieces_hears_40001_with_the_next(hook: 
     assert session.answers == ["OK", "40001"]
 
 
+async def test_who_is_in_the_way_while_a_piece_is_ordered_hears_40001_at_once(hook: Hook) -> None:
+    """Before it is cancelled."""
+    session = hook.session(ROWS)
+    hook.server.pieces.refuse(77)
+    assert session.answers == ["40001"]
+    for piece in pieces(hook):
+        hook.server.pieces.ordered(piece, taken=True)
+    assert pieces(hook)[-1].flags == PIECE_LAST
+    assert session.answers == ["40001"]
+    assert len(hook.server.pieces) == 0
+
+
 async def test_what_the_log_has_ruled_out_ends_the_transaction(hook: Hook) -> None:
     session = hook.session(ROWS)
     order(hook, taken=False)
