@@ -146,7 +146,7 @@ class SegmentLog:
         """Return durable blocks from the one that starts at `first` on.
 
         At least one, as many as fit into `max_bytes` of data and lie in one segment; none if
-        `first` is trimmed, or not written yet.
+        `first` is trimmed, or not written yet, or in the middle of a block.
 
         Raises:
             StorageDamaged: a block has to be mended first.
@@ -430,6 +430,8 @@ class SegmentLog:
                 break
             found.append(block)
         if not found or found[0].first != first:
+            if segment.start_of(first) not in (0, first):
+                return ()
             raise segment.damage(first)
         return tuple(found)
 

@@ -5,6 +5,7 @@ the caller's interface. The search for a block is in mending.py. Free of IO; wha
 is on disk: the damage itself, and `Control.incomplete`.
 """
 
+from pgherd_sidecar.core.log.blocks import Block
 from pgherd_sidecar.core.log.effects import Fetch
 from pgherd_sidecar.core.log.elections import Elections
 from pgherd_sidecar.core.log.messages import Mend, Mended
@@ -56,3 +57,8 @@ class Damage(Elections):
         elif mend.first <= flushed and index.term_at(mend.first) == mend.term:
             limit = self._limits.fetch
             self._effects.fetch.append(Fetch(sender, self.term, mend.first, limit, mends=True))
+
+    def _give_block(self, fetch: Fetch, blocks: tuple[Block, ...]) -> None:
+        """Answer who misses a block: nothing if it was trimmed; not if none starts there."""
+        if blocks or fetch.first <= self._keeper.index.base:
+            self._effects.send.append((fetch.peer, Mended(fetch.first, blocks)))

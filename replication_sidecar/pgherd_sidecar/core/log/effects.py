@@ -52,8 +52,8 @@ class Fetch:
     """Read blocks from the log for `peer`, from the one that starts at `first` on.
 
     Hand it back to `LogMember.fetched` with the blocks: at least one, even if it is larger than
-    `max_bytes`; none only if the log no longer holds `first`. If it is damaged, call
-    `LogMember.damaged` instead.
+    `max_bytes`; none only if the log no longer holds `first`, or no block starts there. If it is
+    damaged, call `LogMember.damaged` instead.
     """
 
     peer: str

@@ -291,7 +291,7 @@ class LogMember(Damage):
         if blocks and blocks[0].first != fetch.first:
             raise LocalProtocolError(f"fetched {blocks[0].first} instead of {fetch.first}")
         if fetch.mends:
-            self._effects.send.append((fetch.peer, Mended(fetch.first, blocks)))
+            self._give_block(fetch, blocks)
             return
         if fetch.term != self._keeper.term:
             return

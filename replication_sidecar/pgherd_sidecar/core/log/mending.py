@@ -33,6 +33,7 @@ class Mending:
         self.ask_s = inf
         self.without: set[str] = set()
         self._patience_s = patience_s
+        self._term = 0
         self._asked = 0
         self._asked_before = 0
 
@@ -41,6 +42,7 @@ class Mending:
         if not self.position or position < self.position:
             self.position, self.since_s, self.ask_s = position, now, now
             self.without.clear()
+            self._term = 0
 
     def bars(self, commit_position: int) -> bool:
         """Tell whether the block may be on no other disk: what is trimmed has been committed."""
@@ -59,15 +61,18 @@ class Mending:
         """Return whom to ask what, if it is time: one after the other, again and again."""
         if now < self.ask_s:
             return None
-        if not index.base < self.position <= index.last:  # it was trimmed or truncated
+        held = index.base < self.position <= index.last
+        term = index.term_at(self.position) if held else 0
+        if not term or self._term not in (0, term):  # trimmed, truncated, or others came instead
             self.end()
             return None
+        self._term = term
         self.ask_s = now + self._patience_s
         if not peers:
             return None
         self._asked += 1
         peer = peers[self._asked % len(peers)]
-        return peer, Mend(index.term_at(self.position), self.position)
+        return peer, Mend(term, self.position)
 
     def take(self, peer: str, answer: Mended, index: LogIndex) -> tuple[Block, ...]:
         """Return the blocks of an answer that are this log's, from the missing one on."""
