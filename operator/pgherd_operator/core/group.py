@@ -127,8 +127,12 @@ class Group:
         return well >= self.authority.view.majority
 
     def of_role(self, role: Role) -> list[Member]:
-        """Members that hold a place of that role."""
-        return [member for member in self.members if member.role is role and not member.lost]
+        """Members that hold a place of that role, and can keep it."""
+        return [
+            member
+            for member in self.members
+            if member.role is role and not (member.lost or member.going)
+        ]
 
 
 def look(observed: Observed) -> Group:

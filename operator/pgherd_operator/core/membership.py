@@ -63,7 +63,7 @@ def _unwanted(observed: Observed, group: Group) -> tuple[Member, Reason] | None:
         if member.lost or member.emptied:
             return member, Reason.MEMBER_LOST
     for member in group.members:
-        if member.going or member.departed:
+        if member.departed or (member.going and member.in_view is None):
             return member, Reason.MEMBER_LEAVING
     if observed.cluster.spec.maintenance.rebuild_diverged:
         for member in group.members:
@@ -73,7 +73,14 @@ def _unwanted(observed: Observed, group: Group) -> tuple[Member, Reason] | None:
 
 
 def _surplus(observed: Observed, group: Group) -> Member | None:
-    """A member of a role that has too many: one without a vote, or else the youngest place."""
+    """A member that can go: one without a vote, or else the youngest place, of too many.
+
+    Whose volume is being deleted under it always can; but as all others only when those are there
+    that take its place, for it may hold the last copy.
+    """
+    going = [member for member in group.members if member.going and member.in_view is not None]
+    if going:
+        return min(going, key=_votes)
     for role in Role:
         members = group.of_role(role)
         if len(members) > wanted(observed, role):

@@ -99,12 +99,23 @@ def _unwell(group: Group) -> Step | None:
 
 
 def _sleep(observed: Observed) -> list[Step]:
-    """Stop all pods; the log lets them find each other again."""
+    """Stop all pods, for the log lets them find each other again; but none that keeps its volume.
+
+    A volume claim that was deleted under a pod goes with it, and there may be no other copy.
+    """
+    running = {number: live for number, live in observed.pods.items() if not live.deleting}
+    doomed = sorted(n for n in running.keys() & observed.volumes if observed.volumes[n].deleting)
+    herd = observed.cluster.name
     actions = tuple(
-        Delete(Kind.POD, names.member(observed.cluster.name, number), live.uid)
-        for number, live in sorted(observed.pods.items())
-        if not live.deleting
+        Delete(Kind.POD, names.member(herd, number), running[number].uid)
+        for number in sorted(running)
+        if number not in doomed
     )
+    if doomed:
+        claims = ", ".join(names.volume(herd, number) for number in doomed)
+        text = f"not stopping who runs on {claims}: deleted, it would go with the pod. Wake the "
+        text += "herd (hibernated: false) until others have taken their places"
+        return [Step(Reason.HIBERNATED, text, actions, warning=True)]
     return [Step(Reason.HIBERNATED, "stopping all members", actions)] if actions else []
 
 

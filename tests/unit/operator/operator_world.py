@@ -64,7 +64,6 @@ class World(ApiServer):
     view: View | None = None
     events: list[Event] = field(default_factory=list)
     ever_ran: bool = False
-    by_user: bool = False
 
     # ---- the user ----------------------------------------------------------------------------
 
@@ -270,7 +269,7 @@ class World(ApiServer):
 
     def _check_shrinking(self, path: str) -> None:
         wanted = self.spec.get("instances", 3) + self.spec.get("witnesses", 0)
-        if path == "/view/leave" and not self.by_user and len(self.voters()) <= wanted:
+        if path == "/view/leave" and len(self.voters()) <= wanted:
             raise Forbidden("fewer voters than wanted")
 
     # ---- time passes -------------------------------------------------------------------------

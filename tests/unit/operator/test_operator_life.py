@@ -89,7 +89,6 @@ async def test_a_member_whose_volume_is_lost_is_replaced_by_a_new_one() -> None:
 async def test_a_volume_deleted_under_a_running_member_makes_it_leave_and_come_anew() -> None:
     world = await running()
     world.objects["PersistentVolumeClaim", f"{NAME}-2-data"]["metadata"]["deletionTimestamp"] = "t"
-    world.by_user = True
     await world.settle()
     assert len(world.voters()) == 3
     assert not [
