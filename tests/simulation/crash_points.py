@@ -38,12 +38,14 @@ class CrashWorld(World):
 
     Attributes:
         points: how many there have been since ``armed`` was set.
+        kinds: operations of a disk, and names of messages, among them.
     """
 
     def __init__(self, seed: int, dials: Dials, deaths: Collection[int]) -> None:
         super().__init__(seed, dials, segments=True)
         self.deaths = deaths
         self.points = 0
+        self.kinds: set[str] = set()
         self.armed = False
         for node in self.nodes.values():
             assert isinstance(node.disk, SegmentDisk)
@@ -55,7 +57,7 @@ class CrashWorld(World):
 
     def send(self, sender: SimNode, receiver: str, message: object) -> None:
         """See World."""
-        self._point(sender, at_disk=False)
+        self._point(sender, type(message).__name__, at_disk=False)
         super().send(sender, receiver, message)  # type: ignore[arg-type]
 
     def until(self, holds: Callable[[], bool]) -> None:
@@ -91,9 +93,10 @@ class CrashWorld(World):
 
         self.until(done)
 
-    def _point(self, node: SimNode, *, at_disk: bool) -> None:
+    def _point(self, node: SimNode, kind: str, *, at_disk: bool) -> None:
         if self.armed:
             self.points += 1
+            self.kinds.add(kind)
             if self.points in self.deaths:
                 raise _Died(node, at_disk=at_disk)
 
@@ -206,6 +209,19 @@ SCENARIOS: dict[str, tuple[Callable[[CrashWorld], None], Dials]] = {
     "rebuilding": (_rebuilding, _CALM),
     "power loss": (_power_loss, _CALM),
 }
+_REPLICATION = frozenset({"Append", "Ack", "write", "flush"})
+_ELECTION = frozenset({"VoteRequest", "Vote"})
+_NEW_LOG = frozenset({"create", "rename", "flush of names"})
+KINDS: dict[str, frozenset[str]] = {
+    "founding": _REPLICATION | _ELECTION | _NEW_LOG,
+    "commit": _REPLICATION,
+    "succession": _REPLICATION | _ELECTION,
+    "joining": _REPLICATION | _NEW_LOG,
+    "leaving": _REPLICATION,
+    "rebuilding": _REPLICATION | _NEW_LOG | {"Trimmed", "remove"},
+    "power loss": _REPLICATION | _ELECTION,
+}
+"""Points that a scenario can't do without: a sweep without them would be none of it."""
 
 
 def play(name: str, seed: int, deaths: Collection[int] = ()) -> CrashWorld:

@@ -52,12 +52,12 @@ class SimDirectory:
         self._renames: list[dict[str, Inode]] = []
         #: operations left before the process dies; None for no limit
         self.crash_after: int | None = None
-        #: called before each operation; may raise
-        self.watch: Callable[[], None] = lambda: None
+        #: called before each operation with its name; may raise
+        self.watch: Callable[[str], None] = lambda operation: None
 
-    def step(self) -> None:
+    def step(self, operation: str) -> None:
         """Count an operation."""
-        self.watch()
+        self.watch(operation)
         if self.crash_after is not None:
             if self.crash_after == 0:
                 raise PowerLoss
@@ -86,7 +86,7 @@ class SimDirectory:
 
     def create(self, name: str, size: int) -> "SimFile":
         """Create or empty a file and fill it with zeros."""
-        self.step()
+        self.step("create")
         self._seen[name] = Inode()
         self._renames.append(dict(self._seen))
         file = SimFile(self, self._seen[name])
@@ -100,19 +100,19 @@ class SimDirectory:
 
     def replace(self, name: str, new_name: str) -> None:
         """Rename a file."""
-        self.step()
+        self.step("rename")
         self._seen[new_name] = self._seen.pop(name)
         self._renames.append(dict(self._seen))
 
     def remove(self, name: str) -> None:
         """Remove a file."""
-        self.step()
+        self.step("remove")
         del self._seen[name]
         self._renames.append(dict(self._seen))
 
     def sync(self) -> None:
         """Make names durable."""
-        self.step()
+        self.step("flush of names")
         self._durable = dict(self._seen)
         self._renames = []
 
@@ -134,13 +134,13 @@ class SimFile:
 
     def write(self, offset: int, data: bytes) -> None:
         """Write all of `data`."""
-        self._directory.step()
+        self._directory.step("write")
         _put(self._inode.seen, offset, data)
         self._inode.pending.append((offset, bytes(data)))
 
     def sync(self) -> None:
         """Make all writes so far durable."""
-        self._directory.step()
+        self._directory.step("flush")
         for offset, data in self._inode.pending:
             _put(self._inode.durable, offset, data)
         self._inode.pending = []

@@ -7,7 +7,7 @@ import os
 from random import Random, SystemRandom
 
 import pytest
-from crash_points import SCENARIOS, play
+from crash_points import KINDS, SCENARIOS, play
 from pgherd_sidecar.core.log import Persist
 from pgherd_sidecar.env.segments import SegmentLog
 from sim_checker import InvariantBroken
@@ -20,8 +20,9 @@ _PAIRS = 40
 def test_a_process_may_die_at_any_point(scenario: str) -> None:
     start = SystemRandom().randrange(1 << 32)
     for seed in range(start, start + SWEEPS):
-        points = play(scenario, seed).points
-        assert points > 10
+        world = play(scenario, seed)
+        assert world.kinds >= KINDS[scenario]
+        points = world.points
         for point in range(1, points + 1):
             play(scenario, seed, {point})
 
