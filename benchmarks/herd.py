@@ -147,13 +147,13 @@ class Herd:
         """
         self._run("start", name)
 
-    def rebuild(self, name: str, *, source: str, max_rate_mb_s: int) -> None:
+    def rebuild(self, name: str, *, source: str) -> None:
         """Replace a node's database by a copy of another's; return when it takes writes.
 
         Raises:
             BenchmarkError: It failed.
         """
-        self._run("rebuild", name, "--from", source, "--max-rate", str(max_rate_mb_s))
+        self._run("rebuild", name, "--from", source)
 
     def destroy(self) -> None:
         """Stop the herd and remove its directory.

@@ -176,8 +176,12 @@ class Recovery(_Section):
     passfile: Annotated[Path | None, Field(description="libpq's file of passwords")] = None
     rate_bytes_s: Annotated[
         int,
-        Field(ge=32 << 10, le=1 << 30, description="of a copy: spares the partner's clients"),
+        Field(ge=32 << 10, le=1 << 30, description="of a copy while the partner has clients"),
     ] = 64 << 20
+    max_rate_bytes_s: Annotated[
+        int | None,
+        Field(ge=32 << 10, le=1 << 30, description="of a copy at all times, in place of that"),
+    ] = None
     checkpoint: Annotated[
         Literal["fast", "spread"],
         Field(description="of the partner before a copy: a burst of writes, or minutes of waiting"),

@@ -21,7 +21,9 @@ from pgherd_sidecar.cli.herd import Origin
 from pgherd_sidecar.cli.node import states_of
 
 _max_rate = click.option(
-    "--max-rate", type=click.FloatRange(min=0.04, max=1000), help="MB/s, to spare its clients."
+    "--max-rate",
+    type=click.FloatRange(min=0.04, max=1000),
+    help="MB/s at most. [default: 67 while clients of who is copied are at work]",
 )
 
 

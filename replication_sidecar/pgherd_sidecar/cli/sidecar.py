@@ -172,7 +172,7 @@ class Sidecar:
         )
         if copy_rate_bytes_s is None:
             return found
-        return found.model_copy(update={"rate_bytes_s": copy_rate_bytes_s})
+        return found.model_copy(update={"max_rate_bytes_s": copy_rate_bytes_s})
 
     def _write_passwords(self) -> None:
         """Write libpq's file of passwords, for the owner's eyes only."""

@@ -15,6 +15,7 @@ from psycopg import sql
 
 from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
 from pgherd_sidecar.agent.errors import UnfitError
+from pgherd_sidecar.agent.recovery.pacing import Pace
 from pgherd_sidecar.agent.recovery.partners import conninfo
 from pgherd_sidecar.agent.recovery.programs import (
     ProgramError,
@@ -33,7 +34,7 @@ async def copy(
     partner: PartnerServer,
     target: Path,
     *,
-    rate_bytes_s: int,
+    rate: int | Pace,
     on_progress: Callable[[int, int], None],
 ) -> None:
     """Take a base backup with the WAL it needs, on stable storage when this returns.
@@ -43,7 +44,7 @@ async def copy(
         recovery: its part for this.
         partner: whom to copy.
         target: where to; must not exist.
-        rate_bytes_s: how fast at most.
+        rate: bytes a second at most; or what depends on the partner's clients.
         on_progress: called in a thread with the bytes done and in total, now and then.
 
     Raises:
@@ -59,12 +60,13 @@ async def copy(
                 raise ProgramError(f"disk full: a copy takes {total >> 20} MB, {free >> 20} free")
             on_progress(*told)
 
+    limit = [f"--max-rate={rate >> 10}"] if isinstance(rate, int) else []
     await run(
-        recovery.postgres_bin / "pg_basebackup", f"--pgdata={target}",
+        recovery.postgres_bin / "pg_basebackup", f"--pgdata={target}", *limit,
         f"--dbname={conninfo(config, recovery, partner)}", "--no-password", "--progress",
         "--wal-method=stream", "--no-manifest", f"--checkpoint={recovery.checkpoint}",
-        f"--max-rate={rate_bytes_s >> 10}",
         on_line=read,
+        beside=rate.accompany if isinstance(rate, Pace) else None,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import psycopg
@@ -25,6 +26,7 @@ from pgherd_sidecar.agent.recovery import (
     snapshots,
 )
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
+from pgherd_sidecar.agent.recovery.pacing import Pace
 from pgherd_sidecar.agent.recovery.partners import Offer, Partners, servers_of
 from pgherd_sidecar.core.log import LogBase
 
@@ -141,8 +143,12 @@ class Means(Protocol):
         """
         ...
 
-    async def finish(self) -> None:
-        """Remove the old directory, and give back what the others have kept."""
+    async def release(self) -> None:
+        """Give back what the others have kept; without it their leases end some time."""
+        ...
+
+    async def tidy(self) -> None:
+        """Remove the old directory and all copies, if there are any."""
         ...
 
     async def pause(self, seconds: float) -> None:
@@ -165,6 +171,7 @@ class LocalMeans:
         self.hold_log = partners.hold_log
         self.fingerprint = partners.fingerprint
         self.keep_log = partners.keep_log
+        self.release = partners.release
         self.pause = asyncio.sleep
 
     def _servers(self) -> list[PartnerServer]:
@@ -211,17 +218,19 @@ class LocalMeans:
     ) -> None:
         """See Means."""
         config, recovery, target = self._config, self._recovery, self._target.with_name(name)
+        limit = rate_bytes_s or recovery.max_rate_bytes_s
         await asyncio.to_thread(basebackup.remove_copies, self._target)
         if recovery.method == "dump":
             source = carried.directory_of(target)
             await dump.dump(config, recovery, partner, source, on_progress)
             return
+        watch = partial(self._partners.watch_clients, partner)
         await basebackup.copy(
             config,
             recovery,
             partner,
             target,
-            rate_bytes_s=rate_bytes_s or recovery.rate_bytes_s,
+            rate=Pace(recovery.rate_bytes_s, watch) if limit is None else limit,
             on_progress=on_progress,
         )
 
@@ -267,9 +276,8 @@ class LocalMeans:
         """See Means."""
         await server.start(self._config, self._recovery)
 
-    async def finish(self) -> None:
+    async def tidy(self) -> None:
         """See Means."""
         await asyncio.to_thread(basebackup.remove_copies, self._target)
         old = basebackup.replaced(self._target)
         await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
-        await self._partners.release()

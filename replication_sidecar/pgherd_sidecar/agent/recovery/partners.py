@@ -22,6 +22,7 @@ from pgherd_sidecar.pg import trusted
 
 _CONNECT_S = 5
 _ANSWER_S = 30
+_LOOK_S = 0.5
 LEASE_S = 600.0
 """For so long a partner keeps its log for a joiner that has fallen silent."""
 
@@ -204,6 +205,21 @@ class Partners:
                     await connection.execute(
                         "SELECT pgherd.release_log(%s)", (self._config.number,)
                     )
+
+    async def watch_clients(self, server: PartnerServer, tell: Callable[[bool], None]) -> None:
+        """Tell over and over whether a partner's clients are at work, until cancelled."""
+        while True:
+            tell(await self._has_clients(server))
+            await asyncio.sleep(_LOOK_S)
+
+    async def _has_clients(self, server: PartnerServer) -> bool:
+        """Whether its clients are at work; as if they were when it does not say."""
+        with contextlib.suppress(psycopg.Error, TimeoutError):
+            async with self._connection(server) as connection:
+                rows = await connection.execute("SELECT pgherd.clients_at_work()")
+                (at_work,) = await rows.fetchone() or (True,)
+                return bool(at_work)
+        return True
 
     async def _offer(self, server: PartnerServer) -> Offer | None:
         with contextlib.suppress(psycopg.Error, TimeoutError):

@@ -11,9 +11,9 @@ import re
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 _LINES_KEPT = 20
 _PROGRESS = re.compile(r"^(\d+)/(\d+) kB")
@@ -29,6 +29,7 @@ async def run(
     stdin: bytes = b"",
     on_line: Callable[[str], None] = lambda line: None,
     environment: Mapping[str, str] | None = None,
+    beside: Callable[[int], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
     """Run a program to its end; when cancelled, the program is killed first.
 
@@ -37,15 +38,19 @@ async def run(
         stdin: what it is given.
         on_line: called in a thread for each line that it prints; what it raises ends the program.
         environment: all of its variables; by default ours, but for Python's and libpq's.
+        beside: what is done with its pid while it runs.
 
     Raises:
         ProgramError: its exit status is not 0.
     """
     child = start(program, *arguments, environment=environment)
     talking = asyncio.ensure_future(asyncio.to_thread(_talk, child, stdin, on_line))
+    companion = None if beside is None else asyncio.create_task(beside(child.pid))
     try:
         lines = await asyncio.shield(talking)
     finally:
+        if companion is not None:
+            companion.cancel()
         if not talking.done():
             _kill(child.pid)
             await asyncio.wait({talking})

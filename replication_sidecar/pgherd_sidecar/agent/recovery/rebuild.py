@@ -199,14 +199,22 @@ class Rebuild:
                     return True
 
     async def escort(self, caught_up: asyncio.Event) -> None:
-        """Accompany the first session on the copy, and finish once it has caught up."""
-        if not self.under_way:
-            return
+        """Accompany a session: on a fresh copy the rebuild ends when it has caught up.
+
+        The node takes writes from then on. What the rebuild has left is removed after that, which
+        may take long; if it was interrupted, beside a later session.
+        """
+        if self.under_way:
+            await self._end_with(caught_up)
+            await self._means.release()
+        if self._progress.phase is Phase.IDLE:
+            await self._means.tidy()
+
+    async def _end_with(self, caught_up: asyncio.Event) -> None:
         state, began_s = certstate.read(self._config.data_dir), time.monotonic()
         async with self._log_kept(state):
             await caught_up.wait()
         log.info("rebuild.caught_up", took_s=round(time.monotonic() - began_s, 2))
-        await self._means.finish()
         self._save(Progress(begun=self._progress.begun))
         self._bytes = None
         log.info("rebuild.finished")

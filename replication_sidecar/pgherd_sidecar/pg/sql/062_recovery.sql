@@ -63,6 +63,17 @@ BEGIN ATOMIC
       FROM pgherd.recovery_source s CROSS JOIN pgherd.node n;
 END;
 
+-- Whether any session but ours has done something within the last second: then a copy is made slowly.
+CREATE OR REPLACE FUNCTION pgherd.clients_at_work() RETURNS bool
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (
+        SELECT FROM pg_stat_activity a
+         WHERE a.backend_type = 'client backend' AND a.application_name NOT LIKE 'pgherd%'
+           AND (a.state IN ('active', 'fastpath function call')
+                OR a.state_change > clock_timestamp() - interval '1 s'));
+END;
+
 -- The newest checkpoint of the sidecar beside this server; NULL if it has none.
 CREATE OR REPLACE FUNCTION pgherd.certification_state() RETURNS bytea
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
