@@ -50,8 +50,10 @@ def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
     """Decide what to do next for one herd."""
     group = look(observed)
     steps = list(_steps(observed, group, now, release))
-    # The one that a human waits for is the last: the others are done along the way.
-    shown = steps[-1] if steps else None
+    # The one that a human waits for is the last: the others are done along the way. Nobody waits
+    # for larger volumes: they may be refused for ever.
+    awaited = [step for step in steps if step.reason is not Reason.VOLUME_GROWING] or steps
+    shown = awaited[-1] if awaited else None
     described = status.describe(observed, group, shown, rollout.outdated(observed, release), now)
     if observed.cluster.spec.maintenance.paused and not observed.cluster.deleting:
         paused = Step(Reason.PAUSED, "paused by the spec")

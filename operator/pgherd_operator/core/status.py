@@ -91,7 +91,7 @@ def _ready(observed: Observed, step: Step | None, ready: int, wanted: int) -> _V
     kind = ConditionType.READY
     if observed.cluster.spec.hibernated:
         return kind, "False", Reason.HIBERNATED, "the herd sleeps; its volumes are kept"
-    if ready == wanted and (step is None or step.reason is Reason.PAUSED):
+    if ready == wanted and (step is None or step.reason in (Reason.PAUSED, Reason.VOLUME_GROWING)):
         return kind, "True", Reason.WRITABLE, f"{ready} of {wanted} members, all up to date"
     reason = step.reason if step is not None else Reason.WAITING
     why = step.text if step is not None else "a member is not well"

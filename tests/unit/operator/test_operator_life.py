@@ -282,7 +282,8 @@ async def test_nothing_waits_for_volumes_that_cannot_grow() -> None:
         await world.reconcile()
         world.tick()
     assert world.voters() == {1, 2, 3, 4}
-    assert condition(world, "Ready")["status"] == "False"
+    assert condition(world, "Ready")["status"] == "True"
+    assert condition(world, "Progressing")["reason"] == "VolumeGrowing"
     assert "must support resize" in world.resource["status"]["step"]
 
 
