@@ -16,7 +16,14 @@ from psycopg import sql
 
 from pgherd_spark import statements
 from pgherd_spark.catalog import Table
-from pgherd_spark.sources import Relation, Source, TableChangedError, claim, reading
+from pgherd_spark.sources import (
+    Relation,
+    Source,
+    TableChangedError,
+    claim,
+    reading,
+    require_unchanged,
+)
 
 _SQL = statements.load("checksum.sql")
 _HALF = 1 << 64
@@ -176,9 +183,11 @@ def _read(source: Source, relation: Relation, query: sql.Composed) -> list[tuple
     with reading(source) as connection:
         claim(connection, relation)
         try:
-            return connection.execute(query).fetchall()
+            rows = connection.execute(query).fetchall()
         except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedObject) as error:
             raise TableChangedError("its columns were changed") from error
+        require_unchanged(connection, relation)
+        return rows
 
 
 def _sum(rows: int, first: Decimal | int, second: Decimal | int) -> Sum:

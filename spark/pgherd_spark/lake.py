@@ -31,7 +31,7 @@ from pgherd_spark.changes import Change, Values
 from pgherd_spark.checksums import Part, blocks, parts_of
 from pgherd_spark.cluster import Cluster
 from pgherd_spark.leases import Member, hold
-from pgherd_spark.sources import claim, reading
+from pgherd_spark.sources import claim, reading, require_unchanged
 
 CURRENT = "current.json"
 _NAME_MAX = 100
@@ -200,6 +200,7 @@ def _rows(part: Part) -> Iterator[Values]:
         )
         for row in connection.execute(query):
             yield dict(zip(table.stored, row, strict=True))
+        require_unchanged(connection, part.relation)
 
 
 def identity(key: Mapping[str, str | None]) -> str:

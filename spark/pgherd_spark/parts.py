@@ -21,6 +21,7 @@ from psycopg import sql
 
 from pgherd_spark import statements
 from pgherd_spark.checksums import NOTHING, Part, Sum, blocks, bucket_sums
+from pgherd_spark.sources import unchanged
 from pgherd_spark.stores import Store
 
 _SQL = statements.load("snapshot.sql")
@@ -174,21 +175,27 @@ def _command(task: WritePart) -> list[str]:
     """One session: the snapshot, the lock that keeps the file as it is, and the rows."""
     part, relation = task.part, task.part.relation
     columns = sql.SQL(", ").join(sql.Identifier("t", name) for name in part.table.stored)
+    same = _do("require_unchanged", unchanged=unchanged(relation))
     steps = [
         _SQL["begin"],
         _SESSION["import"].format(snapshot=sql.Literal(part.source.snapshot)),
         sql.SQL("SET lock_timeout = '60s'"),
         _SESSION["lock"].format(relation=relation.identifier),
-        _SQL["same_file"].format(
-            oid=sql.Literal(relation.oid), filenode=sql.Literal(relation.filenode)
-        ),
+        _do("tables_only", tables_only=sql.Literal(_SESSION["tables_only"].as_string(None))),
+        same,
         _SQL["copy"].format(
             columns=columns,
             relation=relation.identifier,
             range=blocks(part.first, part.end),
         ),
+        same,
     ]
     command = [str(task.psql), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--no-password"]
     for step in steps:
         command += ["--command", step.as_string(None)]
     return [*command, "--dbname", part.source.conninfo]
+
+
+def _do(name: str, **parts: sql.Composable) -> sql.Composed:
+    """A block of PL/pgSQL, which prints nothing."""
+    return _SQL["do"].format(body=sql.Literal(_SQL[name].format(**parts).as_string(None)))

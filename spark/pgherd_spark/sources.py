@@ -115,10 +115,35 @@ def claim(connection: psycopg.Connection[Any], relation: Relation) -> None:
     """
     try:
         connection.execute(_SQL["lock"].format(relation=relation.identifier))
-        row = connection.execute(_SQL["filenode"], (relation.oid,)).fetchone()
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+    except (
+        psycopg.errors.UndefinedTable,
+        psycopg.errors.InvalidSchemaName,
+        psycopg.errors.WrongObjectType,
+    ) as error:
         raise TableChangedError("it was dropped or renamed") from error
     except psycopg.errors.LockNotAvailable as error:
         raise TableChangedError("a command that changes it held its lock for too long") from error
-    if row != (relation.filenode,):
-        raise TableChangedError("it was truncated, rewritten or replaced")
+    connection.execute(_SQL["tables_only"])
+    require_unchanged(connection, relation)
+
+
+def require_unchanged(connection: psycopg.Connection[Any], relation: Relation) -> None:
+    """Check that the relation's name stands for it, and its rows are in the file of the marker.
+
+    To be done before and after rows are read: a lock on a table does not keep its schema's name.
+
+    Raises:
+        TableChangedError: not so.
+    """
+    if connection.execute(unchanged(relation)).fetchone() != (True,):
+        raise TableChangedError("it was truncated, rewritten, renamed or replaced")
+
+
+def unchanged(relation: Relation) -> sql.Composed:
+    """The query that says whether the relation is what it was at the marker."""
+    return _SQL["unchanged"].format(
+        schema=sql.Literal(relation.schema),
+        name=sql.Literal(relation.name),
+        oid=sql.Literal(relation.oid),
+        filenode=sql.Literal(relation.filenode),
+    )

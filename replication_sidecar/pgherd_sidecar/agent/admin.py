@@ -21,7 +21,7 @@ from aiohttp.typedefs import Middleware
 from pgherd_sidecar.agent.metrics import to_metrics
 from pgherd_sidecar.agent.roster import Contact
 from pgherd_sidecar.core.log import Member
-from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
+from pgherd_sidecar.pg.checksum import ChangedTable, TableChecksum, UnknownTable
 
 _SHUTDOWN_S = 5.0
 """A request that is still under way when the sidecar stops gets so long."""
@@ -403,7 +403,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return _error(404, str(error))
     except TimeoutError as error:
         return _error(504, str(error) or "not within the time given")
-    except Refused as error:
+    except (Refused, ChangedTable) as error:
         return _error(409, str(error))
     except Unavailable as error:
         return _error(503, str(error))

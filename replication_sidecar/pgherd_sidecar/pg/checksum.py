@@ -9,13 +9,13 @@ they differ, ``bucket_checksums`` and then ``key_checksums`` narrow it down to t
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
 from typing import Any, LiteralString, cast
 
-from psycopg import AsyncConnection, sql
+from psycopg import AsyncConnection, errors, sql
 
 _HALF_BITS = 64
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
@@ -23,6 +23,10 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 class UnknownTable(LookupError):
     """The table does not exist on this node or is not replicated."""
+
+
+class ChangedTable(Exception):
+    """DDL has changed a table since the snapshot, so its rows in it can't be read any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,16 @@ class _Table:
     rows: sql.Composed
     columns: str
     key: sql.Composed
+    oid: int
+    files: str
 
 
 async def table_checksums(connection: AsyncConnection[Any]) -> dict[str, TableChecksum]:
-    """Return the checksum of each table in ``pgherd.replicated_tables``, by its name there."""
+    """Return the checksum of each table in ``pgherd.replicated_tables``, by its name there.
+
+    Raises:
+        ChangedTable: one is not what it was in the snapshot.
+    """
     return {
         table.name: await _table_checksum(connection, table) for table in await _tables(connection)
     }
@@ -54,10 +64,11 @@ async def bucket_checksums(connection: AsyncConnection[Any], name: str) -> dict[
 
     Raises:
         UnknownTable: no such replicated table.
+        ChangedTable: it is not what it was in the snapshot.
     """
-    query = _query("buckets", await _table(connection, name))
-    cursor = await connection.execute(query)
-    return {bucket: _hex(first, second) for bucket, first, second in await cursor.fetchall()}
+    table = await _table(connection, name)
+    rows = await _read(connection, table, _query("buckets", table))
+    return {bucket: _hex(first, second) for bucket, first, second in rows}
 
 
 async def key_checksums(connection: AsyncConnection[Any], name: str, bucket: int) -> dict[str, str]:
@@ -65,18 +76,47 @@ async def key_checksums(connection: AsyncConnection[Any], name: str, bucket: int
 
     Raises:
         UnknownTable: no such replicated table.
+        ChangedTable: it is not what it was in the snapshot.
     """
-    query = _query("keys", await _table(connection, name))
-    cursor = await connection.execute(query, {"bucket": bucket})
-    return {key: _hex(first, second) for key, first, second in await cursor.fetchall()}
+    table = await _table(connection, name)
+    rows = await _read(connection, table, _query("keys", table), {"bucket": bucket})
+    return {key: _hex(first, second) for key, first, second in rows}
 
 
 async def _table_checksum(connection: AsyncConnection[Any], table: _Table) -> TableChecksum:
-    cursor = await connection.execute(_query("table", table))
-    row = await cursor.fetchone()
-    assert row is not None  # an aggregate without GROUP BY has exactly one row
-    rows, first, second = row
+    # An aggregate without GROUP BY has exactly one row.
+    ((rows, first, second),) = await _read(connection, table, _query("table", table))
     return TableChecksum(rows, _hex(first or 0, second or 0), table.columns)
+
+
+async def _read(
+    connection: AsyncConnection[Any],
+    table: _Table,
+    query: sql.Composed,
+    parameters: Mapping[str, object] | None = None,
+) -> list[tuple[Any, ...]]:
+    """Run a query of a table that is, before and after, what it was in the snapshot.
+
+    A snapshot protects neither from another table or a view under the name, whose code would run
+    with our rights, nor from another file. A lock does not keep the name of the table's schema.
+    """
+    try:
+        await connection.execute(_STATEMENTS["lock"].format(table=table.rows))
+    except (errors.UndefinedTable, errors.InvalidSchemaName, errors.WrongObjectType) as error:
+        raise ChangedTable(f"{table.name} was dropped or renamed since the marker") from error
+    await connection.execute(_STATEMENTS["restrict"], {"kinds": "view, foreign-table"})
+    await _require_unchanged(connection, table)
+    cursor = await connection.execute(query, parameters)
+    rows = await cursor.fetchall()
+    await _require_unchanged(connection, table)
+    return rows
+
+
+async def _require_unchanged(connection: AsyncConnection[Any], table: _Table) -> None:
+    asked = {"name": table.name, "oid": table.oid, "files": table.files}
+    cursor = await connection.execute(_STATEMENTS["unchanged"], asked)
+    if await cursor.fetchone() != (True,):
+        raise ChangedTable(f"{table.name} was truncated, rewritten or replaced since the marker")
 
 
 async def _table(connection: AsyncConnection[Any], name: str) -> _Table:
@@ -88,10 +128,11 @@ async def _table(connection: AsyncConnection[Any], name: str) -> _Table:
 
 async def _tables(connection: AsyncConnection[Any]) -> Iterable[_Table]:
     await connection.execute(_STATEMENTS["settings"])
+    await connection.execute(_STATEMENTS["restrict"], {"kinds": ""})
     cursor = await connection.execute(_STATEMENTS["replicated_tables"])
     return [
-        _Table(name, _rows(schema, relation, partitioned=partitioned), columns, _key(key))
-        for name, schema, relation, partitioned, columns, key in await cursor.fetchall()
+        _Table(name, _rows(schema, relation, partitioned=part), columns, _key(key), oid, files)
+        for name, schema, relation, part, columns, key, oid, files in await cursor.fetchall()
     ]
 
 

@@ -27,6 +27,13 @@ SELECT pg_current_snapshot()::text;
 -- name: lock
 LOCK TABLE {relation} IN ACCESS SHARE MODE;
 
--- The file that holds the rows now, not at the snapshot: it is looked up in the present catalog.
--- name: filenode
-SELECT pg_relation_filenode(%s)::int8;
+-- A name that stands for a view an instant later would run the code of its owner: none is read any more by this
+-- transaction, on servers that know how (from 15.8 and 16.4 on).
+-- name: tables_only
+SELECT set_config(name, 'view, foreign-table', true) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind';
+
+-- What the name stands for now, and which file holds its rows: both are looked up in the present catalog, not at the
+-- snapshot.
+-- name: unchanged
+SELECT to_regclass(format('%I.%I', {schema}::text, {name}::text)) = {oid}::oid
+       AND pg_relation_filenode({oid}::oid) = {filenode}::oid

@@ -4,12 +4,21 @@
 -- name: begin
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 
--- name: same_file
-DO $$ BEGIN
-    IF pg_catalog.pg_relation_filenode({oid}::pg_catalog.oid) IS DISTINCT FROM {filenode}::pg_catalog.oid THEN
-        RAISE EXCEPTION 'the table was truncated, rewritten or replaced since the marker';
+-- Quoted as a literal: a table's name may hold any dollar quote.
+-- name: do
+DO {body};
+
+-- name: tables_only
+BEGIN
+    EXECUTE {tables_only};
+END
+
+-- name: require_unchanged
+BEGIN
+    IF ({unchanged}) IS NOT TRUE THEN
+        RAISE EXCEPTION 'the table was truncated, rewritten, renamed or replaced since the marker';
     END IF;
-END $$;
+END
 
 -- name: copy
 COPY (SELECT {columns} FROM {relation} t WHERE {range}) TO STDOUT (FORMAT binary);
