@@ -39,11 +39,13 @@ class Receipt:
 
     Attributes:
         path: its name in the snapshot's store.
+        origin: which rows, see ``origin_of``; empty where nobody asks.
         bytes, sha256: of the file.
         sum: of the rows.
     """
 
     path: str
+    origin: str
     bytes: int
     sha256: str
     sum: Sum
@@ -81,8 +83,18 @@ class _Counted:
         """Leave it open: it is to be put on stable storage by whoever opened it."""
 
 
+def origin_of(part: Part) -> str:
+    """Which rows a part holds: the member, its file of them, and the blocks of that file.
+
+    Another run may divide a table otherwise, or read another member, whose rows lie elsewhere.
+    """
+    relation = part.relation
+    file = f"{relation.schema}.{relation.name} {relation.oid}/{relation.filenode}"
+    return f"{part.source.member} {part.source.visible} {file} [{part.first}, {part.end})"
+
+
 def write_part(task: WritePart) -> Receipt:
-    """Write a part, unless an earlier run has.
+    """Write a part, unless an earlier run has written the same rows there.
 
     Raises:
         PartError: ``psql`` failed; says with which words.
@@ -90,12 +102,16 @@ def write_part(task: WritePart) -> Receipt:
         psycopg.Error, OSError: the server is gone, the disk is full.
     """
     known = read_receipt(task.store, task.path)
-    if known is not None:
+    if known is not None and known.origin == origin_of(task.part):
         return known
+    if task.store.size(_receipt_name(task.path)) is not None:
+        task.store.delete(_receipt_name(task.path))  # never to be found beside other rows
     rows = sum((one for _, one in bucket_sums(task.part, 1)), NOTHING)
     with task.store.create(task.path) as file:
         written = _copy(task, file)
-    receipt = Receipt(task.path, written.bytes, written.hash.hexdigest(), rows)
+    receipt = Receipt(
+        task.path, origin_of(task.part), written.bytes, written.hash.hexdigest(), rows
+    )
     task.store.put(_receipt_name(task.path), json.dumps(asdict(receipt)).encode())
     return receipt
 
@@ -108,6 +124,8 @@ def read_receipt(store: Store, path: str) -> Receipt | None:
     """
     with suppress(FileNotFoundError):
         fields = json.loads(store.get(_receipt_name(path)))
+        if "origin" not in fields:  # an earlier version did not tell
+            return None
         receipt = Receipt(**(fields | {"sum": Sum(**fields["sum"])}))
         if store.size(path) == receipt.bytes:
             return receipt
