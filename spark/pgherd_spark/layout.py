@@ -92,7 +92,9 @@ def require_whole(store: Store) -> dict[str, Any]:
                 raise PartError(f"{name} is damaged")
         for table in manifest["tables"]:
             for part in table["parts"]:
-                verify_part(store, Receipt(part["path"], "", part["bytes"], part["sha256"], NOTHING))
+                verify_part(
+                    store, Receipt(part["path"], "", part["bytes"], part["sha256"], NOTHING)
+                )
     except (FileNotFoundError, ValueError, KeyError) as error:
         raise PartError(f"{store} holds no whole snapshot: {error}") from error
     if manifest["format"] != FORMAT:
