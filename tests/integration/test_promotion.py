@@ -47,6 +47,7 @@ async def write(dsn: str, value: int) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.long
 async def test_the_two_sides_of_a_partition_never_merge_again(
     split: tuple[LocalHerd, LocalHerd],
 ) -> None:

@@ -29,7 +29,7 @@ LAYERS = {
 PURE = set(
     """
     array bisect collections dataclasses enum functools heapq itertools json math operator random re
-    struct sys typing zlib
+    struct sys typing uuid zlib
     """.split()  # noqa: SIM905 - words are easier to read than a list of strings
 )
 #: Dependencies that may be used by all: msgspec only turns bytes into values and back.

@@ -159,6 +159,10 @@ class ViewBackend(Protocol):
         """Have a member leave, or be evicted."""
         ...
 
+    def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
+        """Have members become a cluster of their own, or say what that means."""
+        ...
+
     def block(self, names: list[str], unsent: list[str]) -> None:
         """Have no links with these members, and send nothing to those."""
         ...
@@ -262,6 +266,11 @@ class _Joining(msgspec.Struct):
         return Member(self.name, self.disk_id, witness=self.witness, info=info)
 
 
+class _Parting(msgspec.Struct):
+    names: Annotated[list[str], msgspec.Meta(min_length=1)]
+    act: bool = False
+
+
 class _Links(msgspec.Struct):
     blocked: list[str]
     unsent: list[str] = []
@@ -291,6 +300,7 @@ class _Routes:
             web.post("/view/join", self._join),
             web.post("/view/leave", self._leave),
             web.post("/view/evict", self._leave),
+            web.post("/view/part", self._part),
             web.post("/links", self._block),
             web.post("/marker", self._order),
             web.get("/marker/{id}/ready", self._ready),
@@ -327,6 +337,10 @@ class _Routes:
         body = _parse(await request.read(), _Leaving)
         self._backend.views.leave(body.name, body.disk_id)
         return web.json_response({})
+
+    async def _part(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Parting)
+        return web.json_response(dict(self._backend.views.part(body.names, act=body.act)))
 
     async def _block(self, request: web.Request) -> web.Response:
         body = _parse(await request.read(), _Links)

@@ -11,7 +11,7 @@ has no quorum, and the same act ends it. Never the other way round, or it would 
 component of the old cluster.
 
 Called by the command line, which then changes the configuration and the certificates: the sidecar
-does not start with those of the old cluster.
+does not start with those of the old cluster. How running members do the same is in ``parting``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +32,7 @@ from pgherd_sidecar.core.log import (
     Persist,
     View,
 )
+from pgherd_sidecar.core.log.parting import Founding
 from pgherd_sidecar.env.segments import SegmentLog, StorageDamaged, StorageError
 
 _READ_BYTES = 1 << 20
@@ -68,23 +69,6 @@ class Split:
     def end(self) -> tuple[int, int]:
         """How advanced its log is."""
         return self.last_term, self.last_gid
-
-
-@dataclass(frozen=True, slots=True)
-class Founding:
-    """What the members of a new cluster have to agree about.
-
-    Attributes:
-        cluster_id: the new one.
-        seed: the member whose log is the most advanced.
-        term: of the entry with the new view, higher than any that one of them has seen.
-        members: as they take themselves for.
-    """
-
-    cluster_id: UUID
-    seed: str
-    term: int
-    members: tuple[Member, ...]
 
 
 def preview(config: NodeConfig) -> Split:
@@ -172,7 +156,7 @@ def promote(configs: Sequence[NodeConfig], cluster_id: UUID) -> tuple[str, Split
     term = max(log.term for log in logs.values()) + 1
     members = tuple(rename(config, cluster_id) for config in configs)
     for config in sorted(configs, key=lambda config: config.name != seed):
-        found(config, Founding(cluster_id, seed, term, members))
+        found(config, cluster_id, Founding(seed, term, members))
     return seed, logs[seed]
 
 
@@ -202,29 +186,38 @@ def rename(config: NodeConfig, cluster_id: UUID) -> Member:
         return roster.myself(config, identity.disk_id)
 
 
-def found(config: NodeConfig, founding: Founding) -> None:
+def found(config: NodeConfig, cluster_id: UUID, founding: Founding) -> None:
     """Have a renamed member take part in its new cluster; may be repeated. The seed goes first.
-
-    Nobody but the seed can be elected in the term of the new view: all have given their vote.
 
     Raises:
         BootstrapError: as ``force``; or these can't be a view.
     """
     with _opened(config) as (identity, log):
-        if identity.cluster_id != str(founding.cluster_id):
+        if identity.cluster_id != str(cluster_id):
             raise BootstrapError(f"{config.name} is of cluster {identity.cluster_id} still")
-        if log.control.term < founding.term:
-            committed = log.control.commit_position
-            log.persist(Persist(1, Control(founding.term, founding.seed, committed), None, ()))
-        names = tuple(sorted(member.name for member in founding.members))
-        done = log.index.membership.names == names
-        if config.name == founding.seed and not done:
-            _append_view(log, founding.members)
+        take_part(log, config.name, founding)
+
+
+def take_part(log: SegmentLog, name: str, founding: Founding) -> None:
+    """Have a member's log be one of the new cluster's; may be repeated before it is used as such.
+
+    Nobody but the seed can be elected in the term of the new view: all have given their vote.
+
+    Raises:
+        BootstrapError: these can't be a view.
+        StorageError: it can't be written.
+    """
+    if log.control.term < founding.term:
+        committed = log.control.commit_position
+        log.persist(Persist(1, Control(founding.term, founding.seed, committed), None, ()))
+    names = tuple(sorted(member.name for member in founding.members))
+    if name == founding.seed and log.index.membership.names != names:
+        _append_view(log, founding.members)
 
 
 def _split(config: NodeConfig, *, act: bool) -> Split:
     with _opened(config) as (identity, log):
-        _require_whole(config, log)
+        require_whole(config, log)
         index, control = log.index, log.control
         fresh = identity.cluster_id == str(config.cluster_id)
         new_id = uuid4() if fresh else UUID(identity.cluster_id)
@@ -248,23 +241,37 @@ def _opened(config: NodeConfig) -> Iterator[tuple[Identity, SegmentLog]]:
         raise BootstrapError(f"{config.data_dir} is no directory of a member")
     try:
         identity = Identity(config, splitting=True)
+    except IdentityError as error:
+        raise BootstrapError(str(error)) from error
+    try:
+        with opened_log(config) as log:
+            yield identity, log
+    finally:
+        identity.close()
+
+
+@contextmanager
+def opened_log(config: NodeConfig) -> Iterator[SegmentLog]:
+    """Open the log of a stopped member, whose identity the caller holds.
+
+    Raises:
+        BootstrapError: it has nothing to go on from, or the log can't be used.
+    """
+    try:
+        log = open_log(config)
         try:
-            log = open_log(config)
-            try:
-                if log.control.incomplete:
-                    raise BootstrapError(f"{config.name} has lost the end of its log by damage")
-                if not log.index.membership.views:
-                    raise BootstrapError(f"{config.name} has not joined: it has no log")
-                yield identity, log
-            finally:
-                log.close()
+            if log.control.incomplete:
+                raise BootstrapError(f"{config.name} has lost the end of its log by damage")
+            if not log.index.membership.views:
+                raise BootstrapError(f"{config.name} has not joined: it has no log")
+            yield log
         finally:
-            identity.close()
-    except (IdentityError, StorageError) as error:
+            log.close()
+    except StorageError as error:
         raise BootstrapError(str(error)) from error
 
 
-def _require_whole(config: NodeConfig, log: SegmentLog) -> None:
+def require_whole(config: NodeConfig, log: SegmentLog) -> None:
     """Read all of a log: what is damaged there could be had from the old cluster only.
 
     Raises:

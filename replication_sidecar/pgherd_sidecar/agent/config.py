@@ -13,7 +13,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from pgherd_sidecar.env.tls import can_be_certified
+from pgherd_sidecar.env.tls import can_be_certified, certified_name
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Milliseconds = Annotated[int, Field(gt=0)]
@@ -73,6 +73,12 @@ class Timing(_Section):
     evict_ms: Annotated[
         int, Field(ge=0, description="silence after which a member is evicted; 0: never")
     ] = 0
+    partition_split_ms: Annotated[
+        Milliseconds,
+        Field(
+            description="a component without a quorum that has stayed the same for so long parts"
+        ),
+    ] = 60_000
 
     @model_validator(mode="after")
     def _heartbeats_fit_into_the_timeout(self) -> Self:
@@ -80,6 +86,8 @@ class Timing(_Section):
             raise ValueError("election_timeout_ms must be at least three heartbeat_ms")
         if 0 < self.evict_ms < 4 * self.election_timeout_ms:
             raise ValueError("evict_ms must be 0 or at least four election_timeout_ms")
+        if self.partition_split_ms < 4 * self.election_timeout_ms:
+            raise ValueError("partition_split_ms must be at least four election_timeout_ms")
         return self
 
 
@@ -200,6 +208,10 @@ class NodeConfig(_Section):
     """
 
     cluster_id: UUID
+    certified_cluster: Annotated[
+        UUID | None,
+        Field(description="cluster that certificates name: what this one has parted from, say"),
+    ] = None
     name: str
     number: int
     members: Annotated[tuple[MemberAddress, ...], Field(min_length=1)]
@@ -226,6 +238,10 @@ class NodeConfig(_Section):
     timing: Timing = Timing()
     limits: Limits = Limits()
     recovery: Recovery | None = None
+    partition_policy: Annotated[
+        Literal["primary", "permanent"],
+        Field(description="without a majority: wait for it, or become a cluster of its own"),
+    ] = "primary"
 
     @model_validator(mode="after")
     def _members_are_consistent(self) -> Self:
@@ -273,6 +289,10 @@ class NodeConfig(_Section):
         if self.tls is None and self.admin_port is not None:
             raise ValueError("admin_port needs tls: its callers are known by their certificates")
         return self
+
+    def certified(self, name: str) -> str:
+        """Return the DNS name in the certificate of who is called so."""
+        return certified_name(name, str(self.certified_cluster or self.cluster_id))
 
     @property
     def address(self) -> MemberAddress:

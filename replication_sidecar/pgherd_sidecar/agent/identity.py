@@ -5,6 +5,9 @@ A directory holds::
     identity.json   cluster id, member's name and number, the disk's UUID, the incarnation
     lock            locked while a sidecar runs on the directory
 
+A member that has parted from its cluster is of another one than its configuration says, which goes
+on as it is: ``configured`` in the file is what the configuration has to say then.
+
 The disk's UUID is made with the directory: an empty disk under an old name is a new identity, and
 must not vote as the old one (C18). The incarnation counts the starts of the PostgreSQL server as
 its transactions' identities see them (C12); it is on stable storage before anybody learns it. A
@@ -20,7 +23,7 @@ import os
 import secrets
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.env import durable
@@ -48,6 +51,7 @@ class _Record:
     disk_id: str
     incarnation: int
     split_from: str = ""
+    configured: str = ""
 
 
 class Identity:
@@ -118,14 +122,31 @@ class Identity:
         """
         self._save(replace(self._record, incarnation=max(self._record.incarnation, newest)))
 
-    def split(self, cluster_id: str) -> None:
+    def applied_to(self, config: NodeConfig) -> NodeConfig:
+        """Return the configuration as it is meant: of the cluster that the directory belongs to.
+
+        Certificates go on naming the cluster that was configured.
+        """
+        configured, mine = config.cluster_id, UUID(self.cluster_id)
+        if configured == mine:
+            return config
+        certified = config.certified_cluster or configured
+        return config.model_copy(update={"cluster_id": mine, "certified_cluster": certified})
+
+    def split(self, cluster_id: str, configured: str = "") -> None:
         """Be a member of another cluster from now on, split off from the present one.
+
+        Args:
+            cluster_id: of the other one.
+            configured: of the cluster that the configuration goes on naming; by default it has to
+                name the other one.
 
         Raises:
             OSError: it can't be stored; nothing has changed.
         """
         former = self._record.cluster_id
-        self._save(replace(self._record, cluster_id=cluster_id, split_from=former))
+        record = replace(self._record, cluster_id=cluster_id, configured=configured)
+        self._save(replace(record, split_from=former))
 
     def close(self) -> None:
         """Let another sidecar use the directory."""
@@ -144,7 +165,7 @@ class Identity:
         except (ValueError, TypeError) as error:
             raise IdentityError(f"{path} is damaged: {error}") from error
         split = self._splitting and record.split_from == mine[0]
-        if record.cluster_id != mine[0] and not split:
+        if mine[0] not in (record.cluster_id, record.configured) and not split:
             raise IdentityError(
                 f"{self._directory} belongs to cluster {record.cluster_id}, "
                 f"this sidecar is configured for cluster {mine[0]}"

@@ -25,7 +25,9 @@ from pgherd_sidecar.agent.component import ComponentWatch
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.logreader import LogReader
 from pgherd_sidecar.agent.logsetup import open_log, reset_log, timing
+from pgherd_sidecar.agent.logstatus import log_status
 from pgherd_sidecar.agent.logwriter import LogWriter
+from pgherd_sidecar.agent.parting import Splitter
 from pgherd_sidecar.agent.peers import Peers
 from pgherd_sidecar.core.entries import Noop, encode_entry
 from pgherd_sidecar.core.log import (
@@ -38,6 +40,7 @@ from pgherd_sidecar.core.log import (
     Member,
     Membership,
     Message,
+    Parting,
     Role,
 )
 from pgherd_sidecar.core.log.messages import Change
@@ -61,12 +64,16 @@ class LogHost:
         reader: reads the log, and knows what is damaged.
         whole: set once the log holds all that this member has ever acknowledged: not after damage
             has cut it off, until it was fed again.
+        splitter: this member's share in parting from the cluster for good.
 
     Args:
         config: whose log, where, and who founds the herd or is asked first.
         disk: identity of the disk that the log is on.
         on_failure: called once, on the loop, when this member must not go on: its disk failed or
             it would break the protocol. Nothing is sent any more; the process should exit.
+
+    Raises:
+        IdentityError: what is on disk about parting is damaged.
     """
 
     def __init__(
@@ -79,6 +86,7 @@ class LogHost:
         self.disk = disk
         self.whole = asyncio.Event()
         self.witness = config.witness
+        self.splitter = Splitter(config, disk, self)
         self._config = config
         self._on_failure = on_failure
         self._running = False
@@ -126,6 +134,7 @@ class LogHost:
             on_up=self._link_up,
             ask=lambda wish: self.change(join=wish),
             on_retired=self._retire,
+            parting=self.splitter.successor,
         )
         self.reader = LogReader(self._storage, self._member, now=loop.time, wake=self._wake)
         self._member.abstains = founding.pristine(self._storage) and bool(founding.others(config))
@@ -135,13 +144,15 @@ class LogHost:
         self._alarm = Alarm(loop, self._tick)
         if self._member.incomplete:
             self.whole.clear()
-        self._running = not self._peers.retired
+        self._running = not (self._peers.retired or self.splitter.sealed)
         await self._peers.start()
+        self.splitter.start()
         self._wake()
 
     async def stop(self) -> None:
         """Leave: close the links, finish what is being written, close the log."""
         self._running = False
+        self.splitter.stop()
         self._alarm.cancel()
         await self._peers.stop()
         await self._writer.close()
@@ -260,26 +271,14 @@ class LogHost:
 
     def status(self) -> dict[str, int | float | str | None]:
         """Return positions, roles and counters, for people and metrics."""
-        pace = self._writer.pace
-        return {
-            "component": "primary" if self.primary else "secondary",
-            "term": self.term,
-            "proposer": self.proposer,
-            "role": self.role.value,
-            "commit_position": self.commit_position,
-            "flushed_position": self.flushed_position,
-            "log_position": self.last_position,
-            "log_writes": self._writer.writes,
-            "log_damaged_at": self._member.damaged_at,
-            "log_incomplete": self._member.incomplete,
-            **self._peers.status(),
-            "log_flush_average_s": pace.average_s,
-            "log_flush_slowest_s": pace.slowest_s,
-        }
+        return log_status(self._member, self._writer, self._peers, primary=self.primary)
 
     # ---- inputs ----------------------------------------------------------------------------
 
     def _receive(self, peer: str, message: Message) -> None:
+        if isinstance(message, Parting):
+            self.splitter.receive(peer, message)
+            return
         if not self._running:
             return
         if isinstance(message, Change) and not self._peers.fit(peer, message):

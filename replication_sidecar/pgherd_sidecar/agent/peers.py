@@ -30,7 +30,7 @@ from pgherd_sidecar.core.log.messages import Change
 from pgherd_sidecar.env.connections import Bounds
 from pgherd_sidecar.env.frames import PROTOCOL_VERSION, Hello
 from pgherd_sidecar.env.links import Links
-from pgherd_sidecar.env.tls import Credentials, certified_name
+from pgherd_sidecar.env.tls import Credentials
 
 _log = structlog.get_logger()
 
@@ -51,6 +51,7 @@ class Peers:
         on_up: see ``Links``.
         ask: asks for this member's entry in the membership.
         on_retired: called when this member turns out to have founded a second time.
+        parting: the cluster that this member has consented to become one of.
 
     Raises:
         TlsError: this member's certificate can't be used.
@@ -58,7 +59,7 @@ class Peers:
         NoContactError: the log names members that this version can't reach.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - ports and settings, all by name
         self,
         config: NodeConfig,
         disk: str,
@@ -68,8 +69,10 @@ class Peers:
         on_up: Callable[[str], None],
         ask: Callable[[Member], None],
         on_retired: Callable[[], None],
+        parting: str = "",
     ) -> None:
         self._config = config
+        self._parting = parting
         self._disk = disk
         self._member = member
         self._wish = ask
@@ -260,6 +263,7 @@ class Peers:
             config.sequence_slots,
             self._member.membership.position,
             roster.names(self._member.membership, config.name, self._disk),
+            parting=self._parting,
         )
 
     def _note_departure(self, membership: Membership) -> None:
@@ -300,6 +304,8 @@ class Peers:
         return roster.taken(hello.name, hello.number, membership)
 
     def _has_left(self, hello: Hello) -> bool:
+        if hello.cluster_id != self._links.me.cluster_id:
+            return False  # what it is a member of is not known here
         return has_left(self._as_known(hello), self._member.membership, self._departed)
 
     def _as_known(self, hello: Hello) -> Identity:
@@ -314,4 +320,4 @@ class Peers:
 def _credentials(config: NodeConfig) -> Credentials | None:
     if config.tls is None:
         return None
-    return Credentials(config.tls.directory, certified_name(config.name, str(config.cluster_id)))
+    return Credentials(config.tls.directory, config.certified(config.name))

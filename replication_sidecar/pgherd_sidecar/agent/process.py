@@ -1,7 +1,8 @@
 """One sidecar process, from its command line to its exit status.
 
 Reads the configuration, locks the data directory, starts the ordered log, the admin API and the
-replica on one event loop, and stops them in reverse on SIGTERM, SIGINT, or when asked by the API.
+replica on one event loop, and stops them in reverse on SIGTERM, SIGINT, or when asked by the API. A
+member that parts from its cluster stops them, too, and starts them again as what it is then.
 
 Exit status: 0 stopped cleanly; 1 a defect, or something outside failed at the start (a port is in
 use); 2 the configuration, the data directory or the certificates are not ones to run with; 70 the
@@ -25,8 +26,9 @@ from typing import Any, Protocol
 import structlog
 import uvloop
 
-from pgherd_sidecar.agent import logging
+from pgherd_sidecar.agent import logging, parted
 from pgherd_sidecar.agent.admin import AdminBackend, AdminServer
+from pgherd_sidecar.agent.bootstrap import BootstrapError
 from pgherd_sidecar.agent.config import ConfigError, NodeConfig, load
 from pgherd_sidecar.agent.health import HealthServer
 from pgherd_sidecar.agent.identity import Identity, IdentityError
@@ -83,20 +85,39 @@ def run(arguments: list[str], make_service: MakeService) -> None:
         identity.close()
 
 
-async def _serve(config: NodeConfig, identity: Identity, make_service: MakeService) -> None:
-    asyncio.get_running_loop().set_exception_handler(_on_loop_exception)
-    host = LogHost(config, disk=identity.disk_id, on_failure=_leave_at_once)
-    service = make_service(config, host, identity)
+async def _serve(configured: NodeConfig, identity: Identity, make_service: MakeService) -> None:
+    """Serve, and begin anew when something was to be done with the log closed (``parted``)."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_on_loop_exception)
+    ending, trouble = _Ending(), ""
+    while ending.again:
+        config = await loop.run_in_executor(None, parted.resume, configured, identity)
+        host = LogHost(config, disk=identity.disk_id, on_failure=_leave_at_once)
+        host.splitter.trouble = trouble
+        host.splitter.on_due = ending.begin_anew
+        await _live(config, host, make_service(config, host, identity), ending)
+        if host.splitter.due is not None and ending.again:
+            try:
+                await loop.run_in_executor(
+                    None, parted.consent, config, identity.disk_id, host.splitter.due
+                )
+            except BootstrapError as error:
+                trouble = str(error)
+                _log.error("cannot_part", reason=trouble)
+    _log.info("stopped")
+
+
+async def _live(config: NodeConfig, host: LogHost, service: Service, ending: "_Ending") -> None:
+    """Run until the service ends."""
     async with AsyncExitStack() as started:
         await host.start()
         started.push_async_callback(host.stop)
         for server in _servers(config, service):
             await server.start()
             started.push_async_callback(server.stop)
-        _stop_on_signals(service)
-        _log.info("started", cluster_id=str(config.cluster_id), disk_id=identity.disk_id)
+        ending.of(service)
+        _log.info("started", cluster_id=str(config.cluster_id), disk_id=host.disk)
         await service.run()
-    _log.info("stopped")
 
 
 def _servers(
@@ -110,16 +131,41 @@ def _servers(
         yield HealthServer(config.listens_on, config.health_port, service)
 
 
-def _stop_on_signals(service: Service) -> None:
-    loop = asyncio.get_running_loop()
-    stopping: list[asyncio.Task[None]] = []  # the loop itself holds tasks weakly
+class _Ending:
+    """Has one service after the other end, until the process is asked to.
 
-    def stop(name: str) -> None:
+    Attributes:
+        again: a service is to begin, when the present one has ended if there is one.
+    """
+
+    def __init__(self) -> None:
+        self.again = True
+        self._asked = False
+        self._service: Service | None = None
+        self._tasks: list[asyncio.Task[None]] = []  # the loop itself holds tasks weakly
+
+    def of(self, service: Service) -> None:
+        """Watch over this service from now on: by default nothing comes after it."""
+        self.again, self._service = False, service
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end, number.name)
+        if self._asked:
+            self._stop()
+
+    def begin_anew(self) -> None:
+        """Have the service end for the sake of another one."""
+        self.again = not self._asked
+        self._stop()
+
+    def _end(self, name: str) -> None:
         _log.info("stopping", signal=name)
-        stopping.append(loop.create_task(service.stop()))
+        self.again, self._asked = False, True
+        self._stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number.name)
+    def _stop(self) -> None:
+        if self._service is not None:
+            self._tasks.append(asyncio.get_running_loop().create_task(self._service.stop()))
 
 
 def _leave_at_once(_: Exception) -> None:

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from pgherd_sidecar.agent.admin import AdminBackend, Handler, runner
 from pgherd_sidecar.agent.config import JOBS, OPERATOR, NodeConfig
-from pgherd_sidecar.env.tls import Credentials, TlsError, certified_name
+from pgherd_sidecar.env.tls import Credentials, TlsError
 
 _log = structlog.get_logger()
 
@@ -33,12 +33,10 @@ class RemoteAdmin:
 
     def __init__(self, config: NodeConfig, backend: AdminBackend) -> None:
         assert config.tls is not None and config.admin_port is not None
-        cluster_id = str(config.cluster_id)
         self._address = config.listens_on, config.admin_port
-        self._operator = certified_name(OPERATOR, cluster_id)
-        self._jobs = certified_name(JOBS, cluster_id)
-        own_name = certified_name(config.name, cluster_id)
-        self._credentials = Credentials(config.tls.directory, own_name)
+        self._operator = config.certified(OPERATOR)
+        self._jobs = config.certified(JOBS)
+        self._credentials = Credentials(config.tls.directory, config.certified(config.name))
         self._runner = runner(backend, self._refuse_others)
 
     async def start(self) -> None:

@@ -104,6 +104,11 @@ class Replica:
             await self._fence(f"it has stopped for good: {self._reason}")
             await self._interrupted.wait()
             return
+        if self._host.splitter.sealed:
+            self._reason = self._host.splitter.reason
+            await self._fence(self._reason)
+            await self._interrupted.wait()  # its log stands still until it is another cluster's
+            return
         if self._rebuild is not None and self._rebuild.due_to_join:
             raise LeftBehindError("it joins the herd")
         if self._rebuild is not None and self._rebuild.under_way:
@@ -197,11 +202,12 @@ class Replica:
             return "diverged" if isinstance(self._halted, DivergedError) else "stranded"
         if self._rebuild is not None and self._rebuild.under_way:
             return "rebuilding"
-        if self._session is None:
+        if self._session is None and not self._host.splitter.sealed:
             return "starting" if self._host.whole.is_set() else "recovering"
         if refusal is None:
             return "primary"
-        return "secondary" if self._session.ready else "recovering"
+        ready = self._session is None or self._session.ready
+        return "secondary" if ready else "recovering"
 
     async def shutdown(self) -> None:
         """See AdminBackend."""

@@ -85,6 +85,29 @@ class Views:
             self._require_spare(name)
             self._host.change(leave=((name, disk or known.disk),))
 
+    def part(self, names: list[str], *, act: bool) -> dict[str, Any]:
+        """Have members without a quorum become a cluster of their own, or say what that means.
+
+        Args:
+            names: of the members, this one among them.
+            act: do it: returns when it is asked for, and ``status`` tells when it is done.
+
+        Raises:
+            Refused: these can't part.
+            Unavailable: not all of them are linked with this one.
+        """
+        plan = self._host.splitter.plan(names)
+        if act:
+            self._host.splitter.order(plan)
+        others = sorted(set(self._host.membership.names) - set(plan.names))
+        return {
+            "cluster_id": plan.successor,
+            "split_from": plan.cluster,
+            "members": list(plan.names),
+            "left": others,
+            "gid": self._host.last_position,
+        }
+
     def block(self, names: list[str], unsent: list[str] | None = None) -> None:
         """Have no links with these members until told otherwise, and send nothing to those."""
         self._host.peers.block(names, unsent or ())
@@ -134,6 +157,8 @@ def no_majority(host: LogHost) -> str:
         return host.peers.refusal or "it has yet to hear of the members"
     if host.joins:
         return "it has yet to copy the database of a member"
+    if host.splitter.sealed:
+        return host.splitter.reason
     if host.peers.has_left:
         return host.peers.retired or "it has left the herd"
     if host.abstains:

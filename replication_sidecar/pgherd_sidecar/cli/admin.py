@@ -80,6 +80,24 @@ class Status(BaseModel):
     peers: dict[str, Peer] = {}
 
 
+class PartingPlan(BaseModel):
+    """Members that become a cluster of their own.
+
+    Attributes:
+        cluster_id: of theirs; ``split_from`` is that of the one that they leave.
+        left: the members that stay behind.
+        gid: the end of the log of the one that was asked.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    cluster_id: str
+    split_from: str
+    members: tuple[str, ...]
+    left: tuple[str, ...]
+    gid: int
+
+
 class Marker(BaseModel):
     """An ordered marker entry: ``gid`` is its position."""
 
@@ -187,6 +205,16 @@ class AdminClient:
     async def evict(self, name: str, disk_id: str) -> None:
         """Have a member that does not answer thrown out of the view; see ``leave``."""
         await self._request("POST", "/view/evict", {"name": name, "disk_id": disk_id})
+
+    async def part(self, names: Iterable[str], *, act: bool) -> PartingPlan:
+        """Have members become a cluster of their own; returns when that is asked of them.
+
+        Args:
+            names: of the members, this one among them.
+            act: otherwise it is only told what would be done.
+        """
+        body = {"names": sorted(set(names)), "act": act}
+        return await self._call("POST", "/view/part", PartingPlan, body)
 
     async def block_links(self, names: Iterable[str], unsent: Iterable[str] = ()) -> None:
         """Cut the links to these members, and to no others, until it is told otherwise.

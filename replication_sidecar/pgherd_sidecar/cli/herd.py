@@ -80,6 +80,7 @@ class Herd(BaseModel):
         founded: all of the first members have taken writes; whoever has no log now has to join.
         slots: no member has a higher number.
         evict_s: a member that was silent for so long is thrown out of the view; 0: none ever is.
+        split_s: members that were without a majority for so long become another cluster; 0: never.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -95,6 +96,7 @@ class Herd(BaseModel):
     founded: bool = False
     slots: int = SLOTS
     evict_s: Annotated[float, Field(ge=0)] = 0
+    split_s: Annotated[float, Field(ge=0)] = 0
     members: tuple[Member, ...]
 
     @property
@@ -210,6 +212,7 @@ def new_herd(
     postgres_bin: Path,
     witnesses: int = 0,
     evict_s: float = 0,
+    split_s: float = 0,
 ) -> Herd:
     """Describe a herd that does not exist yet.
 
@@ -234,6 +237,7 @@ def new_herd(
         app_password=secrets.token_urlsafe(18),
         slots=max(SLOTS, total),
         evict_s=evict_s,
+        split_s=split_s,
         members=(
             *(_member(port_base, number, f"n{number}") for number in range(1, nodes + 1)),
             *(

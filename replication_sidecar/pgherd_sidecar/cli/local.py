@@ -43,6 +43,7 @@ class UpOptions:
     timeout_s: float
     witnesses: int | None = None
     evict_s: float | None = None
+    split_s: float | None = None
     fill: Callable[[Herd], Awaitable[None]] | None = None
 
 
@@ -81,6 +82,7 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             postgres_bin=binaries.find(options.postgres_bin),
             witnesses=options.witnesses or 0,
             evict_s=options.evict_s or 0,
+            split_s=options.split_s or 0,
         )
         require_space(description, len(description.databases))
         nodes = nodes_of(description)
@@ -136,17 +138,19 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
                 f"{description.directory} holds another herd, with {option} {has}: "
                 "leave the option out or choose another --dir"
             )
-    if options.evict_s not in (None, description.evict_s):
-        description = description.model_copy(update={"evict_s": options.evict_s})
+    patience = {"evict_s": options.evict_s, "split_s": options.split_s}
+    changed = {key: value for key, value in patience.items() if value is not None}
+    if changed:
+        description = description.model_copy(update=changed)
         herd.save(description)
     if options.postgres_bin in (None, description.postgres_bin):
         binaries.find(description.postgres_bin)
         return description
     chosen = binaries.find(options.postgres_bin)
     _require_same_major(description, chosen)
-    changed = description.model_copy(update={"postgres_bin": chosen})
-    herd.save(changed)
-    return changed
+    description = description.model_copy(update={"postgres_bin": chosen})
+    herd.save(description)
+    return description
 
 
 def _require_same_major(description: Herd, chosen: Path) -> None:

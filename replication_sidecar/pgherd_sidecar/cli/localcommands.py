@@ -48,6 +48,11 @@ def local_group() -> None:
     help="Seconds of silence that cost a member its place. [default: 0, never]",
 )  # fmt: skip
 @click.option(
+    "--split-after", "split_s", type=click.FloatRange(min=0, max=86400),
+    help="Seconds after which members without a majority become a cluster of their own, for good."
+    " [default: 0, never]",
+)  # fmt: skip
+@click.option(
     "--port-base", type=int, help="Node i listens on P+i, its log on P+100+i. [default: 7500]"
 )
 @click.option(
@@ -63,6 +68,7 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     nodes: int | None,
     witnesses: int | None,
     evict_s: float | None,
+    split_s: float | None,
     port_base: int | None,
     postgres_bin: Path | None,
     user: str | None,
@@ -78,6 +84,7 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         nodes=nodes,
         witnesses=witnesses,
         evict_s=evict_s,
+        split_s=split_s,
         port_base=port_base,
         postgres_bin=postgres_bin.resolve() if postgres_bin else None,
         timeout_s=timeout_s,

@@ -21,6 +21,7 @@ from pgherd_sidecar.cli import (
     jobs,
     local,
     options,
+    parting,
     promoting,
     render,
     splitting,
@@ -28,6 +29,7 @@ from pgherd_sidecar.cli import (
 from pgherd_sidecar.cli.admin import AdminClient, Status
 from pgherd_sidecar.cli.errors import HerdError
 from pgherd_sidecar.cli.localcommands import local_group, show
+from pgherd_sidecar.cli.sidecar import Sidecar
 
 
 @click.group(cls=options.Commands)
@@ -117,20 +119,44 @@ def bootstrap(node: str, directory: Path, force: bool, yes: bool) -> None:
 
 @main.command()
 @click.argument("nodes", nargs=-1, required=True)
-@options.herd_directory
+@_herd
 @click.option(
     "--into",
-    required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="An empty directory for the new herd, on the same file system.",
+    help="Move them, running or not, to this empty directory, with certificates of their own.",
 )
 @click.option("--yes", is_flag=True, help="What is told to be lost may be lost.")
 @options.timeout(180)
 def promote_partition(
-    nodes: tuple[str, ...], directory: Path, into: Path, yes: bool, timeout_s: float
+    nodes: tuple[str, ...],
+    directory: Path | None,
+    admin: Path | None,
+    into: Path | None,
+    yes: bool,
+    timeout_s: float,
 ) -> None:
     """Have nodes without a majority go on, for good, as a cluster of their own."""
-    into = into.resolve()
+    if into is not None and directory is not None:
+        _promote_into(directory, into.resolve(), nodes, yes=yes, timeout_s=timeout_s)
+        return
+    if into is not None:
+        raise click.UsageError("--into is for a herd in a --dir.")
+    _listen(directory, admin)  # checks them
+    if admin is None:
+        description = herd.load(options.owned(directory or Path()))
+        client = Sidecar(description, description.member(nodes[0])).admin
+    else:
+        client = AdminClient(admin)
+    plan = options.run(options.within(timeout_s, parting.part(client, nodes, yes=yes)))
+    click.echo(
+        f"{' and '.join(plan.members)} are cluster {plan.cluster_id}; "
+        "evict them where the others go on: `pgherd evict`"
+    )
+
+
+def _promote_into(
+    directory: Path, into: Path, nodes: tuple[str, ...], *, yes: bool, timeout_s: float
+) -> None:
     if delegate.is_root():
         delegate.provide(into, directory)
     fresh = options.run(promoting.promote(options.owned(directory), into, nodes, yes=yes))

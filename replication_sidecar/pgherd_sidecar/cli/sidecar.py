@@ -146,7 +146,11 @@ class Sidecar:
             ),
             founder=not herd.founded,
             sequence_slots=herd.slots,
-            timing=Timing(evict_ms=round(herd.evict_s * 1000)),
+            timing=Timing(
+                evict_ms=round(herd.evict_s * 1000),
+                **({"partition_split_ms": round(herd.split_s * 1000)} if herd.split_s else {}),
+            ),
+            partition_policy="permanent" if herd.split_s else "primary",
             data_dir=self._paths.sidecar_data,
             admin_socket=self._paths.admin_socket,
             tls=Tls(directory=self._paths.tls),

@@ -45,6 +45,7 @@ class Hello(msgspec.Struct, frozen=True):
         refused: in an answer, why the other end was refused; empty if it is welcome.
         yours: on which disk the sender knows the member with the receiver's name: empty if that is
             not known, ``NO_MEMBER`` if it knows of no such member.
+        parting: the cluster that the sender has consented to become one of, empty if there is none.
     """
 
     version: int
@@ -59,6 +60,7 @@ class Hello(msgspec.Struct, frozen=True):
     left: bool = False
     refused: str = ""
     yours: str = ""
+    parting: str = ""
 
     def encode(self) -> bytes:
         """Return the frame."""
@@ -88,6 +90,7 @@ class Hello(msgspec.Struct, frozen=True):
             self.known,
             self.member,
             self.version,
+            self.parting,
         )
 
 

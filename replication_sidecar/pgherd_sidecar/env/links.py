@@ -26,7 +26,7 @@ from pgherd_sidecar.core.log import Message
 from pgherd_sidecar.core.log.codec import encode
 from pgherd_sidecar.env.connections import Bounds, Connection, Incoming, Outgoing, Peer
 from pgherd_sidecar.env.frames import Hello, to_frame
-from pgherd_sidecar.env.tls import Credentials, TlsError, certified_members, certified_name
+from pgherd_sidecar.env.tls import Credentials, TlsError
 
 _log = structlog.get_logger()
 
@@ -295,8 +295,7 @@ class Links:
         credentials = self.credentials
         if credentials is None:
             return Outgoing(self, None, peer)
-        name = certified_name(peer.name, self.me.cluster_id)
-        return Outgoing(self, credentials.dialling(name), peer)
+        return Outgoing(self, credentials.dialling(credentials.certified(peer.name)), peer)
 
     def _answer(self) -> Incoming:
         credentials = self.credentials
@@ -327,7 +326,8 @@ class Links:
                 del known[connection.peer]
 
     def certified(self, names: frozenset[str]) -> frozenset[str]:
-        return certified_members(names, self.me.cluster_id)
+        assert self.credentials is not None, "who else looks at names in certificates?"
+        return self.credentials.members(names)
 
     def hello_to(self, peer: str) -> Hello:
         return msgspec.structs.replace(self.me, yours=self._known_disk(peer))

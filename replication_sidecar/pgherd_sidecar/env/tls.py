@@ -171,6 +171,7 @@ class Credentials:
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
         self._name = name
+        self._cluster_id = name.split(".")[1]  # members' names have no dots
         self._loaded = _load(directory, name, _signature(directory))
 
     def refresh(self) -> bool:
@@ -185,6 +186,14 @@ class Credentials:
             return False
         self._loaded = _load(self._directory, self._name, signature)
         return True
+
+    def certified(self, member: str) -> str:
+        """Return the name in the certificate of another member of the same cluster."""
+        return certified_name(member, self._cluster_id)
+
+    def members(self, names: frozenset[str]) -> frozenset[str]:
+        """See ``certified_members``."""
+        return certified_members(names, self._cluster_id)
 
     @property
     def authorities(self) -> frozenset[bytes]:

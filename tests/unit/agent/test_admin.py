@@ -43,6 +43,10 @@ class ViewStub:
             raise Unavailable("no majority")
         self.told.append(f"leave {name} {disk}")
 
+    def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
+        self.told.append(f"part {names} {act}")
+        return {"members": names}
+
     def block(self, names: list[str], unsent: list[str]) -> None:
         self.told.append(f"block {names} {unsent}")
 
@@ -172,6 +176,10 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
             await client.leave("n9", "")
         assert refused.value.may_pass
         await client.block_links(["n2", "n1"])
+        refusal = await call(tmp_path / "s", "POST", "/view/part", b'{"names": []}')
+        assert refusal[0] == 400
+        code, text = await call(tmp_path / "s", "POST", "/view/part", b'{"names": ["n1"]}')
+        assert (code, json.loads(text)) == (200, {"members": ["n1"]})
         code, text = await call(tmp_path / "s", "GET", "/view")
         assert (code, json.loads(text)["view"]["id"]) == (200, 3)
     assert backend.told == [
@@ -179,6 +187,7 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
         "leave n2 d2",
         "leave n2 ",
         "block ['n1', 'n2'] []",
+        "part ['n1'] False",
     ]
 
 

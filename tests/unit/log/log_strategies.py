@@ -9,6 +9,7 @@ from pgherd_sidecar.core.log import (
     Member,
     Membership,
     Message,
+    Parting,
     View,
 )
 from pgherd_sidecar.core.log.messages import (
@@ -27,6 +28,7 @@ from pgherd_sidecar.core.log.messages import (
     Vote,
     VoteRequest,
 )
+from pgherd_sidecar.core.log.parting import Consent, Plan
 
 numbers = st.integers(0, 2**64 - 1)
 counts = st.integers(1, 2**31 - 1)
@@ -54,6 +56,18 @@ def histories(draw: st.DrawFn) -> tuple[tuple[int, int], ...]:
     return tuple(zip(sorted(draw(column)), sorted(draw(column)), strict=True))
 
 
+consents = st.builds(Consent, members, numbers, numbers, numbers)
+
+
+@st.composite
+def partings(draw: st.DrawFn) -> Parting:
+    """With parties that have consented and others."""
+    known = draw(st.lists(consents, max_size=3, unique_by=lambda one: one.party))
+    parties = {one.party for one in known} | draw(st.sets(st.tuples(names, names), max_size=2))
+    plan = Plan(str(draw(st.uuids())), tuple(sorted(parties)), draw(st.booleans()))
+    return Parting(plan, tuple(known))
+
+
 messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(VoteRequest, numbers, st.booleans()),
     st.builds(Vote, numbers, st.booleans(), numbers, histories(), memberships, names),
@@ -67,6 +81,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Submit, counts, st.binary(max_size=50)),
     st.builds(Mend, numbers, numbers),
     st.builds(Mended, numbers, chains),
+    partings(),
     st.builds(Trimmed, numbers, st.builds(LogBase, numbers, numbers, memberships)),
     st.builds(
         Change, st.none() | members, st.lists(st.tuples(names, names), max_size=3).map(tuple)

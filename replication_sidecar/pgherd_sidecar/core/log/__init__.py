@@ -63,6 +63,7 @@ from pgherd_sidecar.core.log.errors import LocalProtocolError, LogError, RemoteP
 from pgherd_sidecar.core.log.identity import Identity, objection
 from pgherd_sidecar.core.log.member import Component, LogMember
 from pgherd_sidecar.core.log.messages import Message
+from pgherd_sidecar.core.log.parting import Parting
 from pgherd_sidecar.core.log.quorum import Member, Membership, View
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "Member",
     "Membership",
     "Message",
+    "Parting",
     "Persist",
     "RemoteProtocolError",
     "Role",

@@ -35,6 +35,7 @@ from pgherd_sidecar.core.log.messages import (
     Vote,
     VoteRequest,
 )
+from pgherd_sidecar.core.log.parting import Parting
 from pgherd_sidecar.core.log.quorum import Member, Membership
 
 VERSION = 3
@@ -71,7 +72,8 @@ _BLOCK = Struct(">QQIII")
     _KIND_CHANGE,
     _KIND_MEND,
     _KIND_MENDED,
-) = range(1, 15)
+    _KIND_PARTING,
+) = range(1, 16)
 
 
 def encode(message: Message) -> list[bytes]:  # noqa: PLR0911, PLR0912 - one return a kind
@@ -112,6 +114,8 @@ def encode(message: Message) -> list[bytes]:  # noqa: PLR0911, PLR0912 - one ret
             return _with_blocks(_MENDED.pack(VERSION, _KIND_MENDED, first, len(blocks)), blocks)
         case Change():
             return [_HEAD.pack(VERSION, _KIND_CHANGE), _pack_change(message)]
+        case Parting():
+            return [_HEAD.pack(VERSION, _KIND_PARTING), message.encode()]
         case _:
             assert_never(message)
 
@@ -319,4 +323,5 @@ _DECODERS: dict[int, Callable[[bytes], Message]] = {
     _KIND_CHANGE: _decode_change,
     _KIND_MEND: _decode_mend,
     _KIND_MENDED: _decode_mended,
+    _KIND_PARTING: lambda frame: Parting.decode(frame[_HEAD.size :]),
 }

@@ -26,6 +26,7 @@ class Identity:
         known: position of the newest membership in its log.
         member: that membership names it.
         format: of blocks, messages and entries; a member of another one can't take part.
+        parting: identity of the cluster that the member has consented to become one of [S5].
     """
 
     cluster: str
@@ -36,6 +37,7 @@ class Identity:
     known: int = 0
     member: bool = False
     format: int = VERSION
+    parting: str = ""
 
 
 def objection(
@@ -98,8 +100,15 @@ def has_left(
     return known_here or (other.member and other.known < membership.position)
 
 
+def _same_cluster(mine: Identity, other: Identity) -> bool:
+    """Tell whether both are of one cluster, or one is what the other has consented to become."""
+    if mine.cluster == other.cluster:
+        return True
+    return mine.cluster == other.parting or other.cluster == mine.parting
+
+
 def _of_another_kind(mine: Identity, other: Identity) -> str:
-    if other.cluster != mine.cluster:
+    if not _same_cluster(mine, other):
         return f"{other.name} is of cluster {other.cluster}, {mine.name} of {mine.cluster}"
     if other.format != mine.format:
         return f"{other.name} has format {other.format}, {mine.name} has {mine.format}"

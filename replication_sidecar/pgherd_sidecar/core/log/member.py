@@ -31,6 +31,7 @@ from pgherd_sidecar.core.log.messages import (
     Vote,
     VoteRequest,
 )
+from pgherd_sidecar.core.log.parting import Parting
 from pgherd_sidecar.core.log.quorum import Member
 
 
@@ -193,6 +194,8 @@ class LogMember(Damage):
                 self._handle_mend(sender, message)
             case Mended():
                 self._effects.mend += self._mending.take(sender, message, self._keeper.index)
+            case Parting():
+                pass  # between the members, not of the log
             case _:
                 assert_never(message)
 

@@ -7,6 +7,7 @@ position 0 is "before the first entry". The numbers in brackets are those of doc
 from dataclasses import dataclass
 
 from pgherd_sidecar.core.log.blocks import Block, LogBase, TermStart
+from pgherd_sidecar.core.log.parting import Parting
 from pgherd_sidecar.core.log.quorum import Member, Membership
 
 
@@ -163,4 +164,5 @@ Message = (
     | Change
     | Mend
     | Mended
+    | Parting
 )

@@ -1,0 +1,123 @@
+"""The steps of parting for good that a member does between two lives of its log [S3, S4, C21].
+
+``Splitter`` decides about them while the log runs; then the log is closed, they are done here, and
+it begins again. What a member has consented to is on disk before anybody hears of it, in
+``data_dir``::
+
+    parting.json   a line of what ``core.log.parting`` encodes, then whether the last step was done
+
+so a member that dies at any point goes on from there when it starts. A member without that file,
+or with one about a cluster that it is no longer of, is a member like any other.
+
+Called by ``process``, and by ``Splitter`` to remember more. Survives a restart: the file.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from pgherd_sidecar.agent import bootstrap, roster
+from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.identity import Identity, IdentityError
+from pgherd_sidecar.core.log import Parting, RemoteProtocolError
+from pgherd_sidecar.core.log.parting import Consent, Part, Plan, consented, founding
+from pgherd_sidecar.env import durable
+
+_log = structlog.get_logger()
+
+_FILE = "parting.json"
+_DONE = b"done"
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """What a member has on disk about parting.
+
+    Attributes:
+        known: what it has consented to, and the consents that it knows; None if to nothing.
+        done: it is a member of the new cluster, and its log has begun there.
+    """
+
+    known: Parting | None = None
+    done: bool = False
+
+    def save(self, directory: Path) -> None:
+        """Remember this in place of what was before.
+
+        Raises:
+            OSError: it can't be stored.
+        """
+        assert self.known is not None
+        lines = [self.known.encode(), *([_DONE] if self.done else []), b""]
+        durable.replace(directory, _FILE, b"\n".join(lines))
+
+
+def load(directory: Path) -> Parted:
+    """Return what a member has on disk.
+
+    Raises:
+        IdentityError: it can't be read: what the member has consented to is not known.
+    """
+    path = directory / _FILE
+    try:
+        known, *rest = path.read_bytes().splitlines()
+        return Parted(Parting.decode(known), done=rest == [_DONE])
+    except FileNotFoundError:
+        return Parted()
+    except (OSError, ValueError, RemoteProtocolError) as error:
+        raise IdentityError(f"{path} is damaged: {error}") from error
+
+
+def resume(config: NodeConfig, identity: Identity) -> NodeConfig:
+    """Do what is left to do, and return the configuration as it counts from now on.
+
+    Args:
+        config: as it was read.
+        identity: of this member, whose log is closed.
+
+    Raises:
+        IdentityError: what is on disk can't be gone on with.
+        OSError: it can't be written.
+    """
+    parted = load(config.data_dir)
+    known = parted.known
+    if known is not None and not parted.done and Part(config.name, known).complete:
+        if identity.cluster_id == known.plan.cluster:
+            identity.split(known.plan.successor, configured=str(config.cluster_id))
+        try:
+            with bootstrap.opened_log(config) as log:
+                bootstrap.take_part(log, config.name, founding(known.consents))
+        except bootstrap.BootstrapError as error:
+            raise IdentityError(
+                f"it can't go on in cluster {identity.cluster_id}: {error}"
+            ) from error
+        Parted(known, done=True).save(config.data_dir)
+        _log.warning(
+            "parted",
+            cluster_id=identity.cluster_id,
+            split_from=known.plan.cluster,
+            members=known.plan.names,
+        )
+    return identity.applied_to(config)
+
+
+def consent(config: NodeConfig, disk: str, plan: Plan) -> None:
+    """End this member's part in its cluster for good, in favour of a plan.
+
+    Args:
+        config: as it counts.
+        disk: identity of the disk that the log is on, which is closed.
+        plan: names this member.
+
+    Raises:
+        BootstrapError: its log has not all that it should have; it goes on as before.
+        OSError: it can't be written.
+    """
+    with bootstrap.opened_log(config) as log:
+        bootstrap.require_whole(config, log)
+        end = log.control.term, log.index.last_term, log.index.last
+    mine = Consent(roster.myself(config, disk), *end)
+    before = load(config.data_dir)
+    Parted(consented(before.known, plan, mine)).save(config.data_dir)
+    _log.warning("consented", plan=plan.successor, members=plan.names, position=end[-1])
