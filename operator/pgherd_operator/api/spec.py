@@ -273,7 +273,3 @@ class ClusterSpec(Section):
         if taken:
             raise ValueError(f"set by pgherd itself: {', '.join(taken)}")
         return self
-
-    def not_acted_on(self) -> tuple[str, ...]:
-        """Fields that are set and that this release accepts but does nothing about yet."""
-        return ("partitionPolicy",) if self.partition_policy != "Quorum" else ()

@@ -21,7 +21,6 @@ class ConditionType(StrEnum):
     PROGRESSING = "Progressing"
     RECOVERY_BLOCKED = "RecoveryBlocked"
     CERTIFICATES_VALID = "CertificatesValid"
-    SPEC_ACTED_ON = "SpecActedOn"
 
 
 class ConditionBase(Reported):

@@ -172,7 +172,6 @@ class Reason(StrEnum):
     PAUSED = "Paused"
     DELETING = "Deleting"
     WAITING = "Waiting"
-    IGNORED_FIELDS = "FieldsNotActedOn"
     AS_WANTED = "AsWanted"
     WRITABLE = "EveryMemberTakesWrites"
 

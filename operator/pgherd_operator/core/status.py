@@ -49,7 +49,6 @@ def describe(
                 _progressing(step),
                 _blocked(observed, group),
                 _certificates(observed, now),
-                _acted_on(observed),
             )
         ),
     )
@@ -57,12 +56,14 @@ def describe(
 
 def _member(observed: Observed, group: Group, member: Member, outdated: set[int]) -> MemberStatus:
     report, in_view = member.report, member.in_view
+    of_another = observed.reports.get(member.number) if report is None else None
+    reason = f"it is of cluster {of_another.cluster_id}" if of_another is not None else None
     return MemberStatus(
         name=names.member(observed.cluster.name, member.number),
         number=member.number,
         role="Witness" if member.role is Role.WITNESS else "Database",
         state=report.state if report is not None else "Silent",
-        reason=report.reason if report is not None else None,
+        reason=report.reason if report is not None else reason,
         in_view="Unknown" if group.authority is None
         else "No" if in_view is None
         else "Voter" if in_view.voter
@@ -152,11 +153,3 @@ def _certificates(observed: Observed, now: datetime) -> _Verdict:
     if missing:
         return kind, "False", Reason.CERTIFICATE_MISSING, f"missing: {', '.join(missing)}"
     return kind, "True", Reason.AS_WANTED, ""
-
-
-def _acted_on(observed: Observed) -> _Verdict:
-    ignored = observed.cluster.spec.not_acted_on()
-    if ignored:
-        text = f"this release does nothing about: {', '.join(ignored)}"
-        return ConditionType.SPEC_ACTED_ON, "False", Reason.IGNORED_FIELDS, text
-    return ConditionType.SPEC_ACTED_ON, "True", Reason.AS_WANTED, ""

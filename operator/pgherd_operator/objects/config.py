@@ -136,6 +136,8 @@ def node_json(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, Any]:
         "sequence_slots": SLOTS,
         "tls": {"directory": f"{ETC}/tls"},
     }
+    if cluster.spec.partition_policy == "Permanent":
+        node["partition_policy"] = "permanent"
     if seat.role is Role.WITNESS:
         return node | {"witness": True}
     postgres = {

@@ -63,6 +63,11 @@ def asked(environment: dict[str, str], *arguments: str) -> tuple[int, str]:
             "pgherd evict --admin=/run/pgherd/server/admin.sock herd-3",
         ),
         (
+            ["promote-partition", "--on", "herd-1", "herd", "herd-1", "--yes"],
+            "exec herd-1 --container=sidecar -- "
+            "pgherd promote-partition --admin=/run/pgherd/server/admin.sock herd-1 --yes",
+        ),
+        (
             ["psql", "herd", "-c", "SELECT 1"],
             "exec --stdin herd-2 --container=postgres -- "
             "psql -c SELECT 1 host=/run/pgherd/server user=postgres dbname=app",

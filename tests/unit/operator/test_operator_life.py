@@ -2,6 +2,7 @@
 (`operator_world.Forbidden`) is checked along the way."""
 
 import copy
+import json
 from datetime import timedelta
 
 import pytest
@@ -334,7 +335,6 @@ async def test_cert_manager_is_asked_for_what_the_members_need() -> None:
     assert (one["commonName"], one["subject"]) == (f"{NAME}-1", {"organizations": [cluster_id]})
     assert f"{NAME}-1.{cluster_id}.pgherd" in one["dnsNames"]
     assert ("Secret", f"{NAME}-ca") not in world.objects
-    assert condition(world, "SpecActedOn")["status"] == "True"
     world.objects["Certificate", f"{NAME}-1-tls"]["spec"] = one | {"dnsNames": []}
     await world.settle()
     assert world.objects["Certificate", f"{NAME}-1-tls"]["spec"] == one
@@ -371,9 +371,10 @@ async def test_paused_means_that_nothing_is_written() -> None:
     assert world.writes == []
 
 
-async def test_fields_that_are_not_acted_on_are_named() -> None:
+async def test_the_partition_policy_reaches_the_sidecars() -> None:
     world = await running(partitionPolicy="Permanent")
-    assert "partitionPolicy" in condition(world, "SpecActedOn")["message"]
+    config = world.objects["ConfigMap", f"{NAME}-1"]
+    assert json.loads(config["data"]["node.json"])["partition_policy"] == "permanent"
 
 
 async def test_an_edited_status_changes_nothing() -> None:
