@@ -44,12 +44,12 @@ class MarkerOrders:
             del self._orders[marker.hex]
 
     def take(self, gid: int, entry: Marker) -> None:
-        """A marker was delivered."""
+        """A marker was delivered; one that was submitted twice counts where it was first."""
         marker = uuid.UUID(bytes=entry.id).hex
+        if not self._markers.delivered_at(marker, gid):
+            return
         ordered = self._orders.get(marker)
-        if ordered is not None:
-            if ordered.done():
-                return  # the copy of a marker that was submitted twice
+        if ordered is not None and not ordered.done():
             ordered.set_result(gid)
 
         async def run(work: Work) -> None:

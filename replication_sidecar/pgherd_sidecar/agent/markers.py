@@ -28,6 +28,8 @@ LEASE_S = 600.0
 LIFE_S = 12 * 3600.0
 """Since it was taken, however often it is renewed."""
 HELD_MAX = 4
+_DELIVERED_MAX = 1024
+"""Markers whose positions are remembered: copies follow within seconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +52,17 @@ class Markers:
         self._markers: dict[str, _Marker] = {}
         self._loop = asyncio.get_running_loop()
         self._expiring: set[asyncio.Future[None]] = set()
+        self._delivered: dict[str, int] = {}
+
+    def delivered_at(self, marker_id: str, gid: int) -> bool:
+        """Note a delivery; False if the marker was delivered before at another position.
+
+        A position may come again with the next session: what the last one had not come to.
+        """
+        known = self._delivered.setdefault(marker_id, gid)
+        if len(self._delivered) > _DELIVERED_MAX:
+            del self._delivered[next(iter(self._delivered))]
+        return known == gid
 
     def expect(self, marker_id: str) -> None:
         """Note a marker that is on its way, so that somebody may wait for it."""
@@ -75,6 +88,8 @@ class Markers:
         """
         self.expect(marker_id)
         marker = self._markers[marker_id]
+        if marker.connection is not None:
+            return
         marker.refusal = self._refusal()
         if marker.refusal is None:
             marker.connection = await connect(self._config, "pgherd marker", psycopg.AsyncCursor)
