@@ -7,9 +7,10 @@ neither as equal nor as different.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypedDict
 
 from pgherd_spark.catalog import EVERYTHING, Description, columns_now, describe
 from pgherd_spark.checksums import NOTHING, Part, Sum, bucket_sums
@@ -33,6 +34,12 @@ _FROM_SNAPSHOT = {"schema", "table", "type", "sequence", "extension", "role", "m
 """Kinds whose definitions PostgreSQL does not write from its present catalog, see structure.sql."""
 _TOTAL, _CHANGED = -1, -2
 """In place of a bucket: the whole table, and the reasons why it can't be read."""
+
+
+class _Majority(TypedDict):
+    odd: tuple[str, ...]
+    contested: bool
+
 
 Sums = dict[str, Sum | str]
 """By member: a sum, or why there is none."""
@@ -135,6 +142,7 @@ def _compare_rows(comparison: Comparison) -> tuple[list[TableFindings], list[Row
                 different_rows=len(keys),
                 more=len(different[name]) > _LOOK_INTO or len(keys) > len(chosen),
                 reason=reasons.get(name),
+                **_majority(comparison.members, [sums[name, one] for one in different[name]]),
             )
         )
     return tables, named
@@ -194,6 +202,21 @@ def _merge(one: Sums, other: Sums) -> Sums:
 def _is_telling(item: tuple[tuple[str, int], Sums], members: Sequence[str]) -> bool:
     (_, bucket), sums = item
     return bucket < 0 or len({sums.get(member, NOTHING) for member in members}) > 1
+
+
+def _majority(members: Sequence[str], buckets: Iterable[Sums]) -> _Majority:
+    """Whom a majority contradicts. All buckets are asked: rows are looked at in the first only.
+
+    Members that are right everywhere have every bucket in common, so where they are a majority
+    no bucket is contested.
+    """
+    odd: set[str] = set()
+    contested = False
+    for sums in buckets:
+        found = odd_ones({member: repr(sums.get(member, NOTHING)) for member in members})
+        odd.update(found)
+        contested = contested or not found
+    return {"odd": tuple(sorted(odd)), "contested": contested}
 
 
 def _why(reasons: Sums) -> str:

@@ -18,6 +18,9 @@ class TableFindings:
         buckets: into how many the keys were divided.
         different_rows: as far as they were looked at; ``more`` if not to the end, or not all named.
         reason: why it could not be compared, if so.
+        odd: the members that differ from a majority in any bucket, whether its rows were looked at
+            or not.
+        contested: in some bucket there is no majority.
     """
 
     name: str
@@ -27,6 +30,8 @@ class TableFindings:
     different_rows: int
     more: bool
     reason: str | None
+    odd: tuple[str, ...] = ()
+    contested: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -99,8 +104,16 @@ class Findings:
     @property
     def odd_members(self) -> tuple[str, ...]:
         """Members that a majority contradicts in anything."""
-        odd = {member for row in self.rows for member in row.odd}
-        return tuple(sorted(odd.union(*(one.odd for one in self.definitions))))
+        tables = {member for table in self.tables for member in table.odd}
+        rows = {member for row in self.rows for member in row.odd}
+        return tuple(sorted(tables.union(rows, *(one.odd for one in self.definitions))))
+
+    @property
+    def contested(self) -> tuple[str, ...]:
+        """Tables and definitions of which nobody knows who has them right."""
+        tables = [one.name for one in self.tables if one.contested or one.reason is not None]
+        definitions = [f"{one.kind} {one.name}" for one in self.definitions if not one.odd]
+        return (*tables, *definitions, *self.changing)
 
 
 def odd_ones(versions: Mapping[str, str | None]) -> tuple[str, ...]:

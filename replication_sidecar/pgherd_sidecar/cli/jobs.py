@@ -114,6 +114,11 @@ def _repair(directory: Path, findings: "Findings") -> None:
     """
     odd = findings.odd_members
     right = [member for member in findings.members if member not in odd]
+    if findings.contested:
+        raise HerdError(
+            f"nobody knows who has {', '.join(findings.contested)} right: look at the differences "
+            "without --repair, then choose with `pgherd local rebuild NODE --from PARTNER`"
+        )
     if not odd or len(right) <= len(odd):
         raise HerdError(
             "the nodes differ, and no majority of them agrees: look at the differences without "

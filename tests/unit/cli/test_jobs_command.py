@@ -1,9 +1,16 @@
-"""Jobs on Spark are announced when there is a Spark."""
+"""Jobs on Spark are announced when there is a Spark; a check repairs only what it is sure of."""
+
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pgherd_sidecar.cli import jobs
+from pgherd_sidecar.cli import rebuild as rebuilding
 from pgherd_sidecar.cli.errors import HerdError
 from pgherd_spark import cluster
+from pgherd_spark.check import Sums, _majority
+from pgherd_spark.checksums import Sum
+from pgherd_spark.findings import Findings, TableFindings
 
 
 def test_without_spark_there_is_only_the_error(
@@ -14,3 +21,54 @@ def test_without_spark_there_is_only_the_error(
     with missing, jobs._errors(), jobs._spark("pgherd check", 1):
         pass
     assert not capsys.readouterr().err
+
+
+def findings(*buckets: Sums) -> Findings:
+    """Of one table on three nodes, some buckets of which differ. No row is named."""
+    nodes = ["n1", "n2", "n3"]
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    table = TableFindings(
+        "public.t", {}, 16, len(buckets), 101, True, None, **_majority(nodes, buckets)
+    )
+    members = dict.fromkeys(nodes, "1:2:")
+    return Findings(7, moment, moment, members, {}, (table,), (), (), (), ())
+
+
+def rebuilt(monkeypatch: pytest.MonkeyPatch, found: Findings) -> list[tuple[str, str | None]]:
+    """Which nodes are replaced by a copy of which."""
+    done = []
+
+    async def rebuild(_: Path, name: str, asked: rebuilding.Options) -> None:
+        done.append((name, asked.partner))
+
+    monkeypatch.setattr(rebuilding, "rebuild", rebuild)
+    jobs._repair(Path(), found)
+    return done
+
+
+_RIGHT, _WRONG = Sum(1, 1, 1), Sum(1, 2, 2)
+
+
+def test_what_a_majority_contradicts_is_repaired_though_its_rows_are_too_many_to_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket: Sums = {"n1": _WRONG, "n2": _RIGHT, "n3": _RIGHT}
+    assert rebuilt(monkeypatch, findings(bucket, bucket)) == [("n1", "n2")]
+
+
+def test_a_node_that_is_wrong_in_a_row_that_is_not_named_is_no_partner_of_a_repair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    second: Sums = {"n1": _RIGHT, "n2": _WRONG, "n3": _RIGHT}
+    first: Sums = {"n1": _WRONG, "n2": _RIGHT, "n3": _RIGHT}
+    with pytest.raises(HerdError, match="no majority of them agrees"):
+        rebuilt(monkeypatch, findings(first, second))
+
+
+def test_nothing_is_repaired_where_nobody_knows_who_is_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    odd: Sums = {"n1": _WRONG, "n2": _RIGHT, "n3": _RIGHT}
+    contested: Sums = {"n1": _WRONG, "n2": _RIGHT, "n3": Sum(1, 3, 3)}
+    with pytest.raises(HerdError, match=r"nobody knows who has public\.t right"):
+        rebuilt(monkeypatch, findings(odd, contested))
