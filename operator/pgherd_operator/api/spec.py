@@ -11,16 +11,26 @@ from pydantic import Field, model_validator
 from pgherd_operator.api.base import Line, Name, Quantity, Section, rules, section
 
 OWNED_PARAMETERS = (
-    "archive_mode", "cluster_name", "config_file", "data_directory", "data_sync_retry",
-    "default_transaction_read_only", "external_pid_file", "fsync", "full_page_writes", "hba_file",
-    "ident_file", "listen_addresses", "max_prepared_transactions", "port",
+    "allow_system_table_mods", "archive_mode", "cluster_name", "config_file", "data_directory",
+    "data_sync_retry", "default_transaction_read_only", "event_triggers", "external_pid_file",
+    "fsync", "full_page_writes", "hba_file", "ident_file", "ignore_checksum_failure",
+    "ignore_invalid_pages", "ignore_system_indexes", "listen_addresses",
+    "max_prepared_transactions", "max_replication_slots", "max_wal_senders", "port",
     "session_replication_role", "ssl", "ssl_ca_file", "ssl_cert_file", "ssl_key_file",
-    "unix_socket_directories", "unix_socket_permissions", "wal_level",
+    "synchronous_standby_names", "unix_socket_directories", "unix_socket_permissions", "wal_level",
+    "zero_damaged_pages",
 )  # fmt: skip
-"""Parameters of PostgreSQL that pgherd sets itself: with others the herd would not be safe."""
+"""Parameters of PostgreSQL that are pgherd's: with others a herd would not be safe, or not grow."""
+OWNED_PREFIXES = ("include", "pgherd.")
+"""So are all that begin like this: another file could set any of them."""
 
-_PARAMETER_RULE = (
-    "self.all(name, !(name in [" + ", ".join(f"'{name}'" for name in OWNED_PARAMETERS) + "]))"
+_PARAMETER_RULE = "self.all(name, {})".format(
+    " && ".join(
+        [
+            f"!(name in [{', '.join(repr(name) for name in OWNED_PARAMETERS)}])",
+            *(f"!name.startsWith({prefix!r})" for prefix in OWNED_PREFIXES),
+        ]
+    )
 )
 _NOT_SMALLER = "quantity(self).compareTo(quantity(oldSelf)) >= 0"
 _EMPTY: dict[str, Any] = {}
@@ -269,7 +279,11 @@ class ClusterSpec(Section):
 
     @model_validator(mode="after")
     def _own_parameters_are_not_overridden(self) -> Self:
-        taken = sorted(set(self.postgres.parameters) & set(OWNED_PARAMETERS))
+        taken = sorted(
+            name
+            for name in self.postgres.parameters
+            if name in OWNED_PARAMETERS or name.startswith(OWNED_PREFIXES)
+        )
         if taken:
             raise ValueError(f"set by pgherd itself: {', '.join(taken)}")
         return self

@@ -22,6 +22,8 @@ SCRIPT_FILE = "bootstrap.sql"
 SLOTS = 64
 """Sequences are interleaved by so many, for the life of a herd; no number of a member is larger."""
 
+_EVENT_TRIGGERS_SINCE = 17
+"""The first version of PostgreSQL in which they can be switched off."""
 _DEFAULTS = {
     "jit": "off",
     "log_line_prefix": "%m [%p] %q%u@%d ",
@@ -191,6 +193,8 @@ def _settings(cluster: Cluster, seat: Seat) -> str:
         "unix_socket_permissions": "0700",
         "wal_level": "replica",
     }
+    if int(cluster.spec.postgres.version) >= _EVENT_TRIGGERS_SINCE:
+        own["event_triggers"] = "on"  # they capture DDL
     settings = _DEFAULTS | cluster.spec.postgres.parameters | own
     lines = [f"{name} = '{_quoted(value)}'" for name, value in sorted(settings.items())]
     return "\n".join(["# Written by pgherd.", *lines, ""])

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pgherd_operator.api import schema
 from pgherd_operator.api.resource import InvalidSpec, parse
-from pgherd_operator.api.spec import OWNED_PARAMETERS, ClusterSpec
+from pgherd_operator.api.spec import OWNED_PARAMETERS, OWNED_PREFIXES, ClusterSpec
 from pgherd_operator.core.quantity import parse as parse_quantity
 
 REPOSITORY = Path(__file__).parents[3]
@@ -114,6 +114,9 @@ def test_every_rule_says_what_is_wrong() -> None:
         {"postgres": {"version": "14"}},
         {"postgres": {"pgHba": ["host all all all trust\nhost all"]}},
         {"postgres": {"parameters": {"fsync": "off"}}},
+        {"postgres": {"parameters": {"event_triggers": "off"}}},
+        {"postgres": {"parameters": {"include_if_exists": "/tmp/more.conf"}}},
+        {"postgres": {"parameters": {"pgherd.token": "x"}}},
         {"storage": {"size": "-1Gi"}},
         {"storage": {"size": "ten"}},
         {"images": {"postgres": "image\n"}},
@@ -133,6 +136,12 @@ def test_nonsense_is_refused(spec: dict[str, Any]) -> None:
 def test_parameters_that_keep_the_herd_safe_are_not_the_users(name: str) -> None:
     rules = spec_schema()["properties"]["postgres"]["properties"]["parameters"]
     assert f"'{name}'" in rules["x-kubernetes-validations"][0]["rule"]
+
+
+@pytest.mark.parametrize("prefix", OWNED_PREFIXES)
+def test_files_and_settings_of_pgherd_are_not_the_users(prefix: str) -> None:
+    rules = spec_schema()["properties"]["postgres"]["properties"]["parameters"]
+    assert f"!name.startsWith('{prefix}')" in rules["x-kubernetes-validations"][0]["rule"]
 
 
 def test_the_chart_of_a_herd_refuses_misspelt_fields() -> None:

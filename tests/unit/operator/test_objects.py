@@ -136,6 +136,14 @@ def test_a_parameter_stays_in_its_line(parameters: dict[str, str]) -> None:
         assert value[1:-1].replace("\\\\", "").count("\\") == 0
 
 
+@pytest.mark.parametrize(("version", "written"), [("16", False), ("17", True), ("18", True)])
+def test_a_server_that_can_ignore_event_triggers_is_told_not_to(
+    version: str, written: bool
+) -> None:
+    files = config.member_files(cluster(postgres={"version": version}), ID, DATABASE)
+    assert ("event_triggers = 'on'" in files["pgherd.conf"]) is written
+
+
 def test_the_users_cannot_override_what_pgherd_sets() -> None:
     theirs = "host all all all trust"
     files = config.member_files(cluster(postgres={"pgHba": [theirs]}), ID, DATABASE)
