@@ -125,6 +125,19 @@ def columns_now(source: Source) -> Mapping[str, tuple[str, ...]]:
         return _columns(connection)
 
 
+def columns_changed(description: Description, now: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Tables of which a column's name stands for another column, or none, since the marker.
+
+    A column that is dropped and made anew leaves a table's file as it is, and rows read in the
+    marker's snapshot have its default.
+
+    Args:
+        description: the member at the marker.
+        now: ``columns_now`` of it, asked when all has been read.
+    """
+    return sorted(name for name, known in description.columns.items() if now.get(name) != known)
+
+
 def _columns(connection: psycopg.Connection[Any]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(columns) for name, columns in connection.execute(_SQL["columns"])}
 

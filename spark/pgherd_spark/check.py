@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypedDict
 
-from pgherd_spark.catalog import EVERYTHING, Description, columns_now, describe
+from pgherd_spark.catalog import EVERYTHING, Description, columns_changed, columns_now, describe
 from pgherd_spark.checksums import NOTHING, Part, Sum, bucket_sums
 from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.comparison import Comparison, Options, Say
@@ -117,8 +117,7 @@ def different_definitions(found: Mapping[str, Description]) -> list[DefinitionDi
 def _compare_rows(comparison: Comparison) -> tuple[list[TableFindings], list[RowDifference]]:
     sums = _sums(comparison)
     reasons = {name: _why(why) for (name, bucket), why in sums.items() if bucket == _CHANGED}
-    if any(bucket >= 0 for _, bucket in sums):
-        reasons = _columns_changed(comparison) | reasons
+    reasons = _columns_changed(comparison) | reasons
     different: dict[str, list[int]] = defaultdict(list)
     for name, bucket in sorted(sums):
         if bucket >= 0 and name not in reasons:
@@ -127,11 +126,15 @@ def _compare_rows(comparison: Comparison) -> tuple[list[TableFindings], list[Row
         comparison, {name: buckets[:_LOOK_INTO] for name, buckets in different.items()}
     )
     reasons |= changed
-    tables, named = [], []
+    tables: list[TableFindings] = []
+    named: list[RowDifference] = []
     for name in sorted(comparison.tables):
         keys = rows.get(name, {})
         chosen = dict(sorted(keys.items())[: comparison.options.max_rows])
-        named += name_rows(comparison, name, chosen)
+        differences = name_rows(comparison, name, chosen)
+        if differences is None:
+            reasons[name] = "it was changed while its differing rows were read"
+        named += differences or []
         totals = sums.get((name, _TOTAL), {})
         tables.append(
             TableFindings(
@@ -183,8 +186,7 @@ def _columns_changed(comparison: Comparison) -> dict[str, str]:
     return {
         name: f"{source.member}: its columns were changed"
         for source, columns in zip(comparison.sources, now, strict=True)
-        for name, known in comparison.found[source.member].columns.items()
-        if columns.get(name) != known
+        for name in columns_changed(comparison.found[source.member], columns)
     }
 
 

@@ -79,13 +79,16 @@ def _is_different(item: tuple[tuple[str, str | None], Places], members: Sequence
 
 def name_rows(
     comparison: Comparison, table: str, rows: Mapping[str, Places]
-) -> list[RowDifference]:
+) -> list[RowDifference] | None:
     """Read differing rows on all members, and tell which of their columns differ.
 
     Args:
         comparison: of the members.
         table: its name.
         rows: where they are, by their keys.
+
+    Returns:
+        None if the table can't be read any more.
 
     Raises:
         JobError: a member could not be read.
@@ -99,6 +102,8 @@ def name_rows(
     tasks = [(sources[member], relation, ctids) for (member, relation), ctids in wanted.items()]
     versions: dict[str, dict[str, Values | None]] = {key: dict.fromkeys(sources) for key in rows}
     for member, read in comparison.cluster.each(tasks, partial(_values, comparison.tables[table])):
+        if read is None:
+            return None
         for key, values in read:
             versions[key][member] = values
     return [_difference(comparison.tables[table], key, one) for key, one in versions.items()]
@@ -106,9 +111,12 @@ def name_rows(
 
 def _values(
     table: Table, task: tuple[Source, Relation, list[str]]
-) -> tuple[str, list[tuple[str, Values]]]:
+) -> tuple[str, list[tuple[str, Values]] | None]:
     source, relation, ctids = task
-    return source.member, values_at(source, table, relation, ctids)
+    try:
+        return source.member, values_at(source, table, relation, ctids)
+    except TableChangedError:
+        return source.member, None
 
 
 def _difference(table: Table, key: str, versions: Mapping[str, Values | None]) -> RowDifference:

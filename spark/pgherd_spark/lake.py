@@ -26,7 +26,7 @@ from pgherd_sidecar.env import durable
 from psycopg import sql
 
 from pgherd_spark import statements
-from pgherd_spark.catalog import Table, describe
+from pgherd_spark.catalog import Table, columns_changed, columns_now, describe
 from pgherd_spark.changes import Change, Values
 from pgherd_spark.checksums import Part, blocks, parts_of
 from pgherd_spark.cluster import Cluster
@@ -124,6 +124,10 @@ async def begin(cluster: Cluster, member: Member, options: Options) -> Current:
         written = await cluster.in_thread(
             partial(cluster.each_key, parts, bucketed, operator.add, store)
         )
+        (now,) = await cluster.in_thread(partial(cluster.each, [source], columns_now))
+        changed = set(columns_changed(found, now)).intersection(options.tables)
+        if changed:
+            raise LakeError(f"columns of {', '.join(sorted(changed))} were changed: try again")
         files: dict[str, dict[str, str]] = {name: {} for name in options.tables}
         for name, bucket, file in written:
             files[name][bucket] = file

@@ -22,7 +22,7 @@ from pgherd_sidecar.pg import archives
 from psycopg.conninfo import conninfo_to_dict
 
 from pgherd_spark import statements
-from pgherd_spark.catalog import Description, describe
+from pgherd_spark.catalog import Description, columns_changed, columns_now, describe
 from pgherd_spark.checksums import NOTHING, Part, Sum, parts_of
 from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.comparison import Say
@@ -164,6 +164,7 @@ def _run(cluster: Cluster, lease: Lease, options: Options, store: Store, say: Sa
     receipts = cluster.each(tasks, write_part)
     say("reading all parts back")
     cluster.each(receipts, partial(verify_part, store))
+    _require_columns(cluster, [sources[member] for member in found], found)
     manifest = {
         "format": FORMAT,
         "cluster_id": options.cluster_id,
@@ -175,8 +176,8 @@ def _run(cluster: Cluster, lease: Lease, options: Options, store: Store, say: Sa
         "certification": _described(store.get(CERTIFICATION)),
         "files": {name: sha256(content) for name, content in files.items()},
         "tables": _tables(found[first.member], tasks, receipts),
-        "sequences": _sequences(lease.sources),
-        "local_tables": _local_tables(first),
+        "sequences": _sequences(cluster.each(list(lease.sources), _own_sequences)),
+        "local_tables": cluster.each([first], _local_tables)[0],
         "not_included": found[first.member].not_replicated,
     }
     store.put(MANIFEST, json.dumps(manifest, indent=1).encode())
@@ -194,6 +195,23 @@ def _require_usable(found: Mapping[str, Description]) -> None:
         raise ChangedError(f"changed since the marker: {', '.join(changing)}; try again")
     if len({one.tables for one in found.values()}) > 1:
         raise JobError(f"{', '.join(found)} hold different tables: run `pgherd check`")
+
+
+def _require_columns(
+    cluster: Cluster, sources: Sequence[Source], found: Mapping[str, Description]
+) -> None:
+    """Check, when all rows have been read, that they were the marker's columns.
+
+    Raises:
+        ChangedError: of some table they may not have been.
+    """
+    for source, now in zip(sources, cluster.each(list(sources), columns_now), strict=True):
+        changed = columns_changed(found[source.member], now)
+        if changed:
+            raise ChangedError(
+                f"{source.member}: columns changed since the marker: {', '.join(changed)};"
+                " try again"
+            )
 
 
 def _tasks(
@@ -267,20 +285,25 @@ def _tables(
     ]
 
 
-def _sequences(sources: Sequence[Source]) -> list[dict[str, Any]]:
+def _own_sequences(source: Source) -> list[tuple[Any, ...]]:
+    """A member's; the work of a task, as all that asks a server that may be gone by now."""
+    with connected(source) as connection:
+        return connection.execute(_SQL["sequences"]).fetchall()
+
+
+def _sequences(members: Iterable[Sequence[tuple[Any, ...]]]) -> list[dict[str, Any]]:
     """Each sequence as its user made it, and the last number that any member gave out."""
     found: dict[str, dict[str, Any]] = {}
-    for source in sources:
-        with connected(source) as connection:
-            for name, schema, own, step, start, last in connection.execute(_SQL["sequences"]):
-                known = found.setdefault(
-                    name,
-                    {"name": [schema, own], "step": step, "start": start, "last_value": None},
-                )
-                if last is not None:
-                    further = max if step > 0 else min
-                    before = known["last_value"]
-                    known["last_value"] = last if before is None else further(before, last)
+    for sequences in members:
+        for name, schema, own, step, start, last in sequences:
+            known = found.setdefault(
+                name,
+                {"name": [schema, own], "step": step, "start": start, "last_value": None},
+            )
+            if last is not None:
+                further = max if step > 0 else min
+                before = known["last_value"]
+                known["last_value"] = last if before is None else further(before, last)
     return list(found.values())
 
 

@@ -1,0 +1,106 @@
+"""DDL that comes between a job's steps: said to be so, never taken for what was at the marker."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+from pgherd_spark import check, drill, snapshot
+from pgherd_spark.catalog import Description, Server, Table, columns_changed
+from pgherd_spark.checksums import Found, Part, Sum
+from pgherd_spark.cluster import Cluster
+from pgherd_spark.comparison import Comparison, Options
+from pgherd_spark.sources import Relation, Source, TableChangedError
+
+TABLE = Table("public.t", ("id", "v"), ("integer", "text"), ("id",), ("id", "v"))
+RELATION = Relation("public.t", "public", "t", 16384, 16384, 1, 8192)
+SERVER = Server(150000, "1", "UTF8", "C", "C", "PostgreSQL 15")
+COLUMNS = {"public.t": ("id 1", "v 2")}
+FOUND = {
+    name: Description(name, SERVER, (TABLE,), COLUMNS, (RELATION,), (), (), ())
+    for name in ("n1", "n2")
+}
+SOURCES = [Source(name, "", 8, "00000003-1", "10:12:11") for name in FOUND]
+
+
+class OneThread:
+    """One that has a single thread, this one."""
+
+    def each(self, tasks: Sequence[Any], run: Callable[[Any], Any]) -> list[Any]:
+        return [run(task) for task in tasks]
+
+    def by_key(self, tasks: Sequence[Any], run: Any, merge: Any, keep: Any) -> list[Any]:
+        merged: dict[Any, Any] = {}
+        for task in tasks:
+            for key, value in run(task):
+                merged[key] = merge(merged[key], value) if key in merged else value
+        return [item for item in merged.items() if keep(item)]
+
+
+CLUSTER = cast(Cluster, OneThread())
+
+
+@pytest.mark.parametrize(
+    ("now", "changed"),
+    [
+        (COLUMNS, []),
+        ({}, ["public.t"]),
+        ({"public.t": ("id 1", "v 3")}, ["public.t"]),
+        ({"public.t": ("v 1", "id 2")}, ["public.t"]),
+        (COLUMNS | {"public.u": ("id 1",)}, []),
+    ],
+)
+def test_a_column_is_known_by_its_number(
+    now: dict[str, tuple[str, ...]], changed: list[str]
+) -> None:
+    assert columns_changed(FOUND["n1"], now) == changed
+
+
+def test_no_snapshot_is_whole_whose_columns_any_member_that_was_read_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = {"n1": COLUMNS, "n2": COLUMNS}
+    monkeypatch.setattr(snapshot, "columns_now", lambda source: now[source.member])
+    snapshot._require_columns(CLUSTER, SOURCES, FOUND)
+    now["n2"] = {"public.t": ("id 1", "v 3")}
+    with pytest.raises(snapshot.ChangedError, match=r"n2: .* public\.t; try again"):
+        snapshot._require_columns(CLUSTER, SOURCES, FOUND)
+
+
+def test_tables_that_are_equal_are_not_compared_if_their_columns_were_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(check, "bucket_sums", lambda part, buckets: [(0, Sum(1, 1, 1))])
+    monkeypatch.setattr(check, "columns_now", lambda source: {"public.t": ("id 1", "v 3")})
+    (table,), rows = check._compare_rows(comparison())
+    assert (table.verdict, rows) == ("incomplete", [])
+    assert table.reason == "n2: its columns were changed"
+
+
+def test_a_table_that_is_changed_while_its_differing_rows_are_named_is_incomplete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sums(part: Part, _: int) -> list[tuple[int, Sum]]:
+        return [(0, number(part))]
+
+    def different(part: Part, *_: object) -> list[tuple[str, Found]]:
+        return [("(1)", Found(number(part), RELATION, "(0,1)"))]
+
+    def gone(*_: object) -> None:
+        raise TableChangedError("it was truncated")
+
+    monkeypatch.setattr(check, "bucket_sums", sums)
+    monkeypatch.setattr(check, "columns_now", lambda source: COLUMNS)
+    monkeypatch.setattr(drill, "rows_in", different)
+    monkeypatch.setattr(drill, "values_at", gone)
+    (table,), rows = check._compare_rows(comparison())
+    assert (table.verdict, rows) == ("incomplete", [])
+    assert table.reason == "it was changed while its differing rows were read"
+
+
+def number(part: Part) -> Sum:
+    """A sum that no two members have in common."""
+    return Sum(1, 1, int(part.source.member[1]))
+
+
+def comparison() -> Comparison:
+    return Comparison(CLUSTER, SOURCES, FOUND, Options(), lambda text: None)
