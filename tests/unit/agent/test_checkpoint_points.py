@@ -1,0 +1,195 @@
+"""A node may die at any point of its checkpoints: what is left on disk always fits together.
+
+The points are before and after each statement, each file that is replaced, and each trimming of the
+log. The server keeps what it was made to flush and nothing else, as after a loss of power.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pgherd_sidecar.agent import verdicts
+from pgherd_sidecar.agent.chain import Chain
+from pgherd_sidecar.agent.errors import LeftBehindError
+from pgherd_sidecar.agent.recovery import certstate
+from pgherd_sidecar.agent.upkeep import Upkeep
+from pgherd_sidecar.agent.verdicts import Verdicts
+from pgherd_sidecar.core.log import LogBase, Membership
+from pgherd_sidecar.core.state import ReplicatedState
+from pgherd_sidecar.env import durable
+from test_recovery_rebuild import config_in
+
+MEMBERS = Membership.fixed("n1", "n2", "n3")
+ROUNDS = ((100, 90), (200, 190), (300, 290))
+"""Position of the log and last commit of each checkpoint."""
+
+
+def committed(position: int) -> bool:
+    """What the verdicts are."""
+    return position % 10 > 0
+
+
+class Crash(BaseException):
+    """The node dies here."""
+
+
+class Rows:
+    def __init__(self, row: tuple[Any, ...]) -> None:
+        self._row = row
+
+    async def fetchone(self) -> tuple[Any, ...]:
+        return self._row
+
+
+class Node:
+    """A node as its checkpoints see it: also the connection to its server, and its log.
+
+    Attributes:
+        dies_at: number of the point at which it dies, from 1; 0 for none.
+        chain_end: the last GID that its server has flushed.
+        flushes: the server does what it is told.
+        base: the log holds what comes after this position.
+        shapes_from: columns of tables are known from there on.
+    """
+
+    def __init__(self, directory: Path, dies_at: int = 0, *, flushes: bool = True) -> None:
+        self.directory = directory
+        self.dies_at = dies_at
+        self.flushes = flushes
+        self.points: list[str] = []
+        self.chain_end = self.base = self.shapes_from = 0
+        self._visible = 0
+
+    def point(self, name: str) -> None:
+        self.points.append(name)
+        if len(self.points) == self.dies_at:
+            raise Crash
+
+    async def execute(self, query: str, parameters: tuple[Any, ...] = ()) -> Rows:
+        name = query.partition("pgherd.")[2].partition("(")[0]
+        self.point(f"before {name}")
+        row: tuple[Any, ...] = (None,)
+        if name == "log_holds":
+            row = (None, None)
+        elif name == "sequence_positions":
+            row = ({"public.s": 7},)
+        elif name == "forget_shapes":
+            (self.shapes_from,) = parameters
+        elif name == "flush_wal" and self.flushes:
+            self.chain_end = self._visible
+        self.point(f"after {name}")
+        return Rows(row)
+
+    def base_at(self, position: int) -> LogBase:
+        return LogBase(position, 1, MEMBERS)
+
+    needed_base = base_at
+
+    def trim(self, position: int) -> None:
+        self.point("before trim")
+        self.base = position
+        self.point("after trim")
+
+    async def live(self) -> None:
+        """Make the checkpoints, one after the other, in one session."""
+        config, _ = config_in(self.directory)
+        limits = config.limits.model_copy(update={"checkpoint_entries": 1})
+        config = config.model_copy(update={"limits": limits})
+        state, known = ReplicatedState([1, 2, 3]), Verdicts()
+        for position, last_commit in ROUNDS:
+            for at in range(known.last + 1, position + 1):
+                known.note(at, committed=committed(at))
+            self._visible = last_commit
+            upkeep = Upkeep(
+                cast(Any, self),
+                config,
+                cast(Any, self),
+                chain=Chain(last_commit),
+                state=state,
+                verdicts=known,
+                publish=lambda base: None,
+                leaked=cast(Any, None),
+                refusal=lambda: None,
+            )
+            state.position = position
+            await upkeep._maybe_checkpoint()
+
+    def assert_fits(self) -> None:
+        """It can start from its checkpoint, with all that it has to know."""
+        checkpoint = certstate.read(self.directory)
+        fresh = ReplicatedState([1, 2, 3])
+        state = certstate.state_for(checkpoint, fresh, chain_end=self.chain_end, log_base=self.base)
+        assert self.shapes_from <= self.base <= state.position
+        if checkpoint is not None:
+            assert state is not fresh, "the checkpoint that was written is of no use"
+            known = verdicts.load(self.directory)
+            assert known.first <= self.base + 1
+            assert known.last >= state.position
+            expected = "".join("01"[committed(at)] for at in range(self.base + 1, known.last + 1))
+            assert known.between(self.base + 1, known.last) == expected
+
+
+Begin = Callable[..., Node]
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """Makes a node in a directory of its own; files that are replaced are points of the newest."""
+    nodes: list[Node] = []
+    replace = durable.replace
+
+    def passed(directory: Path, name: str, content: bytes) -> None:
+        nodes[-1].point(f"before {name}")
+        replace(directory, name, content)
+        nodes[-1].point(f"after {name}")
+
+    def made(**how: Any) -> Node:
+        directory = tmp_path / str(len(nodes))
+        directory.mkdir()
+        nodes.append(Node(directory, **how))
+        return nodes[-1]
+
+    monkeypatch.setattr(durable, "replace", passed)
+    return made
+
+
+async def test_a_node_may_die_at_any_point_of_its_checkpoints(begin: Begin) -> None:
+    whole = begin()
+    await whole.live()
+    whole.assert_fits()
+    assert (whole.base, whole.chain_end) == ROUNDS[-1]
+    acts = {"flush_wal", "trim", "forget_shapes", verdicts.FILE, certstate.FILE, "sequences.json"}
+    assert {point.partition(" ")[2] for point in whole.points} >= acts
+    for dies_at in range(1, len(whole.points) + 1):
+        node = begin(dies_at=dies_at)
+        with pytest.raises(Crash):
+            await node.live()
+        node.assert_fits()
+
+
+async def test_the_sweep_finds_a_checkpoint_of_what_the_server_has_not_flushed(
+    begin: Begin,
+) -> None:
+    node = begin(flushes=False)
+    await node.live()
+    with pytest.raises(LeftBehindError, match="the database ends at GID 0"):
+        node.assert_fits()
+
+
+async def test_the_sweep_finds_a_log_that_is_trimmed_before_the_checkpoint_is_written(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Upkeep._checkpoint
+
+    async def trimmed_first(self: Upkeep) -> None:
+        node.trim(self._state.position)
+        await checkpoint(self)
+
+    monkeypatch.setattr(Upkeep, "_checkpoint", trimmed_first)
+    with pytest.raises(LeftBehindError, match="there is no checkpoint"):
+        for dies_at in range(1, 10):
+            node = begin(dies_at=dies_at)
+            with pytest.raises(Crash):
+                await node.live()
+            node.assert_fits()
