@@ -4,7 +4,11 @@
     session.readStream.format("pgherd.changes").option("admin", "...").load()
 
 Options:
-    admin       where members' admin APIs are: sockets, separated by commas; any of them is asked
+    admin       where members' admin APIs are, separated by commas; any of them is asked: sockets,
+                or NAME=HOST:PORT of members elsewhere
+    certificates, cluster
+                for those: a directory, the same on all executors, with ca.crt, and in tls.crt and
+                tls.key the certificate of the herd's jobs; and the herd's cluster id
     after       read what follows this GID; by default a batch begins with the first entry of the
                 log, a stream with what comes next
     through     a batch ends with this GID; by default with the newest one
@@ -28,7 +32,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pgherd_sidecar.cli.admin import AdminClient
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -37,7 +40,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from pgherd_spark.changes import Change, Log
+from pgherd_spark.changelog import Log
+from pgherd_spark.changes import Change
+from pgherd_spark.reach import Certificates, clients
 
 NAME = "pgherd.changes"
 SCHEMA = """gid bigint, number int, origin int, xid bigint, table string, op string,
@@ -51,6 +56,7 @@ class Options:
     """What the user asked for, see above."""
 
     admin: tuple[str, ...]
+    certificates: Certificates | None
     after: int | None
     through: int | None
     tables: frozenset[str] | None
@@ -67,11 +73,15 @@ class Options:
             ValueError: one is missing or no number.
         """
         if not given.get("admin"):
-            raise ValueError(f"{NAME} needs the option `admin`: sockets of the members' admin APIs")
+            raise ValueError(f"{NAME} needs the option `admin`: where members' admin APIs are")
         tables = given.get("tables")
+        directory, cluster_id = given.get("certificates"), given.get("cluster")
         after, through = given.get("after"), given.get("through")
         return cls(
             admin=tuple(given["admin"].split(",")),
+            certificates=(
+                Certificates(Path(directory), cluster_id) if directory and cluster_id else None
+            ),
             after=None if after is None else int(after),
             through=None if through is None else int(through),
             tables=None if tables is None else frozenset(_names(tables)),
@@ -82,8 +92,12 @@ class Options:
         )
 
     def log(self) -> Log:
-        """The log of the herd."""
-        return Log([AdminClient(Path(address)) for address in self.admin])
+        """The log of the herd.
+
+        Raises:
+            ValueError, OSError: its members can't be asked; see ``reach``.
+        """
+        return Log(clients(self.admin, self.certificates))
 
 
 def _names(tables: str) -> Sequence[str]:

@@ -10,7 +10,6 @@ be done, whatever it has found.
 import asyncio
 import json
 import shutil
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +28,7 @@ from pgherd_spark.findings import Findings
 from pgherd_spark.layout import MANIFEST, expire
 from pgherd_spark.leases import LeaseError, Member
 from pgherd_spark.progress import Progress, served
+from pgherd_spark.reach import CA, CERTIFICATE, KEY, Certificates
 from pgherd_spark.snapshot import Options as SnapshotOptions
 from pgherd_spark.snapshot import snapshot
 from pgherd_spark.stores import at
@@ -189,10 +189,8 @@ async def _ready(order: Order, progress: Progress) -> dict[str, Member]:
 
 
 def _members(order: Order) -> dict[str, Member]:
-    ca, certificate, key = (CERTIFICATES / name for name in ("ca.crt", "tls.crt", "tls.key"))
-    context = ssl.create_default_context(cafile=ca)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(certificate, key)
+    ca, certificate, key = (CERTIFICATES / name for name in (CA, CERTIFICATE, KEY))
+    context = Certificates(CERTIFICATES, order.cluster_id).context()
 
     def reached(address: Address) -> Member:
         certified = certified_name(address.name, order.cluster_id)

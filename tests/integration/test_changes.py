@@ -9,7 +9,8 @@ from dataclasses import asdict
 import psycopg
 import pytest
 from pgherd_spark import statements
-from pgherd_spark.changes import Change, Log, Values
+from pgherd_spark.changelog import Log
+from pgherd_spark.changes import Change, Values
 from psycopg import sql
 
 from .ledger import Ledger
@@ -147,3 +148,40 @@ async def test_who_follows_the_stream_has_what_the_database_has_also_after_a_res
     again = Copy()
     await follow(Log([clients["n3"]]), again, start, through)
     assert again.changes == copy.changes
+
+
+async def test_rows_of_transactions_in_pieces_come_at_their_commit_wherever_the_reader_begins(
+    herd: LocalHerd, ledger: Ledger
+) -> None:
+    clients = {name: member.admin for name, member in members_of(herd).items()}
+    log = Log(list(clients.values()))
+    start = await log.visible()
+    await log.hold("large", start, 600)
+    ledger.create()
+    table, dsn = f"{ledger.schema}.large", herd.app_dsn("n2")
+    query(dsn, f"CREATE TABLE {table} (id int PRIMARY KEY, t text)")
+    async with ledger.load(clients=2):
+        text = "repeat('x', 200)"
+        query(dsn, f"INSERT INTO {table} SELECT g, {text} FROM generate_series(1, 12000) g")
+        query(dsn, f"UPDATE {table} SET t = t || id WHERE id > 9; DELETE FROM {table} WHERE id < 9")
+        await ledger.commits(20)
+    ledger.check()
+    herd.must("kill", "n1", "--process", "sidecar")
+    herd.must("start", "n1")
+
+    copy, through = Copy(), await Log([clients["n3"]]).visible()
+    await follow(Log([clients["n1"]]), copy, start, through)
+    assert copy.tables[table] == in_database(herd.member("n1")["dsn"], table, ("id",))
+    of_both = [one for one in copy.changes if one.table == table]
+    first, second = sorted({one.gid for one in of_both})
+    alone = Copy()
+    alone.tables[table] = {str(one.key): dict(one.values or {}) for one in of_both[:12000]}
+    await follow(Log([clients["n3"]]), alone, second - 1, second)
+    assert alone.changes == of_both[12000:]
+
+    # Who goes on in the middle of the pieces still has those before.
+    await log.hold("large", first - 1, 600)
+    held = "SELECT held FROM pgherd.stream_hold WHERE stream = 'large'"
+    positions = [query(member["dsn"], held)[0][0] for member in herd.members()]
+    assert len(set(positions)) == 1
+    assert start <= positions[0] < first - 1

@@ -19,6 +19,7 @@ from psycopg.rows import dict_row
 from pgherd_sidecar.agent.admin import Refused, Unavailable
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.verdicts import Verdicts
+from pgherd_sidecar.core.state import ReplicatedState
 
 _TABLES = """
 SELECT tab AS "table", gid, columns, types, key, generated
@@ -32,6 +33,11 @@ class Reader(Protocol):
     @property
     def visible(self) -> int:
         """Everything up to this position is decided, and what committed of it is visible here."""
+        ...
+
+    @property
+    def state(self) -> ReplicatedState:
+        """What follows from the log, as far as it was delivered."""
         ...
 
     @property
@@ -50,6 +56,7 @@ class Chunk:
         blocks: first position and size of each block; the first one may begin before, the last
             one end after what was asked for.
         committed: '1' or '0' for each position handed out.
+        pieces: where those of a transaction begin that committed in pieces, by its GID.
         data: the blocks.
     """
 
@@ -57,6 +64,7 @@ class Chunk:
     visible: int
     blocks: list[tuple[int, int]]
     committed: str
+    pieces: dict[int, int]
     data: bytes
 
     def encode(self) -> bytes:
@@ -66,6 +74,7 @@ class Chunk:
             "visible": self.visible,
             "blocks": self.blocks,
             "committed": self.committed,
+            "pieces": self.pieces,
         }
         return json.dumps(head).encode() + b"\n" + self.data
 
@@ -93,7 +102,7 @@ class Changes:
         """
         visible = min(self._reader().visible, self._verdicts.last)
         if after >= visible:
-            return Chunk(after, visible, [], "", b"").encode()
+            return Chunk(after, visible, [], "", {}, b"").encode()
         first = max(self._host.base + 1, self._verdicts.first)
         blocks = await self._host.reader.read_apart(after + 1, max_bytes)
         if not blocks and after + 1 >= first:
@@ -109,6 +118,7 @@ class Changes:
             visible,
             [(block.first, len(block.data)) for block in blocks],
             self._verdicts.between(after + 1, through),
+            self._verdicts.pieces(after, through),
             b"".join(block.data for block in blocks),
         ).encode()
 
@@ -133,15 +143,22 @@ class Changes:
     async def hold(self, stream: str, after: int, lease_s: float) -> None:
         """Keep the log after a position for so long, or until the next call.
 
+        With it the pieces before that of transactions that commit later.
+
         Raises:
             Refused: it is not there any more.
             Unavailable: the server is gone.
         """
-        connection = self._reader().connection
+        reader = self._reader()
+        begun = [*self._verdicts.pieces(after, self._verdicts.last).values()]
+        undecided = reader.state.log_needed_from
+        if undecided is not None:
+            begun.append(undecided)
+        after = min([after, *(first - 1 for first in begun)])
         if after < max(self._host.base, self._verdicts.first - 1):
             raise Refused(f"the log after position {after} is not there any more")
         try:
-            await connection.execute(
+            await reader.connection.execute(
                 "SELECT pgherd.hold_for_stream($1, $2, $3)", (stream, after, lease_s)
             )
         except psycopg.Error as error:

@@ -282,9 +282,10 @@ class ReplicaSession:
         """Go on after the decision on a writeset in pieces, of which the first is at ``first``."""
         self.hook.resume_deadlines()
         self._take_writeset(gid, writeset, array("q"), decision, first)
-        self._verdicts.note(gid, committed=decision.kind is DecisionKind.COMMIT)
+        committed = decision.kind is DecisionKind.COMMIT
+        self._verdicts.note(gid, committed=committed, pieces_from=first)
         self._counts[decision.kind] += 1
-        if decision.kind is DecisionKind.COMMIT:
+        if committed:
             self._tell_losers(None)
         self._large.prune(self.state.is_open)
         self.deliver()

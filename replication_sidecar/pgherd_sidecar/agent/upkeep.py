@@ -196,9 +196,9 @@ class Upkeep:
         self._chain.when_settled(checkpoint.last_commit, reached.set)
         await reached.wait()
         await self._connection.execute("SELECT pgherd.flush_wal()")
-        known = self._verdicts.first, self._verdicts.pack()
+        verdicts = self._verdicts.copy()
         directory = self._config.data_dir
-        await self._loop.run_in_executor(None, verdicts_file.write, directory, *known)
+        await self._loop.run_in_executor(None, verdicts_file.write, directory, verdicts)
         await self._loop.run_in_executor(None, checkpoint.write, directory)
         await sequences.note(self._connection, self._config.data_dir)
         self._checkpointed, self._covered = position, covered

@@ -40,7 +40,7 @@ def changes(directory: Path, after: int | None, through: int | None, tables: str
 async def _print(
     members: Sequence[AdminClient], after: int | None, through: int | None, tables: Sequence[str]
 ) -> None:
-    from pgherd_spark.changes import Log  # noqa: PLC0415
+    from pgherd_spark.changelog import Log  # noqa: PLC0415
 
     log = Log(members)
     newest = await log.visible()
@@ -51,11 +51,14 @@ async def _print(
             f"GID {after} is not there yet, the newest is {newest}: waiting for those after it"
         )
     while through is None or after < through:
-        found = await log.portion(after)
-        for change in found.changes:
-            wanted = not tables or change.table in tables or change.table is None
-            if wanted and (through is None or change.gid <= through):
-                click.echo(json.dumps(asdict(change)))
-        if found.through == after:
+        begun = after
+        async for found in log.portions(begun):
+            for change in found.changes:
+                wanted = not tables or change.table in tables or change.table is None
+                if wanted and (through is None or change.gid <= through):
+                    click.echo(json.dumps(asdict(change)))
+            after = found.through
+            if through is not None and after >= through:
+                return
+        if after == begun:
             await asyncio.sleep(_PACE_S)
-        after = found.through

@@ -42,16 +42,31 @@ def test_what_the_log_no_longer_holds_is_forgotten() -> None:
     assert found.between(5, 5) == "1"
 
 
+def test_where_the_pieces_of_what_committed_begin_is_known_as_long_as_its_verdict() -> None:
+    found = noted(1, "0110")
+    found.note(5, committed=True, pieces_from=2)
+    found.note(6, committed=False, pieces_from=3)
+    found.note(7, committed=True, pieces_from=4)
+    assert found.pieces(0, 7) == {5: 2, 7: 4}
+    assert (found.pieces(4, 6), found.pieces(5, 6)) == ({5: 2}, {})
+    found.forget(6)
+    assert found.pieces(0, 7) == {7: 4}
+    found.note(9, committed=True)
+    assert found.pieces(0, 9) == {}
+
+
 def test_the_file_brings_them_back_unless_it_is_damaged(tmp_path: Path) -> None:
     assert verdicts.load(tmp_path).last == 0
     found = noted(7, "0110" * 1000)
-    verdicts.write(tmp_path, found.first, found.pack())
+    found.note(4007, committed=True, pieces_from=3000)
+    verdicts.write(tmp_path, found.copy())
     again = verdicts.load(tmp_path)
-    assert (again.first, again.last, again.pack()) == (7, 4006, found.pack())
+    assert (again.first, again.last, again.known) == (7, 4007, found.known)
+    assert again.pieces(0, 4007) == {4007: 3000}
     content = bytearray((tmp_path / verdicts.FILE).read_bytes())
     for place in range(0, len(content), 7):
         damaged = content.copy()
         damaged[place] ^= 1
         (tmp_path / verdicts.FILE).write_bytes(damaged)
         now = verdicts.load(tmp_path)
-        assert (now.first, now.pack()) in ((1, b""), (7, found.pack()))
+        assert (now.first, now.known) in ((1, b""), (7, found.known))

@@ -16,6 +16,7 @@ from pgherd_sidecar.agent.remote import RemoteAdmin
 from pgherd_sidecar.cli.admin import AdminError, RemoteAdminClient
 from pgherd_sidecar.cli.certificates import Authority
 from pgherd_sidecar.env.tls import certified_name
+from pgherd_spark.reach import Certificates, clients
 
 
 class Backend:
@@ -162,3 +163,26 @@ async def test_files_that_can_not_be_used_leave_the_old_ones_in_use(tmp_path: Pa
     async with serving(config):
         (tmp_path / "n1" / "tls.crt").write_text("half a")
         assert await status(config, operator, ca) == 200
+
+
+async def test_readers_of_changes_name_members_elsewhere_by_name_host_and_port(
+    tmp_path: Path,
+) -> None:
+    ca = authority()
+    config, jobs = node(tmp_path), equip(tmp_path / "jobs", ca, "jobs")
+    equip(tmp_path / "n1", ca, "n1")
+    certificates = Certificates(jobs, CLUSTER)
+    named = [
+        f"n1=127.0.0.1:{config.admin_port}",
+        f"n2=127.0.0.1:{config.admin_port}",
+        "/a=b/sock:1",
+    ]
+    known, another, local = clients(named, certificates)
+    async with serving(config):
+        await known.drop_marker("1")
+        with pytest.raises(AdminError, match="certificate"):
+            await another.drop_marker("1")
+        with pytest.raises(AdminError, match="no sidecar listens at /a=b/sock:1"):
+            await local.drop_marker("1")
+    with pytest.raises(ValueError, match="needs the options `certificates` and `cluster`"):
+        clients(named, None)

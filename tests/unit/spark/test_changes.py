@@ -4,9 +4,22 @@ import json
 from typing import cast
 
 import pytest
+from msgspec import structs
 from pgherd_sidecar.cli.admin import AdminClient, AdminError, ChangedTable, ChangedTables
-from pgherd_sidecar.core.entries import FLAG_DDL, Marker, Writeset, encode_entry
-from pgherd_spark.changes import ChangesError, Log, PositionLostError, Shapes, changes_of
+from pgherd_sidecar.core.entries import (
+    FLAG_DDL,
+    FLAG_PIECES,
+    PIECE_KEYS,
+    PIECE_MORE,
+    Entry,
+    Marker,
+    Piece,
+    Writeset,
+    encode_entry,
+)
+from pgherd_sidecar.core.merge import decode_body
+from pgherd_spark.changelog import Log
+from pgherd_spark.changes import Change, ChangesError, PositionLostError, Shapes, changes_of
 
 
 def table(gid: int, *columns: str, name: str = "public.t") -> ChangedTable:
@@ -17,6 +30,10 @@ def table(gid: int, *columns: str, name: str = "public.t") -> ChangedTable:
 def writeset(*items: tuple[str, list[str]], flags: int = 0) -> Writeset:
     body = json.dumps([[name, [0] * len(records), records] for name, records in items])
     return Writeset(2, 1, 1, 1, 700, flags, b"", body.encode())
+
+
+def taken_apart(gid: int, found: Writeset, shapes: Shapes) -> list[Change]:
+    return list(changes_of(gid, found, decode_body(found.body), shapes))
 
 
 def command(*rels: str) -> tuple[str, list[str]]:
@@ -47,6 +64,7 @@ class Member:
             "visible": self.end,
             "blocks": [(first, sum(map(len, entries)))] if through > after else [],
             "committed": "".join("01"[gid % 2 == 0] for gid in range(after + 1, through + 1)),
+            "pieces": {},
         }
         return json.dumps(head).encode() + b"\n" + b"".join(entries)
 
@@ -59,39 +77,75 @@ class Member:
         self.held.append((stream, after, lease_s))
 
 
-def log(*members: Member) -> Log:
+class Large:
+    """Holds a log of one entry a block: pieces of two transactions, and writesets that end them."""
+
+    def __init__(self, *entries: Entry, pieces: dict[int, int]) -> None:
+        self._entries = entries
+        self._pieces = pieces
+        self.reads: list[int] = []
+
+    async def read_changes(self, after: int, max_bytes: int) -> bytes:
+        self.reads.append(after)
+        through = min(after + max_bytes, len(self._entries))
+        encoded = [encode_entry(entry) for entry in self._entries[after:through]]
+        found = range(after + 1, through + 1)
+        head = {
+            "through": through,
+            "visible": len(self._entries),
+            "blocks": [(gid, len(one)) for gid, one in zip(found, encoded, strict=True)],
+            "committed": "".join("01"[gid in self._pieces] for gid in found),
+            "pieces": {gid: first for gid, first in self._pieces.items() if gid in found},
+        }
+        return json.dumps(head).encode() + b"\n" + b"".join(encoded)
+
+    async def changed_tables(self) -> ChangedTables:
+        return ChangedTables(visible=len(self._entries), tables=[table(1, "id", "v")])
+
+
+def piece(serial: int, number: int, *ids: int, flags: int = 0) -> Piece:
+    rows = json.dumps([["public.t", [0] * len(ids), [f"I({one},x)" for one in ids]]])
+    return Piece(2, 1, serial, number, flags, b"" if flags & PIECE_KEYS else rows.encode())
+
+
+def end(serial: int, pieces: int) -> Writeset:
+    body = json.dumps([serial, pieces, ["public.t"]])
+    return Writeset(2, 1, serial, 1, 700 + serial, FLAG_PIECES, b"", body.encode())
+
+
+def log(*members: Member | Large) -> Log:
     return Log([cast(AdminClient, member) for member in members])
 
 
 def test_each_record_has_the_columns_that_its_table_had_when_it_was_written() -> None:
     shapes = Shapes([table(3, "id", "a"), table(9, "id", "a", "b"), table(9, "id", "c")])
-    (before,) = changes_of(5, writeset(("public.t", ["U01(1,x)"])), shapes)
+    (before,) = taken_apart(5, writeset(("public.t", ["U01(1,x)"])), shapes)
     assert (before.op, before.key, before.values) == ("update", {"id": "1"}, {"a": "x"})
-    (after,) = changes_of(10, writeset(("public.t", ["D(1,)"])), shapes)
+    (after,) = taken_apart(10, writeset(("public.t", ["D(1,)"])), shapes)
     assert (after.op, after.key, after.values) == ("delete", {"id": "1"}, None)
-    (inserted,) = changes_of(10, writeset(("public.t", ['I(1,"")'])), shapes)
+    (inserted,) = taken_apart(10, writeset(("public.t", ['I(1,"")'])), shapes)
     assert inserted.values == {"id": "1", "c": ""}
     with pytest.raises(ChangesError, match=r"the columns of public\.t at GID 2 are not known"):
-        list(changes_of(2, writeset(("public.t", ["I(1,2)"])), shapes))
+        taken_apart(2, writeset(("public.t", ["I(1,2)"])), shapes)
 
 
 def test_commands_in_the_middle_of_a_transaction_change_the_columns_of_what_follows() -> None:
     shapes = Shapes([table(3, "id", "a"), table(9, "id", "b"), table(9, "id", "c")])
     rows = ("public.t", ["U01(1,x)"])
     both = writeset(rows, command("public.t"), rows, command("public.t"), rows, flags=FLAG_DDL)
-    found = list(changes_of(9, both, shapes))
+    found = taken_apart(9, both, shapes)
     assert [one.values for one in found] == [{"a": "x"}, None, {"b": "x"}, None, {"c": "x"}]
     assert [one.number for one in found] == [0, 1, 2, 3, 4]
     assert [one.op for one in found][1] == "command"
     # A command that leaves the columns alone (an index, say) is one more than there are columns.
     more = writeset(command("public.t"), command("public.t"), command("public.t"), rows)
-    assert [one.values for one in changes_of(9, more, shapes)][-1] == {"c": "x"}
+    assert [one.values for one in taken_apart(9, more, shapes)][-1] == {"c": "x"}
 
 
 def test_rows_of_a_table_made_by_a_query_and_truncations() -> None:
     shapes = Shapes([table(9, "id", "a", "twice").model_copy(update={"generated": ("twice",)})])
     fill = json.dumps({"fill": "public.t", "rows": ["(1,x,)", "(2,,)"]})
-    found = list(changes_of(9, writeset(("", [fill]), ("public.t", ["T"])), shapes))
+    found = list(taken_apart(9, writeset(("", [fill]), ("public.t", ["T"])), shapes))
     assert [(one.table, one.op) for one in found] == [
         ("public.t", "insert"),
         ("public.t", "insert"),
@@ -102,10 +156,55 @@ def test_rows_of_a_table_made_by_a_query_and_truncations() -> None:
 
 async def test_what_did_not_commit_or_was_not_asked_for_is_left_out() -> None:
     member = Member(end=7)
-    first = await log(member).portion(0, 3)
+    (first,) = [one async for one in log(member).portions(0, 3)]
     assert ([one.gid for one in first.changes], first.through, first.visible) == ([2], 3, 7)
     rest = [one.gid async for some in log(member).between(3, 6) for one in some]
     assert rest == [4, 6]
+
+
+async def test_transactions_in_pieces_come_at_their_commit_piece_by_piece() -> None:
+    whole = piece(2, 2, 20, 21)
+    half = len(whole.data) // 2
+    member = Large(
+        Marker(bytes(16)),
+        piece(1, 0, flags=PIECE_KEYS),
+        piece(2, 0, flags=PIECE_KEYS),
+        piece(1, 1, 10),
+        piece(1, 1, 10),  # a copy
+        piece(2, 1, 19),
+        piece(3, 0, 30),  # of one that is never decided
+        piece(1, 2, 11, 12),
+        end(1, 3),
+        structs.replace(whole, data=whole.data[:half], flags=PIECE_MORE),
+        structs.replace(whole, number=3, data=whole.data[half:]),
+        end(2, 4),
+        pieces={9: 2, 12: 3},
+    )
+    everything = [
+        (one.gid, one.number, one.xid, (one.key or {})["id"])
+        async for some in log(member).between(0, 12)
+        for one in some
+    ]
+    assert everything == [
+        *[(9, number, 701, row) for number, row in enumerate(("10", "11", "12"))],
+        *[(12, number, 702, row) for number, row in enumerate(("19", "20", "21"))],
+    ]
+    middle = [one async for some in log(member).between(8, 9) for one in some]
+    assert [(one.gid, one.number) for one in middle] == [(9, 0), (9, 1), (9, 2)]
+    portions = [one async for one in log(member).portions(8, 1)]
+    assert [(one.through, [change.number for change in one.changes]) for one in portions] == [
+        (8, []),
+        (8, [0]),
+        (8, [1, 2]),
+        (9, []),
+    ]
+
+
+async def test_pieces_that_the_log_does_not_hold_are_an_error_and_no_transaction() -> None:
+    member = Large(piece(1, 0, 10), Marker(bytes(16)), end(1, 2), pieces={3: 1})
+    with pytest.raises(ChangesError, match="does not hold all pieces of GID 3"):
+        async for _ in log(member).between(0, 3):
+            pass
 
 
 async def test_a_member_that_is_down_or_behind_is_not_waited_for() -> None:
@@ -116,9 +215,10 @@ async def test_a_member_that_is_down_or_behind_is_not_waited_for() -> None:
 
 
 async def test_a_position_that_nobody_holds_any_more_is_said_to_be_lost() -> None:
-    assert (await log(Member(9, begin=5), Member(9)).portion(3)).through == 9
+    found = log(Member(9, begin=5), Member(9)).portions(3)
+    assert [one.through async for one in found] == [9]
     with pytest.raises(PositionLostError, match="the log begins at position 6 here"):
-        await log(Member(9, begin=5), Member(9, up=False)).portion(3)
+        await anext(log(Member(9, begin=5), Member(9, up=False)).portions(3))
 
 
 async def test_all_members_that_answer_hold_the_log() -> None:

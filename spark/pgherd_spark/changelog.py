@@ -1,0 +1,247 @@
+"""Reads the ordered log of a herd as changes, at any member, by its admin API.
+
+The log is the same everywhere, so what was begun at one member can be gone on with at another; a
+position is a GID, and reading again gives the same. The pieces of a large transaction are read once
+more when its commit is met, and handed out one after the other: no more than a few are in memory.
+
+Used by ``datasource`` and by ``pgherd changes``; needs no Spark. Keeps nothing.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pgherd_sidecar.cli.admin import AdminClient, AdminError
+from pgherd_sidecar.core.entries import (
+    FLAG_DDL,
+    FLAG_PIECES,
+    PIECE_KEYS,
+    PIECE_MORE,
+    Entry,
+    Piece,
+    Writeset,
+    iter_entries,
+    pieces_body,
+)
+from pgherd_sidecar.core.merge import decode_body
+
+from pgherd_spark.changes import Change, ChangesError, PositionLostError, Shapes, changes_of
+
+_GONE = 409
+_PAUSE_S = 0.1
+_READ_BYTES = 4 << 20
+_NOWHERE = 1 << 62
+"""A position that no log will ever reach."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Some changes, which follow those of the portion before.
+
+    Attributes:
+        through: all changes up to this GID have been handed out with it, and some of the next
+            transaction if that is a large one.
+        visible: how far there are more.
+        changes: in their order.
+    """
+
+    through: int
+    visible: int
+    changes: list[Change]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """What a member hands out of the log after a position: see the sidecar's ``Chunk``."""
+
+    after: int
+    through: int
+    visible: int
+    committed: str
+    pieces: dict[int, int]
+    blocks: list[tuple[int, int]]
+    data: bytes
+
+    @classmethod
+    def of(cls, after: int, content: bytes) -> "_Chunk":
+        """Decode it."""
+        head, _, data = content.partition(b"\n")
+        said = json.loads(head)
+        pieces = {int(gid): first for gid, first in said["pieces"].items()}
+        return cls(
+            after, said["through"], said["visible"], said["committed"], pieces, said["blocks"], data
+        )
+
+    def entries(self) -> Iterator[tuple[int, Entry]]:
+        """What was handed out, by position: whole blocks hold more."""
+        start = 0
+        for first, size in self.blocks:
+            for position, entry in enumerate(iter_entries(self.data[start : start + size]), first):
+                if self.after < position <= self.through:
+                    yield position, entry
+            start += size
+
+    def writesets(self) -> Iterator[tuple[int, Writeset]]:
+        """Those that committed, by GID."""
+        for gid, entry in self.entries():
+            if isinstance(entry, Writeset) and self.committed[gid - self.after - 1] == "1":
+                yield gid, entry
+
+
+class Log:
+    """Reads the log of a herd.
+
+    Args:
+        members: their admin APIs; whoever answers is asked.
+    """
+
+    def __init__(self, members: Sequence[AdminClient]) -> None:
+        self._members = list(members)
+        self._shapes: Shapes | None = None
+
+    async def portions(
+        self, after: int, max_bytes: int = _READ_BYTES
+    ) -> AsyncGenerator[Portion, None]:
+        """The changes of the next blocks of the log, at least one block; none if there is no more.
+
+        That is one portion, but for large transactions: these are handed out as they are read.
+
+        Args:
+            after: a GID.
+            max_bytes: to read at a time, more or less.
+
+        Raises:
+            ChangesError: nobody answers.
+            PositionLostError: what follows ``after`` is not there any more.
+        """
+        chunk = await self._read(after, max_bytes)
+        committed = list(chunk.writesets())
+        if self._shapes is None or any(one.flags & FLAG_DDL for _, one in committed):
+            self._shapes = await self._read_shapes(chunk.through)
+        changes: list[Change] = []
+        for gid, writeset in committed:
+            if writeset.flags & FLAG_PIECES:
+                yield Portion(gid - 1, chunk.visible, changes)
+                changes = []
+                first = chunk.pieces[gid]
+                async for some in self._in_pieces(gid, writeset, first, self._shapes, max_bytes):
+                    yield Portion(gid - 1, chunk.visible, some)
+            else:
+                changes += changes_of(gid, writeset, decode_body(writeset.body), self._shapes)
+        yield Portion(chunk.through, chunk.visible, changes)
+
+    async def _in_pieces(
+        self, gid: int, writeset: Writeset, first: int, shapes: Shapes, max_bytes: int
+    ) -> AsyncIterator[list[Change]]:
+        """The changes of a transaction of which the first piece is at position ``first``."""
+        body = pieces_body(writeset.body)
+        identity = writeset.member, writeset.incarnation, body.serial
+        position, number, parts, changed = first - 1, 0, list[bytes](), 0
+        while number < body.pieces:
+            chunk = await self._read_up_to(gid, position, max_bytes)
+            for _, piece in chunk.entries():
+                if not isinstance(piece, Piece) or piece.number != number:
+                    continue  # another entry, or a copy of a piece
+                if (piece.member, piece.incarnation, piece.serial) != identity:
+                    continue
+                number += 1
+                if piece.flags & PIECE_KEYS:
+                    continue
+                parts.append(piece.data)
+                if not piece.flags & PIECE_MORE:
+                    items = decode_body(b"".join(parts))
+                    changes = list(changes_of(gid, writeset, items, shapes, changed))
+                    changed += len(changes)
+                    yield changes
+                    parts = []
+            position = chunk.through
+
+    async def _read(self, after: int, max_bytes: int) -> _Chunk:
+        return _Chunk.of(after, await self._ask(lambda one: one.read_changes(after, max_bytes)))
+
+    async def _read_up_to(self, gid: int, after: int, max_bytes: int) -> _Chunk:
+        """Likewise, of what comes before a GID that some member has handed out already."""
+        if after >= gid:
+            raise ChangesError(f"the log does not hold all pieces of GID {gid}")
+        while (chunk := await self._read(after, max_bytes)).through == after:
+            await self._try_another()
+        return chunk
+
+    async def _read_shapes(self, through: int) -> Shapes:
+        """The columns of tables, from a member that has come so far."""
+        while True:
+            said = await self._ask(lambda one: one.changed_tables())
+            if said.visible >= through:
+                return Shapes(said.tables)
+            await self._try_another()
+
+    async def _try_another(self) -> None:
+        """Begin with the next member: this one is not so far yet."""
+        self._members.append(self._members.pop(0))
+        await asyncio.sleep(_PAUSE_S)
+
+    async def visible(self) -> int:
+        """The newest position that the first member that answers hands out.
+
+        Raises:
+            ChangesError: nobody answers.
+        """
+        content = await self._ask(lambda one: one.read_changes(_NOWHERE, 1))
+        return int(json.loads(content.partition(b"\n")[0])["visible"])
+
+    async def between(self, after: int, through: int) -> AsyncIterator[list[Change]]:
+        """All changes after one position up to another, which some member has handed out already.
+
+        Raises:
+            ChangesError: nobody answers.
+            PositionLostError: what follows ``after`` is not there any more.
+        """
+        while after < through:
+            begun = after
+            async with aclosing(self.portions(begun)) as portions:
+                async for found in portions:
+                    after = found.through
+                    yield [change for change in found.changes if change.gid <= through]
+                    if after >= through:
+                        return
+            if after == begun:
+                await self._try_another()
+
+    async def hold(self, stream: str, after: int, lease_s: float) -> None:
+        """Have all members that answer keep the log after a position, for so long from now on.
+
+        Raises:
+            ChangesError: nobody answers.
+            PositionLostError: none has it.
+        """
+        errors = []
+        for member in self._members:
+            try:
+                await member.hold_changes(stream, after, lease_s)
+            except AdminError as error:
+                errors.append(error)
+        if len(errors) == len(self._members):
+            raise _failure(errors)
+
+    async def _ask(self, what: Callable[[AdminClient], Awaitable[Answer]]) -> Answer:
+        """Ask one member after the other; who has answered is asked first the next time."""
+        errors = []
+        for _ in self._members:
+            try:
+                return await what(self._members[0])
+            except AdminError as error:
+                errors.append(error)
+                self._members.append(self._members.pop(0))
+        raise _failure(errors)
+
+
+def _failure(errors: Sequence[AdminError]) -> ChangesError:
+    gone = [error for error in errors if error.code == _GONE]
+    if gone:
+        return PositionLostError(gone[0].reason)
+    return ChangesError("; ".join(str(error) for error in errors) or "no member was named")
