@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from .cluster import HERD, Kubectl, until, until_ready
-from .installation import found_herd, installed, provide_clients
+from .installation import InstallationError, found_herd, installed, provide_clients
 from .preparation import PreparationError
 
 GOALS_S = {"apply to three writable": 60.0, "pod deleted to back": 30.0, "gap on others": 2.0}
@@ -56,7 +56,7 @@ def main() -> None:
     try:
         with installed() as kubectl:
             times = [measure(kubectl) for _ in range(arguments.runs)]
-    except PreparationError as error:
+    except (InstallationError, PreparationError) as error:
         sys.exit(str(error))
     columns = zip(*((one.founded_s, one.back_s, one.gap_s) for one in times), strict=True)
     lines = ["| what | goal | median | worst |", "| --- | ---: | ---: | ---: |"]

@@ -8,10 +8,13 @@ Everything that differs between machines comes from the environment:
     PGHERD_KIND_KEEP                           name of a cluster: use it if it is there, and keep it
     PGHERD_E2E_TAG                             of the images that are built; by default e2e
     PGHERD_E2E=required                        fail where there can be no cluster; else skip
+    PGHERD_E2E_UNTIL                           when it has to be over, in seconds since 1970
 """
 
 import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,12 +22,32 @@ from .cluster import Herd, Kubectl
 from .installation import found_herd, installed, provide_clients
 from .preparation import PreparationError
 
+_LONGEST_S = 180.0
+"""Of one test, or of founding a herd, on a slow machine. What needs longer before its end hangs."""
+_BEGUN = Path(__file__).parents[2] / "build" / "e2e" / "begun"
+"""There once something of ours is tried: ``scripts/e2e`` asks for it."""
+
+
+def skip_without_time() -> None:
+    """Begin nothing that may not end in time."""
+    until_s = float(os.environ.get("PGHERD_E2E_UNTIL", "inf"))
+    if time.time() + _LONGEST_S > until_s:
+        pytest.skip("NO TIME LEFT FOR THIS END-TO-END TEST: slow machine?")
+
+
+@pytest.fixture(autouse=True)
+def _in_time() -> None:
+    skip_without_time()
+
 
 @pytest.fixture(scope="session")
 def kubectl() -> Iterator[Kubectl]:
     """A cluster with the operator in it; where there can be none that is said."""
     try:
         with installed() as found:
+            skip_without_time()
+            _BEGUN.parent.mkdir(parents=True, exist_ok=True)
+            _BEGUN.touch()
             yield found
     except PreparationError as error:
         text = f"NO END-TO-END TESTS: {error}"

@@ -34,12 +34,17 @@ CREATE TABLE IF NOT EXISTS ledger (writer text, number int, PRIMARY KEY (writer,
 """
 
 
+class InstallationError(Exception):
+    """There is a cluster, but the operator does not come up in it: a defect of ours."""
+
+
 @contextmanager
 def installed() -> Iterator[Kubectl]:
     """A cluster with the operator in it.
 
     Raises:
         PreparationError: this machine can have none.
+        InstallationError: it has one.
     """
     try:
         check_machine()
@@ -108,11 +113,15 @@ def _start(cluster: Any) -> Kubectl:
         "sidecarImage": IMAGES["sidecar"],
         "namespaces": f"{{{NAMESPACE}}}",
     }
-    run(
-        str(tool("PGHERD_HELM", "helm")), f"--kubeconfig={kubectl.kubeconfig}", "upgrade",
-        "--install", "pgherd", "charts/pgherd", "--namespace=pgherd-system", "--create-namespace",
-        "--wait", *(f"--set={name}={value}" for name, value in values.items()),
-    )  # fmt: skip
+    try:
+        run(
+            str(tool("PGHERD_HELM", "helm")), f"--kubeconfig={kubectl.kubeconfig}", "upgrade",
+            "--install", "pgherd", "charts/pgherd", "--namespace=pgherd-system",
+            "--create-namespace", "--wait",
+            *(f"--set={name}={value}" for name, value in values.items()),
+        )  # fmt: skip
+    except PreparationError as error:
+        raise InstallationError(str(error)) from error
     if _KEPT:  # its operator may be one of another image by the same name
         deployment = ["deployment/pgherd", "--namespace=pgherd-system"]
         kubectl("rollout", "restart", *deployment)
