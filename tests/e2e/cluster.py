@@ -160,21 +160,19 @@ class Herd:
             "exec", _CLIENT, "--", "psql", *options, f"--command={statement}", target
         ).strip()
 
-    def write(self, service: str, statement: str) -> None:
-        """Run a statement that may be run twice, until the member takes it.
+    def write(self, service: str, statement: str) -> str:
+        """Run a statement that may be run twice, until the member takes it; return the answer.
 
         A member that has just been elected, or is about to be, refuses: an honest answer.
         """
         until_s = time.monotonic() + PATIENCE_S
         while True:
             try:
-                self.sql(service, statement)
+                return self.sql(service, statement)
             except AssertionError:
                 if time.monotonic() > until_s:
                     raise
                 time.sleep(_LOOK_S)
-            else:
-                return
 
     def members(self) -> list[str]:
         """Who votes in the view, by the resource's status."""
@@ -199,7 +197,7 @@ class Herd:
         for member in members:
             # A commit of its own: all that was acknowledged before is visible on it afterwards.
             self.write(member, "INSERT INTO mark DEFAULT VALUES")
-            found = self.sql(member, "SELECT writer || ' ' || number FROM ledger")
+            found = self.write(member, "SELECT writer || ' ' || number FROM ledger")
             rows[member] = set(found.split("\n"))
         for one in written:
             assert one.acknowledged, f"{one.writer} wrote nothing: {one.errors}"

@@ -29,6 +29,13 @@ def node_of(kubectl: Kubectl, pod: str) -> str:
     return str(kubectl.get("pod", pod)["spec"]["nodeName"])
 
 
+def elsewhere(kubectl: Kubectl, members: list[str]) -> str:
+    """A member whose node holds neither the control plane nor the clients."""
+    client = node_of(kubectl, "client")
+    nodes = {member: node_of(kubectl, member) for member in members}
+    return next(m for m, node in nodes.items() if "control-plane" not in node and node != client)
+
+
 def test_a_herd_whose_pods_are_all_stopped_comes_back_by_itself(
     herd: Herd, kubectl: Kubectl
 ) -> None:
@@ -36,6 +43,22 @@ def test_a_herd_whose_pods_are_all_stopped_comes_back_by_itself(
     with herd.writing(f"{HERD}-rw") as written:
         kubectl("delete", "pods", *members)
         until_ready(kubectl, *members)
+    herd.assert_nothing_is_lost(members, written)
+
+
+def test_another_image_reaches_all_members_one_after_the_other(
+    herd: Herd, kubectl: Kubectl
+) -> None:
+    members = herd.members()
+    image = kubectl.get("pod", members[0])["spec"]["containers"][1]["image"]
+    # The same one, by another name.
+    other = image.removeprefix("docker.io/") if "docker.io/" in image else f"docker.io/{image}"
+    with herd.writing(f"{HERD}-rw", *members) as written:
+        herd.change(images={"sidecar": other})
+        until_well(kubectl, 3)
+    for member in members:
+        _, sidecar = kubectl.get("pod", member)["spec"]["containers"]
+        assert sidecar["image"] == other
     herd.assert_nothing_is_lost(members, written)
 
 
@@ -67,6 +90,26 @@ def test_the_last_members_that_commit_are_not_drained(herd: Herd, kubectl: Kubec
     finally:
         kubectl("uncordon", node)
     until_well(kubectl, 3)
+
+
+@pytest.mark.parametrize("how", ["pause", "disconnect"])
+def test_a_node_that_is_not_heard_of_for_a_while_comes_back(
+    herd: Herd, kubectl: Kubectl, how: str
+) -> None:
+    members = herd.members()
+    victim = elsewhere(kubectl, members)
+    node, others = node_of(kubectl, victim), [m for m in members if m != victim]
+    away = ["pause", node] if how == "pause" else ["network", "disconnect", "kind", node]
+    back = ["unpause", node] if how == "pause" else ["network", "connect", "kind", node]
+    with herd.writing(*others) as written:
+        docker(*away)
+        try:
+            until(lambda: not kubectl.ready(victim), "the control plane misses it")
+            herd.write(f"{HERD}-rw", "INSERT INTO mark DEFAULT VALUES")
+        finally:
+            docker(*back)
+        until_well(kubectl, 3)
+    herd.assert_nothing_is_lost(members, written)
 
 
 _PRESENTED = """
