@@ -1,5 +1,6 @@
 """The change stream: who follows it from the beginning has what the database has, at any member."""
 
+import asyncio
 import json
 import random
 from collections import defaultdict
@@ -185,3 +186,35 @@ async def test_rows_of_transactions_in_pieces_come_at_their_commit_wherever_the_
     positions = [query(member["dsn"], held)[0][0] for member in herd.members()]
     assert len(set(positions)) == 1
     assert start <= positions[0] < first - 1
+
+
+async def test_who_has_the_log_kept_is_shown_is_bounded_and_can_be_ruled_out(
+    herd: LocalHerd,
+) -> None:
+    clients = {name: member.admin for name, member in members_of(herd).items()}
+    log = Log(list(clients.values()))
+    newest = await log.visible()
+    await log.hold("left", newest, 600)
+    dsn = herd.member("n2")["dsn"]
+    query(dsn, f"SELECT pgherd.hold_log_for(7, 0, {newest}, 600)")
+    query(dsn, f"SELECT pgherd.hold_log(900, 0, {newest}, 1e10)")
+    holds = {"member:900", "snapshot:7", "stream:left"}
+
+    async def shown() -> dict[str, str]:
+        """What n2 holds, and until when: as it was seen at the last look."""
+        return {one.hold: one.until for one in (await clients["n2"].status()).log_holds}
+
+    found: dict[str, str] = {}
+    async with asyncio.timeout(60):
+        while not holds <= found.keys() or found["member:900"] > "2300":
+            found = await shown()
+            await asyncio.sleep(0.1)
+    for hold in ("member:900", "stream:left"):
+        assert await clients["n2"].release_hold(hold)
+    released = herd.top("release", "snapshot:7")
+    assert released.stdout == "n2: nothing is kept for snapshot:7 any more\n", released.stderr
+    async with asyncio.timeout(60):
+        while holds & found.keys():
+            found = await shown()
+            await asyncio.sleep(0.1)
+    assert not await clients["n2"].release_hold("snapshot:7")

@@ -139,6 +139,10 @@ class ChangesBackend(Protocol):
         """Keep the log after a position, for a stream of this name."""
         ...
 
+    async def release(self, hold: str) -> bool:
+        """Give a hold of the log back; False if there is none of this name."""
+        ...
+
     async def tables(self) -> Mapping[str, StatusValue]:
         """Return what columns tables had up to a position."""
         ...
@@ -245,6 +249,10 @@ class _Reading(msgspec.Struct):
 class _Holding(_Lease):
     stream: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
     after: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Releasing(msgspec.Struct):
+    hold: str
 
 
 class _Leaving(msgspec.Struct):
@@ -391,6 +399,7 @@ class _ChangesRoutes:
             web.post("/changes/read", self._read),
             web.post("/changes/hold", self._hold),
             web.get("/changes/tables", self._tables),
+            web.post("/log/release", self._release),
         ]
 
     async def _read(self, request: web.Request) -> web.Response:
@@ -405,6 +414,10 @@ class _ChangesRoutes:
 
     async def _tables(self, _: web.Request) -> web.Response:
         return web.json_response(dict(await self._backend.tables()))
+
+    async def _release(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Releasing)
+        return web.json_response({"released": await self._backend.release(body.hold)})
 
 
 @web.middleware

@@ -163,3 +163,16 @@ class Changes:
             )
         except psycopg.Error as error:
             raise Unavailable(str(error)) from error
+
+    async def release(self, hold: str) -> bool:
+        """Give a hold of the log back, whoever has it; False if there is none of this name.
+
+        Raises:
+            Unavailable: the server is gone.
+        """
+        connection = self._reader().connection
+        try:
+            rows = await connection.execute("SELECT pgherd.release_hold($1)", (hold,))
+            return (await rows.fetchone()) == (True,)
+        except psycopg.Error as error:
+            raise Unavailable(str(error)) from error

@@ -122,6 +122,10 @@ class Limits(_Section):
     log_retention_bytes: Annotated[
         Bytes, Field(description="log kept for members that come back")
     ] = 1 << 30
+    log_hold_ms: Annotated[
+        Milliseconds,
+        Field(description="longest time for which joiners, snapshots and streams can hold the log"),
+    ] = 31 * 86_400_000
     checkpoint_entries: Annotated[
         int, Field(gt=0, description="entries after which a checkpoint is written")
     ] = 100_000

@@ -138,6 +138,7 @@ class ReplicaSession:
             ddl=ddl,
         )
         self._watch = VictimWatch(watch, writers=writers, chain=self.chain, hook=self.hook)
+        self._house: upkeep.Upkeep | None = None
         self._delivery: asyncio.TimerHandle | None = None
         self._marker_orders = MarkerOrders(host.submit, self.applier, markers)
         self._leaks = Leaks(admin, config.number)
@@ -171,7 +172,7 @@ class ReplicaSession:
             RebuildNeededError: this node must not go on.
             psycopg.Error, ServerGoneError: the server is gone.
         """
-        house = upkeep.Upkeep(
+        house = self._house = upkeep.Upkeep(
             keep_house,
             self._config,
             self._host,
@@ -428,5 +429,6 @@ class ReplicaSession:
             "repairs": self.settler.repairs,
             "victims": self._watch.victims,
             "index_keys": self.state.index_size,
+            "log_holds": [] if self._house is None else self._house.holds,
             **{f"decisions_{kind.value}": count for kind, count in self._counts.items()},
         }

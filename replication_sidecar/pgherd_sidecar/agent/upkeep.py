@@ -48,6 +48,9 @@ class Upkeep:
         leaked: what to do with an xid that committed without certification.
         refusal: why this node takes no writes, None if it does.
         host: the log that is trimmed.
+
+    Attributes:
+        holds: who has the log kept, as of the last look.
     """
 
     def __init__(  # noqa: PLR0913 - its ports, all by name
@@ -63,6 +66,7 @@ class Upkeep:
         leaked: Callable[[int], Awaitable[None]],
         refusal: Callable[[], str | None],
     ) -> None:
+        self.holds: list[dict[str, str | int]] = []
         self._connection = connection
         self._config = config
         self._host = host
@@ -166,9 +170,13 @@ class Upkeep:
     async def _holds(self) -> tuple[int | None, int | None]:
         """Return how new a checkpoint a joiner needs, and after which position the log."""
         rows = await self._connection.execute(
-            "SELECT wanted, held FROM pgherd.log_holds($1)", (self._host.base,)
+            "SELECT wanted, held, holds FROM pgherd.log_holds($1, $2)",
+            (self._host.base, self._limits.log_hold_ms / 1000),
         )
-        return await rows.fetchone() or (None, None)
+        row = await rows.fetchone()
+        assert row is not None
+        wanted, held, self.holds = row
+        return wanted, held
 
     @property
     def _log_begin(self) -> int:

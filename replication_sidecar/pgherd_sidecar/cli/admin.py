@@ -59,6 +59,16 @@ class NoSidecarError(AdminError):
     """Nobody listens there: it does not run, has not begun to listen, or is about to end."""
 
 
+class LogHold(BaseModel):
+    """Somebody for whom a member keeps its log after a position, until a time."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    hold: str
+    after: int
+    until: str
+
+
 class Status(BaseModel):
     """Answer of ``GET /status``. More fields (counters) are kept as they are."""
 
@@ -78,6 +88,11 @@ class Status(BaseModel):
     quorum: Any = None
     view: View | None = None
     peers: dict[str, Peer] = {}
+    log_holds: tuple[LogHold, ...] = ()
+
+
+class _Released(BaseModel):
+    released: bool
 
 
 class PartingPlan(BaseModel):
@@ -268,6 +283,10 @@ class AdminClient:
         """Have the node keep its log after a position for ``lease_s`` from now on."""
         body = {"stream": stream, "after": after, "lease_s": lease_s}
         await self._request("POST", "/changes/hold", body)
+
+    async def release_hold(self, hold: str) -> bool:
+        """Have the node keep its log no longer for one who holds it; False if nobody has it so."""
+        return (await self._call("POST", "/log/release", _Released, {"hold": hold})).released
 
     async def changed_tables(self) -> ChangedTables:
         """The columns that tables had."""

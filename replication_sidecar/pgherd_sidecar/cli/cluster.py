@@ -91,6 +91,28 @@ async def listen(admin: AdminClient) -> list[Voice]:
         raise HerdError(str(error)) from error
 
 
+async def release(listen: Listen, hold: str) -> list[str]:
+    """Have all members that answer give a hold of their logs back.
+
+    Returns:
+        The names of those that had it.
+
+    Raises:
+        HerdError: none had it, or one can't give it back.
+    """
+    released = []
+    for voice in await listen():
+        if any(one.hold == hold for one in voice.status.log_holds):
+            try:
+                if await voice.admin.release_hold(hold):
+                    released.append(voice.status.name)
+            except AdminError as error:
+                raise HerdError(f"{voice.status.name} keeps {hold}: {error}") from error
+    if not released:
+        raise HerdError(f"no member that answers has a hold {hold}: see `pgherd status`")
+    return released
+
+
 async def evict(listen: Listen, name: str) -> None:
     """Throw a member out of the view that does not answer.
 

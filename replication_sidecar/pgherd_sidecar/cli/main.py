@@ -105,6 +105,18 @@ def evict(node: str, directory: Path | None, admin: Path | None, timeout_s: floa
 
 
 @main.command()
+@click.argument("hold")
+@_herd
+def release(hold: str, directory: Path | None, admin: Path | None) -> None:
+    """Have all members give back a HOLD of their logs, as `status` names it.
+
+    Who is still there takes it anew; who is not has to begin anew, if what it needs is trimmed.
+    """
+    names = options.run(cluster.release(_listen(directory, admin), hold))
+    click.echo(f"{', '.join(names)}: nothing is kept for {hold} any more")
+
+
+@main.command()
 @click.argument("node")
 @options.herd_directory
 @click.option("--force", is_flag=True, help="Must be given: no quorum will ever return.")

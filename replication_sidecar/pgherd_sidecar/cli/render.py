@@ -43,7 +43,15 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
         for node in nodes
         if (lagging_s := cluster.seen(said, node.member.name).lagging_s)
     ]
-    return "\n".join([text, *reasons, *lagging])
+    holds = [line for node in nodes if node.answer is not None for line in _holds(node.answer)]
+    return "\n".join([text, *reasons, *lagging, *holds])
+
+
+def _holds(said: Status) -> list[str]:
+    return [
+        f"{said.name}: keeps its log after GID {one.after} for {one.hold}, until {one.until}"
+        for one in said.log_holds
+    ]
 
 
 def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
@@ -59,6 +67,7 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
         "log_position": node.log_position,
         "postgres": "up" if node.postgres else "down",
         "sidecar": "up" if node.sidecar else "down",
+        "log_holds": [one.model_dump() for one in node.answer.log_holds] if node.answer else [],
         **node.details,
     }
 
@@ -83,8 +92,8 @@ def one(said: Status, *, as_json: bool) -> str:
     if as_json:
         return said.model_dump_json(indent=2)
     row = (said.name, said.state, _number(said.gid), _number(said.log_position))
-    reason = f"\n{said.name}: {said.reason}" if said.reason else ""
-    return _table(("NAME", "STATE", "GID", "LOG"), [row]) + reason
+    reason = [f"{said.name}: {said.reason}"] if said.reason else []
+    return "\n".join([_table(("NAME", "STATE", "GID", "LOG"), [row]), *reason, *_holds(said)])
 
 
 def view(said: Status, *, as_json: bool) -> str:

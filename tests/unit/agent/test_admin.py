@@ -63,6 +63,10 @@ class ChangesStub:
     async def hold(self, stream: str, after: int, lease_s: float) -> None:
         self.told.append(f"hold {stream} {after} {lease_s}")
 
+    async def release(self, hold: str) -> bool:
+        self.told.append(f"release {hold}")
+        return hold == "stream:lake"
+
     async def tables(self) -> dict[str, StatusValue]:
         table: StatusValue = {
             "table": "public.t",
@@ -201,7 +205,9 @@ async def test_readers_of_the_log_get_it_and_are_told_when_it_is_gone(tmp_path: 
         (table,) = (await client.changed_tables()).tables
         assert (table.table, table.gid, table.key) == ("public.t", 3, ("a",))
         await client.hold_changes("lake", 7, 60)
-    assert backend.told == ["hold lake 7 60.0"]
+        assert await client.release_hold("stream:lake")
+        assert not await client.release_hold("stream:nobody's")
+    assert backend.told == ["hold lake 7 60.0", "release stream:lake", "release stream:nobody's"]
 
 
 async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> None:

@@ -86,12 +86,41 @@ BEGIN ATOMIC
         ON CONFLICT (stream) DO UPDATE SET held = EXCLUDED.held, expires = EXCLUDED.expires;
 END;
 
--- What is held; called before each trimming, with where the log begins.
-CREATE OR REPLACE FUNCTION pgherd.log_holds(base int8, OUT wanted int8, OUT held int8)
+-- Who has the log after a position kept: as `pgherd status` shows it, and as `pgherd release` names it.
+CREATE OR REPLACE VIEW pgherd.held_log AS
+    SELECT CASE WHEN h.member > 0 THEN concat('member:', h.member) ELSE concat('snapshot:', -1 - h.member) END AS hold,
+           h.wanted, h.held, h.expires
+      FROM pgherd.log_hold h
+    UNION ALL
+    SELECT concat('stream:', s.stream), NULL, s.held, s.expires FROM pgherd.stream_hold s;
+
+-- What is held; called before each trimming, with where the log begins. No hold lasts for more than `most` seconds from
+-- now, whatever was asked for.
+DROP FUNCTION IF EXISTS pgherd.log_holds(int8);
+CREATE OR REPLACE FUNCTION pgherd.log_holds(base int8, most float8, OUT wanted int8, OUT held int8, OUT holds jsonb)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     UPDATE pgherd.recovery_source s SET log_base = base WHERE s.log_base <> base;
+    UPDATE pgherd.log_hold h SET expires = clock_timestamp() + make_interval(secs => most)
+     WHERE h.expires > clock_timestamp() + make_interval(secs => most);
+    UPDATE pgherd.stream_hold s SET expires = clock_timestamp() + make_interval(secs => most)
+     WHERE s.expires > clock_timestamp() + make_interval(secs => most);
     DELETE FROM pgherd.log_hold h WHERE h.expires <= clock_timestamp();
-    SELECT j.wanted, least(j.held, (SELECT min(s.held) FROM pgherd.stream_hold s WHERE s.expires > clock_timestamp()))
-      FROM (SELECT max(h.wanted) AS wanted, min(h.held) AS held FROM pgherd.log_hold h WHERE h.expires > clock_timestamp()) j;
+    DELETE FROM pgherd.stream_hold s WHERE s.expires <= clock_timestamp();
+    SELECT max(h.wanted), min(h.held),
+           coalesce(jsonb_agg(jsonb_build_object('hold', h.hold, 'after', h.held, 'until', h.expires) ORDER BY h.hold), '[]')
+      FROM pgherd.held_log h;
+END;
+
+-- Gives a hold back before its time; false if there is none of this name. Who is still there takes it anew.
+CREATE OR REPLACE FUNCTION pgherd.release_hold(name text) RETURNS bool
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH kept AS (
+        DELETE FROM pgherd.log_hold h
+         WHERE name IN (concat('member:', h.member), concat('snapshot:', -1 - h.member)) RETURNING 1
+    ), streams AS (
+        DELETE FROM pgherd.stream_hold s WHERE name = concat('stream:', s.stream) RETURNING 1
+    )
+    SELECT EXISTS (SELECT FROM kept) OR EXISTS (SELECT FROM streams);
 END;
