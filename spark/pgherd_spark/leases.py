@@ -109,7 +109,8 @@ async def _begin(
     async def begin(member: Member) -> Source:
         try:
             await member.admin.wait_marker(marker, timeout_s)
-            found = await member.admin.lease_marker(marker, lease_s)
+            # Those that come later may take longer than a lease lasts.
+            found = await member.admin.lease_marker(marker, timeout_s + lease_s)
         except AdminError as error:
             raise LeaseError(f"{member.name}: {error}") from error
         return Source(

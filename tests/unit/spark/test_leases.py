@@ -13,6 +13,7 @@ class Admin:
     def __init__(self, gid: int = 8) -> None:
         self.gid = gid
         self.leases = 0
+        self.asked_s: list[float] = []
         self.renewed = asyncio.Event()
         self.lost = False
         self.dropped = False
@@ -27,6 +28,7 @@ class Admin:
         if self.lost:
             raise AdminError("no snapshot for marker m")
         self.leases += 1
+        self.asked_s.append(lease_s)
         if self.leases > 1:
             self.renewed.set()
         return ExportedSnapshot(gid=self.gid, snapshot="00000003-1", visible="10:12:11")
@@ -79,3 +81,9 @@ async def test_a_job_that_can_be_begun_again_leaves_its_leases_to_end_by_themsel
         async with hold(members(first), lease_s=60, timeout_s=5, on_lost=pytest.fail, keep=True):
             raise RuntimeError("disk full")
     assert not first.dropped
+
+
+async def test_a_member_that_is_there_early_holds_its_snapshot_until_the_last_one_may_come() -> None:
+    first = Admin()
+    async with hold(members(first), lease_s=3, timeout_s=5, on_lost=pytest.fail):
+        assert first.asked_s[0] == 5 + 3
