@@ -39,7 +39,9 @@ PROGRESS_PORT = 7804
 ROLE = "pgherd_jobs"
 _LOOK_S = 2.0
 _NAMED, _NAME_LENGTH, _ERROR_LENGTH = 10, 80, 2000
-"""What is told of many names, a long one, an error: a termination message has 4096 bytes."""
+"""What is told of many names, a long one, an error."""
+_MESSAGE_BYTES = 4096
+"""Kubernetes cuts a longer termination message, and then it is no JSON."""
 
 
 class Address(BaseModel):
@@ -91,9 +93,22 @@ Outcome = dict[str, Any]
 def main(master: str | None, memory: str, order: str) -> None:
     """Do the job that ORDER describes, in JSON."""
     outcome = run(order, master, memory)
-    OUTCOME.write_text(json.dumps(outcome))
+    OUTCOME.write_bytes(message(outcome))
     click.echo(json.dumps(outcome))
     raise SystemExit(1 if "error" in outcome else 0)
+
+
+def message(outcome: Outcome) -> bytes:
+    """The outcome as JSON that a termination message has room for; the longest lists are cut."""
+    told = dict(outcome)
+    while len(text := _encoded(told)) > _MESSAGE_BYTES:
+        longest = max(told, key=lambda name: len(_encoded(told[name])))
+        told[longest] = told[longest][: len(told[longest]) // 2]
+    return text
+
+
+def _encoded(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
 
 
 def run(order: str, master: str | None, memory: str) -> Outcome:

@@ -24,6 +24,23 @@ def test_the_progress_is_told_to_whoever_asks() -> None:
         assert asked() == {"doing": "reading", "done": 3, "tasks": 7}
 
 
+def test_an_outcome_fits_into_a_termination_message_whatever_the_names() -> None:
+    names = [f"öffentlich.Aufträge_{number}_" + "ä" * 50 for number in range(10)]
+    known = {"verdict": "different", "gid": 1, "odd_members": ["n1"]}
+    lists = {"different_tables": names, "different_definitions": names, "not_compared": names}
+    text = kubernetes.message(known | lists)
+    told = json.loads(text)
+    assert len(text) <= 4096
+    assert known.items() <= told.items()
+    assert all(told[name] == names[: len(told[name])] != [] for name in lists)
+    assert len(kubernetes.message({"error": "ä" * 2000})) <= 4096
+
+
+def test_an_outcome_that_is_short_enough_is_told_as_it_is() -> None:
+    outcome = {"gid": 1, "location": None, "different_tables": ["öffentlich.t"]}
+    assert json.loads(kubernetes.message(outcome)) == outcome
+
+
 @pytest.mark.parametrize("order", ["{}", "no JSON", '{"job": "dance"}'])
 def test_an_order_that_is_not_understood_is_said_to_be_so(order: str) -> None:
     assert "do not fit" in kubernetes.run(order, "local[1]", "1g")["error"]
