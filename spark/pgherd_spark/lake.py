@@ -308,13 +308,15 @@ def write(to: Path, name: str, bucket: int, gid: int, rows: Mapping[str, Values]
     schema = pyarrow.schema(fields, metadata={"pgherd.key": json.dumps(key)})
     folder = f"table-{zlib.crc32(name.encode()):08x}"
     (to / folder).mkdir(parents=True, exist_ok=True)
-    file = f"{folder}/{bucket:05}-{gid:012}.parquet"
+    durable.sync_directory(to)
+    file = f"{bucket:05}-{gid:012}.parquet"
+    content = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(list(rows.values()), schema=schema),
-        to / file,
-        compression="zstd",
+        pyarrow.Table.from_pylist(list(rows.values()), schema=schema), content, compression="zstd"
     )
-    return file
+    # It has to be there whole before ``current.json`` names it.
+    durable.replace(to / folder, file, content.getvalue().to_pybytes())
+    return f"{folder}/{file}"
 
 
 def _publish(to: Path, new: Current) -> Current:
