@@ -6,6 +6,7 @@ has no manifest is no snapshot. Used by the job that writes them and by whoever 
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from pgherd_spark.checksums import NOTHING
@@ -16,6 +17,7 @@ FORMAT = 1
 MANIFEST, JOB = "manifest.json", "job.json"
 SCHEMA, CONTENTS, ROLES, CERTIFICATION = "schema.dump", "schema.list", "roles.sql", "certification"
 _PREFIX = "gid-"
+_SEAL = "manifest_sha256"
 
 
 def folder(gid: int, marker: str) -> str:
@@ -78,6 +80,29 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def sealed(manifest: Mapping[str, Any]) -> bytes:
+    """A manifest as it is stored: with a checksum of itself."""
+    return json.dumps({**manifest, _SEAL: _seal(manifest)}, indent=1).encode()
+
+
+def unsealed(stored: bytes) -> dict[str, Any]:
+    """Read a manifest; those of earlier versions have no checksum.
+
+    Raises:
+        PartError: it is damaged.
+        ValueError: it is no JSON.
+    """
+    manifest: dict[str, Any] = json.loads(stored)
+    known = manifest.pop(_SEAL, None)
+    if known is not None and known != _seal(manifest):
+        raise PartError(f"{MANIFEST} is damaged")
+    return manifest
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(manifest, sort_keys=True).encode())
+
+
 def require_whole(store: Store) -> dict[str, Any]:
     """Read a snapshot's manifest, and check every file against it.
 
@@ -86,8 +111,11 @@ def require_whole(store: Store) -> dict[str, Any]:
         OSError: the store fails.
     """
     try:
-        manifest: dict[str, Any] = json.loads(store.get(MANIFEST))
-        for name, known in manifest["files"].items():
+        manifest = unsealed(store.get(MANIFEST))
+        files = dict(manifest["files"])
+        if (state := manifest["certification"]) is not None:
+            files[state["file"]] = state["sha256"]
+        for name, known in files.items():
             if sha256(store.get(name)) != known:
                 raise PartError(f"{name} is damaged")
         for table in manifest["tables"]:

@@ -36,6 +36,7 @@ from pgherd_spark.layout import (
     ROLES,
     SCHEMA,
     folder,
+    sealed,
     sha256,
     unfinished,
 )
@@ -180,7 +181,7 @@ def _run(cluster: Cluster, lease: Lease, options: Options, store: Store, say: Sa
         "local_tables": cluster.each([first], _local_tables)[0],
         "not_included": found[first.member].not_replicated,
     }
-    store.put(MANIFEST, json.dumps(manifest, indent=1).encode())
+    store.put(MANIFEST, sealed(manifest))
 
 
 def _require_usable(found: Mapping[str, Description]) -> None:

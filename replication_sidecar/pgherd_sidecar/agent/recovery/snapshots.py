@@ -6,6 +6,7 @@ one that feeds the joiner.
 """
 
 import asyncio
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,14 @@ def _read(snapshot: Path) -> tuple[Carried, CertificationState]:
             raise UnfitError(
                 f"{snapshot} was written without what a joining member needs: make a new one"
             )
-        state = certstate.unpack((snapshot / manifest["certification"]["file"]).read_bytes())
+        described = manifest["certification"]
+        content = (snapshot / described["file"]).read_bytes()
+        state = certstate.unpack(content)
+        if (
+            hashlib.sha256(content).hexdigest() != described["sha256"]
+            or state.position > manifest["gid"]
+        ):
+            raise UnfitError(f"{snapshot} is damaged: its certification state is another one's")
         server = next(iter(manifest["servers"].values()))
         carried = Carried(
             gid=manifest["gid"],
