@@ -33,6 +33,10 @@ class HttpsSidecars:
         self._context: ssl.SSLContext | None = None
         self._cluster_id = ""
 
+    async def prepare(self) -> None:
+        """See Sidecars."""
+        await self._prepare()
+
     async def status(self, number: int) -> Mapping[str, Any]:
         """See Sidecars."""
         return await self._call("GET", number, "/status", None)

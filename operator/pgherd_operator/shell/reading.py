@@ -220,5 +220,10 @@ async def _reports(sidecars: Sidecars, numbers: Any) -> dict[int, Report]:
         except (SidecarError, TimeoutError):
             return None  # silent: that says nothing about whether it lives
 
+    try:
+        # A slow API server must not make all members look silent.
+        await sidecars.prepare()
+    except SidecarError:
+        return {}
     found = await asyncio.gather(*(ask(number) for number in sorted(numbers)))
     return {report.number: report for report in found if report is not None}

@@ -19,6 +19,14 @@ class SidecarError(Exception):
 class Sidecars(Protocol):
     """The sidecars of one herd, by the numbers of their members."""
 
+    async def prepare(self) -> None:
+        """Get what it takes to ask them; how long that takes says nothing about any of them.
+
+        Raises:
+            SidecarError: nobody can be asked yet.
+        """
+        ...
+
     async def status(self, number: int) -> Mapping[str, Any]:
         """Return the answer of ``GET /status``.
 

@@ -200,6 +200,9 @@ class World(ApiServer):
         member, process = self.view.find(number), self.processes[number]
         return member is not None and member.disk_id == process.disk_id and not process.broken
 
+    async def prepare(self) -> None:
+        """See Sidecars."""
+
     async def status(self, number: int) -> Mapping[str, Any]:
         """See Sidecars."""
         process = self.processes.get(number)
