@@ -83,7 +83,7 @@ async def test_a_job_that_can_be_begun_again_leaves_its_leases_to_end_by_themsel
     assert not first.dropped
 
 
-async def test_a_member_that_is_there_early_holds_its_snapshot_until_the_last_one_may_come() -> None:
+async def test_a_member_that_is_there_early_holds_its_snapshot_until_the_last_may_come() -> None:
     first = Admin()
     async with hold(members(first), lease_s=3, timeout_s=5, on_lost=pytest.fail):
         assert first.asked_s[0] == 5 + 3
