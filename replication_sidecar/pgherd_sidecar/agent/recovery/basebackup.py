@@ -151,11 +151,16 @@ def replaced(target: Path) -> Path:
     return target.with_name(target.name + ".replaced")
 
 
+def copies(target: Path) -> list[Path]:
+    """What attempts to copy have left, or are writing."""
+    return list(target.parent.glob(f"{target.name}.copy-*"))
+
+
 def remove_copies(target: Path, *, but: str | None = None) -> None:
     """End and remove what earlier attempts have left."""
     for option in ("--pgdata", "--file"):
         end_leftovers(f"{option}={target}.copy-")
-    for path in target.parent.glob(f"{target.name}.copy-*"):
+    for path in copies(target):
         if path.name != but:
             with contextlib.suppress(OSError):
                 shutil.rmtree(path)

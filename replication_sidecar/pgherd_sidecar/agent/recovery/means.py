@@ -7,9 +7,9 @@ may be repeated after it was interrupted at any point.
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import psycopg
 
@@ -266,18 +266,24 @@ class LocalMeans:
 
     async def begin_log_after(self, base: LogBase) -> None:
         """See Means; not left half done when cancelled, because the member is deaf meanwhile."""
-        beginning = asyncio.ensure_future(self._host.begin_after(base))
-        try:
-            await asyncio.shield(beginning)
-        finally:
-            await asyncio.wait({beginning})
+        await _to_its_end(self._host.begin_after(base))
 
     async def start_server(self) -> None:
         """See Means."""
         await server.start(self._config, self._recovery)
 
     async def tidy(self) -> None:
-        """See Means."""
-        await asyncio.to_thread(basebackup.remove_copies, self._target)
+        """See Means; when cancelled another copy may be begun, which must not be removed, too."""
+        if basebackup.copies(self._target):
+            await _to_its_end(asyncio.to_thread(basebackup.remove_copies, self._target))
         old = basebackup.replaced(self._target)
         await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+
+
+async def _to_its_end(doing: Coroutine[Any, Any, None]) -> None:
+    """Do all of something, also when cancelled meanwhile."""
+    task = asyncio.ensure_future(doing)
+    try:
+        await asyncio.shield(task)
+    finally:
+        await asyncio.wait({task})
