@@ -15,12 +15,17 @@ from psycopg.conninfo import make_conninfo
 
 from pgherd_spark.sources import Source
 
+_UNKNOWN = 404
 _RENEWALS = 3
 """In the time of one lease."""
 
 
 class LeaseError(Exception):
     """The members' snapshots can't be had, or not any longer; the message says which and why."""
+
+
+class MarkerGoneError(LeaseError):
+    """A member holds the marker no more, and never will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +76,19 @@ async def hold(
         lease_s: how long the members hold it after the job's last sign of life.
         timeout_s: how long they may take to get there.
         on_lost: called once when a member does not hold it any more; ``lost`` says why.
-        marker: one that an earlier run left behind, in place of a new one.
+        marker: one that an earlier run left behind, in place of a new one. It is never given back
+            because a member does not answer.
         keep: let the leases end by themselves if the block fails, so that it can be begun again.
 
     Raises:
-        LeaseError: a member can't.
+        LeaseError: a member can't; ``MarkerGoneError`` if it could once.
     """
+    give_back = marker is None
+    wait_s = None if marker is not None else timeout_s
     if marker is None:
         marker = await _order(next(iter(members.values())))
-    give_back = True
     try:
-        lease = await _begin(members, marker, lease_s, timeout_s)
+        lease = await _begin(members, marker, lease_s, wait_s)
         renewing = asyncio.ensure_future(_renew(members, lease, lease_s, on_lost))
         give_back = not keep
         try:
@@ -104,15 +111,19 @@ async def _order(member: Member) -> str:
 
 
 async def _begin(
-    members: Mapping[str, Member], marker: str, lease_s: float, timeout_s: float
+    members: Mapping[str, Member], marker: str, lease_s: float, wait_s: float | None
 ) -> Lease:
+    """Lease a marker from all; one that has been there is not waited for."""
+
     async def begin(member: Member) -> Source:
         try:
-            await member.admin.wait_marker(marker, timeout_s)
+            if wait_s is not None:
+                await member.admin.wait_marker(marker, wait_s)
             # Those that come later may take longer than a lease lasts.
-            found = await member.admin.lease_marker(marker, timeout_s + lease_s)
+            found = await member.admin.lease_marker(marker, (wait_s or 0) + lease_s)
         except AdminError as error:
-            raise LeaseError(f"{member.name}: {error}") from error
+            kind = MarkerGoneError if error.code == _UNKNOWN else LeaseError
+            raise kind(f"{member.name}: {error}") from error
         return Source(
             member.name, member.trusted_conninfo, found.gid, found.snapshot, found.visible
         )

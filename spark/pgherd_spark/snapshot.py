@@ -40,7 +40,8 @@ from pgherd_spark.layout import (
     sha256,
     unfinished,
 )
-from pgherd_spark.leases import Lease, LeaseError, Member, hold
+from pgherd_spark.leases import Lease, LeaseError, MarkerGoneError, Member, hold
+from pgherd_spark.owners import owning
 from pgherd_spark.parts import Receipt, WritePart, verify_part, write_part
 from pgherd_spark.sources import Source, connected, reading
 from pgherd_spark.stores import Store
@@ -98,13 +99,16 @@ async def snapshot(
         if await _take_up(cluster, members, options, name, say):
             return options.to.below(name)
     state = state_before(members, options.read[0], options.hold_s)
-    async with hold(
-        members,
-        lease_s=options.lease_s,
-        timeout_s=options.timeout_s,
-        on_lost=cluster.cancel,
-        keep=True,
-    ) as lease:
+    async with (
+        hold(
+            members,
+            lease_s=options.lease_s,
+            timeout_s=options.timeout_s,
+            on_lost=cluster.cancel,
+            keep=True,
+        ) as lease,
+        owning(members, lease.marker),
+    ):
         store = options.to.below(folder(lease.gid, lease.marker))
         job = {"format": FORMAT, "cluster_id": options.cluster_id, "marker": lease.marker}
         store.put(CERTIFICATION, state)
@@ -116,29 +120,47 @@ async def snapshot(
 async def _take_up(
     cluster: Cluster, members: Mapping[str, Member], options: Options, name: str, say: Say
 ) -> bool:
-    """Finish what an earlier run of this herd has left, or remove it if its marker is not held."""
+    """Finish what an earlier run of this herd has left, or remove it if its marker is not held.
+
+    What another job may be at work on, or can't be judged just now, stays as it is.
+    """
     store = options.to.below(name)
     job = json.loads(store.get(JOB))
     if job["cluster_id"] != options.cluster_id:
         say(f"{name} is an unfinished snapshot of another herd: it stays as it is")
         return False
     try:
-        async with hold(
-            members,
-            lease_s=options.lease_s,
-            timeout_s=1.0,
-            on_lost=cluster.cancel,
-            marker=job["marker"],
-            keep=True,
-        ) as lease:
-            say(f"going on with {name}, which an earlier run has begun")
-            await _write(cluster, lease, options, store, say)
-            return True
-    except (LeaseError, ChangedError) as error:
-        say(f"{name} was left unfinished and can't be finished: {error}")
-    say(f"removing {name}")
-    store.clear()
-    return False
+        async with owning(members, job["marker"]):
+            try:
+                await _finish(cluster, members, options, job["marker"], store, say)
+            except (MarkerGoneError, ChangedError) as error:
+                say(f"removing {name}, which can't be finished: {error}")
+                store.clear()
+                return False
+    except LeaseError as error:
+        say(f"{name} is unfinished and stays as it is: {error}")
+        return False
+    return True
+
+
+async def _finish(
+    cluster: Cluster,
+    members: Mapping[str, Member],
+    options: Options,
+    marker: str,
+    store: Store,
+    say: Say,
+) -> None:
+    async with hold(
+        members,
+        lease_s=options.lease_s,
+        timeout_s=options.timeout_s,
+        on_lost=cluster.cancel,
+        marker=marker,
+        keep=True,
+    ) as lease:
+        say(f"going on with {store}, which an earlier run has begun")
+        await _write(cluster, lease, options, store, say)
 
 
 async def _write(cluster: Cluster, lease: Lease, options: Options, store: Store, say: Say) -> None:

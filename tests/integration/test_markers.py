@@ -11,10 +11,12 @@ import pytest
 from pgherd_sidecar.agent.markers import HELD_MAX
 from pgherd_sidecar.cli import herd as herds
 from pgherd_sidecar.cli.admin import AdminClient, AdminError, ExportedSnapshot, Marker
+from pgherd_spark.owners import InUseError, owning
 from psycopg import sql
 
 from .ledger import INITIAL, Ledger
 from .localherd import LocalHerd, query
+from .sparkherd import members_of
 
 _STUCK_S = 60.0
 _HOLDERS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgherd marker'"
@@ -133,4 +135,14 @@ async def test_a_node_holds_a_bounded_number_of_snapshots(
         with pytest.raises(AdminError, match=f"holds {HELD_MAX} snapshots for others already"):
             await client.order_marker()
     async with marker_on(clients):
+        pass
+
+
+async def test_a_marker_is_one_job_s_until_that_job_s_session_ends(herd: LocalHerd) -> None:
+    members = members_of(herd)
+    async with owning(members, "m"), owning(members, "another"):
+        with pytest.raises(InUseError, match="says n2"):
+            async with owning({"n2": members["n2"]}, "m"):
+                pytest.fail("two jobs have the same marker")
+    async with owning(members, "m"):
         pass

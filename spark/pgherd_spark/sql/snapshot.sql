@@ -36,5 +36,13 @@ SELECT pgherd.certification_state();
 -- name: hold
 SELECT pgherd.hold_log_for(%s::int, %s::int8, %s::int8, %s::float8);
 
+-- The lock of a job ends with its session, which the server ends half a minute after the job's machine has gone.
+-- name: noticed_if_gone
+SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),
+       set_config('tcp_keepalives_count', '4', false);
+
+-- name: own
+SELECT pg_try_advisory_lock(hashtextextended(%s::text, 0));
+
 -- name: local_tables
 SELECT l.name FROM pgherd.local_tables l ORDER BY l.name;

@@ -1,25 +1,37 @@
 """What a snapshot job does with what it finds unfinished where it is to write."""
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
 import pytest
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
+from pgherd_spark import snapshot as job
 from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.leases import Member
+from pgherd_spark.owners import InUseError
 from pgherd_spark.snapshot import Options, snapshot
 from pgherd_spark.stores import DirectoryStore
 
+GONE = AdminError("no snapshot for marker m", 404)
+SLOW = AdminError("no answer within 5 s")
+LEFT = "gid-000000000002-bb"
+
 
 class Admin:
-    """A member that holds no marker any more."""
+    """A member that answers a lease so."""
 
-    async def wait_marker(self, marker: str, timeout_s: float) -> None:
-        raise AdminError(f"no snapshot for marker {marker}")
+    def __init__(self, error: AdminError) -> None:
+        self._error = error
+        self.dropped = False
+
+    async def lease_marker(self, marker: str, lease_s: float) -> None:
+        raise self._error
 
     async def drop_marker(self, marker: str) -> None:
-        pass
+        self.dropped = True
 
 
 class NoCluster:
@@ -27,24 +39,51 @@ class NoCluster:
         pass
 
 
-def names(directory: Path) -> list[str]:
-    return [path.name for path in directory.iterdir()]
+async def run(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, admin: Admin, *, in_use: bool = False
+) -> list[str]:
+    """Make a snapshot beside two unfinished ones, as far as without a server; what is said."""
+    for name, cluster_id in (("gid-000000000001-aa", "another"), (LEFT, "this")):
+        (directory / name).mkdir()
+        content = {"format": 1, "cluster_id": cluster_id, "marker": "m"}
+        (directory / name / "job.json").write_text(json.dumps(content))
 
+    @asynccontextmanager
+    async def owning(members: dict[str, Member], marker: str) -> AsyncIterator[None]:
+        if in_use:
+            raise InUseError("another job is at work with it")
+        yield
 
-async def test_what_another_herd_has_left_unfinished_stays_and_what_this_one_has_is_removed(
-    tmp_path: Path,
-) -> None:
-    for name, cluster_id in (("gid-000000000001-aa", "another"), ("gid-000000000002-bb", "this")):
-        (tmp_path / name).mkdir()
-        job = {"format": 1, "cluster_id": cluster_id, "marker": "m"}
-        (tmp_path / name / "job.json").write_text(json.dumps(job))
+    monkeypatch.setattr(job, "owning", owning)
     options = Options(
-        to=DirectoryStore(tmp_path), read=("n1",), programs=tmp_path, cluster_id="this"
+        to=DirectoryStore(directory), read=("n1",), programs=directory, cluster_id="this"
     )
-    no_server = f"host={tmp_path} port=1 user=postgres dbname=app"
-    members = {"n1": Member("n1", cast(AdminClient, Admin()), no_server)}
+    no_server = f"host={directory} port=1 user=postgres dbname=app"
+    members = {"n1": Member("n1", cast(AdminClient, admin), no_server)}
     said: list[str] = []
     with pytest.raises(JobError, match="n1: "):  # the new one begins, and has no server to read
         await snapshot(cast(Cluster, NoCluster()), members, options, said.append)
+    return said
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+async def test_what_another_herd_has_left_unfinished_stays_and_what_this_one_has_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = await run(tmp_path, monkeypatch, Admin(GONE))
     assert names(tmp_path) == ["gid-000000000001-aa"]
     assert said[0].startswith("gid-000000000001-aa is an unfinished snapshot of another herd")
+
+
+@pytest.mark.parametrize(("error", "in_use"), [(GONE, True), (SLOW, True), (SLOW, False)])
+async def test_what_another_job_may_be_writing_stays_and_its_marker_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: AdminError, in_use: bool
+) -> None:
+    admin = Admin(error)
+    said = await run(tmp_path, monkeypatch, admin, in_use=in_use)
+    assert names(tmp_path) == ["gid-000000000001-aa", LEFT]
+    assert said[1].startswith(f"{LEFT} is unfinished and stays as it is: ")
+    assert not admin.dropped
