@@ -32,11 +32,17 @@ from pgherd_spark.changes import Change, ChangesError, PositionLostError, Shapes
 
 _GONE = 409
 _PAUSE_S = 0.1
+_WAIT_S = 300.0
+"""For a member to come to a position that some member has handed out."""
 _READ_BYTES = 4 << 20
 _NOWHERE = 1 << 62
 """A position that no log will ever reach."""
 
 Answer = TypeVar("Answer")
+
+
+def _deadline() -> float:
+    return asyncio.get_running_loop().time() + _WAIT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,20 +174,31 @@ class Log:
         """Likewise, of what comes before a GID that some member has handed out already."""
         if after >= gid:
             raise ChangesError(f"the log does not hold all pieces of GID {gid}")
+        until_s = _deadline()
         while (chunk := await self._read(after, max_bytes)).through == after:
-            await self._try_another()
+            await self._try_another(gid, until_s)
         return chunk
 
     async def _read_shapes(self, through: int) -> Shapes:
         """The columns of tables, from a member that has come so far."""
+        until_s = _deadline()
         while True:
             said = await self._ask(lambda one: one.changed_tables())
             if said.visible >= through:
                 return Shapes(said.tables)
-            await self._try_another()
+            await self._try_another(through, until_s)
 
-    async def _try_another(self) -> None:
-        """Begin with the next member: this one is not so far yet."""
+    async def _try_another(self, gid: int, until_s: float) -> None:
+        """Begin with the next member: this one is not so far yet.
+
+        Raises:
+            ChangesError: none has come so far for too long: those that had may be gone.
+        """
+        if asyncio.get_running_loop().time() >= until_s:
+            raise ChangesError(
+                f"none of the {len(self._members)} members that are asked has come to GID {gid}"
+                f" within {_WAIT_S:g} s: see whether others are up that had"
+            )
         self._members.append(self._members.pop(0))
         await asyncio.sleep(_PAUSE_S)
 
@@ -198,9 +215,10 @@ class Log:
         """All changes after one position up to another, which some member has handed out already.
 
         Raises:
-            ChangesError: nobody answers.
+            ChangesError: nobody answers, or nobody comes so far.
             PositionLostError: what follows ``after`` is not there any more.
         """
+        until_s = _deadline()
         while after < through:
             begun = after
             async with aclosing(self.portions(begun)) as portions:
@@ -210,7 +228,9 @@ class Log:
                     if after >= through:
                         return
             if after == begun:
-                await self._try_another()
+                await self._try_another(through, until_s)
+            else:
+                until_s = _deadline()
 
     async def hold(self, stream: str, after: int, lease_s: float) -> None:
         """Have all members that answer keep the log after a position, for so long from now on.

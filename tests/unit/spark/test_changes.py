@@ -18,6 +18,7 @@ from pgherd_sidecar.core.entries import (
     encode_entry,
 )
 from pgherd_sidecar.core.merge import decode_body
+from pgherd_spark import changelog
 from pgherd_spark.changelog import Log
 from pgherd_spark.changes import Change, ChangesError, PositionLostError, Shapes, changes_of
 
@@ -212,6 +213,18 @@ async def test_a_member_that_is_down_or_behind_is_not_waited_for() -> None:
     assert [one.gid async for some in found.between(1, 9) for one in some] == [2, 4, 6, 8]
     with pytest.raises(ChangesError, match="Connection refused"):
         await log(Member(9, up=False)).visible()
+
+
+async def test_a_position_that_no_member_comes_to_is_waited_for_for_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(changelog, "_WAIT_S", 0)
+    found = log(Member(4), Member(4)).between(1, 9)
+    with pytest.raises(
+        ChangesError, match="none of the 2 members that are asked has come to GID 9"
+    ):
+        async for _ in found:
+            pass
 
 
 async def test_a_position_that_nobody_holds_any_more_is_said_to_be_lost() -> None:
