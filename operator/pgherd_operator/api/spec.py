@@ -226,7 +226,7 @@ class Monitoring(Section):
 class Maintenance(Section):
     """What the operator may do by itself."""
 
-    paused: Annotated[bool, Field(description="observe and report only")] = False
+    paused: Annotated[bool, Field(description="observe, report, renew certificates only")] = False
     rebuild_diverged: Annotated[
         bool, Field(description="replace a member that says of itself that it has diverged")
     ] = True

@@ -165,6 +165,7 @@ class Reason(StrEnum):
     MEMBER_RESTARTING = "MemberRestarting"
     VOLUME_GROWING = "VolumeGrowing"
     CERTIFICATE_ISSUED = "CertificateIssued"
+    CERTIFICATE_EXPIRING = "CertificateExpiring"
     CERTIFICATE_MISSING = "CertificateMissing"
     NO_PRIMARY = "NoPrimaryComponent"
     RECOVERY_BLOCKED = "RecoveryBlocked"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.objects.model import Origin, Role, Seat
@@ -77,6 +77,17 @@ class Secret:
     keys: frozenset[str]
     issued_at: datetime | None = None
     not_after: datetime | None = None
+
+    LATE: ClassVar = 0.8
+    """So much of a validity is over only when the renewal, after two thirds, has failed."""
+
+    def used(self, now: datetime) -> float:
+        """How much of the validity is over, of 1; 0 where nobody knows."""
+        if self.issued_at is None or self.not_after is None:
+            return 0.0
+        if self.issued_at >= self.not_after:
+            return 1.0
+        return (now - self.issued_at) / (self.not_after - self.issued_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,9 @@ def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
     if observed.cluster.spec.maintenance.paused and not observed.cluster.deleting:
         paused = Step(Reason.PAUSED, "paused by the spec")
         described = described.model_copy(update={"step": paused.text})
-        return Plan((), described)
+        # They run out whatever is paused, and cert-manager renews its own.
+        own = observed.cluster.spec.tls.mode == "SelfSigned"
+        return Plan(tuple(upkeep.certificates(observed, now)) if own else (), described)
     return Plan(tuple(steps), described)
 
 
@@ -70,12 +72,13 @@ def _steps(observed: Observed, group: Group, now: datetime, release: Release) ->
         return [Step(Reason.FOUNDING, "taking charge", (AddFinalizer(),))]
     shared = upkeep.shared_objects(observed, release)
     steps = [Step(Reason.MEMBER_STARTING, "services and policies", tuple(shared))] if shared else []
+    certificates = upkeep.certificates(observed, now)
     first = founding.found(observed)
-    if first is not None:
-        return [*steps, first]
+    if first is not None:  # which may wait for a human for longer than certificates are valid
+        return [*steps, *certificates, first]
     if cluster.spec.hibernated:
         return [*steps, *_sleep(observed)]
-    steps += upkeep.certificates(observed, now)
+    steps += certificates
     steps += upkeep.settled_founders(observed, group)
     steps += upkeep.members(observed, release)
     one = membership.step(observed, group)

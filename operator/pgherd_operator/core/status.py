@@ -152,4 +152,8 @@ def _certificates(observed: Observed, now: datetime) -> _Verdict:
     missing = sorted(wanted - observed.secrets.keys())
     if missing:
         return kind, "False", Reason.CERTIFICATE_MISSING, f"missing: {', '.join(missing)}"
+    late = sorted(s.name for s in observed.secrets.values() if s.used(now) >= s.LATE)
+    if late:
+        text = f"expires soon, and was not renewed in time: {', '.join(late)}"
+        return kind, "False", Reason.CERTIFICATE_EXPIRING, text
     return kind, "True", Reason.AS_WANTED, ""

@@ -6,7 +6,7 @@ and what the member may do there its sidecar asks the others, not us.
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from pgherd_operator.core.actions import (
@@ -22,7 +22,7 @@ from pgherd_operator.core.actions import (
     Step,
 )  # fmt: skip
 from pgherd_operator.core.group import Group
-from pgherd_operator.core.observed import Ledger, Observed
+from pgherd_operator.core.observed import Ledger, Observed, Phase
 from pgherd_operator.core.quantity import parse
 from pgherd_operator.objects import config, names, network, pod
 from pgherd_operator.objects.model import Manifest, Origin, Release, Seat
@@ -67,10 +67,15 @@ def _apply(observed: Observed, manifests: Iterable[Manifest]) -> list[Action]:
 
 
 def certificates(observed: Observed, now: datetime) -> list[Step]:
-    """Issue and renew what is signed by the herd's own CA; have cert-manager do so with its own."""
+    """Issue and renew what is signed by the herd's own CA; have cert-manager do so with its own.
+
+    Not before the herd is founded, nor without its CA, whose loss is told as that of a credential.
+    """
     cluster, ledger = observed.cluster, observed.ledger
-    assert ledger is not None
-    if cluster.spec.tls.mode == "Provided":
+    if ledger is None or ledger.phase is not Phase.FOUNDED or cluster.spec.tls.mode == "Provided":
+        return []
+    authority = names.authority(cluster.name)
+    if cluster.spec.tls.mode == "SelfSigned" and authority not in observed.secrets:
         return []
     wanted = [
         (names.certificate(cluster.name, seat.number), names.member(cluster.name, seat.number),
@@ -92,7 +97,7 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
             f"certificate {secret}",
             (
                 IssueCertificate(
-                    secret, names.authority(cluster.name), common_name,
+                    secret, authority, common_name,
                     ledger.cluster_id, dns_names, cluster.spec.tls.validity_days,
                 ),
             ),
@@ -109,8 +114,7 @@ def _due(observed: Observed, name: str, now: datetime) -> bool:
         return True
     if not secret.keys >= _KEYS:
         return True
-    validity: timedelta = secret.not_after - secret.issued_at
-    return now >= secret.issued_at + validity * 2 / 3
+    return secret.used(now) >= 2 / 3
 
 
 def _dns_names(observed: Observed, ledger: Ledger, seat: Seat) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 
 import copy
 import json
-from datetime import timedelta
 
 import pytest
 from operator_world import NAME, World
@@ -346,21 +345,6 @@ async def test_more_witnesses_may_come_later() -> None:
     await world.settle()
     assert world.view is not None
     assert [member.witness for member in world.view.voters] == [False] * 3 + [True]
-
-
-async def test_certificates_are_renewed_after_two_thirds_of_their_time() -> None:
-    world = await running(tls={"validityDays": 90})
-    world.writes.clear()
-    world.now += timedelta(days=59)
-    await world.reconcile()
-    assert world.writes == []
-    world.now += timedelta(days=2)
-    await world.settle()
-    assert world.writes == [
-        *(f"apply Secret {NAME}-{number}-tls" for number in (1, 2, 3)),
-        f"apply Secret {NAME}-operator-tls",
-        f"apply Secret {NAME}-jobs-tls",
-    ]
 
 
 async def test_paused_means_that_nothing_is_written() -> None:
