@@ -136,6 +136,7 @@ def _postgres(cluster: Cluster, release: Release) -> Manifest:
         "ports": [{"name": "postgres", "containerPort": names.POSTGRES_PORT, "protocol": "TCP"}],
         "volumeMounts": [
             *_mounts(),
+            {"name": "shm", "mountPath": "/dev/shm"},
             *(
                 {"name": secret["name"], "mountPath": f"{ETC}/{secret['name']}", "readOnly": True}
                 for secret in _server_secrets(cluster)
@@ -205,7 +206,11 @@ def _volumes(cluster: Cluster, seat: Seat) -> list[Manifest]:
         {"name": "config", "configMap": {"name": names.member(herd, number)}},
         _secret("tls", names.certificate(herd, number)),
     ]
-    return found + _server_secrets(cluster) if seat.role is Role.DATABASE else found
+    if seat.role is Role.WITNESS:
+        return found
+    # A container has 64 MB there by itself: a large parallel hash join needs more.
+    shared_memory: Manifest = {"name": "shm", "emptyDir": {"medium": "Memory"}}
+    return [*found, shared_memory, *_server_secrets(cluster)]
 
 
 def _server_secrets(cluster: Cluster) -> list[Manifest]:

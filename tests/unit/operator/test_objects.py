@@ -63,6 +63,14 @@ def test_a_witness_has_no_database_and_no_passwords() -> None:
     assert not {"superuser", "app"} & {volume["name"] for volume in spec["volumes"]}
 
 
+def test_parallel_queries_have_more_shared_memory_than_a_container_has_by_itself() -> None:
+    database, witness = (item["spec"] for item in pods())
+    (server,) = [one for one in database["containers"] if one["name"] == "postgres"]
+    (name,) = [one["name"] for one in server["volumeMounts"] if one["mountPath"] == "/dev/shm"]
+    memory = {"name": name, "emptyDir": {"medium": "Memory"}}
+    assert memory in database["volumes"] and memory not in witness["volumes"]
+
+
 def test_every_mount_has_its_volume() -> None:
     for item in pods():
         volumes = {volume["name"] for volume in item["spec"]["volumes"]}
