@@ -132,7 +132,7 @@ async def _take_up(
     try:
         async with owning(members, job["marker"]):
             try:
-                await _finish(cluster, members, options, job["marker"], store, say)
+                await _finish(cluster, members, options, name, job["marker"], say)
             except (MarkerGoneError, ChangedError) as error:
                 say(f"removing {name}, which can't be finished: {error}")
                 store.clear()
@@ -147,8 +147,8 @@ async def _finish(
     cluster: Cluster,
     members: Mapping[str, Member],
     options: Options,
+    name: str,
     marker: str,
-    store: Store,
     say: Say,
 ) -> None:
     async with hold(
@@ -159,8 +159,8 @@ async def _finish(
         marker=marker,
         keep=True,
     ) as lease:
-        say(f"going on with {store}, which an earlier run has begun")
-        await _write(cluster, lease, options, store, say)
+        say(f"going on with {name}, which an earlier run has begun")
+        await _write(cluster, lease, options, options.to.below(name), say)
 
 
 async def _write(cluster: Cluster, lease: Lease, options: Options, store: Store, say: Say) -> None:
