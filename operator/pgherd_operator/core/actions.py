@@ -201,7 +201,7 @@ class Step:
     warning: bool = False
 
     def event(self) -> Event | None:
-        """What to tell: acts, not waiting."""
-        if not self.actions:
+        """What to tell: acts, and what somebody has to see to; not waiting."""
+        if not self.actions and not self.warning:
             return None
         return Event(self.reason, self.text, "Warning" if self.warning else "Normal")

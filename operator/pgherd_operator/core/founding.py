@@ -30,6 +30,16 @@ def found(observed: Observed) -> Step | None:
     return _provide_secrets(observed) or _provide_volumes(observed)
 
 
+def foreign_volumes(observed: Observed) -> str:
+    """Whose volumes are in the way, and what to do about them."""
+    herd = observed.cluster.name
+    found = ", ".join(
+        f"{names.volume(herd, number)} (of herd {volume.cluster_id or 'unknown'})"
+        for number, volume in sorted(observed.foreign.items())
+    )
+    return f"not used and not deleted, as it is of another herd: {found}; remove or rename it"
+
+
 def _begin(observed: Observed) -> Step:
     cluster = observed.cluster
     known = {volume.cluster_id for volume in observed.volumes.values()}
@@ -39,6 +49,7 @@ def _begin(observed: Observed) -> Step:
             Reason.FOREIGN_VOLUMES,
             f"there are members of several herds here ({', '.join(sorted(known))}): "
             "remove those that do not belong to this one",
+            warning=True,
         )
     if known:  # the ledger was deleted, or the resource was and has been created again
         adopted = Ledger(known.pop(), Phase.FOUNDED)
@@ -91,6 +102,8 @@ def _provide_volumes(observed: Observed) -> Step | None:
         for number, role in ledger.founders
         if number not in observed.volumes
     ]
+    if any(seat.number in observed.foreign for seat in missing):
+        return Step(Reason.FOREIGN_VOLUMES, foreign_volumes(observed), warning=True)
     if not missing or observed.pods or observed.reports:
         # The last case cannot be; but if there is a pod, there may be data.
         return Step(Reason.FOUNDING, "all volumes are there", (MarkFounded(),))

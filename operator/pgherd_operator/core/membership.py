@@ -168,7 +168,7 @@ def _make_room(observed: Observed, group: Group, authority: Authority) -> Step |
             continue
         if not authority.confirmed:
             return Step(Reason.WAITING, "a majority has yet to confirm the view")
-        taken = observed.volumes.keys() | observed.pods.keys()
+        taken = observed.volumes.keys() | observed.foreign.keys() | observed.pods.keys()
         taken |= {member.number for member in authority.view.members}
         number = next(n for n in range(1, config.SLOTS + 1) if n not in taken)
         seat = Seat(number, role, Origin.JOINER)

@@ -159,6 +159,9 @@ class Observed:
     """Everything at one moment.
 
     Attributes:
+        volumes: those of this herd; of all herds while there is no ledger to tell which it is.
+        foreign: volumes of other herds under this one's name (restored, say), by number: the number
+            is taken, and that is all; nobody else may use or delete them.
         objects: live manifests of what ``objects.network`` and ``objects.config`` make, by kind
             and name.
     """
@@ -166,6 +169,7 @@ class Observed:
     cluster: Cluster
     ledger: Ledger | None = None
     volumes: Mapping[int, Volume] = field(default_factory=dict)
+    foreign: Mapping[int, Volume] = field(default_factory=dict)
     pods: Mapping[int, Pod] = field(default_factory=dict)
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     objects: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)

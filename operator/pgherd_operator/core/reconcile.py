@@ -49,7 +49,9 @@ class Plan:
 def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
     """Decide what to do next for one herd."""
     group = look(observed)
-    steps = list(_steps(observed, group, now, release))
+    steps = _steps(observed, group, now, release)
+    if not steps and observed.foreign:  # told when there is nothing that matters more
+        steps = [Step(Reason.FOREIGN_VOLUMES, founding.foreign_volumes(observed), warning=True)]
     # The one that a human waits for is the last: the others are done along the way. Nobody waits
     # for larger volumes: they may be refused for ever.
     awaited = [step for step in steps if step.reason is not Reason.VOLUME_GROWING] or steps
@@ -128,16 +130,17 @@ def _let_go(observed: Observed) -> list[Step]:
     """Settle what happens to the volumes, then let the resource go.
 
     Retain is the default and needs nothing: volumes and passwords have no owner. A resource that
-    was never ours is let go as it is.
+    was never ours is let go as it is. Volumes of several herds, and no ledger: some are not ours.
     """
     cluster = observed.cluster
+    known = {volume.cluster_id for volume in observed.volumes.values()}
     if names.FINALIZER not in cluster.finalizers:
         return []
     if cluster.spec.deletion_policy == "Delete":
         left: list[Action] = [
             Delete(Kind.VOLUME, names.volume(cluster.name, number), volume.uid)
             for number, volume in sorted(observed.volumes.items())
-            if not volume.deleting
+            if not volume.deleting and len(known) == 1
         ]
         left += [
             Delete(Kind.SECRET, name)

@@ -12,6 +12,8 @@ from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Role
 
 _Truth = Literal["True", "False", "Unknown"]
+_BESIDES = (Reason.PAUSED, Reason.VOLUME_GROWING, Reason.FOREIGN_VOLUMES)
+"""Steps that say nothing about how well the members are."""
 _Verdict = tuple[ConditionType, _Truth, Reason, str]
 
 
@@ -92,7 +94,7 @@ def _ready(observed: Observed, step: Step | None, ready: int, wanted: int) -> _V
     kind = ConditionType.READY
     if observed.cluster.spec.hibernated:
         return kind, "False", Reason.HIBERNATED, "the herd sleeps; its volumes are kept"
-    if ready == wanted and (step is None or step.reason in (Reason.PAUSED, Reason.VOLUME_GROWING)):
+    if ready == wanted and (step is None or step.reason in _BESIDES):
         return kind, "True", Reason.WRITABLE, f"{ready} of {wanted} members, all up to date"
     reason = step.reason if step is not None else Reason.WAITING
     why = step.text if step is not None else "a member is not well"
@@ -113,6 +115,8 @@ def _progressing(step: Step | None) -> _Verdict:
     kind = ConditionType.PROGRESSING
     if step is None:
         return kind, "False", Reason.AS_WANTED, "everything is as wanted"
+    if step.reason is Reason.FOREIGN_VOLUMES:
+        return kind, "False", step.reason, step.text
     return kind, "True", step.reason, step.text
 
 

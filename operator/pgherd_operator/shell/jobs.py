@@ -200,7 +200,9 @@ class Jobs:
         members = tuple(
             number
             for number, volume in sorted(volumes.items())
-            if volume.usable and volume.role is Role.DATABASE
+            if volume.usable
+            and volume.role is Role.DATABASE
+            and volume.cluster_id == ledger.cluster_id
         )
         if not members:
             return (), "", f"ReplicatedCluster {herd} has no member with a database"

@@ -65,10 +65,17 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
     secrets, reports = await asyncio.gather(
         _secrets(api, cluster, volumes.keys()), _reports(sidecars, pods.keys())
     )
+    ledger = parse_ledger(objects.get(("ConfigMap", names.ledger(cluster.name))))
+    foreign = {
+        number: volume
+        for number, volume in volumes.items()
+        if ledger is not None and volume.cluster_id != ledger.cluster_id
+    }
     return Observed(
         cluster=cluster,
-        ledger=parse_ledger(objects.get(("ConfigMap", names.ledger(cluster.name)))),
-        volumes=volumes,
+        ledger=ledger,
+        volumes={number: volumes[number] for number in volumes.keys() - foreign.keys()},
+        foreign=foreign,
         pods=pods,
         secrets=secrets,
         objects=objects,

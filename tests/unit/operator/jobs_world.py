@@ -68,6 +68,7 @@ class JobsWorld(ApiServer):
         for number in range(1, members + 1):
             name = names.volume(HERD, number)
             labels = names.member_labels(HERD, number, "database")
+            labels[names.CLUSTER_ID] = CLUSTER_ID
             self.objects["PersistentVolumeClaim", name] = {
                 "metadata": {"name": name, "uid": self.uid(), "labels": labels},
                 "spec": {"resources": {"requests": {"storage": "1Gi"}}},
