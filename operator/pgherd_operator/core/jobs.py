@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from pgherd_operator.api.jobs import (
     CheckSpec,
     CheckStatus,
@@ -165,7 +167,7 @@ def decide(look: Look, now: datetime) -> Decision:
         return Decision(_pending(look, now, text))
     outcome = look.driver.outcome
     if outcome is not None:
-        return _end(look, now, error=outcome.get("error"), outcome=outcome)
+        return _said(look, now, outcome)
     return _running(look, now)
 
 
@@ -245,27 +247,41 @@ def _pending(look: Look, now: datetime, why: str) -> JobStatus:
     )
 
 
+def _said(look: Look, now: datetime, outcome: Mapping[str, Any]) -> Decision:
+    """End with the driver's word; anybody who may write to pods can have put it there."""
+    if outcome.get("error") is not None:
+        return _end(look, now, error=str(outcome["error"]))
+    model = type(look.work.new_status())
+    said = {key: value for key, value in outcome.items() if key in model.model_fields}
+    if str(said.get("verdict")) not in _VERDICTS:
+        said.pop("verdict", None)  # of a newer release; it is told of in the message
+    try:
+        found = model.model_validate(said)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        return _end(look, now, error=f"the driver's outcome is none: {where}: {first['msg']}")
+    return _end(look, now, found=found, error=None, outcome=outcome)
+
+
 def _end(
     look: Look,
     now: datetime,
     reason: JobReason = JobReason.FAILED,
     *,
     error: str | None,
+    found: JobStatus | None = None,
     outcome: Mapping[str, Any] | None = None,
     stop: bool = False,
 ) -> Decision:
     """Put the end on record: nothing changes it any more."""
     work = look.work
-    found = dict(outcome or {})
+    message = error or ""
     if error is None:
-        reason, message = _result(work, found)
-    else:
-        found, message = {}, error
+        reason, message = _result(work, outcome or {})
     truth: Literal["True", "False"] = "True" if error is None else "False"
-    fields = work.new_status().__class__.model_fields
-    status = work.new_status().model_copy(
-        update={name: _tupled(value) for name, value in found.items() if name in fields}
-        | {
+    status = (found or work.new_status()).model_copy(
+        update={
             "observed_generation": work.generation,
             "phase": "Succeeded" if error is None else "Failed",
             "runner": look.workload.runner if look.workload else work.status.runner,
@@ -278,10 +294,6 @@ def _end(
     alarming = error is not None or reason in (JobReason.DIFFERENT, JobReason.INCOMPLETE)
     told = Event(reason, message, "Warning" if alarming else "Normal")
     return Decision(status, stop=stop, events=(told,))
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _result(work: Work, outcome: Mapping[str, Any]) -> tuple[JobReason, str]:

@@ -170,7 +170,10 @@ def _make_room(observed: Observed, group: Group, authority: Authority) -> Step |
             return Step(Reason.WAITING, "a majority has yet to confirm the view")
         taken = observed.volumes.keys() | observed.foreign.keys() | observed.pods.keys()
         taken |= {member.number for member in authority.view.members}
-        number = next(n for n in range(1, config.SLOTS + 1) if n not in taken)
+        number = next((n for n in range(1, config.SLOTS + 1) if n not in taken), None)
+        if number is None:
+            text = f"no number up to {config.SLOTS} is free: delete retained volumes"
+            return Step(Reason.WAITING, text, warning=True)
         seat = Seat(number, role, Origin.JOINER)
         text = f"a volume for {names.member(observed.cluster.name, number)}, which will join"
         volume = pod.volume(observed.cluster, ledger.cluster_id, seat)

@@ -321,7 +321,7 @@ def _ended(terminated: Mapping[str, Any]) -> Driver:
     words = f"{terminated.get('reason', '')}, exit status {terminated.get('exitCode')}"
     try:
         outcome = json.loads(terminated.get("message") or "")
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: of brackets only, say
         return Driver(ended=words)
     return (
         Driver(outcome=outcome, ended=words) if isinstance(outcome, dict) else Driver(ended=words)

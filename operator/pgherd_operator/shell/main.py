@@ -229,6 +229,7 @@ def main() -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,  # with no values of variables
             structlog.processors.JSONRenderer(),
         ]
     )

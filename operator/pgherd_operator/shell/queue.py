@@ -1,7 +1,8 @@
 """Which herd is looked at when: one worker a herd, woken by events or by time.
 
-A herd is never reconciled twice at once; wakes that come meanwhile are one wake. A failure delays
-this herd only, twice as long each time.
+A herd is never reconciled twice at once; wakes that come meanwhile are one wake. A failure, of
+whatever kind, delays this herd only, twice as long each time: what is in its objects may be a
+tenant's mistake, and the operator is that of all.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ Key = tuple[str, str]
 Look = Callable[[str, str], Awaitable[float | None]]
 """Reconciles a herd; returns when to look again, None when it is gone."""
 
-_BACKOFF_S, _BACKOFF_MAX_S = 1.0, 60.0
+_BACKOFF_S, _DOUBLINGS = 1.0, 6
 
 
 class Queue:
@@ -26,7 +27,7 @@ class Queue:
 
     Args:
         look: see Look.
-        group: where the workers run; an error other than ``ApiError`` ends it, and the process.
+        group: where the workers run.
     """
 
     def __init__(self, look: Look, group: asyncio.TaskGroup) -> None:
@@ -49,11 +50,13 @@ class Queue:
             wake.clear()
             try:
                 again_s = await self._look(*key)
-            except ApiError as error:
+            except Exception as error:  # a supervisor: it is the trouble of this herd only
                 failures += 1
-                delay_s = min(_BACKOFF_S * 2**failures, _BACKOFF_MAX_S)
+                delay_s = _BACKOFF_S * 2 ** min(failures, _DOUBLINGS)
+                expected = isinstance(error, ApiError)
                 log.warning("reconciliation.failed", namespace=key[0], cluster=key[1],
-                            reason=str(error), again_s=delay_s)  # fmt: skip
+                            reason=str(error) or type(error).__name__, again_s=delay_s,
+                            exc_info=not expected)  # fmt: skip
                 continue
             failures = 0
             if again_s is None and not wake.is_set():

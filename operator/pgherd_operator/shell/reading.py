@@ -192,10 +192,12 @@ def parse_secret(item: Manifest) -> Secret:
 
 
 def _time(text: str | None) -> datetime | None:
+    """A time with its zone; what else somebody has written there counts as none."""
     try:
-        return datetime.fromisoformat(text) if text else None
+        found = datetime.fromisoformat(text) if text else None
     except ValueError:
         return None
+    return found if found is not None and found.tzinfo is not None else None
 
 
 async def _secrets(api: KubernetesApi, cluster: Cluster, numbers: Any) -> dict[str, Secret]:

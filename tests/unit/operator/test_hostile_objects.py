@@ -1,0 +1,111 @@
+"""What a tenant may write into his own objects, by mistake or not, is never another's trouble."""
+
+import asyncio
+import copy
+from fractions import Fraction
+
+import pytest
+from jobs_world import JobsWorld
+from operator_world import NAME, World
+from pgherd_operator.core.quantity import parse
+from pgherd_operator.objects import config, names
+from pgherd_operator.shell.queue import Queue
+
+CLAIM = ("PersistentVolumeClaim", f"{NAME}-1-data")
+
+
+async def running() -> World:
+    """A herd that has come up."""
+    world = World()
+    world.submit(storage={"size": "1Gi"})
+    await world.settle()
+    return world
+
+
+async def test_a_size_with_an_exponent_is_one() -> None:
+    world = await running()
+    world.objects[CLAIM]["spec"]["resources"]["requests"]["storage"] = "1e10"
+    writes = list(world.writes)
+    await world.settle()
+    assert world.writes == writes  # it is larger than what is wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e3", 1000), ("1E3", 1000), ("1E", 10**18), ("+.5k", 500), ("25e-1", Fraction(5, 2)),
+        ("-1", -1), ("1n", Fraction(1, 10**9)), ("1e999999999", 10**99),
+    ],
+)  # fmt: skip
+def test_quantities_are_read_in_all_their_forms(text: str, value: Fraction) -> None:
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize("time", ["2029-12-31", "2029-12-31T00:00:00", "soon"])
+async def test_a_certificate_with_a_time_that_is_none_is_issued_again(time: str) -> None:
+    world = await running()
+    secret = world.objects["Secret", f"{NAME}-1-tls"]
+    secret["metadata"]["annotations"][names.ISSUED_AT] = time
+    await world.settle()
+    assert world.writes[-1] == f"apply Secret {NAME}-1-tls"
+
+
+async def test_a_herd_whose_numbers_are_all_taken_says_so() -> None:
+    world = await running()
+    for number in range(4, config.SLOTS + 1):
+        volume = copy.deepcopy(world.objects[CLAIM])
+        volume["metadata"] |= {"name": f"{NAME}-{number}-data", "uid": f"retained-{number}"}
+        volume["metadata"]["labels"] |= {names.MEMBER: str(number), names.RETIRED: "true"}
+        world.objects["PersistentVolumeClaim", f"{NAME}-{number}-data"] = volume
+    world.change(instances=4)
+    await world.settle()
+    assert "delete retained volumes" in world.resource["status"]["step"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        ({"error": 1}, "1"),
+        ({"error": None, "tables": [1]}, "the driver's outcome is none: tables: "),
+        ({"rows": "many"}, "the driver's outcome is none: rows: "),
+    ],
+)
+async def test_an_outcome_that_is_none_is_a_failure(outcome: object, said: str) -> None:
+    world = JobsWorld()
+    world.found_herd()
+    world.submit()
+    await world.look()
+    world.ends(outcome)
+    await world.look()
+    assert world.status()["phase"] == "Failed"
+    assert world.status()["message"].startswith(said)
+
+
+async def test_an_outcome_that_cannot_be_read_is_none() -> None:
+    world = JobsWorld()
+    world.found_herd()
+    world.submit()
+    await world.look()
+    world.ends("")
+    (container,) = world.objects["Pod", "driver"]["status"]["containerStatuses"]
+    container["state"]["terminated"]["message"] = "[" * 4000
+    await world.look()
+    assert world.status()["phase"] == "Failed"
+
+
+async def test_one_that_cannot_be_looked_at_is_looked_at_again_and_ends_no_other() -> None:
+    looks: list[str] = []
+
+    async def look(namespace: str, name: str) -> float | None:
+        looks.append(name)
+        if name == "odd" and len(looks) < 4:
+            queue.wake(namespace, name)  # the delay that grows is not waited for
+            raise TypeError("a string, where a number was expected")
+        return None
+
+    async with asyncio.TaskGroup() as group:
+        queue = Queue(look, group)
+        queue.wake("n", "odd")
+        queue.wake("n", "well")
+    assert looks.count("odd") > 1
+    assert "well" in looks
