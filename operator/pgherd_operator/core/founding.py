@@ -42,7 +42,7 @@ def foreign_volumes(observed: Observed) -> str:
 
 def _begin(observed: Observed) -> Step:
     cluster = observed.cluster
-    known = {volume.cluster_id for volume in observed.volumes.values()}
+    known = {volume.cluster_id for volume in observed.volumes.values() if volume.usable}
     known |= {report.cluster_id for report in observed.reports.values()}
     if len(known) > 1:
         return Step(
@@ -55,6 +55,9 @@ def _begin(observed: Observed) -> Step:
         adopted = Ledger(known.pop(), Phase.FOUNDED)
         text = f"going on with the volumes of herd {adopted.cluster_id}"
         return Step(Reason.ADOPTED, text, (CreateLedger(adopted),), warning=True)
+    if any(volume.deleting for volume in observed.volumes.values()):
+        text = "the volumes of an earlier herd of this name are being deleted"
+        return Step(Reason.WAITING, text)
     if cluster.spec.bootstrap is None:
         roles = [Role.DATABASE] * cluster.spec.instances + [Role.WITNESS] * cluster.spec.witnesses
     else:

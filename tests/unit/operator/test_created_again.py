@@ -1,0 +1,23 @@
+"""A herd that was deleted with its data, and is applied again before everything is gone."""
+
+from operator_world import NAME, World
+
+
+async def test_a_herd_is_founded_anew_when_the_volumes_of_the_former_one_are_gone() -> None:
+    world = World()
+    world.submit(deletionPolicy="Delete")
+    await world.settle()
+    former = world.cluster_id()
+    world.remove_resource()
+    while ("ReplicatedCluster", NAME) in world.objects:
+        await world.reconcile()
+    assert ("PersistentVolumeClaim", f"{NAME}-1-data") in world.objects  # its pod still ends
+    world.submit()
+    for _ in range(4):
+        await world.reconcile()
+    assert "being deleted" in world.resource["status"]["step"]
+    world.tick()
+    world.view, world.ever_ran = None, False  # there is nothing of it any more
+    await world.settle()
+    assert world.voters() == {1, 2, 3}
+    assert world.cluster_id() != former
