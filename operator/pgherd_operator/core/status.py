@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Literal
 
+from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.status import ClusterStatus, Condition, ConditionType, MemberStatus
 from pgherd_operator.core import membership
 from pgherd_operator.core.actions import Reason, Step
@@ -44,7 +45,7 @@ def describe(
         selector=f"{names.CLUSTER}={cluster.name},{names.ROLE}={Role.DATABASE}",
         step=step.text if step is not None else "",
         conditions=tuple(
-            _condition(observed, verdict, now)
+            _condition(cluster, verdict, now)
             for verdict in (
                 _ready(observed, step, ready, wanted),
                 _primary(observed, group),
@@ -53,6 +54,23 @@ def describe(
                 _certificates(observed, now),
             )
         ),
+    )
+
+
+def refused(cluster: Cluster, why: str, now: datetime) -> ClusterStatus:
+    """The status of a herd whose spec cannot be used: as it was last seen, but not ready.
+
+    Args:
+        cluster: with another spec in place of the one that is refused.
+    """
+    ready = _condition(cluster, (ConditionType.READY, "False", Reason.INVALID_SPEC, why), now)
+    others = (one for one in cluster.status.conditions if one.type is not ConditionType.READY)
+    return cluster.status.model_copy(
+        update={
+            "observed_generation": cluster.generation,
+            "step": f"{Reason.INVALID_SPEC}: {why}",
+            "conditions": (ready, *others),
+        }
     )
 
 
@@ -76,16 +94,16 @@ def _member(observed: Observed, group: Group, member: Member, outdated: set[int]
     )  # fmt: skip
 
 
-def _condition(observed: Observed, verdict: _Verdict, now: datetime) -> Condition:
+def _condition(cluster: Cluster, verdict: _Verdict, now: datetime) -> Condition:
     kind, truth, reason, message = verdict
-    before = next((c for c in observed.cluster.status.conditions if c.type is kind), None)
+    before = next((c for c in cluster.status.conditions if c.type is kind), None)
     same = before is not None and before.status == truth
     return Condition(
         type=kind,
         status=truth,
         reason=reason,
         message=message[:4096],
-        observed_generation=observed.cluster.generation,
+        observed_generation=cluster.generation,
         last_transition_time=before.last_transition_time if before and same else now,
     )
 

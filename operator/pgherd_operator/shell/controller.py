@@ -14,6 +14,7 @@ import structlog
 from pgherd_operator.api import GROUP, KIND, VERSION
 from pgherd_operator.api.resource import Cluster, InvalidSpec, parse
 from pgherd_operator.api.status import ClusterStatus
+from pgherd_operator.core import status
 from pgherd_operator.core.actions import Event, Reason
 from pgherd_operator.core.reconcile import Plan, reconcile
 from pgherd_operator.objects.model import Release
@@ -70,10 +71,11 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     try:
         cluster = parse(body)
     except InvalidSpec as error:
-        log.warning("cluster.invalid", cluster=name, namespace=namespace, reason=str(error))
-        status = {**(body.get("status") or {}), "step": f"{Reason.INVALID_SPEC}: {error}"}
-        await _show(env, body, status)
-        return _SETTLED_S
+        cluster = parse({**body, "spec": {}})
+        if not cluster.deleting:
+            await _refuse(env, body, cluster, str(error))
+            return _SETTLED_S
+        # It goes whatever its spec was; by the default one, which keeps the volumes.
     sidecars = env.sidecars(cluster)
     now = env.now()
     observed = await observe(env.api, sidecars, cluster)
@@ -85,6 +87,15 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     if plan.idle:
         return _SETTLED_S if plan.settled else _WAITING_S
     return _SOON_S
+
+
+async def _refuse(env: Environment, body: dict[str, Any], cluster: Cluster, why: str) -> None:
+    """Say that the spec cannot be used; nothing else is done."""
+    log.warning("cluster.invalid", cluster=cluster.name, namespace=cluster.namespace, reason=why)
+    shown = status.refused(cluster, why, env.now())
+    if shown.step != cluster.status.step:
+        env.events.tell(cluster, Event(Reason.INVALID_SPEC, why, "Warning"))
+    await _show(env, body, shown.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 async def _act(executor: Executor, env: Environment, cluster: Cluster, plan: Plan) -> str | None:
@@ -108,26 +119,26 @@ async def _report(
     env: Environment,
     body: dict[str, Any],
     cluster: Cluster,
-    status: ClusterStatus,
+    shown: ClusterStatus,
     failure: str | None,
 ) -> None:
     if cluster.deleting and not cluster.finalizers:
         return
     if failure is not None:
-        status = status.model_copy(update={"step": failure[:1024]})
-    await _show(env, body, status.model_dump(mode="json", by_alias=True, exclude_none=True))
+        shown = shown.model_copy(update={"step": failure[:1024]})
+    await _show(env, body, shown.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-async def _show(env: Environment, body: dict[str, Any], status: dict[str, Any]) -> None:
+async def _show(env: Environment, body: dict[str, Any], shown: dict[str, Any]) -> None:
     """Write the status, unless it is there already."""
-    if body.get("status") == status:
+    if body.get("status") == shown:
         return
     metadata = {"name": body["metadata"]["name"], "namespace": body["metadata"]["namespace"]}
     wanted = {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
         "metadata": metadata,
-        "status": status,
+        "status": shown,
     }
     try:
         await env.api.apply(wanted, subresource="status")
