@@ -11,7 +11,6 @@ from pgherd_spark import lake
 from pgherd_spark.changes import Values
 from pgherd_spark.cluster import Cluster
 from pgherd_spark.cluster import cluster as start
-from pgherd_spark.datasource import history
 
 from .ledger import INITIAL, Ledger
 from .localherd import LocalHerd, query
@@ -111,6 +110,8 @@ async def test_a_copy_in_parquet_equals_the_database_at_some_gid_at_any_time_und
     assert sorted(balances) == sorted(
         (row["id"], row["balance"], row["note"]) for row in rows["account"]
     )
+
+    from pgherd_spark.datasource import history  # noqa: PLC0415 - only where pyspark is
 
     changes = history(cluster.session, sockets(herd), f"{name}.account", after=begun.gid).collect()
     assert [row.op for row in changes][-1] == "delete"

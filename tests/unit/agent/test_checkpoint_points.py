@@ -71,7 +71,7 @@ class Node:
         self.point(f"before {name}")
         row: tuple[Any, ...] = (None,)
         if name == "log_holds":
-            row = (None, None)
+            row = (None, None, [])
         elif name == "sequence_positions":
             row = ({"public.s": 7},)
         elif name == "forget_shapes":
