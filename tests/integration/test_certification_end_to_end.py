@@ -5,6 +5,7 @@ the other is told 40001 if and only if it must not commit after it.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import psycopg
@@ -31,6 +32,28 @@ INSERT INTO booking VALUES (1, '[1,10)');
 INSERT INTO fold VALUES (1, 1.0, 'Ab');
 INSERT INTO handed VALUES (1, 1), (2, 2);
 """
+HESITANT = """
+CREATE OR REPLACE FUNCTION hesitate() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NULL; END';
+CREATE TRIGGER hesitates AFTER UPDATE OR DELETE ON {0} FOR EACH ROW EXECUTE FUNCTION hesitate();
+"""
+WAITING = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted"
+LOST = (
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.AdminShutdown,
+    psycopg.errors.ForeignKeyViolation,
+)
+ORPHANS = "SELECT count(*) FROM child WHERE parent NOT IN (SELECT id FROM parent)"
+_CHILD = "CREATE TABLE child (id int PRIMARY KEY, parent int NOT NULL REFERENCES parent {0})"
+SHAPES = {
+    "a table": "CREATE TABLE parent (id int PRIMARY KEY); " + _CHILD.format(""),
+    "cascades": "CREATE TABLE parent (id int PRIMARY KEY); "
+    + _CHILD.format("ON DELETE CASCADE ON UPDATE CASCADE"),
+    "partitions": "CREATE TABLE parent (id int PRIMARY KEY) PARTITION BY HASH (id);"
+    "CREATE TABLE part_0 PARTITION OF parent FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
+    "CREATE TABLE part_1 PARTITION OF parent FOR VALUES WITH (MODULUS 2, REMAINDER 1);"
+    + _CHILD.format(""),
+}
 ALL = ("account", "owner", "car", "booking", "fold", "handed")
 LEVELS = ("READ COMMITTED", "REPEATABLE READ")
 
@@ -159,6 +182,38 @@ def test_both_commit(filled: Nodes, pair: Pair, level: str) -> None:
     run(first, "COMMIT")
     run(second, "COMMIT")
     filled.equal_rows(*ALL)
+
+
+@pytest.mark.parametrize(
+    "leaving",
+    [
+        "DELETE FROM {0} WHERE id = 1",
+        "UPDATE {0} SET id = 9 WHERE id = 1",
+        "DELETE FROM {0} WHERE id IN (1, 2)",
+    ],
+)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_child_that_comes_after_the_check_of_its_parents_end_counts(
+    nodes: Nodes, shape: str, leaving: str
+) -> None:
+    """READ COMMITTED: the base is no newer than what the foreign key's own check has seen."""
+    run(nodes.app[0], "DROP TABLE IF EXISTS child, parent CASCADE; " + shape)
+    run(nodes.app[0], HESITANT.format("parent"))
+    run(nodes.app[0], "INSERT INTO parent VALUES (1), (2)")
+    nodes.settle()
+    holder, leaver = nodes.connect(2), nodes.connect(2)
+    run(holder, "SELECT pg_advisory_lock(4711)")
+    with ThreadPoolExecutor(1) as others:
+        left = others.submit(run, leaver, leaving.format("parent"))
+        while not run(nodes.admin[2], WAITING):
+            assert not left.done()
+        run(nodes.app[1], "INSERT INTO child VALUES (1, 1)")
+        nodes.settle()
+        run(holder, "SELECT pg_advisory_unlock(4711)")
+        with pytest.raises(LOST):
+            left.result()
+    assert run(nodes.app[0], ORPHANS) == [(0,)]
+    nodes.equal_rows("parent", "child")
 
 
 def test_a_snapshot_of_before_the_winner_loses_though_its_row_came_later(filled: Nodes) -> None:

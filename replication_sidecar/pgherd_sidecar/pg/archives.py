@@ -14,8 +14,8 @@ _KIND = (
 _OURS = re.compile(
     rf"^\d+; \d+ \d+ ({_KIND} pgherd(_gen)? |SCHEMA - pgherd(_gen)? "
     r"|[A-Z]+ - SCHEMA pgherd(_gen)? "
-    r"|EVENT TRIGGER - pgherd_|TRIGGER (.* pgherd_\w+ \S+$"
-    r"|\S+ \S+ pgherd_(insert|update|delete|truncate|truncate_restart|refuse) )"
+    r"|EVENT TRIGGER - pgherd_|TRIGGER (.* [Pp]gherd_\w+ \S+$"
+    r"|\S+ \S+ [Pp]gherd_(insert|update|delete|truncate|truncate_restart|refuse) )"
     r"|(COMMENT|EXTENSION) - (EXTENSION )?dblink( |$))"
 )
 """What pgherd puts into each database by itself.

@@ -18,7 +18,7 @@ RETURN format(
      SELECT v_xid, coalesce((SELECT c.xid FROM pgherd.capture_%1$s c
                               WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid LIMIT 1)
                             OPERATOR(pg_catalog.<>) v_xid, true),
-            coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0),
+            least(coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0), v_checked),
             %2$L, %3$s, %4$s, %5$s
        FROM %6$s, pgherd.node s
       WHERE s.writable
@@ -36,7 +36,7 @@ RETURN format(
      SELECT v_xid, r.chunk OPERATOR(pg_catalog.=) 0
                    AND coalesce((SELECT c.xid FROM pgherd.capture_%1$s c
                                   WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid LIMIT 1)
-                                OPERATOR(pg_catalog.<>) v_xid, true), v_base, %2$L,
+                                OPERATOR(pg_catalog.<>) v_xid, true), least(v_base, v_checked), %2$L,
             pg_catalog.concat_ws('','', %3$L,
                 pg_catalog.string_agg(CASE WHEN u.i OPERATOR(pg_catalog.=) 1 THEN r.keys END, '','')),
             pg_catalog.array_agg(u.pk), pg_catalog.array_agg(u.rec)
@@ -55,8 +55,11 @@ RETURN format(E'CREATE OR REPLACE FUNCTION %1$s %2$s AS %3$L;\nREVOKE ALL ON FUN
 
 -- A trigger function: `one`, and where that captured nothing, why not: no row, a node that takes no writes,
 -- or more rows than one, for which there is `many`. Whoever changed a row has an xid already.
+-- `checked`: the rows may be parents.
+DROP FUNCTION IF EXISTS pgherd.capture_function(text, text, text, text, text, text, text);
 CREATE OR REPLACE FUNCTION pgherd.capture_function(
-    fname text, settings text, counted text, one0 text, one1 text, many0 text, many1 text) RETURNS text
+    fname text, settings text, counted text, one0 text, one1 text, many0 text, many1 text,
+    checked bool DEFAULT false) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN pgherd.function_source(
     format('pgherd_gen.%I()', fname), 'RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER' || settings,
@@ -65,6 +68,7 @@ RETURN pgherd.function_source(
 DECLARE
     v_xid  pg_catalog.xid8 := pg_catalog.pg_current_xact_id_if_assigned();
     v_base pg_catalog.int8;
+    v_checked pg_catalog.int8%6$s;
 BEGIN
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
         %2$s
@@ -83,7 +87,8 @@ BEGIN
     RETURN NULL;
 END $f$, CASE WHEN counted <> '' THEN format(E'\n    IF NOT EXISTS (SELECT FROM %s) THEN\n        RETURN NULL;\n    END IF;', counted)
            ELSE '' END,
-      one0, one1, coalesce(many0, 'NULL;'), coalesce(many1, 'NULL;')));
+      one0, one1, coalesce(many0, 'NULL;'), coalesce(many1, 'NULL;'),
+      CASE WHEN checked THEN ' := pgherd.base_of_checks()' ELSE '' END));
 
 -- What is captured of a row of UPDATE, one expression for each of four cases: the row is new under its key, or
 -- gone; it kept its identity; or it did not (C10). `joined`: rows are paired by key, so that the first two occur.
@@ -96,6 +101,58 @@ BEGIN ATOMIC
                                                ' WHEN n.%1$s IS NOT DISTINCT FROM NULL THEN %3$s ', c.col, made, gone)
                        ELSE '' END, pgherd.same_identity(root), kept, replaced)
       FROM pgherd.columns(root) c WHERE c.in_pk ORDER BY c.pos LIMIT 1;
+END;
+
+-- A parent's end is certified by what was there when its foreign keys were checked, not later: a child that is
+-- applied between the check and the capture has not been seen by it. Their triggers are rows' and fire in the
+-- order of names, ours of statements come last; so a row's trigger before them keeps the base. One for each depth
+-- of triggers, because what cascades is captured in between. Whoever sets it by hand can only lose for it.
+CREATE OR REPLACE FUNCTION pgherd.before_checks() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE kept text := 'pgherd.base_' || pg_trigger_depth();
+BEGIN
+    IF coalesce(current_setting(kept, true), '') = '' THEN
+        PERFORM set_config(kept, pgherd.last_gid()::text, true);
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- What was kept for the statement that is being captured; NULL if nothing was.
+CREATE OR REPLACE FUNCTION pgherd.base_of_checks() RETURNS int8
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kept text := 'pgherd.base_' || pg_trigger_depth();
+    base int8 := nullif(current_setting(kept, true), '');
+BEGIN
+    IF base IS NOT NULL THEN
+        PERFORM set_config(kept, '', true);
+    END IF;
+    RETURN base;
+END $$;
+
+-- Columns of a table, or of its partitions, that foreign keys refer to.
+CREATE OR REPLACE FUNCTION pgherd.referenced(rel oid) RETURNS TABLE (relid oid, col text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT DISTINCT f.confrelid, quote_ident(a.attname)
+      FROM pg_constraint f JOIN pg_attribute a ON a.attrelid = f.confrelid AND a.attnum = ANY (f.confkey)
+     WHERE f.contype = 'f' AND (f.confrelid = rel
+           OR f.confrelid IN (SELECT p.relid::oid FROM pg_partition_tree(rel::regclass) p));
+END;
+
+-- Their names sort before those of foreign keys, RI_ConstraintTrigger.
+CREATE OR REPLACE FUNCTION pgherd.checks_source(rel oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format(E'CREATE TRIGGER "Pgherd_delete" AFTER DELETE ON %1$s FOR EACH ROW'
+                           ' EXECUTE FUNCTION pgherd.before_checks();\n'
+                           'CREATE TRIGGER "Pgherd_update" AFTER UPDATE ON %1$s FOR EACH ROW WHEN (%2$s)'
+                           ' EXECUTE FUNCTION pgherd.before_checks();\n', min(t.name),
+                           string_agg(format('ROW(OLD.%1$s)::record OPERATOR(pg_catalog.*<>) ROW(NEW.%1$s)::record', r.col),
+                                      ' OR ' ORDER BY r.col))
+      FROM pgherd.user_tables t JOIN pgherd.referenced(rel) r USING (relid)
+     WHERE t.relid = rel AND NOT t.partitioned
+    HAVING count(*) > 0;
 END;
 
 -- Everything that a statement of one kind needs: its function and its trigger.
@@ -156,7 +213,8 @@ BEGIN
                CASE WHEN NOT by_row
                     THEN pgherd.capture_many(0, tab, table_keys, many[1], many[2], many[3], many[4]) END,
                CASE WHEN NOT by_row
-                    THEN pgherd.capture_many(1, tab, table_keys, many[1], many[2], many[3], many[4]) END)
+                    THEN pgherd.capture_many(1, tab, table_keys, many[1], many[2], many[3], many[4]) END,
+               kind <> 'INSERT' AND EXISTS (SELECT FROM pgherd.referenced(rel)))
         || pgherd.trigger_source(rel, kind, by_row, fname);
 END $$;
 
@@ -252,6 +310,7 @@ BEGIN
         || pgherd.capture_source(rel, root, 'UPDATE', t.inherits)
         || pgherd.capture_source(rel, root, 'DELETE', t.inherits)
         || pgherd.truncate_source(rel, root)
+        || coalesce(pgherd.checks_source(rel), '')
         || CASE WHEN rel = root THEN pgherd.row_type_source(root) || pgherd.final_source(root) ELSE '' END;
 END $$;
 
@@ -272,7 +331,7 @@ BEGIN
         source := pgherd.table_source(r.relid);
         SELECT g.fingerprint INTO old FROM pgherd.generated g WHERE g.relid = r.relid;
         CONTINUE WHEN old IS NOT DISTINCT FROM md5(source);
-        FOR trig IN SELECT t.tgname FROM pg_trigger t WHERE t.tgrelid = r.relid AND t.tgname LIKE E'pgherd\\_%' LOOP
+        FOR trig IN SELECT t.tgname FROM pg_trigger t WHERE t.tgrelid = r.relid AND t.tgname ILIKE E'pgherd\\_%' LOOP
             EXECUTE format('DROP TRIGGER %I ON %s', trig, r.name);
         END LOOP;
         IF source <> '' THEN

@@ -17,10 +17,10 @@ BEGIN
                FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
               WHERE (rels IS NULL OR t.tgrelid = ANY (rels))
                 AND t.tgrelid <> ALL ('{pgherd.capture_0,pgherd.capture_1,pgherd.request}'::regclass[]::oid[]) LOOP
-        IF r.ours AND (r.tgenabled <> 'O' OR r.tgname NOT LIKE E'pgherd\\_%') THEN
+        IF r.ours AND (r.tgenabled <> 'O' OR r.tgname NOT ILIKE E'pgherd\\_%') THEN
             PERFORM pgherd.refuse(format('trigger %I of table %s belongs to replication', r.tgname, r.rel),
                 'Disable your own triggers by name. To keep a table local: SELECT pgherd.set_local(''table'').');
-        ELSIF r.tgname LIKE E'pgherd\\_%' AND NOT r.ours THEN
+        ELSIF r.tgname ILIKE E'pgherd\\_%' AND NOT r.ours THEN
             PERFORM pgherd.refuse(format('trigger names that begin with "pgherd_" are reserved: %I', r.tgname),
                 'Give the trigger another name.');
         ELSIF r.tgenabled IN ('A', 'R') THEN

@@ -81,7 +81,7 @@ BEGIN
         RETURN;
     END IF;
     FOR d IN SELECT o.address_names AS names FROM pg_event_trigger_dropped_objects() o
-              WHERE o.object_type = 'trigger' AND o.address_names[3] LIKE E'pgherd\\_%'
+              WHERE o.object_type = 'trigger' AND o.address_names[3] ILIKE E'pgherd\\_%'
                 AND to_regclass(format('%I.%I', o.address_names[1], o.address_names[2]))
                     IN (SELECT g.relid FROM pgherd.generated g) LOOP
         PERFORM pgherd.refuse(
