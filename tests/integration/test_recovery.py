@@ -254,10 +254,12 @@ async def test_sequences_go_on_where_the_lost_database_was(
             f"SELECT nextval('{ledger.schema}.loose') FROM generate_series(1, 100)",
         )
     ]
-    await run(mended, "rebuild", "n3")
+    await run(mended, "rebuild", "n3", "--from", "n2")  # whose numbers begin elsewhere
     (again,) = query(mended.member("n3")["app_dsn"], f"SELECT nextval('{ledger.schema}.loose')")[0]
     assert again > max(given)
     assert again % 8 == given[0] % 8
+    meant = f"SELECT start FROM pgherd.sequences WHERE relid = '{ledger.schema}.loose'::regclass"
+    assert query(mended.member("n3")["dsn"], meant) == [(1,)]
 
 
 def test_it_is_refused_to_copy_from_nobody(mended: LocalHerd) -> None:

@@ -127,7 +127,9 @@ END $$;
 -- needed: the lowest GID at which the copy may stand.
 CREATE OR REPLACE FUNCTION pgherd.become_member(number int, name text, needed int8, positions jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica SET row_security = off AS $$
-DECLARE chain record;
+DECLARE
+    chain record;
+    k     pgherd.sequences;
 BEGIN
     SELECT * INTO chain FROM pgherd.chain_end();
     IF chain.broken_at IS NOT NULL OR chain.gid < needed THEN
@@ -137,6 +139,10 @@ BEGIN
            secret = gen_random_uuid()::text, writable = false, reason = 'it is being rebuilt';
     DELETE FROM pgherd.log_hold;
     INSERT INTO pgherd.copied_transaction SELECT p.gid, p.database FROM pg_prepared_xacts p ON CONFLICT DO NOTHING;
+    -- They start where the partner's numbers do: that is not what users mean by START.
+    FOR k IN SELECT * FROM pgherd.sequences q WHERE EXISTS (SELECT FROM pg_class c WHERE c.oid = q.relid) LOOP
+        EXECUTE format('ALTER SEQUENCE %s START WITH %s', k.relid::regclass, pgherd.first_own(k.start, k.step));
+    END LOOP;
     DELETE FROM pgherd.clean_since;
     PERFORM pgherd.sequences_after_crash();
     PERFORM pgherd.resume_sequences(positions);
