@@ -65,10 +65,10 @@ test-integration:
 	.venv/bin/pytest -n 2 --dist loadfile tests/integration --reruns 2 --only-rerun ReadOnlySqlTransaction \
 		--only-rerun AdminShutdown --only-rerun QueryCanceled
 
-# What takes minutes more than its likes in `make test`: all of membership and partitions, a gigabyte.
+# What takes minutes more than its likes in `make test`: more of faults and recovery, a gigabyte.
 test-long: setup
-	.venv/bin/pytest -m '' tests/integration/test_membership.py tests/integration/test_partitions.py \
-		tests/integration/test_large_long.py
+	@scripts/setup faults
+	.venv/bin/pytest -m long tests/integration
 
 test-faults:
 	@scripts/setup faults

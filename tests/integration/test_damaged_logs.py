@@ -107,6 +107,7 @@ async def test_after_a_power_loss_two_of_three_have_damaged_logs(rotting: LocalH
     ledger.check()
 
 
+@pytest.mark.long
 async def test_what_a_member_that_was_away_needs_is_damaged_on_the_one_that_feeds_it(
     rotting: LocalHerd,
 ) -> None:

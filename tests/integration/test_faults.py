@@ -97,6 +97,7 @@ async def test_h16_a_full_disk_stops_one_member_and_no_other(
     await run.judged()
 
 
+@pytest.mark.long
 async def test_h27_a_member_on_a_slow_link_lags_and_slows_no_other(
     faulty: tuple[FaultyHerd, Wires],
 ) -> None:

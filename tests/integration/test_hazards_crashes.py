@@ -71,6 +71,7 @@ async def test_jepsen_galera_2026_no_commit_is_lost_when_nodes_crash_close_toget
     await run.judged()
 
 
+@pytest.mark.long
 async def test_jepsen_galera_2026_no_commit_is_lost_when_crashes_meet_partitions(
     mortal: LocalHerd,
 ) -> None:

@@ -190,19 +190,22 @@ def mortal(work_directory: Path) -> Iterator[LocalHerd]:
 FAULTS = [
     ("list_append", "killed", "sidecar", "proposer"),
     ("list_append", "killed", "postgres", "follower"),
-    ("list_append", "killed", "node", "proposer"),
-    ("list_append", "stopped", "sidecar", "follower"),
     ("list_append", "stopped", "node", "proposer"),
-    ("bank", "killed", "sidecar", "follower"),
     ("bank", "killed", "postgres", "proposer"),
     ("bank", "stopped", "sidecar", "proposer"),
+]
+MORE_FAULTS = [
+    ("list_append", "killed", "node", "proposer"),
+    ("list_append", "stopped", "sidecar", "follower"),
+    ("bank", "killed", "sidecar", "follower"),
     ("bank", "stopped", "postgres", "follower"),
 ]
 
 
 @pytest.mark.parametrize(
     ("workload", "fault", "process", "role"),
-    [pytest.param(*case, id="-".join(case)) for case in FAULTS],
+    [pytest.param(*case, id="-".join(case)) for case in FAULTS]
+    + [pytest.param(*case, id="-".join(case), marks=pytest.mark.long) for case in MORE_FAULTS],
 )
 async def test_with_one_node_gone_for_a_while(
     mortal: LocalHerd, workload: str, fault: str, process: str, role: str
@@ -219,7 +222,7 @@ async def test_with_one_node_gone_for_a_while(
     await run.judged()
 
 
-@pytest.mark.parametrize("workload", ["list_append", "bank"])
+@pytest.mark.parametrize("workload", ["list_append", pytest.param("bank", marks=pytest.mark.long)])
 async def test_with_all_nodes_killed_at_once(mortal: LocalHerd, workload: str) -> None:
     run = Run(mortal, WORKLOADS[workload])
     async with run.load() as recorder:

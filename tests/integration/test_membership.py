@@ -184,6 +184,7 @@ async def test_of_four_the_two_with_the_youngest_go_on_without_the_others(
     ledger.check()
 
 
+@pytest.mark.long
 async def test_two_databases_and_a_witness_survive_the_loss_of_any_of_them(
     work_directory: Path, new_ledger: Callable[[LocalHerd], Ledger]
 ) -> None:
@@ -208,6 +209,7 @@ async def test_two_databases_and_a_witness_survive_the_loss_of_any_of_them(
         ledger.check()
 
 
+@pytest.mark.long
 async def test_a_node_that_is_split_off_keeps_its_log_and_never_meets_the_others_again(
     trio: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
 ) -> None:

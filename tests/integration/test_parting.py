@@ -68,6 +68,7 @@ async def until_rows(herd: LocalHerd, name: str, expected: list[int]) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.long
 async def test_c21_an_administrator_splits_a_running_minority_off_though_one_of_it_is_killed(
     five: LocalHerd,
 ) -> None:

@@ -175,7 +175,9 @@ async def test_an_older_data_directory_is_caught_up_or_replaced_but_never_believ
     ledger.check()
 
 
-@pytest.mark.parametrize("process", ["sidecar", "postgres", "node"])
+@pytest.mark.parametrize(
+    "process", ["sidecar", *(pytest.param(p, marks=pytest.mark.long) for p in ("postgres", "node"))]
+)
 async def test_the_joiner_is_killed_while_it_copies(
     mended: LocalHerd, ledger: Ledger, process: str
 ) -> None:
@@ -199,6 +201,7 @@ async def test_the_joiner_is_killed_while_it_copies(
     await until(mended, "n3", "tidy", lambda: not list(left("pgdata.*")))
 
 
+@pytest.mark.long
 async def test_the_partner_is_killed_while_it_is_copied(mended: LocalHerd, ledger: Ledger) -> None:
     before = rebuilds(mended, "n3")
     async with ledger.load(clients=2):
@@ -284,7 +287,7 @@ async def trimmed_beyond(herd: LocalHerd, ledger: Ledger, node: str, position: i
         await ledger.commits(100, on=[node])
 
 
-@pytest.mark.parametrize("process", ["node", "sidecar"])
+@pytest.mark.parametrize("process", [pytest.param("node", marks=pytest.mark.long), "sidecar"])
 async def test_a_node_that_was_away_until_its_log_was_trimmed_gets_a_copy(
     forgetful: LocalHerd, process: str
 ) -> None:
@@ -303,6 +306,7 @@ async def test_a_node_that_was_away_until_its_log_was_trimmed_gets_a_copy(
     ledger.check()
 
 
+@pytest.mark.long
 async def test_a_copy_fits_to_a_log_that_is_trimmed_meanwhile(forgetful: LocalHerd) -> None:
     ledger = Ledger(forgetful, f"l_{random.getrandbits(40):x}")
     ledger.create()

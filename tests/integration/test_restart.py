@@ -41,7 +41,9 @@ async def up(herd: LocalHerd) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("process", ["sidecar", "postgres", "node"])
+@pytest.mark.parametrize(
+    "process", ["sidecar", pytest.param("postgres", marks=pytest.mark.long), "node"]
+)
 @pytest.mark.parametrize("role", ["proposer", "follower"])
 async def test_two_go_on_without_the_third_and_it_catches_up(
     mortal: LocalHerd, ledger: Ledger, process: str, role: str
@@ -78,7 +80,9 @@ async def test_down_and_up_under_load_loses_nothing(mortal: LocalHerd, ledger: L
     ledger.check()
 
 
-@pytest.mark.parametrize("process", ["sidecar", "postgres", "node"])
+@pytest.mark.parametrize(
+    "process", [*(pytest.param(p, marks=pytest.mark.long) for p in ("sidecar", "postgres")), "node"]
+)
 async def test_killed_again_while_it_catches_up(
     mortal: LocalHerd, ledger: Ledger, process: str
 ) -> None:
