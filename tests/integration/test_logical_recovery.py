@@ -162,6 +162,7 @@ async def kill_in(herd: LocalHerd, node: str, phase: str) -> None:
     running.signal(signal.SIGKILL)
 
 
+@pytest.mark.long
 async def test_a_node_is_made_from_a_dump_under_load_though_it_dies_in_every_phase(
     work_directory: Path,
 ) -> None:
