@@ -121,15 +121,7 @@ class ReplicaSession:
             repair=self.settler.repair,
             on_token=lambda: self._commits.tokens_taken(),  # noqa: PLW0108 - made below
         )
-        self.hook = HookServer(
-            directory=config.hook_dir,
-            secret=server.secret,
-            member=config.number,
-            incarnation=incarnation,
-            submit=host.submit,
-            backend=self,
-            limits=HookLimits.of(config.limits),
-        )
+        self.hook = self._hook_server(server.secret)
         self._commits = Commits(
             chain=self.chain,
             hook=self.hook,
@@ -147,6 +139,17 @@ class ReplicaSession:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._counts = dict.fromkeys(DecisionKind, 0)
         self._loop = asyncio.get_running_loop()
+
+    def _hook_server(self, secret: str) -> HookServer:
+        return HookServer(
+            directory=self._config.hook_dir,
+            secret=secret,
+            member=self._config.number,
+            incarnation=self._incarnation,
+            submit=self._host.submit,
+            backend=self,
+            limits=HookLimits.of(self._config.limits),
+        )
 
     def _large_transactions(self, writers: Writers) -> LargeTransactions:
         """Those of other members. Some parts that they ask are made later: they ask through us."""

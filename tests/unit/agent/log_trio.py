@@ -224,15 +224,12 @@ class Trio:
             everybody = [one for one in self.alive() if one.config.name not in but]
             return all(set(numbers) <= set(one.delivered.values()) for one in everybody)
 
-        async with asyncio.timeout(PATIENCE_S):
-            while not seen():
-                missing = [n for n in numbers if n not in node.delivered.values()]
-                if missing:
-                    node.host.submit(b"".join(map(entry, missing)), len(missing))
-                for _ in range(100):
-                    if seen():
-                        break
-                    await asyncio.sleep(0.002)
+        def submit() -> None:
+            missing = [n for n in numbers if n not in node.delivered.values()]
+            if missing:
+                node.host.submit(b"".join(map(entry, missing)), len(missing))
+
+        await _insist(submit, seen)
 
     async def change(
         self,
@@ -242,18 +239,23 @@ class Trio:
         leave: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Ask for a change until it shows: what nobody proposes is lost with its proposer."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not condition():
-                node.host.change(join, leave)
-                for _ in range(100):
-                    if condition():
-                        break
-                    await asyncio.sleep(0.002)
+        await _insist(lambda: node.host.change(join, leave), condition)
 
     def assert_same_order(self) -> None:
         longest = max((node.delivered for node in self.nodes.values()), key=len)
         for node in self.nodes.values():
             assert node.delivered.items() <= longest.items()
+
+
+async def _insist(ask: Callable[[], None], condition: Callable[[], object]) -> None:
+    """Ask again and again until something holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            ask()
+            for _ in range(100):
+                if condition():
+                    break
+                await asyncio.sleep(0.002)
 
 
 async def until(condition: Callable[[], object]) -> None:

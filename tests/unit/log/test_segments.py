@@ -330,17 +330,21 @@ def test_damage_in_an_old_segment_is_mended_with_the_block_that_was_there_only(
     assert contents(open_log(tmp_path)) == blocks(1, 30)
 
 
+def assert_ends_before_loss_of(segment: Path) -> None:
+    """Lose a segment; the log ends before it, and is incomplete, however often it is opened."""
+    segment.unlink()
+    for _ in range(2):
+        log = open_log(segment.parent)
+        assert (log.control.term, log.control.incomplete) == (2, True)
+        assert contents(log) == blocks(1, int(segment.stem) - 1)
+        log.close()
+
+
 def test_a_log_ends_before_a_missing_segment_and_knows_that_it_is_incomplete(
     tmp_path: Path,
 ) -> None:
     start(tmp_path, blocks(1, 30)).close()
-    missing = sorted(tmp_path.glob("*.seg"))[1]
-    missing.unlink()
-    for _ in range(2):
-        log = open_log(tmp_path)
-        assert (log.control.term, log.control.incomplete) == (2, True)
-        assert contents(log) == blocks(1, int(missing.stem) - 1)
-        log.close()
+    assert_ends_before_loss_of(sorted(tmp_path.glob("*.seg"))[1])
 
 
 def test_a_missing_newest_segment_is_noticed_if_the_log_is_known_to_have_gone_on(
@@ -365,13 +369,7 @@ def test_a_missing_newest_segment_is_noticed_before_anything_but_blocks_is_writt
         log.close()
         log = open_log(tmp_path)
     log.close()
-    missing = newest_segment(tmp_path)
-    missing.unlink()
-    for _ in range(2):
-        log = open_log(tmp_path)
-        assert (log.control.term, log.control.incomplete) == (2, True)
-        assert contents(log) == blocks(1, int(missing.stem) - 1)
-        log.close()
+    assert_ends_before_loss_of(newest_segment(tmp_path))
 
 
 def test_a_segment_that_was_begun_when_the_process_ended_is_missed_once_it_holds_blocks(
