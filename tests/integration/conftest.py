@@ -93,9 +93,9 @@ async def connections(herd: LocalHerd) -> AsyncIterator[list[psycopg.AsyncConnec
     async with contextlib.AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
-                await psycopg.AsyncConnection.connect(member["app_dsn"], autocommit=True)
+                await psycopg.AsyncConnection.connect(node.app_dsn, autocommit=True)
             )
-            for member in herd.members()
+            for node in herd.nodes()
         ]
 
 
@@ -112,7 +112,7 @@ async def schema(
         )
     yield name
     async with await psycopg.AsyncConnection.connect(
-        herd.members()[0]["dsn"], autocommit=True
+        herd.nodes()[0].dsn, autocommit=True
     ) as connection:
         await connection.execute(
             sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name))

@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 from workloads.acknowledged import Acknowledged
 
-from .localherd import LocalHerd, query
+from .localherd import LocalHerd, Node, query, settle
 
 INITIAL = 1000
 _ABORTED = {"40001", "40P01", "25006"}
@@ -29,8 +29,8 @@ _ENDED = {"57P01", "57P02", "57P03", "57014", None}  # or cancelled: it was in t
 
 def create_everywhere(herd: LocalHerd, ddl: str) -> None:
     """Create tables on all nodes, and return when all have them."""
-    query(herd.members()[0]["app_dsn"], ddl)
-    herd.must("verify")
+    query(herd.nodes()[0].app_dsn, ddl)
+    settle(herd)
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Ledger:
 
     def drop(self) -> None:
         """Remove the tables."""
-        query(self.herd.members()[0]["dsn"], f"DROP SCHEMA {self.schema} CASCADE")
+        query(self.herd.nodes()[0].dsn, f"DROP SCHEMA {self.schema} CASCADE")
 
     @contextlib.asynccontextmanager
     async def load(self, clients: int, *, on: Iterable[str] = ()) -> AsyncIterator[None]:
@@ -80,13 +80,12 @@ class Ledger:
             on: the nodes; by default all that there are.
         """
         stop = asyncio.Event()
-        members = [
-            m for m in self.herd.members() if not m["witness"] and (not on or m["name"] in on)
-        ]
         async with asyncio.TaskGroup() as group:
-            for member in members:
+            for node in self.herd.nodes():
+                if on and node.name not in on:
+                    continue
                 for _ in range(clients):
-                    group.create_task(self._client(member, stop))
+                    group.create_task(self._client(node, stop))
             try:
                 yield
             finally:
@@ -100,19 +99,17 @@ class Ledger:
             states = {member["name"]: member for member in self.herd.members()}
             raise AssertionError(f"{error}, errors {dict(self.codes)}, members {states}") from None
 
-    async def _client(self, member: dict[str, Any], stop: asyncio.Event) -> None:
+    async def _client(self, node: Node, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
-                connection = await psycopg.AsyncConnection.connect(
-                    member["app_dsn"], autocommit=True
-                )
+                connection = await psycopg.AsyncConnection.connect(node.app_dsn, autocommit=True)
             except psycopg.OperationalError:
                 await asyncio.sleep(0.05)
                 continue
             async with connection:
                 with contextlib.suppress(psycopg.OperationalError):
                     while not stop.is_set() and not connection.closed:
-                        await self._transfer(connection, member["name"])
+                        await self._transfer(connection, node.name)
 
     async def _transfer(self, connection: psycopg.AsyncConnection[Any], node: str) -> None:
         self._next += 1
@@ -174,16 +171,15 @@ class Ledger:
         """Everything that was promised to the clients holds on all nodes, and they are equal."""
         assert self.surprises == []
         self.herd.must("verify")
-        members = [member for member in self.herd.members() if not member["witness"]]
-        ledgers = [self.rows(member["dsn"]) for member in members]
-        for ledger, member in zip(ledgers, members, strict=True):
+        ledgers = [self.rows(node.dsn) for node in self.herd.nodes()]
+        for ledger, node in zip(ledgers, self.herd.nodes(), strict=True):
             lost = self.told_committed - ledger.keys()
-            assert not lost, f"{member['name']} lost {sorted(lost)[:10]} of {len(lost)}"
+            assert not lost, f"{node.name} lost {sorted(lost)[:10]} of {len(lost)}"
             undead = self.told_aborted & ledger.keys()
-            assert not undead, f"{member['name']} has {sorted(undead)[:10]} of {len(undead)}"
+            assert not undead, f"{node.name} has {sorted(undead)[:10]} of {len(undead)}"
             unasked = ledger.keys() - self.told_committed - self.unknown
-            assert not unasked, f"{member['name']} made up {sorted(unasked)[:10]}"
-            self._check_balances(member["dsn"], ledger)
+            assert not unasked, f"{node.name} made up {sorted(unasked)[:10]}"
+            self._check_balances(node.dsn, ledger)
         assert all(ledger == ledgers[0] for ledger in ledgers)
 
     def _check_balances(self, dsn: str, ledger: dict[int, tuple[int, int, int]]) -> None:

@@ -7,10 +7,11 @@ import random
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -23,6 +24,14 @@ BROKEN_SIDECAR = "import sys; sys.exit('cannot open the log: bad checksum')\n"
 SLEEPING_SIDECAR = "import time; time.sleep(600)\n"
 
 
+class Node(NamedTuple):
+    """How to reach one node: as its superuser, and as the ordinary role ``app``."""
+
+    name: str
+    dsn: str
+    app_dsn: str
+
+
 @dataclass
 class LocalHerd:
     """A herd directory and the command line on it. ``environment`` is added to the command's."""
@@ -30,7 +39,7 @@ class LocalHerd:
     directory: Path
     port_base: int
     environment: dict[str, str] = field(default_factory=dict)
-    _app_dsns: dict[str, str] = field(default_factory=dict)
+    _nodes: list[Node] = field(default_factory=list)
 
     def run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``pgherd local COMMAND ... --dir`` and return how it went, whatever it was."""
@@ -82,11 +91,43 @@ class LocalHerd:
         """One member as ``status --json`` shows it."""
         return next(member for member in self.members() if member["name"] == name)
 
+    def nodes(self) -> list[Node]:
+        """The ways to all nodes that there were when this was asked first.
+
+        They never change, and ``status`` takes its time.
+        """
+        if not self._nodes:
+            self._nodes = [
+                Node(member["name"], member["dsn"], member["app_dsn"])
+                for member in self.members()
+                if not member["witness"]
+            ]
+        return self._nodes
+
+    def node(self, name: str) -> Node:
+        """The ways to one node, also to one that has joined meanwhile."""
+        if all(node.name != name for node in self._nodes):
+            self._nodes = []
+        return next(node for node in self.nodes() if node.name == name)
+
+    def dsn(self, name: str) -> str:
+        """The superuser's way to a node."""
+        return self.node(name).dsn
+
     def app_dsn(self, name: str) -> str:
-        """The ordinary role's way to a node. It never changes, and ``status`` takes its time."""
-        if name not in self._app_dsns:
-            self._app_dsns = {member["name"]: member["app_dsn"] for member in self.members()}
-        return self._app_dsns[name]
+        """The ordinary role's way to a node."""
+        return self.node(name).app_dsn
+
+
+def settle(herd: LocalHerd) -> None:
+    """Wait until each node has applied what any of them has committed."""
+    last = "SELECT pgherd.last_gid()"
+    wanted = max(query(node.dsn, last)[0][0] for node in herd.nodes())
+    limit = time.monotonic() + COMMAND_TIMEOUT_S
+    for node in herd.nodes():
+        while query(node.dsn, last)[0][0] < wanted:
+            assert time.monotonic() < limit, f"{node.name} stays behind GID {wanted}"
+            time.sleep(0.02)
 
 
 def home(herd: LocalHerd) -> Path:

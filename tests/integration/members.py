@@ -24,9 +24,9 @@ async def superusers(herd: LocalHerd, schema: str) -> AsyncIterator[list[Connect
     """A superuser's connection to each node, with the test's schema first in its search path."""
     async with contextlib.AsyncExitStack() as stack:
         connections = []
-        for member in herd.members():
+        for node in herd.nodes():
             connection = await stack.enter_async_context(
-                await psycopg.AsyncConnection.connect(member["dsn"], autocommit=True)
+                await psycopg.AsyncConnection.connect(node.dsn, autocommit=True)
             )
             await run(connection, f"SET search_path = {schema}, public")
             connections.append(connection)

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from .localherd import LocalHerd
+from .localherd import LocalHerd, settle
 
 TIDE = "CREATE TABLE public.tide (id uuid PRIMARY KEY DEFAULT gen_random_uuid())"
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -25,14 +25,14 @@ class Nodes:
     """
 
     def __init__(self, stack: contextlib.ExitStack, herd: LocalHerd, schema: str) -> None:
-        members = herd.members()
+        ways = herd.nodes()
         self.schema = schema
         self._stack = stack
         self._options = f"-c search_path={schema},public"
-        self._app_dsns = [member["app_dsn"] for member in members]
-        self._admin_dsns = [member["dsn"] for member in members]
-        self.app = [self.connect(number) for number in range(len(members))]
-        self.admin = [self.connect(number, admin=True) for number in range(len(members))]
+        self._app_dsns = [way.app_dsn for way in ways]
+        self._admin_dsns = [way.dsn for way in ways]
+        self.app = [self.connect(number) for number in range(len(ways))]
+        self.admin = [self.connect(number, admin=True) for number in range(len(ways))]
 
     def connect(self, number: int, *, admin: bool = False) -> Connection:
         """One more connection, closed at the end of the test."""
@@ -79,7 +79,7 @@ def nodes_of(herd: LocalHerd) -> Iterator[Nodes]:
         nodes = Nodes(stack, herd, schema)
         if run(nodes.app[0], "SELECT to_regclass('public.tide')") == [(None,)]:
             run(nodes.app[0], TIDE)
-            herd.must("verify")  # it waits for all nodes
+            settle(herd)
         nodes.create(f"CREATE SCHEMA {schema}")
         yield nodes
         nodes.settle()

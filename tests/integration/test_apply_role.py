@@ -44,10 +44,10 @@ def test_rows_that_nobody_else_may_write_are_written(nodes: Nodes, case: str) ->
 
 @pytest.mark.parametrize("case", ESCAPES)
 def test_the_role_can_not_leave_the_database(herd: LocalHerd, case: str) -> None:
-    member = herd.members()[0]
-    info = psycopg.conninfo.conninfo_to_dict(member["dsn"])
+    node = herd.nodes()[0]
+    info = psycopg.conninfo.conninfo_to_dict(node.dsn)
     with psycopg.connect(
-        host=str(herd.directory / member["name"] / "run"),
+        host=str(herd.directory / node.name / "run"),
         port=info["port"],
         user="pgherd_apply",
         dbname="app",
@@ -74,6 +74,6 @@ def test_an_ordinary_user_can_not_use_what_it_uses(nodes: Nodes, attempt: str) -
 
 
 def test_nobody_connects_as_the_role_by_the_network(herd: LocalHerd) -> None:
-    dsn = psycopg.conninfo.make_conninfo(herd.members()[0]["dsn"], user="pgherd_apply")
+    dsn = psycopg.conninfo.make_conninfo(herd.nodes()[0].dsn, user="pgherd_apply")
     with pytest.raises(psycopg.OperationalError, match=r"pg_hba\.conf rejects"):
         psycopg.connect(dsn)

@@ -97,7 +97,7 @@ async def test_capture_is_truncated_when_its_transactions_have_ended(
 ) -> None:
     async with ledger.load(clients=1):
         await ledger.commits(100, on=NODES)
-        dsn = tight.member("n1")["dsn"]
+        dsn = tight.dsn("n1")
         used = query(dsn, "SELECT pgherd.capture_side(pg_current_xact_id())")[0][0]
         size = f"SELECT pg_relation_size('pgherd.capture_{used}')"
         assert query(dsn, size)[0][0] > 0
@@ -121,7 +121,7 @@ async def test_a_sidecar_that_starts_anew_takes_no_certified_transaction_for_a_l
     """Its row in ``applied`` is pruned long before its captured rows are."""
     async with ledger.load(clients=2):
         await ledger.commits(1500, on=["n1"])
-    dsn = tight.member("n1")["dsn"]
+    dsn = tight.dsn("n1")
     old = "SELECT count(*) FROM pgherd.applied WHERE gid < pgherd.last_gid() - 1200"
     await becomes(lambda: query(dsn, old)[0][0] == 0)
     tight.must("kill", "n1", "--process", "sidecar")

@@ -1,5 +1,6 @@
 """Values of every type arrive as they were, whatever the session's settings are (C6)."""
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,7 @@ SET search_path = pg_temp
 """
 UNCOMPARABLE = {"json", "xml", "jsonpath", "point", "box", "path", "polygon", "circle", "line"}
 UNKEYABLE = UNCOMPARABLE | {"lseg"}
+_numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +33,14 @@ def nodes(herd: LocalHerd) -> Iterator[Nodes]:
         yield nodes
 
 
+def _new_table(nodes: Nodes, what: str) -> str:
+    """A name that is not taken, also where a test that the machine has disturbed is repeated."""
+    return f'{nodes.schema}."{what.replace(chr(34), "")} {next(_numbers)}"'
+
+
 @pytest.mark.parametrize("name", VALUES)
 def test_values_of_a_column(nodes: Nodes, name: str) -> None:
-    table = f'{nodes.schema}."column {name.replace(chr(34), "")}"'
+    table = _new_table(nodes, f"column {name}")
     nodes.create(f"CREATE TABLE {table} (id int PRIMARY KEY, v {name}, n int)")
     origin = nodes.connect(1)
     rows = ", ".join(f"({i}, {value}, 0)" for i, value in enumerate(VALUES[name]))
@@ -51,7 +58,7 @@ def test_values_of_a_column(nodes: Nodes, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(VALUES.keys() - UNKEYABLE))
 def test_values_of_a_key(nodes: Nodes, name: str) -> None:
-    table = f'{nodes.schema}."key {name.replace(chr(34), "")}"'
+    table = _new_table(nodes, f"key {name}")
     nodes.create(f"CREATE TABLE {table} (k {name} PRIMARY KEY, n int)")
     origin = nodes.connect(2)
     run(origin, f"SET search_path = {nodes.schema}, public")

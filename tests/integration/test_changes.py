@@ -134,7 +134,7 @@ async def test_who_follows_the_stream_has_what_the_database_has_also_after_a_res
     await follow(Log([clients["n1"]]), copy, start, middle)  # its sidecar began anew meanwhile
     await follow(Log([clients["n2"], clients["n3"]]), copy, middle, through)
     for table in ("account", "ledger", '"T"', "made"):
-        rows = in_database(herd.member("n3")["dsn"], f"{name}.{table}", ("id",))
+        rows = in_database(herd.dsn("n3"), f"{name}.{table}", ("id",))
         assert copy.tables[f"{name}.{table}"] == rows
     assert copy.updates(f"{name}.ddl") == [
         ({"id": "1"}, {"a": "12"}),
@@ -172,7 +172,7 @@ async def test_rows_of_transactions_in_pieces_come_at_their_commit_wherever_the_
 
     copy, through = Copy(), await Log([clients["n3"]]).visible()
     await follow(Log([clients["n1"]]), copy, start, through)
-    assert copy.tables[table] == in_database(herd.member("n1")["dsn"], table, ("id",))
+    assert copy.tables[table] == in_database(herd.dsn("n1"), table, ("id",))
     of_both = [one for one in copy.changes if one.table == table]
     first, second = sorted({one.gid for one in of_both})
     alone = Copy()
@@ -183,7 +183,7 @@ async def test_rows_of_transactions_in_pieces_come_at_their_commit_wherever_the_
     # Who goes on in the middle of the pieces still has those before.
     await log.hold("large", first - 1, 600)
     held = "SELECT held FROM pgherd.stream_hold WHERE stream = 'large'"
-    positions = [query(member["dsn"], held)[0][0] for member in herd.members()]
+    positions = [query(node.dsn, held)[0][0] for node in herd.nodes()]
     assert len(set(positions)) == 1
     assert start <= positions[0] < first - 1
 
@@ -195,7 +195,7 @@ async def test_who_has_the_log_kept_is_shown_is_bounded_and_can_be_ruled_out(
     log = Log(list(clients.values()))
     newest = await log.visible()
     await log.hold("left", newest, 600)
-    dsn = herd.member("n2")["dsn"]
+    dsn = herd.dsn("n2")
     query(dsn, f"SELECT pgherd.hold_log_for(7, 0, {newest}, 600)")
     query(dsn, f"SELECT pgherd.hold_log(900, 0, {newest}, 1e10)")
     holds = {"member:900", "snapshot:7", "stream:left"}

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import psycopg
 import pytest
 
+from .ledger import create_everywhere
 from .localherd import LocalHerd, free_port_base, home, pids_in, query
 
 Connection = psycopg.AsyncConnection[Any]
@@ -78,8 +79,7 @@ def schema(mortal: LocalHerd) -> str:
     """A schema with an empty table ``t``, on the node it was made on and soon on all."""
     name = f"z_{random.getrandbits(40):x}"
     ddl = f"CREATE SCHEMA {name}; CREATE TABLE {name}.t (id int PRIMARY KEY, v int NOT NULL)"
-    query(mortal.member("n1")["app_dsn"], ddl)
-    mortal.must("verify")
+    create_everywhere(mortal, ddl)
     return name
 
 
@@ -178,16 +178,15 @@ async def test_h28_a_node_whose_machine_sorts_otherwise_than_its_indexes_says_so
     """As after a copy to a machine with other libraries."""
     log = home(mortal) / "n3" / "sidecar.log"
     ddl = f'CREATE TABLE {schema}.sorted (t text COLLATE "en-x-icu" PRIMARY KEY)'
-    query(mortal.member("n1")["app_dsn"], ddl)
-    mortal.must("verify")
+    create_everywhere(mortal, ddl)
     assert "collations_stale" not in log.read_text()
     change = "UPDATE pg_collation SET collversion = {} WHERE collname = 'en-x-icu'"
-    query(mortal.member("n3")["dsn"], change.format("'0'"))
+    query(mortal.dsn("n3"), change.format("'0'"))
     mortal.must("kill", "n3", "--process", "sidecar")
     mortal.must("start", "n3")
     assert '"collations":["en-x-icu"]' in log.read_text().replace(" ", "")
-    query(mortal.member("n3")["dsn"], change.format("pg_collation_actual_version(oid)"))
-    assert query(mortal.member("n3")["dsn"], "SELECT pgherd.stale_collations()") == [(None,)]
+    query(mortal.dsn("n3"), change.format("pg_collation_actual_version(oid)"))
+    assert query(mortal.dsn("n3"), "SELECT pgherd.stale_collations()") == [(None,)]
 
 
 class Statements(Protocol):
@@ -213,7 +212,7 @@ async def storm(herd: LocalHerd, schema: str, statements: Statements) -> None:
                             connection, statements(schema, chance, next(numbers))
                         )
 
-    dsns = [member["app_dsn"] for member in herd.members()]
+    dsns = [node.app_dsn for node in herd.nodes()]
     async with asyncio.TaskGroup() as group:
         for dsn in dsns:
             group.create_task(client(dsn, random.Random(random.getrandbits(64))))
@@ -292,11 +291,10 @@ def family_statements(schema: str, chance: random.Random, number: int) -> list[s
 async def test_no_race_for_keys_breaks_a_constraint_or_a_node(
     mortal: LocalHerd, schema: str, ddl: str, statements: Statements, clashes: str
 ) -> None:
-    query(mortal.member("n1")["app_dsn"], ddl.format(schema))
-    mortal.must("verify")
+    create_everywhere(mortal, ddl.format(schema))
     await storm(mortal, schema, statements)
-    for member in mortal.members():
-        with psycopg.connect(member["dsn"], autocommit=True) as connection:
+    for node in mortal.nodes():
+        with psycopg.connect(node.dsn, autocommit=True) as connection:
             cursor = connection.execute(clashes.format(schema).encode())
             while cursor.nextset():
                 pass

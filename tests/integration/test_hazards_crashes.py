@@ -124,7 +124,7 @@ async def test_h21_who_dies_while_it_executes_ddl_ends_with_the_same_catalog(
 ) -> None:
     async with (
         connected(mortal.app_dsn("n1")) as origin,
-        connected(mortal.member("n2")["dsn"]) as watch,
+        connected(mortal.dsn("n2")) as watch,
     ):
         reader = await psycopg.AsyncConnection.connect(mortal.app_dsn("n2"))
         await reader.execute(f"SELECT FROM {schema}.t".encode())  # DDL has to wait for its end

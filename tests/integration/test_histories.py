@@ -51,10 +51,7 @@ class Run:
         self.seed = random.getrandbits(32)
         self.recorder = Recorder()
         path = f"-c search_path={self.schema}"
-        self.dsns = {
-            member["name"]: make_conninfo(member["app_dsn"], options=path)
-            for member in herd.members()
-        }
+        self.dsns = {node.name: make_conninfo(node.app_dsn, options=path) for node in herd.nodes()}
         query(self.dsns["n1"], f"CREATE SCHEMA {self.schema}; {workload.ddl}")
 
     async def once(self, node: str, body: Body) -> Outcome:
@@ -110,7 +107,7 @@ class Run:
 
     def drop(self) -> None:
         """Remove the schema."""
-        query(self.herd.members()[0]["dsn"], f"DROP SCHEMA {self.schema} CASCADE")
+        query(self.herd.nodes()[0].dsn, f"DROP SCHEMA {self.schema} CASCADE")
 
 
 def assert_good(history: History, anomalies: list[Anomaly]) -> None:

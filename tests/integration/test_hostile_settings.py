@@ -71,7 +71,7 @@ async def odd(
         " $$ BEGIN INSERT INTO t VALUES (1); COMMIT; INSERT INTO t VALUES (2); COMMIT; END $$",
     )
     async with await psycopg.AsyncConnection.connect(
-        herd.members()[0]["app_dsn"],
+        herd.nodes()[0].app_dsn,
         autocommit=True,
         options=f"-c standard_conforming_strings=off -c search_path={schema}"
         " -c escape_string_warning=off -c statement_timeout=20s",
@@ -171,11 +171,11 @@ def test_the_owner_of_the_database_gives_the_sidecar_neither_functions_nor_limit
         herd.must("kill", "n3", "--process", "node")
         herd.must("start", "n3")  # returns when it takes writes
         superusers = "SELECT rolname FROM pg_catalog.pg_roles WHERE rolsuper AND rolcanlogin"
-        with psycopg.connect(herd.member("n3")["dsn"], options=trusted.options()) as connection:
+        with psycopg.connect(herd.dsn("n3"), options=trusted.options()) as connection:
             assert connection.execute(superusers).fetchall() == [("postgres",)]
     finally:
         with psycopg.connect(
-            herd.member("n3")["dsn"], autocommit=True, options=trusted.options()
+            herd.dsn("n3"), autocommit=True, options=trusted.options()
         ) as connection:
             connection.execute("ALTER DATABASE app RESET ALL")
         query(herd.app_dsn("n1"), "DROP SCHEMA evil CASCADE")

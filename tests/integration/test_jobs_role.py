@@ -36,17 +36,16 @@ _FORBIDDEN = {
 def dsns(herd: LocalHerd) -> Iterator[dict[str, str]]:
     """By member: how to reach it as the jobs' role, which has a password for once."""
     found = {}
-    query(herd.member("n1")["dsn"], "CREATE TABLE read_by_jobs (id int PRIMARY KEY)")
-    query(herd.member("n1")["dsn"], "ALTER TABLE read_by_jobs ENABLE ROW LEVEL SECURITY")
-    query(herd.member("n1")["dsn"], "INSERT INTO read_by_jobs VALUES (1)")
-    for member in herd.members():
-        name = member["name"]
+    query(herd.nodes()[0].dsn, "CREATE TABLE read_by_jobs (id int PRIMARY KEY)")
+    query(herd.nodes()[0].dsn, "ALTER TABLE read_by_jobs ENABLE ROW LEVEL SECURITY")
+    query(herd.nodes()[0].dsn, "INSERT INTO read_by_jobs VALUES (1)")
+    for name, dsn, _ in herd.nodes():
         behind_the_herd_s_back(herd, name, f"ALTER ROLE pgherd_jobs PASSWORD '{_PASSWORD}'")
-        found[name] = make_conninfo(member["dsn"], user="pgherd_jobs", password=_PASSWORD)
+        found[name] = make_conninfo(dsn, user="pgherd_jobs", password=_PASSWORD)
     yield found
     for name in found:
         behind_the_herd_s_back(herd, name, "ALTER ROLE pgherd_jobs PASSWORD NULL")
-    query(herd.member("n1")["dsn"], "DROP TABLE read_by_jobs")
+    query(herd.nodes()[0].dsn, "DROP TABLE read_by_jobs")
 
 
 @pytest.mark.parametrize("what", _FORBIDDEN)

@@ -244,7 +244,7 @@ async def test_small_ones_go_on_all_the_while(small_pieces: LocalHerd) -> None:
     ledger = Ledger(small_pieces, f"l_{random.getrandbits(40):x}")
     ledger.create()
     query(
-        small_pieces.members()[0]["app_dsn"],
+        small_pieces.nodes()[0].app_dsn,
         f"CREATE TABLE {ledger.schema}.bulk (id int PRIMARY KEY, t text)",
     )
     small_pieces.must("verify")
@@ -260,7 +260,7 @@ async def test_small_ones_go_on_all_the_while(small_pieces: LocalHerd) -> None:
             )
         await ledger.commits(50)
     ledger.check()
-    counted = query(small_pieces.members()[1]["dsn"], f"SELECT count(*) FROM {ledger.schema}.bulk")
+    counted = query(small_pieces.nodes()[1].dsn, f"SELECT count(*) FROM {ledger.schema}.bulk")
     assert counted == [(3 * 5 * ROWS,)]
     ledger.drop()
 

@@ -28,7 +28,7 @@ def peak_memory_kb(herd: LocalHerd, node: str) -> int:
 async def test_a_gigabyte_commits_while_the_others_go_on(herd: LocalHerd) -> None:
     ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
     ledger.create()
-    app = herd.members()[0]["app_dsn"]
+    app = herd.nodes()[0].app_dsn
     query(app, f"CREATE TABLE {ledger.schema}.bulk (id int PRIMARY KEY, t text)")
     herd.must("verify")
     async with ledger.load(clients=1):
@@ -44,9 +44,7 @@ async def test_a_gigabyte_commits_while_the_others_go_on(herd: LocalHerd) -> Non
         await ledger.commits(20, on=NODES)
     assert rounds > 1
     ledger.check()
-    assert query(herd.members()[2]["dsn"], f"SELECT count(*) FROM {ledger.schema}.bulk") == [
-        (ROWS,)
-    ]
+    assert query(herd.nodes()[2].dsn, f"SELECT count(*) FROM {ledger.schema}.bulk") == [(ROWS,)]
     assert {node: peak_memory_kb(herd, node) < MEMORY_KB for node in NODES} == dict.fromkeys(
         NODES, True
     )

@@ -54,7 +54,7 @@ class TestUp:
         assert query(member["app_dsn"], owner) == [("app",)]
 
     def test_servers_are_utf8_with_checksums_and_scram(self, running: LocalHerd) -> None:
-        dsn = running.member("n1")["dsn"]
+        dsn = running.dsn("n1")
         expected = {
             "data_checksums": "on",
             "jit": "off",
@@ -173,7 +173,7 @@ class TestKillAndStart:
         assert running.member("n2")["state"] == "primary"
 
     def test_after_killing_postgres_no_child_holds_its_data(self, running: LocalHerd) -> None:
-        dsn = running.member("n2")["dsn"]
+        dsn = running.dsn("n2")
         with psycopg.connect(dsn):
             running.must("kill", "n2", "--process", "postgres")
             assert pids_in(running.directory / "n2" / "pgdata") == []

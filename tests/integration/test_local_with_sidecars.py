@@ -74,7 +74,7 @@ async def test_what_is_written_on_one_node_is_identical_on_all(
 async def test_verify_compares_one_state_while_every_node_writes(
     herd: LocalHerd, accounts: str
 ) -> None:
-    loads = [Load(member["app_dsn"], accounts) for member in herd.members()]
+    loads = [Load(node.app_dsn, accounts) for node in herd.nodes()]
     for load in loads:
         load.start()
     try:
@@ -90,7 +90,7 @@ async def test_verify_compares_one_state_while_every_node_writes(
 async def test_a_killed_node_catches_up_and_no_acknowledged_commit_is_lost(
     herd: LocalHerd, accounts: str, connections: Connections, process: str
 ) -> None:
-    load = Load(herd.member("n1")["app_dsn"], accounts)
+    load = Load(herd.app_dsn("n1"), accounts)
     load.start()
     try:
         herd.must("kill", "n3", "--process", process)

@@ -177,7 +177,7 @@ async def test_a_node_is_made_from_a_dump_under_load_though_it_dies_in_every_pha
                 assert "sidecar of n3" in error_of(await adding)
                 query(herd.app_dsn("n1"), f"CREATE TABLE {name}.{phase} (id int PRIMARY KEY)")
                 role = f"SELECT pgherd.run_everywhere('CREATE ROLE {name}_{phase}')"
-                query(herd.member("n1")["dsn"], role)
+                query(herd.dsn("n1"), role)
             await run(herd, *add)
             async with ledger.load(1, on=["n3"]):
                 await ledger.commits(20, on=["n1", "n2", "n3"])
@@ -282,7 +282,7 @@ async def test_code_of_users_gets_nowhere_when_a_node_is_made_from_a_dump(
     """As `docs/security.md` says, it may be in constraints after ``ALTER ROLE ... NOSUPERUSER``."""
     is_superuser = "SELECT rolsuper FROM pg_roles WHERE rolname = 'app'"
     with herd_of(work_directory / "climbing", 1) as herd:
-        first = herd.member("n1")["dsn"]
+        first = herd.dsn("n1")
         query(first, "SELECT pgherd.run_everywhere('CREATE ROLE climber SUPERUSER LOGIN')")
         query(first, f"SET ROLE climber; {_CLIMBING}")
         query(first, "SELECT pgherd.run_everywhere('ALTER ROLE climber NOSUPERUSER')")
@@ -290,7 +290,7 @@ async def test_code_of_users_gets_nowhere_when_a_node_is_made_from_a_dump(
         assert query(first, is_superuser) == [(False,)]
         query(first, "CREATE ROLE by_hand; GRANT climber TO by_hand")
         await run(herd, "add", "n2", "--method", "dump")
-        second = herd.member("n2")["dsn"]
+        second = herd.dsn("n2")
         for known in ("roles", "memberships"):  # what every member has, not what this one had
             asked = f"SELECT k::text FROM pgherd.{known} k ORDER BY 1"
             assert query(first, asked) == query(second, asked)

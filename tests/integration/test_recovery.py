@@ -117,17 +117,17 @@ async def test_a_diverged_node_rebuilds_itself(mended: LocalHerd, ledger: Ledger
     before = rebuilds(mended, "n3")
     bait = f"{ledger.schema}.bait"
     query(
-        mended.member("n1")["app_dsn"],
+        mended.app_dsn("n1"),
         f"CREATE TABLE {bait} (id int PRIMARY KEY, v int);INSERT INTO {bait} VALUES (1, 1), (2, 2)",
     )
     mended.must("verify")
     async with ledger.load(clients=2):
         await ledger.commits(30, on=NODES)
         query(
-            mended.member("n3")["dsn"],
+            mended.dsn("n3"),
             f"SET session_replication_role = replica; DELETE FROM {bait} WHERE id = 1",
         )
-        query(mended.member("n1")["app_dsn"], f"UPDATE {bait} SET v = 3")
+        query(mended.app_dsn("n1"), f"UPDATE {bait} SET v = 3")
         await rebuilt(mended, "n3", before)
         await ledger.commits(30, on=NODES)
     ledger.check()
@@ -248,21 +248,21 @@ async def test_sequences_go_on_where_the_lost_database_was(
     mended: LocalHerd, ledger: Ledger
 ) -> None:
     """Numbers that are in no row are known from the old server, or from beside the log."""
-    query(mended.member("n3")["app_dsn"], f"CREATE SEQUENCE {ledger.schema}.loose")
+    query(mended.app_dsn("n3"), f"CREATE SEQUENCE {ledger.schema}.loose")
     mended.must("verify")
     given = [
         row[0]
         for row in query(
-            mended.member("n3")["app_dsn"],
+            mended.app_dsn("n3"),
             f"SELECT nextval('{ledger.schema}.loose') FROM generate_series(1, 100)",
         )
     ]
     await run(mended, "rebuild", "n3", "--from", "n2")  # whose numbers begin elsewhere
-    (again,) = query(mended.member("n3")["app_dsn"], f"SELECT nextval('{ledger.schema}.loose')")[0]
+    (again,) = query(mended.app_dsn("n3"), f"SELECT nextval('{ledger.schema}.loose')")[0]
     assert again > max(given)
     assert again % 8 == given[0] % 8
     meant = f"SELECT start FROM pgherd.sequences WHERE relid = '{ledger.schema}.loose'::regclass"
-    assert query(mended.member("n3")["dsn"], meant) == [(1,)]
+    assert query(mended.dsn("n3"), meant) == [(1,)]
 
 
 def test_it_is_refused_to_copy_from_nobody(mended: LocalHerd) -> None:

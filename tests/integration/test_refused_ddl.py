@@ -1,9 +1,11 @@
 """What cannot be replicated is refused with 0A000, never silently local (C22, C23)."""
 
+from collections.abc import Iterator
+
 import psycopg
 import pytest
 
-from .localherd import LocalHerd
+from .localherd import LocalHerd, query
 from .members import Connection, assert_same_schema, caught_up, failure, run, superusers
 
 _TABLE = "CREATE TABLE t (id int PRIMARY KEY, x text); INSERT INTO t VALUES (1, 'a')"
@@ -160,14 +162,17 @@ async def schema_is_everywhere(connections: list[Connection], schema: str) -> No
     await caught_up(connections)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def tablespace(herd: LocalHerd) -> None:
-    """Each server gets one that ordinary users may use."""
-    for member in herd.members():
-        with psycopg.connect(member["dsn"], autocommit=True) as admin:
+@pytest.fixture(scope="module", autouse=True)
+def tablespace(herd: LocalHerd) -> Iterator[None]:
+    """Each server gets one that ordinary users may use; none can be copied while it is there."""
+    for node in herd.nodes():
+        with psycopg.connect(node.dsn, autocommit=True) as admin:
             admin.execute("SET allow_in_place_tablespaces = on")
             admin.execute("CREATE TABLESPACE elsewhere LOCATION ''")
             admin.execute("GRANT CREATE ON TABLESPACE elsewhere TO PUBLIC")
+    yield
+    for node in herd.nodes():
+        query(node.dsn, "DROP TABLESPACE elsewhere")
 
 
 @pytest.mark.parametrize("case", REFUSED)

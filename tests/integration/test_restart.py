@@ -104,7 +104,7 @@ async def test_a_transaction_that_outlives_the_sidecar_commits_or_is_told_40001(
 ) -> None:
     number = -1
     async with await psycopg.AsyncConnection.connect(
-        mortal.member("n1")["app_dsn"], autocommit=True
+        mortal.app_dsn("n1"), autocommit=True
     ) as connection:
         await connection.execute(f"BEGIN ISOLATION LEVEL {level}".encode())
         await connection.execute(
@@ -127,7 +127,7 @@ async def test_a_commit_without_a_sidecar_fails_and_works_again_when_it_is_back(
 ) -> None:
     insert = f"INSERT INTO {ledger.schema}.ledger VALUES (%s, 1, 1, 0, 'n1', '3')".encode()
     async with await psycopg.AsyncConnection.connect(
-        mortal.member("n1")["app_dsn"], autocommit=True
+        mortal.app_dsn("n1"), autocommit=True
     ) as connection:
         await connection.execute(insert, (-1,))
         await run(mortal, "kill", "n1", "--process", "sidecar")

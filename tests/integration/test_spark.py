@@ -86,7 +86,7 @@ async def checked(cluster: Cluster, herd: LocalHerd, max_rows: int = 100) -> Fin
 async def test_the_check_is_never_wrong_about_nodes_that_are_equal_while_everything_changes(
     herd: LocalHerd, cluster: Cluster, ledger: Ledger
 ) -> None:
-    name, dsn = ledger.schema, herd.members()[0]["dsn"]
+    name, dsn = ledger.schema, herd.nodes()[0].dsn
     commands = [
         f"CREATE TABLE IF NOT EXISTS {name}.changing (id int PRIMARY KEY, t text)",
         f"INSERT INTO {name}.changing SELECT g, 'x' FROM generate_series(1, 500) g",
@@ -212,7 +212,7 @@ async def test_what_is_defined_on_one_node_only_is_named(
 def held_snapshots(herd: LocalHerd) -> dict[str, int]:
     """How many each member holds: other tests' jobs that were killed have leases for a while."""
     held = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgherd marker'"
-    return {member["name"]: query(member["dsn"], held)[0][0] for member in herd.members()}
+    return {node.name: query(node.dsn, held)[0][0] for node in herd.nodes()}
 
 
 def test_the_command_repairs_the_node_that_a_majority_contradicts(
@@ -232,7 +232,7 @@ def test_the_command_repairs_the_node_that_a_majority_contradicts(
     assert done.stdout.splitlines()[-1].startswith("consistent at GID ")
     assert json.loads((report_directory / "report.json").read_text())["verdict"] == "consistent"
     herd.must("verify")
-    query(herd.members()[0]["dsn"], f"DROP TABLE {name}")
+    query(herd.nodes()[0].dsn, f"DROP TABLE {name}")
     left = held_snapshots(herd)
     assert {name: left[name] <= before[name] for name in before} == dict.fromkeys(before, True)
 
@@ -340,7 +340,7 @@ async def test_a_member_that_loses_its_snapshot_ends_the_job(
     def lose_it(text: str) -> None:
         if text.startswith("checksums of"):
             query(
-                herd.member("n2")["dsn"],
+                herd.dsn("n2"),
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE application_name = 'pgherd marker'",
             )

@@ -138,7 +138,7 @@ def test_a_full_disk_ends_the_job_and_leaves_no_snapshot(
         assert unfinished(stores.at(str(full))) == snapshots(stores.at(str(full)))
     finally:
         subprocess.run(["umount", full], check=True)
-        query(herd.members()[0]["dsn"], f"DROP TABLE {name}")
+        query(herd.nodes()[0].dsn, f"DROP TABLE {name}")
 
 
 @NEEDS_S3
@@ -180,8 +180,8 @@ def test_a_job_that_is_killed_is_taken_up_and_its_snapshot_in_a_bucket_seeds_a_n
     del fresh.environment["PGHERD_SIDECAR_SCRIPT"]
     seeded = run_job(fresh, *seed, "--snapshot", str(store.below(newest)))
     assert seeded.returncode == 0, seeded.stderr
-    assert query(fresh.member("n3")["dsn"], f"SELECT count(*) FROM {name}") == [(0,)]
-    query(herd.members()[0]["dsn"], f"DROP TABLE {name}")
+    assert query(fresh.dsn("n3"), f"SELECT count(*) FROM {name}") == [(0,)]
+    query(herd.nodes()[0].dsn, f"DROP TABLE {name}")
 
 
 def has_a_part(s3: Bucket) -> bool:

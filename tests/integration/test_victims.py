@@ -34,7 +34,7 @@ def schema(herd: LocalHerd) -> Iterator[str]:
         f"INSERT INTO {name}.t SELECT g, 0 FROM generate_series(1, 10) g",
     )
     yield name
-    query(herd.members()[0]["dsn"], f"DROP SCHEMA {name} CASCADE")
+    query(herd.nodes()[0].dsn, f"DROP SCHEMA {name} CASCADE")
 
 
 @contextlib.asynccontextmanager
@@ -199,7 +199,7 @@ async def test_a_certified_transaction_with_only_a_row_lock_yields_and_is_commit
 async def test_a_user_s_advisory_lock_on_a_token_does_not_stop_the_node(
     herd: LocalHerd, schema: str
 ) -> None:
-    with psycopg.connect(herd.member("n1")["dsn"], autocommit=True) as admin:
+    with psycopg.connect(herd.dsn("n1"), autocommit=True) as admin:
         row = admin.execute(_NEWEST_TOKEN, (_TOKEN_OF_BATCH,)).fetchone()
     assert row is not None
     first = row[0]
@@ -225,7 +225,7 @@ async def test_a_user_s_advisory_lock_on_a_token_does_not_stop_the_node(
 async def test_a_sidecar_that_starts_leaves_the_advisory_locks_of_applications_alone(
     herd: LocalHerd, schema: str
 ) -> None:
-    dsn = psycopg.conninfo.make_conninfo(herd.member("n1")["dsn"], dbname="postgres")
+    dsn = psycopg.conninfo.make_conninfo(herd.dsn("n1"), dbname="postgres")
     elsewhere = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
     async with connect(herd, "n1", schema) as mine, elsewhere:
         for key in (-1, -(2**63), 2**62, _TOKEN_OF_XID - 1, 2**63 - 1):
@@ -244,7 +244,7 @@ async def test_a_sidecar_that_starts_leaves_the_advisory_locks_of_applications_a
 async def test_the_sidecar_s_own_writers_are_nobody_s_victims(
     herd: LocalHerd, holder: str, listed: bool
 ) -> None:
-    dsn = herd.member("n1")["dsn"]
+    dsn = herd.dsn("n1")
     connect_as = psycopg.AsyncConnection.connect
     async with (
         await connect_as(dsn, autocommit=True, application_name=holder) as holds,
@@ -285,7 +285,7 @@ async def test_h20_who_has_a_victim_s_process_id_but_not_its_transaction_is_spar
     herd: LocalHerd, schema: str
 ) -> None:
     """Between the decision and its deed process ids may be given to others."""
-    admin = herd.member("n1")["dsn"]
+    admin = herd.dsn("n1")
     async with connect(herd, "n1", schema) as other:
         await other.execute("BEGIN")
         await add_one(other, 1)

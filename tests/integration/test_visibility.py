@@ -31,20 +31,20 @@ async def connected(herd: LocalHerd) -> AsyncIterator[list[Connection]]:
     async with contextlib.AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(
-                await psycopg.AsyncConnection.connect(member["app_dsn"], autocommit=True)
+                await psycopg.AsyncConnection.connect(node.app_dsn, autocommit=True)
             )
-            for member in herd.members()
+            for node in herd.nodes()
         ]
 
 
 def gids(ledger: Ledger) -> dict[int, int]:
     """The place in the total order of each transaction of the ledger."""
     places: dict[tuple[str, int], int] = {}
-    members = ledger.herd.members()
-    for member in members:
-        links = query(member["dsn"], "SELECT xid::text::int8, gid FROM pgherd.applied")
-        places |= {(member["name"], xid): gid for xid, gid in links if xid is not None}
-    rows = query(members[0]["dsn"], f"SELECT id, node, xid::text::int8 FROM {ledger.schema}.ledger")
+    nodes = ledger.herd.nodes()
+    for node in nodes:
+        links = query(node.dsn, "SELECT xid::text::int8, gid FROM pgherd.applied")
+        places |= {(node.name, xid): gid for xid, gid in links if xid is not None}
+    rows = query(nodes[0].dsn, f"SELECT id, node, xid::text::int8 FROM {ledger.schema}.ledger")
     return {number: places[node, xid] for number, node, xid in rows}
 
 
@@ -133,7 +133,7 @@ async def test_no_two_readers_see_two_writers_in_different_order(herd: LocalHerd
         )
         stop.set()
         seen = set.union(*[await task for task in watching])
-    query(herd.members()[0]["app_dsn"], f"DROP SCHEMA {schema} CASCADE")
+    query(herd.nodes()[0].app_dsn, f"DROP SCHEMA {schema} CASCADE")
     assert len(seen) > 500
     ordered = sorted(seen)
     assert all(one[1] <= other[1] for one, other in itertools.pairwise(ordered))
