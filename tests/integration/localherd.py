@@ -1,5 +1,6 @@
 """The ``pgherd local`` command as the integration tests call it, and what they look at."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -9,12 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+from pgherd_sidecar.cli import render
+from pgherd_sidecar.cli.herd import load
+from pgherd_sidecar.cli.local import nodes_of
+from pgherd_sidecar.cli.node import states_of
 
 COMMAND_TIMEOUT_S = 300
 NODES = 3
@@ -83,8 +89,14 @@ class LocalHerd:
         return members
 
     def summary(self) -> dict[str, Any]:
-        """All that ``status --json`` says."""
-        said: dict[str, Any] = json.loads(self.must("status", "--json"))
+        """All that ``status --json`` says, found in this process: tests ask it in loops.
+
+        In a thread of its own, because those that ask may run in an event loop.
+        """
+        description = load(home(self))
+        with ThreadPoolExecutor(1) as pool:
+            states = pool.submit(asyncio.run, states_of(nodes_of(description))).result()
+        said: dict[str, Any] = json.loads(render.states(description, states, as_json=True))
         return said
 
     def member(self, name: str) -> dict[str, Any]:

@@ -74,9 +74,23 @@ async def same_everywhere(
 async def assert_same_schema(connections: Sequence[Connection], schema: str) -> str:
     """Compare everything that pg_dump knows of a schema; return the dump."""
     await caught_up(connections)
-    dumps = await asyncio.gather(*(asyncio.to_thread(dump, one, schema) for one in connections))
+    dumps = await asyncio.gather(*(_dump(one, schema) for one in connections))
     assert dumps[1:] == dumps[:-1]
     return dumps[0]
+
+
+async def assert_refused(connections: Sequence[Connection], schema: str, statement: str) -> None:
+    """The first member refuses a message, says what to do, and neither it nor another changes."""
+    found = await _dump(connections[0], schema)
+    error = await failure(connections[0], statement)
+    assert error.sqlstate == "0A000", error
+    assert error.diag.message_hint
+    await run(connections[0], "DISCARD TEMP")  # what it made of those would be in the dump
+    assert await assert_same_schema(connections[:2], schema) == found
+
+
+async def _dump(connection: Connection, schema: str) -> str:
+    return await asyncio.to_thread(dump, connection, schema)
 
 
 def dump(connection: Connection, schema: str) -> str:

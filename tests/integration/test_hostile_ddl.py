@@ -7,6 +7,7 @@ from .hostile_ddl_cases import CLOSER, DEFERRED, REFUSED, SETTINGS, TABLE
 from .localherd import LocalHerd
 from .members import (
     Connection,
+    assert_refused,
     assert_same_schema,
     caught_up,
     failure,
@@ -28,12 +29,7 @@ async def test_is_refused_and_changes_nothing(
     before, statement = REFUSED[case]
     if before:
         await run(connections[0], before)
-    found = await assert_same_schema(connections, schema)
-    error = await failure(connections[0], statement)
-    assert error.sqlstate == "0A000", error
-    assert error.diag.message_hint
-    await run(connections[0], "DISCARD TEMP")
-    assert await assert_same_schema(connections, schema) == found
+    await assert_refused(connections, schema, statement)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -12,6 +12,7 @@ from pgherd_sidecar.pg import trusted
 from .localherd import LocalHerd, query
 from .members import (
     Connection,
+    assert_refused,
     assert_same_schema,
     failure,
     run,
@@ -109,11 +110,7 @@ async def test_refused(
         async with superusers(herd, schema) as admins:
             await run(admins[0], _STABLE)
     await run(connections[0], before or "SELECT 1")
-    found = await assert_same_schema(connections, schema)
-    error = await failure(connections[0], statement)
-    assert error.sqlstate == "0A000", error
-    assert error.diag.message_hint
-    assert await assert_same_schema(connections, schema) == found
+    await assert_refused(connections, schema, statement)
 
 
 async def test_materialized_view_of_ordinary_functions(
