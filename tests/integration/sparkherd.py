@@ -1,5 +1,6 @@
 """What the tests of the jobs need: members as jobs reach them, and one Spark for all tests."""
 
+import importlib.util
 import subprocess
 import sys
 
@@ -15,6 +16,10 @@ from .localherd import COMMAND_TIMEOUT_S, LocalHerd
 NEEDS_SPARK = pytest.mark.skipif(
     not is_installed(),
     reason="NO JAVA OR PYSPARK: the jobs on Spark are NOT tested. Run `scripts/setup spark`",
+)
+NEEDS_PYARROW = pytest.mark.skipif(
+    importlib.util.find_spec("pyarrow") is None,
+    reason="NO PYARROW: parts of snapshots are NOT tested. Run `scripts/setup spark`",
 )
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib.util
 import os
 import random
 import shutil
@@ -22,7 +21,7 @@ from pgherd_spark.stores import DirectoryStore
 
 from .ledger import Ledger
 from .localherd import LocalHerd, error_of, free_port_base, home, pids_in, query
-from .sparkherd import members_of
+from .sparkherd import NEEDS_PYARROW, members_of
 from .test_recovery import forgetful_script, progress, trimmed_beyond, until
 from .test_restart import run
 
@@ -71,10 +70,6 @@ def majors() -> list[Path]:
 NEEDS_TWO_MAJORS = pytest.mark.skipif(
     len(majors()) < 2,
     reason=f"ONE POSTGRESQL: two versions in a herd are NOT tested. Name one in {OTHER_POSTGRES}",
-)
-NEEDS_ZSTD = pytest.mark.skipif(
-    importlib.util.find_spec("pyarrow") is None,
-    reason="NO PYARROW: joining by a snapshot is NOT tested. Run `scripts/setup spark`",
 )
 
 
@@ -213,7 +208,7 @@ async def test_a_herd_moves_to_a_newer_major_version_node_by_node(work_directory
         herd.must("destroy")
 
 
-@NEEDS_ZSTD
+@NEEDS_PYARROW
 async def test_a_node_joins_from_a_snapshot_as_long_as_the_log_behind_it_is_kept(
     work_directory: Path,
 ) -> None:

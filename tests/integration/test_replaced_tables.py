@@ -22,6 +22,7 @@ from pgherd_spark.sources import Relation, Source, TableChangedError
 from pgherd_spark.stores import DirectoryStore
 
 from .localherd import free_port_base
+from .sparkherd import NEEDS_PYARROW
 
 _TABLE = Table("public.t", ("id", "v"), ("integer", "text"), ("id",), ("id", "v"))
 _AS_A_HERD_HAS_IT = """
@@ -119,6 +120,7 @@ def test_a_task_reads_nothing_under_the_name_of_a_table_that_was_replaced(
             bucket_sums(part, 1)
 
 
+@NEEDS_PYARROW
 @REPLACED
 def test_no_part_is_written_of_a_table_that_was_replaced(
     conninfo: str, mallory: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
