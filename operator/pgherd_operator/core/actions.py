@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from pgherd_operator.core.observed import Ledger
-from pgherd_operator.objects.model import Manifest
+from pgherd_operator.objects.model import Manifest, Retired
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,13 @@ class Delete:
     """Delete exactly this object; another one of that name is left alone.
 
     Attributes:
-        uid: empty for what has no identity worth protecting (secrets of a deleted herd).
+        version: only if nobody has changed it since; empty if that does not matter.
     """
 
     kind: Kind
     name: str
-    uid: str = ""
+    uid: str
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,11 @@ class GrowVolume:
 
 @dataclass(frozen=True, slots=True)
 class RetireVolume:
-    """Mark a volume as never to be used again."""
+    """Mark a volume as one that is used no more, or, with None, as a member's again."""
 
     name: str
+    uid: str
+    retired: Retired | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,14 @@
 
 The operator knows how many members are wanted and which volumes there are; the sidecars know the
 view. A member that joins does so by itself, once it has a copy of the database; the operator only
-ever asks to let one go, or to give up on one whose volume is gone. A volume is deleted only after a
-majority of the view's voters have said that its member is not one of them; and before its pod, so
-that the pod cannot come back meanwhile.
+ever asks to let one go, or to give up on one whose volume is gone.
+
+A look at the view is old when it is acted upon: who was in no view may have joined meanwhile. So a
+volume is not deleted by one look. By the first it is marked, so that its pod is not made again, and
+the pod is deleted. When that has ended, nobody can come to vote on that disk any more, for a member
+votes only after it has taken what was logged since it was let in. By a look that is taken then, the
+proposer and a majority have to say that they do not know it; whoever has joined in time is started
+again, and leaves as any other.
 """
 
 from pgherd_operator.core.actions import (
@@ -19,9 +24,9 @@ from pgherd_operator.core.actions import (
     Step,
 )  # fmt: skip
 from pgherd_operator.core.group import Authority, Group, Member
-from pgherd_operator.core.observed import Observed
+from pgherd_operator.core.observed import Observed, last_view
 from pgherd_operator.objects import config, names, pod
-from pgherd_operator.objects.model import Origin, Role, Seat
+from pgherd_operator.objects.model import Origin, Retired, Role, Seat
 
 
 def step(observed: Observed, group: Group) -> Step | None:
@@ -42,6 +47,43 @@ def step(observed: Observed, group: Group) -> Step | None:
     if growth is not None or surplus is None:
         return growth
     return _remove(observed, group, authority, surplus, Reason.MEMBER_LEAVING)
+
+
+def returning(observed: Observed, group: Group) -> list[Step]:
+    """Take those for members again that have joined before they could be removed.
+
+    The herd may have no quorum without them, so the newest view that anybody knows counts.
+    """
+    view = group.authority.view if group.authority is not None else last_view(observed)
+    herd = observed.cluster.name
+    found = [
+        (names.member(herd, number), RetireVolume(names.volume(herd, number), volume.uid, None))
+        for number, volume in sorted(observed.volumes.items())
+        if volume.retired and not volume.deleting and view is not None and view.find(number)
+    ]
+    text = "has joined before it could be removed: it is started again, and leaves properly"
+    return [Step(Reason.MEMBER_STARTING, f"{name} {text}", (action,)) for name, action in found]
+
+
+def doomed_volumes(observed: Observed, group: Group) -> list[Step]:
+    """Delete the volumes of those who are no members, and have ended before this look."""
+    authority, herd = group.authority, observed.cluster.name
+    if authority is None or not authority.confirmed:
+        return []
+    if names.number_of(herd, authority.proposer or "") not in authority.speakers:
+        return []  # it may have let somebody in, and a majority has yet to hear of it
+    return [
+        Step(
+            Reason.MEMBER_REMOVED,
+            f"deleting the volume of {names.member(herd, number)}, which has ended",
+            (Delete(Kind.VOLUME, names.volume(herd, number), volume.uid, volume.version),),
+        )
+        for number, volume in sorted(observed.volumes.items())
+        if volume.retired is Retired.DOOMED
+        and not volume.deleting
+        and number not in observed.pods
+        and authority.view.find(number) is None
+    ]
 
 
 def wanted(observed: Observed, role: Role) -> int:
@@ -95,29 +137,25 @@ def _votes(member: Member) -> bool:
 def _remove(
     observed: Observed, group: Group, authority: Authority, member: Member, reason: Reason
 ) -> Step:
-    """The next step in the removal of a member: out of the view, then its volume, then its pod."""
+    """The next step in the removal of a member: out of the view, then its pod.
+
+    Its volume is marked first; what then becomes of it see ``doomed_volumes``.
+    """
     name = names.member(observed.cluster.name, member.number)
     if member.in_view is not None:
         return _out_of_view(group, authority, member, name, reason)
     if not authority.confirmed:
         return Step(Reason.WAITING, f"a majority has yet to confirm that {name} is not a member")
-    actions: list[Action] = []
     if member.volume is not None and member.volume.usable:
-        actions.append(_give_up_volume(observed, member, reason))
+        keep = observed.cluster.spec.storage.on_scale_down == "Retain"
+        retired = Retired.KEPT if keep and reason is Reason.MEMBER_LEAVING else Retired.DOOMED
+        claim = names.volume(observed.cluster.name, member.number)
+        marked = RetireVolume(claim, member.volume.uid, retired)
+        return Step(Reason.MEMBER_REMOVED, f"{name} is no member: removing it", (marked,))
     if member.pod is not None and not member.pod.deleting:
-        actions.append(Delete(Kind.POD, name, member.pod.uid))
-    if actions:
-        return Step(Reason.MEMBER_REMOVED, f"removing what is left of {name}", tuple(actions))
+        stopped = Delete(Kind.POD, name, member.pod.uid)
+        return Step(Reason.MEMBER_REMOVED, f"stopping what is left of {name}", (stopped,))
     return Step(Reason.WAITING, f"{name} is being removed")
-
-
-def _give_up_volume(observed: Observed, member: Member, reason: Reason) -> Action:
-    assert member.volume is not None
-    claim = names.volume(observed.cluster.name, member.number)
-    keep = observed.cluster.spec.storage.on_scale_down == "Retain"
-    if keep and reason is Reason.MEMBER_LEAVING:
-        return RetireVolume(claim)
-    return Delete(Kind.VOLUME, claim, member.volume.uid)
 
 
 def _out_of_view(

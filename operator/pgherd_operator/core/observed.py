@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from pgherd_operator.api.resource import Cluster
-from pgherd_operator.objects.model import Origin, Role, Seat
+from pgherd_operator.objects.model import Origin, Retired, Role, Seat
 
 
 class Phase(StrEnum):
@@ -34,7 +34,11 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A member's volume claim."""
+    """A member's volume claim.
+
+    Attributes:
+        version: changes with each change of the claim.
+    """
 
     number: int
     uid: str
@@ -43,7 +47,8 @@ class Volume:
     cluster_id: str
     requested: str
     deleting: bool = False
-    retired: bool = False
+    retired: Retired | None = None
+    version: str = ""
 
     @property
     def usable(self) -> bool:
@@ -74,6 +79,7 @@ class Secret:
     """A secret: which keys it has, and the validity of the certificate in it."""
 
     name: str
+    uid: str
     keys: frozenset[str]
     issued_at: datetime | None = None
     not_after: datetime | None = None
@@ -178,3 +184,14 @@ class Observed:
     def seats(self) -> list[Seat]:
         """The places in the herd, by number."""
         return [self.volumes[n].seat() for n in sorted(self.volumes) if self.volumes[n].usable]
+
+
+def last_view(observed: Observed) -> View | None:
+    """The newest view that a member of this herd tells of, in force or not."""
+    ledger = observed.ledger
+    views = [
+        report.view
+        for report in observed.reports.values()
+        if report.view is not None and ledger is not None and report.cluster_id == ledger.cluster_id
+    ]
+    return max(views, key=lambda view: view.id, default=None)

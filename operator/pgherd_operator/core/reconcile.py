@@ -82,7 +82,9 @@ def _steps(observed: Observed, group: Group, now: datetime, release: Release) ->
         return [*steps, *_sleep(observed)]
     steps += certificates
     steps += upkeep.settled_founders(observed, group)
+    steps += membership.returning(observed, group)
     steps += upkeep.members(observed, release)
+    steps += membership.doomed_volumes(observed, group)
     one = membership.step(observed, group)
     if one is None or not one.actions:
         # Waiting for one member must not keep another from being repaired by a newer spec.
@@ -143,7 +145,7 @@ def _let_go(observed: Observed) -> list[Step]:
             if not volume.deleting and len(known) == 1
         ]
         left += [
-            Delete(Kind.SECRET, name)
+            Delete(Kind.SECRET, name, observed.secrets[name].uid)
             for name in (
                 names.credentials(cluster.name, "superuser"),
                 names.credentials(cluster.name, "app"),

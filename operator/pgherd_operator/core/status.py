@@ -8,7 +8,7 @@ from pgherd_operator.api.status import ClusterStatus, Condition, ConditionType, 
 from pgherd_operator.core import membership
 from pgherd_operator.core.actions import Reason, Step
 from pgherd_operator.core.group import Group, Member
-from pgherd_operator.core.observed import Observed, Phase, View
+from pgherd_operator.core.observed import Observed, Phase, last_view
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Role
 
@@ -143,7 +143,7 @@ def _blocked(observed: Observed, group: Group) -> _Verdict:
     kind, ledger = ConditionType.RECOVERY_BLOCKED, observed.ledger
     if group.authority is not None or ledger is None or ledger.phase is not Phase.FOUNDED:
         return kind, "False", Reason.AS_WANTED, ""
-    view = _last_view(observed)
+    view = last_view(observed)
     if view is None:
         if observed.volumes:
             return kind, "Unknown", Reason.WAITING, "no member tells of a view"
@@ -158,11 +158,6 @@ def _blocked(observed: Observed, group: Group) -> _Verdict:
         f"missing. Restore them; going on without them by force may lose commits after GID "
         f"{max(known, default='unknown')}",
     )  # fmt: skip
-
-
-def _last_view(observed: Observed) -> View | None:
-    views = [report.view for report in observed.reports.values() if report.view is not None]
-    return max(views, key=lambda view: view.id, default=None)
 
 
 def _certificates(observed: Observed, now: datetime) -> _Verdict:

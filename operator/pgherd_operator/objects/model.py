@@ -29,6 +29,15 @@ class Origin(StrEnum):
     """Copy another member's database and ask to be let in."""
 
 
+class Retired(StrEnum):
+    """What becomes of a volume whose member is none any more; no pod is made for it."""
+
+    KEPT = "true"
+    """It is kept, and never used again."""
+    DOOMED = "delete"
+    """It is deleted when its pod has ended, and nobody has its member in the view even then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seat:
     """A place in the herd: a number and what sits there."""

@@ -118,9 +118,13 @@ class Client:
         parameters = {"fieldManager": names.FIELD_MANAGER}
         await self._call("PATCH", _path(kind, namespace, name), patch, parameters, _MERGE)
 
-    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str, version: str = ""
+    ) -> None:
         """See KubernetesApi."""
-        options = {"preconditions": {"uid": uid}} if uid else {}
+        given = {"uid": uid, "resourceVersion": version}
+        conditions = {key: value for key, value in given.items() if value}
+        options = {"preconditions": conditions} if conditions else {}
         await self._call("DELETE", _path(kind, namespace, name), options)
 
     async def _call(

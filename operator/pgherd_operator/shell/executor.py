@@ -68,8 +68,8 @@ class Executor:
                 size: Manifest = {"resources": {"requests": {"storage": action.size}}}
                 await self._patch("PersistentVolumeClaim", action.name, {"spec": size})
             case act.RetireVolume():
-                labels: Manifest = {"labels": {names.RETIRED: "true"}}
-                await self._patch("PersistentVolumeClaim", action.name, {"metadata": labels})
+                retired: Manifest = {"uid": action.uid, "labels": {names.RETIRED: action.retired}}
+                await self._patch("PersistentVolumeClaim", action.name, {"metadata": retired})
             case act.SettleVolume():
                 origin: Manifest = {"annotations": {names.ORIGIN: Origin.JOINER.value}}
                 await self._patch("PersistentVolumeClaim", action.name, {"metadata": origin})
@@ -88,7 +88,9 @@ class Executor:
 
     async def _delete(self, action: act.Delete) -> None:
         try:
-            await self._api.delete(action.kind, self._namespace, action.name, action.uid)
+            await self._api.delete(
+                action.kind, self._namespace, action.name, action.uid, action.version
+            )
         except (NotFoundError, ConflictError):
             return  # it is gone, and what is there now is not what was meant
 

@@ -49,9 +49,11 @@ class KubernetesApi(Protocol):
         ...
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Manifest) -> None:
-        """JSON merge patch."""
+        """JSON merge patch; with a uid, of that object only."""
         ...
 
-    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
-        """Delete, if the uid (when given) is the object's; ``ConflictError`` otherwise."""
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str, version: str = ""
+    ) -> None:
+        """Delete, if uid and resourceVersion (when given) are its own; else ``ConflictError``."""
         ...

@@ -22,7 +22,7 @@ from pgherd_operator.core.observed import (
     Volume,
 )
 from pgherd_operator.objects import names
-from pgherd_operator.objects.model import Origin, Role
+from pgherd_operator.objects.model import Origin, Retired, Role
 from pgherd_operator.shell.kubernetes import KubernetesApi, Manifest, NotFoundError
 from pgherd_operator.shell.sidecars import SidecarError, Sidecars
 from pgherd_operator.shell.sidecars import parse as parse_report
@@ -130,7 +130,8 @@ def parse_volume(item: Manifest) -> Volume:
         cluster_id=labels.get(names.CLUSTER_ID, ""),
         requested=item["spec"]["resources"]["requests"]["storage"],
         deleting="deletionTimestamp" in metadata,
-        retired=labels.get(names.RETIRED) == "true",
+        retired=Retired(labels[names.RETIRED]) if names.RETIRED in labels else None,
+        version=metadata.get("resourceVersion", ""),
     )
 
 
@@ -185,6 +186,7 @@ def parse_secret(item: Manifest) -> Secret:
     annotations = item["metadata"].get("annotations", {})
     return Secret(
         name=item["metadata"]["name"],
+        uid=item["metadata"]["uid"],
         keys=frozenset(item.get("data") or ()),
         issued_at=_time(annotations.get(names.ISSUED_AT)),
         not_after=_time(annotations.get(names.NOT_AFTER)),

@@ -6,6 +6,7 @@ checked against a schema.
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
@@ -30,6 +31,8 @@ class ApiServer:
     """Verbs and kinds, as the rights to them are granted."""
     fault: tuple[int, Fault] | None = None
     """After how many writes one fails, and how."""
+    meanwhile: Callable[[], None] | None = None
+    """What happens between a look and the next write."""
     counter: int = 0
     volumes_grow: bool = True
     """What the class of the volumes allows."""
@@ -59,6 +62,7 @@ class ApiServer:
             self._check_creation(kind, manifest)
             item = copy.deepcopy(manifest)
             item["metadata"] |= {"uid": self.uid(), "creationTimestamp": self.now.isoformat()}
+            item["metadata"]["resourceVersion"] = self.uid()
             self.objects[kind, name] = item
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
@@ -82,16 +86,21 @@ class ApiServer:
             self.calls.add(("patch", kind))
             if kind == "PersistentVolumeClaim" and "spec" in patch and not self.volumes_grow:
                 raise ApiError(403, "the storageclass that provisions the pvc must support resize")
-            _merge(self._object(kind, name), patch)
+            item = self._object(kind, name)
+            _require(item, "uid", patch.get("metadata", {}).get("uid", ""))
+            _merge(item, patch)
+            item["metadata"]["resourceVersion"] = self.uid()
             self._collect(kind, name)
 
-    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str, version: str = ""
+    ) -> None:
         """See KubernetesApi."""
         with self.writing("delete", kind, name):
             self.calls.add(("delete", kind))
             item = self._object(kind, name)
-            if uid and item["metadata"]["uid"] != uid:
-                raise ConflictError(409, f"{name} is another")
+            _require(item, "uid", uid)
+            _require(item, "resourceVersion", version)
             self._check_deletion(kind, item)
             self.mark_deleted((kind, name))
 
@@ -146,6 +155,9 @@ class _Write:
 
     def __enter__(self) -> None:
         server = self._server
+        if server.meanwhile is not None:
+            act, server.meanwhile = server.meanwhile, None
+            act()
         if server.fault is not None:
             left, kind = server.fault
             server.fault = (left - 1, kind) if left else None
@@ -165,9 +177,17 @@ class _Write:
             raise Killed
 
 
+def _require(item: Manifest, field: str, value: str) -> None:
+    metadata = item["metadata"]
+    if value and metadata.get(field) != value:
+        raise ConflictError(409, f"{metadata['name']} has another {field}")
+
+
 def _merge(item: Manifest, patch: Manifest) -> None:
     for key, value in patch.items():
         if isinstance(value, dict):
             _merge(item.setdefault(key, {}), value)
+        elif value is None:
+            item.pop(key, None)
         else:
             item[key] = value

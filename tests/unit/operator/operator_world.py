@@ -64,6 +64,10 @@ class World(ApiServer):
     view: View | None = None
     events: list[Event] = field(default_factory=list)
     ever_ran: bool = False
+    joins_held: bool = False
+    """Who asks to be taken in has to wait."""
+    unseen: set[int] = field(default_factory=set)
+    """Numbers of those who have joined since the operator's last look began."""
 
     # ---- the user ----------------------------------------------------------------------------
 
@@ -108,6 +112,7 @@ class World(ApiServer):
 
     async def reconcile(self) -> float | None:
         """Let the operator look once."""
+        self.unseen.clear()
         env = Environment(self, lambda _: self, self, lambda: self.now, Release())
         return await reconcile_once(env, NAMESPACE, NAME)
 
@@ -151,6 +156,8 @@ class World(ApiServer):
         if kind == "PersistentVolumeClaim":
             if self.view is None:
                 raise Forbidden("a volume, and nobody knows who is a member")
+            if any(process.disk_id == self.disk(item) for process in self.processes.values()):
+                raise Forbidden("a volume under a process that may join")
             if any(member.disk_id == self.disk(item) for member in self.view.members):
                 raise Forbidden("the volume of a member of the view")
         if kind == "Pod" and not self.spec.get("hibernated"):
@@ -158,6 +165,8 @@ class World(ApiServer):
 
     def _check_restart(self, number: int) -> None:
         if self.view is None or not self.primary() or not self.works(number):
+            return
+        if number in self.unseen:  # nobody can know
             return
         others = [voter for voter in self.view.voters if voter.number != number]
         if not all(self.works(voter.number) for voter in others):
@@ -263,6 +272,16 @@ class World(ApiServer):
             self._check_shrinking(path)
             self.drop(about)
 
+    def let_in(self) -> None:
+        """Have all join who can, and vote."""
+        before = self.voters()
+        held, self.joins_held = self.joins_held, False
+        for _ in self.processes:
+            self._join()
+            self._promote()
+        self.joins_held = held
+        self.unseen |= self.voters() - before
+
     def drop(self, number: int) -> None:
         """Have the view go on without a member, whose disk never comes back."""
         assert self.view is not None
@@ -294,7 +313,8 @@ class World(ApiServer):
         for (kind, name), item in list(self.objects.items()):
             if kind == "Certificate" and ("Secret", name) not in self.objects:
                 data = dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), "")
-                secret = {"kind": "Secret", "metadata": {"name": item["spec"]["secretName"]}}
+                metadata = {"name": item["spec"]["secretName"], "uid": self.uid()}
+                secret = {"kind": "Secret", "metadata": metadata}
                 self.objects["Secret", name] = secret | {"data": data}
 
     def _stop_pods(self) -> None:
@@ -365,7 +385,7 @@ class World(ApiServer):
 
     def _join(self) -> None:
         """Who has a copy asks to be taken in, under a name that no other disk has."""
-        if self.view is None or not self.primary():
+        if self.view is None or not self.primary() or self.joins_held:
             return
         for number, process in self.processes.items():
             if self.view.find(number) is not None or process.broken:

@@ -150,6 +150,24 @@ def look(_: int) -> Act:
     return lambda world: asyncio.run(_try_to_reconcile(world))
 
 
+def look_while_they_join(_: int) -> Act:
+    """Who can joins and votes between the operator's look and its first write."""
+
+    def act(world: World) -> None:
+        world.meanwhile = world.let_in
+        asyncio.run(_try_to_reconcile(world))
+        world.meanwhile = None
+
+    return act
+
+
+def hold_joins(number: int) -> Act:
+    def act(world: World) -> None:
+        world.joins_held = number % 2 == 0
+
+    return act
+
+
 def look_under(write: int, fault: Fault) -> Act:
     def act(world: World) -> None:
         world.fault = (write, fault)
@@ -176,7 +194,7 @@ ACTS = st.one_of(
     st.booleans().map(hibernate),
     *(NUMBERS.map(one) for one in (
         delete_pod, fail_pod, lose_all_pods, lose_volume, silence, kill_node, evict, diverge,
-        drop_object, wipe_status, wait,
+        drop_object, wipe_status, wait, look_while_they_join, hold_joins,
     )),
 )  # fmt: skip
 
@@ -185,6 +203,7 @@ def heal(world: World) -> None:
     """End all faults; a dead node comes back."""
     world.fault = None
     world.dead_nodes.clear()
+    world.joins_held = False
     for process in world.processes.values():
         process.silent = False
     world.change(hibernated=False)
@@ -197,6 +216,17 @@ def heal(world: World) -> None:
     story=st.lists(ACTS, max_size=25),
 )
 @example(start=(3, 0), begun=True, story=[lose_volume(2), look(1), scale(2, 0), look(1)])
+@example(
+    start=(1, 0),
+    begun=True,
+    story=[
+        hold_joins(2),
+        scale(2, 0),
+        *[look(1), tick(1)] * 4,
+        scale(1, 0),
+        *[look_while_they_join(1), tick(1)] * 4,
+    ],
+)
 @example(start=(3, 1), begun=False, story=[look(1)] * 4 + [lose_all_pods(1), drop_object(0)])
 def test_it_converges_from_any_story(start: tuple[int, int], begun: bool, story: list[Act]) -> None:
     instances, witnesses = start
