@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import free_port
 
 _GATEWAY = shutil.which("versitygw")
 _RUNNING = os.environ.get("PGHERD_TEST_S3_ENDPOINT")
@@ -77,9 +78,7 @@ def bucket(directory: Path) -> Iterator[Bucket]:
 def _gateway(directory: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Run versitygw; it is there when it listens."""
     assert _GATEWAY is not None
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     objects, metadata = directory / "objects", directory / "metadata"
     for one in (objects, metadata):
         one.mkdir(parents=True)

@@ -1,7 +1,6 @@
 """Log hosts on loopback and real disks, as the tests of the running log use them."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,20 +21,10 @@ from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.core.entries import Marker, Members, Noop, encode_entry, iter_entries
 from pgherd_sidecar.core.log import Member
+from places import free_port
 
 PATIENCE_S = 30.0
 NAMES = ("n1", "n2", "n3")
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def entry(number: int) -> bytes:
@@ -118,9 +107,13 @@ class Trio:
         cluster: UUID = uuid4()
         members = tuple(
             MemberAddress(
-                name=name, number=number, host="127.0.0.1", port=port, witness=name in witnesses
+                name=name,
+                number=number,
+                host="127.0.0.1",
+                port=free_port(),
+                witness=name in witnesses,
             )
-            for number, (name, port) in enumerate(zip(NAMES, free_ports(3), strict=True), 1)
+            for number, name in enumerate(NAMES, 1)
         )
         self.directory = directory
         self.limits = limits or Limits(segment_bytes=1 << 16, log_retention_bytes=1 << 16)
@@ -157,7 +150,7 @@ class Trio:
     def joiner(self, name: str, number: int, *, witness: bool = False) -> Node:
         """A node more, which the others' configurations do not name."""
         first = next(iter(self.nodes.values())).config
-        [port] = free_ports(1)
+        port = free_port()
         mine = MemberAddress(name=name, number=number, host="127.0.0.1", port=port, witness=witness)
         seeds = (*first.members, mine)
         self.nodes[name] = Node(self.config(first.cluster_id, mine, seeds, founder=False))

@@ -1,12 +1,12 @@
 """The health port, as a kubelet and Prometheus ask it."""
 
-import socket
 from collections.abc import Mapping
 
 import aiohttp
 import pytest
 from pgherd_sidecar.agent.admin import StatusValue
 from pgherd_sidecar.agent.health import HealthServer
+from places import free_port
 from test_admin import Backend
 
 
@@ -22,9 +22,7 @@ class Member(Backend):
 
 
 async def ask(member: Member, path: str, method: str = "GET") -> tuple[int, str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     server = HealthServer("127.0.0.1", port, member)
     await server.start()
     try:

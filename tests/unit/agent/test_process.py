@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from uuid import uuid4
 import pytest
 from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress, Tls
 from pgherd_sidecar.agent.identity import Identity, IdentityError
+from places import free_port
 
 PATIENCE_S = 30.0
 STAND_IN = """
@@ -36,14 +36,11 @@ run(["--config", sys.argv[1]], StandIn)
 
 @pytest.fixture
 def config(tmp_path: Path) -> NodeConfig:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
     return NodeConfig(
         cluster_id=uuid4(),
         name="n1",
         number=1,
-        members=(MemberAddress(name="n1", number=1, host="127.0.0.1", port=port),),
+        members=(MemberAddress(name="n1", number=1, host="127.0.0.1", port=free_port()),),
         data_dir=tmp_path / "data",
         postgres=PostgresAddress(host=str(tmp_path), port=5432),
         hook_dir=tmp_path,

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,13 +21,6 @@ from pgherd_sidecar.env.tls import Credentials, certified_name
 CLUSTER = str(uuid4())
 PATIENCE_S = 20.0
 YEAR = timedelta(days=365)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def authority() -> Authority:

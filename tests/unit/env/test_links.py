@@ -8,7 +8,7 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from link_ends import CLUSTER, End, connection, ended, free_port, running, until
+from link_ends import CLUSTER, End, connection, ended, running, until
 from pgherd_sidecar.core.log import Message, RemoteProtocolError
 from pgherd_sidecar.core.log.messages import Newer, Submit
 from pgherd_sidecar.env.connections import Outgoing
@@ -20,6 +20,7 @@ from pgherd_sidecar.env.frames import (
     Hello,
     to_frame,
 )
+from places import free_port
 
 
 async def test_messages_arrive_in_order_from_the_member_that_sent_them() -> None:

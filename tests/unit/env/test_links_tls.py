@@ -20,7 +20,6 @@ from link_ends import (
     credentials_of,
     ended,
     equip,
-    free_port,
     pem,
     running,
     until,
@@ -30,6 +29,7 @@ from pgherd_sidecar.core.log.messages import Newer, Submit
 from pgherd_sidecar.env import connections
 from pgherd_sidecar.env.frames import HELLO_BYTES, PROTOCOL_VERSION, FrameReader, Hello, to_frame
 from pgherd_sidecar.env.tls import Credentials, certified_name
+from places import free_port
 
 TOMORROW = datetime.now(UTC) + timedelta(days=1)
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import aiohttp
 import pytest
-from link_ends import CLUSTER, authority, equip, free_port, pem
+from link_ends import CLUSTER, authority, equip, pem
 from pgherd_sidecar.agent.admin import AdminBackend, StatusValue
 from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress, Tls
 from pgherd_sidecar.agent.remote import RemoteAdmin
@@ -17,6 +17,7 @@ from pgherd_sidecar.cli.admin import AdminError, RemoteAdminClient
 from pgherd_sidecar.cli.certificates import Authority
 from pgherd_sidecar.env.tls import certified_name
 from pgherd_spark.reach import Certificates, clients
+from places import free_port
 
 
 class Backend:
