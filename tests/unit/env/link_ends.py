@@ -117,7 +117,7 @@ async def running(*ends: End) -> AsyncIterator[None]:
     finally:
         for end in ends:
             await end.links.stop()
-        for _ in range(3):  # asyncio tells of a connection some steps after it has accepted it
+        for _ in range(10):  # asyncio tells of a connection some steps after it has accepted it
             await asyncio.sleep(0)
 
 
