@@ -55,6 +55,7 @@ class IssueCertificate:
 
     Attributes:
         organization: the cluster id. PostgreSQL lets a member in by both names.
+        uid: of the secret that is there, and ours; empty if there is none.
     """
 
     secret: str
@@ -63,13 +64,19 @@ class IssueCertificate:
     organization: str
     dns_names: tuple[str, ...]
     validity_days: int
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply."""
+    """Make an object, or change the one that is there, and ours, by a server-side apply.
+
+    Attributes:
+        uid: of the one that is there; empty if there is none.
+    """
 
     manifest: Manifest
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +114,7 @@ class GrowVolume:
     """Ask for a larger volume."""
 
     name: str
+    uid: str
     size: str
 
 
@@ -124,6 +132,7 @@ class SettleVolume:
     """Mark a founder's volume as a member's: nothing is founded on it should it come back empty."""
 
     name: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +167,7 @@ class Reason(StrEnum):
     ADOPTED = "VolumesAdopted"
     CREDENTIALS_MISSING = "CredentialsMissing"
     FOREIGN_VOLUMES = "ForeignVolumes"
+    NAME_TAKEN = "NameTaken"
     INVALID_SPEC = "InvalidSpec"
     MEMBER_STARTING = "MemberStarting"
     MEMBER_LOST = "MemberVolumeLost"

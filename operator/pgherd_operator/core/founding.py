@@ -8,12 +8,14 @@ volume holds anything, and afterwards no volume is ever made from nothing again.
 from uuid import NAMESPACE_URL, uuid5
 
 from pgherd_operator.api import GROUP
+from pgherd_operator.core import taken
 from pgherd_operator.core.actions import (
     Action,
     Create,
     CreateLedger,
     GenerateAuthority,
     GeneratePassword,
+    Kind,
     MarkFounded,
     Reason,
     Step,
@@ -26,7 +28,8 @@ from pgherd_operator.objects.model import Origin, Role, Seat
 def found(observed: Observed) -> Step | None:
     """The next step of the founding; None when the herd is founded."""
     if observed.ledger is None:
-        return _begin(observed)
+        free = observed.is_free("ConfigMap", names.ledger(observed.cluster.name))
+        return _begin(observed) if free else taken.step(observed)
     return _provide_secrets(observed) or _provide_volumes(observed)
 
 
@@ -84,6 +87,10 @@ def _provide_secrets(observed: Observed) -> Step | None:
     if cluster.spec.tls.mode == "SelfSigned":
         name = names.authority(cluster.name)
         wanted[name] = GenerateAuthority(name)
+    if ledger.phase is Phase.FOUNDING:
+        known = wanted.keys() & observed.secrets.keys()
+        if not all(observed.secrets[name].ours for name in known):
+            return taken.step(observed)
     missing = sorted(wanted.keys() - observed.secrets.keys())
     if not missing:
         return None
@@ -107,6 +114,9 @@ def _provide_volumes(observed: Observed) -> Step | None:
     ]
     if any(seat.number in observed.foreign for seat in missing):
         return Step(Reason.FOREIGN_VOLUMES, foreign_volumes(observed), warning=True)
+    claims = [names.volume(cluster.name, seat.number) for seat in missing]
+    if not all(observed.is_free(Kind.VOLUME, claim) for claim in claims):
+        return taken.step(observed)
     if not missing or observed.pods or observed.reports:
         # The last case cannot be; but if there is a pod, there may be data.
         return Step(Reason.FOUNDING, "all volumes are there", (MarkFounded(),))

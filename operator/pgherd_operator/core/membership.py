@@ -208,7 +208,11 @@ def _make_room(observed: Observed, group: Group, authority: Authority) -> Step |
             return Step(Reason.WAITING, "a majority has yet to confirm the view")
         taken = observed.volumes.keys() | observed.foreign.keys() | observed.pods.keys()
         taken |= {member.number for member in authority.view.members}
-        number = next((n for n in range(1, config.SLOTS + 1) if n not in taken), None)
+        free = [n for n in range(1, config.SLOTS + 1) if n not in taken]
+        herd = observed.cluster.name
+        number = next(
+            (n for n in free if observed.is_free(Kind.VOLUME, names.volume(herd, n))), None
+        )
         if number is None:
             text = f"no number up to {config.SLOTS} is free: delete retained volumes"
             return Step(Reason.WAITING, text, warning=True)

@@ -13,6 +13,9 @@ from typing import Any, ClassVar
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.objects.model import Origin, Retired, Role, Seat
 
+Key = tuple[str, str]
+"""Kind and name of an object."""
+
 
 class Phase(StrEnum):
     """How far the founding of a herd is."""
@@ -76,10 +79,15 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret: which keys it has, and the validity of the certificate in it."""
+    """A secret: which keys it has, and the validity of the certificate in it.
+
+    Attributes:
+        ours: the herd's, not somebody else's under its name.
+    """
 
     name: str
     uid: str
+    ours: bool
     keys: frozenset[str]
     issued_at: datetime | None = None
     not_after: datetime | None = None
@@ -169,7 +177,9 @@ class Observed:
         foreign: volumes of other herds under this one's name (restored, say), by number: the number
             is taken, and that is all; nobody else may use or delete them.
         objects: live manifests of what ``objects.network`` and ``objects.config`` make, by kind
-            and name.
+            and name; ours only.
+        taken: what others have under the herd's names: nobody changes or deletes it.
+        passing: likewise, but of an earlier herd of this name, and about to be gone.
     """
 
     cluster: Cluster
@@ -178,8 +188,14 @@ class Observed:
     foreign: Mapping[int, Volume] = field(default_factory=dict)
     pods: Mapping[int, Pod] = field(default_factory=dict)
     secrets: Mapping[str, Secret] = field(default_factory=dict)
-    objects: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    objects: Mapping[Key, Mapping[str, Any]] = field(default_factory=dict)
+    taken: frozenset[Key] = frozenset()
+    passing: frozenset[Key] = frozenset()
     reports: Mapping[int, Report] = field(default_factory=dict)
+
+    def is_free(self, kind: str, name: str) -> bool:
+        """Whether nobody else has this name."""
+        return (kind, name) not in self.taken | self.passing
 
     def seats(self) -> list[Seat]:
         """The places in the herd, by number."""

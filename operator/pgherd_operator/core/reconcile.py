@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pgherd_operator.api.status import ClusterStatus
-from pgherd_operator.core import founding, membership, rollout, status, upkeep
+from pgherd_operator.core import founding, membership, rollout, status, taken, upkeep
 from pgherd_operator.core.actions import (
     Action,
     AddFinalizer,
@@ -50,6 +50,10 @@ def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
     """Decide what to do next for one herd."""
     group = look(observed)
     steps = _steps(observed, group, now, release)
+    told = taken.step(observed)
+    acting = any(step.actions for step in steps if step.reason is not Reason.VOLUME_GROWING)
+    if told is not None and told not in steps and not acting and not observed.cluster.deleting:
+        steps.append(told)
     if not steps and observed.foreign:  # told when there is nothing that matters more
         steps = [Step(Reason.FOREIGN_VOLUMES, founding.foreign_volumes(observed), warning=True)]
     # The one that a human waits for is the last: the others are done along the way. Nobody waits
@@ -146,12 +150,8 @@ def _let_go(observed: Observed) -> list[Step]:
         ]
         left += [
             Delete(Kind.SECRET, name, observed.secrets[name].uid)
-            for name in (
-                names.credentials(cluster.name, "superuser"),
-                names.credentials(cluster.name, "app"),
-                names.authority(cluster.name),
-            )
-            if name in observed.secrets
+            for name in names.lasting_secrets(cluster.name)
+            if name in observed.secrets and observed.secrets[name].ours
         ]
         if left:
             return [Step(Reason.DELETING, "deleting volumes and passwords", tuple(left))]

@@ -5,6 +5,7 @@ change before this one, and the wait for it to get well would never end. A membe
 replaced only while all others do.
 """
 
+from pgherd_operator.core import upkeep
 from pgherd_operator.core.actions import Delete, Kind, Reason, Step
 from pgherd_operator.core.group import Group, Member
 from pgherd_operator.core.observed import Observed
@@ -21,6 +22,7 @@ def outdated(observed: Observed, release: Release) -> set[int]:
         seat.number
         for seat in observed.seats()
         if seat.number in observed.pods
+        and upkeep.can_start(observed, seat.number)
         and observed.pods[seat.number].revision
         != pod.pod(observed.cluster, ledger.cluster_id, seat, release)["metadata"]["annotations"][
             names.REVISION

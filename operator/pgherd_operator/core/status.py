@@ -13,7 +13,7 @@ from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Role
 
 _Truth = Literal["True", "False", "Unknown"]
-_BESIDES = (Reason.PAUSED, Reason.VOLUME_GROWING, Reason.FOREIGN_VOLUMES)
+_BESIDES = (Reason.PAUSED, Reason.VOLUME_GROWING, Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN)
 """Steps that say nothing about how well the members are."""
 _Verdict = tuple[ConditionType, _Truth, Reason, str]
 
@@ -133,7 +133,7 @@ def _progressing(step: Step | None) -> _Verdict:
     kind = ConditionType.PROGRESSING
     if step is None:
         return kind, "False", Reason.AS_WANTED, "everything is as wanted"
-    if step.reason is Reason.FOREIGN_VOLUMES:
+    if step.reason in (Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN):
         return kind, "False", step.reason, step.text
     return kind, "True", step.reason, step.text
 

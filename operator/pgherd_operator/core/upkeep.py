@@ -59,11 +59,13 @@ def shared_objects(observed: Observed, release: Release) -> list[Action]:
 
 
 def _apply(observed: Observed, manifests: Iterable[Manifest]) -> list[Action]:
-    return [
-        Apply(wanted)
-        for wanted in manifests
-        if differs(wanted, observed.objects.get((wanted["kind"], wanted["metadata"]["name"])))
-    ]
+    found: list[Action] = []
+    for wanted in manifests:
+        key = wanted["kind"], wanted["metadata"]["name"]
+        live = observed.objects.get(key)
+        if differs(wanted, live) and observed.is_free(*key):
+            found.append(Apply(wanted, live["metadata"]["uid"] if live is not None else ""))
+    return found
 
 
 def certificates(observed: Observed, now: datetime) -> list[Step]:
@@ -86,6 +88,8 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
     wanted.append((names.operator_certificate(cluster.name), "operator", (operator,)))
     jobs = f"jobs.{ledger.cluster_id}.pgherd"
     wanted.append((names.jobs_certificate(cluster.name), jobs, (jobs,)))
+    secrets = observed.secrets
+    wanted = [one for one in wanted if one[0] not in secrets or secrets[one[0]].ours]
     if cluster.spec.tls.mode == "CertManager":
         asked = [network.certificate(cluster, ledger.cluster_id, *one) for one in wanted]
         applied = _apply(observed, asked)
@@ -99,6 +103,7 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
                 IssueCertificate(
                     secret, authority, common_name,
                     ledger.cluster_id, dns_names, cluster.spec.tls.validity_days,
+                    secrets[secret].uid if secret in secrets else "",
                 ),
             ),
         )
@@ -140,18 +145,24 @@ def settled_founders(observed: Observed, group: Group) -> list[Step]:
         return []
     herd = observed.cluster.name
     settled = [
-        member.number
+        member.volume
         for member in group.members
         if member.healthy and member.volume and member.volume.origin is Origin.FOUNDER
     ]
     return [
         Step(
             Reason.FOUNDING,
-            f"{names.member(herd, number)} is a member, and founds no more",
-            (SettleVolume(names.volume(herd, number)),),
+            f"{names.member(herd, volume.number)} is a member, and founds no more",
+            (SettleVolume(names.volume(herd, volume.number), volume.uid),),
         )
-        for number in settled
+        for volume in settled
     ]
+
+
+def can_start(observed: Observed, number: int) -> bool:
+    """Whether nobody else has the names of a member's pod and of its files."""
+    name = names.member(observed.cluster.name, number)
+    return observed.is_free("Pod", name) and observed.is_free("ConfigMap", name)
 
 
 def lacks_certificate(observed: Observed, seat: Seat) -> bool:
@@ -171,6 +182,8 @@ def _member(observed: Observed, seat: Seat, release: Release) -> Step | None:
     assert ledger is not None
     name = names.member(cluster.name, seat.number)
     live = observed.pods.get(seat.number)
+    if not can_start(observed, seat.number):
+        return None  # with or without a pod: if it has one, that has what it needs
     if live is not None and live.finished and not live.deleting:
         text = f"the pod of {name} ended for good: making a new one"
         return Step(Reason.MEMBER_STARTING, text, (Delete(Kind.POD, name, live.uid),))
@@ -208,7 +221,7 @@ def _configuration(observed: Observed, ledger: Ledger, seat: Seat) -> list[Actio
         and config.same_but_members(live.get("data", {}), wanted["data"])
     ):
         return []
-    return [Apply(wanted)] if differs(wanted, live) else []
+    return _apply(observed, [wanted])
 
 
 def _companions(observed: Observed, ledger: Ledger, seat: Seat) -> list[Seat]:
@@ -231,5 +244,5 @@ def growing_volumes(observed: Observed) -> list[Step]:
         if volume.usable and parse(volume.requested) < parse(size):
             name = names.volume(cluster.name, number)
             text = f"growing {name} from {volume.requested} to {size}"
-            found.append(Step(Reason.VOLUME_GROWING, text, (GrowVolume(name, size),)))
+            found.append(Step(Reason.VOLUME_GROWING, text, (GrowVolume(name, volume.uid, size),)))
     return found

@@ -85,6 +85,11 @@ def credentials(cluster: str, role: str) -> str:
     return f"{cluster}-{role}"
 
 
+def lasting_secrets(cluster: str) -> tuple[str, ...]:
+    """The secrets that have no owner, since a herd made anew on its volumes needs them."""
+    return (credentials(cluster, "superuser"), credentials(cluster, "app"), authority(cluster))
+
+
 def peers(cluster: str) -> str:
     """The headless service that gives members their stable addresses."""
     return f"{cluster}-peers"

@@ -95,10 +95,10 @@ class Client:
         own = {"apiVersion": found.get("apiVersion"), "kind": kind}
         return [own | item for item in items]
 
-    async def create(self, manifest: Manifest) -> None:
+    async def create(self, manifest: Manifest) -> Manifest:
         """See KubernetesApi."""
-        metadata = manifest["metadata"]
-        await self._call("POST", _path(manifest["kind"], metadata["namespace"]), manifest)
+        path = _path(manifest["kind"], manifest["metadata"]["namespace"])
+        return await self._call("POST", path, manifest, {"fieldManager": names.FIELD_MANAGER})
 
     async def replace(self, manifest: Manifest) -> None:
         """Put an object in place of the one with its resourceVersion; ConflictError if changed."""

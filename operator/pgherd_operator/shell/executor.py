@@ -52,7 +52,7 @@ class Executor:
         """
         match action:
             case act.Apply():
-                await self._api.apply(action.manifest)
+                await self._put(action.manifest, action.uid)
             case act.Create():
                 await self._create(action.manifest)
             case act.Delete():
@@ -66,13 +66,15 @@ class Executor:
                 await self._patch("ConfigMap", names.ledger(self._cluster.name), founded)
             case act.GrowVolume():
                 size: Manifest = {"resources": {"requests": {"storage": action.size}}}
-                await self._patch("PersistentVolumeClaim", action.name, {"spec": size})
+                larger = {"metadata": {"uid": action.uid}, "spec": size}
+                await self._patch("PersistentVolumeClaim", action.name, larger)
             case act.RetireVolume():
                 retired: Manifest = {"uid": action.uid, "labels": {names.RETIRED: action.retired}}
                 await self._patch("PersistentVolumeClaim", action.name, {"metadata": retired})
             case act.SettleVolume():
                 origin: Manifest = {"annotations": {names.ORIGIN: Origin.JOINER.value}}
-                await self._patch("PersistentVolumeClaim", action.name, {"metadata": origin})
+                settled = {"metadata": {"uid": action.uid} | origin}
+                await self._patch("PersistentVolumeClaim", action.name, settled)
             case act.GeneratePassword() | act.GenerateAuthority() | act.IssueCertificate():
                 await self._secret(action)
             case act.AskLeave() | act.AskEvict():
@@ -85,6 +87,19 @@ class Executor:
             await self._api.create(wanted)
         except ConflictError:
             return  # ours from before, or another's: the next look will tell
+
+    async def _put(self, wanted: Manifest, uid: str) -> None:
+        """Make an object, or have the one of that uid be as wanted; never another's of its name.
+
+        What is made has no data yet: whatever a POST gives, an apply could not take away again.
+        """
+        bare = {key: value for key, value in wanted.items() if key != "data"}
+        try:
+            if not uid:
+                uid = (await self._api.create(bare))["metadata"]["uid"]
+            await self._api.apply(wanted | {"metadata": wanted["metadata"] | {"uid": uid}})
+        except ConflictError:
+            return  # somebody else was faster: the next look will tell
 
     async def _delete(self, action: act.Delete) -> None:
         try:
@@ -125,7 +140,7 @@ class Executor:
                     self._now,
                     timedelta(days=action.validity_days),
                 )
-                await self._api.apply(self._certified(action.secret, issued, owned=True))
+                await self._put(self._certified(action.secret, issued, owned=True), action.uid)
             case _:
                 assert_never(action)
 

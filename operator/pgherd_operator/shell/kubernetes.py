@@ -40,12 +40,15 @@ class KubernetesApi(Protocol):
         """Return the objects with these labels."""
         ...
 
-    async def create(self, manifest: Manifest) -> None:
-        """Create; ``ConflictError`` when the name is taken."""
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create, and return what there is now; ``ConflictError`` when the name is taken."""
         ...
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
-        """Server-side apply under our field manager, taking over fields that others changed."""
+        """Server-side apply under our field manager, taking over fields that others changed.
+
+        With a uid in the manifest: to that object only, ``ConflictError`` where it is not there.
+        """
         ...
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Manifest) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import structlog
 
 from pgherd_operator.api.resource import Cluster
+from pgherd_operator.core import taken
 from pgherd_operator.core.observed import (
     Ledger,
     Observed,
@@ -23,6 +24,7 @@ from pgherd_operator.core.observed import (
 )
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Origin, Retired, Role
+from pgherd_operator.shell import owners
 from pgherd_operator.shell.kubernetes import KubernetesApi, Manifest, NotFoundError
 from pgherd_operator.shell.sidecars import SidecarError, Sidecars
 from pgherd_operator.shell.sidecars import parse as parse_report
@@ -56,29 +58,38 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
         parse_volume,
         lambda number: names.volume(cluster.name, number),
     )
+    seats = [volume.seat() for volume in volumes.values() if volume.usable]
+    listed = [item for items in found.values() for item in items]
+    whose = await owners.tell_apart(api, cluster, listed, taken.expected(cluster, seats))
     pods = by_number(
-        [item for item in found.pop("Pod") if _is_owned(item, cluster)],
+        [item for (kind, _), item in whose.ours.items() if kind == "Pod"],
         parse_pod,
         lambda number: names.member(cluster.name, number),
     )
-    objects = {(kind, item["metadata"]["name"]): item for kind in found for item in found[kind]}
+    objects = {key: item for key, item in whose.ours.items() if key[0] != "Pod"}
     secrets, reports = await asyncio.gather(
         _secrets(api, cluster, volumes.keys()), _reports(sidecars, pods.keys())
     )
     ledger = parse_ledger(objects.get(("ConfigMap", names.ledger(cluster.name))))
+    views = [report.view for report in reports.values() if report.view is not None]
+    known = volumes.keys() | pods.keys()
     foreign = {
         number: volume
         for number, volume in volumes.items()
         if ledger is not None and volume.cluster_id != ledger.cluster_id
     }
+    own = {number: volumes[number] for number in volumes.keys() - foreign.keys()}
+    claims = await owners.claims_of_others(api, cluster, ledger, own, known, views)
     return Observed(
         cluster=cluster,
         ledger=ledger,
-        volumes={number: volumes[number] for number in volumes.keys() - foreign.keys()},
+        volumes=own,
         foreign=foreign,
         pods=pods,
         secrets=secrets,
         objects=objects,
+        taken=whose.taken | claims,
+        passing=whose.passing,
         reports=reports,
     )
 
@@ -109,11 +120,6 @@ def by_number(
     return members
 
 
-def _is_owned(item: Manifest, cluster: Cluster) -> bool:
-    owners = item["metadata"].get("ownerReferences", ())
-    return any(owner["uid"] == cluster.uid for owner in owners)
-
-
 def parse_volume(item: Manifest) -> Volume:
     """Read a volume claim.
 
@@ -130,7 +136,7 @@ def parse_volume(item: Manifest) -> Volume:
         cluster_id=labels.get(names.CLUSTER_ID, ""),
         requested=item["spec"]["resources"]["requests"]["storage"],
         deleting="deletionTimestamp" in metadata,
-        retired=Retired(labels[names.RETIRED]) if names.RETIRED in labels else None,
+        retired=next((one for one in Retired if one == labels.get(names.RETIRED)), None),
         version=metadata.get("resourceVersion", ""),
     )
 
@@ -181,12 +187,13 @@ def ledger_data(ledger: Ledger) -> dict[str, str]:
     }
 
 
-def parse_secret(item: Manifest) -> Secret:
+def parse_secret(item: Manifest, *, ours: bool) -> Secret:
     """Read which keys a secret has, and from when to when it holds; not what is in it."""
     annotations = item["metadata"].get("annotations", {})
     return Secret(
         name=item["metadata"]["name"],
         uid=item["metadata"]["uid"],
+        ours=ours,
         keys=frozenset(item.get("data") or ()),
         issued_at=_time(annotations.get(names.ISSUED_AT)),
         not_after=_time(annotations.get(names.NOT_AFTER)),
@@ -203,11 +210,12 @@ def _time(text: str | None) -> datetime | None:
 
 
 async def _secrets(api: KubernetesApi, cluster: Cluster, numbers: Any) -> dict[str, Secret]:
-    """Get the secrets one by one, by name: the operator needs no right to list them."""
+    """Get the secrets one by one, by name: the operator needs no right to list them.
+
+    What an earlier herd of this name has left is as good as gone.
+    """
     wanted = [
-        names.credentials(cluster.name, "superuser"),
-        names.credentials(cluster.name, "app"),
-        names.authority(cluster.name),
+        *names.lasting_secrets(cluster.name),
         names.operator_certificate(cluster.name),
         names.jobs_certificate(cluster.name),
         *(names.certificate(cluster.name, number) for number in sorted(numbers)),
@@ -215,9 +223,12 @@ async def _secrets(api: KubernetesApi, cluster: Cluster, numbers: Any) -> dict[s
 
     async def look(name: str) -> Secret | None:
         try:
-            return parse_secret(await api.get("Secret", cluster.namespace, name))
+            found = await api.get("Secret", cluster.namespace, name)
         except NotFoundError:
             return None
+        if owners.passes(found, cluster):
+            return None
+        return parse_secret(found, ours=owners.is_our_secret(found, cluster))
 
     found = await asyncio.gather(*(look(name) for name in wanted))
     return {secret.name: secret for secret in found if secret is not None}

@@ -52,7 +52,7 @@ class ApiServer:
             if found == kind and item["metadata"].get("labels", {}).get(key) == value
         ]
 
-    async def create(self, manifest: Manifest) -> None:
+    async def create(self, manifest: Manifest) -> Manifest:
         """See KubernetesApi."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         with self.writing("create", kind, name):
@@ -64,6 +64,7 @@ class ApiServer:
             item["metadata"] |= {"uid": self.uid(), "creationTimestamp": self.now.isoformat()}
             item["metadata"]["resourceVersion"] = self.uid()
             self.objects[kind, name] = item
+            return copy.deepcopy(item)
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
         """See KubernetesApi."""
@@ -75,7 +76,8 @@ class ApiServer:
         with self.writing("apply", kind, name):
             if (kind, name) not in self.objects:
                 self.calls.add(("create", kind))  # an apply that creates needs both rights
-            old = self.objects.get((kind, name), {"metadata": {"uid": self.uid()}})
+            old = self.objects.get((kind, name), {"metadata": {"uid": self.uid(), "name": name}})
+            _require(old, "uid", manifest["metadata"].get("uid", ""))
             item = copy.deepcopy(manifest)
             item["metadata"] = old["metadata"] | item["metadata"]
             self.objects[kind, name] = item

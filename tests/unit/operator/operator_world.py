@@ -143,7 +143,8 @@ class World(ApiServer):
             number = int(manifest["metadata"]["labels"][names.MEMBER])
             if self.view is not None and self.view.find(number) is not None:
                 raise Forbidden("two disks for one member of the view")
-        if kind == "Secret" and any(key[0] == "Pod" for key in self.objects):
+        lasting = kind == "Secret" and manifest["metadata"]["name"] in names.lasting_secrets(NAME)
+        if lasting and any(key[0] == "Pod" for key in self.objects):
             raise Forbidden("a new secret while members run on the old one")
 
     def _check_deletion(self, kind: str, item: Manifest) -> None:
@@ -247,9 +248,9 @@ class World(ApiServer):
         """The identity on the volumes."""
         for (kind, _), item in self.objects.items():
             if kind == "PersistentVolumeClaim":
-                found = item["metadata"]["labels"][names.CLUSTER_ID]
-                assert isinstance(found, str)
-                return found
+                found = item["metadata"].get("labels", {}).get(names.CLUSTER_ID)
+                if found is not None:
+                    return str(found)
         return ""
 
     async def request(self, number: int, path: str, body: Mapping[str, Any]) -> None:
@@ -313,7 +314,8 @@ class World(ApiServer):
         for (kind, name), item in list(self.objects.items()):
             if kind == "Certificate" and ("Secret", name) not in self.objects:
                 data = dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), "")
-                metadata = {"name": item["spec"]["secretName"], "uid": self.uid()}
+                asked = {"cert-manager.io/certificate-name": item["spec"]["secretName"]}
+                metadata = {"name": name, "uid": self.uid(), "annotations": asked}
                 secret = {"kind": "Secret", "metadata": metadata}
                 self.objects["Secret", name] = secret | {"data": data}
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+import strangers
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from operator_api_server import Fault, Killed
@@ -68,7 +69,7 @@ def lose_volume(number: int) -> Act:
 
     def act(world: World) -> None:
         key = ("PersistentVolumeClaim", f"{NAME}-{number}-data")
-        if key not in world.objects or world.view is None:
+        if key not in world.objects or key in strangers.present(world) or world.view is None:
             return
         disks = {
             item["metadata"]["uid"]
@@ -150,6 +151,16 @@ def look(_: int) -> Act:
     return lambda world: asyncio.run(_try_to_reconcile(world))
 
 
+def take_a_name(number: int) -> Act:
+    def act(world: World) -> None:
+        free = [key for key in (*strangers.of_member(number), *strangers.SHARED)
+                if key not in world.objects]  # fmt: skip
+        if free:
+            strangers.settle_in(world, free[number % len(free)])
+
+    return act
+
+
 def look_while_they_join(_: int) -> Act:
     """Who can joins and votes between the operator's look and its first write."""
 
@@ -195,6 +206,7 @@ ACTS = st.one_of(
     *(NUMBERS.map(one) for one in (
         delete_pod, fail_pod, lose_all_pods, lose_volume, silence, kill_node, evict, diverge,
         drop_object, wipe_status, wait, look_while_they_join, hold_joins,
+        take_a_name,
     )),
 )  # fmt: skip
 
@@ -237,6 +249,10 @@ def test_it_converges_from_any_story(start: tuple[int, int], begun: bool, story:
     for act in story:
         act(world)
     heal(world)
+    asyncio.run(world.settle(rounds=200))
+    assert strangers.are_untouched(world)
+    for key in strangers.present(world):
+        del world.objects[key]
     asyncio.run(world.settle(rounds=200))
     spec = world.spec
     assert world.view is not None

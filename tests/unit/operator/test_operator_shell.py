@@ -1,6 +1,7 @@
 """The operator's shell: one leader, herds that do not delay each other, HTTP as it has to be."""
 
 import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -230,12 +231,13 @@ async def test_an_apply_is_a_server_side_apply_under_our_name(
     assert seen[0]["type"] == "application/apply-patch+yaml"
 
 
-async def test_a_deletion_names_the_object_by_its_uid(
+async def test_a_deletion_names_the_object_by_its_uid_and_version(
     server: tuple[Client, list[dict[str, Any]]],
 ) -> None:
     client, seen = server
-    await client.delete("PersistentVolumeClaim", "n", "herd-1-data", "u-7")
-    assert '"uid": "u-7"' in seen[0]["body"]
+    await client.delete("PersistentVolumeClaim", "n", "herd-1-data", "u-7", "12")
+    conditions = {"uid": "u-7", "resourceVersion": "12"}
+    assert json.loads(seen[0]["body"]) == {"preconditions": conditions}
 
 
 @pytest.mark.parametrize(
