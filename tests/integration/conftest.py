@@ -105,7 +105,7 @@ async def schema(
 ) -> AsyncIterator[str]:
     """A schema of this test alone, first in the search path of all ``connections``."""
     name = f"t_{random.getrandbits(40):x}"
-    await connections[0].execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
+    await _execute(connections[0], sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
     for connection in connections:
         await connection.execute(
             sql.SQL("SET search_path = {}, public").format(sql.Identifier(name))
@@ -114,6 +114,14 @@ async def schema(
     async with await psycopg.AsyncConnection.connect(
         herd.nodes()[0].dsn, autocommit=True
     ) as connection:
-        await connection.execute(
-            sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name))
+        await _execute(
+            connection, sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name))
         )
+
+
+async def _execute(connection: psycopg.AsyncConnection[Any], command: sql.Composed) -> None:
+    """Execute DDL, again after 40001: another node's last command may not have been seen here."""
+    while True:
+        with contextlib.suppress(psycopg.errors.SerializationFailure):
+            await connection.execute(command)
+            return
