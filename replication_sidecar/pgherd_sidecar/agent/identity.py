@@ -95,6 +95,10 @@ class Identity:
         """The cluster that this one was split off from for good, None if it was founded."""
         return self._record.split_from or None
 
+    def has_parted(self, config: NodeConfig) -> bool:
+        """Tell whether this member is of a cluster that the configuration does not know of."""
+        return self._record.configured == str(config.cluster_id) != self.cluster_id
+
     @property
     def incarnation(self) -> int:
         """The newest incarnation, 0 before the first."""

@@ -82,7 +82,9 @@ def resume(config: NodeConfig, identity: Identity) -> NodeConfig:
     """
     parted = load(config.data_dir)
     known = parted.known
-    if known is not None and not parted.done and Part(config.name, known).complete:
+    if known is None or identity.cluster_id not in (known.plan.cluster, known.plan.successor):
+        return identity.applied_to(config)  # `bootstrap` has made it one of another cluster since
+    if not parted.done and Part(config.name, known).complete:
         if identity.cluster_id == known.plan.cluster:
             identity.split(known.plan.successor, configured=str(config.cluster_id))
         try:
@@ -105,6 +107,9 @@ def resume(config: NodeConfig, identity: Identity) -> NodeConfig:
 def consent(config: NodeConfig, disk: str, plan: Plan) -> None:
     """End this member's part in its cluster for good, in favour of a plan.
 
+    Nothing is done if the log has come to name other voters since, so that the parties are enough
+    to go on as they are: the old cluster would be left without a quorum [S1].
+
     Args:
         config: as it counts.
         disk: identity of the disk that the log is on, which is closed.
@@ -116,6 +121,9 @@ def consent(config: NodeConfig, disk: str, plan: Plan) -> None:
     """
     with bootstrap.opened_log(config) as log:
         bootstrap.require_whole(config, log)
+        if any(view.has_quorum(plan.names) for view in log.index.membership.views):
+            _log.warning("can_go_on_instead_of_parting", members=plan.names)
+            return
         end = log.control.term, log.index.last_term, log.index.last
     mine = Consent(roster.myself(config, disk), *end)
     before = load(config.data_dir)

@@ -15,7 +15,7 @@ from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.identity import Identity, IdentityError
 from pgherd_sidecar.agent.parting import Splitter
 from pgherd_sidecar.core.log import Member, Membership, Message, Parting
-from pgherd_sidecar.core.log.parting import Plan
+from pgherd_sidecar.core.log.parting import Consent, Plan, consented
 from pgherd_sidecar.env.segments import SegmentLog
 
 FIVE = Membership.founded(Member(f"n{n}", f"disk of n{n}") for n in range(1, 6))
@@ -172,7 +172,8 @@ async def test_c21_who_has_consented_takes_no_part_any_more_until_all_have(tmp_p
     herd, node = await left_over(tmp_path)
     two = herd.nodes["n2"]
     plan = Plan(str(node.config.cluster_id), (("n2", two.disk), ("n3", node.disk)), ordered=True)
-    parted.consent(node.config, node.disk, plan)
+    mine = Consent(Member("n3", node.disk), 1, 1, 1)
+    parted.Parted(consented(None, plan, mine)).save(node.config.data_dir)
     assert resume(node.config) == node.config
     await herd.start("n2", "n3")
     try:
@@ -184,6 +185,44 @@ async def test_c21_who_has_consented_takes_no_part_any_more_until_all_have(tmp_p
         assert two.host.splitter.due is None  # two of three could go on as they are
     finally:
         await herd.stop()
+
+
+async def test_nobody_consents_whose_log_has_come_to_make_the_parties_a_quorum(
+    tmp_path: Path,
+) -> None:
+    herd, node = await left_over(tmp_path)
+    parties = (("n2", herd.nodes["n2"].disk), ("n3", node.disk))
+    parted.consent(node.config, node.disk, Plan(str(node.config.cluster_id), parties))
+    assert parted.load(node.config.data_dir).known is None
+
+
+async def test_c21_a_member_that_has_parted_is_not_split_off_under_the_identity_it_shares(
+    tmp_path: Path,
+) -> None:
+    _, node = await left_over(tmp_path)
+    plan = plan_of(node)
+    parted.consent(node.config, node.disk, plan)
+    now = resume(node.config)
+    for act in (bootstrap.preview, bootstrap.force, bootstrap.inspect):
+        with pytest.raises(BootstrapError, match=f"is of {plan.successor}"):
+            act(node.config)
+    done = bootstrap.force(now)  # whose configuration says where it is may have it go on alone
+    assert str(done.cluster_id) not in (plan.successor, plan.cluster)
+
+
+async def test_c21_who_was_split_off_while_it_waited_has_nothing_left_of_the_plan(
+    tmp_path: Path,
+) -> None:
+    herd, node = await left_over(tmp_path)
+    config, other = node.config, Member("n2", herd.nodes["n2"].disk)
+    plan = Plan(str(config.cluster_id), (("n2", other.disk), ("n3", node.disk)), ordered=True)
+    mine = Consent(Member("n3", node.disk), 1000, 1000, 1000)
+    known = consented(consented(None, plan, mine), plan, Consent(other, 1, 1, 1))
+    parted.Parted(known).save(config.data_dir)
+    alone = config.model_copy(update={"cluster_id": bootstrap.force(config).cluster_id})
+    assert resume(alone) == alone
+    with bootstrap.opened_log(alone) as log:
+        assert (log.index.membership.names, log.control.term < 1000) == (("n3",), True)
 
 
 async def test_a_member_with_a_damaged_log_does_not_consent(
