@@ -45,7 +45,6 @@ class LocalHerd:
     directory: Path
     port_base: int
     environment: dict[str, str] = field(default_factory=dict)
-    _nodes: list[Node] = field(default_factory=list)
 
     def run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``pgherd local COMMAND ... --dir`` and return how it went, whatever it was."""
@@ -104,22 +103,12 @@ class LocalHerd:
         return next(member for member in self.members() if member["name"] == name)
 
     def nodes(self) -> list[Node]:
-        """The ways to all nodes that there were when this was asked first.
-
-        They never change, and ``status`` takes its time.
-        """
-        if not self._nodes:
-            self._nodes = [
-                Node(member["name"], member["dsn"], member["app_dsn"])
-                for member in self.members()
-                if not member["witness"]
-            ]
-        return self._nodes
+        """The ways to all nodes with a database, whether or not they are up."""
+        herd = load(home(self))
+        return [Node(one.name, herd.dsn(one), herd.app_dsn(one)) for one in herd.databases]
 
     def node(self, name: str) -> Node:
-        """The ways to one node, also to one that has joined meanwhile."""
-        if all(node.name != name for node in self._nodes):
-            self._nodes = []
+        """The ways to one node."""
         return next(node for node in self.nodes() if node.name == name)
 
     def dsn(self, name: str) -> str:

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from .localherd import LocalHerd
+from .members import caught_up
 
 Connections = list[psycopg.AsyncConnection[Any]]
 
@@ -17,6 +18,7 @@ async def accounts(connections: Connections, schema: str) -> str:
     """A table of a hundred rows, filled on the first node."""
     await connections[0].execute("CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL)")
     await connections[0].execute("INSERT INTO account SELECT i, 0 FROM generate_series(1, 100) i")
+    await caught_up(connections)
     return f"{schema}.account"
 
 
