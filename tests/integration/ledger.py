@@ -22,6 +22,7 @@ from workloads.acknowledged import Acknowledged
 from .localherd import LocalHerd, Node, query, settle
 
 INITIAL = 1000
+_THINK_S = 0.02  # between transactions: the machine also has to start again what tests kill
 _ABORTED = {"40001", "40P01", "25006"}
 _UNKNOWN = {"08007"}
 _ENDED = {"57P01", "57P02", "57P03", "57014", None}  # or cancelled: it was in the way
@@ -110,6 +111,7 @@ class Ledger:
                 with contextlib.suppress(psycopg.OperationalError):
                     while not stop.is_set() and not connection.closed:
                         await self._transfer(connection, node.name)
+                        await asyncio.sleep(_THINK_S)
 
     async def _transfer(self, connection: psycopg.AsyncConnection[Any], node: str) -> None:
         self._next += 1

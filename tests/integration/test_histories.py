@@ -188,10 +188,10 @@ FAULTS = [
     ("list_append", "killed", "sidecar", "proposer"),
     ("list_append", "killed", "postgres", "follower"),
     ("list_append", "stopped", "node", "proposer"),
-    ("bank", "killed", "postgres", "proposer"),
     ("bank", "stopped", "sidecar", "proposer"),
 ]
 MORE_FAULTS = [
+    ("bank", "killed", "postgres", "proposer"),
     ("list_append", "killed", "node", "proposer"),
     ("list_append", "stopped", "sidecar", "follower"),
     ("bank", "killed", "sidecar", "follower"),
