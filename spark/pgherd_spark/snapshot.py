@@ -200,7 +200,7 @@ def _run(cluster: Cluster, lease: Lease, options: Options, store: Store, say: Sa
         "files": {name: sha256(content) for name, content in files.items()},
         "tables": _tables(found[first.member], tasks, receipts),
         "sequences": _sequences(cluster.each(list(lease.sources), _own_sequences)),
-        "local_tables": cluster.each([first], _local_tables)[0],
+        **cluster.each([first], _carried)[0],
         "not_included": found[first.member].not_replicated,
     }
     store.put(MANIFEST, sealed(manifest))
@@ -330,10 +330,18 @@ def _sequences(members: Iterable[Sequence[tuple[Any, ...]]]) -> list[dict[str, A
     return list(found.values())
 
 
-def _local_tables(source: Source) -> list[str]:
-    """What users keep local: another member made from the snapshot has to know it, too."""
+def _carried(source: Source) -> dict[str, Any]:
+    """What a member made from the snapshot has to know, too.
+
+    Tables that users keep local, and which roles and memberships every member has: others there
+    may be that the member read from has alone.
+    """
     with reading(source) as connection:
-        return [name for (name,) in connection.execute(_SQL["local_tables"])]
+        return {
+            "local_tables": [name for (name,) in connection.execute(_SQL["local_tables"])],
+            "known_roles": [name for (name,) in connection.execute(_SQL["known_roles"])],
+            "memberships": [[*pair] for pair in connection.execute(_SQL["memberships"])],
+        }
 
 
 def _described(data: bytes) -> dict[str, Any]:

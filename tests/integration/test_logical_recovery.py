@@ -129,6 +129,8 @@ def assert_a_member_like_the_others(herd: LocalHerd, node: str, name: str) -> No
         f"SELECT * FROM {name}.counted",
         f"SELECT obj_description('{name}.kept'::regclass)",
         "SELECT name FROM pgherd.local_tables ORDER BY 1",
+        "SELECT name FROM pgherd.roles ORDER BY 1",
+        "SELECT role, member FROM pgherd.memberships ORDER BY 1, 2",
     ):
         assert query(old["dsn"], same) == query(new["dsn"], same)
     assert query(new["dsn"], f"SELECT * FROM {name}.kept") == []
@@ -215,6 +217,7 @@ async def test_a_node_joins_from_a_snapshot_as_long_as_the_log_behind_it_is_kept
     script = forgetful_script(work_directory)
     with herd_of(work_directory / "carried", 2, PGHERD_SIDECAR_SCRIPT=str(script)) as herd:
         name, ledger = fill(herd), new_ledger(herd)
+        query(herd.dsn("n1"), "CREATE ROLE by_hand; GRANT app TO by_hand")
         to = work_directory / "carried.snapshots"
 
         async def taken(hold_s: float) -> Path:

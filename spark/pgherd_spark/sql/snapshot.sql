@@ -46,3 +46,10 @@ SELECT pg_try_advisory_lock(hashtextextended(%s::text, 0));
 
 -- name: local_tables
 SELECT l.name FROM pgherd.local_tables l ORDER BY l.name;
+
+-- Those that every member has.
+-- name: known_roles
+SELECT r.name FROM pgherd.roles r ORDER BY r.name;
+
+-- name: memberships
+SELECT m.role, m.member FROM pgherd.memberships m ORDER BY m.role, m.member;

@@ -31,8 +31,8 @@ class Carried:
         local_tables: names of tables that the members keep for themselves.
         sequences: what users mean by INCREMENT and START, by name; of a snapshot none, since its
             sequences are as users made them.
-        known_roles: names of roles that every member has; None if that is not known, as of a
-            snapshot: all that there are then count as such.
+        known_roles: names of roles that every member has; None if that is not known, as of an
+            old snapshot: all that there are then count as such.
         memberships: role and member of each membership that every member has; None likewise.
         sizes: bytes of each table's rows, by name.
     """

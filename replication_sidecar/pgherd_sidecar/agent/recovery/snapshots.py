@@ -98,6 +98,8 @@ def _read(snapshot: Path) -> tuple[Carried, CertificationState]:
             roles=str(snapshot / "roles.sql"),
             snapshot=str(snapshot),
             local_tables=manifest["local_tables"],
+            known_roles=manifest.get("known_roles"),
+            memberships=manifest.get("memberships"),
         )
     except (OSError, ValueError, KeyError, StopIteration, CheckpointError) as error:
         raise UnfitError(f"{snapshot} holds no whole snapshot: {error}") from error

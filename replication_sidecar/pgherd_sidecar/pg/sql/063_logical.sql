@@ -53,7 +53,7 @@ BEGIN
     INSERT INTO pgherd.sequences
     SELECT to_regclass(s.key)::oid, (s.value->>'step')::int8, (s.value->>'start')::int8
       FROM jsonb_each(carried->'sequences') AS s WHERE to_regclass(s.key) IS NOT NULL;
-    IF jsonb_typeof(carried->'known_roles') = 'array' THEN -- a snapshot does not tell
+    IF jsonb_typeof(carried->'known_roles') = 'array' THEN -- an old snapshot does not tell
         DELETE FROM pgherd.roles;
         INSERT INTO pgherd.roles SELECT r.role FROM jsonb_array_elements_text(carried->'known_roles') AS r(role);
         DELETE FROM pgherd.memberships;
