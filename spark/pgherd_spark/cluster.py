@@ -102,22 +102,6 @@ class Cluster:
         """
         return self._collect(self._merged(tasks, run, merge).map(then)) if tasks else []
 
-    def rows_by_key(
-        self,
-        frame: Any,
-        split: Callable[[dict[str, Any]], Iterable[tuple[Key, Value]]],
-        then: Callable[[tuple[Key, Iterable[Value]]], Result],
-    ) -> list[Result]:
-        """Make each row of a DataFrame something under some keys, and do something with each key.
-
-        As ``each_key``; of the rows no more than those of one key are in memory at a time.
-
-        Raises:
-            JobError: a task failed, as often as it may.
-        """
-        found = frame.rdd.map(_as_dict).flatMap(split)
-        return self._collect(found.groupByKey(self._context.defaultParallelism).map(then))
-
     async def in_thread(self, action: Callable[[], Value]) -> Value:
         """Run what waits for Spark beside the event loop; end it when the caller is cancelled."""
         working = asyncio.ensure_future(asyncio.to_thread(action))
@@ -194,11 +178,6 @@ class _Told(_Count):
 
     def __reduce__(self) -> tuple[type[_Count], tuple[()]]:
         return _Count, ()
-
-
-def _as_dict(row: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = row.asDict()
-    return fields
 
 
 def _and_count(run: Callable[[Task], Value], done: Any, task: Task) -> Value:
