@@ -31,6 +31,7 @@ bench:
 # an installation of packages.
 test: setup
 	@scripts/setup faults
+	@scripts/setup spark || echo '############ NO SPARK: the jobs are NOT tested'
 	@scripts/e2e prepare
 	@$(MAKE) --no-print-directory lint test-unit simulate test-integration
 	@scripts/e2e run
