@@ -9,167 +9,33 @@ Started by ``process``; keeps nothing.
 """
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from pgherd_sidecar.agent.adminport import (
+    AdminBackend,
+    ChangesBackend,
+    Refused,
+    Unavailable,
+    UnknownMarker,
+)
 from pgherd_sidecar.agent.metrics import to_metrics
 from pgherd_sidecar.agent.roster import Contact
 from pgherd_sidecar.core.log import Member
-from pgherd_sidecar.pg.checksum import ChangedTable, TableChecksum, UnknownTable
+from pgherd_sidecar.pg.checksum import ChangedTable, UnknownTable
 
 _SHUTDOWN_S = 5.0
 """A request that is still under way when the sidecar stops gets so long."""
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 _LeaseSeconds = Annotated[float, msgspec.Meta(ge=1, le=3600)]
-StatusValue = (
-    str | int | float | bool | None | Mapping[str, "StatusValue"] | Sequence["StatusValue"]
-)
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class UnknownMarker(LookupError):
-    """No such marker is held on this node."""
-
-
-class Unavailable(Exception):
-    """It can't be done now, but perhaps later; the message says why."""
-
-
-class Refused(Exception):
-    """It can't be done as things are, however often it is asked for; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedSnapshot:
-    """A snapshot that other sessions of this node's server may import.
-
-    Attributes:
-        gid: everything up to here is visible in it, and nothing after.
-        snapshot: what ``SET TRANSACTION SNAPSHOT`` takes.
-        visible: ``pg_current_snapshot()`` in it, by which a session knows that it has this one.
-    """
-
-    gid: int
-    snapshot: str
-    visible: str
-
-
-class AdminBackend(Protocol):
-    """What the API asks of the replica.
-
-    All but ``status`` and ``shutdown`` may raise ``Unavailable``; those that name a marker raise
-    ``UnknownMarker``, those that name a table ``UnknownTable``.
-    """
-
-    async def status(self) -> Mapping[str, StatusValue]:
-        """Return at least ``name``, ``cluster_id``, ``state``, ``reason``, and counters."""
-        ...
-
-    @property
-    def views(self) -> "ViewBackend":
-        """What knows the membership, and has it changed."""
-        ...
-
-    @property
-    def changes(self) -> "ChangesBackend | None":
-        """What hands out the log; None where there is no database."""
-        ...
-
-    async def shutdown(self) -> None:
-        """Begin a clean stop; returns before it is done."""
-        ...
-
-    async def rebuild(self, partner: str | None, rate_bytes_s: int | None) -> None:
-        """Begin to replace this node's database by a copy of a member's; returns before it is done.
-
-        Args:
-            partner: whom to copy; by default the member that it burdens least.
-            rate_bytes_s: how fast at most; by default as configured.
-        """
-        ...
-
-    async def order_marker(self) -> tuple[str, int]:
-        """Put a marker into the log; return its id and GID."""
-        ...
-
-    async def marker_ready(self, marker: str, timeout_s: float) -> int:
-        """Wait until the snapshot at the marker is exported; return the marker's GID.
-
-        Raises:
-            TimeoutError: it is not after ``timeout_s``.
-        """
-        ...
-
-    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
-        """Export the marker's snapshot and hold it for so long, or until the next call."""
-        ...
-
-    async def marker_tables(self, marker: str) -> Mapping[str, TableChecksum]:
-        """Return the checksum of each replicated table in the marker's snapshot."""
-        ...
-
-    async def marker_buckets(self, marker: str, table: str) -> Mapping[int, str]:
-        """Return the checksums of a table's rows by bucket of their keys' hash."""
-        ...
-
-    async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
-        """Return the checksum of each row of a bucket by its key."""
-        ...
-
-    async def drop_marker(self, marker: str) -> None:
-        """Give the marker's snapshot back; no error if it is gone."""
-        ...
-
-
-class ChangesBackend(Protocol):
-    """What the API asks about the change stream; see ``changes.Changes``."""
-
-    async def read(self, after: int, max_bytes: int) -> bytes:
-        """Return a part of the log."""
-        ...
-
-    async def hold(self, stream: str, after: int, lease_s: float) -> None:
-        """Keep the log after a position, for a stream of this name."""
-        ...
-
-    async def release(self, hold: str) -> bool:
-        """Give a hold of the log back; False if there is none of this name."""
-        ...
-
-    async def tables(self) -> Mapping[str, StatusValue]:
-        """Return what columns tables had up to a position."""
-        ...
-
-
-class ViewBackend(Protocol):
-    """What the API asks about the membership; see ``views.Views``."""
-
-    def status(self) -> Mapping[str, StatusValue]:
-        """Return ``view``, ``quorum`` and ``peers``."""
-        ...
-
-    def join(self, member: Member) -> None:
-        """Have a member join."""
-        ...
-
-    def leave(self, name: str, disk: str) -> None:
-        """Have a member leave, or be evicted."""
-        ...
-
-    def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
-        """Have members become a cluster of their own, or say what that means."""
-        ...
-
-    def block(self, names: list[str], unsent: list[str]) -> None:
-        """Have no links with these members, and send nothing to those."""
-        ...
 
 
 def runner(backend: AdminBackend, *guards: Middleware) -> web.AppRunner:

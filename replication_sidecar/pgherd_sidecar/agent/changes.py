@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import psycopg
 from psycopg.rows import dict_row
 
-from pgherd_sidecar.agent.admin import Refused, Unavailable
+from pgherd_sidecar.agent.adminport import Refused, Unavailable
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.verdicts import Verdicts
 from pgherd_sidecar.core.state import ReplicatedState

@@ -11,7 +11,7 @@ Started by ``process``; keeps nothing.
 
 from aiohttp import web
 
-from pgherd_sidecar.agent.admin import AdminBackend
+from pgherd_sidecar.agent.adminport import AdminBackend
 from pgherd_sidecar.agent.metrics import to_metrics
 
 _SHUTDOWN_S = 1.0

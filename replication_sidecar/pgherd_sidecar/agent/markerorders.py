@@ -7,7 +7,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 
-from pgherd_sidecar.agent.admin import Unavailable
+from pgherd_sidecar.agent.adminport import Unavailable
 from pgherd_sidecar.agent.applier import Applier, Work
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.core.entries import Marker, encode_entry

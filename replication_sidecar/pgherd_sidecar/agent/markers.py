@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import structlog
 
-from pgherd_sidecar.agent.admin import ExportedSnapshot, Unavailable, UnknownMarker
+from pgherd_sidecar.agent.adminport import ExportedSnapshot, Unavailable, UnknownMarker
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.startup import connect
 from pgherd_sidecar.pg import checksum

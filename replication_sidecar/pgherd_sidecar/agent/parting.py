@@ -20,7 +20,7 @@ from typing import Protocol
 
 import structlog
 
-from pgherd_sidecar.agent.admin import Refused, Unavailable
+from pgherd_sidecar.agent.adminport import Refused, Unavailable
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.parted import Parted, load
 from pgherd_sidecar.agent.peers import Peers

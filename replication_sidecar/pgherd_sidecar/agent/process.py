@@ -27,7 +27,8 @@ import structlog
 import uvloop
 
 from pgherd_sidecar.agent import logging, parted
-from pgherd_sidecar.agent.admin import AdminBackend, AdminServer
+from pgherd_sidecar.agent.admin import AdminServer
+from pgherd_sidecar.agent.adminport import AdminBackend
 from pgherd_sidecar.agent.bootstrap import BootstrapError
 from pgherd_sidecar.agent.config import ConfigError, NodeConfig, load
 from pgherd_sidecar.agent.health import HealthServer

@@ -13,7 +13,8 @@ import ssl
 import structlog
 from aiohttp import web
 
-from pgherd_sidecar.agent.admin import AdminBackend, Handler, runner
+from pgherd_sidecar.agent.admin import Handler, runner
+from pgherd_sidecar.agent.adminport import AdminBackend
 from pgherd_sidecar.agent.config import JOBS, OPERATOR, NodeConfig
 from pgherd_sidecar.env.tls import Credentials, TlsError
 

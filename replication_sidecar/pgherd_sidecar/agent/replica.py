@@ -18,7 +18,7 @@ import psycopg
 import structlog
 
 from pgherd_sidecar.agent import startup, verdicts
-from pgherd_sidecar.agent.admin import ExportedSnapshot, StatusValue, Unavailable
+from pgherd_sidecar.agent.adminport import ExportedSnapshot, StatusValue, Unavailable
 from pgherd_sidecar.agent.changes import Changes
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import (

@@ -10,7 +10,7 @@ Called through the admin API. Keeps nothing.
 from typing import Any
 
 from pgherd_sidecar.agent import roster
-from pgherd_sidecar.agent.admin import Refused, Unavailable
+from pgherd_sidecar.agent.adminport import Refused, Unavailable
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.core.log import Member, View

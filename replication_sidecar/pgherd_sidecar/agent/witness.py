@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import NoReturn
 
-from pgherd_sidecar.agent.admin import ExportedSnapshot, StatusValue, Unavailable
+from pgherd_sidecar.agent.adminport import ExportedSnapshot, StatusValue, Unavailable
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from pgherd_sidecar.agent.admin import (
-    AdminServer,
+from pgherd_sidecar.agent.admin import AdminServer
+from pgherd_sidecar.agent.adminport import (
     ExportedSnapshot,
     Refused,
     StatusValue,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import aiohttp
 import pytest
-from pgherd_sidecar.agent.admin import StatusValue
+from pgherd_sidecar.agent.adminport import StatusValue
 from pgherd_sidecar.agent.health import HealthServer
 from places import free_port
 from test_admin import Backend

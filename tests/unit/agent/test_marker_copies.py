@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from pgherd_sidecar.agent import markers as module
-from pgherd_sidecar.agent.admin import UnknownMarker
+from pgherd_sidecar.agent.adminport import UnknownMarker
 from pgherd_sidecar.agent.applier import Applier
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.markerorders import MarkerOrders

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from log_trio import Node, Trio, trio, until
 from pgherd_sidecar.agent import bootstrap, parted
-from pgherd_sidecar.agent.admin import Refused, Unavailable
+from pgherd_sidecar.agent.adminport import Refused, Unavailable
 from pgherd_sidecar.agent.bootstrap import BootstrapError
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.identity import Identity, IdentityError

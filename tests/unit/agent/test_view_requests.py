@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from log_trio import NAMES, Node, Trio, trio, until
 from pgherd_sidecar.agent import views as views_module
-from pgherd_sidecar.agent.admin import Refused, Unavailable
+from pgherd_sidecar.agent.adminport import Refused, Unavailable
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.views import Views, no_majority
 from pgherd_sidecar.agent.witness import Witness

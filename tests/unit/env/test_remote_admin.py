@@ -10,7 +10,7 @@ from uuid import UUID
 import aiohttp
 import pytest
 from link_ends import CLUSTER, authority, equip, pem
-from pgherd_sidecar.agent.admin import AdminBackend, StatusValue
+from pgherd_sidecar.agent.adminport import AdminBackend, StatusValue
 from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress, Tls
 from pgherd_sidecar.agent.remote import RemoteAdmin
 from pgherd_sidecar.cli.admin import AdminError, RemoteAdminClient

@@ -20,7 +20,7 @@ from secrets import token_hex
 
 import structlog
 
-from pgherd_sidecar.agent.admin import StatusValue
+from pgherd_sidecar.agent.adminport import StatusValue
 from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
 from pgherd_sidecar.agent.errors import UnfitError
 from pgherd_sidecar.agent.recovery import certstate, server
