@@ -27,6 +27,7 @@ from pgherd_sidecar.agent.logreader import LogReader
 from pgherd_sidecar.agent.logsetup import open_log, reset_log, timing
 from pgherd_sidecar.agent.logstatus import log_status
 from pgherd_sidecar.agent.logwriter import LogWriter
+from pgherd_sidecar.agent.news import News
 from pgherd_sidecar.agent.parting import Splitter
 from pgherd_sidecar.agent.peers import Peers
 from pgherd_sidecar.core.entries import Noop, encode_entry
@@ -91,11 +92,6 @@ class LogHost:
         self._on_failure = on_failure
         self._running = False
         self._flush_due = False
-        self._reported = 0
-        self._behind_reported = 0
-        self._lost = False
-        self._proposer_reported: tuple[int, str | None] = (0, None)
-        self._relinked = False
 
     # ---- the caller's side -----------------------------------------------------------------
 
@@ -138,7 +134,7 @@ class LogHost:
         )
         self.reader = LogReader(self._storage, self._member, now=loop.time, wake=self._wake)
         self._member.abstains = founding.pristine(self._storage) and bool(founding.others(config))
-        self._reported = self.commit_position
+        self._news = News(self._member)
         self._component = ComponentWatch(self._member, loop.time)
         self._collector = Collector(self._member, loop.time)
         self._alarm = Alarm(loop, self._tick)
@@ -290,7 +286,7 @@ class LogHost:
         self._wake()
 
     def _link_up(self, peer: str) -> None:
-        self._relinked |= peer == self._member.proposer
+        self._news.link_up(peer)
         self._wake()
 
     def _persisted(self, ticket: int) -> None:
@@ -411,24 +407,16 @@ class LogHost:
     def _report(self) -> None:
         """Tell the caller what is new, once everything urgent is under way."""
         self._peers.note_membership()
-        proposer = (self._member.term, self._member.proposer)
-        if proposer != self._proposer_reported or self._relinked:
-            if proposer != self._proposer_reported:
-                _log.info("proposer_changed", term=self.term, proposer=self.proposer)
-            self._proposer_reported = proposer
-            self._relinked = False
+        if self._news.proposer():
             self._component.judge()
             self.on_proposer()
         if not self._component.primary or self._member.lonely:
             self._component.judge()
-        if self._member.behind > self._behind_reported:
-            self._behind_reported = self._member.behind
+        if self._news.behind():
             self.on_behind()
         if not self._member.incomplete:
             self.whole.set()
-        lost = self._member.damaged_for_good
-        if self._member.commit_position > self._reported or lost != self._lost:
-            self._reported, self._lost = self._member.commit_position, lost
+        if self._news.commits():
             self.on_commit()
 
     def _retire(self) -> None:

@@ -5,10 +5,7 @@ between calls: the command line makes few.
 """
 
 import asyncio
-import contextlib
 import http.client
-import json
-import re
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from pgherd_sidecar.cli.exchange import exchange
 from pgherd_sidecar.cli.view import Peer, View
 
 State = Literal[
@@ -32,8 +30,6 @@ State = Literal[
 ]
 _ANSWER_S = 5.0
 _CHANGES_S = 60.0
-_STATUS_LINE = re.compile(rb"HTTP/1\.\d (\d{3})")
-_CONTENT_LENGTH = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
 
 
 class AdminError(Exception):
@@ -315,7 +311,7 @@ class AdminClient:
     ) -> bytes:
         try:
             async with asyncio.timeout(timeout_s):
-                status, content = await self._exchange(method, path, body)
+                status, content = await exchange(*await self._connect(), method, path, body)
         except TimeoutError as error:
             raise AdminError(f"{method} {path}: no answer within {timeout_s:g} s") from error
         except (FileNotFoundError, ConnectionRefusedError) as error:
@@ -333,28 +329,6 @@ class AdminClient:
             reason = _reason(content) or str(status)
             raise AdminError(f"{method} {path}: {reason}", status, reason)
         return content
-
-    async def _exchange(
-        self, method: str, path: str, body: dict[str, Any] | None
-    ) -> tuple[int, bytes]:
-        """One HTTP/1.0 request: the answer ends with the connection.
-
-        A client library would take longer to import than most commands take to run.
-        """
-        content = b"" if body is None else json.dumps(body).encode()
-        head = (
-            f"{method} {path} HTTP/1.0\r\nHost: sidecar\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-        )
-        reader, writer = await self._connect()
-        try:
-            writer.write(head.encode() + content)
-            await writer.drain()
-            return _parse(await reader.read())
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_unix_connection(str(self._socket))
@@ -388,14 +362,3 @@ def _reason(content: bytes) -> str:
         return _Refusal.model_validate_json(content).error
     except ValidationError:
         return content.decode(errors="replace").strip()
-
-
-def _parse(answer: bytes) -> tuple[int, bytes]:
-    head, separator, content = answer.partition(b"\r\n\r\n")
-    match = _STATUS_LINE.match(head)
-    if match is None or not separator:
-        raise http.client.BadStatusLine(repr(answer[:80]))
-    length = _CONTENT_LENGTH.search(head)
-    if length is not None and int(length.group(1)) != len(content):
-        raise http.client.IncompleteRead(content, int(length.group(1)) - len(content))
-    return int(match.group(1)), content

@@ -24,6 +24,7 @@ import structlog
 
 from pgherd_sidecar.core.log import Message
 from pgherd_sidecar.core.log.codec import encode
+from pgherd_sidecar.env.complaints import Complaints
 from pgherd_sidecar.env.connections import Bounds, Connection, Incoming, Outgoing, Peer
 from pgherd_sidecar.env.frames import Hello, to_frame
 from pgherd_sidecar.env.tls import Credentials, TlsError
@@ -39,8 +40,6 @@ _RENEW_S = 5.0
 """How often the files of the certificates are looked at."""
 _EXPIRES_SOON_S = 7 * 24 * 3600.0
 _STRANGERS_MAX = 64
-_COMPLAINTS_MAX = 64
-_COMPLAIN_AGAIN_S = 600.0
 
 
 @dataclass(slots=True)
@@ -126,7 +125,7 @@ class Links:
         self._unsent: frozenset[str] = frozenset()
         self._incoming: dict[str, Incoming] = {}
         self._strangers: dict[Connection, None] = {}
-        self._complaints: dict[tuple[str, ...], float] = {}
+        self._complaints = Complaints()
         self._stopped = False
 
     async def start(self) -> None:
@@ -222,10 +221,10 @@ class Links:
         try:
             renewed = credentials.refresh()
         except TlsError as error:
-            self._complain("certificates_unusable", reason=str(error))
+            self._complaints.warn("certificates_unusable", reason=str(error))
             return
         if credentials.expires_s - time.time() < _EXPIRES_SOON_S:
-            self._complain("certificate_expires", at_s=str(credentials.expires_s))
+            self._complaints.warn("certificate_expires", at_s=str(credentials.expires_s))
         if renewed:
             _log.info("certificates_renewed", expires_s=credentials.expires_s)
             if not trusted <= credentials.authorities:
@@ -370,18 +369,18 @@ class Links:
     def unproven(self, connection: Connection, reason: str) -> None:
         self.counters.unproven += 1
         if isinstance(connection, Incoming):  # of one that we dialled, link_down tells
-            self._complain("link_unproven", address=connection.address, reason=reason)
+            self._complaints.warn("link_unproven", address=connection.address, reason=reason)
 
     def refused(self, hello: Hello, objection: str) -> None:
         self.counters.refused += 1
-        self._complain("link_refused", peer=hello.name, reason=objection)
+        self._complaints.warn("link_refused", peer=hello.name, reason=objection)
 
     def offended(self, peer: str, reason: str) -> None:
         self.counters.offended += 1
         if peer:
             _log.warning("link_offended", peer=peer, reason=reason)
         else:
-            self._complain("link_offended", peer="stranger", reason=reason)
+            self._complaints.warn("link_offended", peer="stranger", reason=reason)
 
     def turned_away(self, peer: str, reason: str, *, left: bool = False) -> None:
         self.refusals[peer] = reason
@@ -391,17 +390,6 @@ class Links:
 
     def overflowed(self) -> None:
         self.counters.overflowed += 1
-
-    def _complain(self, event: str, **fields: str) -> None:
-        """Log what anybody can cause now and then only: he must not fill our disk."""
-        now_s = asyncio.get_running_loop().time()
-        complaint = (event, *fields.values())
-        for known, logged_s in list(self._complaints.items()):
-            if now_s - logged_s > _COMPLAIN_AGAIN_S:
-                del self._complaints[known]
-        if complaint not in self._complaints and len(self._complaints) < _COMPLAINTS_MAX:
-            self._complaints[complaint] = now_s
-            _log.warning(event, **fields)
 
 
 def _surface(task: asyncio.Task[None]) -> None:
