@@ -230,7 +230,8 @@ class SimNode:
         position, chain = log.index.base + 1, self.world.checker.chain
         try:
             while position <= log.index.last:
-                for block in log._read_segment(position, 1 << 20):  # not from its cache
+                segment = log._segment_of(position)  # its cache would not show damage
+                for block in segment.read(position, log.index.last, 1 << 20):
                     final = block.last <= member.commit_position
                     fits = not final or chain.get(block.first) in (None, block)
                     require(fits, f"D5: {self.name} has {block} instead")

@@ -220,7 +220,28 @@ class Segment:
                 return block.first
         return 0
 
-    def blocks_from(self, position: int) -> Iterator[Block]:
+    def read(self, first: int, last: int, max_bytes: int) -> tuple[Block, ...]:
+        """Return the blocks from `first` to `last`, at least one, at most `max_bytes` of data.
+
+        They end before damage. None if no block starts at `first`.
+
+        Raises:
+            StorageDamaged: that one is damaged, or damage hides it.
+        """
+        found: list[Block] = []
+        size = 0
+        for block in self._blocks_from(first):
+            size += len(block.data)
+            if block.last > last or (found and size > max_bytes):
+                break
+            found.append(block)
+        if found and found[0].first == first:
+            return tuple(found)
+        if self.start_of(first) in (0, first):
+            raise self.damage(first)
+        return ()
+
+    def _blocks_from(self, position: int) -> Iterator[Block]:
         """Yield the blocks from the one that starts at `position` on, up to damage."""
         for block, _, good in self.records(*self._near(position)):
             if block.first >= position:

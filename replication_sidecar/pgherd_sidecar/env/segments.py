@@ -4,7 +4,7 @@ A directory holds::
 
     control                    term, vote, commit position, whether the log is incomplete, where
                                it ended, its newest segment, a pending truncation, and what it
-                               began after: one JSON line and its CRC-32; replaced atomically
+                               began after; replaced atomically (format: controlfile.py)
     00000000000000000001.seg   segments, named by their first position (format: segment.py)
     spare                      a zero-filled file that becomes the next segment
     *.new                      what was being made when the process ended; ignored, overwritten
@@ -24,24 +24,22 @@ After a failed write or flush nobody knows what is on disk, so the object refuse
 then on (`StorageFailed`).
 """
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from threading import Lock
-from zlib import crc32
 
 from pgherd_sidecar.core.log import (
     Block,
     Control,
     LogBase,
     LogIndex,
-    Membership,
     Persist,
-    RemoteProtocolError,
 )
+from pgherd_sidecar.env import controlfile
 from pgherd_sidecar.env.blockcache import BlockCache
+from pgherd_sidecar.env.controlfile import ControlFile
 from pgherd_sidecar.env.disk import Directory
 from pgherd_sidecar.env.salvage import SUFFIX, Known, survey
 from pgherd_sidecar.env.segment import (
@@ -64,7 +62,6 @@ __all__ = [
     "StorageFormat",
 ]
 
-_CONTROL = "control"
 _SPARE = "spare"
 
 
@@ -95,8 +92,7 @@ class SegmentLog:
         self._cache = BlockCache(cache_bytes)
         self._segments: list[Segment] = []
         self._spare_ready = False
-        self._base = LogBase()
-        self.control, known = self._load_control()
+        self.control, self._base, known = self._load_control()
         self._index = LogIndex.beginning(self._base)
         found = survey(directory, self._base, known)
         while found.lost:  # what is left may be damaged, too
@@ -155,7 +151,8 @@ class SegmentLog:
         with self._failing(), self._lock:
             if not self._index.base < first <= self._index.last:
                 return ()
-            return self._cache.read(first, max_bytes) or self._read_segment(first, max_bytes)
+            cached = self._cache.read(first, max_bytes)
+            return cached or self._segment_of(first).read(first, self._index.last, max_bytes)
 
     def start_of(self, position: int) -> int:
         """Return where the block that holds `position` starts, 0 if the log doesn't hold it.
@@ -228,7 +225,7 @@ class SegmentLog:
     @property
     def fresh(self) -> bool:
         """Whether nothing was ever written here: `reset` says how the log begins."""
-        return _CONTROL not in self._directory.names()
+        return controlfile.NAME not in self._directory.names()
 
     def reset(self, base: LogBase) -> None:
         """Drop what is here and begin anew after `base`; term and vote stay.
@@ -274,51 +271,27 @@ class SegmentLog:
     # ---- control ---------------------------------------------------------------------------
 
     def _save_control(self, truncate_after: int | None) -> None:
-        base = self._base
         done = truncate_after is None
-        fields = asdict(self.control) | {
-            "end": self._index.last if done else truncate_after,
-            "newest": self._segments[-1].first if done and self._segments else 0,
-            "truncate_after": truncate_after,
-            "base_position": base.position,
-            "base_term": base.term,
-            "base_membership": base.membership.encode().decode(),
-        }
-        line = json.dumps(fields).encode()
-        data = line + b"\n%08x\n" % crc32(line)
-        file = self._directory.create(_CONTROL + ".new", 0)
-        file.write(0, data)
-        file.sync()
-        file.close()
-        self._directory.replace(_CONTROL + ".new", _CONTROL)
-        self._directory.sync()
+        content = ControlFile(
+            control=self.control,
+            base=self._base,
+            end=self._index.last if truncate_after is None else truncate_after,
+            newest=self._segments[-1].first if done and self._segments else 0,
+            truncate_after=truncate_after,
+        )
+        controlfile.save(self._directory, content)
 
-    def _load_control(self) -> tuple[Control, Known]:
-        """Return the control state, and what is known of the log."""
+    def _load_control(self) -> tuple[Control, LogBase, Known]:
+        """Return the control state, what the log began after, and what else is known of it."""
         names = self._directory.names()
-        if _CONTROL not in names:
+        if controlfile.NAME not in names:
             if any(name.endswith(SUFFIX) for name in names):
                 raise StorageCorrupt("segments without a control file")
-            return Control(), Known()
-        file = self._directory.open(_CONTROL)
-        data = file.read(0, file.size())
-        file.close()
-        line, _, check = data.partition(b"\n")
-        if check != b"%08x\n" % crc32(line):
-            raise StorageCorrupt("the control file is damaged")
-        fields = json.loads(line)
-        try:
-            truncate_after: int | None = fields.pop("truncate_after")
-            end: int = fields.pop("end")
-            newest: int = fields.pop("newest", 0)
-            membership = Membership.decode(fields.pop("base_membership").encode())
-            base = fields.pop("base_position"), fields.pop("base_term")
-            control = Control(**fields)
-        except (KeyError, TypeError, RemoteProtocolError) as error:
-            raise StorageFormat("the control file") from error
-        self._base = LogBase(*base, membership)
-        committed = control.commit_position
-        return control, Known(committed, max(end, committed), newest, truncate_after)
+            return Control(), LogBase(), Known()
+        said = controlfile.load(self._directory)
+        committed = said.control.commit_position
+        known = Known(committed, max(said.end, committed), said.newest, said.truncate_after)
+        return said.control, said.base, known
 
     # ---- opening ---------------------------------------------------------------------------
 
@@ -417,23 +390,6 @@ class SegmentLog:
                 newest = self._segments[-1]
                 newest.cut(newest.end_of(position))
         self._save_control(None)
-
-    # ---- reading ---------------------------------------------------------------------------
-
-    def _read_segment(self, first: int, max_bytes: int) -> tuple[Block, ...]:
-        segment = self._segment_of(first)
-        found: list[Block] = []
-        size = 0
-        for block in segment.blocks_from(first):
-            size += len(block.data)
-            if block.last > self._index.last or (found and size > max_bytes):
-                break
-            found.append(block)
-        if not found or found[0].first != first:
-            if segment.start_of(first) not in (0, first):
-                return ()
-            raise segment.damage(first)
-        return tuple(found)
 
     def _segment_of(self, position: int) -> Segment:
         i = bisect_right(self._segments, position, key=lambda segment: segment.first) - 1
