@@ -34,6 +34,7 @@ class SimNode:
         self._rate = 1 + world.rng.uniform(-world.dials.drift, world.dials.drift)
         self._disks = 0
         self._inflight: Persist | None = None
+        self._written: dict[int, Block] = {}
         self._mending: tuple[Block, ...] = ()
         self._insert_disk()
 
@@ -122,9 +123,17 @@ class SimNode:
         )
         self.proven = min(self.proven, index.last)
         first = max(index.base, witnessed.durable_last) + 1
-        while blocks := self.log.read(first, 1 << 20):
+        while blocks := self._reread(first):
             witnessed.append(blocks)
             first = blocks[-1].last + 1
+
+    def _reread(self, first: int) -> tuple[Block, ...]:
+        """Read what was flushed without the member's hearing of it; it may have rotted since."""
+        assert self.log is not None
+        try:
+            return self.log.read(first, 1 << 20)
+        except StorageDamaged:
+            return (self._written[first],)
 
     def crash(self) -> None:
         """Kill the process, in the middle of what it was writing."""
@@ -291,6 +300,7 @@ class SimNode:
     def _persist(self, persist: Persist) -> None:
         require(self._inflight is None, "D1: two Persists under way")
         self._inflight = persist
+        self._written = {block.first: block for block in persist.blocks}
         incarnation, world = self.incarnation, self.world
         done = max(world.now, self.stalled_until) + world.rng.expovariate(1 / world.dials.disk_s)
         world.at(done, lambda: self._persisted(incarnation, persist))

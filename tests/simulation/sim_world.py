@@ -206,7 +206,7 @@ class World:
                 asked.change(join=node.identity)
             elif member is not None and member.disk != node.disk_id:
                 asked.change(leave=((node.name, member.disk),))
-            elif node.member is not None and node.member.behind:
+            elif node.member is not None and (node.member.behind or node.member.damaged_for_good):
                 node.rebuild()
 
     def _leave(self) -> None:

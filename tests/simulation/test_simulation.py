@@ -14,6 +14,7 @@ from sim_world import World
 
 #: seeds that once found something, and a few that were only thorough
 REMEMBERED = [0, 12, 13, 44, 50, 56, 113, 144, 249, 1165, 2516960287, 3512598318]
+REMEMBERED_ROT = [652801960, 652801188]
 FRESH = int(os.environ.get("PGHERD_SIM_SEEDS", "60"))
 
 
@@ -33,6 +34,11 @@ def run(seed: int, dials: Dials | None = None, *, rot: bool = False) -> World:
 @pytest.mark.parametrize("seed", REMEMBERED)
 def test_remembered_seeds_hold(seed: int) -> None:
     run(seed)
+
+
+@pytest.mark.parametrize("seed", REMEMBERED_ROT)
+def test_remembered_seeds_hold_where_bits_rot(seed: int) -> None:
+    run(seed, rot=True)
 
 
 def test_fresh_seeds_hold() -> None:

@@ -165,8 +165,16 @@ def test_blocks_of_an_older_term_do_not_commit_by_counting_alone() -> None:
             break
     proposer.member.receive("n2", Ack(proposer.member.term, 2), herd.now)
     assert proposer.member.commit_position <= 1
+    herd.take_effects()
+    while herd.deliver() or proposer.persist:  # n2 hears all, and flushes nothing more
+        if proposer.persist:
+            proposer.flush()
+        herd.take_effects()
+    assert proposer.member.flushed_position == 3
+    assert follower.member.commit_position <= 1
+    follower.flush()
     herd.settle()
-    assert proposer.member.commit_position == 3
+    assert proposer.member.commit_position == follower.member.commit_position == 3
 
 
 def test_a_member_cut_off_does_not_disturb_when_it_returns() -> None:

@@ -312,8 +312,11 @@ class Proposer:
         return self._membership.flushed_by_quorum(self._counted)
 
     def _bound(self, peer: str) -> int:
-        """Return what is committed as soon as `peer` has flushed it [C3]."""
-        if self._strange(peer, self.peers[peer]):
+        """Return what is committed as soon as `peer` has flushed it [C3].
+
+        Before it has a block of this term, its flush of older ones commits nothing [C2].
+        """
+        if peer not in self._counted or self._strange(peer, self.peers[peer]):
             return self._keeper.commit_position
         bound = self._membership.flushed_by_quorum(self._counted, assume=peer)
         return max(min(bound, self._keeper.index.last), self._keeper.commit_position)
