@@ -34,7 +34,7 @@ class SimNode:
         self._rate = 1 + world.rng.uniform(-world.dials.drift, world.dials.drift)
         self._disks = 0
         self._inflight: Persist | None = None
-        self._written: dict[int, Block] = {}
+        self._written: dict[tuple[int, int], Block] = {}
         self._mending: tuple[Block, ...] = ()
         self._insert_disk()
 
@@ -128,12 +128,12 @@ class SimNode:
             first = blocks[-1].last + 1
 
     def _reread(self, first: int) -> tuple[Block, ...]:
-        """Read what was flushed without the member's hearing of it; it may have rotted since."""
+        """Read what was flushed, or not truncated, when it died; it may have rotted since."""
         assert self.log is not None
         try:
             return self.log.read(first, 1 << 20)
         except StorageDamaged:
-            return (self._written[first],)
+            return (self._written[self.log.index.term_at(first), first],)
 
     def crash(self) -> None:
         """Kill the process, in the middle of what it was writing."""
@@ -300,7 +300,7 @@ class SimNode:
     def _persist(self, persist: Persist) -> None:
         require(self._inflight is None, "D1: two Persists under way")
         self._inflight = persist
-        self._written = {block.first: block for block in persist.blocks}
+        self._written |= {(block.term, block.first): block for block in persist.blocks}
         incarnation, world = self.incarnation, self.world
         done = max(world.now, self.stalled_until) + world.rng.expovariate(1 / world.dials.disk_s)
         world.at(done, lambda: self._persisted(incarnation, persist))
