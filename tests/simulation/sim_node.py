@@ -160,7 +160,9 @@ class SimNode:
         """Begin anew where the log of a partner is: what was behind the trimmed log is copied."""
         assert self.log is not None
         base = self.world.base_for(self)
-        if self._inflight is not None or base.position < self.log.index.last:
+        index = self.log.index
+        ends = base.position >= index.last or index.contradicts(base)
+        if self._inflight is not None or not ends:
             return
         self.world.probe("rebuilt")
         self.log.reset(base)

@@ -176,7 +176,7 @@ class ModelDisk:
 
     def reset(self, base: LogBase) -> None:
         """Begin anew after `base`."""
-        assert base.position >= self._index.last
+        assert base.position >= self._index.last or self._index.contradicts(base)
         self.fresh = False
         self.control = Control(self.control.term, self.control.vote, base.position)
         self._index = LogIndex.beginning(base)

@@ -214,6 +214,11 @@ class LogHost:
         """What has to be known of that place in the log of the others, if this one is behind."""
         return self._member.beginning
 
+    def may_begin_after(self, base: LogBase) -> bool:
+        """Whether nothing that counts is lost if the log begins anew there [T4]."""
+        index = self._storage.index
+        return base.position >= index.last or index.contradicts(base)
+
     @property
     def joins(self) -> bool:
         """This member's log names no members yet: it begins where the copy of a partner ends."""

@@ -41,9 +41,9 @@ class Witness:
         That loses nothing: whoever is behind votes truthfully, and what it lacks is committed.
         """
         while not self._stopping.is_set():
-            behind = self._host.behind
-            if behind >= self._host.last_position and behind:
-                await self._host.begin_after(self._host.beginning)
+            beginning = self._host.beginning
+            if self._host.behind and self._host.may_begin_after(beginning):
+                await self._host.begin_after(beginning)
             self._host.trim(self._host.commit_position)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TRIM_S):

@@ -230,15 +230,16 @@ class SegmentLog:
     def reset(self, base: LogBase) -> None:
         """Drop what is here and begin anew after `base`; term and vote stay.
 
-        Only for a log that ends at or before `base`, so that nothing is lost that this member has
-        acknowledged: a disk that forgets is another disk (C18).
+        Only for a log that ends at or before `base`, or has other blocks there, so that nothing is
+        lost that this member has acknowledged and that counts: a disk that forgets is another disk
+        (C18).
 
         Raises:
             StorageError: the log goes beyond that.
             StorageFailed: now or earlier, a write or flush failed.
         """
         with self._failing():
-            if base.position < self._index.last:
+            if base.position < self._index.last and not self._index.contradicts(base):
                 raise StorageError(f"the log ends at {self._index.last}, after {base.position}")
             self._base = base
             self.control = replace(self.control, commit_position=base.position)

@@ -169,8 +169,11 @@ class World:
             self.joins = False
 
         assert self.database == "own"
-        assert base.position >= self.log_end
+        assert self.may_begin_log_after(base)
         self.act("begin log", effect)
+
+    def may_begin_log_after(self, base: LogBase) -> bool:
+        return base.position >= self.log_end
 
     async def start_server(self) -> None:
         assert self.database == "own"

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_sidecar.core.log import Block, LocalProtocolError, LogIndex
+from pgherd_sidecar.core.log import Block, LocalProtocolError, LogBase, LogIndex
 
 #: terms of consecutive blocks of sizes 1 to 3
 logs = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), max_size=12)
@@ -85,3 +85,16 @@ def test_a_checksum_covers_place_and_data() -> None:
     assert not Block(2, 8, 1, b"data", block.crc).intact()
     assert not Block(2, 7, 2, b"data", block.crc).intact()
     assert not Block(2, 7, 1, b"dat4", block.crc).intact()
+
+
+@given(logs, st.integers(0, 40), st.integers(0, 30), st.data())
+def test_a_log_contradicts_what_is_committed_where_it_holds_another_term(
+    steps: list[tuple[int, int]], position: int, term: int, data: st.DataObject
+) -> None:
+    """[T4]"""
+    index, terms = build(steps)
+    base = data.draw(st.integers(0, index.last))
+    index.trim(base)
+    within = base < position <= index.last
+    expected = within and terms[position] != term
+    assert index.contradicts(LogBase(position, term)) == expected

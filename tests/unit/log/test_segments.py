@@ -13,6 +13,7 @@ from pgherd_sidecar.env.segments import (
     SegmentLog,
     StorageCorrupt,
     StorageDamaged,
+    StorageError,
     StorageFailed,
     StorageFormat,
 )
@@ -404,6 +405,22 @@ def test_a_log_that_began_anew_or_was_emptied_misses_no_segment(tmp_path: Path) 
     log = open_log(tmp_path)
     assert not log.control.incomplete
     assert (log.index.base, log.index.last) == (30, 30)
+
+
+def test_a_log_begins_anew_before_its_end_only_where_it_can_never_be_committed(
+    tmp_path: Path,
+) -> None:
+    """[T4]"""
+    log = start(tmp_path, blocks(1, 10), blocks(11, 30, term=2))
+    for base in (LogBase(20, 2), LogBase(5, 1)):
+        with pytest.raises(StorageError, match="the log ends at 30"):
+            log.reset(base)
+    log.reset(LogBase(20, 3))
+    log.close()
+    log = open_log(tmp_path)
+    assert (log.index.base, log.index.last, log.control.incomplete) == (20, 20, False)
+    log.persist(persist(new=blocks(21, 22, term=3)))
+    assert contents(log) == blocks(21, 22, term=3)
 
 
 @pytest.mark.parametrize(("committed", "damaged"), [(29, 0), (29, 1), (3, 0)])

@@ -48,6 +48,11 @@ class Means(Protocol):
     def log_end(self) -> int: ...
     @property
     def log_behind(self) -> int: ...
+
+    def may_begin_log_after(self, base: LogBase) -> bool:
+        """Whether nothing that counts is lost if the log begins anew there."""
+        ...
+
     @property
     def joins(self) -> bool: ...
 
@@ -193,6 +198,10 @@ class LocalMeans:
     def log_behind(self) -> int:
         """See Means."""
         return self._host.behind
+
+    def may_begin_log_after(self, base: LogBase) -> bool:
+        """See Means."""
+        return self._host.may_begin_after(base)
 
     @property
     def joins(self) -> bool:

@@ -311,9 +311,10 @@ class Rebuild:
         begun = means.log_base == needed.position and not means.joins
         if begun and means.log_behind <= means.log_end:
             return None  # by this phase, before it was interrupted
-        if needed.position >= max(means.log_end, means.log_behind):
+        if needed.position >= means.log_behind and means.may_begin_log_after(needed):
             return needed
-        return state.log_base if state.position > means.log_end else None
+        beyond = state.position != means.log_end and means.may_begin_log_after(state.log_base)
+        return state.log_base if beyond else None
 
     async def _start(self) -> None:
         """Start the server on the copy; the next session catches up."""

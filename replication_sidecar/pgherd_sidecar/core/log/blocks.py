@@ -166,6 +166,14 @@ class LogIndex:
             raise LocalProtocolError(f"no term known at position {position}")
         return self._terms[bisect_right(self._starts, position) - 1]
 
+    def contradicts(self, base: LogBase) -> bool:
+        """Tell whether another block is committed where this log holds one [T4].
+
+        Then that block, and all that follows it here, can never be committed.
+        """
+        within = self.base < base.position <= self.last
+        return within and self.term_at(base.position) != base.term
+
     def append(self, block: Block) -> None:
         """Account for a block appended at the end.
 

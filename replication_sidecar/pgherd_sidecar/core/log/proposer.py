@@ -143,10 +143,10 @@ class Proposer:
             return
         if progress.probing and reject.prev_position != expected:
             return
-        common = self._keeper.index.common_point(reject.history, reject.last_position)
-        if common < progress.match:
+        if reject.last_position < progress.match:
             return
-        progress.probe_after(common)
+        # below this log's base nothing tells that it agrees with what the peer has acknowledged
+        progress.probe_after(self._keeper.index.common_point(reject.history, reject.last_position))
 
     def _progress(self, peer: str) -> Progress | None:
         """Return what is known of a peer, None if it is no member, or on another disk [V6]."""
