@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from pgherd_sidecar.cli import options, render
+from pgherd_sidecar.cli.verify import DIFFERENT, Options
 
-from pgherd_operator import report
+from pgherd_operator import report, verifying
 from pgherd_operator.objects import names
 from pgherd_operator.objects.config import DATABASE, RUN
+from pgherd_operator.verifying import PodClient
 
 _ADMIN = f"--admin={RUN}/server/admin.sock"
 _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -48,6 +51,11 @@ class _Kubectl:
             raise SystemExit(done.returncode)
         items = json.loads(done.stdout)["items"]
         return [item["metadata"]["name"] for item in sorted(items, key=_is_not_ready)]
+
+    def relay(self, pod: str) -> list[str]:
+        """The command that passes a request to a pod's sidecar; see ``PodClient``."""
+        into = ["exec", "--stdin", pod, "--container=sidecar", "--", "pgherd", "relay", _ADMIN]
+        return ["kubectl", *self.options, *into]
 
     def member(self, herd: str, wanted: str | None) -> str:
         """The pod that is named, or one of the best.
@@ -132,6 +140,33 @@ def logs(kubectl: _Kubectl, herd: str, arguments: Sequence[str]) -> None:
     kubectl.replace_us("logs", selector, "--all-containers", "--prefix", *arguments)
 
 
+@main.command("verify")
+@click.argument("herd")
+@click.option("--allow-missing", is_flag=True, help="Leave out members that take no writes.")
+@click.option(
+    "--max-keys", type=click.IntRange(min=1), default=100, show_default=True,
+    help="Differing keys to list for each table.",
+)  # fmt: skip
+@options.timeout(600)
+@options.as_json
+@click.pass_obj
+def compare_members(
+    kubectl: _Kubectl,
+    herd: str,
+    allow_missing: bool,
+    max_keys: int,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Compare every replicated table on all members at one GID; exit status 1 if they differ."""
+    clients = {pod: PodClient(kubectl.relay(pod), pod) for pod in kubectl.pods(herd)}
+    asked = Options(allow_missing, max_keys, timeout_s)
+    result = options.run(verifying.verify(clients, asked))
+    click.echo((render.comparison_json if as_json else render.comparison)(result))
+    if not result.identical:
+        raise SystemExit(DIFFERENT)
+
+
 @main.command("report")
 @click.argument("herd")
 @click.option(
@@ -152,3 +187,7 @@ def make_report(kubectl: _Kubectl, herd: str, output: Path | None, operator_name
     for line in failures:
         click.echo(f"not in it: {line}", err=True)
     click.echo(f"{path}: look at it before you pass it on, logs may hold values of rows")
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pgherd_sidecar.cli.exchange import exchange
+from pgherd_sidecar.cli.exchange import decode, encode, exchange
 from pgherd_sidecar.cli.view import Peer, View
 
 State = Literal[
@@ -311,7 +311,7 @@ class AdminClient:
     ) -> bytes:
         try:
             async with asyncio.timeout(timeout_s):
-                status, content = await exchange(*await self._connect(), method, path, body)
+                status, content = decode(await self.exchange(encode(method, path, body)))
         except TimeoutError as error:
             raise AdminError(f"{method} {path}: no answer within {timeout_s:g} s") from error
         except (FileNotFoundError, ConnectionRefusedError) as error:
@@ -330,8 +330,13 @@ class AdminClient:
             raise AdminError(f"{method} {path}: {reason}", status, reason)
         return content
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_unix_connection(str(self._socket))
+    async def exchange(self, request: bytes) -> bytes:
+        """Send a request as HTTP and return the answer likewise.
+
+        Raises:
+            OSError: the sidecar cannot be reached.
+        """
+        return await exchange(await asyncio.open_unix_connection(str(self._socket)), request)
 
 
 class RemoteAdminClient(AdminClient):
@@ -350,10 +355,12 @@ class RemoteAdminClient(AdminClient):
         self._context = context
         self._certified = certified
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(
+    async def exchange(self, request: bytes) -> bytes:
+        """See ``AdminClient``."""
+        connection = await asyncio.open_connection(
             *self._address, ssl=self._context, server_hostname=self._certified
         )
+        return await exchange(connection, request)
 
 
 def _reason(content: bytes) -> str:

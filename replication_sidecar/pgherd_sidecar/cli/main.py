@@ -6,6 +6,7 @@ stdout, progress and errors (one line) to stderr; the exit statuses are listed i
 """
 
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -114,6 +115,17 @@ def release(hold: str, directory: Path | None, admin: Path | None) -> None:
     """
     names = options.run(cluster.release(_listen(directory, admin), hold))
     click.echo(f"{', '.join(names)}: nothing is kept for {hold} any more")
+
+
+@main.command(hidden=True)
+@click.option("--admin", required=True, type=click.Path(path_type=Path))
+def relay(admin: Path) -> None:
+    """Pass a request on standard input to a sidecar, and its answer to standard output.
+
+    What asks from outside of a container is `kubectl pgherd`, by `kubectl exec`.
+    """
+    answer = options.run(AdminClient(admin).exchange(sys.stdin.buffer.read()))
+    sys.stdout.buffer.write(answer)
 
 
 @main.command()

@@ -77,7 +77,22 @@ async def verify(nodes: list[Node], options: Options) -> Comparison:
     Raises:
         HerdError: a node is not up, or does not answer in time.
     """
-    clients, skipped = await _clients(nodes, options)
+    return await compare(*await _clients(nodes, options), options)
+
+
+async def compare(
+    clients: Mapping[str, AdminClient], skipped: tuple[str, ...], options: Options
+) -> Comparison:
+    """Compare nodes that take writes.
+
+    Args:
+        clients: of their sidecars, by the nodes' names; at least one.
+        skipped: names of those that are left out.
+        options: what the user asked for.
+
+    Raises:
+        HerdError: one does not answer in time.
+    """
     try:
         async with asyncio.timeout(options.timeout_s):
             return await _compare(clients, skipped, options)
@@ -109,7 +124,7 @@ async def _clients(
 
 
 async def _compare(
-    clients: dict[str, AdminClient], skipped: tuple[str, ...], options: Options
+    clients: Mapping[str, AdminClient], skipped: tuple[str, ...], options: Options
 ) -> Comparison:
     name, first = next(iter(clients.items()))
     marker = await _named(name, first.order_marker())
@@ -131,7 +146,7 @@ async def _compare(
 
 
 async def _differences(
-    clients: dict[str, AdminClient], marker: Marker, table: TableComparison, options: Options
+    clients: Mapping[str, AdminClient], marker: Marker, table: TableComparison, options: Options
 ) -> list[Difference]:
     columns = {name: node.columns if node else None for name, node in table.nodes.items()}
     if None in columns.values():
@@ -151,7 +166,7 @@ async def _differences(
 
 
 async def _different_keys(
-    clients: dict[str, AdminClient], marker: Marker, table: str, bucket: int, options: Options
+    clients: Mapping[str, AdminClient], marker: Marker, table: str, bucket: int, options: Options
 ) -> list[Difference]:
     rows = await _on_each(
         clients, lambda node: node.keys(marker.id, table, bucket, options.timeout_s)
@@ -166,7 +181,7 @@ async def _different_keys(
 
 
 async def _on_each(
-    clients: dict[str, AdminClient], call: Callable[[AdminClient], Awaitable[Answer]]
+    clients: Mapping[str, AdminClient], call: Callable[[AdminClient], Awaitable[Answer]]
 ) -> dict[str, Answer]:
     answers = await asyncio.gather(*(_named(name, call(node)) for name, node in clients.items()))
     return dict(zip(clients, answers, strict=True))
@@ -179,7 +194,7 @@ async def _named(name: str, call: Awaitable[Answer]) -> Answer:
         raise AdminError(f"{name}: {error}") from error
 
 
-async def _drop(clients: dict[str, AdminClient], marker: Marker) -> None:
+async def _drop(clients: Mapping[str, AdminClient], marker: Marker) -> None:
     """Give the snapshots back; a node that does not hear of it gives its own back in time."""
     for client in clients.values():
         with contextlib.suppress(AdminError):

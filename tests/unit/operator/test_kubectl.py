@@ -32,11 +32,13 @@ def environment(tmp_path: Path) -> dict[str, str]:
     kubectl.write_text(KUBECTL)
     kubectl.chmod(0o755)
     pods.write_text(json.dumps(PODS))
-    operator = str(Path(__file__).parents[3] / "operator")
+    root = Path(__file__).parents[3]
     return os.environ | {
         "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
         "PODS": str(pods),
-        "PYTHONPATH": operator,
+        "PYTHONPATH": os.pathsep.join(
+            str(root / one) for one in ("operator", "replication_sidecar")
+        ),
     }
 
 
