@@ -13,6 +13,7 @@ import pytest
 
 from .cluster import HERD, NAMESPACE, Herd, Kubectl, until
 from .preparation import TAG, run, tool
+from .test_beginnings import ask, begin, until_answer, write
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
@@ -103,6 +104,16 @@ def test_without_a_spark_operator_a_snapshot_is_made_by_one_pod(jobs: Kubectl) -
     assert status["runner"] == "Job"
     assert status["rows"] >= 1000
     assert "gid-" in status["location"]
+    # And a herd begins with it: with the newest of those in that place, without naming it.
+    begin(
+        jobs, "restored", instances=2, bootstrap={"snapshot": {"volumeClaim": {"name": "backups"}}}
+    )
+    counted = "SELECT count(*) FROM compared"
+    for member in ("restored-1", "restored-2"):
+        assert ask(jobs, member, counted) == ask(jobs, f"{HERD}-1", counted)
+    write(jobs, "restored-2", "INSERT INTO compared VALUES (-1, 'after') RETURNING 1")
+    until_answer(jobs, "restored-1", "SELECT t FROM compared WHERE id = -1", "after")
+    jobs("delete", "replicatedcluster", "restored")
 
 
 def test_what_was_changed_behind_the_herd_s_back_is_named(jobs: Kubectl, herd: Herd) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from pgherd_operator.api.base import Line, Name, Quantity, Section, rules, section
+from pgherd_operator.api.places import Destination
 
 OWNED_PARAMETERS = (
     "allow_system_table_mods", "archive_mode", "cluster_name", "config_file", "data_directory",
@@ -200,12 +201,27 @@ class Import(Section):
     dsn: Annotated[SecretKey, Field(description="connection string of the source")]
 
 
+_ONE_SOURCE = (
+    "!(has(self.importFrom) && has(self.snapshot))",
+    "a herd begins with another database or with a snapshot, not with both",
+)
+
+
 class Bootstrap(Section):
     """What a new herd begins with, made by its first member before the others join."""
+
+    model_config = Section.model_config | {"json_schema_extra": rules(_ONE_SOURCE)}
 
     import_from: Annotated[
         Import | None,
         Field(description="a database outside of any herd, by pg_dump; all of it belongs to app"),
+    ] = None
+    snapshot: Annotated[
+        Destination | None,
+        Field(
+            description="a snapshot of a herd: its folder gid-..., or that of several, of which "
+            "the newest whole one is taken"
+        ),
     ] = None
     sql: Annotated[
         tuple[Annotated[str, Field(max_length=16384)], ...],
@@ -215,6 +231,12 @@ class Bootstrap(Section):
             "what follows the superuser's",
         ),
     ] = ()
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if self.import_from is not None and self.snapshot is not None:
+            raise ValueError(_ONE_SOURCE[1])
+        return self
 
 
 class Monitoring(Section):

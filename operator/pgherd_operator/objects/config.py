@@ -78,7 +78,8 @@ def _beginning(cluster: Cluster, seat: Seat) -> dict[str, str]:
     if seat.origin is not Origin.FOUNDER:
         return {ORIGIN_FILE: "copy\n"}
     bootstrap = cluster.spec.bootstrap or Bootstrap()
-    files = {ORIGIN_FILE: "initdb\n" if bootstrap.import_from is None else "import\n"}
+    imported, seeded = bootstrap.import_from is not None, bootstrap.snapshot is not None
+    files = {ORIGIN_FILE: "import\n" if imported else "snapshot\n" if seeded else "initdb\n"}
     # A script's last statement may lack its semicolon, and its last line may be a comment.
     script = "".join(f"{one}\n;\n" for one in bootstrap.sql)
     return files | {SCRIPT_FILE: script} if script else files

@@ -7,20 +7,19 @@ be run again.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pgherd_operator.api import GROUP, SCHEDULE, SNAPSHOT, VERSION
-from pgherd_operator.api.jobs import CheckSpec, Destination, SnapshotSpec, Volume
+from pgherd_operator.api.jobs import CheckSpec, SnapshotSpec
+from pgherd_operator.api.places import Destination, Volume
 from pgherd_operator.core.jobs import Look, Runner, Work
 from pgherd_operator.core.quantity import parse
 from pgherd_operator.core.schedule import Schedule
-from pgherd_operator.objects import names
+from pgherd_operator.objects import names, places
 from pgherd_operator.objects.config import DATABASE, ETC
 from pgherd_operator.objects.model import Manifest, Release
 
 ACCOUNT = 5432
-STORE = "/var/lib/pgherd-jobs"
-"""Where the volume of the destination is mounted."""
 KEPT_S = 86400
 """How long what did a job stays, for its log."""
 _SPARK_VERSION = "4"
@@ -133,23 +132,12 @@ def _order(look: Look) -> Manifest:
         "allow_missing": spec.allow_missing,
     }
     if isinstance(spec, CheckSpec):
-        place = {} if spec.report is None else {"destination": _directory(spec.report)}
+        place = {} if spec.report is None else {"destination": places.directory(spec.report)}
         return order | {"job": "check", "max_rows": spec.max_rows} | place
-    order |= {"job": "snapshot", "read": spec.read} | _location(spec.destination)
+    destination, endpoint = places.location(spec.destination)
+    order |= {"job": "snapshot", "read": spec.read, "destination": destination}
+    order |= {} if endpoint is None else {"endpoint": endpoint}
     return order if spec.keep is None else order | {"keep": spec.keep}
-
-
-def _location(destination: Destination) -> Manifest:
-    if destination.volume_claim is not None:
-        return {"destination": _directory(destination.volume_claim)}
-    s3 = destination.s3
-    assert s3 is not None
-    place = {"destination": f"s3://{s3.bucket}/{s3.prefix}"}
-    return place if s3.endpoint is None else place | {"endpoint": s3.endpoint}
-
-
-def _directory(volume: Volume) -> str:
-    return f"{STORE}/{volume.path}".rstrip("/")
 
 
 def _labels(work: Work) -> dict[str, str]:
@@ -240,9 +228,7 @@ def _pod(work: Work, container: Manifest) -> Manifest:
         {"name": "tls", "secret": secret},
         {"name": "tmp", "emptyDir": {}},
     ]
-    claim = _claim(work)
-    if claim is not None:
-        volumes.append({"name": "store", "persistentVolumeClaim": {"claimName": claim}})
+    volumes += places.volumes(_claim(work))
     pod = {"securityContext": _SECURE_POD, "containers": [container], "volumes": volumes}
     spark = work.spec.spark
     optional = {"nodeSelector": dict(spark.node_selector), "tolerations": list(spark.tolerations)}
@@ -254,25 +240,19 @@ def _container(work: Work, name: str) -> Manifest:
         {"name": "tls", "mountPath": f"{ETC}/tls", "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},
     ]
-    if _claim(work) is not None:
-        mounts.append({"name": "store", "mountPath": STORE})
+    mounts += places.mounts(_claim(work))
     found: Manifest = {"name": name, "securityContext": _SECURE, "volumeMounts": mounts}
-    secrets = _credentials(work)
-    if secrets:
-        found["envFrom"] = [{"secretRef": {"name": secret}} for secret in secrets]
-    return found
+    return found | places.environment(_destination(work))
 
 
-def _claim(work: Work) -> str | None:
-    spec = work.spec
-    volume = spec.report if isinstance(spec, CheckSpec) else spec.destination.volume_claim
-    return None if volume is None else volume.name
+def _claim(work: Work) -> Volume | None:
+    if isinstance(work.spec, CheckSpec):
+        return work.spec.report
+    return work.spec.destination.volume_claim
 
 
-def _credentials(work: Work) -> Sequence[str]:
-    spec = work.spec
-    s3 = spec.destination.s3 if isinstance(spec, SnapshotSpec) else None
-    return [s3.credentials] if s3 is not None and s3.credentials is not None else []
+def _destination(work: Work) -> Destination | None:
+    return work.spec.destination if isinstance(work.spec, SnapshotSpec) else None
 
 
 def _spark_memory(quantity: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.spec import ContainerResources
-from pgherd_operator.objects import config, names
+from pgherd_operator.objects import config, names, places
 from pgherd_operator.objects.config import DATA, ETC, RUN
 from pgherd_operator.objects.model import Manifest, Origin, Release, Role, Seat, digest
 
@@ -28,9 +28,11 @@ _SECURE = {
 def pod(cluster: Cluster, cluster_id: str, seat: Seat, release: Release) -> Manifest:
     """The pod; its annotation REVISION names everything that it was made from.
 
-    But for the founding: a founder becomes a member like others without a restart.
+    But for the founding, which may have a container of its own: a founder becomes a member like
+    others without a restart.
     """
     spec = _spec(cluster, seat, release)
+    seeding = _seeding(cluster, seat, release)
     files = config.member_files(cluster, cluster_id, seat)
     node = config.node_json(cluster, cluster_id, replace(seat, origin=Origin.JOINER))
     return {
@@ -43,7 +45,7 @@ def pod(cluster: Cluster, cluster_id: str, seat: Seat, release: Release) -> Mani
             "annotations": {names.REVISION: digest([spec, files, node])},
             "ownerReferences": [cluster.owner()],
         },
-        "spec": spec,
+        "spec": spec | seeding | {"volumes": spec["volumes"] + seeding.get("volumes", [])},
     }
 
 
@@ -134,15 +136,31 @@ def _postgres(cluster: Cluster, release: Release) -> Manifest:
         "args": ["run"],
         "env": [{"name": "PGDATA", "value": f"{DATA}/pgdata"}],
         "ports": [{"name": "postgres", "containerPort": names.POSTGRES_PORT, "protocol": "TCP"}],
-        "volumeMounts": [
-            *_mounts(),
-            {"name": "shm", "mountPath": "/dev/shm"},
-            *(
-                {"name": secret["name"], "mountPath": f"{ETC}/{secret['name']}", "readOnly": True}
-                for secret in _server_secrets(cluster)
-            ),
-        ],
+        "volumeMounts": _server_mounts(cluster),
         "lifecycle": {"preStop": {"exec": {"command": _STOP_SIDECAR_FIRST}}},
+    }
+
+
+def _seeding(cluster: Cluster, seat: Seat, release: Release) -> Manifest:
+    """The part of a founder's pod that fills its volume from a snapshot before the server starts.
+
+    By the sidecar's image, which has both a server and our code. No other member's pod could have
+    it: a volume of snapshots may be on one node only.
+    """
+    place = None if cluster.spec.bootstrap is None else cluster.spec.bootstrap.snapshot
+    if place is None or (seat.origin, seat.role) != (Origin.FOUNDER, Role.DATABASE):
+        return {}
+    location, endpoint = places.location(place)
+    image = cluster.spec.images.sidecar or release.sidecar_image
+    container = _container(cluster, "seed", image, cluster.spec.resources.postgres) | {
+        "command": ["/usr/local/bin/pgherd-postgres"],
+        "args": ["seed", location, *([] if endpoint is None else [endpoint])],
+        "env": [{"name": "PGDATA", "value": f"{DATA}/pgdata"}],
+        "volumeMounts": [*_server_mounts(cluster), *places.mounts(place.volume_claim)],
+    }
+    return {
+        "initContainers": [container | places.environment(place)],
+        "volumes": list(places.volumes(place.volume_claim)),
     }
 
 
@@ -194,6 +212,17 @@ def _mounts() -> list[Manifest]:
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "config", "mountPath": f"{ETC}/config", "readOnly": True},
         {"name": "tls", "mountPath": f"{ETC}/tls", "readOnly": True},
+    ]
+
+
+def _server_mounts(cluster: Cluster) -> list[Manifest]:
+    return [
+        *_mounts(),
+        {"name": "shm", "mountPath": "/dev/shm"},
+        *(
+            {"name": secret["name"], "mountPath": f"{ETC}/{secret['name']}", "readOnly": True}
+            for secret in _server_secrets(cluster)
+        ),
     ]
 
 

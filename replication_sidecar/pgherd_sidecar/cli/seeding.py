@@ -32,33 +32,22 @@ async def fill(description: Herd, source: "Store", jobs: int) -> None:
         HerdError: the snapshot is damaged, or does not fit.
         OSError: its store fails.
     """
-    from pgherd_spark.layout import require_whole  # noqa: PLC0415 - not for those who never seed
-    from pgherd_spark.parts import PartError  # noqa: PLC0415
-    from pgherd_spark.restore import RestoreError, make_roles, restore  # noqa: PLC0415
+    from pgherd_spark.seeding import SeedError, seed  # noqa: PLC0415 - not for those who never do
 
     first, *others = description.databases
     server = PostgresServer(description, first)
     try:
-        progress("reading the snapshot")
-        manifest = await asyncio.to_thread(require_whole, source)
         await server.initialise()
         await server.start(_SERVER_S)
         await server.provide_database()
         socket, programs = description.node(first).run, description.postgres_bin
         conninfo = make_conninfo(description.dsn(first), host=str(socket))
-        await asyncio.to_thread(make_roles, source, conninfo=conninfo, programs=programs)
         await asyncio.to_thread(
-            restore,
-            source,
-            manifest,
-            conninfo=conninfo,
-            programs=programs,
-            jobs=jobs,
-            say=progress,
+            seed, source, conninfo=conninfo, programs=programs, jobs=jobs, say=progress
         )
         await server.stop(_SERVER_S)
-    except (PartError, RestoreError) as error:
-        raise HerdError(f"the snapshot can't be used: {error}") from error
+    except SeedError as error:
+        raise HerdError(str(error)) from error
     finally:
         await server.stop(_SERVER_S, mode="immediate")  # if it still runs
     data = description.node(first).pgdata

@@ -123,6 +123,14 @@ def test_every_rule_says_what_is_wrong() -> None:
         {"images": {"pullSecrets": ["Not A Name"]}},
         {"tls": {"mode": "CertManager"}},
         {"bootstrap": {"snapshot": "s3://elsewhere"}},
+        {"bootstrap": {"snapshot": {}}},
+        {"bootstrap": {"snapshot": {"volumeClaim": {"name": "v", "path": "../up"}}}},
+        {
+            "bootstrap": {
+                "importFrom": {"dsn": {"name": "d"}},
+                "snapshot": {"volumeClaim": {"name": "v"}},
+            }
+        },
     ],
     ids=str,
 )

@@ -57,6 +57,43 @@ def test_pods_meet_the_restricted_standard(which: int) -> None:
         }
 
 
+_BUCKET = {"bucket": "backups", "prefix": "herd", "endpoint": "https://s3", "credentials": "keys"}
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ({"volumeClaim": {"name": "backups", "path": "a"}}, ["/var/lib/pgherd-jobs/a"]),
+        ({"s3": _BUCKET}, ["s3://backups/herd", "https://s3"]),
+    ],
+    ids=["volume", "bucket"],
+)
+def test_only_the_founder_reads_the_snapshot_that_a_herd_begins_with(
+    place: dict[str, Any], said: list[str]
+) -> None:
+    begun = cluster(bootstrap={"snapshot": place})
+    founder = pod.pod(begun, ID, DATABASE, Release())
+    (seed,) = founder["spec"]["initContainers"]
+    assert seed["args"] == ["seed", *said]
+    assert seed["securityContext"]["readOnlyRootFilesystem"] is True
+    assert ("store" in {one["name"] for one in seed["volumeMounts"]}) is ("volumeClaim" in place)
+    assert seed.get("envFrom", []) == [{"secretRef": {"name": "keys"}}] * ("s3" in place)
+    mounted = {one["name"] for one in seed["volumeMounts"]}
+    assert mounted <= {one["name"] for one in founder["spec"]["volumes"]}
+    files = config.config_map(begun, ID, DATABASE, [DATABASE])["data"]
+    assert files["origin"] == "snapshot\n"
+    # It becomes a member like others without a restart, and is made like them the next time.
+    settled = pod.pod(begun, ID, Seat(1, Role.DATABASE, Origin.JOINER), Release())
+    assert founder["metadata"]["annotations"] == settled["metadata"]["annotations"]
+    for other in (
+        settled,
+        pod.pod(begun, ID, JOINER, Release()),
+        pod.pod(begun, ID, WITNESS, Release()),
+    ):
+        assert "initContainers" not in other["spec"]
+        assert "store" not in {one["name"] for one in other["spec"]["volumes"]}
+
+
 def test_a_witness_has_no_database_and_no_passwords() -> None:
     spec = pods()[1]["spec"]
     assert [container["name"] for container in spec["containers"]] == ["sidecar"]

@@ -57,3 +57,74 @@ def test_a_server_waits_for_the_one_of_a_pod_that_was_deleted_by_force(
             assert "waits until another server has ended" in said(replacement)
             former.kill()
             assert said(replacement) == "started"
+
+
+_PYTHON = """#!/bin/sh
+# In place of our own program, which would fill the server.
+echo "$PGHOST $*" >>"$PGHERD_ETC/seeded"
+"""
+_DONE = "#!/bin/sh\nexit 0\n"
+_INITDB = """#!/bin/sh
+mkdir -p "$PGDATA.new" && echo 17 >"$PGDATA.new/PG_VERSION"
+"""
+
+
+@pytest.fixture
+def founder(member: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """The environment of a container whose volume is empty and shall be filled from a snapshot."""
+    database = Path(member["PGDATA"])
+    (database / "PG_VERSION").unlink()
+    database.rmdir()
+    etc = tmp_path / "etc"
+    for name, text in {
+        "config/origin": "snapshot", "superuser/password": "s", "app/password": "a",
+    }.items():  # fmt: skip
+        file = etc / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    for name, text in {
+        "python": _PYTHON, "initdb": _INITDB, "pg_ctl": _DONE, "psql": _DONE,
+    }.items():  # fmt: skip
+        program = tmp_path / "bin" / name
+        program.write_text(text)
+        program.chmod(0o755)
+    return member | {"PGHERD_ETC": str(etc), "PGHERD_SHARE": str(tmp_path)}
+
+
+def seed(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run what comes before the server."""
+    command = [str(_SCRIPT), "seed", *arguments]
+    return subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+
+
+def test_a_founder_s_volume_is_filled_from_a_snapshot_once(founder: dict[str, str]) -> None:
+    database, etc = Path(founder["PGDATA"]), Path(founder["PGHERD_ETC"])
+    for _ in range(2):
+        assert seed(founder, "s3://bucket/a b", "https://s3").returncode == 0
+        assert (database / "PG_VERSION").read_text() == "17\n"
+        told = f"{database}.new -m pgherd_spark.seeding s3://bucket/a b https://s3\n"
+        assert (etc / "seeded").read_text() == told
+
+
+@pytest.mark.parametrize("origin", ["copy", "initdb", "import"])
+def test_no_other_s_volume_is(founder: dict[str, str], origin: str) -> None:
+    (Path(founder["PGHERD_ETC"]) / "config" / "origin").write_text(origin)
+    assert seed(founder, "/snapshots").returncode == 0
+    assert not Path(founder["PGDATA"]).exists()
+
+
+def test_a_snapshot_that_cannot_be_used_leaves_no_database(founder: dict[str, str]) -> None:
+    python = next(Path(one) / "python" for one in founder["PATH"].split(":"))
+    python.write_text("#!/bin/sh\necho 'the snapshot is damaged' >&2; exit 1\n")
+    done = seed(founder, "/snapshots")
+    assert done.returncode == 1
+    assert "the snapshot is damaged" in done.stderr and "no database was made" in done.stderr
+    assert not Path(founder["PGDATA"]).exists()
+    with container(founder) as server:  # which is not to be made anew from nothing
+        assert "there should be a database by now" in said(server)
+
+
+def test_a_volume_that_had_a_database_is_not_filled_again(founder: dict[str, str]) -> None:
+    (Path(founder["PGDATA"]).parent / "initialised").touch()
+    assert seed(founder, "/snapshots").returncode == 0
+    assert not Path(founder["PGDATA"]).exists()
