@@ -13,7 +13,23 @@ from sim_storage import SegmentDisk
 from sim_world import World
 
 #: seeds that once found something, and a few that were only thorough
-REMEMBERED = [0, 12, 13, 44, 50, 56, 113, 144, 249, 1165, 8000460, 8000517, 2516960287, 3512598318]
+REMEMBERED = [
+    0,
+    12,
+    13,
+    44,
+    50,
+    56,
+    113,
+    144,
+    249,
+    1165,
+    8000460,
+    8000517,
+    9005538,
+    2516960287,
+    3512598318,
+]
 REMEMBERED_ROT = [652801960, 652801188]
 FRESH = int(os.environ.get("PGHERD_SIM_SEEDS", "60"))
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 from log_herd import Herd
-from pgherd_sidecar.core.log import Component, LocalProtocolError, RemoteProtocolError, Role
+from pgherd_sidecar.core.log import Component, Fetch, LocalProtocolError, RemoteProtocolError, Role
 from pgherd_sidecar.core.log.messages import Ack, Append, Commit, VoteRequest
 
 
@@ -213,6 +213,32 @@ def test_a_lagging_member_is_fed_from_disk_and_bounded_in_flight() -> None:
     herd.pass_time(0.5)
     assert herd["n3"].data == herd["n1"].data
     assert herd["n3"].member.commit_position == 21
+
+
+def test_what_was_read_before_a_truncation_reached_the_disk_is_not_sent() -> None:
+    """[A5] A new proposer has just taken over the log of another, and its disk is slow."""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd.isolate("n1")
+    proposer = herd["n1"].member
+    proposer.submit(b"former", 1, herd.now)
+    herd.settle()
+    former = herd["n1"].blocks[-1]
+    herd.elect("n2")
+    herd.heal()
+    herd.pass_time(0.5)
+    herd.elect("n1")
+    assert former.term != proposer.term and former not in herd["n1"].blocks
+    leading = proposer._leading
+    assert leading is not None
+    leading.peers["n2"].fetching = former.first
+    herd.waiting.clear()
+    proposer.fetched(Fetch("n2", proposer.term, former.first, 100), (former,), herd.now)
+    herd.take_effects()
+    assert not [m for _, to, m in herd.waiting if to == "n2" and former in getattr(m, "blocks", ())]
+    assert "n2" not in leading.stranded
+    herd.settle()
+    assert herd["n2"].data == herd["n1"].data
 
 
 def test_a_member_behind_the_trimmed_log_is_reported_as_stranded() -> None:

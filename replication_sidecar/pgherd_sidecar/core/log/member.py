@@ -302,7 +302,7 @@ class LogMember(Damage):
         if self._leading is not None:
             message = self._leading.fetched(fetch, blocks)
         else:
-            message = FetchReply(fetch.term, fetch.first, blocks)
+            message = FetchReply(fetch.term, fetch.first, self._keeper.held(blocks))
         if message is not None:
             self._effects.send.append((fetch.peer, message))
 

@@ -166,6 +166,9 @@ class Proposer:
         if not blocks or fetch.first <= self._keeper.index.base:
             self.stranded.add(fetch.peer)
             return None
+        blocks = self._keeper.held(blocks)
+        if not blocks:
+            return None  # they are read again
         progress.note_sent(blocks[-1].last, sum(len(block.data) for block in blocks))
         return self._append(fetch.peer, progress, fetch.first - 1, blocks)
 

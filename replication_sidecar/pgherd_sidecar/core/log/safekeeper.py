@@ -7,6 +7,8 @@ What survives a restart: `Control` and the blocks. A safekeeper starts from thes
 more of the commit position than was saved along.
 """
 
+from itertools import takewhile
+
 from pgherd_sidecar.core.log.blocks import Block, LogIndex
 from pgherd_sidecar.core.log.effects import Control
 from pgherd_sidecar.core.log.errors import LocalProtocolError
@@ -86,10 +88,20 @@ class Safekeeper:
         self.matched = max(self.matched, previous)
         return True
 
+    def held(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+        """Return those at the beginning that are this log's [A5].
+
+        Blocks that were read before a truncation reached the disk may be former ones.
+        """
+        return tuple(takewhile(self._is_ours, blocks))
+
+    def _is_ours(self, block: Block) -> bool:
+        index = self.index
+        within = index.base < block.first and block.last <= index.last
+        return within and index.term_at(block.last) == block.term
+
     def _holds(self, block: Block) -> bool:
-        if block.last <= self.commit_position:
-            return True
-        return block.last <= self.index.last and self.index.term_at(block.last) == block.term
+        return block.last <= self.commit_position or self._is_ours(block)
 
     def append(self, block: Block) -> None:
         """Append a block at the end of the log."""
