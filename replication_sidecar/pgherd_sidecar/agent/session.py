@@ -280,6 +280,7 @@ class ReplicaSession:
             self._counts[decision.kind] += 1
         if taken:
             self._tell_losers(taken)
+        self._large.prune(self.state.is_open)  # any entry may make one too old
         return not self._decider.busy
 
     def _take_large(self, gid: int, writeset: Writeset, decision: Decision, first: int) -> None:
