@@ -13,6 +13,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pgherd_sidecar.core.pieces import OPEN_BYTES
 from pgherd_sidecar.env.tls import can_be_certified, certified_name
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -108,7 +109,11 @@ class Limits(_Section):
         Bytes, Field(description="largest row, several times of which each sidecar must hold")
     ] = 64 << 20
     transaction_bytes: Annotated[
-        Bytes, Field(description="largest transaction, all of which the log has to hold")
+        Bytes,
+        Field(
+            le=OPEN_BYTES // 2,  # the rest is for what others write meanwhile
+            description="largest transaction, all of which the log has to hold",
+        ),
     ] = 4 << 30
     transaction_keys: Annotated[
         int,

@@ -13,13 +13,15 @@ from array import array
 from dataclasses import dataclass
 from typing import Final
 
-from pgherd_sidecar.core.entries import PIECE_KEYS, PIECE_LAST, Piece
+from pgherd_sidecar.core.entries import PIECE_KEYS, PIECE_LAST, Entry, Piece, Writeset
 
 OPEN_POSITIONS: Final = 1_000_000
 """A transaction is too old when so many positions come after its first piece: part of the format,
 since verdicts depend on it."""
+OPEN_BYTES: Final = 16 << 30
+"""Or when the entries from its first piece on hold so many bytes: the log is kept for it."""
 
-_FIELDS = 5
+_FIELDS = 6
 
 
 @dataclass(slots=True)
@@ -28,11 +30,13 @@ class OpenTransaction:
 
     Attributes:
         first: position of its first piece.
+        after_bytes: what ``OpenPieces`` had counted before it.
         pieces: how many have come.
         key_pieces: how many of them hold keys; these come first.
     """
 
     first: int
+    after_bytes: int
     pieces: int = 0
     key_pieces: int = 0
 
@@ -40,9 +44,10 @@ class OpenTransaction:
 class OpenPieces:
     """The open transactions of all origins, each in its newest incarnation."""
 
-    __slots__ = ("_newest", "_open")
+    __slots__ = ("_bytes", "_newest", "_open")
 
     def __init__(self) -> None:
+        self._bytes = 0  # of the entries that came while any was open
         self._open: dict[tuple[int, int], OpenTransaction] = {}  # oldest first, by member, serial
         self._newest: dict[int, int] = {}  # member -> newest serial
 
@@ -65,7 +70,7 @@ class OpenPieces:
         one = self._open.get(identity)
         if piece.serial > self._newest.get(piece.member, 0):
             self._newest[piece.member] = piece.serial
-            one = self._open[identity] = OpenTransaction(gid)
+            one = self._open[identity] = OpenTransaction(gid, self._bytes)
         if piece.flags & PIECE_LAST:
             self._open.pop(identity, None)
             return one is not None
@@ -78,11 +83,12 @@ class OpenPieces:
         one.pieces += 1
         return True
 
-    def expire(self, position: int) -> None:
-        """Drop what began at a position or before: it is too old."""
+    def expire(self, position: int, entry: Entry) -> None:
+        """Drop what is too old after an entry: it began at a position or before, or long ago."""
+        self._bytes += _bytes_of(entry)
         while self._open:
             identity, one = next(iter(self._open.items()))
-            if one.first > position:
+            if one.first > position and self._bytes - one.after_bytes <= OPEN_BYTES:
                 return
             del self._open[identity]
 
@@ -98,12 +104,12 @@ class OpenPieces:
 
     def dump(self) -> "list[array[int]]":
         """Everything as int64 arrays, for a checkpoint (equal state, equal arrays)."""
-        newest, transactions = array("q"), array("q")
+        newest, transactions = array("q"), array("q", [self._bytes])
         for member in sorted(self._newest):
             newest.extend((member, self._newest[member]))
         for identity in sorted(self._open):
             one = self._open[identity]
-            transactions.extend((*identity, one.first, one.pieces, one.key_pieces))
+            transactions.extend((*identity, one.first, one.after_bytes, one.pieces, one.key_pieces))
         return [newest, transactions]
 
     @classmethod
@@ -116,7 +122,14 @@ class OpenPieces:
         pieces = cls()
         pieces._newest = dict(zip(newest[::2], newest[1::2], strict=True))
         fields = iter(transactions)
+        pieces._bytes = next(fields, 0)
         ordered = sorted(zip(*[fields] * _FIELDS, strict=True), key=lambda one: one[2])
-        for member, serial, first, count, keys in ordered:
-            pieces._open[member, serial] = OpenTransaction(first, count, keys)
+        for member, serial, *numbers in ordered:
+            pieces._open[member, serial] = OpenTransaction(*numbers)
         return pieces
+
+
+def _bytes_of(entry: Entry) -> int:
+    if isinstance(entry, Piece):
+        return len(entry.data)
+    return len(entry.keys) + len(entry.body) if isinstance(entry, Writeset) else 0

@@ -184,7 +184,7 @@ class ReplicatedState:
         self.position = gid
         decision = self._take(gid, entry, keys, examination)
         if self._pieces:  # the rows of an open one were locked before its first piece
-            self._pieces.expire(max(self._certifier.horizon, gid - OPEN_POSITIONS))
+            self._pieces.expire(max(self._certifier.horizon, gid - OPEN_POSITIONS), entry)
         return decision
 
     def _take(

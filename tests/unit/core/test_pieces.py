@@ -282,6 +282,20 @@ def test_what_is_open_for_too_many_positions_is_dropped(monkeypatch: pytest.Monk
         del member.log[-2:]
 
 
+def test_what_is_open_for_too_many_bytes_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    member = started()
+    member.deliver_all([piece(1, 0, b"1234"), piece(1, 0, b"1234", member=2), end(1, 1)])
+    size = 8 + len(end(1, 1).body)
+    monkeypatch.setattr("pgherd_sidecar.core.pieces.OPEN_BYTES", size)
+    restored = ReplicatedState.restore(member.state.checkpoint())
+    for state in (member.state, restored):
+        state.deliver(7, piece(1, 1, b"1234", member=2))
+        assert state.log_needed_from == 5
+        state.deliver(8, piece(1, 2, b"1", member=2))
+        assert state.log_needed_from is None
+    assert restored.checkpoint() == member.state.checkpoint()
+
+
 def test_the_oldest_is_dropped_first_after_a_restart_too() -> None:
     member = started(FORGETFUL)
     member.deliver(piece(1, 0, member=3))
