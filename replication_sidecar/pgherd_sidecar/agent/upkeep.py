@@ -153,12 +153,12 @@ class Upkeep:
 
     async def _maybe_checkpoint(self) -> None:
         wanted, _ = await self._holds()
-        begin = self._log_begin
         moved = self._state.position - self._covered
         due = (
             moved >= self._limits.checkpoint_entries
             or self._loop.time() >= self._checkpoint_due
-            or (wanted is not None and self._checkpointed < wanted <= begin)
+            or (wanted is not None and self._covered < wanted <= self._state.position)
+            or (wanted is not None and self._checkpointed < wanted <= self._log_begin)
         )
         if moved > 0 and due:
             await self._checkpoint()
@@ -199,6 +199,7 @@ class Upkeep:
             needed.position,
             needed.term,
             needed.membership.encode().decode(),
+            covered,
         )
         reached = asyncio.Event()
         self._chain.when_settled(checkpoint.last_commit, reached.set)

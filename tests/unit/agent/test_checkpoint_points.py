@@ -15,6 +15,7 @@ from pgherd_sidecar.agent.errors import LeftBehindError
 from pgherd_sidecar.agent.recovery import certstate
 from pgherd_sidecar.agent.upkeep import Upkeep
 from pgherd_sidecar.agent.verdicts import Verdicts
+from pgherd_sidecar.core.entries import Entry, Incarnation, Noop, Piece
 from pgherd_sidecar.core.log import LogBase, Membership
 from pgherd_sidecar.core.state import ReplicatedState
 from pgherd_sidecar.env import durable
@@ -49,14 +50,18 @@ class Node:
         dies_at: number of the point at which it dies, from 1; 0 for none.
         chain_end: the last GID that its server has flushed.
         flushes: the server does what it is told.
+        wanted: how new a checkpoint some joiner needs.
         base: the log holds what comes after this position.
         shapes_from: columns of tables are known from there on.
     """
 
-    def __init__(self, directory: Path, dies_at: int = 0, *, flushes: bool = True) -> None:
+    def __init__(
+        self, directory: Path, dies_at: int = 0, *, flushes: bool = True, wanted: int | None = None
+    ) -> None:
         self.directory = directory
         self.dies_at = dies_at
         self.flushes = flushes
+        self.wanted = wanted
         self.points: list[str] = []
         self.chain_end = self.base = self.shapes_from = 0
         self._visible = 0
@@ -71,7 +76,7 @@ class Node:
         self.point(f"before {name}")
         row: tuple[Any, ...] = (None,)
         if name == "log_holds":
-            row = (None, None, [])
+            row = (self.wanted, None, [])
         elif name == "sequence_positions":
             row = ({"public.s": 7},)
         elif name == "forget_shapes":
@@ -93,27 +98,30 @@ class Node:
 
     async def live(self) -> None:
         """Make the checkpoints, one after the other, in one session."""
-        config, _ = config_in(self.directory)
-        limits = config.limits.model_copy(update={"checkpoint_entries": 1})
-        config = config.model_copy(update={"limits": limits})
         state, known = ReplicatedState([1, 2, 3]), Verdicts()
         for position, last_commit in ROUNDS:
             for at in range(known.last + 1, position + 1):
                 known.note(at, committed=committed(at))
             self._visible = last_commit
-            upkeep = Upkeep(
-                cast(Any, self),
-                config,
-                cast(Any, self),
-                chain=Chain(last_commit),
-                state=state,
-                verdicts=known,
-                publish=lambda base: None,
-                leaked=cast(Any, None),
-                refusal=lambda: None,
-            )
+            upkeep = self.upkeep(state, known, entries=1)
             state.position = position
             await upkeep._maybe_checkpoint()
+
+    def upkeep(self, state: ReplicatedState, known: Verdicts, *, entries: int) -> Upkeep:
+        """Make what makes checkpoints, after so many entries."""
+        config, _ = config_in(self.directory)
+        limits = config.limits.model_copy(update={"checkpoint_entries": entries})
+        return Upkeep(
+            cast(Any, self),
+            config.model_copy(update={"limits": limits}),
+            cast(Any, self),
+            chain=Chain(self._visible),
+            state=state,
+            verdicts=known,
+            publish=lambda base: None,
+            leaked=cast(Any, None),
+            refusal=lambda: None,
+        )
 
     def assert_fits(self) -> None:
         """It can start from its checkpoint, with all that it has to know."""
@@ -166,6 +174,21 @@ async def test_a_node_may_die_at_any_point_of_its_checkpoints(begin: Begin) -> N
         with pytest.raises(Crash):
             await node.live()
         node.assert_fits()
+
+
+@pytest.mark.parametrize(("wanted", "made"), [(3, True), (4, False), (None, False)])
+async def test_a_joiner_gets_a_new_checkpoint_while_a_transaction_in_pieces_is_open(
+    begin: Begin, wanted: int | None, made: bool
+) -> None:
+    node, state = begin(wanted=wanted), ReplicatedState([1, 2, 3])
+    upkeep = node.upkeep(state, Verdicts(), entries=1000)
+    entries: list[Entry] = [Incarnation(2, 1), Piece(2, 1, 1, 0, 0, b"[]"), Noop()]
+    for gid, entry in enumerate(entries, 1):
+        state.deliver(gid, entry)
+    await upkeep._maybe_checkpoint()
+    checkpoint = certstate.read(node.directory)
+    found = checkpoint and (checkpoint.position, checkpoint.newest)
+    assert found == ((1, 3) if made else None)
 
 
 async def test_the_sweep_finds_a_checkpoint_of_what_the_server_has_not_flushed(

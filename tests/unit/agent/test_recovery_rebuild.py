@@ -397,6 +397,17 @@ async def test_the_log_is_held_before_the_checkpoint_is_fetched_and_that_is_a_ne
     assert world.log_base == 60  # what follows 10 may have been trimmed before the log was held
 
 
+async def test_a_new_checkpoint_will_do_though_a_transaction_in_pieces_is_open_for_long(
+    tmp_path: Path,
+) -> None:
+    state = replace(STATE, position=90, covered=100)
+    world = World("lost", joins=True, log_end=0, checkpoint=state)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it joins the herd")
+    assert await finished(rebuild)
+    assert (world.pauses, world.log_base) == (0, 60)
+
+
 async def test_without_any_checkpoint_the_whole_log_must_be_here(tmp_path: Path) -> None:
     world = World(checkpoint=None)
     STATE.write(tmp_path)

@@ -42,6 +42,8 @@ class CertificationState:
         state: what ``ReplicatedState.restore`` takes.
         needed_position, needed_term, needed_membership: where a log begins that holds all that any
             member needed when this was written; not after ``position``.
+        covered: the last position whose verdict is part of the state, if that is after
+            ``position``.
     """
 
     cluster_id: str
@@ -53,6 +55,12 @@ class CertificationState:
     needed_position: int = 0
     needed_term: int = 0
     needed_membership: str = ""
+    covered: int = 0
+
+    @property
+    def newest(self) -> int:
+        """How new it is: what it needs of the log before that, all members keep for their own."""
+        return max(self.position, self.covered)
 
     @property
     def log_base(self) -> LogBase:

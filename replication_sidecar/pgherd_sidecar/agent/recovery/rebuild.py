@@ -58,7 +58,7 @@ class Rebuild:
         self._means = means
         self._progress = load(config.data_dir)
         self._trouble: str | None = None
-        self._wanted = 0  #: a checkpoint before this position is too old for a log to begin with
+        self._wanted = 0  #: a checkpoint made before this position is too old to begin a log with
         self._bytes: tuple[int, int] | None = None
         self._steps: dict[Phase, Callable[[], Awaitable[None]]] = {
             Phase.COPYING: self._copy,
@@ -265,13 +265,14 @@ class Rebuild:
         Raises:
             NoPartnerError: it is of no use yet.
         """
-        needed = max(self._means.log_base, self._means.log_behind, self._wanted)
-        state = await self._means.state(partner, needed)
-        if state is not None and state.position >= needed:
+        needed = max(self._means.log_base, self._means.log_behind)
+        wanted = max(needed, self._wanted)
+        state = await self._means.state(partner, wanted)
+        if state is not None and state.position >= needed and state.newest >= wanted:
             await asyncio.to_thread(state.write, self._config.data_dir, _STAGED)
             return state
-        if needed > 0:
-            raise NoPartnerError(f"{partner.member} has no checkpoint at {needed} or later yet")
+        if wanted > 0:
+            raise NoPartnerError(f"{partner.member} has no checkpoint at {wanted} or later yet")
         await asyncio.to_thread(durable.remove, self._config.data_dir / _STAGED)
         return None
 
