@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
+from pgherd_sidecar.core.log import Block
 from pgherd_sidecar.env.disk import RealDirectory
 from pgherd_sidecar.env.segment import Segment
 
@@ -17,7 +18,7 @@ from .test_membership import kill
 from .test_restart import run
 
 _STUCK_S = 120
-_HEAD_BYTES = 44
+HEAD_BYTES = 44
 """Of a record in a segment: the block's data follow."""
 
 _SMALL = """
@@ -59,14 +60,19 @@ def flip(segment: Segment, offset: int) -> None:
     segment.file.sync()
 
 
-def records(segment: Segment) -> list[tuple[int, int]]:
-    """First position and offset of each record that can be read."""
+def blocks(segment: Segment) -> list[tuple[Block, int]]:
+    """Each block that can be read, and the offset of its record."""
     offset, found = segment.end, []
     for block, end, good in segment.records(offset, segment.first):
         if good:
-            found.append((block.first, offset))
+            found.append((block, offset))
         offset = end
     return found
+
+
+def records(segment: Segment) -> list[tuple[int, int]]:
+    """First position and offset of each record that can be read."""
+    return [(block.first, offset) for block, offset in blocks(segment)]
 
 
 async def until_reason(herd: LocalHerd, name: str, text: str) -> None:
@@ -92,7 +98,7 @@ async def test_after_a_power_loss_two_of_three_have_damaged_logs(rotting: LocalH
     async with ledger.load(2):
         await ledger.commits(30, on=["n1", "n2", "n3"])
         await kill(rotting, "n1", "n2", "n3")
-        for name, where in (("n2", _HEAD_BYTES), ("n3", 8)):
+        for name, where in (("n2", HEAD_BYTES), ("n3", 8)):
             newest = segments(rotting, name)[-1]
             flip(newest, records(newest)[-9][1] + where)
         starts = [asyncio.create_task(run(rotting, "start", name)) for name in ("n2", "n3")]
@@ -125,7 +131,7 @@ async def test_what_a_member_that_was_away_needs_is_damaged_on_the_one_that_feed
             if first > flushed
         ]
         segment, offset = needed[len(needed) // 2]
-        flip(segment, offset + _HEAD_BYTES)
+        flip(segment, offset + HEAD_BYTES)
         await run(rotting, "start", "n3")
         await ledger.commits(20, on=["n1", "n2", "n3"])
     ledger.check()

@@ -98,6 +98,22 @@ class LogReader:
         first = self._storage.start_of(position)
         return self._storage.read(first, max_bytes) if first else ()
 
+    async def begin_before(self, position: int) -> int | None:
+        """Return after which position a log may begin that is to hold ``position``.
+
+        A log begins with a block, or else nobody could feed it. None if damage hides where: then
+        the block is asked for.
+
+        Raises:
+            StorageError: the log can't go on.
+        """
+        try:
+            first = await asyncio.to_thread(self._storage.start_of, position)
+        except StorageDamaged as error:
+            self.damaged(error.position)
+            return None
+        return (first or position) - 1
+
     def damaged(self, position: int) -> bool:
         """Have the block that starts at ``position`` asked for; False if nobody has it any more."""
         if position != self._member.damaged_at:

@@ -185,14 +185,17 @@ class Upkeep:
         return self._state.position if needed is None else needed - 1
 
     async def _checkpoint(self) -> None:
-        position, data = self._log_begin, self._state.checkpoint()
-        covered = self._state.position
-        base = self._host.base_at(position)
-        needed = self._host.needed_base(position)
+        data, needed_from = self._state.checkpoint(), self._log_begin + 1
+        covered, last_commit = self._state.position, self._chain.tail_gid
+        begin = await self._host.reader.begin_before(needed_from)
+        if begin is None:
+            return
+        base = self._host.base_at(begin)
+        needed = self._host.needed_base(begin)
         checkpoint = CertificationState(
             str(self._config.cluster_id),
-            position,
-            self._chain.tail_gid,
+            begin,
+            last_commit,
             base.term,
             base.membership.encode().decode(),
             data,
@@ -210,6 +213,6 @@ class Upkeep:
         await self._loop.run_in_executor(None, verdicts_file.write, directory, verdicts)
         await self._loop.run_in_executor(None, checkpoint.write, directory)
         await sequences.note(self._connection, self._config.data_dir)
-        self._checkpointed, self._covered = position, covered
+        self._checkpointed, self._covered = begin, covered
         self._checkpoint_due = self._loop.time() + self._checkpoint_s
-        log.info("checkpoint.written", position=position, bytes=len(data))
+        log.info("checkpoint.written", position=begin, bytes=len(data))

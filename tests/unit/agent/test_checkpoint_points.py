@@ -51,6 +51,8 @@ class Node:
         chain_end: the last GID that its server has flushed.
         flushes: the server does what it is told.
         wanted: how new a checkpoint some joiner needs.
+        block: a block of the log starts at each multiple of this.
+        damaged: positions at which the log can't be read.
         base: the log holds what comes after this position.
         shapes_from: columns of tables are known from there on.
     """
@@ -64,6 +66,9 @@ class Node:
         self.wanted = wanted
         self.points: list[str] = []
         self.chain_end = self.base = self.shapes_from = 0
+        self.reader = self
+        self.damaged: set[int] = set()
+        self.block = 1
         self._visible = 0
 
     def point(self, name: str) -> None:
@@ -85,6 +90,9 @@ class Node:
             self.chain_end = self._visible
         self.point(f"after {name}")
         return Rows(row)
+
+    async def begin_before(self, position: int) -> int | None:
+        return None if position in self.damaged else position - 1 - position % self.block
 
     def base_at(self, position: int) -> LogBase:
         return LogBase(position, 1, MEMBERS)
@@ -189,6 +197,21 @@ async def test_a_joiner_gets_a_new_checkpoint_while_a_transaction_in_pieces_is_o
     checkpoint = certstate.read(node.directory)
     found = checkpoint and (checkpoint.position, checkpoint.newest)
     assert found == ((1, 3) if made else None)
+
+
+@pytest.mark.parametrize(("damaged", "begins"), [(4, 2), (5, None)])
+async def test_the_log_that_a_checkpoint_needs_begins_with_a_block(
+    begin: Begin, damaged: int, begins: int | None
+) -> None:
+    node, state = begin(wanted=6), ReplicatedState([1, 2, 3])
+    node.block, node.damaged = 3, {damaged}
+    upkeep = node.upkeep(state, Verdicts(), entries=1000)
+    entries: list[Entry] = [Incarnation(2, 1), *[Noop()] * 3, Piece(2, 1, 1, 0, 0, b"[]"), Noop()]
+    for gid, entry in enumerate(entries, 1):
+        state.deliver(gid, entry)
+    await upkeep._maybe_checkpoint()
+    checkpoint = certstate.read(node.directory)
+    assert (checkpoint and checkpoint.position) == begins
 
 
 async def test_the_sweep_finds_a_checkpoint_of_what_the_server_has_not_flushed(
