@@ -1,8 +1,10 @@
 """A damaged block is asked for where it can be, and given by who has it [D5]."""
 
 from pathlib import Path
+from typing import Any, cast
 
 from log_herd import Herd
+from pgherd_sidecar.agent.logreader import LogReader
 from pgherd_sidecar.core.log import Block, Persist
 from pgherd_sidecar.core.log.messages import Mend
 from pgherd_sidecar.env.disk import RealDirectory
@@ -49,4 +51,16 @@ def test_no_block_is_read_from_the_middle_of_one_and_no_other_is_taken_for_damag
     assert log.read(5, 1000) == ()
     assert log.start_of(5) == 4
     assert log.read(4, 1000) == written[1:]
+    log.close()
+
+
+async def test_a_log_that_is_to_hold_a_position_begins_with_the_block_that_does(
+    tmp_path: Path,
+) -> None:
+    log = SegmentLog(RealDirectory(tmp_path), segment_bytes=4096, cache_bytes=0)
+    written = tuple(Block.make(1, first, 3, b"x" * 100) for first in (1, 4, 7))
+    log.persist(Persist(1, None, None, written))
+    nobody = cast("Any", None)
+    reader = LogReader(log, nobody, now=nobody, wake=nobody)
+    assert [await reader.begin_before(needed) for needed in (4, 6, 10)] == [3, 3, 9]
     log.close()
