@@ -39,6 +39,7 @@ _FAILURES_MAX = 10
 _BEGUN_MAX = 3
 _WINDOW_S = 3600.0
 _PAUSE_MAX_S = 30.0
+_LOOKS, _LOOK_S = 10, 0.2
 
 
 class Rebuild:
@@ -266,15 +267,24 @@ class Rebuild:
             NoPartnerError: it is of no use yet.
         """
         needed = max(self._means.log_base, self._means.log_behind)
-        wanted = max(needed, self._wanted)
-        state = await self._means.state(partner, wanted)
-        if state is not None and state.position >= needed and state.newest >= wanted:
+        state = await self._new_enough(partner, needed, max(needed, self._wanted))
+        if state is None:
+            await asyncio.to_thread(durable.remove, self._config.data_dir / _STAGED)
+        else:
             await asyncio.to_thread(state.write, self._config.data_dir, _STAGED)
-            return state
-        if wanted > 0:
-            raise NoPartnerError(f"{partner.member} has no checkpoint at {wanted} or later yet")
-        await asyncio.to_thread(durable.remove, self._config.data_dir / _STAGED)
-        return None
+        return state
+
+    async def _new_enough(
+        self, partner: PartnerServer, needed: int, wanted: int
+    ) -> CertificationState | None:
+        """Ask for a checkpoint that will do: its partner makes one within a second or two."""
+        for _ in range(_LOOKS):
+            state = await self._means.state(partner, wanted)
+            will_do = state is not None and state.position >= needed and state.newest >= wanted
+            if will_do or wanted == 0:
+                return state
+            await self._means.pause(_LOOK_S)
+        raise NoPartnerError(f"{partner.member} has no checkpoint at {wanted} or later yet")
 
     async def _settle(self) -> None:
         """Make the copy this member's own; one that can't be is dropped."""
