@@ -251,7 +251,7 @@ ENDINGS: dict[str, Callable[[Open], Awaitable[tuple[int, int]]]] = {
 _QUICK = {
     ("a base backup joins", "it goes on"),
     ("a log is damaged", "it goes on"),
-    ("the proposer dies", "its node dies"),
+    ("the proposer dies", "its sidecar dies"),
 }
 _CASES = [
     pytest.param(*case, id=", ".join(case), marks=() if case in _QUICK else pytest.mark.long)
