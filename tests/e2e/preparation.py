@@ -16,11 +16,23 @@ TAG = os.environ.get("PGHERD_E2E_TAG", "e2e")
 IMAGES = {target: f"pgherd/{target}:{TAG}" for target in ("postgres", "sidecar", "operator")}
 """By the targets of images/Dockerfile."""
 
+BROKEN = 3
+"""Exit status where it is the images that are at fault, not the machine."""
+
 _REPOSITORY = Path(__file__).parents[2]
+_PROBE = """
+FROM debian:trixie-slim
+RUN apt-get update && apt-get install -y --no-install-recommends python3-pip
+RUN pip download --no-deps --dest /tmp click
+"""
 
 
 class PreparationError(Exception):
     """This machine cannot run the tests, or a program that prepares them failed."""
+
+
+class BrokenImagesError(Exception):
+    """An image cannot be built, though this machine gets whatever images are made from."""
 
 
 def tool(variable: str, name: str) -> Path | None:
@@ -29,13 +41,15 @@ def tool(variable: str, name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def run(*command: str) -> str:
+def run(*command: str, stdin: str = "") -> str:
     """Run a program in the repository's root, and return what it prints.
 
     Raises:
         PreparationError: it failed; with its words.
     """
-    done = subprocess.run(command, check=False, cwd=_REPOSITORY, capture_output=True, text=True)
+    done = subprocess.run(
+        command, check=False, cwd=_REPOSITORY, input=stdin, capture_output=True, text=True
+    )
     if done.returncode:
         raise PreparationError(f"{shlex.join(command)}: {done.stderr[-2000:]}")
     return done.stdout
@@ -61,14 +75,27 @@ def build_images() -> None:
     """Build the images; quick when nothing has changed.
 
     Raises:
-        PreparationError: docker refused.
+        PreparationError: this machine cannot build any, or not get what they are made from.
+        BrokenImagesError: it is one of ours that cannot be built.
     """
-    options = shlex.split(os.environ.get("PGHERD_DOCKER_BUILD", ""))
+    try:
+        _build_all()
+    except PreparationError:
+        _docker_build("--no-cache", "--tag=pgherd/probe", "-", stdin=_PROBE)
+        try:
+            _build_all()  # once more: what they are made from may have been out of reach
+        except PreparationError as error:
+            raise BrokenImagesError(str(error)) from error
+
+
+def _build_all() -> None:
     for target, name in IMAGES.items():
-        run(
-            "docker", "build", *options, "--file=images/Dockerfile", f"--target={target}",
-            f"--tag={name}", ".",
-        )  # fmt: skip
+        _docker_build("--file=images/Dockerfile", f"--target={target}", f"--tag={name}", ".")
+
+
+def _docker_build(*arguments: str, stdin: str = "") -> None:
+    options = shlex.split(os.environ.get("PGHERD_DOCKER_BUILD", ""))
+    run("docker", "build", *options, *arguments, stdin=stdin)
 
 
 if __name__ == "__main__":
@@ -77,3 +104,6 @@ if __name__ == "__main__":
         build_images()
     except PreparationError as failure:
         sys.exit(str(failure))
+    except BrokenImagesError as failure:
+        sys.stderr.write(f"{failure}\n")
+        sys.exit(BROKEN)
