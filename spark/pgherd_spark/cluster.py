@@ -24,6 +24,8 @@ Result = TypeVar("Result")
 
 _EXCEPTION = re.compile(r"(?!pyspark|py4j|org\.)[\w.]*(Error_?|Exception|errors\.\w+): ")
 """What a traceback ends with."""
+_BRIEF = 600
+"""Characters; without its compiler Java matches about 1200 on a stack of the usual size."""
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -101,6 +103,39 @@ class Cluster:
             JobError: one failed, as often as it may.
         """
         return self._collect(self._merged(tasks, run, merge).map(then)) if tasks else []
+
+    def rows_by_key(
+        self,
+        frame: Any,
+        split: Callable[[dict[str, Any]], Iterable[tuple[Key, Value]]],
+        then: Callable[[tuple[Key, Iterable[Value]]], Result],
+    ) -> list[Result]:
+        """Make each row of a DataFrame something under some keys, and do something with each key.
+
+        As ``each_key``; of the rows no more than those of one key are in memory at a time.
+
+        Raises:
+            JobError: a task failed, as often as it may.
+        """
+        found = frame.rdd.map(_as_dict).flatMap(split)
+        return self._collect(found.groupByKey(self._context.defaultParallelism).map(then))
+
+    def for_batches(self, take: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+        """What does something with each batch of a stream, so that the stream can be stopped.
+
+        When a stream is stopped in the middle of a batch, Spark looks for its own interruption in
+        the text of what that fails with, by a regular expression that takes stack for every
+        character: a Java traceback ends its thread by a StackOverflowError.
+        """
+        failures: tuple[type[Exception], ...] = (JobError, *self._failures)
+
+        def take_briefly(batch: Any, number: int) -> None:
+            try:
+                take(batch, number)
+            except failures as error:
+                raise JobError(_in_brief(error)) from None
+
+        return take_briefly
 
     async def in_thread(self, action: Callable[[], Value]) -> Value:
         """Run what waits for Spark beside the event loop; end it when the caller is cancelled."""
@@ -180,6 +215,11 @@ class _Told(_Count):
         return _Count, ()
 
 
+def _as_dict(row: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = row.asDict()
+    return fields
+
+
 def _and_count(run: Callable[[Task], Value], done: Any, task: Task) -> Value:
     result = run(task)
     done.add(1)
@@ -246,6 +286,16 @@ def is_installed() -> bool:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java") if home is None else shutil.which(str(Path(home) / "bin" / "java"))
     return java is not None and importlib.util.find_spec("pyspark") is not None
+
+
+def _in_brief(error: BaseException) -> str:
+    """What failed; an error of Py4J under the name that Spark looks for, without a traceback."""
+    found = error.__cause__ or error
+    if not type(found).__module__.startswith("py4j."):
+        return _last_words(str(error))
+    lines = str(found).splitlines()
+    text = "\n".join(line for line in lines if not line.lstrip().startswith(("at ", "... ")))
+    return f"{type(found).__module__}.{type(found).__name__}: {text}"[:_BRIEF]
 
 
 def _last_words(text: str) -> str:

@@ -15,7 +15,7 @@ import json
 import operator
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -164,16 +164,20 @@ def follow(cluster: Cluster, member: Member, admin: str, options: Options) -> An
         raise LakeError(f"{options.to} holds no copy: begin with one")
 
     def take(batch: Any, _: int) -> None:
-        rows = batch.orderBy("gid", "number").collect()
-        if apply(cluster, options, [Change(**row.asDict()) for row in rows]) is None:
-            asyncio.run(begin(cluster, member, options))
+        batch.persist()  # the log is read once; what does not fit into memory is on disk
+        try:
+            if apply(cluster, options, batch) is None:
+                asyncio.run(begin(cluster, member, options))
+        finally:
+            batch.unpersist()
 
     cluster.session.dataSource.register(ChangesDataSource)
     stream = cluster.session.readStream.format(NAME).option("admin", admin)
     stream = stream.option("stream", f"lake {options.to}"[-_NAME_MAX:])
     stream = stream.option("after", begun.gid).option("tables", json.dumps(options.tables))
     checkpoint = (options.to / "checkpoint").absolute().as_uri()
-    writer = stream.load().writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
+    writer = stream.load().writeStream.foreachBatch(cluster.for_batches(take))
+    writer = writer.option("checkpointLocation", checkpoint)
     return writer.trigger(processingTime="1 second").start()
 
 
@@ -217,13 +221,13 @@ def bucket_of(identity_: str, buckets: int) -> int:
     return zlib.crc32(identity_.encode()) % buckets
 
 
-def apply(cluster: Cluster, options: Options, changes: Sequence[Change]) -> Current | None:
+def apply(cluster: Cluster, options: Options, changes: Any) -> Current | None:
     """Bring the copy from its GID to that of the last change; changes up to its own are left out.
 
     Args:
         cluster: does the work.
         options: as of ``begin``.
-        changes: whole transactions, in their order.
+        changes: whole transactions, as a DataFrame that is read more than once.
 
     Returns:
         None if DDL may concern one of the tables: then nothing is done, ``begin`` anew.
@@ -235,24 +239,17 @@ def apply(cluster: Cluster, options: Options, changes: Sequence[Change]) -> Curr
     before = current(options.to)
     if before is None:
         raise LakeError(f"{options.to} holds no copy: begin with one")
-    new = [row for row in changes if row.gid > before.gid]
-    if any(row.command is not None and _concerns(row.command, options.tables) for row in new):
+    new = changes.where(changes["gid"] > before.gid)
+    commands = new.where(new["command"].isNotNull()).select("command").collect()
+    if any(_concerns(row["command"], options.tables) for row in commands):
         return None
-    work: dict[tuple[str, int], list[Change]] = defaultdict(list)
-    for row in new:
-        if row.table in options.tables:
-            buckets = [bucket_of(identity(row.key or {}), options.buckets)]
-            for bucket in range(options.buckets) if row.op == "truncate" else buckets:
-                work[row.table, bucket].append(row)
-    if not new:
+    ((gid,),) = new.agg({"gid": "max"}).collect()
+    if gid is None:
         return before
-    gid = new[-1].gid
-    tasks = [
-        (name, bucket, before.files[name].get(str(bucket)), rows)
-        for (name, bucket), rows in work.items()
-    ]
+    rows = new.where(new["table"].isin(*options.tables))
+    rewrite = partial(_rewrite, options.to, gid, before.files)
     files = {name: dict(known) for name, known in before.files.items()}
-    for name, bucket, file in cluster.each(tasks, partial(_rewrite, options.to, gid)):
+    for name, bucket, file in cluster.rows_by_key(rows, partial(_by_bucket, options), rewrite):
         files[name].pop(str(bucket), None)
         if file is not None:
             files[name][str(bucket)] = file
@@ -261,20 +258,34 @@ def apply(cluster: Cluster, options: Options, changes: Sequence[Change]) -> Curr
     return after
 
 
+def _by_bucket(
+    options: Options, fields: dict[str, Any]
+) -> Iterator[tuple[tuple[str, int], Change]]:
+    """The buckets that a change concerns."""
+    change = Change(**fields)
+    assert change.table is not None
+    buckets = [bucket_of(identity(change.key or {}), options.buckets)]
+    for bucket in range(options.buckets) if change.op == "truncate" else buckets:
+        yield (change.table, bucket), change
+
+
 def _concerns(command: str, tables: Iterable[str]) -> bool:
     """Say whether a command may have changed one of these tables."""
     said = json.loads(command)
     return bool(said.get("everything")) or not set(tables).isdisjoint(said.get("rels", ()))
 
 
-_Task = tuple[str, int, str | None, list[Change]]
-
-
-def _rewrite(to: Path, gid: int, task: _Task) -> tuple[str, int, str | None]:
+def _rewrite(
+    to: Path,
+    gid: int,
+    files: Mapping[str, Mapping[str, str]],
+    found: tuple[tuple[str, int], Iterable[Change]],
+) -> tuple[str, int, str | None]:
     """Write a bucket with changes; the work of a task."""
-    name, bucket, file, changes = task
+    (name, bucket), changes = found
+    file = files[name].get(str(bucket))
     rows = load(to / file) if file is not None else {}
-    for change in changes:
+    for change in sorted(changes, key=operator.attrgetter("gid", "number")):
         key = identity(change.key or {})
         if change.op == "truncate":
             rows.clear()

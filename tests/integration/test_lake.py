@@ -2,14 +2,16 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pgherd_sidecar.cli import herd as herds
 from pgherd_spark import lake
 from pgherd_spark.changes import Values
-from pgherd_spark.cluster import Cluster
+from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.cluster import cluster as start
 
 from .ledger import INITIAL, Ledger
@@ -73,14 +75,72 @@ class Following:
         self._query.stop()
 
 
+class Uncaught:
+    """Told by Java of what ends its threads."""
+
+    class Java:
+        implements = ("java.lang.Thread$UncaughtExceptionHandler",)
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def uncaughtException(self, thread: Any, error: Any) -> None:
+        self.errors.append(error.toString())
+
+
+@pytest.fixture
+def uncaught(cluster: Cluster) -> Iterator[Uncaught]:
+    from pyspark.java_gateway import ensure_callback_server_started  # noqa: PLC0415 - only where it is
+
+    context = cluster.session.sparkContext
+    ensure_callback_server_started(context._gateway)
+    handler = Uncaught()
+    context._jvm.java.lang.Thread.setDefaultUncaughtExceptionHandler(handler)
+    yield handler
+    context._jvm.java.lang.Thread.setDefaultUncaughtExceptionHandler(None)
+
+
+def test_a_stream_that_is_stopped_in_the_middle_of_a_batch_ends_without_an_error(
+    cluster: Cluster, uncaught: Uncaught, tmp_path: Path
+) -> None:
+    from pyspark.sql.functions import udf  # noqa: PLC0415 - likewise
+
+    def begin_and_wait(value: int) -> int:
+        (tmp_path / "begun").touch()
+        while not (tmp_path / "ended").exists():
+            time.sleep(0.1)
+        return value
+
+    def take(batch: Any, _: int) -> None:
+        waiting = udf(begin_and_wait, "bigint", useArrow=False)("value").alias("value")
+        try:
+            batch.select(waiting).agg({"value": "max"}).collect()
+        except Exception as error:
+            raise JobError("long " * 10_000) from error
+
+    stream = cluster.session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
+    query = stream.load().writeStream.foreachBatch(cluster.for_batches(take)).start()
+    try:
+        while not (tmp_path / "begun").exists():
+            assert query.exception() is None, query.exception()
+        query.stop()
+    finally:
+        (tmp_path / "ended").touch()
+    assert (query.exception(), uncaught.errors) == (None, [])
+
+
 async def test_a_copy_in_parquet_equals_the_database_at_some_gid_at_any_time_under_load_and_ddl(
     herd: LocalHerd, cluster: Cluster, ledger: Ledger, tmp_path: Path
 ) -> None:
     name = ledger.schema
-    tables = (f"{name}.account", f"{name}.ledger")
+    tables = (f"{name}.account", f"{name}.ledger", f"{name}.large")
     options = lake.Options(to=tmp_path / "lake", tables=tables, buckets=4)
     options.to.mkdir()
     dsn = herd.app_dsn("n1")
+    query(dsn, f"CREATE TABLE {name}.large (id int PRIMARY KEY, t text)")
+    in_pieces = (
+        f"INSERT INTO {name}.large SELECT g, repeat('x', 200) FROM generate_series(1, 9000) g"
+    )
 
     def copy() -> dict[str, list[Values]]:
         return {table.split(".")[1]: rows_of(cluster, options.to, table) for table in tables}
@@ -98,6 +158,7 @@ async def test_a_copy_in_parquet_equals_the_database_at_some_gid_at_any_time_und
         running = Following(herd, cluster, options)
         assert stopped is not None
         await running.caught_up(stopped.gid + 1)
+        query(dsn, in_pieces)
         query(dsn, f"ALTER TABLE {name}.account ADD note text DEFAULT 'none'")
         await ledger.commits(20)
     ledger.check()
@@ -106,6 +167,7 @@ async def test_a_copy_in_parquet_equals_the_database_at_some_gid_at_any_time_und
     running.stop()
     rows = copy()
     assert rows["ledger"] == []
+    assert sorted(int(row["id"] or 0) for row in rows["large"]) == list(range(1, 9001))
     balances = query(dsn, f"SELECT id::text, balance::text, note FROM {name}.account")
     assert sorted(balances) == sorted(
         (row["id"], row["balance"], row["note"]) for row in rows["account"]
