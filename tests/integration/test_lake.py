@@ -158,8 +158,10 @@ async def test_a_copy_in_parquet_equals_the_database_at_some_gid_at_any_time_und
         running = Following(herd, cluster, options)
         assert stopped is not None
         await running.caught_up(stopped.gid + 1)
-        query(dsn, in_pieces)
-        query(dsn, f"ALTER TABLE {name}.account ADD note text DEFAULT 'none'")
+        # In a thread: the ALTER waits for transactions of the clients, who run in this loop.
+        await asyncio.to_thread(query, dsn, in_pieces)
+        added = f"ALTER TABLE {name}.account ADD note text DEFAULT 'none'"
+        await asyncio.to_thread(query, dsn, added)
         await ledger.commits(20)
     ledger.check()
     query(dsn, f"DELETE FROM {name}.account WHERE id = 1; TRUNCATE {name}.ledger")
