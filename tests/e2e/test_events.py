@@ -2,7 +2,10 @@
 
 import base64
 import itertools
+import os
+import random
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -230,3 +233,44 @@ def test_a_herd_sleeps_and_wakes_up(herd: Herd, kubectl: Kubectl) -> None:
         herd.change(hibernated=False)
         until_well(kubectl, 3)
     herd.assert_nothing_is_lost(members, written)
+
+
+def test_an_operator_that_is_killed_again_and_again_gets_there(
+    herd: Herd, kubectl: Kubectl
+) -> None:
+    """At random moments, so in the middle of whatever it does (RELIABILITY: crash, stale read)."""
+    members = herd.members()
+    seed = int(os.environ.get("PGHERD_E2E_SEED", random.randrange(1 << 32)))
+    print(f"PGHERD_E2E_SEED={seed}")  # noqa: T201 - shown where it fails
+    with herd.writing(*members) as written:
+        with operator_is_killed(kubectl, random.Random(seed)):
+            herd.change(instances=4)
+            until(lambda: len(herd.members()) == 4, "the fourth has a vote")
+        until_well(kubectl, 4)
+        with operator_is_killed(kubectl, random.Random(seed + 1)):
+            herd.change(instances=3)
+            until(lambda: len(herd.members()) == 3, "it has left")
+        until_well(kubectl, 3)
+    assert herd.members() == members
+    herd.assert_nothing_is_lost(members, written)
+
+
+@contextmanager
+def operator_is_killed(kubectl: Kubectl, rng: random.Random) -> Iterator[None]:
+    """Kill all of the operator's processes now and then, without notice, until the block ends."""
+    over = threading.Event()
+
+    def kill() -> None:
+        while not over.wait(rng.uniform(0.5, 8)):
+            kubectl(
+                "delete", "pods", "--namespace=pgherd-system", "--grace-period=0", "--force",
+                "--selector=app.kubernetes.io/name=pgherd-operator", "--ignore-not-found",
+            )  # fmt: skip
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        killer.join()
