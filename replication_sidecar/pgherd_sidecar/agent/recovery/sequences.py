@@ -14,6 +14,7 @@ import psycopg
 from pgherd_sidecar.env import durable
 
 _FILE = "sequences.json"
+_TRIES, _AGAIN_S = 20, 0.1
 
 
 async def note(connection: psycopg.AsyncConnection[Any], directory: Path) -> None:
@@ -23,10 +24,25 @@ async def note(connection: psycopg.AsyncConnection[Any], directory: Path) -> Non
         psycopg.Error: the server does not answer.
         OSError: it can't be written.
     """
-    rows = await connection.execute("SELECT pgherd.sequence_positions()")
-    (positions,) = await rows.fetchone() or ({},)
+    positions = await _positions(connection)
     content = (json.dumps(positions) + "\n").encode()
     await asyncio.to_thread(durable.replace, directory, _FILE, content)
+
+
+async def _positions(connection: psycopg.AsyncConnection[Any]) -> dict[str, int]:
+    """Ask the server; again where it stumbles over a sequence that is dropped meanwhile."""
+    tries_left = _TRIES
+    while True:
+        tries_left -= 1
+        try:
+            rows = await connection.execute("SELECT pgherd.sequence_positions()")
+            (positions,) = await rows.fetchone() or ({},)
+        except psycopg.errors.InternalError_:
+            if not tries_left:
+                raise
+            await asyncio.sleep(_AGAIN_S)
+        else:
+            return dict(positions)
 
 
 def load(directory: Path) -> dict[str, int]:
