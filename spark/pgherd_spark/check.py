@@ -1,19 +1,19 @@
 """The consistency job: every replicated table and every definition on all members, at one GID.
 
-Three passes, each over less than the one before: checksums of buckets of rows, computed by the
-members themselves (here); the rows of buckets that differ, and the values of rows that differ
-(``drill``). A table that DDL changes meanwhile can't be compared and is said to be so: it counts
-neither as equal nor as different.
+Four passes, each over less than the one before: checksums of tables, computed by the members
+themselves, and of buckets of rows of those that differ (here); the rows of buckets that differ,
+and the values of rows that differ (``drill``). A table that DDL changes meanwhile can't be compared
+and is said to be so: it counts neither as equal nor as different.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypedDict
 
 from pgherd_spark.catalog import EVERYTHING, Description, columns_changed, columns_now, describe
-from pgherd_spark.checksums import NOTHING, Part, Sum, bucket_sums
+from pgherd_spark.checksums import NOTHING, Part, Sum, bucket_sums, quick_sum
 from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.comparison import Comparison, Options, Say
 from pgherd_spark.drill import differing_rows, name_rows
@@ -152,20 +152,47 @@ def _compare_rows(comparison: Comparison) -> tuple[list[TableFindings], list[Row
 
 
 def _sums(comparison: Comparison) -> dict[tuple[str, int], Sums]:
-    """Buckets that differ, and for each table its totals and why it can't be compared, if so."""
+    """Buckets that differ, and for each table its totals and why it can't be compared, if so.
+
+    Only tables whose totals differ are divided into buckets, which takes several times as long.
+    """
     parts = comparison.parts(comparison.tables)
     comparison.say(
         f"checksums of {len(comparison.tables)} tables on {len(comparison.sources)} members:"
         f" {len(parts)} tasks"
     )
-    return dict(
-        comparison.cluster.by_key(
-            parts,
-            partial(_sum_part, buckets=comparison.buckets),
-            _merge,
-            partial(_is_telling, members=comparison.members),
-        )
-    )
+    sums = _added_up(comparison, parts, _total_of_part)
+    different = {
+        name
+        for name, kind in sums
+        if kind == _TOTAL and (name, _CHANGED) not in sums and _differ(sums[name, kind], comparison)
+    }
+    if different:
+        comparison.say(f"rows differ in {', '.join(sorted(different))}: looking for where")
+        in_buckets = partial(_sum_part, buckets=comparison.buckets)
+        sums |= _added_up(comparison, comparison.parts(different), in_buckets)
+    return sums
+
+
+def _added_up(
+    comparison: Comparison,
+    parts: Sequence[Part],
+    task: Callable[[Part], list[tuple[tuple[str, int], Sums]]],
+) -> dict[tuple[str, int], Sums]:
+    telling = partial(_is_telling, members=comparison.members)
+    return dict(comparison.cluster.by_key(parts, task, _merge, telling))
+
+
+def _differ(sums: Sums, comparison: Comparison) -> bool:
+    return len({sums.get(member, NOTHING) for member in comparison.members}) > 1
+
+
+def _total_of_part(part: Part) -> list[tuple[tuple[str, int], Sums]]:
+    name, member = part.table.name, part.source.member
+    try:
+        return [((name, _TOTAL), {member: quick_sum(part)})]
+    except TableChangedError as error:
+        return [((name, _CHANGED), {member: str(error)})]
 
 
 def _sum_part(part: Part, buckets: Mapping[str, int]) -> list[tuple[tuple[str, int], Sums]]:

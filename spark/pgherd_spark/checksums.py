@@ -27,6 +27,12 @@ from pgherd_spark.sources import (
 
 _SQL = statements.load("checksum.sql")
 _HALF = 1 << 64
+_TEXT = re.compile(r"text|character varying(\(\d+\))?")
+_EXACT = re.compile(
+    r"bigint|integer|smallint|boolean|date|uuid|bytea|time(\(\d\))? without time zone"
+    r"|timestamp(\(\d\))? with(out)? time zone"
+)
+"""Types, as PostgreSQL writes them, of which equal values are the same."""
 _DOUBLED = re.compile(r'(["\\])\1')
 
 
@@ -96,6 +102,45 @@ def bucket_sums(part: Part, buckets: int) -> list[tuple[int, Sum]]:
     return [(bucket, _sum(count, first, second)) for bucket, count, first, second in rows]
 
 
+def total(part: Part) -> Sum:
+    """Sum of all the part's rows.
+
+    Raises:
+        TableChangedError, psycopg.Error: as for ``bucket_sums``.
+    """
+    ((count, first, second),) = _read(part.source, part.relation, _query("total", part))
+    return _sum(count, first, second)
+
+
+def quick_sum(part: Part) -> Sum:
+    """Another sum of all the part's rows, computed in half the time, with one hash of 64 bits.
+
+    To be compared with those of other members just now; never stored.
+
+    Raises:
+        TableChangedError, psycopg.Error: as for ``bucket_sums``.
+    """
+    query = _query("quick", part, values=_values(part.table))
+    ((count, first, second),) = _read(part.source, part.relation, query)
+    return _sum(count, first, second)
+
+
+def _values(table: Table) -> sql.Composed:
+    """The columns of a row: as they are where that is enough, all others as one text."""
+    values, others = [], []
+    for column, kind in zip(table.columns, table.types, strict=True):
+        if _EXACT.fullmatch(kind):
+            values.append(sql.Composed([sql.Identifier("t", column)]))
+        elif _TEXT.fullmatch(kind):
+            collated = sql.SQL('{} COLLATE pg_catalog."C"')
+            values.append(collated.format(sql.Identifier("t", column)))
+        else:
+            others.append(column)
+    if others:
+        values.append(sql.SQL("{}::text").format(record(others)))
+    return sql.SQL(", ").join(values)
+
+
 def rows_in(part: Part, buckets: int, wanted: Iterable[int]) -> list[tuple[str, Found]]:
     """The part's rows that are in some of the buckets, by the text of their keys.
 
@@ -144,15 +189,13 @@ def whole_sum(
     Raises:
         psycopg.Error: it can't be read.
     """
-    query = _SQL["buckets"].format(
-        key=record(columns),
+    query = _SQL["total"].format(
         row=record(columns),
-        mask=sql.Literal(0),
         relation=sql.SQL("ONLY {}").format(sql.Identifier(*relation)),
         range=blocks(0, None),
     )
-    rows = connection.execute(query).fetchall()
-    return sum((_sum(count, first, second) for _, count, first, second in rows), NOTHING)
+    ((count, first, second),) = connection.execute(query).fetchall()
+    return _sum(count, first, second)
 
 
 def record(columns: Iterable[str]) -> sql.Composed:
@@ -169,13 +212,16 @@ def blocks(first: int, end: int | None) -> sql.Composed:
     return sql.SQL("{} AND t.ctid < {}::tid").format(low, sql.Literal(f"({end},0)"))
 
 
-def _query(name: str, part: Part, **literals: object) -> sql.Composed:
+def _query(name: str, part: Part, **parts: object) -> sql.Composed:
     return _SQL[name].format(
         key=record(part.table.key or part.table.columns),
         row=record(part.table.columns),
         relation=part.relation.identifier,
         range=blocks(part.first, part.end),
-        **{name: sql.Literal(value) for name, value in literals.items()},
+        **{
+            name: value if isinstance(value, sql.Composable) else sql.Literal(value)
+            for name, value in parts.items()
+        },
     )
 
 

@@ -20,7 +20,7 @@ from typing import IO, Any
 from psycopg import sql
 
 from pgherd_spark import statements
-from pgherd_spark.checksums import NOTHING, Part, Sum, blocks, bucket_sums
+from pgherd_spark.checksums import Part, Sum, blocks, total
 from pgherd_spark.sources import unchanged
 from pgherd_spark.stores import Store
 
@@ -106,7 +106,7 @@ def write_part(task: WritePart) -> Receipt:
         return known
     if task.store.size(_receipt_name(task.path)) is not None:
         task.store.delete(_receipt_name(task.path))  # never to be found beside other rows
-    rows = sum((one for _, one in bucket_sums(task.part, 1)), NOTHING)
+    rows = total(task.part)
     with task.store.create(task.path) as file:
         written = _copy(task, file)
     receipt = Receipt(

@@ -169,6 +169,29 @@ async def test_one_changed_value_of_one_row_of_one_node_is_named_in_every_type(
     assert (len(few.rows), result.different_rows, result.more) == (3, len(_TYPES) + 2, True)
 
 
+async def test_values_that_two_rows_have_exchanged_are_named(
+    herd: LocalHerd, cluster: Cluster, ledger: Ledger
+) -> None:
+    table = f"{ledger.schema}.exchanged"
+    create_everywhere(
+        herd,
+        f"CREATE TABLE {table} (id int PRIMARY KEY, a int, b numeric, c uuid);"
+        f"INSERT INTO {table} SELECT g, g, g, md5(g::text)::uuid FROM generate_series(1, 9) g",
+    )
+    exchange = (
+        "UPDATE {0} t SET {1} = o.{1} FROM {0} o"
+        " WHERE t.id IN ({2}, {3}) AND o.id IN ({2}, {3}) AND o.id <> t.id"
+    )
+    behind_the_herd_s_back(
+        herd, "n3", *(exchange.format(table, *one) for one in (("a", 1, 2), ("b", 3, 4)))
+    )
+    findings = await checked(cluster, herd)
+    assert {(row.key, row.columns, row.odd) for row in findings.rows} == {
+        *((f"({key})", ("a",), ("n3",)) for key in (1, 2)),
+        *((f"({key})", ("b",), ("n3",)) for key in (3, 4)),
+    }
+
+
 async def test_what_is_defined_on_one_node_only_is_named(
     herd: LocalHerd, cluster: Cluster, ledger: Ledger
 ) -> None:

@@ -29,7 +29,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[Part]:
         file.write(b"rows")
         return SimpleNamespace(bytes=4, hash=SimpleNamespace(hexdigest=lambda: "00"))
 
-    monkeypatch.setattr(parts, "bucket_sums", lambda part, _: [(0, Sum(part.end or 0, 1, 2))])
+    monkeypatch.setattr(parts, "total", lambda part: Sum(part.end or 0, 1, 2))
     monkeypatch.setattr(parts, "_copy", copy)
     return read
 
