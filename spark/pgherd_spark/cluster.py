@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ Result = TypeVar("Result")
 
 _EXCEPTION = re.compile(r"(?!pyspark|py4j|org\.)[\w.]*(Error_?|Exception|errors\.\w+): ")
 """What a traceback ends with."""
+_GONE = "Spark's Java process has ended: it was killed, or there was no memory left; begin again"
 _BRIEF = 600
 """Characters; without its compiler Java matches about 1200 on a stack of the usual size."""
 _SETTINGS = {
@@ -189,6 +190,8 @@ class Cluster:
             return list(data.collect())
         except self._failures as error:
             raise JobError(_last_words(str(error))) from error
+        except OSError as error:  # Python's own: nobody answers on the other side any more
+            raise JobError(_GONE) from error
 
 
 class _Count:
@@ -257,7 +260,8 @@ def cluster(name: str, master: str | None, memory: str = "1g") -> Iterator[Clust
     try:
         yield Cluster(session, (Py4JError, PySparkException))
     finally:
-        session.stop()
+        with suppress(Py4JError, OSError):  # where Java has ended, nothing is left to stop
+            session.stop()
 
 
 def _local(master: str, memory: str) -> dict[str, str]:
@@ -299,7 +303,10 @@ def _in_brief(error: BaseException) -> str:
 
 
 def _last_words(text: str) -> str:
-    """The Python exception's own line in what Spark makes of a failed task."""
+    """The Python exception's own line in what Spark makes of a failed task.
+
+    The last one: what it was raised from comes before it.
+    """
     lines = [line.strip() for line in text.splitlines()]
     raised = [line for line in lines if _EXCEPTION.match(line)]
-    return next(iter(raised or filter(None, lines)), "Spark gave no reason")
+    return next(iter(raised[-1:] or filter(None, lines)), "Spark gave no reason")

@@ -1,15 +1,20 @@
 """What the tests of the jobs need: members as jobs reach them, and one Spark for all tests."""
 
+import asyncio
 import importlib.util
+import json
 import subprocess
 import sys
+from contextlib import suppress
 
 import psycopg
 import pytest
 from pgherd_sidecar.cli import herd as herds
-from pgherd_sidecar.cli.admin import AdminClient
+from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_spark.cluster import is_installed
+from pgherd_spark.layout import JOB, snapshots
 from pgherd_spark.leases import Member
+from pgherd_spark.stores import Store
 
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd
 
@@ -46,6 +51,28 @@ def run_job(herd: LocalHerd, job: str, *arguments: str) -> subprocess.CompletedP
         timeout=COMMAND_TIMEOUT_S,
         check=False,
     )
+
+
+def given_back(herd: LocalHerd, store: Store) -> None:
+    """Have the members give up at once what failed jobs could have been gone on with."""
+    for marker in _markers(store):
+        for member in members_of(herd).values():
+            asyncio.run(member.admin.drop_marker(marker))
+
+
+def markers_held(herd: LocalHerd, store: Store) -> set[str]:
+    """The members that hold a snapshot for one of the jobs whose files are in the store."""
+    held = set()
+    for marker in _markers(store):
+        for name, member in members_of(herd).items():
+            with suppress(AdminError):
+                asyncio.run(member.admin.lease_marker(marker, 1))
+                held.add(name)
+    return held
+
+
+def _markers(store: Store) -> list[str]:
+    return [json.loads(store.below(name).get(JOB))["marker"] for name in snapshots(store)]
 
 
 def behind_the_herd_s_back(herd: LocalHerd, node: str, *statements: str) -> None:

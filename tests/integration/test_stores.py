@@ -18,7 +18,7 @@ from pgherd_spark.stores import Store, StoreError
 from .ledger import create_everywhere
 from .localherd import LocalHerd, query
 from .s3server import NEEDS_S3, Bucket, bucket
-from .sparkherd import NEEDS_SPARK, run_job
+from .sparkherd import NEEDS_SPARK, given_back, run_job
 
 _SEVERAL_PIECES = (40 << 20) + 1
 
@@ -136,6 +136,7 @@ def test_a_full_disk_ends_the_job_and_leaves_no_snapshot(
         assert done.returncode == 2
         assert "No space left on device" in done.stderr or "disk full" in done.stderr
         assert unfinished(stores.at(str(full))) == snapshots(stores.at(str(full)))
+        given_back(herd, stores.at(str(full)))
     finally:
         subprocess.run(["umount", full], check=True)
         query(herd.nodes()[0].dsn, f"DROP TABLE {name}")

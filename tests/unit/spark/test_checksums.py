@@ -52,4 +52,8 @@ psycopg.errors.AmbiguousFunction: operator is not unique
 LINE 1: SELECT
 """
     assert _last_words(text) == "psycopg.errors.AmbiguousFunction: operator is not unique"
+    chained = (
+        f"{text}\n\nDuring handling of the above, another:\n\na.b.StoreError: s3://b is gone\n"
+    )
+    assert _last_words(chained) == "a.b.StoreError: s3://b is gone"
     assert _last_words("Job 0 cancelled") == "Job 0 cancelled"
