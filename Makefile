@@ -22,10 +22,12 @@ demo: setup
 
 bench:
 	@scripts/setup bench
+	@scripts/setup spark
 	@benchmarks/setup
 	@$(PYTHON) -m benchmarks.compare
 	@$(PYTHON) -m benchmarks.latency
 	@$(PYTHON) -m benchmarks.failures
+	@$(PYTHON) -m benchmarks.jobs
 
 # The preparation of the end-to-end tests is slow, so it goes on beside the others; but not beside
 # an installation of packages.

@@ -69,6 +69,11 @@ def belonging_to(directory: Path, table: list[Process]) -> list[Process]:
         for process in table
         if f"{directory}/" in process.command and kind_of(process) is not None
     }
+    return below(roots, table)
+
+
+def below(roots: set[int], table: list[Process]) -> list[Process]:
+    """Return the processes with these ids, and all below."""
     children: dict[int, list[int]] = {}
     for process in table:
         children.setdefault(process.parent, []).append(process.pid)
@@ -80,6 +85,38 @@ def belonging_to(directory: Path, table: list[Process]) -> list[Process]:
             found.add(pid)
             waiting.extend(children.get(pid, []))
     return [process for process in table if process.pid in found]
+
+
+def usage(directory: Path) -> dict[tuple[int, int], float]:
+    """Return the CPU seconds so far of this process, of a directory's servers, and of all below.
+
+    By process id and start; those that have ended count for their parent, if it has waited.
+    """
+    table = process_table()
+    ours = [*below({os.getpid()}, table), *belonging_to(directory, table)]
+    return {
+        (process.pid, process.started): used_s
+        for process in ours
+        if (used_s := _with_ended_s(process.pid)) is not None
+    }
+
+
+def spent_s(
+    before: Mapping[tuple[int, int], float], after: Mapping[tuple[int, int], float]
+) -> float:
+    """Return the CPU seconds between two of these.
+
+    What a process that has ended had used before is nobody's: not every parent waits.
+    """
+    return sum(used - before.get(process, 0.0) for process, used in after.items())
+
+
+def _with_ended_s(pid: int) -> float | None:
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return sum(map(int, fields[11:15])) / TICKS_PER_S
 
 
 def kind_of(process: Process) -> str | None:

@@ -122,17 +122,17 @@ def failovers(herd: Pgherd, options: Options) -> Figure:
 async def _failover(herd: Pgherd, proposer: str, clients: int) -> float:
     """Return the longest gap in seconds."""
     others = [member for member in herd.members if member.name != proposer]
-    async with _load(others, clients) as loads:
+    async with load(others, clients) as loads:
         await asyncio.sleep(SETTLE_S)
-        for load in loads:
-            load.longest_s = 0.0
+        for client in loads:
+            client.longest_s = 0.0
         await asyncio.to_thread(herd.herd.kill, proposer)
         await _until(lambda: all(load.since_s() < SETTLE_S for load in loads))
         await asyncio.sleep(SETTLE_S)
         return max(load.longest_s for load in loads)
 
 
-class _Client:
+class Client:
     """Single-row updates, one after the other, repeated until they are acknowledged.
 
     Attributes:
@@ -178,16 +178,16 @@ class _Client:
 
 
 @asynccontextmanager
-async def _load(members: Sequence[Member], clients: int) -> AsyncIterator[list[_Client]]:
-    loads = [_Client(member) for member in members for _ in range(clients)]
+async def load(members: Sequence[Member], clients: int) -> AsyncIterator[list[Client]]:
+    loads = [Client(member) for member in members for _ in range(clients)]
     async with asyncio.TaskGroup() as group:
-        for load in loads:
-            group.create_task(load.run())
+        for client in loads:
+            group.create_task(client.run())
         try:
             yield loads
         finally:
-            for load in loads:
-                load.stopped = True
+            for client in loads:
+                client.stopped = True
 
 
 async def _until(reached: Callable[[], bool]) -> None:
@@ -224,7 +224,7 @@ def catching_up(herd: Pgherd, options: Options) -> Figure:
 
 
 async def _commits(members: Sequence[Member], options: Options) -> int:
-    async with _load(members, options.clients) as loads:
+    async with load(members, options.clients) as loads:
         await asyncio.sleep(options.away_s)
         return sum(load.commits for load in loads)
 

@@ -14,8 +14,9 @@ PORT_BASE = 7660
 class Pgherd:
     """A herd of three; sysbench connects as the ordinary role that owns the database."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, port_base: int = PORT_BASE) -> None:
         pgherd_program()
+        self._port_base = port_base
         self.directory = directory
         self.herd = Herd(directory / "herd")
         self.members: Sequence[Member] = ()
@@ -23,7 +24,7 @@ class Pgherd:
     def start(self) -> Sequence[Endpoint]:
         """See System."""
         self.directory.mkdir()
-        self.herd.up(port_base=PORT_BASE, quiet=True)
+        self.herd.up(port_base=self._port_base, quiet=True)
         self.members = self.herd.members()
         return [postgres.endpoint(member.app_dsn) for member in self.members]
 

@@ -1,6 +1,8 @@
 """CPU and memory by kind of process, out of /proc."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from benchmarks.cpu import (
     parse_process,
     per_transaction_us,
     process_table,
+    spent_s,
+    usage,
 )
 
 DIRECTORY = Path("/var/tmp/bench/pgherd")
@@ -121,3 +125,10 @@ def test_the_largest_sidecar_is_reported() -> None:
 
 def test_the_real_process_table_holds_this_process() -> None:
     assert os.getpid() in {p.pid for p in process_table()}
+
+
+def test_what_a_child_has_used_counts_when_it_has_ended(tmp_path: Path) -> None:
+    before = usage(tmp_path)
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", busy], check=True)
+    assert spent_s(before, usage(tmp_path)) >= 0.28  # the kernel counts in ticks
