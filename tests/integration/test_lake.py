@@ -1,12 +1,14 @@
 """The change stream in Spark, and what is built on it: a copy that equals the database at a GID."""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pgherd_sidecar.cli import herd as herds
 from pgherd_spark import lake
@@ -73,6 +75,17 @@ class Following:
 
     def stop(self) -> None:
         self._query.stop()
+
+
+async def beside_clients(dsn: str, statement: str) -> None:
+    """Run what clients of other nodes may win against, again until it is done.
+
+    In a thread: it may wait for transactions of clients who run in this loop.
+    """
+    while True:
+        with contextlib.suppress(psycopg.errors.SerializationFailure):
+            await asyncio.to_thread(query, dsn, statement)
+            return
 
 
 class Uncaught:
@@ -158,10 +171,8 @@ async def test_a_copy_in_parquet_equals_the_database_at_some_gid_at_any_time_und
         running = Following(herd, cluster, options)
         assert stopped is not None
         await running.caught_up(stopped.gid + 1)
-        # In a thread: the ALTER waits for transactions of the clients, who run in this loop.
-        await asyncio.to_thread(query, dsn, in_pieces)
-        added = f"ALTER TABLE {name}.account ADD note text DEFAULT 'none'"
-        await asyncio.to_thread(query, dsn, added)
+        await beside_clients(dsn, in_pieces)
+        await beside_clients(dsn, f"ALTER TABLE {name}.account ADD note text DEFAULT 'none'")
         await ledger.commits(20)
     ledger.check()
     query(dsn, f"DELETE FROM {name}.account WHERE id = 1; TRUNCATE {name}.ledger")
