@@ -148,6 +148,26 @@ async def test_role_that_a_member_lost_does_not_stop_it(
         assert await same_everywhere(admins, f"SELECT FROM pg_roles WHERE rolname = '{role}'") == []
 
 
+async def test_members_of_postgresql_s_own_roles_execute_ddl(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    role = f"reader_{schema}"
+    async with superusers(herd, schema) as admins:
+        await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE ROLE {role}')")
+        await run(admins[0], f"GRANT ALL ON SCHEMA {schema} TO {role}")
+        await run(admins[0], f"GRANT pg_read_all_data TO {role}")
+        refusal = await failure(admins[0], f"SET ROLE {role}; {TABLE}")
+        assert "run_everywhere('GRANT pg_read_all_data" in (refusal.diag.message_hint or "")
+        await run(admins[0], "RESET ROLE")
+        await run(admins[0], f"SELECT pgherd.run_everywhere('GRANT pg_read_all_data TO {role}')")
+        await run(admins[0], f"SET ROLE {role}; {TABLE} RESET ROLE")
+        await caught_up(admins)
+        owner = f"SELECT 't'::regclass, role FROM pgherd.grants WHERE member = '{role}'"
+        assert len(await same_everywhere(admins, owner)) == 1
+        await run(admins[0], f"DROP OWNED BY {role}")
+        await run(admins[0], f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
+
+
 async def test_rights_of_a_role_are_those_it_has_on_every_member(
     connections: list[Connection], schema: str, herd: LocalHerd
 ) -> None:

@@ -27,18 +27,17 @@ RETURN (SELECT jsonb_agg(r.rolname) FROM pg_roles r
 CREATE OR REPLACE FUNCTION pgherd.roles_named(command text) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT coalesce(jsonb_agg(r.rolname), '[]') FROM pg_roles r
-         WHERE r.rolname NOT LIKE E'pg\\_%'
-           AND command ~* format('(^|[^[:alnum:]_$])%s($|[^[:alnum:]_$])',
+         WHERE command ~* format('(^|[^[:alnum:]_$])%s($|[^[:alnum:]_$])',
                                  regexp_replace(replace(r.rolname, '"', '""'), '([^[:alnum:]_])', E'\\\\\\1', 'g')));
 
 -- Makes roles known, and on a member that lacks one, makes the role: it may do nothing, and nobody can log in, but
--- a command that names it does not fail.
+-- a command that names it does not fail. PostgreSQL's own (pg_*) nobody can make.
 CREATE OR REPLACE FUNCTION pgherd.ensure_roles(names jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r text;
 BEGIN
     FOR r IN SELECT n.name FROM jsonb_array_elements_text(names) AS n(name) LOOP
-        IF NOT EXISTS (SELECT FROM pg_roles a WHERE a.rolname = r) THEN
+        IF NOT EXISTS (SELECT FROM pg_roles a WHERE a.rolname = r) AND NOT starts_with(r, 'pg_') THEN
             EXECUTE format('CREATE ROLE %I', r);
         END IF;
         INSERT INTO pgherd.roles VALUES (r) ON CONFLICT DO NOTHING;
