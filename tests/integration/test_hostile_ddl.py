@@ -160,7 +160,8 @@ async def test_members_of_postgresql_s_own_roles_execute_ddl(
         assert "run_everywhere('GRANT pg_read_all_data" in (refusal.diag.message_hint or "")
         await run(admins[0], "RESET ROLE")
         await run(admins[0], f"SELECT pgherd.run_everywhere('GRANT pg_read_all_data TO {role}')")
-        await run(admins[0], f"SET ROLE {role}; {TABLE} RESET ROLE")
+        await caught_up(admins)
+        await run(admins[1], f"SET ROLE {role}; {TABLE} RESET ROLE")
         await caught_up(admins)
         owner = f"SELECT 't'::regclass, role FROM pgherd.grants WHERE member = '{role}'"
         assert len(await same_everywhere(admins, owner)) == 1
@@ -183,7 +184,8 @@ async def test_rights_of_a_role_are_those_it_has_on_every_member(
         assert f"GRANT {role} TO app" in (error.diag.message_hint or "")
         await run(connections[0], "CREATE TEMP TABLE scratch (id int)")
         await run(admins[0], f"SELECT pgherd.run_everywhere('GRANT {role} TO app')")
-        await run(connections[0], "ALTER TABLE t ADD z int")
+        await caught_up(admins)
+        await run(connections[2], "ALTER TABLE t ADD z int")
         await caught_up(admins)
         await run(admins[1], f"REVOKE {role} FROM app")
         await run(connections[0], "ALTER TABLE t DROP z")

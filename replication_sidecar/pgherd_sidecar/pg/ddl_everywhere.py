@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from pglast import ast, enums, parser
 
+from pgherd_sidecar.pg import scram
 from pgherd_sidecar.pg.ddl_refusal import DdlNotSupported
 from pgherd_sidecar.pg.ddl_statements import Captured, Statement, parse
 
@@ -61,6 +62,7 @@ def resolve_everywhere(captured: Captured) -> str:
         "rels": [],
         "role": captured.role,
         "roles": captured.roles,
+        "grants": captured.grants,
     }
     if isinstance(statement.node, ast.DropRoleStmt):
         command |= {"sql": "", "dropped": captured.dropped}
@@ -108,11 +110,15 @@ def _without_password(statement: Statement, verifiers: dict[str, str]) -> str:
     role: Any = node.role
     name = role if isinstance(role, str) else role.rolename
     text = statement.text
-    # An unchanged verifier is not reported: the password was a verifier already, or the same one.
-    verifier = verifiers.get(name)
     tokens = parser.scan(text)
     for word, value in pairwise(tokens):
-        if word.name == "PASSWORD" and value.name in ("SCONST", "USCONST") and verifier is not None:
+        if word.name != "PASSWORD" or value.name not in ("SCONST", "USCONST"):
+            continue
+        # One that has not changed is not reported.
+        verifier = verifiers.get(name)
+        if verifier is None and scram.is_verifier(text[value.start + 1 : value.end]):
+            return text
+        if verifier is not None:
             quoted = "'" + verifier.replace("'", "''") + "'"
             return text[: value.start] + quoted + text[value.end + 1 :]
     raise DdlNotSupported(

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from pgherd_sidecar.core.merge import Item
+from pgherd_sidecar.pg import scram
 from pgherd_sidecar.pg.ddl import DdlNotSupported, resolve_commands
 
 _OWN = "PL/pgSQL function pgherd.command_start() line 16 at GET DIAGNOSTICS"
@@ -203,6 +204,18 @@ def test_roles_are_dropped_by_name() -> None:
     [(_, _, [record])] = resolve_commands([item])
     resolved = msgspec.json.decode(record)
     assert (resolved["sql"], resolved["dropped"]) == ("", ["a"])
+
+
+def test_a_verifier_that_the_role_had_already_travels() -> None:
+    stored = scram.verifier("secret")
+    text = f"ALTER ROLE r PASSWORD '{stored}'"
+    assert texts(everywhere(text)) == [text]
+
+
+def test_memberships_travel_with_the_command_that_names_them() -> None:
+    fields = {"act": "run", "sql": "GRANT a TO b", "grants": [("a", "b")]}
+    [(_, _, [record])] = resolve_commands([("", [0], [msgspec.json.encode(fields).decode()])])
+    assert msgspec.json.decode(record)["grants"] == [["a", "b"]]
 
 
 def test_password_without_a_verifier_does_not_travel() -> None:
