@@ -22,6 +22,7 @@ from pgherd_sidecar.agent.adminport import (
     AdminBackend,
     ChangesBackend,
     Refused,
+    RolesBackend,
     Unavailable,
     UnknownMarker,
 )
@@ -29,6 +30,7 @@ from pgherd_sidecar.agent.metrics import to_metrics
 from pgherd_sidecar.agent.roster import Contact
 from pgherd_sidecar.core.log import Member
 from pgherd_sidecar.pg.checksum import ChangedTable, UnknownTable
+from pgherd_sidecar.pg.roles import Wanted
 
 _SHUTDOWN_S = 5.0
 """A request that is still under way when the sidecar stops gets so long."""
@@ -49,6 +51,8 @@ def runner(backend: AdminBackend, *guards: Middleware) -> web.AppRunner:
     application.add_routes(_Routes(backend).table())
     if backend.changes is not None:
         application.add_routes(_ChangesRoutes(backend.changes).table())
+    if backend.roles is not None:
+        application.add_routes(_RolesRoutes(backend.roles).table())
     return web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
 
 
@@ -148,6 +152,10 @@ class _Parting(msgspec.Struct):
 class _Links(msgspec.Struct):
     blocked: list[str]
     unsent: list[str] = []
+
+
+class _Roles(msgspec.Struct):
+    roles: Annotated[list[Wanted], msgspec.Meta(max_length=256)]
 
 
 class _Table(msgspec.Struct):
@@ -284,6 +292,20 @@ class _ChangesRoutes:
     async def _release(self, request: web.Request) -> web.Response:
         body = _parse(await request.read(), _Releasing)
         return web.json_response({"released": await self._backend.release(body.hold)})
+
+
+class _RolesRoutes:
+    """Likewise, of roles."""
+
+    def __init__(self, backend: RolesBackend) -> None:
+        self._backend = backend
+
+    def table(self) -> list[web.RouteDef]:
+        return [web.post("/roles", self._ensure)]
+
+    async def _ensure(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Roles)
+        return web.json_response({"changed": list(await self._backend.ensure(body.roles))})
 
 
 @web.middleware

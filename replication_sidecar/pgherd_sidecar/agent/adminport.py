@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pgherd_sidecar.core.log import Member
 from pgherd_sidecar.pg.checksum import TableChecksum
+from pgherd_sidecar.pg.roles import Wanted
 
 StatusValue = (
     str | int | float | bool | None | Mapping[str, "StatusValue"] | Sequence["StatusValue"]
@@ -61,6 +62,11 @@ class AdminBackend(Protocol):
     @property
     def changes(self) -> "ChangesBackend | None":
         """What hands out the log; None where there is no database."""
+        ...
+
+    @property
+    def roles(self) -> "RolesBackend | None":
+        """What makes roles; None where there is no database."""
         ...
 
     async def shutdown(self) -> None:
@@ -126,6 +132,19 @@ class ChangesBackend(Protocol):
 
     async def tables(self) -> Mapping[str, StatusValue]:
         """Return what columns tables had up to a position."""
+        ...
+
+
+class RolesBackend(Protocol):
+    """What the API asks about roles; see ``roles.Roles``."""
+
+    async def ensure(self, wanted: Sequence[Wanted]) -> Sequence[str]:
+        """Have roles be as they are wanted, on every member; say in words what that took.
+
+        Raises:
+            Refused: it can't be done as things are; nothing was.
+            Unavailable: not now.
+        """
         ...
 
 

@@ -34,6 +34,7 @@ from pgherd_sidecar.agent.opening import session
 from pgherd_sidecar.agent.recovery.means import LocalMeans
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
+from pgherd_sidecar.agent.roles import Roles
 from pgherd_sidecar.agent.session import ReplicaSession
 from pgherd_sidecar.agent.views import Views
 from pgherd_sidecar.pg.checksum import TableChecksum
@@ -55,6 +56,7 @@ class Replica:
         self._markers = Markers(config)
         self._verdicts = verdicts.load(config.data_dir)
         self.changes = Changes(host, self._verdicts, self._ready)
+        self.roles = Roles(config, self._ready)
         recovery = config.recovery
         self._rebuild = (
             Rebuild(config, recovery, LocalMeans(config, recovery, host)) if recovery else None

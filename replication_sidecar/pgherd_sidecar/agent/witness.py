@@ -27,6 +27,7 @@ class Witness:
     def __init__(self, config: NodeConfig, host: LogHost, identity: Identity) -> None:
         self.views = Views(config, host)
         self.changes = None
+        self.roles = None
         self._config = config
         self._host = host
         self._split_from = identity.split_from

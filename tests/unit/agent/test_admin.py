@@ -3,7 +3,7 @@
 import asyncio
 import json
 import stat
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from pgherd_sidecar.agent.roster import contact
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_sidecar.core.log import Member
 from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
+from pgherd_sidecar.pg.roles import Wanted
 
 MARKER = "00ff"
 
@@ -78,6 +79,17 @@ class ChangesStub:
         return {"visible": 9, "tables": [table]}
 
 
+class RolesStub:
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    async def ensure(self, wanted: Sequence[Wanted]) -> Sequence[str]:
+        if wanted[0].name == "owner":
+            raise Refused("it owns table t")
+        self.told.append(str(wanted))
+        return ["reader: created"]
+
+
 class Backend:
     """Holds one marker; remembers what it was told."""
 
@@ -86,6 +98,7 @@ class Backend:
         self.orders = True
         self.views = ViewStub(self.told)
         self.changes = ChangesStub(self.told)
+        self.roles = RolesStub(self.told)
 
     async def status(self) -> Mapping[str, StatusValue]:
         return {
@@ -193,6 +206,27 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
         "block ['n1', 'n2'] []",
         "part ['n1'] False",
     ]
+
+
+async def test_roles_are_asked_for_and_passwords_not_told(tmp_path: Path) -> None:
+    backend, path = Backend(), tmp_path / "s"
+    reader = (
+        b'{"name": "reader", "login": true, "connection_limit": 3, "member_of": ["a"],'
+        b' "password": "%s"}'
+    )
+    async with serving(path, backend):
+        asked = b'{"roles": [%s]}' % (reader % b"secret")
+        code, text = await call(path, "POST", "/roles", asked)
+        assert (code, json.loads(text)) == (200, {"changed": ["reader: created"]})
+        code, text = await call(path, "POST", "/roles", b'{"roles": [{"name": "owner"}]}')
+        assert (code, json.loads(text)) == (409, {"error": "it owns table t"})
+        for wrong in (b'{"name": ""}', b"{}", b'{"name": "a\\u0000"}', reader % b"secret\\u0000",
+                      reader % b"", b'{"name": "a", "connection_limit": -2}'):  # fmt: skip
+            code, text = await call(path, "POST", "/roles", b'{"roles": [%s]}' % wrong)
+            assert code == 400, wrong
+            assert "secret" not in text
+    told = "[Wanted(name='reader', absent=False, login=True, connection_limit=3, member_of=('a',))]"
+    assert backend.told == [told]
 
 
 async def test_readers_of_the_log_get_it_and_are_told_when_it_is_gone(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pgherd_sidecar.agent.process import run
 
 class StandIn:
     changes = None
+    roles = None
     def __init__(self, config, host, identity):
         self.host, self.finished = host, asyncio.Event()
         identity.next_incarnation()

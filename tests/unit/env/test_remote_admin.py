@@ -24,6 +24,7 @@ class Backend:
     """Has a status, and marker 1, and can be told to end."""
 
     changes = None
+    roles = None
 
     async def status(self) -> Mapping[str, StatusValue]:
         return {"state": "primary"}
@@ -105,6 +106,7 @@ async def test_the_jobs_may_ask_for_the_status_and_for_markers_and_nothing_else(
         assert await ask(config, jobs, ca, "DELETE", "/marker/1") == 200
         for path in ("/shutdown", "/marker/../shutdown", "/marker/%2e%2e/shutdown"):
             assert await ask(config, jobs, ca, "POST", path) in (403, 404)
+        assert await ask(config, jobs, ca, "POST", "/roles") == 403
 
 
 async def test_a_client_elsewhere_knows_the_member_by_its_certificate(tmp_path: Path) -> None:

@@ -1,0 +1,181 @@
+"""Roles that the operator asks a sidecar for: on all members, at once, and nothing done twice."""
+
+from typing import Any
+
+import aiohttp
+import psycopg
+import pytest
+from pgherd_sidecar.cli.herd import load
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from .localherd import LocalHerd, home
+from .members import Connection, caught_up, run, same_everywhere, superusers
+
+
+async def ask(herd: LocalHerd, member: str, *roles: dict[str, Any]) -> tuple[int, Any]:
+    """Have a member's sidecar make roles; return HTTP's status and what it says."""
+    connector = aiohttp.UnixConnector(str(load(home(herd)).node(member).admin_socket))
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.post("http://sidecar/roles", json={"roles": roles}) as response,
+    ):
+        code, answer = response.status, await response.json()
+    return code, answer.get("changed", answer.get("error"))
+
+
+async def changed(herd: LocalHerd, member: str, *roles: dict[str, Any]) -> list[str]:
+    """Likewise, again while another's last command has not been seen there."""
+    while True:
+        code, said = await ask(herd, member, *roles)
+        if code == 503 and "could not serialize" in said:
+            continue
+        assert code == 200, said
+        found: list[str] = said
+        return found
+
+
+async def logged_in(herd: LocalHerd, name: str, password: str) -> list[str]:
+    """On which members the role is let in with the password."""
+    found = []
+    for node in herd.nodes():
+        try:
+            async with await psycopg.AsyncConnection.connect(
+                make_conninfo(node.dsn, user=name, password=password)
+            ):
+                found.append(node.name)
+        except psycopg.OperationalError as error:
+            assert "authentication failed" in str(error) or "not permitted" in str(error)
+    return found
+
+
+ALL = ["n1", "n2", "n3"]
+
+
+@pytest.mark.parametrize("form", ['reader "{}"', "reader_{}"])
+async def test_a_role_is_made_changed_and_dropped_on_every_member(
+    herd: LocalHerd, schema: str, form: str
+) -> None:
+    name = form.format(schema)
+    wanted: dict[str, Any] = {
+        "name": name,
+        "password": "it's secret",
+        "member_of": ["pg_read_all_data"],
+    }
+    async with superusers(herd, schema) as admins:
+        assert await changed(herd, "n1", wanted) == [
+            f"{name}: created",
+            f"{name}: member of pg_read_all_data",
+        ]
+        await caught_up(admins)
+        assert await logged_in(herd, name, "it's secret") == ALL
+        attributes = (
+            "SELECT a.rolpassword, a.rolconnlimit, a.rolcanlogin, a.rolsuper, a.rolinherit,"
+            " array(SELECT g.role FROM pgherd.grants g WHERE g.member = a.rolname ORDER BY 1),"
+            " array(SELECT k.role FROM pgherd.memberships k WHERE k.member = a.rolname)"
+            f" FROM pg_authid a WHERE a.rolname = '{name}'"
+        )
+        before = await same_everywhere(admins, attributes)
+        assert before[0][1:6] == (-1, True, False, True, ["pg_read_all_data"])
+
+        gid = await same_everywhere(admins, "SELECT pgherd.last_gid()")
+        for member in ALL:
+            assert await changed(herd, member, wanted) == []
+        assert await same_everywhere(admins, attributes) == before
+        assert await same_everywhere(admins, "SELECT pgherd.last_gid()") == gid  # not even a commit
+
+        wanted |= {"password": "another", "member_of": ["app"], "connection_limit": 5}
+        assert await changed(herd, "n2", wanted) == [
+            f"{name}: password changed",
+            f"{name}: member of app",
+            f"{name}: not member of pg_read_all_data",
+        ]
+        after = await same_everywhere(admins, attributes)
+        assert after[0][1:] == (5, True, False, True, ["app"], ["app"])
+        assert await logged_in(herd, name, "it's secret") == []
+        assert await logged_in(herd, name, "another") == ALL
+
+        assert await changed(herd, "n3", wanted | {"login": False}) == [f"{name}: changed"]
+        await caught_up(admins)
+        assert await logged_in(herd, name, "another") == []
+
+        assert await changed(herd, "n1", {"name": name, "absent": True}) == [f"{name}: dropped"]
+        assert await same_everywhere(admins, attributes) == []
+        assert await changed(herd, "n2", {"name": name, "absent": True}) == []
+
+
+async def test_a_role_that_owns_something_is_not_dropped_and_nothing_else_is_done(
+    herd: LocalHerd, schema: str
+) -> None:
+    name = f"owner_{schema}"
+    async with superusers(herd, schema) as admins:
+        await changed(herd, "n1", {"name": name})
+        await run(admins[0], f"CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO {name}")
+        await caught_up(admins)
+        gone = {"name": name, "absent": True}
+        code, why = await ask(herd, "n1", {"name": f"other_{schema}"}, gone)
+        assert code == 409
+        assert name in why
+        assert "owner of table" in why
+        others = f"SELECT rolname FROM pg_roles WHERE rolname LIKE '%{schema}'"
+        assert await same_everywhere(admins, others) == [(name,)]
+        await run(admins[0], "DROP TABLE t")
+        assert await changed(herd, "n1", gone) == [f"{name}: dropped"]
+        assert await same_everywhere(admins, others) == []
+
+
+async def test_a_role_that_was_made_by_hand_on_one_member_comes_to_all(
+    herd: LocalHerd, schema: str
+) -> None:
+    name = f"hand_{schema}"
+    async with superusers(herd, schema) as admins:
+        await run(admins[1], f"CREATE ROLE {name} LOGIN CREATEDB PASSWORD 'by hand'")
+        assert await changed(herd, "n2", {"name": name}) == [f"{name}: changed"]
+        await caught_up(admins)
+        assert await logged_in(herd, name, "by hand") == ALL
+        attributes = f"SELECT rolcreatedb FROM pg_roles WHERE rolname = '{name}'"
+        assert await same_everywhere(admins, attributes) == [(False,)]
+        assert await changed(herd, "n3", {"name": name, "absent": True}) == [f"{name}: dropped"]
+
+
+async def test_the_superuser_and_the_database_s_owner_are_left_alone(
+    herd: LocalHerd, schema: str
+) -> None:
+    async with superusers(herd, schema) as admins:
+        owner = await run(
+            admins[0], "SELECT datdba::regrole::text FROM pg_database WHERE datname = 'app'"
+        )
+        await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE ROLE root_{schema} SUPERUSER')")
+        await caught_up(admins)
+        for wanted in (
+            {"name": f"root_{schema}", "password": "a"},
+            {"name": owner[0][0], "absent": True},
+            {"name": "pgherd_apply", "password": "a"},
+            {"name": f"x_{schema}", "member_of": [f"root_{schema}"]},
+            {"name": f"x_{schema}", "member_of": ["pg_write_server_files"]},
+        ):
+            code, _ = await ask(herd, "n2", wanted)
+            assert code == 409, wanted
+        await run(admins[0], f"SELECT pgherd.run_everywhere('DROP ROLE root_{schema}')")
+
+
+async def test_no_password_is_left_on_any_member(
+    herd: LocalHerd, schema: str, connections: list[Connection]
+) -> None:
+    name, password = f"quiet_{schema}", f"password of {schema}"
+    await changed(herd, "n1", {"name": name, "password": password})
+    await caught_up(connections)
+    await changed(herd, "n1", {"name": name, "absent": True})
+    logs = [path for path in home(herd).rglob("*.log") if path.is_file()]
+    assert logs
+    assert not [path for path in logs if password in path.read_text(errors="replace")]
+    async with superusers(herd, schema) as admins:
+        found = await run(
+            admins[0],
+            "SELECT relname FROM pg_class WHERE relname LIKE 'capture%' AND relkind = 'r'",
+        )
+        assert found
+        for (table,) in found:
+            query = sql.SQL("SELECT t::text FROM pgherd.{} t").format(sql.Identifier(table))
+            cursor = await admins[0].execute(query)
+            assert password not in str(await cursor.fetchall())
