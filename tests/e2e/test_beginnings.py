@@ -1,10 +1,11 @@
 """What a herd begins with, and what is left of it: herds of their own beside the first one."""
 
+import base64
 from typing import Any
 
 import pytest
 
-from .cluster import NAMESPACE, Herd, Kubectl, tried, until, until_ready, until_well
+from .cluster import HERD, NAMESPACE, Herd, Kubectl, is_well, tried, until, until_ready, until_well
 from .installation import SMALL
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
@@ -106,3 +107,72 @@ def test_what_is_left_of_a_herd_is_taken_up_by_the_next_or_removed(kubectl: Kube
     assert ask(kubectl, "left-1", "SELECT id FROM kept") == "7"
     kubectl("delete", "replicatedcluster", "left")
     until(lambda: not left(), "nothing is left")
+
+
+def test_users_are_made_on_every_member_and_kept_as_the_spec_has_them(
+    herd: Herd, kubectl: Kubectl
+) -> None:
+    def provide(password: str) -> None:
+        kubectl.apply(
+            {
+                "apiVersion": "v1", "kind": "Secret", "stringData": {"password": password},
+                "metadata": {"name": "reporting-login", "namespace": NAMESPACE},
+            }
+        )  # fmt: skip
+
+    def are(truth: str, *words: str) -> bool:
+        found = kubectl.get("replicatedcluster", HERD)
+        (ready,) = (c for c in found["status"]["conditions"] if c["type"] == "UsersReady")
+        seen = ready["observedGeneration"] == found["metadata"]["generation"]
+        return seen and ready["status"] == truth and all(word in ready["message"] for word in words)
+
+    def count(user: str, password: str) -> set[str]:
+        """What a user gets from each member."""
+        query = "SELECT current_user || ' ' || count(*) FROM kept"
+        return {
+            tried(lambda member=member: kubectl(  # type: ignore[misc]
+                "exec", "client", "--", "env", f"PGPASSWORD={password}", "psql", "--tuples-only",
+                "--no-align", f"--command={query}",
+                f"host={member} user={user} dbname=app connect_timeout=5 sslmode=require",
+            )).strip()
+            for member in herd.members()
+        }  # fmt: skip
+
+    provide("the first")
+    herd.write(f"{HERD}-rw", "CREATE TABLE IF NOT EXISTS kept (id int PRIMARY KEY)")
+    reporting = {
+        "name": "reporting", "memberOf": ["pg_read_all_data"],
+        "passwordSecret": {"name": "reporting-login"},
+    }  # fmt: skip
+    loader = {"name": "loader", "memberOf": ["app"], "connectionLimit": 5}
+    herd.change(users=[reporting, loader])
+    until(lambda: are("True"), "the users are there")
+    until(lambda: count("reporting", "the first") == {"reporting 0"}, "reporting reads")
+    encoded = kubectl.get("secret", f"{HERD}-user-loader")["data"]["password"]
+    generated = base64.b64decode(encoded).decode()
+    until(lambda: count("loader", generated) == {"loader 0"}, "loader reads")
+
+    provide("another")
+    until(lambda: count("reporting", "another") == {"reporting 0"}, "the new password counts")
+    assert count("reporting", "the first") == {""}
+
+    write(kubectl, f"{HERD}-1", "ALTER TABLE kept OWNER TO loader")
+    herd.change(users=[reporting, loader | {"ensure": "absent"}])
+    until(lambda: are("False", "loader", "owner of table"), "it says why loader stays")
+    events = kubectl("get", "events", "--field-selector=reason=UsersFailed", "--output=name")
+    assert events
+    assert is_well(kubectl, 3)
+    write(kubectl, f"{HERD}-1", "ALTER TABLE kept OWNER TO app")
+    until(lambda: are("True"), "loader is dropped")
+    left = "SELECT rolname FROM pg_roles WHERE rolname IN ('reporting', 'loader')"
+    for member in herd.members():
+        until_answer(kubectl, member, left, "reporting")
+
+    with pytest.raises(AssertionError, match="choose another name"):
+        herd.change(users=[{"name": "postgres"}])
+    with pytest.raises(AssertionError, match="makes a superuser"):
+        herd.change(users=[{"name": "a", "memberOf": ["pg_execute_server_program"]}])
+    with pytest.raises(AssertionError, match="Duplicate value"):
+        herd.change(users=[{"name": "a"}, {"name": "a"}])
+    herd.change(users=[])
+    herd.write(f"{HERD}-rw", "DROP TABLE kept")

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from pgherd_operator.api.base import Line, Name, Quantity, Section, rules, section
 from pgherd_operator.api.places import Destination
+from pgherd_operator.api.users import Users
 
 OWNED_PARAMETERS = (
     "allow_system_table_mods", "archive_mode", "cluster_name", "config_file", "data_directory",
@@ -290,6 +291,7 @@ class ClusterSpec(Section):
     scheduling: Annotated[Scheduling, section("placement")] = Scheduling()
     tls: Annotated[Tls, section("certificates", mode="SelfSigned")] = Tls()
     bootstrap: Bootstrap | None = None
+    users: Users = ()
     monitoring: Annotated[Monitoring, section("metrics")] = Monitoring()
     maintenance: Annotated[Maintenance, section("what the operator may do")] = Maintenance()
 
@@ -297,6 +299,13 @@ class ClusterSpec(Section):
     def _witnesses_are_a_minority(self) -> Self:
         if self.witnesses >= self.instances:
             raise ValueError("witnesses must be fewer than instances")
+        return self
+
+    @model_validator(mode="after")
+    def _no_user_is_listed_twice(self) -> Self:
+        names = [user.name for user in self.users]
+        if len({*names}) < len(names):
+            raise ValueError("a user is listed twice")
         return self
 
     @model_validator(mode="after")

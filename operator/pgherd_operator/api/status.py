@@ -21,6 +21,7 @@ class ConditionType(StrEnum):
     PROGRESSING = "Progressing"
     RECOVERY_BLOCKED = "RecoveryBlocked"
     CERTIFICATES_VALID = "CertificatesValid"
+    USERS_READY = "UsersReady"
 
 
 class ConditionBase(Reported):

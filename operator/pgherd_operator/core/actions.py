@@ -177,6 +177,8 @@ class Reason(StrEnum):
     MEMBER_REMOVED = "MemberRemoved"
     MEMBER_RESTARTING = "MemberRestarting"
     VOLUME_GROWING = "VolumeGrowing"
+    USERS_CHANGED = "UsersChanged"
+    USERS_FAILED = "UsersFailed"
     CERTIFICATE_ISSUED = "CertificateIssued"
     CERTIFICATE_EXPIRING = "CertificateExpiring"
     CERTIFICATE_MISSING = "CertificateMissing"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pgherd_operator.api.status import ClusterStatus
-from pgherd_operator.core import founding, membership, rollout, status, taken, upkeep
+from pgherd_operator.core import founding, membership, rollout, status, taken, upkeep, users
 from pgherd_operator.core.actions import (
     Action,
     AddFinalizer,
@@ -30,10 +30,15 @@ from pgherd_operator.objects.model import Release
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The outcome: what to do, in order, and the status to show."""
+    """The outcome: what to do, in order, and the status to show.
+
+    Attributes:
+        users_via: the member to ask for the users of the spec, whether or not they are there.
+    """
 
     steps: tuple[Step, ...]
     status: ClusterStatus
+    users_via: int | None = None
 
     @property
     def idle(self) -> bool:
@@ -61,13 +66,14 @@ def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
     awaited = [step for step in steps if step.reason is not Reason.VOLUME_GROWING] or steps
     shown = awaited[-1] if awaited else None
     described = status.describe(observed, group, shown, rollout.outdated(observed, release), now)
+    described = users.shown(described, observed.cluster, None, now)
     if observed.cluster.spec.maintenance.paused and not observed.cluster.deleting:
         paused = Step(Reason.PAUSED, "paused by the spec")
         described = described.model_copy(update={"step": paused.text})
         # They run out whatever is paused, and cert-manager renews its own.
         own = observed.cluster.spec.tls.mode == "SelfSigned"
         return Plan(tuple(upkeep.certificates(observed, now)) if own else (), described)
-    return Plan(tuple(steps), described)
+    return Plan(tuple(steps), described, users.whom_to_ask(observed, group))
 
 
 def _steps(observed: Observed, group: Group, now: datetime, release: Release) -> list[Step]:
@@ -150,7 +156,7 @@ def _let_go(observed: Observed) -> list[Step]:
         ]
         left += [
             Delete(Kind.SECRET, name, observed.secrets[name].uid)
-            for name in names.lasting_secrets(cluster.name)
+            for name in users.lasting_secrets(cluster)
             if name in observed.secrets and observed.secrets[name].ours
         ]
         if left:

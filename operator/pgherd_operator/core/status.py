@@ -15,7 +15,8 @@ from pgherd_operator.objects.model import Role
 _Truth = Literal["True", "False", "Unknown"]
 _BESIDES = (Reason.PAUSED, Reason.VOLUME_GROWING, Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN)
 """Steps that say nothing about how well the members are."""
-_Verdict = tuple[ConditionType, _Truth, Reason, str]
+Verdict = tuple[ConditionType, _Truth, Reason, str]
+MESSAGE_MAX = 4096
 
 
 def describe(
@@ -45,7 +46,7 @@ def describe(
         selector=f"{names.CLUSTER}={cluster.name},{names.ROLE}={Role.DATABASE}",
         step=step.text if step is not None else "",
         conditions=tuple(
-            _condition(cluster, verdict, now)
+            condition(cluster, verdict, now)
             for verdict in (
                 _ready(observed, step, ready, wanted),
                 _primary(observed, group),
@@ -63,7 +64,7 @@ def refused(cluster: Cluster, why: str, now: datetime) -> ClusterStatus:
     Args:
         cluster: with another spec in place of the one that is refused.
     """
-    ready = _condition(cluster, (ConditionType.READY, "False", Reason.INVALID_SPEC, why), now)
+    ready = condition(cluster, (ConditionType.READY, "False", Reason.INVALID_SPEC, why), now)
     others = (one for one in cluster.status.conditions if one.type is not ConditionType.READY)
     return cluster.status.model_copy(
         update={
@@ -94,7 +95,8 @@ def _member(observed: Observed, group: Group, member: Member, outdated: set[int]
     )  # fmt: skip
 
 
-def _condition(cluster: Cluster, verdict: _Verdict, now: datetime) -> Condition:
+def condition(cluster: Cluster, verdict: Verdict, now: datetime) -> Condition:
+    """Make a condition; the time is that of its last change."""
     kind, truth, reason, message = verdict
     before = next((c for c in cluster.status.conditions if c.type is kind), None)
     same = before is not None and before.status == truth
@@ -102,13 +104,13 @@ def _condition(cluster: Cluster, verdict: _Verdict, now: datetime) -> Condition:
         type=kind,
         status=truth,
         reason=reason,
-        message=message[:4096],
+        message=message[:MESSAGE_MAX],
         observed_generation=cluster.generation,
         last_transition_time=before.last_transition_time if before and same else now,
     )
 
 
-def _ready(observed: Observed, step: Step | None, ready: int, wanted: int) -> _Verdict:
+def _ready(observed: Observed, step: Step | None, ready: int, wanted: int) -> Verdict:
     kind = ConditionType.READY
     if observed.cluster.spec.hibernated:
         return kind, "False", Reason.HIBERNATED, "the herd sleeps; its volumes are kept"
@@ -119,7 +121,7 @@ def _ready(observed: Observed, step: Step | None, ready: int, wanted: int) -> _V
     return kind, "False", reason, f"{ready} of {wanted} members: {why}"
 
 
-def _primary(observed: Observed, group: Group) -> _Verdict:
+def _primary(observed: Observed, group: Group) -> Verdict:
     kind, authority = ConditionType.PRIMARY_COMPONENT, group.authority
     if authority is not None:
         voters = len(authority.view.voters)
@@ -129,7 +131,7 @@ def _primary(observed: Observed, group: Group) -> _Verdict:
     return kind, "Unknown", Reason.WAITING, "no sidecar answers"
 
 
-def _progressing(step: Step | None) -> _Verdict:
+def _progressing(step: Step | None) -> Verdict:
     kind = ConditionType.PROGRESSING
     if step is None:
         return kind, "False", Reason.AS_WANTED, "everything is as wanted"
@@ -138,7 +140,7 @@ def _progressing(step: Step | None) -> _Verdict:
     return kind, "True", step.reason, step.text
 
 
-def _blocked(observed: Observed, group: Group) -> _Verdict:
+def _blocked(observed: Observed, group: Group) -> Verdict:
     """No quorum of the last known view can come back: say who is missing and what that costs."""
     kind, ledger = ConditionType.RECOVERY_BLOCKED, observed.ledger
     if group.authority is not None or ledger is None or ledger.phase is not Phase.FOUNDED:
@@ -160,7 +162,7 @@ def _blocked(observed: Observed, group: Group) -> _Verdict:
     )  # fmt: skip
 
 
-def _certificates(observed: Observed, now: datetime) -> _Verdict:
+def _certificates(observed: Observed, now: datetime) -> Verdict:
     kind = ConditionType.CERTIFICATES_VALID
     expired = sorted(s.name for s in observed.secrets.values() if s.not_after and s.not_after < now)
     if expired:

@@ -85,6 +85,11 @@ def credentials(cluster: str, role: str) -> str:
     return f"{cluster}-{role}"
 
 
+def user_secret(cluster: str, user: str) -> str:
+    """The secret with the generated password of a user of the spec, whose name has no ``-``."""
+    return f"{cluster}-user-{user.replace('_', '-')}"
+
+
 def lasting_secrets(cluster: str) -> tuple[str, ...]:
     """The secrets that have no owner, since a herd made anew on its volumes needs them."""
     return (credentials(cluster, "superuser"), credentials(cluster, "app"), authority(cluster))

@@ -15,9 +15,11 @@ from pgherd_operator.api import GROUP, KIND, VERSION
 from pgherd_operator.api.resource import Cluster, InvalidSpec, parse
 from pgherd_operator.api.status import ClusterStatus
 from pgherd_operator.core import status
+from pgherd_operator.core import users as core_users
 from pgherd_operator.core.actions import Event, Reason
 from pgherd_operator.core.reconcile import Plan, reconcile
 from pgherd_operator.objects.model import Release
+from pgherd_operator.shell import users
 from pgherd_operator.shell.executor import Executor
 from pgherd_operator.shell.kubernetes import ApiError, KubernetesApi, NotFoundError
 from pgherd_operator.shell.reading import observe
@@ -80,9 +82,17 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     now = env.now()
     observed = await observe(env.api, sidecars, cluster)
     plan = reconcile(observed, now, env.release)
-    failure = await _act(Executor(env.api, sidecars, cluster, now), env, cluster, plan)
-    await _report(env, body, cluster, plan.status, failure)
-    if failure is not None:
+    executor = Executor(env.api, sidecars, cluster, now)
+    failure = await _act(executor, env, cluster, plan)
+    shown, later = plan.status, False
+    if plan.users_via is not None:
+        outcome = await users.ensure(env.api, sidecars, executor, cluster, plan.users_via)
+        for event in core_users.events(cluster, outcome):
+            env.events.tell(cluster, event)
+        shown = core_users.shown(shown, cluster, outcome, now)
+        later = bool(outcome.unanswered)
+    await _report(env, body, cluster, shown, failure)
+    if failure is not None or later:
         return _FAILED_S
     if plan.idle:
         return _SETTLED_S if plan.settled else _WAITING_S

@@ -18,9 +18,8 @@ from pgherd_operator.api.resource import Cluster
 from pgherd_operator.objects import names
 from pgherd_operator.shell.kubernetes import KubernetesApi, NotFoundError
 from pgherd_operator.shell.reading import parse_ledger
-from pgherd_operator.shell.sidecars import SidecarError
+from pgherd_operator.shell.sidecars import ANSWER_S, SidecarError, SidecarRefusedError
 
-_TIMEOUT = aiohttp.ClientTimeout(total=2)
 _FILES = ("ca.crt", "tls.crt", "tls.key")
 
 
@@ -39,14 +38,21 @@ class HttpsSidecars:
 
     async def status(self, number: int) -> Mapping[str, Any]:
         """See Sidecars."""
-        return await self._call("GET", number, "/status", None)
+        return await self._call("GET", number, "/status", None, ANSWER_S)
 
-    async def request(self, number: int, path: str, body: Mapping[str, Any]) -> None:
+    async def request(
+        self, number: int, path: str, body: Mapping[str, Any], timeout_s: float = ANSWER_S
+    ) -> Mapping[str, Any]:
         """See Sidecars."""
-        await self._call("POST", number, path, body)
+        return await self._call("POST", number, path, body, timeout_s)
 
     async def _call(
-        self, method: str, number: int, path: str, body: Mapping[str, Any] | None
+        self,
+        method: str,
+        number: int,
+        path: str,
+        body: Mapping[str, Any] | None,
+        timeout_s: float,
     ) -> Mapping[str, Any]:
         context = await self._prepare()
         cluster = self._cluster
@@ -55,7 +61,7 @@ class HttpsSidecars:
         certified = f"{names.member(cluster.name, number)}.{self._cluster_id}.pgherd"
         try:
             async with (
-                aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(timeout_s)) as session,
                 session.request(
                     method, url, json=body, ssl=context, server_hostname=certified
                 ) as response,
@@ -65,7 +71,9 @@ class HttpsSidecars:
             raise SidecarError(f"{host}: {error or type(error).__name__}") from error
         if not isinstance(answer, dict):
             raise SidecarError(f"{host}: not an object")
-        if response.status >= 400:
+        if response.status in (400, 409):
+            raise SidecarRefusedError(host, str(answer.get("error", response.status)))
+        if response.status >= 500:
             raise SidecarError(f"{host}: {answer.get('error', response.status)}")
         return answer
 

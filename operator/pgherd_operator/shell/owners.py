@@ -11,6 +11,7 @@ from typing import Any
 
 from pgherd_operator.api import KIND
 from pgherd_operator.api.resource import Cluster
+from pgherd_operator.core import users
 from pgherd_operator.core.observed import Key, Ledger, Phase, View, Volume
 from pgherd_operator.objects import config, names
 from pgherd_operator.objects.model import Manifest, Role
@@ -38,7 +39,7 @@ def is_our_secret(item: Mapping[str, Any], cluster: Cluster) -> bool:
     """Whether it is the herd's: by its owner, its label if it is to last, or by cert-manager."""
     metadata = item["metadata"]
     name = metadata["name"]
-    if name in names.lasting_secrets(cluster.name):
+    if name in users.lasting_secrets(cluster):
         return bool((metadata.get("labels") or {}).get(names.CLUSTER) == cluster.name)
     asked = cluster.spec.tls.mode == "CertManager"
     issued = asked and (metadata.get("annotations") or {}).get(_CERT_MANAGER) == name

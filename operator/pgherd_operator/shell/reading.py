@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import structlog
 
 from pgherd_operator.api.resource import Cluster
-from pgherd_operator.core import taken
+from pgherd_operator.core import taken, users
 from pgherd_operator.core.observed import (
     Ledger,
     Observed,
@@ -26,7 +26,7 @@ from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Origin, Retired, Role
 from pgherd_operator.shell import owners
 from pgherd_operator.shell.kubernetes import KubernetesApi, Manifest, NotFoundError
-from pgherd_operator.shell.sidecars import SidecarError, Sidecars
+from pgherd_operator.shell.sidecars import ANSWER_S, SidecarError, Sidecars
 from pgherd_operator.shell.sidecars import parse as parse_report
 
 log = structlog.get_logger()
@@ -36,7 +36,6 @@ _Member = TypeVar("_Member", Pod, Volume)
 SHARED_KINDS = (
     "ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount",
 )  # fmt: skip
-ANSWER_S = 2.0
 
 
 async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> Observed:
@@ -215,7 +214,11 @@ async def _secrets(api: KubernetesApi, cluster: Cluster, numbers: Any) -> dict[s
     What an earlier herd of this name has left is as good as gone.
     """
     wanted = [
-        *names.lasting_secrets(cluster.name),
+        *(
+            users.lasting_secrets(cluster)
+            if cluster.deleting
+            else names.lasting_secrets(cluster.name)
+        ),
         names.operator_certificate(cluster.name),
         names.jobs_certificate(cluster.name),
         *(names.certificate(cluster.name, number) for number in sorted(numbers)),

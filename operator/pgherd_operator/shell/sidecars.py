@@ -11,9 +11,23 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pgherd_operator.core.observed import Report, View, ViewMember
 
+ANSWER_S = 2.0
+
 
 class SidecarError(Exception):
     """A sidecar did not answer, or refused; the message is one line."""
+
+
+class SidecarRefusedError(SidecarError):
+    """A sidecar will not do this, however often it is asked.
+
+    Attributes:
+        reason: in its own words.
+    """
+
+    def __init__(self, who: str, reason: str) -> None:
+        super().__init__(f"{who}: {reason}")
+        self.reason = reason
 
 
 class Sidecars(Protocol):
@@ -35,11 +49,14 @@ class Sidecars(Protocol):
         """
         ...
 
-    async def request(self, number: int, path: str, body: Mapping[str, Any]) -> None:
+    async def request(
+        self, number: int, path: str, body: Mapping[str, Any], timeout_s: float = ANSWER_S
+    ) -> Mapping[str, Any]:
         """POST a request; returns when it is accepted, which may be before it is done.
 
         Raises:
-            SidecarError: it is refused, or nobody answers.
+            SidecarRefusedError: it is refused.
+            SidecarError: not now, or nobody answers.
         """
         ...
 

@@ -27,7 +27,7 @@ from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
 from pgherd_operator.shell.controller import Environment, reconcile_once
 from pgherd_operator.shell.kubernetes import Manifest
-from pgherd_operator.shell.sidecars import SidecarError
+from pgherd_operator.shell.sidecars import SidecarError, SidecarRefusedError
 
 NAME, NAMESPACE = "herd", "test"
 
@@ -66,6 +66,10 @@ class World(ApiServer):
     ever_ran: bool = False
     joins_held: bool = False
     """Who asks to be taken in has to wait."""
+    roles: dict[str, dict[str, Any]] = field(default_factory=dict)
+    owners: set[str] = field(default_factory=set)
+    asked: int = 0
+    """How often a sidecar was asked for roles."""
     unseen: set[int] = field(default_factory=set)
     """Numbers of those who have joined since the operator's last look began."""
 
@@ -253,8 +257,41 @@ class World(ApiServer):
                     return str(found)
         return ""
 
-    async def request(self, number: int, path: str, body: Mapping[str, Any]) -> None:
+    async def request(
+        self, number: int, path: str, body: Mapping[str, Any], timeout_s: float = 0
+    ) -> Mapping[str, Any]:
         """See Sidecars."""
+        if path == "/roles":
+            return self._make_roles(number, body["roles"])
+        self._change_view(path, body, number)
+        return {}
+
+    def _make_roles(self, number: int, wanted: list[dict[str, Any]]) -> Mapping[str, Any]:
+        """What a sidecar does; a role that owns something is not dropped."""
+        self.asked += 1
+        if not self.primary() or not self.works(number):
+            raise SidecarError("not ready")
+        changed = []
+        roles = dict(self.roles)
+        for role in wanted:
+            name, kept = role["name"], role
+            if role.get("absent"):
+                if name in self.owners:
+                    raise SidecarRefusedError("herd-1", f"{name} owns a table")
+                if roles.pop(name, None) is not None:
+                    changed.append(f"{name}: dropped")
+                continue
+            if role["password"] is None:
+                kept = role | {"password": roles.get(name, {}).get("password")}
+            if roles.get(name) != kept:
+                changed.append(f"{name}: changed" if name in roles else f"{name}: created")
+                roles[name] = kept
+        if changed:
+            with self.writing("ask", "/roles", str(number)):
+                self.roles = roles
+        return {"changed": changed}
+
+    def _change_view(self, path: str, body: Mapping[str, Any], number: int) -> None:
         with self.writing("ask", path, str(body["name"])):
             process = self.processes.get(number)
             if process is None or process.silent or not self.primary() or self.view is None:
