@@ -18,9 +18,12 @@ from pgherd_sidecar.pg import scram
 
 NAME_MAX: Final = 63
 """Bytes of a name that PostgreSQL keeps."""
-_SERVER: Final = frozenset(
-    ("pg_execute_server_program", "pg_read_server_files", "pg_write_server_files")
-)
+_POWERFUL: Final = frozenset(
+    (
+        "pg_execute_server_program", "pg_read_server_files", "pg_write_server_files",
+        "pg_write_all_data",  # whoever writes pgherd's own tables has commands executed
+    )
+)  # fmt: skip
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX, pattern=r"^[^\x00]*$")]
 
 
@@ -149,29 +152,28 @@ def changes(wanted: Sequence[Wanted], found: Found) -> list[Change]:
 
 
 def _attributes(wanted: Wanted, role: Role | None) -> Iterator[Change]:
-    anew = role is None or not role.everywhere
+    there = role if role is not None and role.everywhere else None
+    password = wanted.password
+    stored = role.verifier if role is not None else None
+    is_new = password is not None and not scram.matches(password, stored)
+    verifier = stored if there is None else None
+    if is_new and password is not None:
+        verifier = scram.verifier(password)
     options: list[sql.Composable] = []
-    if role is None or anew or role.login != wanted.login:
+    if role is not None and there is None:
+        options.append(sql.SQL("NOCREATEDB"))  # made by hand, where it may have rights of its own
+    if there is None or there.login != wanted.login:
         options.append(sql.SQL("LOGIN" if wanted.login else "NOLOGIN"))
-    if role is None or anew or role.connection_limit != wanted.connection_limit:
+    if there is None or there.connection_limit != wanted.connection_limit:
         limit = sql.Literal(wanted.connection_limit)
         options.append(sql.SQL("CONNECTION LIMIT {}").format(limit))
-    stored = role.verifier if role is not None else None
-    password = wanted.password
-    fits = password is None or scram.matches(password, stored)
-    if (anew and stored is not None and fits) or not fits:
-        verifier = stored if fits or password is None else scram.verifier(password)
+    if verifier is not None:
         options.append(sql.SQL("PASSWORD {}").format(sql.Literal(verifier)))
     if not options:
         return
-    verb = "CREATE ROLE {}" if role is None else "ALTER ROLE {}"
-    # What was made by hand may have rights of its own on the member where it was made.
-    more = [sql.SQL("NOCREATEDB")] if role is not None and anew else []
-    what = "created" if role is None else "changed" if fits else "password changed"
-    yield Change(
-        f"{wanted.name}: {what}",
-        _command(verb, wanted.name) + sql.SQL(" ") + sql.SQL(" ").join([*more, *options]),
-    )
+    verb = "CREATE ROLE {} " if role is None else "ALTER ROLE {} "
+    what = "created" if role is None else "password changed" if is_new else "changed"
+    yield Change(f"{wanted.name}: {what}", _command(verb, wanted.name) + sql.SQL(" ").join(options))
 
 
 def _memberships(wanted: Wanted, grants: frozenset[Grant]) -> Iterator[Change]:
@@ -207,6 +209,9 @@ def _check(wanted: Sequence[Wanted], found: Found) -> None:
             if role not in known:
                 raise RoleRefused(f"{one.name} can't be a member of {role}: there is no such role")
             _check_powers(one.name, role, found)
+        for grant in found.grants:
+            if grant.member == one.name and not (grant.revocable or one.absent):
+                _check_powers(one.name, grant.role, found)
 
 
 def _check_name(name: str, role: Role | None) -> None:
@@ -229,7 +234,7 @@ def _check_powers(member: str, role: str, found: Found) -> None:
             continue
         reached.add(one)
         there = found.roles.get(one)
-        if one in _SERVER or one.startswith("pgherd_") or (there is not None and there.powerful):
+        if one in _POWERFUL or one.startswith("pgherd_") or (there is not None and there.powerful):
             via = "" if one == role else f" through {role}"
             raise RoleRefused(
                 f"{member} can't be a member of {one}{via}: it could become a superuser"

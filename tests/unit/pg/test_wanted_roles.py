@@ -156,6 +156,14 @@ _REFUSED = {
         {"pg_execute_server_program": Role(False, -1)},
         "could become a superuser",
     ),
+    "who writes our tables": (
+        [Wanted("ann", member_of=("pg_write_all_data",))],
+        {"pg_write_all_data": Role(False, -1)},
+        "could become a superuser",
+    ),
+    "what can't be taken back": (
+        [Wanted("held", password="a")], {"held": Role(True, -1), "root": _POWERFUL}, "could",
+    ),
     "the applier": (
         [Wanted("ann", member_of=("pgherd_apply",))], {"pgherd_apply": Role(False, -1)}, "could",
     ),
@@ -170,6 +178,8 @@ _REFUSED = {
 @pytest.mark.parametrize("case", _REFUSED)
 def test_nobody_gets_more_than_an_ordinary_role_has(case: str) -> None:
     wanted, roles, why = _REFUSED[case]
-    found = Found(roles, frozenset({Grant("root", "group")}))
+    found = Found(
+        roles, frozenset({Grant("root", "group"), Grant("root", "held", revocable=False)})
+    )
     with pytest.raises(RoleRefused, match=why):
         changes(wanted, found)
