@@ -16,22 +16,14 @@ does not start with those of the old cluster. How running members do the same is
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from pgherd_sidecar.agent import roster
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.identity import Identity, IdentityError
 from pgherd_sidecar.agent.logsetup import open_log
-from pgherd_sidecar.core.log import (
-    MEMBERSHIP,
-    Block,
-    Control,
-    Member,
-    Membership,
-    Persist,
-    View,
-)
+from pgherd_sidecar.core.log import Control, Member, Membership, Persist, laststep
 from pgherd_sidecar.core.log.parting import Founding
 from pgherd_sidecar.env.segments import SegmentLog, StorageDamaged, StorageError
 
@@ -207,12 +199,12 @@ def take_part(log: SegmentLog, name: str, founding: Founding) -> None:
         BootstrapError: these can't be a view.
         StorageError: it can't be written.
     """
-    if log.control.term < founding.term:
-        committed = log.control.commit_position
-        log.persist(Persist(1, Control(founding.term, founding.seed, committed), None, ()))
-    names = tuple(sorted(member.name for member in founding.members))
-    if name == founding.seed and log.index.membership.names != names:
-        _append_view(log, founding.members)
+    try:
+        for step in laststep.take_part(name, founding, log.control, log.index):
+            log.persist(step)
+    except ValueError as error:
+        names = ", ".join(sorted(one.name for one in founding.members))
+        raise BootstrapError(f"{names}: {error}") from error
 
 
 def _split(config: NodeConfig, *, act: bool) -> Split:
@@ -300,27 +292,6 @@ def _stand_alone(config: NodeConfig, disk: str, log: SegmentLog) -> None:
         return  # done by an earlier attempt
     term, committed = log.control.term + 1, log.control.commit_position
     log.persist(Persist(1, Control(term, config.name, committed), None, ()))
-    _append_view(log, (roster.myself(config, disk),))
+    log.persist(laststep.new_view(term, (roster.myself(config, disk),), log.index))
     # The commit position only after the block: a log may not end before it.
     log.persist(Persist(3, Control(term, config.name, log.index.last), None, ()))
-
-
-def _append_view(log: SegmentLog, members: tuple[Member, ...]) -> None:
-    """Append a view that nobody has agreed to, in the term that the log has reached.
-
-    Raises:
-        BootstrapError: these can't be a view.
-    """
-    position, former = log.index.last + 1, log.index.membership.views[-1]
-    since = {member.name: member.since for member in former.members}
-    ordered = sorted(members, key=lambda member: member.name)
-    try:
-        view = View(
-            former.generation + 1,
-            tuple(replace(one, since=since.get(one.name, position)) for one in ordered),
-        )
-    except ValueError as error:
-        raise BootstrapError(f"{', '.join(one.name for one in ordered)}: {error}") from error
-    membership = Membership((view,), (), position)
-    block = Block.make(log.control.term, position, 1, membership.encode(), MEMBERSHIP)
-    log.persist(Persist(2, None, None, (block,)))

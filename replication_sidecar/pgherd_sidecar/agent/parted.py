@@ -20,8 +20,8 @@ import structlog
 from pgherd_sidecar.agent import bootstrap, roster
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.identity import Identity, IdentityError
-from pgherd_sidecar.core.log import Parting, RemoteProtocolError
-from pgherd_sidecar.core.log.parting import Consent, Part, Plan, consented, founding
+from pgherd_sidecar.core.log import Parting, RemoteProtocolError, laststep
+from pgherd_sidecar.core.log.parting import Plan
 from pgherd_sidecar.env import durable
 
 _log = structlog.get_logger()
@@ -81,16 +81,16 @@ def resume(config: NodeConfig, identity: Identity) -> NodeConfig:
         OSError: it can't be written.
     """
     parted = load(config.data_dir)
-    known = parted.known
-    if known is None or identity.cluster_id not in (known.plan.cluster, known.plan.successor):
-        return identity.applied_to(config)  # `bootstrap` has made it one of another cluster since
-    if not parted.done and Part(config.name, known).complete:
-        if identity.cluster_id == known.plan.cluster:
-            identity.split(known.plan.successor, configured=str(config.cluster_id))
+    known, cluster = parted.known, identity.cluster_id
+    if known is not None and laststep.remains(config.name, cluster, known, done=parted.done):
         try:
             with bootstrap.opened_log(config) as log:
-                bootstrap.take_part(log, config.name, founding(known.consents))
-        except bootstrap.BootstrapError as error:
+                for step in laststep.last_step(config.name, cluster, known, log.control, log.index):
+                    if isinstance(step, laststep.Become):
+                        identity.split(step.cluster, configured=str(config.cluster_id))
+                    else:
+                        log.persist(step)
+        except (bootstrap.BootstrapError, ValueError) as error:
             raise IdentityError(
                 f"it can't go on in cluster {identity.cluster_id}: {error}"
             ) from error
@@ -119,13 +119,14 @@ def consent(config: NodeConfig, disk: str, plan: Plan) -> None:
         BootstrapError: its log has not all that it should have; it goes on as before.
         OSError: it can't be written.
     """
+    before = load(config.data_dir)
     with bootstrap.opened_log(config) as log:
         bootstrap.require_whole(config, log)
-        if any(view.has_quorum(plan.names) for view in log.index.membership.views):
-            _log.warning("can_go_on_instead_of_parting", members=plan.names)
-            return
-        end = log.control.term, log.index.last_term, log.index.last
-    mine = Consent(roster.myself(config, disk), *end)
-    before = load(config.data_dir)
-    Parted(consented(before.known, plan, mine)).save(config.data_dir)
-    _log.warning("consented", plan=plan.successor, members=plan.names, position=end[-1])
+        mine = roster.myself(config, disk)
+        known = laststep.consent(before.known, plan, mine, log.control, log.index)
+        end = log.index.last
+    if known is None:
+        _log.warning("can_go_on_instead_of_parting", members=plan.names)
+        return
+    Parted(known).save(config.data_dir)
+    _log.warning("consented", plan=plan.successor, members=plan.names, position=end)

@@ -1,15 +1,8 @@
-"""Members without a quorum that part for good, while their logs run: who may, when, and the talk.
+"""Members without a quorum that part for good, while their logs run: the talk.
 
-A plan comes from an administrator, by way of any of the parties, or from each of them when they are
-configured so (``partition_policy``) and have been without the others for long enough. What is told
-and remembered is ``core.log.parting``'s; what has to be done while the log is closed is
-``parted``'s: ``on_due`` asks for that, and the log begins again afterwards.
-
-* Nobody parts that is in the primary component, or whose side would be a quorum by its log [S1].
-* By itself a member parts only from those with whom it has been in a primary component since it
-  started, or after one that was: members that come back from a power failure one by one wait.
-* A member that has consented is *sealed*: it says and takes nothing of the old cluster's log, and
-  waits for the other parties, or for an administrator who names fewer.
+Who may, and when, is ``core.log.splitting``'s; it is told here what a member sees. What has to be
+done while the log is closed is ``parted``'s: ``on_due`` asks for that, and the log begins again
+afterwards.
 
 Called by ``LogHost`` and ``Views``. Survives a restart: see ``parted``.
 """
@@ -25,15 +18,12 @@ from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.parted import Parted, load
 from pgherd_sidecar.agent.peers import Peers
 from pgherd_sidecar.core.log import Membership, Parting
-from pgherd_sidecar.core.log.parting import Part, Plan, objection
+from pgherd_sidecar.core.log.parting import Plan
+from pgherd_sidecar.core.log.splitting import Absent, Impossible, Splitting, Surroundings
 
 _log = structlog.get_logger()
 
 _PACE_S = 0.25
-_ORDER_S = 30.0
-"""An administrator's wish is forgotten after so long: he sees that it came to nothing."""
-_ECHO_S = 10.0
-"""So is one that is heard of from another member, if it is no longer repeated."""
 
 
 class _Host(Protocol):
@@ -54,9 +44,6 @@ class Splitter:
 
     Attributes:
         on_due: called on the loop, once, when there is something to be done on the closed log.
-        due: what this member has to consent to then; None if it has to do the last step.
-        sealed: it has consented, and is no member of the new cluster yet.
-        trouble: why it can't consent; it does not try again.
 
     Args:
         config: this member's.
@@ -69,30 +56,34 @@ class Splitter:
 
     def __init__(self, config: NodeConfig, disk: str, host: _Host) -> None:
         self.on_due: Callable[[], None] = lambda: None
-        self.due: Plan | None = None
-        self.trouble = ""
         self._config = config
-        self._disk = disk
         self._host = host
-        self._cluster = str(config.cluster_id)
-        self._part = Part(config.name, load(config.data_dir).known)
-        known = self._part.plan
-        self.sealed = known is not None and known.cluster == self._cluster
-        self._automatic = config.partition_policy == "permanent"
-        self._delay_s = config.timing.partition_split_ms / 1000
-        self._was_primary = False
-        self._side: frozenset[str] | None = None
-        self._since_s = 0.0
-        self._forget_s: float | None = None
-        self._orders = False
-        self._others: dict[str, Plan] = {}
+        permanent = config.partition_policy == "permanent"
+        self._splitting = Splitting(
+            config.name,
+            disk,
+            str(config.cluster_id),
+            load(config.data_dir).known,
+            delay_s=config.timing.partition_split_ms / 1000 if permanent else None,
+        )
         self._timer: asyncio.TimerHandle | None = None
+        self._told: Plan | None = None
         self._ended = False
+
+    @property
+    def due(self) -> Plan | None:
+        """What this member has to consent to then; None if it has to do the last step."""
+        return self._splitting.due
+
+    @property
+    def sealed(self) -> bool:
+        """It has consented, and is no member of the new cluster yet."""
+        return self._splitting.sealed
 
     @property
     def successor(self) -> str:
         """The cluster that this member has consented to become one of; empty if there is none."""
-        return self._part.plan.successor if self.sealed and self._part.plan is not None else ""
+        return self._splitting.successor
 
     @property
     def reason(self) -> str:
@@ -100,9 +91,14 @@ class Splitter:
         if not self.sealed:
             return ""
         return (
-            f"it leaves cluster {self._cluster} for {self.successor}, and waits for the consent of "
-            f"{', '.join(self._part.missing)}; `pgherd promote-partition` can name fewer"
+            f"it leaves cluster {self._splitting.cluster} for {self.successor}, and waits for the "
+            f"consent of {', '.join(self._splitting.missing)}; `pgherd promote-partition` can name "
+            "fewer"
         )
+
+    def give_up(self, trouble: str) -> None:
+        """Consent to nothing, since it can't: say why, unless it is empty."""
+        self._splitting.trouble = trouble
 
     def start(self) -> None:
         """Look now and then, from now on."""
@@ -120,131 +116,46 @@ class Splitter:
             Refused: these can't part.
             Unavailable: not all of them are linked with this one.
         """
-        wanted = frozenset(names)
-        disks = self._disks()
-        strangers = sorted(wanted - disks.keys())
-        if strangers:
-            raise Refused(f"{', '.join(strangers)} are no voters by the log of {self._config.name}")
-        plan = Plan(self._cluster, tuple(sorted((n, disks[n]) for n in wanted)), ordered=True)
-        refusal = self._objection(plan)
-        if refusal:
-            raise Refused(refusal)
-        silent = sorted(wanted - {self._config.name} - self._host.peers.linked)
-        if silent:
-            raise Unavailable(f"{', '.join(silent)} must be there, and is not linked")
-        return plan
+        try:
+            return self._splitting.plan(names, self._seen())
+        except Impossible as error:
+            raise Refused(str(error)) from error
+        except Absent as error:
+            raise Unavailable(str(error)) from error
 
     def order(self, plan: Plan) -> None:
         """Have the parties of a plan part, as soon as all are willing."""
-        self._want(plan, _ORDER_S, orders=True)
-        self._say()
-        self._maybe_end()
+        self._splitting.order(plan, self._seen(), asyncio.get_running_loop().time())
+        self._carry_out()
 
     def receive(self, sender: str, said: Parting) -> None:
         """Take what another member says."""
-        if self._ended or self._me not in said.plan.parties or sender not in said.plan.names:
-            return
-        if self._part.hear(sender, said):
-            Parted(self._part.known).save(self._config.data_dir)
-        if said.plan == self._part.plan:
-            mine = self._part.known
-            if mine is not None and len(said.consents) < len(mine.consents):
-                self._host.peers.send([(sender, mine)])
-        else:
-            self._others[sender] = said.plan
-            if self._follows(said) and not self._objection(said.plan):
-                self._want(said.plan, _ECHO_S, orders=self._orders and said.plan == self._intent)
-                self._part.hear(sender, said)
-        self._maybe_end()
-
-    def _follows(self, said: Parting) -> bool:
-        """Tell whether it is for others to say when: an administrator, or who has consented.
-
-        Who is sealed follows the former only: those of two plans would change places for ever.
-        """
-        if said.consents:
-            return not self.sealed and (said.plan.ordered or self._automatic)
-        return said.plan.ordered
-
-    @property
-    def _me(self) -> tuple[str, str]:
-        return self._config.name, self._disk
-
-    @property
-    def _intent(self) -> Plan | None:
-        return self._part.intent
-
-    def _want(self, plan: Plan, for_s: float, *, orders: bool = False) -> None:
         now_s = asyncio.get_running_loop().time()
-        if plan != self._intent:
-            self._forget_s = None
-            _log.warning("willing_to_part", plan=plan.successor, members=plan.names)
-        self._orders = orders
-        self._forget_s = max(self._forget_s or 0.0, now_s + for_s)
-        self._part.want(plan)
+        self._splitting.receive(sender, said, self._seen(), now_s)
+        self._carry_out()
 
     def _look(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_PACE_S, self._look)
-        if self._ended:
-            return
-        now_s = asyncio.get_running_loop().time()
-        self._was_primary |= self._host.primary
-        side = None if self._host.primary else self._present()
-        if side != self._side:
-            self._side, self._since_s = side, now_s
-        intent = self._intent
-        if intent is not None and (
-            self._objection(intent) or (self._forget_s is not None and now_s >= self._forget_s)
-        ):
-            self._part.drop()
-        due = side is not None and now_s - self._since_s >= self._delay_s
-        if side is not None and due and self._automatic and not self.sealed:
-            self._part_by_policy(side)
-        self._say()
-        self._maybe_end()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_PACE_S, self._look)
+        self._splitting.look(self._seen(), loop.time())
+        self._carry_out()
 
-    def _part_by_policy(self, side: frozenset[str]) -> None:
-        disks = self._disks()
-        if not side <= disks.keys():
-            return
-        plan = Plan(self._cluster, tuple(sorted((name, disks[name]) for name in side)))
-        knows = self._was_primary or plan in self._others.values()
-        settled = self._intent is not None and self._intent.ordered
-        if knows and not settled and not self._objection(plan):
-            self._want(plan, _ECHO_S)
+    def _seen(self) -> Surroundings:
+        host, peers = self._host, self._host.peers
+        return Surroundings(host.membership, host.primary, peers.linked, peers.has_left)
 
-    def _present(self) -> frozenset[str]:
-        """This member, and the voters that it is linked with."""
-        return frozenset({self._config.name}) | self._host.peers.linked & self._disks().keys()
-
-    def _disks(self) -> dict[str, str]:
-        """The voters and their disks, by this member's log."""
-        view = self._host.membership.view
-        return {m.name: m.disk for m in view.members if m.disk} if view is not None else {}
-
-    def _objection(self, plan: Plan) -> str:
-        """Say why this member does not take part in that; empty if it may [S1]."""
-        if plan.cluster != self._cluster:
-            return f"they are to leave cluster {plan.cluster}, this one is {self._cluster}"
-        if self._me not in plan.parties:
-            return f"{self._config.name} is none of them: ask one of them"
-        if self._host.primary:
-            return f"{self._config.name} is in the primary component"
-        if self._host.peers.has_left and not self.sealed:
-            return f"{self._config.name} has left the herd"
-        return self.trouble or objection(plan, self._host.membership)
-
-    def _say(self) -> None:
-        said = self._part.say(ordered=self._orders)
-        live = self.sealed or (said is not None and said.plan == self._intent)
-        if said is not None and live:
-            others = set(said.plan.names) & self._host.peers.linked
-            self._host.peers.send([(name, said) for name in sorted(others)])
-
-    def _maybe_end(self) -> None:
-        """Have done what is due, if anything is."""
-        self.due = self._part.due
-        if not self._ended and (self.due is not None or (self.sealed and self._part.complete)):
+    def _carry_out(self) -> None:
+        splitting = self._splitting
+        if splitting.unsaved is not None:
+            Parted(splitting.unsaved).save(self._config.data_dir)
+            splitting.unsaved = None
+        intent = splitting.intent
+        if intent is not None and intent != self._told:
+            _log.warning("willing_to_part", plan=intent.successor, members=intent.names)
+        self._told = intent
+        messages = splitting.take_messages()
+        if messages:
+            self._host.peers.send(messages)
+        if splitting.ending and not self._ended:
             self._ended = True
-            self._say()
             self.on_due()

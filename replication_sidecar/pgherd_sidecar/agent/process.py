@@ -94,7 +94,7 @@ async def _serve(configured: NodeConfig, identity: Identity, make_service: MakeS
     while ending.again:
         config = await loop.run_in_executor(None, parted.resume, configured, identity)
         host = LogHost(config, disk=identity.disk_id, on_failure=_leave_at_once)
-        host.splitter.trouble = trouble
+        host.splitter.give_up(trouble)
         host.splitter.on_due = ending.begin_anew
         await _live(config, host, make_service(config, host, identity), ending)
         if host.splitter.due is not None and ending.again:

@@ -69,7 +69,7 @@ async def test_those_that_are_configured_so_part_when_one_of_them_was_in_a_prima
     one = side.start("n1", permanent=True, was_primary=True)
     two = side.start("n2", permanent=True)
     never = [others.start(name, permanent=True) for name in ("n4", "n5")]
-    await until(lambda: one._was_primary)
+    await until(lambda: one._splitting._was_primary)
     side.hosts["n1"].primary = False
     await until(lambda: one.due is not None and two.due is not None)
     assert one.due == two.due and one.due is not None
@@ -82,9 +82,9 @@ async def test_those_that_are_configured_so_part_when_one_of_them_was_in_a_prima
 async def test_nobody_parts_by_itself_with_one_that_is_not_configured_so(tmp_path: Path) -> None:
     side = Side(tmp_path, "n1", "n2")
     one, two = side.start("n1", permanent=True, was_primary=True), side.start("n2")
-    await until(lambda: one._was_primary)
+    await until(lambda: one._splitting._was_primary)
     side.hosts["n1"].primary = False
-    await until(lambda: two._others)  # it has heard what the first one wants
+    await until(lambda: two._splitting._others)  # it has heard what the first one wants
     assert one.due is two.due is None
     one.order(one.plan(["n1", "n2"]))
     await until(lambda: one.due is not None and two.due is not None)
@@ -180,7 +180,7 @@ async def test_c21_who_has_consented_takes_no_part_any_more_until_all_have(tmp_p
         await until(lambda: "n3" in two.host.peers.linked and "n2" in node.host.peers.linked)
         assert node.host.splitter.sealed and "consent of n2" in node.host.splitter.reason
         term = node.host.term
-        await until(lambda: two.host.splitter._others or two.host.splitter._intent)
+        await until(lambda: two.host.splitter._splitting._others)
         assert (node.host.term, node.host.primary, two.host.primary) == (term, False, False)
         assert two.host.splitter.due is None  # two of three could go on as they are
     finally:
