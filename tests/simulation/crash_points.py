@@ -60,6 +60,10 @@ class CrashWorld(World):
         self._point(sender, type(message).__name__, at_disk=False)
         super().send(sender, receiver, message)  # type: ignore[arg-type]
 
+    def point(self, node: SimNode, kind: str) -> None:
+        """See World."""
+        self._point(node, kind, at_disk=True)
+
     def until(self, holds: Callable[[], bool]) -> None:
         """Let time pass until something holds."""
         goal = self.now + _PATIENCE_S
@@ -194,6 +198,33 @@ def _power_loss(world: CrashWorld) -> None:
     world.commit(b"after it")
 
 
+def _parting(world: CrashWorld) -> None:
+    """Two of five are cut off and become a cluster of their own, as an administrator wants."""
+    _found(world)
+    parties, majority = [world.nodes[n] for n in ("n1", "n2")], world.nodes["n5"]
+    world.network.cut({"n1", "n2"})
+    world.administer()
+    world.until(lambda: majority.primary and not any(node.primary for node in parties))
+    world.armed = True
+
+    def parted() -> bool:
+        clusters = {node.parter.cluster for node in parties}
+        if world.cluster not in clusters:
+            return any(node.primary for node in parties)
+        for node in parties:
+            world.after(0, partial(_ask, node))
+        return False
+
+    def _ask(node: SimNode) -> None:
+        splitting = node.parter.splitting
+        if splitting is not None and splitting.intent is None:
+            node.parter.order(frozenset({"n1", "n2"}))
+
+    world.until(parted)
+    world.network.cut(set())
+    world.commit(b"in the old cluster")
+
+
 def _found(world: CrashWorld, *names: str) -> None:
     world.begin(*(names or world.names))
     world.commit(b"first")
@@ -208,6 +239,7 @@ SCENARIOS: dict[str, tuple[Callable[[CrashWorld], None], Dials]] = {
     "leaving": (_leaving, _CALM),
     "rebuilding": (_rebuilding, _CALM),
     "power loss": (_power_loss, _CALM),
+    "parting": (_parting, Dials(members=5, streams=True, promote_every_s=1.0, look_s=0.1)),
 }
 _REPLICATION = frozenset({"Append", "Ack", "write", "flush"})
 _ELECTION = frozenset({"VoteRequest", "Vote"})
@@ -220,6 +252,7 @@ KINDS: dict[str, frozenset[str]] = {
     "leaving": _REPLICATION,
     "rebuilding": _REPLICATION | _NEW_LOG | {"Trimmed", "remove"},
     "power loss": _REPLICATION | _ELECTION,
+    "parting": _REPLICATION | _ELECTION | {"Parting", "note"},
 }
 """Points that a scenario can't do without: a sweep without them would be none of it."""
 

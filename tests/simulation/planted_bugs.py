@@ -4,20 +4,30 @@ Each is the kind of slip that a protocol of this family has had somewhere: one m
 replaced by a version that forgets one rule. The rule it breaks is named as in docs/protocol.md.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pgherd_sidecar.core.log import reconfiguration
+from pgherd_sidecar.core.log import identity, laststep, reconfiguration
 from pgherd_sidecar.core.log.blocks import Block, LogIndex
 from pgherd_sidecar.core.log.campaign import Campaign
-from pgherd_sidecar.core.log.effects import Control
+from pgherd_sidecar.core.log.effects import Control, Persist
 from pgherd_sidecar.core.log.elections import Elections
 from pgherd_sidecar.core.log.journal import Journal
 from pgherd_sidecar.core.log.messages import Append, Message, Vote, VoteRequest
+from pgherd_sidecar.core.log.parting import (
+    Consent,
+    Founding,
+    Part,
+    Parting,
+    Plan,
+    consented,
+    founding,
+)
 from pgherd_sidecar.core.log.progress import Progress
 from pgherd_sidecar.core.log.proposer import Proposer
 from pgherd_sidecar.core.log.quorum import Member, Membership, View
 from pgherd_sidecar.core.log.safekeeper import Safekeeper
+from pgherd_sidecar.core.log.splitting import Splitting
 from pgherd_sidecar.core.log.submissions import Submissions
 from pgherd_sidecar.env.segment import Segment
 from pgherd_sidecar.env.segments import SegmentLog
@@ -28,7 +38,7 @@ class PlantedBug:
     """A replacement for `owner.attribute` that breaks `rule`.
 
     `seed` is where the search begins: shortly before a seed that found it, to save time; `storm`,
-    `segments` and `rot` say in which kind of world.
+    `segments`, `rot` and `parting` say in which kind of world.
     """
 
     rule: str
@@ -39,6 +49,7 @@ class PlantedBug:
     storm: bool = True
     segments: bool = False
     rot: bool = False
+    parting: bool = False
 
 
 def _elects_with_half(membership: Membership, who: Collection[str]) -> bool:
@@ -268,6 +279,41 @@ def _complete_when_spoken_to(keeper: Safekeeper) -> None:
     keeper._save()
 
 
+def _consents_without_looking(
+    known: Parting | None, plan: Plan, mine: Member, control: Control, index: LogIndex
+) -> Parting:
+    return consented(known, plan, Consent(mine, control.term, index.last_term, index.last))
+
+
+def _keeps_its_identity(
+    name: str, cluster: str, known: Parting, control: Control, index: LogIndex
+) -> Iterator[Persist]:
+    return laststep.take_part(name, founding(known.consents), control, index)
+
+
+def _does_it_again(name: str, cluster: str, known: Parting | None, *, done: bool) -> bool:
+    return known is not None and Part(name, known).complete
+
+
+def _longest_log_seeds(consents: Iterable[Consent]) -> Founding:
+    by_name = list(consents)
+    right = founding(by_name)
+    seed = max(by_name, key=lambda one: one.last_position)
+    return Founding(seed.member.name, right.term, right.members)
+
+
+def _goes_on_meanwhile(splitting: Splitting, *args: str, **more: float | None) -> None:
+    _begin(splitting, *args, **more)  # type: ignore[arg-type]
+    splitting.sealed = False
+
+
+_begin = Splitting.__init__
+
+
+def _any_cluster(mine: identity.Identity, other: identity.Identity) -> bool:
+    return True
+
+
 PLANTED_BUGS = {
     "elected by half": PlantedBug("Q1", Membership, "has_quorum", _elects_with_half),
     "committed by too few": PlantedBug(
@@ -339,6 +385,20 @@ PLANTED_BUGS = {
     ),
     "votes again before it is fed": PlantedBug(
         "D6", Safekeeper, "_complete", _complete_when_spoken_to, 34, rot=True
+    ),
+    "consents without looking again": PlantedBug(
+        "S1", laststep, "consent", _consents_without_looking, parting=True
+    ),
+    "identity kept": PlantedBug("S4", laststep, "last_step", _keeps_its_identity, parting=True),
+    "an old plan comes back": PlantedBug("S4", laststep, "remains", _does_it_again, parting=True),
+    "longest log is the seed": PlantedBug(
+        "S4", laststep, "founding", _longest_log_seeds, parting=True
+    ),
+    "goes on after it has consented": PlantedBug(
+        "S3", Splitting, "__init__", _goes_on_meanwhile, parting=True
+    ),
+    "any cluster is let in": PlantedBug(
+        "S5", identity, "_same_cluster", _any_cluster, parting=True
     ),
     "queue without bound": PlantedBug("A0", Submissions, "offer", _takes_everything),
 }

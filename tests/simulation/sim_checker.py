@@ -58,6 +58,20 @@ class Witnessed:
                 break
         self.durable_last = min(self.durable_last, position)
 
+    def copy(self) -> "Witnessed":
+        """Return what is known now, of a disk that is not lost."""
+        return Witnessed(
+            self.name, self.term, self.commit_position, dict(self.durable), self.durable_last
+        )
+
+    def log(self) -> list[Block]:
+        """Return the durable blocks, newest first."""
+        ends, blocks, position = {b.last: b for b in self.durable.values()}, [], self.durable_last
+        while position in ends:
+            blocks.append(ends[position])
+            position = blocks[-1].first - 1
+        return blocks
+
     def append(self, blocks: tuple[Block, ...]) -> None:
         """Note durable blocks."""
         for block in blocks:
@@ -151,6 +165,19 @@ class Checker:
         self._durable(disk, block, ahead)
         self.chain[block.first] = block
         self.committed_position = self._committed_in[term] = block.last
+
+    def split(self, seed: Witnessed, view: Block) -> "Checker":
+        """Return the checker of a cluster that splits off with a log, and this view after it.
+
+        All of that log counts as committed there.
+        """
+        other, log = Checker(Membership.decode(view.data)), seed.log()
+        first = log[-1].first if log else seed.durable_last + 1
+        other.chain = {at: block for at, block in self.chain.items() if block.last < first}
+        other.chain |= {block.first: block for block in (*log, view)}
+        other.committed_position = view.last
+        other._committed_in[view.term] = view.last
+        return other
 
     def trimmed(self, receiver_disk: str, membership: Membership) -> None:
         """Check a voter that is told that what it needs has been trimmed."""

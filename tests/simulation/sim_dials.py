@@ -50,6 +50,10 @@ class Dials:
     trim_hard: bool = False
     #: the log of who joins begins where a partner's is, though some members are not there yet
     join_late: bool = False
+    # parting for good: what an administrator asks for, and what members are configured for
+    promote_every_s: float = 0.0
+    split_after_s: float = 0.0
+    look_s: float = 0.25
     # product
     heartbeat_s: float = 0.1
     election_min_s: float = 1.0
@@ -77,6 +81,25 @@ class Dials:
         dials = cls._draw(rng, storm=True)
         dials = replace(dials, members=rng.choice([3, 4, 5]), rot_every_s=rng.uniform(0.1, 1))
         return cls._possible(dials)
+
+    @property
+    def parting(self) -> bool:
+        """Whether members may part at all."""
+        return self.promote_every_s > 0 or self.split_after_s > 0
+
+    def parted(self, rng: Random) -> "Dials":
+        """Let members part: of what a side has lost the other one has no copy for it."""
+        fast = 0.05 if self.election_max_s < 1 else 1.0
+        asked, by_policy = rng.choice([(True, False), (False, True), (True, True)])
+        return replace(
+            self,
+            promote_every_s=fast * rng.uniform(1, 10) if asked else 0.0,
+            split_after_s=fast * rng.uniform(1, 10) if by_policy else 0.0,
+            look_s=fast * 0.25,
+            partition_every_s=self.partition_every_s or fast * rng.uniform(5, 15),
+            lose_every_s=0.0,
+            rot_every_s=0.0,
+        )
 
     @classmethod
     def _draw(cls, rng: Random, *, storm: bool) -> "Dials":

@@ -78,6 +78,17 @@ class Network:
             self._connection[pair] = self._connection.get(pair, 0) + 1
             self._arrivals[pair] = 0.0
 
+    def cut(self, side: set[str]) -> None:
+        """Block what goes between these and the others."""
+        pairs = permutations(self._names, 2)
+        self._blocked = frozenset(pair for pair in pairs if (pair[0] in side) != (pair[1] in side))
+
+    def reaches(self, one: str, other: str) -> bool:
+        """Tell whether two machines can hear each other."""
+        if self._clogged and not self._clogged.isdisjoint((one, other)):
+            return False
+        return (one, other) not in self._blocked and (other, one) not in self._blocked
+
     def clog(self, name: str) -> None:
         """Silence a machine."""
         self._clogged.add(name)

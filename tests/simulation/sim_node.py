@@ -8,11 +8,13 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from pgherd_sidecar.core.log import Block, Fetch, LogMember, Member, Persist, Timing
+from pgherd_sidecar.core.log import Block, Component, Fetch, LogMember, Member, Persist, Timing
 from pgherd_sidecar.core.log.messages import Message, Trimmed
+from pgherd_sidecar.core.log.parting import Parting
 from pgherd_sidecar.core.log.proposer import Proposer
 from pgherd_sidecar.env.segments import SegmentLog, StorageCorrupt, StorageDamaged
-from sim_checker import Witnessed, require
+from sim_checker import Checker, Witnessed, require
+from sim_parting import Parter
 from sim_storage import Disk, Log, ModelDisk, SegmentDisk
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ class SimNode:
     def __init__(self, world: "World", name: str, *, witness: bool) -> None:
         self.world = world
         self.name = name
+        self.checker: Checker
         self.witness = witness
         self.incarnation = 0
         self.paused_until = 0.0
@@ -36,7 +39,7 @@ class SimNode:
         self._inflight: Persist | None = None
         self._written: dict[tuple[int, int], Block] = {}
         self._mending: tuple[Block, ...] = ()
-        self._insert_disk()
+        self._insert_disk(world.cluster)
 
     # ---- life ------------------------------------------------------------------------------
 
@@ -50,8 +53,20 @@ class SimNode:
         """This machine's clock, which drifts."""
         return self.world.now * self._rate
 
-    def _insert_disk(self) -> None:
+    @property
+    def alive(self) -> bool:
+        """Whether a process runs here."""
+        return self.member is not None or self.parter.alive
+
+    @property
+    def primary(self) -> bool:
+        """Whether it takes itself for a member of the primary component of its cluster."""
+        member = self.member
+        return member is not None and member.component(self.clock) is Component.PRIMARY
+
+    def _insert_disk(self, cluster: str) -> None:
         self._disks += 1
+        self.parter = Parter(self, cluster, self.world.dials.split_after_s or None)
         self.disk_id = f"{self.name}.{self._disks}"
         #: bits of it have rotted, and it was not seen whole since
         self.rotten = False
@@ -62,28 +77,21 @@ class SimNode:
         self.proven = 0
         self.disk: Disk = SegmentDisk() if self.world.dials.segments else ModelDisk()
 
-    def lose_disk(self) -> None:
-        """Die and return on an empty disk: as another member."""
+    def lose_disk(self, cluster: str = "") -> None:
+        """Die and return on an empty disk: as another member, perhaps of another cluster."""
         self.crash()
-        self._insert_disk()
+        self._insert_disk(cluster or self.parter.cluster)
 
     def start(self) -> None:
         """Start the process on what the disk kept."""
-        world, checker = self.world, self.world.checker
-        if self.member is not None:
+        world = self.world
+        if self.alive or not self.parter.ready():
             return
-        self.log = self.disk.open()
-        checker.disks.setdefault(self.disk_id, Witnessed(self.name))
-        if self.log.fresh:
-            self.log.reset(world.base_for(self))
-            checker.disks[self.disk_id].durable_last = self.log.index.last
-            self._base = self.log.index.base
-        self.beheaded |= self.rotten and self.log.index.base > self._base
+        self.open()
         self.incarnation += 1
-        witnessed = checker.disks[self.disk_id]
-        checker.promised(self.disk_id, self.log.control.term)
-        checker.index(self.disk_id, self.log.index)
-        self._reread_durable(witnessed)
+        assert self.log is not None
+        if world.dials.parting and not self.parter.begin():
+            return
         dials = world.dials
         self.member = LogMember(
             self.name,
@@ -111,6 +119,21 @@ class SimNode:
         self._tick(self.incarnation)
         self._check()
 
+    def open(self) -> None:
+        """Open the log that the disk kept, without beginning a life."""
+        self.checker = checker = self.world.partings.checkers[self.parter.cluster]
+        self.log = self.disk.open()
+        checker.disks.setdefault(self.disk_id, Witnessed(self.name))
+        if self.log.fresh:
+            self.log.reset(self.world.base_for(self))
+            checker.disks[self.disk_id].durable_last = self.log.index.last
+            self._base = self.log.index.base
+        self.beheaded |= self.rotten and self.log.index.base > self._base
+        witnessed = checker.disks[self.disk_id]
+        checker.promised(self.disk_id, self.log.control.term)
+        checker.index(self.disk_id, self.log.index)
+        self._reread_durable(witnessed)
+
     def _reread_durable(self, witnessed: Witnessed) -> None:
         assert self.log is not None
         index = self.log.index
@@ -137,7 +160,7 @@ class SimNode:
 
     def crash(self) -> None:
         """Kill the process, in the middle of what it was writing."""
-        if self.member is not None:
+        if self.alive:
             self.die(self._inflight)
 
     def die(self, writing: Persist | None = None) -> None:
@@ -150,9 +173,10 @@ class SimNode:
         if persist is not None:
             self.world.probe("died while writing")
             if persist.truncate_after is not None:
-                self.world.checker.truncated(self.disk_id, persist.truncate_after)
+                self.checker.truncated(self.disk_id, persist.truncate_after)
         mending, self._mending = self._mending, ()
         self.disk.crash(self.world.rng, writing, mending)
+        self.parter.die()
         self.member = None
         self.log = None
 
@@ -167,7 +191,9 @@ class SimNode:
         self.world.probe("rebuilt")
         self.log.reset(base)
         self._base = base.position
-        self.world.checker.disks[self.disk_id].durable_last = base.position
+        witnessed = self.checker.disks[self.disk_id]
+        witnessed.durable, witnessed.durable_last = {}, base.position
+        self.parter.die()
         self.member = None
         self.start()
 
@@ -191,14 +217,16 @@ class SimNode:
 
     def link_to(self, peer: "SimNode") -> str | None:
         """Return the disk at the other end of the link; None if there has to be a new link."""
-        assert self.member is not None
-        if self.member._disks.get(peer.name) == peer.disk_id:
+        if self.member is None or self.member._disks.get(peer.name) == peer.disk_id:
             return peer.disk_id
         self.member.meet(peer.name, peer.disk_id)
         return None
 
     def receive(self, sender: str, disk: str, message: Message) -> None:
         """Deliver a message to whatever process runs here now."""
+        if isinstance(message, Parting):
+            self.parter.receive(sender, message)
+            return
 
         def give(member: LogMember) -> None:
             member.meet(sender, disk)
@@ -238,7 +266,7 @@ class SimNode:
         if not self.rotten or log is None or member is None:
             return not self.rotten
         assert isinstance(log, SegmentLog)
-        position, chain = log.index.base + 1, self.world.checker.chain
+        position, chain = log.index.base + 1, self.checker.chain
         try:
             while position <= log.index.last:
                 segment = log._segment_of(position)  # its cache would not show damage
@@ -291,7 +319,7 @@ class SimNode:
                 receiver = self.world.nodes[peer]
                 # what damage has taken, it had flushed once, and others may have it
                 if not (receiver.rotten or self.beheaded):
-                    self.world.checker.trimmed(receiver.disk_id, self.member.membership)
+                    self.checker.trimmed(receiver.disk_id, self.member.membership)
         if effects.persist is not None:
             self._persist(effects.persist)
         if effects.mend:
@@ -301,16 +329,29 @@ class SimNode:
 
     def _persist(self, persist: Persist) -> None:
         require(self._inflight is None, "D1: two Persists under way")
-        self._inflight = persist
-        self._written |= {(block.term, block.first): block for block in persist.blocks}
+        self.begin_writing(persist)
         incarnation, world = self.incarnation, self.world
         done = max(world.now, self.stalled_until) + world.rng.expovariate(1 / world.dials.disk_s)
         world.at(done, lambda: self._persisted(incarnation, persist))
 
+    def begin_writing(self, persist: Persist) -> None:
+        """Write to a log that is open, and used by nobody."""
+        self._inflight = persist
+        self._written |= {(block.term, block.first): block for block in persist.blocks}
+
+    def end_writing(self, persist: Persist) -> None:
+        """Have written to it."""
+        assert self.log is not None
+        self.log.persist(persist)
+        self._inflight = None
+        self.checker.disks[self.disk_id].append(persist.blocks)
+        self.checker.promised(self.disk_id, self.log.control.term)
+        self.checker.index(self.disk_id, self.log.index)
+
     def _persisted(self, incarnation: int, persist: Persist) -> None:
         if self.incarnation != incarnation or self.member is None or self.log is None:
             return
-        checker = self.world.checker
+        checker = self.checker
         if persist.truncate_after is not None:
             self.world.probe("truncated")
             checker.truncated(self.disk_id, persist.truncate_after)
@@ -372,7 +413,7 @@ class SimNode:
         leading = member._leading
         if leading is not None:
             if leading is not self._leading:
-                checker, start = self.world.checker, leading.start
+                checker, start = self.checker, leading.start
                 checker.proposes(self.disk_id, self.incarnation, member.term, start)
             self._check_leading(member, leading.start)
         self._leading = leading
@@ -391,7 +432,7 @@ class SimNode:
         require(member._queue.size_bytes <= limit, f"I26: {self.name} queues more than {limit}")
 
     def _check_commit(self, member: LogMember) -> None:
-        checker, log = self.world.checker, self.log
+        checker, log = self.checker, self.log
         assert log is not None
         checker.commits(self.disk_id, self._commit, member.commit_position)
         self._commit = member.commit_position

@@ -13,6 +13,7 @@ from functools import partial
 from hashlib import sha256
 from heapq import heappop, heappush
 from random import Random
+from uuid import UUID
 
 from pgherd_sidecar.core.log import Limits, LogBase, Membership
 from pgherd_sidecar.core.log.codec import decode, encode
@@ -21,6 +22,8 @@ from sim_checker import Checker, require
 from sim_dials import Dials
 from sim_net import Network
 from sim_node import SimNode
+from sim_parting import Partings, fit
+from sim_promoter import Promoter
 
 HEAL_S = 300.0
 #: more than any sound protocol sends
@@ -38,10 +41,17 @@ class World:
         storm: bool = False,
         segments: bool = False,
         rot: bool = False,
+        parting: bool | None = None,
     ) -> None:
         self.rng = Random(seed)
+        self.cluster = str(UUID(int=seed))
         draw = Dials.draw_rotten if rot else Dials.draw_storm if storm else Dials.draw
         self.dials = dials or draw(self.rng)
+        # drawn apart: a seed without partings is the same whether or not there are any
+        apart = Random(f"parting {seed}")
+        may_part = dials is None and not (storm or segments or rot) and apart.random() < 0.25
+        if may_part if parting is None else parting:
+            self.dials = self.dials.parted(apart)
         if segments:
             self.dials = replace(self.dials, segments=True)
         self.limits = Limits(
@@ -59,6 +69,7 @@ class World:
             self.nodes[name] = SimNode(self, name, witness=i < self.dials.witnesses)
         self.founded = Membership.founded(self.nodes[name].identity for name in self.names[:count])
         self.checker = Checker(self.founded)
+        self.partings = Partings(self.cluster, self.checker)
         self.network = Network(self.rng, self.dials, self.names, self.at)
         self.probes: set[str] = set()
         #: the latest of what happened: (time, who, what)
@@ -68,6 +79,7 @@ class World:
         self._scheduled = 0
         self._submitted = 0
         self._faulty = True
+        self.promoter = Promoter(self)
 
     # ---- time ------------------------------------------------------------------------------
 
@@ -103,6 +115,7 @@ class World:
             (dials.pause_every_s, self._pause),
             (dials.leave_every_s, self._leave),
             (dials.trim_every_s, self._trim),
+            (dials.promote_every_s, self.promoter.promote),
         ):
             self._every(mean_s, act, until_healed=True)
         self._run_until(dials.duration_s)
@@ -115,9 +128,10 @@ class World:
             InvariantBroken: safety or liveness is violated.
         """
         self._heal()
-        goal = self.now + HEAL_S
+        patience_s = HEAL_S * (4 if self.dials.parting else 1)
+        goal = self.now + patience_s
         while not self._settled():
-            require(self.now < goal, f"I28: no agreement {HEAL_S} s after all was healed")
+            require(self.now < goal, f"I28: no agreement {patience_s} s after all was healed")
             self._run_until(self.now + 0.5)
         bound = MESSAGES_PER_SECOND * len(self.names) * self.now
         require(self.network.sent < bound, f"I30: {self.network.sent} messages in {self.now} s")
@@ -152,7 +166,7 @@ class World:
 
     def send(self, sender: SimNode, receiver: str, message: Message) -> None:
         """Carry a message, perhaps late, twice, or never."""
-        self.checker.sent(sender.disk_id, sender.name, receiver, message)
+        sender.checker.sent(sender.disk_id, sender.name, receiver, message)
         self.tell(sender.name, (receiver, message))
         name, disk, target = sender.name, sender.disk_id, self.nodes[receiver]
         if self.dials.wire:
@@ -162,9 +176,15 @@ class World:
         link = sender.link_to(target)
         if link is None:
             return
+        if self.dials.parting:
+            self.partings.says(sender, message)
+            if not fit(sender.parter, target.parter):
+                return
+        cluster, other = sender.parter.cluster, target.parter.cluster
 
         def deliver() -> None:
-            if target.disk_id == link:
+            if target.disk_id == link and target.parter.cluster == other:
+                self.partings.hears(target, cluster, message)
                 target.receive(name, disk, message)
 
         self.network.send((name, receiver), self.now, deliver)
@@ -176,7 +196,11 @@ class World:
         founder = node.disk_id in [member.disk for member in self.founded.members]
         if founder and node.log is not None and node.log.fresh:
             return LogBase(membership=self.founded)
-        partners = [n for n in self.nodes.values() if n is not node and n.member is not None]
+        partners = [
+            n
+            for n in self.nodes.values()
+            if n is not node and n.member is not None and n.parter.cluster == node.parter.cluster
+        ]
         # as old as any member needs, so that this one could feed them all
         late = self.dials.join_late
         bases = [
@@ -200,6 +224,10 @@ class World:
         now = asked.member.membership
         for node in self.nodes.values():
             member = next((m for m in now.members if m.name == node.name), None)
+            if node.parter.cluster != asked.parter.cluster:
+                if member is not None:
+                    asked.change(leave=((node.name, member.disk),))
+                continue
             if member is None and node.member is None and self.rng.random() < 0.3:
                 node.start()
             elif member is None and node.member is not None:
@@ -226,7 +254,7 @@ class World:
 
     def kill(self, node: SimNode) -> None:
         """Have a process die, and start again later."""
-        if node.member is None:
+        if not node.alive:
             return
         self.tell(node.name, "dies")
         node.crash()
@@ -284,6 +312,9 @@ class World:
         self.tell(node.name, "a bit of its disk rots")
         node.rot()
 
+    def point(self, node: SimNode, kind: str) -> None:
+        """Something that a member has to remember is about to be written."""
+
     def _partition(self) -> None:
         self.tell("network", f"partition: {self.network.partition()}")
 
@@ -313,22 +344,31 @@ class World:
         for node in self.nodes.values():
             node.paused_until = node.stalled_until = self.now
             node.start()
+        if self.dials.parting:
+            self._every(1.0, self.promoter.rescue)
 
     def _settled(self) -> bool:
-        """Tell whether all machines vote and agree, and something new was ordered."""
-        members = [node.member for node in self.nodes.values() if node.member is not None]
-        now = self.checker.memberships[-1]
+        """Tell whether the machines of each cluster vote and agree, and it has ordered anew."""
+        clusters = {node.parter.cluster for node in self.nodes.values()}
+        return all(self._agreed(cluster) for cluster in sorted(clusters))
+
+    def _agreed(self, cluster: str) -> bool:
+        nodes = [node for node in self.nodes.values() if node.parter.cluster == cluster]
+        members = [node.member for node in nodes if node.member is not None]
+        checker = self.partings.checkers[cluster]
+        now = checker.memberships[-1]
         learners = {member.disk for member in now.learners if member.witness}
         disks = learners | {member.disk for member in now.views[-1].members}
-        if now.joint or disks != {node.disk_id for node in self.nodes.values()}:
+        if now.joint or disks != {node.disk_id for node in nodes}:
             return False
         positions = {member.commit_position for member in members}
         ends = {member.last_position for member in members}
-        if positions != ends or len(positions) != 1 or len(members) < len(self.names):
+        if positions != ends or len(positions) != 1 or len(members) < len(nodes):
             return False
-        if not all(node.readable() for node in self.nodes.values()):
+        if not all(node.readable() for node in nodes):
             return False
-        fresh = any(b.data.startswith(b"fresh") for b in self.checker.chain.values())
+        sign = f"fresh {cluster}".encode()
+        fresh = any(b.data.startswith(sign) for b in checker.chain.values())
         if not fresh:
-            self.nodes[self.rng.choice(self.names)].submit(b"fresh", 1)
+            self.rng.choice(nodes).submit(sign, 1)
         return fresh

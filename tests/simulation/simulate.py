@@ -31,9 +31,16 @@ class Outcome:
     failure: str
 
 
-def run(seed: int, *, storm: bool = False, segments: bool = False, rot: bool = False) -> Outcome:
+def run(
+    seed: int,
+    *,
+    storm: bool = False,
+    segments: bool = False,
+    rot: bool = False,
+    parting: bool | None = None,
+) -> Outcome:
     """Run a seed."""
-    world = World(seed, storm=storm, segments=segments, rot=rot)
+    world = World(seed, storm=storm, segments=segments, rot=rot, parting=parting)
     began_s, failure = process_time(), ""
     try:
         world.run()
@@ -51,16 +58,18 @@ def seeds_until_found(bug: PlantedBug) -> int | None:
     try:
         for tried in range(SEEDS_PER_BUG):
             seed = bug.seed + tried
-            if run(seed, storm=bug.storm, segments=bug.segments, rot=bug.rot).failure:
+            if run(
+                seed, storm=bug.storm, segments=bug.segments, rot=bug.rot, parting=bug.parting
+            ).failure:
                 return tried + 1
     finally:
         setattr(bug.owner, bug.attribute, old)
     return None
 
 
-def tell(seed: int, *, rot: bool) -> int:
+def tell(seed: int, *, storm: bool, rot: bool, parting: bool | None) -> int:
     """Run one seed and print its story; the result is the exit code."""
-    world = World(seed, rot=rot)
+    world = World(seed, storm=storm, rot=rot, parting=parting)
     try:
         world.run()
         ending = "everything held"
@@ -76,12 +85,15 @@ def tell(seed: int, *, rot: bool) -> int:
     return ending != "everything held"
 
 
-def simulate(first: int, count: int, jobs: int, *, rot: bool) -> int:
+def simulate(
+    first: int, count: int, jobs: int, *, storm: bool, rot: bool, parting: bool | None
+) -> int:
     """Run many seeds; the result is the exit code."""
     simulated_s, cpu_s, failed = 0.0, 0.0, 0
     probes: Counter[str] = Counter()
     with ProcessPoolExecutor(jobs) as pool:
-        for outcome in pool.map(partial(run, rot=rot), range(first, first + count), chunksize=4):
+        one = partial(run, storm=storm, rot=rot, parting=parting)
+        for outcome in pool.map(one, range(first, first + count), chunksize=4):
             simulated_s += outcome.simulated_s
             cpu_s += outcome.cpu_s
             probes.update(outcome.probes)
@@ -113,13 +125,20 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--story", type=int, metavar="SEED", help="tell what happens in one seed")
     parser.add_argument("--rot", action="store_true", help="in storms in which bits rot")
+    parser.add_argument("--storm", action="store_true", help="in storms")
+    parser.add_argument(
+        "--parting",
+        action=argparse.BooleanOptionalAction,
+        help="members part for good in all of them, or in none; by default in one of four",
+    )
     parser.add_argument("--planted", action="store_true", help="look for the planted bugs")
     options = parser.parse_args()
+    kind = {"storm": options.storm, "rot": options.rot, "parting": options.parting}
     if options.story is not None:
-        return tell(options.story, rot=options.rot)
+        return tell(options.story, **kind)
     if options.planted:
         return planted()
-    return simulate(options.first, options.seeds, options.jobs, rot=options.rot)
+    return simulate(options.first, options.seeds, options.jobs, **kind)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,72 @@
+"""An administrator who has members part for good, and helps who is left over when they have.
+
+While there are faults he asks for anything. Afterwards he does what docs/recovery.md tells: who is
+without a primary component, or waits for one that never consented, parts with those that are
+there; what can't (witnesses alone, say) is made anew, in another cluster.
+"""
+
+from typing import TYPE_CHECKING
+
+from sim_parting import fit
+
+if TYPE_CHECKING:
+    from sim_node import SimNode
+    from sim_world import World
+
+#: who can't go on after so long is helped
+_PATIENCE_S = 40.0
+
+
+class Promoter:
+    """The administrator of all clusters of a world."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._since: dict[str, float] = {}
+
+    def linked(self, one: "SimNode", other: "SimNode") -> bool:
+        """Tell whether two members keep a link with each other."""
+        if one is other or other.parter.splitting is None:
+            return False
+        return self._world.network.reaches(one.name, other.name) and fit(one.parter, other.parter)
+
+    def promote(self) -> None:
+        """Ask some member to part, together with those that it is linked with, or with any."""
+        rng, world = self._world.rng, self._world
+        asked = world.nodes[rng.choice(world.names)]
+        some = rng.sample(world.names, rng.randrange(len(world.names)))
+        if rng.random() < 0.7:
+            some = [n for n in self._voters(asked) if self.linked(asked, world.nodes[n])]
+        asked.parter.order(frozenset({asked.name, *some}))
+
+    def rescue(self) -> None:
+        """Look who can't go on, and for how long."""
+        nodes, now = self._world.nodes.values(), self._world.now
+        primary = {node.parter.cluster for node in nodes if node.primary}
+        for cluster in sorted({node.parter.cluster for node in nodes}):
+            there = [node for node in nodes if node.parter.cluster == cluster]
+            if cluster in primary:
+                there = [node for node in there if node.parter.sealed]
+            since = self._since.setdefault(cluster, now)
+            if there and now <= since + _PATIENCE_S:
+                continue
+            self._since[cluster] = now
+            if there and not self._part(there) and primary:
+                self._make_anew(there, sorted(primary))
+
+    def _part(self, waiting: list["SimNode"]) -> bool:
+        for asked in self._world.rng.sample(waiting, len(waiting)):
+            disks = self._voters(asked)
+            names = {node.name for node in waiting if disks.get(node.name) == node.disk_id}
+            if asked.name in names and asked.parter.order(frozenset(names)):
+                return True
+        return False
+
+    def _make_anew(self, nodes: list["SimNode"], clusters: list[str]) -> None:
+        self._world.probe("made anew")
+        for node in nodes:
+            node.lose_disk(self._world.rng.choice(clusters))
+            self._world.after(1, node.start)
+
+    def _voters(self, node: "SimNode") -> dict[str, str]:
+        return node.parter.seen.disks if node.parter.splitting is not None else {}
