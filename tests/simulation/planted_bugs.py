@@ -295,11 +295,9 @@ def _does_it_again(name: str, cluster: str, known: Parting | None, *, done: bool
     return known is not None and Part(name, known).complete
 
 
-def _longest_log_seeds(consents: Iterable[Consent]) -> Founding:
-    by_name = list(consents)
-    right = founding(by_name)
-    seed = max(by_name, key=lambda one: one.last_position)
-    return Founding(seed.member.name, right.term, right.members)
+def _first_party_seeds(consents: Iterable[Consent]) -> Founding:
+    right = founding(consents)
+    return Founding(right.members[0].name, right.term, right.members)
 
 
 def _goes_on_meanwhile(splitting: Splitting, *args: str, **more: float | None) -> None:
@@ -391,8 +389,8 @@ PLANTED_BUGS = {
     ),
     "identity kept": PlantedBug("S4", laststep, "last_step", _keeps_its_identity, parting=True),
     "an old plan comes back": PlantedBug("S4", laststep, "remains", _does_it_again, parting=True),
-    "longest log is the seed": PlantedBug(
-        "S4", laststep, "founding", _longest_log_seeds, parting=True
+    "any party is the seed": PlantedBug(
+        "S4", laststep, "founding", _first_party_seeds, parting=True
     ),
     "goes on after it has consented": PlantedBug(
         "S3", Splitting, "__init__", _goes_on_meanwhile, parting=True

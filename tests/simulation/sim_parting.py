@@ -105,6 +105,7 @@ class Parter:
         self._node = node
         self._delay_s = delay_s
         self._life = 0
+        self._resumed = False
         self._linked: frozenset[str] = frozenset()
 
     @property
@@ -120,12 +121,15 @@ class Parter:
     def die(self) -> None:
         """Forget what is not on disk."""
         self._life += 1
-        self.splitting, self.closed = None, False
+        self.splitting, self.closed, self._resumed = None, False, False
 
     # ---- with the log closed ---------------------------------------------------------------
 
     def ready(self) -> bool:
         """Tell whether the log may be opened for a new life; else do first what is left to do."""
+        if self._resumed:
+            self._resumed = False
+            return True
         remains = laststep.remains(self._node.name, self.cluster, self.known, done=self.done)
         if remains:
             self.closed = True
@@ -151,7 +155,7 @@ class Parter:
         node.world.point(node, "note")
         if step is None:
             node.world.probe("parted")
-            self.done = True
+            self.done = self._resumed = True
             self._open()
             return
         self.cluster = step.cluster

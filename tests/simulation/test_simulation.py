@@ -30,18 +30,22 @@ REMEMBERED = [
     2516960287,
     3512598318,
 ]
+REMEMBERED_PARTING = [200263]
 REMEMBERED_ROT = [652801960, 652801188]
 FRESH = int(os.environ.get("PGHERD_SIM_SEEDS", "60"))
 
 
-def run(seed: int, dials: Dials | None = None, *, rot: bool = False) -> World:
+def run(
+    seed: int, dials: Dials | None = None, *, rot: bool = False, parting: bool | None = None
+) -> World:
     """Run a seed; a failure says how to repeat it."""
-    world = World(seed, dials, rot=rot)
+    world = World(seed, dials, rot=rot, parting=parting)
     try:
         world.run()
     except Exception as error:
         error.add_note(f"{world.dials} at {world.now:.4f} s")
         how = "--rot --story" if rot else "--story"
+        how = {True: "--parting ", False: "--no-parting ", None: ""}[parting] + how
         error.add_note(f"python tests/simulation/simulate.py {how} {seed}")
         raise
     return world
@@ -49,7 +53,12 @@ def run(seed: int, dials: Dials | None = None, *, rot: bool = False) -> World:
 
 @pytest.mark.parametrize("seed", REMEMBERED)
 def test_remembered_seeds_hold(seed: int) -> None:
-    run(seed)
+    run(seed, parting=False)
+
+
+@pytest.mark.parametrize("seed", REMEMBERED_PARTING)
+def test_remembered_seeds_hold_where_members_part(seed: int) -> None:
+    run(seed, parting=True)
 
 
 @pytest.mark.parametrize("seed", REMEMBERED_ROT)
@@ -63,6 +72,15 @@ def test_fresh_seeds_hold() -> None:
     for seed in range(start, start + FRESH):
         probes |= run(seed).probes
     assert probes >= {"fetched", "truncated", "trimmed", "died while writing"}
+
+
+def test_fresh_seeds_hold_where_members_part() -> None:
+    """By an administrator's act, by policy, or both. [C21, S1-S7]"""
+    start = SystemRandom().randrange(1 << 32)
+    probes: set[str] = set()
+    for seed in range(start, start + FRESH // 3):
+        probes |= run(seed, parting=True).probes
+    assert "parted" in probes
 
 
 def test_fresh_seeds_hold_where_bits_rot() -> None:

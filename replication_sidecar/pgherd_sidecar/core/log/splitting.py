@@ -222,7 +222,9 @@ class Splitting:
             self._messages += [(n, said) for n in sorted(seen.linked.intersection(said.plan.names))]
 
     def _maybe_end(self, seen: Surroundings) -> None:
-        self.due = self._part.due
+        due = self._part.due
+        # what it sees may have changed since it became willing
+        self.due = due if due is not None and not self._objection(due, seen) else None
         if not self.ending and (self.due is not None or (self.sealed and self._part.complete)):
             self.ending = True
             self._say(seen)

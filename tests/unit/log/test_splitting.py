@@ -1,0 +1,56 @@
+"""When a member parts for good: what it decides of what it sees, without IO. [S1, S3, S7]"""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from pgherd_sidecar.core.log import Member, Membership, Parting
+from pgherd_sidecar.core.log.parting import Plan
+from pgherd_sidecar.core.log.splitting import ORDER_S, Impossible, Splitting, Surroundings
+
+CLUSTER = str(uuid4())
+FIVE = Membership.founded(Member(f"n{n}", f"disk of n{n}") for n in range(1, 6))
+ALONE = Surroundings(FIVE, primary=False, linked=frozenset({"n2"}))
+PLAN = Plan(CLUSTER, (("n1", "disk of n1"), ("n2", "disk of n2")), ordered=True)
+
+
+def one(delay_s: float | None = None) -> Splitting:
+    return Splitting("n1", "disk of n1", CLUSTER, None, delay_s=delay_s)
+
+
+def test_a_party_consents_when_all_are_willing() -> None:
+    splitting = one()
+    splitting.order(PLAN, ALONE, 0.0)
+    assert splitting.take_messages() == [("n2", Parting(PLAN))]
+    splitting.receive("n2", Parting(PLAN), ALONE, 0.1)
+    assert (splitting.due, splitting.ending) == (PLAN, True)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        replace(ALONE, primary=True),
+        replace(ALONE, membership=Membership.founded(FIVE.view.members[:3] if FIVE.view else ())),
+    ],
+)
+def test_s1_who_can_go_on_by_the_time_the_last_one_is_willing_does_not_consent(
+    seen: Surroundings,
+) -> None:
+    splitting = one()
+    splitting.order(PLAN, ALONE, 0.0)
+    splitting.receive("n2", Parting(PLAN), seen, 0.1)
+    assert (splitting.due, splitting.ending) == (None, False)
+
+
+def test_a_wish_that_comes_to_nothing_is_forgotten() -> None:
+    splitting = one()
+    splitting.order(PLAN, ALONE, 0.0)
+    splitting.look(ALONE, ORDER_S - 1)
+    assert splitting.intent == PLAN
+    splitting.look(ALONE, ORDER_S)
+    assert splitting.intent is None
+
+
+def test_a_member_in_the_primary_component_has_no_plan() -> None:
+    with pytest.raises(Impossible, match="in the primary component"):
+        one().plan(["n1", "n2"], replace(ALONE, primary=True))
