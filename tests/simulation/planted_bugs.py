@@ -14,15 +14,7 @@ from pgherd_sidecar.core.log.effects import Control, Persist
 from pgherd_sidecar.core.log.elections import Elections
 from pgherd_sidecar.core.log.journal import Journal
 from pgherd_sidecar.core.log.messages import Append, Message, Vote, VoteRequest
-from pgherd_sidecar.core.log.parting import (
-    Consent,
-    Founding,
-    Part,
-    Parting,
-    Plan,
-    consented,
-    founding,
-)
+from pgherd_sidecar.core.log.parting import Consent, Founding, Parting, founding
 from pgherd_sidecar.core.log.progress import Progress
 from pgherd_sidecar.core.log.proposer import Proposer
 from pgherd_sidecar.core.log.quorum import Member, Membership, View
@@ -279,20 +271,10 @@ def _complete_when_spoken_to(keeper: Safekeeper) -> None:
     keeper._save()
 
 
-def _consents_without_looking(
-    known: Parting | None, plan: Plan, mine: Member, control: Control, index: LogIndex
-) -> Parting:
-    return consented(known, plan, Consent(mine, control.term, index.last_term, index.last))
-
-
 def _keeps_its_identity(
     name: str, cluster: str, known: Parting, control: Control, index: LogIndex
 ) -> Iterator[Persist]:
     return laststep.take_part(name, founding(known.consents), control, index)
-
-
-def _does_it_again(name: str, cluster: str, known: Parting | None, *, done: bool) -> bool:
-    return known is not None and Part(name, known).complete
 
 
 def _first_party_seeds(consents: Iterable[Consent]) -> Founding:
@@ -384,16 +366,12 @@ PLANTED_BUGS = {
     "votes again before it is fed": PlantedBug(
         "D6", Safekeeper, "_complete", _complete_when_spoken_to, 34, rot=True
     ),
-    "consents without looking again": PlantedBug(
-        "S1", laststep, "consent", _consents_without_looking, parting=True
-    ),
     "identity kept": PlantedBug("S4", laststep, "last_step", _keeps_its_identity, parting=True),
-    "an old plan comes back": PlantedBug("S4", laststep, "remains", _does_it_again, parting=True),
     "any party is the seed": PlantedBug(
-        "S4", laststep, "founding", _first_party_seeds, parting=True
+        "S4", laststep, "founding", _first_party_seeds, 30, parting=True
     ),
     "goes on after it has consented": PlantedBug(
-        "S3", Splitting, "__init__", _goes_on_meanwhile, parting=True
+        "S3", Splitting, "__init__", _goes_on_meanwhile, 9, parting=True
     ),
     "any cluster is let in": PlantedBug(
         "S5", identity, "_same_cluster", _any_cluster, parting=True

@@ -11,6 +11,7 @@ S1  nobody consents whose log makes the parties a quorum
 S3  who has consented says nothing more of the old cluster's log, and is never again a part of it
 S4  consents are true, and nothing that a party knew to be committed is missing in the seed's log
 S5  nothing of one cluster's log reaches a member of another
+S6  a member goes from a cluster to one other at most
 """
 
 from collections.abc import Callable, Iterator
@@ -35,6 +36,8 @@ class Partings:
         self.checkers = {cluster: checker}
         #: name, disk and cluster of those that have consented to leave it
         self.gone: set[tuple[str, str, str]] = set()
+        #: where a disk went, by it and the cluster that it left
+        self._went: dict[tuple[str, str], str] = {}
         #: what each party had when it consented, by new cluster and disk
         self._had: dict[tuple[str, str], tuple[Witnessed, LogIndex]] = {}
 
@@ -49,6 +52,8 @@ class Partings:
     def became(self, node: "SimNode", known: Parting) -> None:
         """Give a member that has a new identity to the checker of that cluster."""
         cluster = known.plan.successor
+        went = self._went.setdefault((node.disk_id, known.plan.cluster), cluster)
+        require(went == cluster, f"S6: {node.name} becomes one of {went} and of {cluster}")
         if cluster not in self.checkers:
             self.checkers[cluster] = self._split(node.checker, known)
         checker = node.checker = self.checkers[cluster]

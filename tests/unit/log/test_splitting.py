@@ -5,7 +5,8 @@ from uuid import uuid4
 
 import pytest
 from pgherd_sidecar.core.log import Member, Membership, Parting
-from pgherd_sidecar.core.log.parting import Plan
+from pgherd_sidecar.core.log.laststep import remains
+from pgherd_sidecar.core.log.parting import Consent, Plan
 from pgherd_sidecar.core.log.splitting import ORDER_S, Impossible, Splitting, Surroundings
 
 CLUSTER = str(uuid4())
@@ -54,3 +55,14 @@ def test_a_wish_that_comes_to_nothing_is_forgotten() -> None:
 def test_a_member_in_the_primary_component_has_no_plan() -> None:
     with pytest.raises(Impossible, match="in the primary component"):
         one().plan(["n1", "n2"], replace(ALONE, primary=True))
+
+
+def test_s4_the_last_step_is_done_once_and_by_those_only_who_are_still_of_one_of_the_two() -> None:
+    consents = tuple(Consent(Member(name, disk), 1, 1, 1) for name, disk in PLAN.parties)
+    known = Parting(PLAN, consents)
+    for cluster in (CLUSTER, PLAN.successor):
+        assert remains("n1", cluster, known, done=False)
+        assert not remains("n1", cluster, known, done=True)
+    assert not remains("n1", str(uuid4()), known, done=False)  # split off by an administrator since
+    assert not remains("n1", CLUSTER, Parting(PLAN, consents[:1]), done=False)
+    assert not remains("n1", CLUSTER, None, done=False)
