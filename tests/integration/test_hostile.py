@@ -111,6 +111,37 @@ def test_a_stranger_writes_with_grants_only(nodes: Nodes, stranger: psycopg.Conn
         run(stranger, "SELECT * FROM keyed")
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO pgherd.request (role, act, object) VALUES"
+        " ('postgres', 'run', 'ALTER ROLE pg_monitor SUPERUSER')",
+        "INSERT INTO pgherd.roles VALUES ('nobody')",
+        "INSERT INTO pgherd.applied VALUES (999999, 999998)",
+        "INSERT INTO pgherd.local_tables DEFAULT VALUES",
+    ],
+)
+def test_who_writes_all_tables_writes_none_of_ours(
+    nodes: Nodes, stranger: psycopg.Connection, statement: str
+) -> None:
+    admin, name = nodes.admin[0], run(stranger, "SELECT session_user")[0][0]
+    run(
+        admin,
+        f"SELECT pgherd.run_everywhere('GRANT pg_write_all_data, pg_read_all_data TO {name}')",
+    )
+    try:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            run(stranger, statement)
+        assert run(stranger, "SELECT * FROM pgherd.node") == []  # it holds the secret
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            run(stranger, "SELECT pgherd.run_everywhere('DROP ROLE app')")
+        run(stranger, "INSERT INTO plain VALUES (501, 'w')")
+        run(stranger, "DELETE FROM plain WHERE id = 501")
+    finally:
+        run(admin, f"SELECT pgherd.run_everywhere('REVOKE pg_write_all_data FROM {name}')")
+        run(admin, f"SELECT pgherd.run_everywhere('REVOKE pg_read_all_data FROM {name}')")
+
+
 def test_a_commit_that_slipped_past_the_hook_is_adopted(nodes: Nodes) -> None:
     """By a superuser's doing here; an ordinary user can by a deferred trigger (C1)."""
     superuser = nodes.connect(0, admin=True)

@@ -21,7 +21,7 @@ NAME_MAX: Final = 63
 _POWERFUL: Final = frozenset(
     (
         "pg_execute_server_program", "pg_read_server_files", "pg_write_server_files",
-        "pg_write_all_data",  # whoever writes pgherd's own tables has commands executed
+        "pg_write_all_data",  # a user's own rows of whatever owner; only policies keep it from ours
     )
 )  # fmt: skip
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX, pattern=r"^[^\x00]*$")]

@@ -11,6 +11,19 @@ CREATE TABLE IF NOT EXISTS pgherd.request (
     called bool
 );
 
+-- But for members of pg_write_all_data, who set any column: with the rights of whoever inserts, before the other.
+CREATE OR REPLACE FUNCTION pgherd.own_request() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NEW.role <> current_user THEN
+        RAISE EXCEPTION 'a request is made in one''s own name only' USING ERRCODE = '42501';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE TRIGGER a_own_request BEFORE INSERT ON pgherd.request
+    FOR EACH ROW EXECUTE FUNCTION pgherd.own_request();
+
 CREATE OR REPLACE FUNCTION pgherd.set_local("table" regclass) RETURNS void
 LANGUAGE sql VOLATILE BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object) VALUES ('set_local', "table"::oid::text);

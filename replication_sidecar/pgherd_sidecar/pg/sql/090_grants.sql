@@ -13,6 +13,18 @@ GRANT EXECUTE ON FUNCTION pgherd.current_token(), pgherd.set_local(regclass), pg
 GRANT EXECUTE ON FUNCTION pgherd.last_gid() TO PUBLIC;
 GRANT SELECT ON pgherd.applied TO PUBLIC;
 
+-- Who may write, or read, all tables (pg_write_all_data, pg_read_all_data) may not ours: rows that no policy shows are not
+-- there for anybody but their owner and those who pass by policies, and none can be added.
+DO $$
+DECLARE tab regclass;
+BEGIN
+    FOR tab IN SELECT c.oid FROM pg_class c WHERE c.relnamespace = 'pgherd'::regnamespace AND c.relkind = 'r' LOOP
+        EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', tab);
+    END LOOP;
+END $$;
+DROP POLICY IF EXISTS anybody ON pgherd.applied;
+CREATE POLICY anybody ON pgherd.applied FOR SELECT TO PUBLIC USING (true);
+
 -- Where it exists: pgherd.transaction_status(token).
 DO $$
 BEGIN
