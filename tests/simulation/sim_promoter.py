@@ -2,7 +2,9 @@
 
 While there are faults he asks for anything. Afterwards he does what docs/recovery.md tells: who is
 without a primary component, or waits for one that never consented, parts with those that are
-there; what can't (witnesses alone, say) is made anew, in another cluster.
+there or, if that comes to nothing, with fewer: where a change of members is half done, they may be
+too few to go on and too many to part. What can't (witnesses alone, say) is made anew, in another
+cluster.
 """
 
 from typing import TYPE_CHECKING
@@ -23,6 +25,7 @@ class Promoter:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._since: dict[str, float] = {}
+        self._tried: set[str] = set()
 
     def linked(self, one: "SimNode", other: "SimNode") -> bool:
         """Tell whether two members keep a link with each other."""
@@ -58,7 +61,14 @@ class Promoter:
         for asked in self._world.rng.sample(waiting, len(waiting)):
             disks = self._voters(asked)
             names = {node.name for node in waiting if disks.get(node.name) == node.disk_id}
-            if asked.name in names and asked.parter.order(frozenset(names)):
+            if asked.name not in names:
+                continue
+            if asked.parter.cluster in self._tried:  # all of them could not: some of them, then
+                others = sorted(names - {asked.name})
+                rng = self._world.rng
+                names = {asked.name, *rng.sample(others, rng.randrange(len(others) + 1))}
+            if asked.parter.order(frozenset(names)):
+                self._tried.add(asked.parter.cluster)
                 return True
         return False
 
