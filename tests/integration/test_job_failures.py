@@ -183,6 +183,7 @@ def test_a_member_that_dies_while_it_is_read_ends_the_job(herd: LocalHerd, to: S
     )
     herd.must("start", "n2")
     assert "n2" in require_failed(herd, done, to) or "onnection" in done.stderr
+    given_back(herd, to)
     again = run_job(herd, "snapshot", "--to", str(to))
     assert again.returncode == 0, again.stderr
     assert "can't be finished" in again.stderr
