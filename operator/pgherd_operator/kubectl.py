@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from pgherd_sidecar.cli import options, render
-from pgherd_sidecar.cli.verify import DIFFERENT, Options
+from pgherd_sidecar.cli import comparing, options
+from pgherd_sidecar.cli.verify import Options
 
 from pgherd_operator import report, verifying
 from pgherd_operator.objects import names
@@ -142,13 +142,7 @@ def logs(kubectl: _Kubectl, herd: str, arguments: Sequence[str]) -> None:
 
 @main.command("verify")
 @click.argument("herd")
-@click.option("--allow-missing", is_flag=True, help="Leave out members that take no writes.")
-@click.option(
-    "--max-keys", type=click.IntRange(min=1), default=100, show_default=True,
-    help="Differing keys to list for each table.",
-)  # fmt: skip
-@options.timeout(600)
-@options.as_json
+@comparing.comparison
 @click.pass_obj
 def compare_members(
     kubectl: _Kubectl,
@@ -162,9 +156,7 @@ def compare_members(
     clients = {pod: PodClient(kubectl.relay(pod), pod) for pod in kubectl.pods(herd)}
     asked = Options(allow_missing, max_keys, timeout_s)
     result = options.run(verifying.verify(clients, asked))
-    click.echo((render.comparison_json if as_json else render.comparison)(result))
-    if not result.identical:
-        raise SystemExit(DIFFERENT)
+    comparing.tell(result, as_json=as_json)
 
 
 @main.command("report")

@@ -81,7 +81,7 @@ def build_images() -> None:
     try:
         _build_all()
     except PreparationError:
-        _docker_build("--no-cache", "--tag=pgherd/probe", "-", stdin=_PROBE)
+        docker_build("--no-cache", "--tag=pgherd/probe", "-", stdin=_PROBE)
         try:
             _build_all()  # once more: what they are made from may have been out of reach
         except PreparationError as error:
@@ -90,10 +90,15 @@ def build_images() -> None:
 
 def _build_all() -> None:
     for target, name in IMAGES.items():
-        _docker_build("--file=images/Dockerfile", f"--target={target}", f"--tag={name}", ".")
+        docker_build("--file=images/Dockerfile", f"--target={target}", f"--tag={name}", ".")
 
 
-def _docker_build(*arguments: str, stdin: str = "") -> None:
+def docker_build(*arguments: str, stdin: str = "") -> None:
+    """Build an image, with the options of this machine.
+
+    Raises:
+        PreparationError: docker refused.
+    """
     options = shlex.split(os.environ.get("PGHERD_DOCKER_BUILD", ""))
     run("docker", "build", *options, *arguments, stdin=stdin)
 

@@ -6,13 +6,12 @@ pull it, from PGHERD_SPARK_OPERATOR_IMAGE.
 """
 
 import os
-import shlex
 from typing import Any
 
 import pytest
 
 from .cluster import HERD, NAMESPACE, Herd, Kubectl, until
-from .preparation import TAG, run, tool
+from .preparation import TAG, docker_build, run, tool
 from .test_beginnings import ask, begin, until_answer, write
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
@@ -33,11 +32,7 @@ def _load(kubectl: Kubectl, image: str) -> None:
 @pytest.fixture(scope="module")
 def jobs(kubectl: Kubectl, herd: Herd) -> Kubectl:
     """A herd with a table, the image of Spark, and a volume to write to."""
-    options = shlex.split(os.environ.get("PGHERD_DOCKER_BUILD", ""))
-    run(
-        "docker", "build", *options, "--file=images/Dockerfile", "--target=spark",
-        f"--tag={_IMAGE}", ".",
-    )  # fmt: skip
+    docker_build("--file=images/Dockerfile", "--target=spark", f"--tag={_IMAGE}", ".")
     _load(kubectl, _IMAGE)
     herd.write(f"{HERD}-rw", "CREATE TABLE IF NOT EXISTS compared (id int PRIMARY KEY, t text)")
     herd.write(

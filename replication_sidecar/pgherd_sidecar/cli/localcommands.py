@@ -6,6 +6,7 @@ from typing import Literal
 import click
 
 from pgherd_sidecar.cli import (
+    comparing,
     delegate,
     drills,
     growing,
@@ -231,13 +232,7 @@ def rebuild_command(
 
 @local_group.command("verify")
 @options.herd_directory
-@click.option("--allow-missing", is_flag=True, help="Leave out nodes that are not up.")
-@click.option(
-    "--max-keys", type=click.IntRange(min=1), default=100, show_default=True,
-    help="Differing keys to list for each table.",
-)  # fmt: skip
-@options.timeout(600)
-@options.as_json
+@comparing.comparison
 def verify_command(
     directory: Path, allow_missing: bool, max_keys: int, timeout_s: float, as_json: bool
 ) -> None:
@@ -245,6 +240,4 @@ def verify_command(
     description = herd.load(options.owned(directory))
     asked = verify.Options(allow_missing, max_keys, timeout_s)
     result = options.run(verify.verify(local.nodes_of(description), asked))
-    click.echo((render.comparison_json if as_json else render.comparison)(result))
-    if not result.identical:
-        raise SystemExit(verify.DIFFERENT)
+    comparing.tell(result, as_json=as_json)
