@@ -16,14 +16,7 @@ from psycopg import sql
 
 from pgherd_spark import statements
 from pgherd_spark.catalog import Table
-from pgherd_spark.sources import (
-    Relation,
-    Source,
-    TableChangedError,
-    claim,
-    reading,
-    require_unchanged,
-)
+from pgherd_spark.sources import Relation, Source, reading, unchanging
 
 _SQL = statements.load("checksum.sql")
 _HALF = 1 << 64
@@ -95,7 +88,7 @@ def bucket_sums(part: Part, buckets: int) -> list[tuple[int, Sum]]:
         buckets: how many, a power of two.
 
     Raises:
-        TableChangedError: see ``claim``.
+        TableChangedError: see ``unchanging``.
         psycopg.Error: the server or the snapshot is gone.
     """
     rows = _read(part.source, part.relation, _query("buckets", part, mask=buckets - 1))
@@ -226,14 +219,8 @@ def _query(name: str, part: Part, **parts: object) -> sql.Composed:
 
 
 def _read(source: Source, relation: Relation, query: sql.Composed) -> list[tuple[Any, ...]]:
-    with reading(source) as connection:
-        claim(connection, relation)
-        try:
-            rows = connection.execute(query).fetchall()
-        except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedObject) as error:
-            raise TableChangedError("its columns were changed") from error
-        require_unchanged(connection, relation)
-        return rows
+    with reading(source) as connection, unchanging(connection, relation):
+        return connection.execute(query).fetchall()
 
 
 def _sum(rows: int, first: Decimal | int, second: Decimal | int) -> Sum:

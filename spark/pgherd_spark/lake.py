@@ -31,15 +31,20 @@ from pgherd_spark.changes import Change, Values
 from pgherd_spark.checksums import Part, blocks, parts_of
 from pgherd_spark.cluster import Cluster
 from pgherd_spark.leases import Member, hold
-from pgherd_spark.sources import claim, reading, require_unchanged
+from pgherd_spark.sources import TableChangedError, reading, unchanging
 
 CURRENT = "current.json"
 _NAME_MAX = 100
+_ATTEMPTS = 10
 _SQL = statements.load("lake.sql")
 
 
 class LakeError(Exception):
     """The copy can't be made or gone on with; the message says why."""
+
+
+class ChangedMeanwhileError(LakeError):
+    """DDL has changed a table while it was copied; another copy may be luckier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ async def begin(cluster: Cluster, member: Member, options: Options) -> Current:
     Raises:
         LeaseError: the member can't hold its snapshot.
         LakeError: there is no such table, or it has no primary key.
+        ChangedMeanwhileError: the rows at the marker could not be read.
         JobError, OSError: it can't be read or written.
     """
     async with hold(
@@ -126,20 +132,23 @@ async def begin(cluster: Cluster, member: Member, options: Options) -> Current:
         )
         (now,) = await cluster.in_thread(partial(cluster.each, [source], columns_now))
         changed = set(columns_changed(found, now)).intersection(options.tables)
-        if changed:
-            raise LakeError(f"columns of {', '.join(sorted(changed))} were changed: try again")
         files: dict[str, dict[str, str]] = {name: {} for name in options.tables}
         for name, bucket, file in written:
-            files[name][bucket] = file
+            if file is None:
+                changed.add(name)
+            else:
+                files[name][str(bucket)] = file
+        if changed:
+            raise ChangedMeanwhileError(f"DDL has changed {', '.join(sorted(changed))}: try again")
         return _publish(options.to, Current(lease.gid, files))
 
 
 def _store(
-    to: Path, gid: int, found: tuple[tuple[str, int], list[tuple[str, Values]]]
-) -> tuple[str, str, str]:
-    """Write a bucket of a new copy; the end of a task."""
+    to: Path, gid: int, found: tuple[tuple[str, int | None], list[tuple[str, Values]]]
+) -> tuple[str, int | None, str | None]:
+    """Write a bucket of a new copy; the end of a task. Without a file: its rows are not known."""
     (name, bucket), rows = found
-    return name, str(bucket), write(to, name, bucket, gid, dict(rows))
+    return name, bucket, None if bucket is None else write(to, name, bucket, gid, dict(rows))
 
 
 def follow(cluster: Cluster, member: Member, admin: str, options: Options) -> Any:
@@ -167,7 +176,7 @@ def follow(cluster: Cluster, member: Member, admin: str, options: Options) -> An
         batch.persist()  # the log is read once; what does not fit into memory is on disk
         try:
             if apply(cluster, options, batch) is None:
-                asyncio.run(begin(cluster, member, options))
+                asyncio.run(_begin_anew(cluster, member, options))
         finally:
             batch.unpersist()
 
@@ -181,16 +190,29 @@ def follow(cluster: Cluster, member: Member, admin: str, options: Options) -> An
     return writer.trigger(processingTime="1 second").start()
 
 
+async def _begin_anew(cluster: Cluster, member: Member, options: Options) -> None:
+    """As ``begin``, in spite of further DDL, unless there is no end of it."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(ChangedMeanwhileError):
+            await begin(cluster, member, options)
+            return
+    await begin(cluster, member, options)
+
+
 _Rows = list[tuple[str, Values]]
 """With the text of their keys."""
 
 
-def _bucketed(part: Part, buckets: int) -> Iterator[tuple[tuple[str, int], _Rows]]:
-    """The rows of a part by bucket; the work of a task."""
+def _bucketed(part: Part, buckets: int) -> Iterator[tuple[tuple[str, int | None], _Rows]]:
+    """The rows of a part by bucket; the work of a task. No bucket: they can't be read any more."""
     found: dict[int, _Rows] = defaultdict(list)
-    for row in _rows(part):
-        key = identity({column: row[column] for column in part.table.key})
-        found[bucket_of(key, buckets)].append((key, row))
+    try:
+        for row in _rows(part):
+            key = identity({column: row[column] for column in part.table.key})
+            found[bucket_of(key, buckets)].append((key, row))
+    except TableChangedError:
+        yield (part.table.name, None), []
+        return
     for bucket, rows in found.items():
         yield (part.table.name, bucket), rows
 
@@ -202,13 +224,12 @@ def _rows(part: Part) -> Iterator[Values]:
         _SQL["text"].format(column=sql.Identifier("t", column)) for column in table.stored
     )
     with reading(part.source) as connection:
-        claim(connection, part.relation)
         query = _SQL["rows"].format(
             values=values, relation=part.relation.identifier, range=blocks(part.first, part.end)
         )
-        for row in connection.execute(query):
-            yield dict(zip(table.stored, row, strict=True))
-        require_unchanged(connection, part.relation)
+        with unchanging(connection, part.relation):
+            for row in connection.execute(query):
+                yield dict(zip(table.stored, row, strict=True))
 
 
 def identity(key: Mapping[str, str | None]) -> str:

@@ -86,7 +86,7 @@ async def hold(
     give_back = marker is None
     wait_s = None if marker is not None else timeout_s
     if marker is None:
-        marker = await _order(next(iter(members.values())))
+        marker = await _order(members)
     try:
         lease = await _begin(members, marker, lease_s, wait_s)
         renewing = asyncio.ensure_future(_renew(members, lease, lease_s, on_lost))
@@ -103,9 +103,10 @@ async def hold(
                     await member.admin.drop_marker(marker)
 
 
-async def _order(member: Member) -> str:
+async def _order(members: Mapping[str, Member]) -> str:
+    member = next(iter(members.values()))
     try:
-        return (await member.admin.order_marker()).id
+        return (await member.admin.order_marker(members)).id
     except AdminError as error:
         raise LeaseError(f"{member.name}: {error}") from error
 

@@ -103,7 +103,23 @@ def reading(source: Source) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def claim(connection: psycopg.Connection[Any], relation: Relation) -> None:
+@contextmanager
+def unchanging(connection: psycopg.Connection[Any], relation: Relation) -> Iterator[None]:
+    """Around what reads the relation's rows: they are those of the marker, or it fails.
+
+    Raises:
+        TableChangedError: they are not, or a column is gone.
+    """
+    _claim(connection, relation)
+    try:
+        yield
+    except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedObject) as error:
+        raise TableChangedError("its columns were changed") from error
+    # Once more: a lock on a table does not keep its schema's name.
+    _require_unchanged(connection, relation)
+
+
+def _claim(connection: psycopg.Connection[Any], relation: Relation) -> None:
     """Keep the relation as it is until the transaction ends, if it still is as at the marker.
 
     A snapshot does not protect from what replaces a table's file (TRUNCATE, a rewriting ALTER):
@@ -124,13 +140,11 @@ def claim(connection: psycopg.Connection[Any], relation: Relation) -> None:
     except psycopg.errors.LockNotAvailable as error:
         raise TableChangedError("a command that changes it held its lock for too long") from error
     connection.execute(_SQL["tables_only"])
-    require_unchanged(connection, relation)
+    _require_unchanged(connection, relation)
 
 
-def require_unchanged(connection: psycopg.Connection[Any], relation: Relation) -> None:
+def _require_unchanged(connection: psycopg.Connection[Any], relation: Relation) -> None:
     """Check that the relation's name stands for it, and its rows are in the file of the marker.
-
-    To be done before and after rows are read: a lock on a table does not keep its schema's name.
 
     Raises:
         TableChangedError: not so.

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ import pytest
 from pgherd_sidecar.cli import herd as herds
 from pgherd_spark import lake
 from pgherd_spark.changes import Values
+from pgherd_spark.checksums import Part, parts_of
 from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.cluster import cluster as start
 
@@ -86,6 +88,52 @@ async def beside_clients(dsn: str, statement: str) -> None:
         with contextlib.suppress(psycopg.errors.SerializationFailure):
             await asyncio.to_thread(query, dsn, statement)
             return
+
+
+@pytest.fixture
+def truncated_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[LocalHerd, str], Event]:
+    """Has a table truncated once, between the marker of the next copy and the reading of rows."""
+
+    def arrange(herd: LocalHerd, table: str) -> Event:
+        done = Event()
+
+        def truncate_first(*args: Any) -> Iterator[Part]:
+            if not done.is_set():
+                query(herd.app_dsn("n2"), f"TRUNCATE {table}")
+                done.set()
+            return parts_of(*args)
+
+        monkeypatch.setattr(lake, "parts_of", truncate_first)
+        return done
+
+    return arrange
+
+
+async def test_a_copy_goes_on_though_a_table_is_truncated_while_it_is_copied_anew(
+    herd: LocalHerd,
+    cluster: Cluster,
+    ledger: Ledger,
+    tmp_path: Path,
+    truncated_at: Callable[[LocalHerd, str], Event],
+) -> None:
+    table, dsn = f"{ledger.schema}.account", herd.app_dsn("n2")
+    options = lake.Options(to=tmp_path / "lake", tables=(table,), buckets=4)
+    options.to.mkdir()
+    truncated_at(herd, table)
+    with pytest.raises(lake.ChangedMeanwhileError, match=rf"{table}: try again"):
+        await lake.begin(cluster, members_of(herd)["n2"], options)
+    query(dsn, f"INSERT INTO {table} VALUES (1, 1)")
+    await lake.begin(cluster, members_of(herd)["n2"], options)
+    assert [row["id"] for row in rows_of(cluster, options.to, table)] == ["1"]
+
+    truncated = truncated_at(herd, table)
+    running = Following(herd, cluster, options)
+    query(dsn, f"ALTER TABLE {table} ADD note text")
+    assert await asyncio.to_thread(truncated.wait, 120)
+    query(dsn, f"INSERT INTO {table} VALUES (2, 1, 'after')")
+    await running.caught_up(query(dsn, "SELECT pgherd.last_gid()")[0][0])
+    running.stop()
+    assert [row["note"] for row in rows_of(cluster, options.to, table)] == ["after"]
 
 
 class Uncaught:

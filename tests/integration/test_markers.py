@@ -136,6 +136,18 @@ async def test_a_node_holds_a_bounded_number_of_snapshots(
         pass
 
 
+async def test_a_member_that_a_job_does_not_read_holds_nothing_for_it(
+    clients: dict[str, AdminClient], herd: LocalHerd
+) -> None:
+    read = members_of(herd)["n1"].admin
+    marker = await read.order_marker(["n1"])
+    await read.wait_marker(marker.id, _STUCK_S)
+    async with marker_on(clients):  # when all have this one, the turn of the other has come
+        held = {name: query(herd.app_dsn(name), _HOLDERS) for name in ("n1", "n2", "n3")}
+    await read.drop_marker(marker.id)
+    assert held == {"n1": [(2,)], "n2": [(1,)], "n3": [(1,)]}
+
+
 async def test_a_marker_is_one_job_s_until_that_job_s_session_ends(herd: LocalHerd) -> None:
     members = members_of(herd)
     async with owning(members, "m"), owning(members, "another"):

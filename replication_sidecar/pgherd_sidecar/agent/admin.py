@@ -107,6 +107,10 @@ class _Rebuild(msgspec.Struct):
     rate_bytes_s: Annotated[int, msgspec.Meta(ge=32 << 10, le=1 << 30)] | None = None
 
 
+class _Ordering(msgspec.Struct):
+    members: Annotated[tuple[str, ...], msgspec.Meta(max_length=1023)] = ()
+
+
 class _Lease(msgspec.Struct):
     lease_s: _LeaseSeconds
 
@@ -229,8 +233,9 @@ class _Routes:
         self._backend.views.block(body.blocked, body.unsent)
         return web.json_response({})
 
-    async def _order(self, _: web.Request) -> web.Response:
-        marker, gid = await self._backend.order_marker()
+    async def _order(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Ordering)
+        marker, gid = await self._backend.order_marker(body.members)
         return web.json_response({"id": marker, "gid": gid})
 
     async def _ready(self, request: web.Request) -> web.Response:

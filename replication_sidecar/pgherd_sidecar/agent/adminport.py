@@ -82,8 +82,12 @@ class AdminBackend(Protocol):
         """
         ...
 
-    async def order_marker(self) -> tuple[str, int]:
-        """Put a marker into the log; return its id and GID."""
+    async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
+        """Put a marker into the log; return its id and GID.
+
+        Args:
+            names: of the members that are to hold its snapshot; all if there is none.
+        """
         ...
 
     async def marker_ready(self, marker: str, timeout_s: float) -> int:

@@ -19,25 +19,27 @@ class MarkerOrders:
     """The markers that this session has ordered and not seen yet.
 
     Args:
+        name: of this member.
         submit: sends entries to the ordered log; they may be lost.
     """
 
     def __init__(
-        self, submit: Callable[[bytes, int], bool], applier: Applier, markers: Markers
+        self, name: str, submit: Callable[[bytes, int], bool], applier: Applier, markers: Markers
     ) -> None:
+        self._name = name
         self._submit = submit
         self._applier = applier
         self._markers = markers
         self._orders: dict[str, asyncio.Future[int]] = {}
         self._loop = asyncio.get_running_loop()
 
-    async def order(self) -> tuple[str, int]:
+    async def order(self, names: tuple[str, ...]) -> tuple[str, int]:
         """See AdminBackend; ``Unavailable`` if the session ends meanwhile."""
         marker = uuid.uuid4()
         ordered = self._orders[marker.hex] = self._loop.create_future()
         try:
             while not ordered.done():
-                self._submit(encode_entry(Marker(marker.bytes)), 1)
+                self._submit(encode_entry(Marker(marker.bytes, names)), 1)
                 await asyncio.wait([ordered], timeout=_RETRY_S)
             return marker.hex, ordered.result()
         finally:
@@ -51,6 +53,8 @@ class MarkerOrders:
         ordered = self._orders.get(marker)
         if ordered is not None and not ordered.done():
             ordered.set_result(gid)
+        if entry.names and self._name not in entry.names:
+            return
 
         async def run(work: Work) -> None:
             await self._markers.take_snapshot(marker, gid)

@@ -228,11 +228,11 @@ class Replica:
             self._rebuild.request(partner, rate_bytes_s)
             self._halted = None
 
-    async def order_marker(self) -> tuple[str, int]:
+    async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """See AdminBackend."""
         session = self._ready()
         self._markers.require_room()
-        return await session.order_marker()
+        return await session.order_marker(names)
 
     def _ready(self) -> ReplicaSession:
         if self._session is None or not self._session.ready:

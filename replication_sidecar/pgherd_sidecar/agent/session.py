@@ -132,7 +132,7 @@ class ReplicaSession:
         self._watch = VictimWatch(watch, writers=writers, chain=self.chain, hook=self.hook)
         self._house: upkeep.Upkeep | None = None
         self._delivery: asyncio.TimerHandle | None = None
-        self._marker_orders = MarkerOrders(host.submit, self.applier, markers)
+        self._marker_orders = MarkerOrders(config.name, host.submit, self.applier, markers)
         self._leaks = Leaks(admin, config.number)
         self._outcomes = Outcomes()
         self._began: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -369,9 +369,9 @@ class ReplicaSession:
             raise SupersededError(newest)
         # else this member is none yet: it is announced again
 
-    async def order_marker(self) -> tuple[str, int]:
+    async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """See AdminBackend; ``Unavailable`` if the session ends meanwhile."""
-        return await self._marker_orders.order()
+        return await self._marker_orders.order(names)
 
     def _publish(self, base: int) -> None:
         self._host.submit(encode_entry(Publish(self._config.number, base)), 1)

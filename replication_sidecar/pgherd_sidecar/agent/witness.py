@@ -85,7 +85,7 @@ class Witness:
         """See AdminBackend."""
         self._refuse()
 
-    async def order_marker(self) -> tuple[str, int]:
+    async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """See AdminBackend."""
         self._refuse()
 

@@ -237,9 +237,9 @@ class AdminClient:
         body = {"blocked": sorted(names), "unsent": sorted(unsent)}
         await self._request("POST", "/links", body)
 
-    async def order_marker(self) -> Marker:
-        """Put a marker entry into the log."""
-        return await self._call("POST", "/marker", Marker)
+    async def order_marker(self, names: Iterable[str] = ()) -> Marker:
+        """Put a marker entry into the log, at which these members hold a snapshot; else all."""
+        return await self._call("POST", "/marker", Marker, {"members": sorted(names)})
 
     async def wait_marker(self, marker: str, timeout_s: float) -> None:
         """Wait until the node holds its snapshot at exactly the marker's GID."""

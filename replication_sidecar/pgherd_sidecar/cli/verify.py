@@ -127,7 +127,7 @@ async def _compare(
     clients: Mapping[str, AdminClient], skipped: tuple[str, ...], options: Options
 ) -> Comparison:
     name, first = next(iter(clients.items()))
-    marker = await _named(name, first.order_marker())
+    marker = await _named(name, first.order_marker(clients))
     try:
         await _on_each(clients, lambda node: node.wait_marker(marker.id, options.timeout_s))
         summaries = await _on_each(clients, lambda node: node.tables(marker.id, options.timeout_s))

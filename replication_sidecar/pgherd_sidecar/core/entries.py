@@ -44,6 +44,7 @@ _PIECE = struct.Struct(">HIqI")  # member, incarnation, serial, number
 _INCARNATION = struct.Struct(">HI")
 _PUBLISH = struct.Struct(">Hq")
 _MARKER_ID_BYTES = 16
+_NAMES_END = "\0"
 
 
 class EntryFormatError(ValueError):
@@ -140,9 +141,15 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Marker(msgspec.Struct, frozen=True, gc=False):
-    """A point in the total order at which every member exports a snapshot (``id``: 16 bytes)."""
+    """A point in the total order at which members export a snapshot.
+
+    Attributes:
+        id: 16 bytes.
+        names: of the members that are to do so; all if there is none.
+    """
 
     id: bytes
+    names: tuple[str, ...] = ()
 
 
 class Members(msgspec.Struct, frozen=True, gc=False):
@@ -183,8 +190,7 @@ def encode_entry(entry: Entry) -> bytes:
                 _require(entry.base >= 0, "negative base GID")
                 kind, payload = EntryKind.PUBLISH, _PUBLISH.pack(entry.member, entry.base)
             case Marker():
-                kind, payload = EntryKind.MARKER, entry.id
-                _require(len(payload) == _MARKER_ID_BYTES, "a marker's id has 16 bytes")
+                kind, payload = EntryKind.MARKER, _marker_payload(entry)
             case Members():
                 kind, payload = EntryKind.MEMBERS, _members_payload(entry.numbers)
             case _:
@@ -327,14 +333,29 @@ def _read_small(kind: int, payload: bytes) -> Entry:
                 _require(base >= 0, "negative base GID")
                 return Publish(member, base)
             case EntryKind.MARKER:
-                _require(len(payload) == _MARKER_ID_BYTES, "a marker's id has 16 bytes")
-                return Marker(payload)
+                return _read_marker(payload)
             case EntryKind.MEMBERS:
                 return Members(_read_members(payload))
             case _:
                 raise EntryFormatError(f"entry kind {kind} unknown to version {VERSION}")
     except struct.error:
         raise EntryFormatError(f"{EntryKind(kind).name}: wrong length") from None
+
+
+def _marker_payload(marker: Marker) -> bytes:
+    _require(len(marker.id) == _MARKER_ID_BYTES, "a marker's id has 16 bytes")
+    names = _NAMES_END.join(marker.names)
+    _require(tuple(filter(None, names.split(_NAMES_END))) == marker.names, "not names of members")
+    return marker.id + names.encode()
+
+
+def _read_marker(payload: bytes) -> Marker:
+    _require(len(payload) >= _MARKER_ID_BYTES, "a marker's id has 16 bytes")
+    try:
+        names = payload[_MARKER_ID_BYTES:].decode()
+    except UnicodeDecodeError as error:
+        raise EntryFormatError(f"names in a marker: {error}") from None
+    return Marker(payload[:_MARKER_ID_BYTES], tuple(filter(None, names.split(_NAMES_END))))
 
 
 def _require(condition: bool, message: str) -> None:

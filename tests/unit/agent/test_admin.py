@@ -121,9 +121,10 @@ class Backend:
             raise Unavailable("n9 does not take writes")
         self.told.append(f"rebuild {partner} {rate_bytes_s}")
 
-    async def order_marker(self) -> tuple[str, int]:
+    async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         if not self.orders:
             raise Unavailable("no proposer")
+        self.told.append(f"marker for {names}")
         return MARKER, 8
 
     async def marker_ready(self, marker: str, timeout_s: float) -> int:
@@ -249,7 +250,7 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
     async with serving(tmp_path / "s", backend) as client:
         status = await client.status()
         assert (status.state, status.gid, status.log_position) == ("primary", 7, 9)
-        marker = await client.order_marker()
+        marker = await client.order_marker(["n2", "n1"])
         assert (marker.id, marker.gid) == (MARKER, 8)
         await client.wait_marker(MARKER, 5)
         lease = await client.lease_marker(MARKER, 30)
@@ -263,6 +264,7 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         await client.rebuild(None, None)
         await client.shutdown()
     assert backend.told == [
+        "marker for ('n1', 'n2')",
         "lease 30",
         f"drop {MARKER}",
         "rebuild n2 1048576",
@@ -288,7 +290,7 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         ("POST", "/marker/00ff/buckets", b"", 400),
         ("POST", "/marker/00ff/buckets", b'{"table": 1}', 400),
         ("POST", "/marker/00ff/keys", b'{"table": "t"}', 400),
-        ("POST", "/marker", b"", 503),
+        ("POST", "/marker", b"{}", 503),
         ("POST", "/rebuild", b'{"partner": "n9"}', 503),
         ("POST", "/rebuild", b'{"rate_bytes_s": 1}', 400),
     ],

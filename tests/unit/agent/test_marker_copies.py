@@ -46,11 +46,11 @@ class Member:
         self._turns: list[Turn] = []
         self.markers = Markers(cast(NodeConfig, SimpleNamespace(name="n2")))
 
-    async def deliver(self, gid: int) -> None:
+    async def deliver(self, gid: int, *names: str) -> None:
         """To a session of its own, whose turn comes at once."""
         applier = SimpleNamespace(add_alone=lambda _, turn: self._turns.append(turn))
-        orders = MarkerOrders(lambda *_: True, cast(Applier, applier), self.markers)
-        orders.take(gid, Marker(_ID))
+        orders = MarkerOrders("n2", lambda *_: True, cast(Applier, applier), self.markers)
+        orders.take(gid, Marker(_ID, names))
         while self._turns:
             await self._turns.pop()(None)
 
@@ -86,4 +86,15 @@ async def test_a_position_that_is_delivered_again_leaves_the_snapshot_as_it_is(
 ) -> None:
     await member.deliver(100)
     await member.deliver(100)
+    assert await leased(member) == (100, "first")
+
+
+async def test_a_member_that_is_not_named_holds_nothing(member: Member) -> None:
+    await member.deliver(100, "n1", "n3")
+    with pytest.raises(UnknownMarker):
+        await leased(member)
+
+
+async def test_a_member_that_is_named_holds_the_snapshot(member: Member) -> None:
+    await member.deliver(100, "n1", "n2")
     assert await leased(member) == (100, "first")

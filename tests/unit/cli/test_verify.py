@@ -1,6 +1,7 @@
 """``verify`` on nodes that are Python objects: who is asked for what, and what is concluded."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -52,7 +53,7 @@ class FakeAdmin:
         if what == self._node.fails_at:
             raise AdminError("broken pipe")
 
-    async def order_marker(self) -> Marker:
+    async def order_marker(self, names: Iterable[str]) -> Marker:
         self._called("order")
         return Marker(id="m", gid=9)
 

@@ -32,7 +32,11 @@ _entries: st.SearchStrategy[Entry] = st.one_of(
     st.just(Noop()),
     st.builds(Incarnation, _U16, _U32),
     st.builds(Publish, _U16, _U63),
-    st.builds(Marker, st.binary(min_size=16, max_size=16)),
+    st.builds(
+        Marker,
+        st.binary(min_size=16, max_size=16),
+        st.lists(st.sampled_from(["n1", "n2", "ñ"]), max_size=3).map(tuple),
+    ),
     st.builds(Members, st.sets(st.integers(1, 1023), max_size=9).map(lambda n: tuple(sorted(n)))),
     st.builds(
         Writeset,
@@ -113,6 +117,8 @@ def test_c26_version_1_stays_as_it_was_written() -> None:
     "entry",
     [
         Marker(b"short"),
+        Marker(bytes(16), ("",)),
+        Marker(bytes(16), ("n\0",)),
         Publish(1, -1),
         Publish(70_000, 1),
         Incarnation(1, 2**32),

@@ -1,6 +1,7 @@
 """A job's hold on the members' snapshots: begun, renewed, lost, given back."""
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 from pgherd_sidecar.cli.admin import AdminError, ExportedSnapshot, Marker
@@ -18,7 +19,7 @@ class Admin:
         self.lost = False
         self.dropped = False
 
-    async def order_marker(self) -> Marker:
+    async def order_marker(self, names: Iterable[str]) -> Marker:
         return Marker(id="m", gid=self.gid)
 
     async def wait_marker(self, marker: str, timeout_s: float) -> None:
