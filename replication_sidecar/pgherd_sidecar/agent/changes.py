@@ -103,7 +103,7 @@ class Changes:
         visible = min(self._reader().visible, self._verdicts.last)
         if after >= visible:
             return Chunk(after, visible, [], "", {}, b"").encode()
-        first = max(self._host.base + 1, self._verdicts.first)
+        first = max(self._host.extent.base + 1, self._verdicts.first)
         blocks = await self._host.reader.read_apart(after + 1, max_bytes)
         if not blocks and after + 1 >= first:
             raise Unavailable("a part of the log is damaged here, and is being repaired")
@@ -155,7 +155,7 @@ class Changes:
         if undecided is not None:
             begun.append(undecided)
         after = min([after, *(first - 1 for first in begun)])
-        if after < max(self._host.base, self._verdicts.first - 1):
+        if after < max(self._host.extent.base, self._verdicts.first - 1):
             raise Refused(f"the log after position {after} is not there any more")
         try:
             await reader.connection.execute(

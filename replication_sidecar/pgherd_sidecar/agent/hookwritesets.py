@@ -180,6 +180,23 @@ class WritesetSender:
             message, detail = explain(conflict, pending.writeset.body, pending.writeset.flags)
             connection.fail("40001", message, detail, REPEAT)
 
+    def tell_losers(
+        self, taken: set[int] | None, preview: "Callable[[array[int]], Conflict | None]"
+    ) -> None:
+        """Say it to those under way that have lost already: they may hold locks.
+
+        Args:
+            taken: keys just taken exclusively, without their mode (and a few other numbers);
+                None if these are too many.
+            preview: says what a writeset with these keys has lost to.
+        """
+        for pending in self.pending.values():
+            concerned = taken is None or not taken.isdisjoint(pending.slots)
+            if pending.connection is not None and concerned:
+                conflict = preview(pending.keys)
+                if conflict is not None:
+                    self.aborted(pending, conflict)
+
     def ruled_out(self, pending: Pending) -> None:
         """Answer ABORT to what the log has ruled out before it was ordered."""
         connection = _detach(pending)

@@ -18,11 +18,12 @@ from random import Random
 
 import structlog
 
-from pgherd_sidecar.agent import founding, roster
+from pgherd_sidecar.agent import founding
 from pgherd_sidecar.agent.alarm import Alarm
 from pgherd_sidecar.agent.collector import Collector
 from pgherd_sidecar.agent.component import ComponentWatch
 from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.logextent import LogExtent
 from pgherd_sidecar.agent.logreader import LogReader
 from pgherd_sidecar.agent.logsetup import open_log, reset_log, timing
 from pgherd_sidecar.agent.logstatus import log_status
@@ -62,6 +63,7 @@ class LogHost:
         on_proposer: called likewise when term or proposer have changed, or the link to the
             proposer was made anew: what was submitted may be lost, submit it again.
         on_behind: called likewise when the others turn out to hold no longer what follows here.
+        extent: from where on the log is held, here and by the others.
         reader: reads the log, and knows what is damaged.
         whole: set once the log holds all that this member has ever acknowledged: not after damage
             has cut it off, until it was fed again.
@@ -132,6 +134,7 @@ class LogHost:
             on_retired=self._retire,
             parting=self.splitter.successor,
         )
+        self.extent = LogExtent(self._storage, self._member)
         self.reader = LogReader(self._storage, self._member, now=loop.time, wake=self._wake)
         self._member.abstains = founding.pristine(self._storage) and bool(founding.others(config))
         self._news = News(self._member)
@@ -194,47 +197,6 @@ class LogHost:
         """The log is on this member's disk up to here."""
         return self._member.flushed_position
 
-    @property
-    def base(self) -> int:
-        """This member's log holds what comes after this position; 0 unless it was trimmed."""
-        return self._storage.index.base
-
-    @property
-    def first_numbers(self) -> tuple[int, ...]:
-        """Numbers of the databases that were members before what this log holds."""
-        return roster.numbers(self.base_at(self.base).membership)
-
-    @property
-    def behind(self) -> int:
-        """Where the log of the others begins, if they no longer hold what follows here; else 0."""
-        return self._member.behind
-
-    @property
-    def beginning(self) -> LogBase:
-        """What has to be known of that place in the log of the others, if this one is behind."""
-        return self._member.beginning
-
-    def may_begin_after(self, base: LogBase) -> bool:
-        """Whether nothing that counts is lost if the log begins anew there [T4]."""
-        index = self._storage.index
-        return base.position >= index.last or index.contradicts(base)
-
-    @property
-    def joins(self) -> bool:
-        """This member's log names no members yet: it begins where the copy of a partner ends."""
-        return not self._member.membership.views
-
-    def base_at(self, position: int) -> LogBase:
-        """Return what a log has to know that begins after ``position``, which is committed."""
-        return self._storage.index.base_at(position)
-
-    def needed_base(self, position: int) -> LogBase:
-        """Return the same of the place, not after ``position``, from where on a member needs it.
-
-        Not of the beginning: a log that begins there looks like a founder's that was never used.
-        """
-        return self._member.base_at(max(1, min(position, self._member.oldest_needed)))
-
     async def begin_after(self, base: LogBase) -> None:
         """Drop the log and begin anew after a position that is committed; term and vote stay.
 
@@ -249,11 +211,6 @@ class LogHost:
             self._running = True  # it must not end in a member that is deaf
             self._fail(error)
             raise
-
-    @property
-    def last_position(self) -> int:
-        """The end of this member's log, flushed or not, committed or not."""
-        return self._member.last_position
 
     @property
     def term(self) -> int:

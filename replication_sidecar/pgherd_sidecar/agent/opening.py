@@ -53,9 +53,9 @@ async def session(
             appliers.append(pipeline)
         state = certstate.state_for(
             certstate.read(config.data_dir),
-            ReplicatedState(host.first_numbers, config.limits.certification_keys),
+            ReplicatedState(host.extent.first_numbers, config.limits.certification_keys),
             chain_end=server.chain_end,
-            log_base=host.base,
+            log_base=host.extent.base,
         )
         yield (
             ReplicaSession(
@@ -83,8 +83,8 @@ def _check_log(config: NodeConfig, host: LogHost, chain_end: int) -> None:
         IdentityError: it does.
     """
     copied = progress.load(config.data_dir).phase is not progress.Phase.IDLE
-    if chain_end > host.last_position and not copied:
+    if chain_end > host.extent.last and not copied:
         raise IdentityError(
             f"the database ends at GID {chain_end}, the log of member {config.name} at "
-            f"{host.last_position}: a part of the log is lost"
+            f"{host.extent.last}: a part of the log is lost"
         )

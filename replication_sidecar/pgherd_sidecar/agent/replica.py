@@ -158,8 +158,8 @@ class Replica:
         if self._rebuild is not None and self._rebuild.under_way and self._rebuild.chooses:
             return
         self._behind = LeftBehindError(
-            f"this member's log ends at {self._host.last_position}, "
-            f"that of the others begins at {self._host.behind + 1}"
+            f"this member's log ends at {self._host.extent.last}, "
+            f"that of the others begins at {self._host.extent.behind + 1}"
         )
         self._interrupted.set()
 
@@ -232,7 +232,7 @@ class Replica:
         """See AdminBackend."""
         session = self._ready()
         self._markers.require_room()
-        return await session.order_marker(names)
+        return await session.marker_orders.order(names)
 
     def _ready(self) -> ReplicaSession:
         if self._session is None or not self._session.ready:

@@ -17,12 +17,13 @@ import psycopg
 import structlog
 
 from pgherd_sidecar.agent import startup, upkeep
+from pgherd_sidecar.agent.announcement import Announcement
 from pgherd_sidecar.agent.applier import Applier
 from pgherd_sidecar.agent.chain import Chain
 from pgherd_sidecar.agent.commits import Commits
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
-from pgherd_sidecar.agent.errors import LeftBehindError, SupersededError
+from pgherd_sidecar.agent.errors import LeftBehindError
 from pgherd_sidecar.agent.hook import HookServer
 from pgherd_sidecar.agent.hookpieces import HookLimits
 from pgherd_sidecar.agent.large import LargeTransactions, Surroundings
@@ -61,8 +62,6 @@ log = structlog.get_logger()
 _READ_BYTES = 1 << 20
 _QUEUE_BYTES = 64 << 20
 _FULL_S = 0.01
-_INCARNATION_RETRY_S = 1.0
-_NO_PROPOSER_S = 0.1
 
 
 class ReplicaSession:
@@ -132,10 +131,11 @@ class ReplicaSession:
         self._watch = VictimWatch(watch, writers=writers, chain=self.chain, hook=self.hook)
         self._house: upkeep.Upkeep | None = None
         self._delivery: asyncio.TimerHandle | None = None
-        self._marker_orders = MarkerOrders(config.name, host.submit, self.applier, markers)
+        self.marker_orders = MarkerOrders(config.name, host.submit, self.applier, markers)
         self._leaks = Leaks(admin, config.number)
         self._outcomes = Outcomes()
-        self._began: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        mine = Incarnation(config.number, incarnation)
+        self._announcement = Announcement(mine, host.submit, state)
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._counts = dict.fromkeys(DecisionKind, 0)
         self._loop = asyncio.get_running_loop()
@@ -205,19 +205,15 @@ class ReplicaSession:
                 self._delivery.cancel()
             self._decider.stop()
             self._host.on_commit = self._host.on_proposer = lambda: None
-            self._marker_orders.fail()
+            self.marker_orders.fail()
             await self.hook.stop()
             await self._large.close()
 
     async def _begin(self) -> None:
         """Catch up, and open this incarnation for writes."""
         self._loop.call_soon(self.deliver)
-        entry = encode_entry(Incarnation(self._config.number, self._incarnation))
-        while not self._began.done():
-            taken = self._host.submit(entry, 1)
-            wait_s = _INCARNATION_RETRY_S if taken else _NO_PROPOSER_S
-            await asyncio.wait([self._began], timeout=wait_s)
-        await self.settler.visible(min(self._began.result(), self.chain.tail_gid))
+        began_at = await self._announcement.begun()
+        await self.settler.visible(min(began_at, self.chain.tail_gid))
         await self._admin.execute("SELECT pgherd.sequences_after_crash()")
         await startup.set_writable(self._admin, True, "")
         self.ready = True
@@ -279,7 +275,7 @@ class ReplicaSession:
             self._verdicts.note(gid, committed=decision.kind is DecisionKind.COMMIT)
             self._counts[decision.kind] += 1
         if taken:
-            self._tell_losers(taken)
+            self.hook.writesets.tell_losers(taken, self.state.preview)
         self._large.prune(self.state.is_open)  # any entry may make one too old
         return not self._decider.busy
 
@@ -291,7 +287,7 @@ class ReplicaSession:
         self._verdicts.note(gid, committed=committed, pieces_from=first)
         self._counts[decision.kind] += 1
         if committed:
-            self._tell_losers(None)
+            self.hook.writesets.tell_losers(None, self.state.preview)
         self._large.prune(self.state.is_open)
         self.deliver()
 
@@ -326,31 +322,15 @@ class ReplicaSession:
         elif decision.kind is DecisionKind.STALE and pending is not None:
             self.hook.writesets.ruled_out(pending)
 
-    def _tell_losers(self, taken: set[int] | None) -> None:
-        """Writesets still under way that have lost already: say so, they may hold locks.
-
-        Args:
-            taken: keys just taken exclusively, without their mode (and a few other numbers);
-                None if these are too many.
-        """
-        for pending in self.hook.writesets.pending.values():
-            concerned = taken is None or not taken.isdisjoint(pending.slots)
-            if pending.connection is not None and concerned:
-                conflict = self.state.preview(pending.keys)
-                if conflict is not None:
-                    self.hook.writesets.aborted(pending, conflict)
-
     def _take_other(self, gid: int, entry: Entry, decision: Decision) -> None:
         if isinstance(entry, Piece):
             self._take_piece(gid, entry, taken=decision.kind is DecisionKind.NOTHING)
         elif isinstance(entry, (Incarnation, Members)):
             self._large.prune(self.state.is_open)
         if isinstance(entry, Incarnation):
-            me = (self._config.number, self._incarnation)
-            if (entry.member, entry.incarnation) == me and not self._began.done():
-                self._begin_at(gid)
+            self._announcement.delivered(gid, entry)
         elif isinstance(entry, Marker) and gid > self._old and self.ready:
-            self._marker_orders.take(gid, entry)  # whoever ordered it waits, and counts on us
+            self.marker_orders.take(gid, entry)  # whoever ordered it waits, and counts on us
 
     def _take_piece(self, gid: int, piece: Piece, *, taken: bool) -> None:
         if (piece.member, piece.incarnation) == (self._config.number, self._incarnation):
@@ -359,19 +339,6 @@ class ReplicaSession:
             self._large.prune(self.state.is_open)
         elif taken and gid > self._skip_to:
             self._large.came(gid, piece)
-
-    def _begin_at(self, gid: int) -> None:
-        number = self._config.number
-        newest = self.state.incarnation(number)
-        if self.state.has_begun(number, self._incarnation):
-            self._began.set_result(gid)
-        elif newest >= self._incarnation:
-            raise SupersededError(newest)
-        # else this member is none yet: it is announced again
-
-    async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
-        """See AdminBackend; ``Unavailable`` if the session ends meanwhile."""
-        return await self._marker_orders.order(names)
 
     def _publish(self, base: int) -> None:
         self._host.submit(encode_entry(Publish(self._config.number, base)), 1)

@@ -164,14 +164,15 @@ class Upkeep:
             await self._checkpoint()
             _, held = await self._holds()  # a joiner may have asked in the meantime
             self._host.trim(self._checkpointed if held is None else min(self._checkpointed, held))
-            self._verdicts.forget(self._host.base + 1)
-            await self._connection.execute("SELECT pgherd.forget_shapes($1)", (self._host.base,))
+            base = self._host.extent.base
+            self._verdicts.forget(base + 1)
+            await self._connection.execute("SELECT pgherd.forget_shapes($1)", (base,))
 
     async def _holds(self) -> tuple[int | None, int | None]:
         """Return how new a checkpoint a joiner needs, and after which position the log."""
         rows = await self._connection.execute(
             "SELECT wanted, held, holds FROM pgherd.log_holds($1, $2)",
-            (self._host.base, self._limits.log_hold_ms / 1000),
+            (self._host.extent.base, self._limits.log_hold_ms / 1000),
         )
         row = await rows.fetchone()
         assert row is not None
@@ -190,8 +191,8 @@ class Upkeep:
         begin = await self._host.reader.begin_before(needed_from)
         if begin is None:
             return
-        base = self._host.base_at(begin)
-        needed = self._host.needed_base(begin)
+        base = self._host.extent.base_at(begin)
+        needed = self._host.extent.needed_base(begin)
         checkpoint = CertificationState(
             str(self._config.cluster_id),
             begin,

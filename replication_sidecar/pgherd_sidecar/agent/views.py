@@ -105,7 +105,7 @@ class Views:
             "split_from": plan.cluster,
             "members": list(plan.names),
             "left": others,
-            "gid": self._host.last_position,
+            "gid": self._host.extent.last,
         }
 
     def block(self, names: list[str], unsent: list[str] | None = None) -> None:
@@ -153,9 +153,9 @@ def _as_json(member: Member, view: View) -> dict[str, Any]:
 
 def no_majority(host: LogHost) -> str:
     """Say why nothing can be ordered by way of this member, and what is missing if it lasts."""
-    if host.joins and host.witness:
+    if host.extent.joins and host.witness:
         return host.peers.refusal or "it has yet to hear of the members"
-    if host.joins:
+    if host.extent.joins:
         return "it has yet to copy the database of a member"
     if host.splitter.sealed:
         return host.splitter.reason

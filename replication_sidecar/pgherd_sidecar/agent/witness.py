@@ -42,8 +42,8 @@ class Witness:
         That loses nothing: whoever is behind votes truthfully, and what it lacks is committed.
         """
         while not self._stopping.is_set():
-            beginning = self._host.beginning
-            if self._host.behind and self._host.may_begin_after(beginning):
+            beginning = self._host.extent.beginning
+            if self._host.extent.behind and self._host.extent.may_begin_after(beginning):
                 await self._host.begin_after(beginning)
             self._host.trim(self._host.commit_position)
             with contextlib.suppress(TimeoutError):

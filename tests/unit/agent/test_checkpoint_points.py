@@ -66,7 +66,7 @@ class Node:
         self.wanted = wanted
         self.points: list[str] = []
         self.chain_end = self.base = self.shapes_from = 0
-        self.reader = self
+        self.reader = self.extent = self
         self.damaged: set[int] = set()
         self.block = 1
         self._visible = 0

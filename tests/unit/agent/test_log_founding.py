@@ -16,7 +16,7 @@ async def disks_known(herd: Trio) -> None:
     """Wait until every log names all disks, and will after a restart."""
     hosts = [node.host for node in herd.alive()]
     await until(lambda: all("" not in node.disks for node in herd.alive()))
-    await until(lambda: all(host.flushed_position == host.last_position for host in hosts))
+    await until(lambda: all(host.flushed_position == host.extent.last for host in hosts))
 
 
 async def founds_nothing(*nodes: Node) -> None:

@@ -23,8 +23,8 @@ async def joined(herd: Trio, node: Node) -> None:
     leader = await herd.proposer()
     await until(lambda: leader.host.commit_position)
     await node.start()
-    assert node.host.joins
-    base = leader.host.needed_base(leader.host.commit_position)
+    assert node.host.extent.joins
+    base = leader.host.extent.needed_base(leader.host.commit_position)
     node.position = base.position
     await node.host.begin_after(base)
     await until(lambda: node.config.name in voters(node))
@@ -62,7 +62,7 @@ async def test_a_joiner_is_linked_to_nobody_before_its_log_begins(tmp_path: Path
         # as an operator may ask, too early
         await herd.change(leader, lambda: fourth.disk in leader.disks, join=fourth.member)
         await herd.order(leader, 1, but=("n4",))
-        assert fourth.host.joins and fourth.host.last_position == 0
+        assert fourth.host.extent.joins and fourth.host.extent.last == 0
         assert fourth.host.status()["links_up"] == 0
 
 
@@ -93,11 +93,11 @@ async def test_t4_a_joiners_log_holds_what_a_member_that_is_away_lacks(tmp_path:
         away = next(node for node in herd.alive() if node is not leader)
         await herd.order(leader, 1)
         await away.stop()
-        end = away.host.last_position
+        end = away.host.extent.last
         await herd.order(leader, 2)
         fourth = herd.joiner("n4", 4)
         await joined(herd, fourth)
-        assert fourth.host.base <= end
+        assert fourth.host.extent.base <= end
         await until(lambda: 2 in fourth.delivered.values())
 
 
@@ -129,7 +129,7 @@ async def test_c18_another_disk_under_a_members_name_is_refused_until_the_old_on
         lost = herd.nodes[name]
         fresh = herd.renewed(name)
         await fresh.start()
-        base = leader.host.base_at(leader.host.commit_position)
+        base = leader.host.extent.base_at(leader.host.commit_position)
         fresh.position = base.position
         await fresh.host.begin_after(base)
         await until(lambda: fresh.host.peers.refusal)
@@ -215,9 +215,9 @@ async def test_who_was_removed_does_not_ask_to_return_though_nobody_remembers(
         await herd.order(leader, 2, but=(removed.config.name,))
         assert removed.host.peers.has_left
         assert removed.config.name not in leader.host.membership.names
-        await herd.change(leader, lambda: removed.host.behind, join=removed.member)
-        removed.position = removed.host.behind
-        await removed.host.begin_after(removed.host.beginning)
+        await herd.change(leader, lambda: removed.host.extent.behind, join=removed.member)
+        removed.position = removed.host.extent.behind
+        await removed.host.begin_after(removed.host.extent.beginning)
         await until(lambda: removed.config.name in voters(leader))
         await until(lambda: not removed.host.peers.has_left)
 

@@ -154,7 +154,7 @@ async def test_what_a_member_has_yet_to_flush_is_kept_for_it_and_then_trimmed(
             await herd.order(leader, *range(start, start + 500))
         leader.host.trim(leader.host.commit_position)
         await herd.order(leader, 10_000)
-        assert leader.host.base < leader.host.commit_position // 2
+        assert leader.host.extent.base < leader.host.commit_position // 2
         await herd.start(away)
         await until(lambda: herd.nodes[away].position == leader.position)
         segments = tmp_path / leader.config.name / "log"
@@ -201,7 +201,7 @@ async def test_a_member_whose_log_has_begun_anew_still_notices_silence(tmp_path:
         follower = next(node for node in herd.alive() if node is not leader)
         host = follower.host
         await until(lambda: host.commit_position > 0)
-        await host.begin_after(host.base_at(host.commit_position))
+        await host.begin_after(host.extent.base_at(host.commit_position))
         await until(lambda: host.proposer == leader.config.name)
         await herd.stop(*(name for name in NAMES if name != follower.config.name))
         await until(lambda: host.proposer is None)

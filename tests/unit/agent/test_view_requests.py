@@ -151,7 +151,7 @@ async def test_a_witness_joins_where_the_logs_of_the_others_begin(tmp_path: Path
         def trimmed() -> bool:
             for node in herd.alive():
                 node.host.trim(node.host.commit_position)
-            return all(node.host.base > 1000 for node in herd.alive())
+            return all(node.host.extent.base > 1000 for node in herd.alive())
 
         await until(trimmed)
         fourth = herd.joiner("w4", 4, witness=True)
@@ -163,7 +163,7 @@ async def test_a_witness_joins_where_the_logs_of_the_others_begin(tmp_path: Path
         running = asyncio.create_task(service.run())
         await until(lambda: "w4" in leader.host.membership.voters)
         await until(lambda: fourth.host.commit_position == leader.host.commit_position)
-        assert fourth.host.base > 1000
+        assert fourth.host.extent.base > 1000
         assert fourth.host.primary
         await service.stop()
         await running

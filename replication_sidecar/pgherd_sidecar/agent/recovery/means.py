@@ -187,26 +187,26 @@ class LocalMeans:
     @property
     def log_base(self) -> int:
         """See Means."""
-        return self._host.base
+        return self._host.extent.base
 
     @property
     def log_end(self) -> int:
         """See Means."""
-        return self._host.last_position
+        return self._host.extent.last
 
     @property
     def log_behind(self) -> int:
         """See Means."""
-        return self._host.behind
+        return self._host.extent.behind
 
     def may_begin_log_after(self, base: LogBase) -> bool:
         """See Means."""
-        return self._host.may_begin_after(base)
+        return self._host.extent.may_begin_after(base)
 
     @property
     def joins(self) -> bool:
         """See Means."""
-        return self._host.joins
+        return self._host.extent.joins
 
     async def major(self) -> int:
         """See Means."""
