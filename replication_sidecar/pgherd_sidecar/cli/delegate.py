@@ -2,7 +2,9 @@
 
 PostgreSQL refuses to run as root, and root should not follow links in a directory that another
 account can write. So root only prepares and removes the directory itself, and runs the very same
-command again as the account; all else in this package runs as one account, whoever it is.
+command again as the account; all else in this package runs as one account, whoever it is. Where
+the account can run this Python, a copy of this process does so: starting another one takes longer
+than most commands.
 
 The account may not be able to reach the directory that was asked for (below /root, or in another
 account's temporary directory). Then the herd lives in a directory of its own below /var/tmp, and
@@ -141,21 +143,45 @@ def _unprepare(directory: Path, home: Path, missing: list[Path], *, existed: boo
 def _run_as(account: pwd.struct_passwd, home: Path) -> int:
     """Run this command line as ``account`` on the herd in ``home``; return its exit status."""
     interpreter = runtime.interpreter_for(account)
-    child = subprocess.Popen(
+    if interpreter == runtime.OWN:
+        child = os.fork()
+        if child == 0:
+            _go_on_as(account, home)
+    else:
+        child = _started(interpreter, account, home)
+    # A Ctrl-C reaches the child by itself: it belongs to the terminal's process group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _FORWARDED:
+        signal.signal(number, lambda number, _frame: os.kill(child, number))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _go_on_as(account: pwd.struct_passwd, home: Path) -> NoReturn:
+    """Run the command in this process, which becomes the account's for good."""
+    os.chdir(home)
+    os.setgroups(os.getgrouplist(account.pw_name, account.pw_gid))
+    os.setgid(account.pw_gid)
+    os.setuid(account.pw_uid)
+    os.environ.update(_environment(account))
+    program = click.get_current_context().find_root()
+    program.command.main(_arguments(home), prog_name=program.info_name)
+    raise SystemExit
+
+
+def _started(interpreter: runtime.Interpreter, account: pwd.struct_passwd, home: Path) -> int:
+    """Run the command by another Python; return its process."""
+    return subprocess.Popen(
         [*interpreter.command, "-m", "pgherd_sidecar.cli.main", *_arguments(home)],
-        env=os.environ
-        | interpreter.environment
-        | {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name},
+        env=os.environ | interpreter.environment | _environment(account),
         cwd=home,
         user=account.pw_uid,
         group=account.pw_gid,
         extra_groups=os.getgrouplist(account.pw_name, account.pw_gid),
-    )
-    # A Ctrl-C reaches the child by itself: it belongs to the terminal's process group.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in _FORWARDED:
-        signal.signal(number, lambda number, _frame: child.send_signal(number))
-    return child.wait()
+    ).pid
+
+
+def _environment(account: pwd.struct_passwd) -> dict[str, str]:
+    return {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
 
 
 def _arguments(home: Path) -> list[str]:

@@ -16,7 +16,7 @@ from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.lock import locked
 from pgherd_sidecar.cli.node import Node, NodeState
 
-_POLL_S = 0.2
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,10 @@ class Interpreter:
     environment: dict[str, str]
 
 
+OWN = Interpreter((sys.executable, "-P"), {})
+"""The one that runs this."""
+
+
 def can_enter(account: pwd.struct_passwd, directory: Path) -> bool:
     """Say whether an account can reach what lies in a directory."""
     return _as_account(account, ["test", "-x", str(directory)]).returncode == 0
@@ -59,9 +63,8 @@ def interpreter_for(account: pwd.struct_passwd) -> Interpreter:
     Raises:
         HerdError: neither this one nor a copy works for the account.
     """
-    own = Interpreter((sys.executable, "-P"), {})
     if _can_read(account, _telling_files()):
-        return own
+        return OWN
     copy, tested = _copied(account)
     if not tested.exists():
         probe = [*copy.command, "-c", "import pgherd_sidecar.cli.main"]
