@@ -43,7 +43,7 @@ class Partings:
 
     def consented(self, node: "SimNode", plan: Plan, index: LogIndex) -> None:
         """Check and remember a consent, which is on disk."""
-        quorum = any(view.has_quorum(plan.names) for view in index.membership.views)
+        quorum = index.membership.has_quorum(plan.names)
         require(not quorum, f"S1: {plan.names} are a quorum by the log of {node.name}")
         self.gone.add((node.name, node.disk_id, plan.cluster))
         known = node.checker.disks[node.disk_id]

@@ -2,9 +2,9 @@
 
 While there are faults he asks for anything. Afterwards he does what docs/recovery.md tells: who is
 without a primary component, or waits for one that never consented, parts with those that are
-there or, if that comes to nothing, with fewer: where a change of members is half done, they may be
-too few to go on and too many to part. What can't (witnesses alone, say) is made anew, in another
-cluster.
+there or, if that comes to nothing, with fewer: where a change of members has reached some of their
+logs only, they may be too few to go on and, by the others, too many to part. What can't (witnesses
+alone, say) is made anew, in another cluster.
 """
 
 from typing import TYPE_CHECKING

@@ -161,3 +161,40 @@ def test_the_same_seed_gives_the_same_history() -> None:
     dials = Dials(wire=True, duration_s=20.0, crash_every_s=2.0, leave_every_s=3.0, spares=1)
     assert run(5, dials).trace.digest() == run(5, dials).trace.digest()
     assert run(5, dials).trace.digest() != run(6, dials).trace.digest()
+
+
+@pytest.mark.parametrize("kept", [("n1", "n2"), ("n3", "n4")])
+def test_who_is_a_quorum_of_one_view_of_two_parts_from_those_who_are_gone(
+    kept: tuple[str, str],
+) -> None:
+    """The others die while n4 becomes a voter: whoever is left can't elect anybody. [S1]"""
+    tried = 0
+    for seed in range(12):
+        world = World(seed, Dials(members=3, spares=1, delay_s=0.01, split_after_s=5.0))
+        nodes = list(world.nodes.values())
+        for node in nodes:
+            node.start()
+        left = [world.nodes[name] for name in kept]
+        while not all(node.member and node.member.membership.joint for node in left):
+            nodes[0].change(join=nodes[3].identity)
+            world._run_until(world.now + 0.002)
+            assert world.now < 60
+        for node in nodes:
+            if node not in left:
+                node.crash()
+        world._run_until(world.now + 1)
+        if not all(node.member and node.member.membership.joint for node in left):
+            continue  # one of them knows that the change was made
+        tried += 1
+        world._run_until(world.now + 60)
+        (cluster,) = {node.parter.cluster for node in left}
+        assert cluster != world.cluster
+        left[0].submit(b"fresh", 1)
+        world._run_until(world.now + 10)
+        chain = world.partings.checkers[cluster].chain
+        assert any(block.data.startswith(b"fresh") for block in chain.values())
+        for node in nodes:
+            node.start()
+        world._run_until(world.now + 60)
+        assert cluster not in {node.parter.cluster for node in nodes if node not in left}
+    assert tried > 0

@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pgherd_sidecar.core.log import Identity, Member, Membership, Parting, View
 from pgherd_sidecar.core.log import objection as stranger
+from pgherd_sidecar.core.log.blocks import LogIndex
+from pgherd_sidecar.core.log.effects import Control
+from pgherd_sidecar.core.log.laststep import consent
 from pgherd_sidecar.core.log.parting import (
     Consent,
     Founding,
@@ -137,6 +140,8 @@ def of(*names: str, witnesses: tuple[str, ...] = ()) -> Membership:
 
 
 FIVE = of("n1", "n2", "n3", "n4", "n5", witnesses=("n5",))
+GROWS = Membership((*of("n1", "n2", "n3").views, *of("n1", "n2", "n3", "n4", "n5").views))
+SHRINKS = Membership((FIVE.views[0], View(2, (member("n1"),))))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +154,11 @@ FIVE = of("n1", "n2", "n3", "n4", "n5", witnesses=("n5",))
         (FIVE, "n1 n6", "not all of n1, n6 are voters"),
         (of("n1", "n2", "n3", "n4"), "n1 n2", ""),
         (of("n1", "n2", "n3", "n4"), "n3 n4", "enough to go on"),  # n4 breaks the tie
-        (Membership((View(1, FIVE.views[0].members), View(2, (member("n1"),)))), "n1", "enough"),
+        (GROWS, "n1 n2", ""),  # a majority of the former view, no quorum of the next one
+        (GROWS, "n3 n4 n5", ""),  # the other way round: neither can elect anybody
+        (GROWS, "n1 n2 n3", "enough to go on"),
+        (SHRINKS, "n1", ""),
+        (SHRINKS, "n1 n2 n3", "enough to go on"),
         (Membership(), "n1", "not all"),
     ],
 )
@@ -159,6 +168,14 @@ def test_c21_who_could_go_on_in_the_cluster_as_it_is_does_not_part(
     plan = Plan(CLUSTER, tuple((name, f"disk of {name}") for name in names.split()))
     found = objection(plan, membership)
     assert because in found and bool(found) == bool(because)
+
+
+@pytest.mark.parametrize("names", ["n1 n2", "n1 n2 n3", "n3 n4 n5", "n1 n3 n4"])
+def test_s1_the_closed_log_is_judged_as_the_running_one(names: str) -> None:
+    plan = Plan(CLUSTER, tuple((name, f"disk of {name}") for name in names.split()))
+    index = LogIndex([(1, 1)], last=9, memberships=[GROWS])
+    known = consent(None, plan, member(plan.names[0]), Control(), index)
+    assert (known is None) == bool(objection(plan, GROWS))
 
 
 def test_a_voter_on_another_disk_is_no_party() -> None:

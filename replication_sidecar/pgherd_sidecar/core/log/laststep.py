@@ -47,7 +47,7 @@ def consent(
         None if the log has come to name other voters since, so that the parties are enough to go
         on as they are: the old cluster would be left without a quorum [S1].
     """
-    if any(view.has_quorum(plan.names) for view in index.membership.views):
+    if index.membership.has_quorum(plan.names):
         return None
     return consented(known, plan, Consent(mine, control.term, index.last_term, index.last))
 

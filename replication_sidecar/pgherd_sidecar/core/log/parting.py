@@ -217,9 +217,10 @@ class Part:
 def objection(plan: Plan, membership: Membership) -> str:
     """Say why a member with this membership in its log must not take part; empty if it may [S1].
 
-    Who could elect somebody by a log of theirs needs no other cluster, and could go on in two.
+    Who could elect somebody by a log of theirs needs no other cluster. A quorum of one view of two
+    could not, and might wait for ever for the other one's.
     """
-    if any(view.has_quorum(plan.names) for view in membership.views):
+    if membership.has_quorum(plan.names):
         return f"{', '.join(plan.names)} are enough to go on in the cluster as it is"
     voters = membership.view.members if membership.view is not None else ()
     members = [one for one in voters if (one.name, one.disk) in plan.parties]
