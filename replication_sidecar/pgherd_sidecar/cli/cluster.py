@@ -20,6 +20,8 @@ PRIMARY = "primary"
 _POLL_S = 0.1
 _ASK_AGAIN_S = 1.0
 _SILENT_S = 2.0
+_LOOKS = 3
+"""Whom we want to evict may have died just now, and not each member has heard from it last."""
 """Who is dead is not heard for as long, which is several heartbeats."""
 
 
@@ -119,12 +121,13 @@ async def evict(listen: Listen, name: str) -> None:
     Raises:
         HerdError: no member is called so, it answers the others, or nobody can decide it.
     """
-    heard_s = await _silence(listen, name)
-    if heard_s < _SILENT_S:  # it may have died just now
+    for _ in range(_LOOKS):
+        heard_s = await _silence(listen, name)
+        if heard_s >= _SILENT_S:
+            await take_out(listen, name, dead=True)
+            return
         await asyncio.sleep(_SILENT_S - heard_s)
-        if await _silence(listen, name) < _SILENT_S:
-            raise HerdError(f"{name} answers: `pgherd local remove {name}` has it leave")
-    await take_out(listen, name, dead=True)
+    raise HerdError(f"{name} answers: `pgherd local remove {name}` has it leave")
 
 
 async def _silence(listen: Listen, name: str) -> float:

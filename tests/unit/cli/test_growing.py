@@ -197,8 +197,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-async def test_who_has_just_died_is_evicted_when_it_has_been_silent() -> None:
-    sidecar = Watching(0.01, 0.06)
+@pytest.mark.parametrize("silent_s", [(0.01, 0.06), (0.03, 0.049, 0.06)])
+async def test_who_has_just_died_is_evicted_when_it_has_been_silent(
+    silent_s: tuple[float, ...],
+) -> None:
+    sidecar = Watching(*silent_s)
     await cluster.evict(asking(sidecar), "n2")
     assert sidecar.asked == [("evict", "n2", "disk of n2")]
 
@@ -208,7 +211,7 @@ async def test_who_has_just_died_is_evicted_when_it_has_been_silent() -> None:
     ("name", "error"), [("n2", "n2 answers"), ("n9", "n9 is no member: the view has n1, n2")]
 )
 async def test_who_answers_and_who_is_none_is_not_evicted(name: str, error: str) -> None:
-    sidecar = Watching(0.02, 0.01)
+    sidecar = Watching(0.02, 0.01, 0.03)
     with pytest.raises(HerdError, match=error):
         await cluster.evict(asking(sidecar), name)
     assert sidecar.asked == []
