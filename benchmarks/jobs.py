@@ -219,7 +219,7 @@ class Jobs:
     def _restore(self) -> None:
         restore.restore(
             self._snapshot,
-            layout.require_whole(self._snapshot),
+            layout.require_described(self._snapshot),
             conninfo=self._fresh(),
             programs=postgres_bin(),
             jobs=self._options.cores,

@@ -110,21 +110,41 @@ def require_whole(store: Store) -> dict[str, Any]:
         PartError: something is missing or damaged.
         OSError: the store fails.
     """
+    manifest = require_described(store)
+    for part in parts_in(manifest):
+        try:
+            verify_part(store, Receipt(part["path"], "", part["bytes"], part["sha256"], NOTHING))
+        except FileNotFoundError as error:
+            raise PartError(f"{store} holds no whole snapshot: {error}") from error
+    return manifest
+
+
+def require_described(store: Store) -> dict[str, Any]:
+    """The same without the parts, for who reads those anyway and compares them then.
+
+    Raises:
+        PartError: something is missing or damaged.
+        OSError: the store fails.
+    """
     try:
         manifest = unsealed(store.get(MANIFEST))
-        files = dict(manifest["files"])
-        if (state := manifest["certification"]) is not None:
-            files[state["file"]] = state["sha256"]
-        for name, known in files.items():
+        for name, known in described(manifest).items():
             if sha256(store.get(name)) != known:
                 raise PartError(f"{name} is damaged")
-        for table in manifest["tables"]:
-            for part in table["parts"]:
-                verify_part(
-                    store, Receipt(part["path"], "", part["bytes"], part["sha256"], NOTHING)
-                )
     except (FileNotFoundError, ValueError, KeyError) as error:
         raise PartError(f"{store} holds no whole snapshot: {error}") from error
     if manifest["format"] != FORMAT:
         raise PartError(f"{store} has format {manifest['format']}, this pgherd reads {FORMAT}")
     return manifest
+
+
+def described(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The SHA-256 of each of a snapshot's files but the manifest and the parts, by name."""
+    state = manifest["certification"]
+    known: dict[str, str] = {} if state is None else {state["file"]: state["sha256"]}
+    return {**known, **manifest["files"]}
+
+
+def parts_in(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the manifest says of each part."""
+    return [part for table in manifest["tables"] for part in table["parts"]]

@@ -9,7 +9,7 @@ from threading import Lock
 
 import click
 
-from pgherd_spark.layout import require_whole
+from pgherd_spark.layout import parts_in, require_described, require_whole
 from pgherd_spark.parts import PartError
 from pgherd_spark.restore import RestoreError, restore
 from pgherd_spark.stores import DirectoryStore
@@ -42,8 +42,8 @@ def load(directory: Path, conninfo: str, programs: Path, jobs: int) -> None:
     store, done, told = DirectoryStore(directory), 0, Lock()
 
     try:
-        manifest = require_whole(store)
-        total = sum(part["bytes"] for table in manifest["tables"] for part in table["parts"])
+        manifest = require_described(store)
+        total = sum(part["bytes"] for part in parts_in(manifest))
 
         def tell(size: int) -> None:
             nonlocal done

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from psycopg import sql
 
@@ -83,6 +83,19 @@ class _Counted:
         """Leave it open: it is to be put on stable storage by whoever opened it."""
 
 
+class _Hashed:
+    """A file that knows the hash of what was read from it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.hash = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self.hash.update(data)
+        return data
+
+
 def origin_of(part: Part) -> str:
     """Which rows a part holds: the member, its file of them, and the blocks of that file.
 
@@ -147,21 +160,36 @@ def verify_part(store: Store, receipt: Receipt) -> None:
         raise PartError(f"{receipt.path} is not what was written")
 
 
-def content(store: Store, path: str) -> Iterator[bytes]:
-    """What is in a part, decompressed, in chunks.
+def content(store: Store, path: str, sha256: str) -> Iterator[bytes]:
+    """What is in a part, decompressed, in chunks; whole only if it ends without an error.
+
+    Args:
+        store: the snapshot.
+        path: the part's name in it.
+        sha256: of the file, in hexadecimal digits.
 
     Raises:
-        OSError: it can't be read, or is damaged.
+        PartError: it is missing, or not what was written.
+        OSError: it can't be read.
     """
     import zstandard  # noqa: PLC0415 - an extra, smaller than Arrow for who only reads
 
     try:
         with store.read(path) as file:
-            stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+            hashed = _Hashed(file)
+            stream = zstandard.ZstdDecompressor().stream_reader(
+                cast(IO[bytes], hashed), read_across_frames=True
+            )
             while chunk := stream.read(_CHUNK):
                 yield chunk
+            while hashed.read(_CHUNK):  # what may follow the last frame
+                pass
+    except FileNotFoundError as error:
+        raise PartError(f"{store} holds no whole snapshot: {path} is missing") from error
     except zstandard.ZstdError as error:
-        raise OSError(f"{path} is damaged: {error}") from error
+        raise PartError(f"{path} is not what was written: {error}") from error
+    if hashed.hash.hexdigest() != sha256:
+        raise PartError(f"{path} is not what was written")
 
 
 def _receipt_name(path: str) -> str:

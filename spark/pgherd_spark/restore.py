@@ -1,13 +1,13 @@
 """Puts a snapshot into a new, empty server, before pgherd takes it over: the seed of a new herd.
 
 Definitions, then rows, then what is built on rows, as ``pg_restore`` does it; the parts are loaded
-in parallel. What was loaded is compared with the manifest before anybody may use it.
+in parallel. What was read is compared with the manifest, and so is what was loaded (``proof``),
+before anybody may use it.
 """
 
 import re
 import subprocess
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,13 +20,12 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgherd_spark import statements
-from pgherd_spark.checksums import NOTHING, whole_sum
 from pgherd_spark.layout import CONTENTS, ROLES, SCHEMA
 from pgherd_spark.parts import content
+from pgherd_spark.proof import differences
 from pgherd_spark.stores import Store
 
 _SQL = statements.load("restore.sql")
-_SESSION = statements.load("session.sql")
 _THERE = re.compile(r"CREATE ROLE (postgres|app);")
 _OWN_PASSWORD = re.compile(r"(ALTER ROLE (?:postgres|app) WITH .*) PASSWORD '[^']*'")
 """Each herd has these roles, with passwords of its own."""
@@ -49,8 +48,8 @@ def restore(
     """Fill an empty database of a server that has the roles.
 
     Args:
-        store: the snapshot, found whole by ``require_whole``.
-        manifest: the snapshot's.
+        store: the snapshot.
+        manifest: the snapshot's, see ``require_described``.
         conninfo: of the database, as a superuser, by a way on which ``pgherd_apply`` is let in
             without a password: it writes the rows, since code of users runs then.
         programs: directory of PostgreSQL's programs.
@@ -60,6 +59,7 @@ def restore(
 
     Raises:
         RestoreError: it can't be done, or what was loaded is not what the manifest says.
+        PartError: a part is missing or damaged.
         OSError: the snapshot can't be read.
     """
     rows_conninfo = make_conninfo(conninfo, user=apply_role.APPLY_ROLE, options=apply_role.OPTIONS)
@@ -67,15 +67,19 @@ def restore(
     _psql(programs, conninfo, apply_role.script())
     _pg_restore(programs, conninfo, store, "pre-data", jobs)
     parts = [(table, part) for table in manifest["tables"] for part in table["parts"]]
+    parts.sort(key=lambda task: -int(task[1]["bytes"]))
     say(f"loading {len(parts)} parts of {len(manifest['tables'])} tables")
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(partial(_load, programs, rows_conninfo, store, loaded), parts))
-        say("comparing what was loaded with the snapshot")
-        list(pool.map(partial(_require_same, rows_conninfo), manifest["tables"]))
-    say("building indexes and constraints")
-    _pg_restore(programs, conninfo, store, "post-data", jobs)
     try:
-        _finish(conninfo, manifest)
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(partial(_load, rows_conninfo, store, loaded), parts))
+            say("comparing what was loaded with the snapshot")
+            wrong = differences(pool.map, rows_conninfo, manifest["tables"])
+            if wrong:
+                raise RestoreError("; ".join(wrong))
+            say("building indexes and constraints")
+            _pg_restore(programs, conninfo, store, "post-data", jobs)
+            _finish(conninfo, manifest)
+            list(pool.map(partial(_analyze, conninfo), _shares(conninfo, jobs)))
     except psycopg.Error as error:
         raise RestoreError(str(error)) from error
 
@@ -97,7 +101,6 @@ def fitting_roles(script: str) -> str:
 
 
 def _load(
-    programs: Path,
     conninfo: str,
     store: Store,
     loaded: Callable[[int], None],
@@ -108,46 +111,21 @@ def _load(
         relation=sql.Identifier(*part["relation"]),
         columns=sql.SQL(", ").join(map(sql.Identifier, table["stored"])),
     )
-    with (
-        tempfile.TemporaryFile() as complaints,
-        subprocess.Popen(
-            [*_client(programs, conninfo), "--command", statement.as_string(None)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=complaints,
-        ) as psql,
-    ):
-        assert psql.stdin is not None
-        try:
-            for chunk in content(store, part["path"]):
-                psql.stdin.write(chunk)
-            psql.stdin.close()
-        except BrokenPipeError:
-            pass  # it says why itself
-        if psql.wait() != 0:
-            complaints.seek(0)
-            raise RestoreError(f"{part['path']}: {complaints.read().decode(errors='replace')}")
+    try:
+        with (
+            psycopg.connect(conninfo, autocommit=True) as connection,
+            connection.cursor() as cursor,
+            cursor.copy(statement) as copy,
+        ):
+            for chunk in content(store, part["path"], part["sha256"]):
+                copy.write(chunk)
+    except psycopg.Error as error:
+        raise RestoreError(f"{part['path']}: {error}") from error
     loaded(part["bytes"])
 
 
-def _require_same(conninfo: str, table: dict[str, Any]) -> None:
-    relations: dict[tuple[str, str], int] = defaultdict(int)
-    for part in table["parts"]:
-        relations[tuple(part["relation"])] += part["rows"]
-    found = NOTHING
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute(_SESSION["settings"])
-        for relation in relations:
-            found += whole_sum(connection, relation, tuple(table["columns"]))
-    if (found.rows, found.hex()) != (table["rows"], table["checksum"]):
-        raise RestoreError(
-            f"{table['name']}: {found.rows} rows with checksum {found.hex()} were loaded, the "
-            f"snapshot has {table['rows']} with {table['checksum']}"
-        )
-
-
 def _finish(conninfo: str, manifest: dict[str, Any]) -> None:
-    """Sequences, materialized views, and statistics for the planner."""
+    """Sequences and materialized views."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for one in manifest["sequences"]:
             name, last = sql.Identifier(*one["name"]), one["last_value"]
@@ -162,7 +140,19 @@ def _finish(conninfo: str, manifest: dict[str, Any]) -> None:
             )
         for schema, view in connection.execute(_SQL["materialized_views"]).fetchall():
             connection.execute(_SQL["refresh"].format(view=sql.Identifier(schema, view)))
-        connection.execute("ANALYZE")
+
+
+def _shares(conninfo: str, number: int) -> list[sql.Composed]:
+    """The tables that the planner wants statistics of, in lists of about the same size."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        names = [sql.Identifier(*row) for row in connection.execute(_SQL["to_analyze"])]
+    shares = [names[first::number] for first in range(number)]
+    return [sql.SQL(", ").join(share) for share in shares if share]
+
+
+def _analyze(conninfo: str, tables: sql.Composed) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(_SQL["analyze"].format(tables=tables))
 
 
 def _pg_restore(programs: Path, conninfo: str, store: Store, section: str, jobs: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from pgherd_spark.layout import MANIFEST, require_whole, snapshots
+from pgherd_spark.layout import MANIFEST, require_described, snapshots
 from pgherd_spark.parts import PartError
 from pgherd_spark.restore import RestoreError, make_roles, restore
 from pgherd_spark.stores import Store, at
@@ -44,7 +44,7 @@ def seed(
     try:
         source = _newest(source)
         say(f"reading the snapshot {source}")
-        manifest = require_whole(source)
+        manifest = require_described(source)
         make_roles(source, conninfo=conninfo, programs=programs)
         restore(source, manifest, conninfo=conninfo, programs=programs, jobs=jobs, say=say)
     except (PartError, RestoreError) as error:

@@ -5,13 +5,15 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import psycopg
 import pytest
 from pgherd_sidecar.cli import herd as herds
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
-from pgherd_spark.cluster import is_installed
+from pgherd_spark.cluster import Cluster, is_installed
 from pgherd_spark.layout import JOB, snapshots
 from pgherd_spark.leases import Member
 from pgherd_spark.stores import Store
@@ -26,6 +28,22 @@ NEEDS_PYARROW = pytest.mark.skipif(
     importlib.util.find_spec("pyarrow") is None,
     reason="NO PYARROW: parts of snapshots are NOT tested. Run `scripts/setup spark`",
 )
+
+
+class OneByOne(Cluster):
+    """Runs tasks in this process: a snapshot without Spark."""
+
+    def __init__(self) -> None:
+        pass
+
+    def each(self, tasks: Any, run: Callable[[Any], Any]) -> list[Any]:
+        return [run(task) for task in tasks]
+
+    async def in_thread(self, action: Callable[[], Any]) -> Any:
+        return await asyncio.to_thread(action)
+
+    def cancel(self) -> None:
+        pass
 
 
 def members_of(herd: LocalHerd) -> dict[str, Member]:

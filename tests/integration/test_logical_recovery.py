@@ -6,9 +6,8 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pgherd_sidecar.cli import binaries
@@ -16,12 +15,11 @@ from pgherd_sidecar.cli import herd as herds
 from pgherd_sidecar.cli.sidecar import Sidecar
 from pgherd_spark import snapshot as snapshots
 from pgherd_spark import statements
-from pgherd_spark.cluster import Cluster
 from pgherd_spark.stores import DirectoryStore
 
 from .ledger import Ledger
 from .localherd import LocalHerd, error_of, free_port_base, home, pids_in, query
-from .sparkherd import NEEDS_PYARROW, members_of
+from .sparkherd import NEEDS_PYARROW, OneByOne, members_of
 from .test_recovery import forgetful_script, progress, trimmed_beyond, until
 from .test_restart import run
 
@@ -71,22 +69,6 @@ NEEDS_TWO_MAJORS = pytest.mark.skipif(
     len(majors()) < 2,
     reason=f"ONE POSTGRESQL: two versions in a herd are NOT tested. Name one in {OTHER_POSTGRES}",
 )
-
-
-class OneByOne(Cluster):
-    """Runs tasks in this process: a snapshot without Spark."""
-
-    def __init__(self) -> None:
-        pass
-
-    def each(self, tasks: Any, run: Callable[[Any], Any]) -> list[Any]:
-        return [run(task) for task in tasks]
-
-    async def in_thread(self, action: Callable[[], Any]) -> Any:
-        return await asyncio.to_thread(action)
-
-    def cancel(self) -> None:
-        pass
 
 
 @contextlib.contextmanager

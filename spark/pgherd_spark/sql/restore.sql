@@ -19,3 +19,17 @@ SELECT n.nspname, c.relname
 
 -- name: refresh
 REFRESH MATERIALIZED VIEW {view};
+
+-- name: blocks
+SELECT (pg_relation_size(format('%%I.%%I', %s::text, %s::text)::regclass)
+        / current_setting('block_size')::int)::int;
+
+-- The largest first. A partitioned table's statistics are made together with its partitions'.
+-- name: to_analyze
+SELECT n.nspname, c.relname
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'm', 'p') AND NOT c.relispartition
+ ORDER BY pg_table_size(c.oid) DESC;
+
+-- name: analyze
+ANALYZE {tables};

@@ -1,0 +1,91 @@
+"""Shows that the rows which were loaded are the snapshot's: by their checksums, computed anew.
+
+All tables are read in ranges of blocks, many at a time, so that one large table takes no longer
+than many small ones. Knows nothing of how rows are loaded.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pgherd_spark import statements
+from pgherd_spark.checksums import NOTHING, Sum, blocks, record
+
+_SQL = statements.load("restore.sql") | statements.load("checksum.sql")
+_SESSION = statements.load("session.sql")
+_HALF = 1 << 64
+_RANGE_BLOCKS = 8192
+"""64 MB: many to share out, each well above the cost of a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Blocks of a table or partition, as ``checksums.Part`` has them."""
+
+    table: str
+    columns: tuple[str, ...]
+    relation: sql.Composed
+    first: int
+    end: int | None
+
+
+def differences(
+    each: Callable[[Callable[[Any], Sum], Iterable[Any]], Iterable[Sum]],
+    conninfo: str,
+    tables: Sequence[dict[str, Any]],
+) -> list[str]:
+    """Compare what is in a server with the manifest.
+
+    Args:
+        each: does something with each of many, at the same time if it can: ``map``.
+        conninfo: of who may read all rows.
+        tables: the manifest's.
+
+    Returns:
+        A sentence for each table whose rows are not those of the snapshot.
+
+    Raises:
+        psycopg.Error: they can't be read.
+    """
+    with _session(conninfo) as connection:
+        ranges = [one for table in tables for one in _ranges(connection, table)]
+    sums: dict[str, Sum] = defaultdict(lambda: NOTHING)
+    for one, found in zip(ranges, each(partial(_sum, conninfo), ranges), strict=True):
+        sums[one.table] += found
+    return [
+        f"{table['name']}: {found.rows} rows with checksum {found.hex()} were loaded, the "
+        f"snapshot has {table['rows']} with {table['checksum']}"
+        for table in tables
+        if ((found := sums[table["name"]]).rows, found.hex()) != (table["rows"], table["checksum"])
+    ]
+
+
+def _ranges(connection: psycopg.Connection[Any], table: dict[str, Any]) -> Iterator[_Range]:
+    for schema, name in sorted({(*part["relation"],) for part in table["parts"]}):
+        relation = sql.SQL("ONLY {}").format(sql.Identifier(schema, name))
+        row = connection.execute(_SQL["blocks"], (schema, name)).fetchone()
+        assert row is not None
+        starts = range(0, max(1, row[0]), _RANGE_BLOCKS)
+        for first in starts:
+            end = first + _RANGE_BLOCKS if first != starts[-1] else None
+            yield _Range(table["name"], tuple(table["columns"]), relation, first, end)
+
+
+def _sum(conninfo: str, one: _Range) -> Sum:
+    query = _SQL["total"].format(
+        row=record(one.columns), relation=one.relation, range=blocks(one.first, one.end)
+    )
+    with _session(conninfo) as connection:
+        ((count, first, second),) = connection.execute(query).fetchall()
+    return Sum(count, int(first) % _HALF, int(second) % _HALF)
+
+
+def _session(conninfo: str) -> psycopg.Connection[Any]:
+    connection = psycopg.connect(conninfo, autocommit=True)
+    connection.execute(_SESSION["settings"])
+    return connection

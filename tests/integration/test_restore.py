@@ -1,0 +1,136 @@
+"""A snapshot put into a server without Spark: what is there then is compared, not believed."""
+
+import copy
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pgherd_sidecar.cli import herd as herds
+from pgherd_spark import proof, snapshot
+from pgherd_spark.layout import require_described
+from pgherd_spark.parts import PartError
+from pgherd_spark.restore import RestoreError, restore
+from pgherd_spark.stores import DirectoryStore
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from .ledger import create_everywhere
+from .localherd import LocalHerd, query
+from .sparkherd import NEEDS_PYARROW, OneByOne, members_of
+
+pytestmark = NEEDS_PYARROW
+
+_ROWS = 3000
+_EMPTY_FRAME = bytes.fromhex("502a4d1800000000")
+"""Which zstd passes over: the rows stay the same."""
+Snapshot = tuple[DirectoryStore, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def table(herd: LocalHerd) -> Iterator[str]:
+    name = f"r_{random.getrandbits(40):x}"
+    create_everywhere(
+        herd,
+        f"CREATE TABLE {name} (id int PRIMARY KEY, t text UNIQUE);"
+        f"INSERT INTO {name} SELECT g, sha512(g::text::bytea)::text"
+        f" FROM generate_series(1, {_ROWS}) g",
+    )
+    yield name
+    query(herd.nodes()[0].dsn, f"DROP TABLE {name}")
+
+
+@pytest.fixture
+async def taken(herd: LocalHerd, table: str, tmp_path: Path) -> Snapshot:
+    options = snapshot.Options(
+        to=DirectoryStore(tmp_path),
+        read=("n1",),
+        programs=herds.load(herd.directory.resolve()).postgres_bin,
+        cluster_id="of this test",
+        part_bytes=100_000,
+    )
+    store = await snapshot.snapshot(OneByOne(), members_of(herd), options, print)
+    assert isinstance(store, DirectoryStore)
+    return store, require_described(store)
+
+
+@pytest.fixture
+def empty(herd: LocalHerd) -> Iterator[str]:
+    """A database beside the herd's."""
+    description = herds.load(herd.directory.resolve())
+    first = description.databases[0]
+    name = f"r_{random.getrandbits(40):x}"
+    way = make_conninfo(description.dsn(first), host=str(description.node(first).run))
+    with psycopg.connect(make_conninfo(way, dbname="postgres"), autocommit=True) as server:
+        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        yield make_conninfo(way, dbname=name)
+        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def put(herd: LocalHerd, store: DirectoryStore, manifest: dict[str, Any], into: str) -> None:
+    programs = herds.load(herd.directory.resolve()).postgres_bin
+    restore(store, manifest, conninfo=into, programs=programs, jobs=2, say=print)
+
+
+def of_table(manifest: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = (one for one in manifest["tables"] if one["name"] == f"public.{name}")
+    assert isinstance(found, dict)
+    return found
+
+
+def test_all_rows_are_loaded_in_parts_and_compared_in_ranges(
+    herd: LocalHerd, table: str, taken: Snapshot, empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, manifest = taken
+    assert len(of_table(manifest, table)["parts"]) > 1
+    monkeypatch.setattr(proof, "_RANGE_BLOCKS", 7)
+    put(herd, store, manifest, empty)
+    asked = f"SELECT count(*), md5(string_agg(t, '' ORDER BY id)) FROM {table}"
+    assert query(empty, asked) == query(herd.dsn("n1"), asked)
+    blocks = f"SELECT pg_relation_size('{table}') / current_setting('block_size')::int"
+    assert query(empty, blocks)[0] > (14,)  # three ranges at least
+    analyzed = f"SELECT reltuples::int FROM pg_class WHERE oid = '{table}'::regclass"
+    assert query(empty, analyzed) == [(_ROWS,)]
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        query(empty, f"INSERT INTO {table} SELECT 0, t FROM {table} WHERE id = 1")
+
+
+def test_rows_that_are_not_the_snapshot_s_are_noticed(
+    herd: LocalHerd, table: str, taken: Snapshot, empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, manifest = taken
+    monkeypatch.setattr(proof, "_RANGE_BLOCKS", 7)
+    wrong = copy.deepcopy(manifest)
+    of_table(wrong, table)["parts"].pop()
+    with pytest.raises(RestoreError, match=rf"public\.{table}: \d+ rows .* has {_ROWS} with"):
+        put(herd, store, wrong, empty)
+    query(empty, f"DROP TABLE {table}")
+    tables = [of_table(manifest, table)]
+    put(herd, store, manifest | {"tables": tables, "sequences": []}, empty)
+    assert list(proof.differences(map, empty, tables)) == []
+    query(empty, f"UPDATE {table} SET t = t || ' ' WHERE id = {random.randint(1, _ROWS)}")
+    (told,) = proof.differences(map, empty, tables)
+    assert told.startswith(f"public.{table}: {_ROWS} rows with checksum ")
+
+
+@pytest.mark.parametrize("damage", ["a bit", "more", "less", "gone"])
+def test_a_part_that_is_not_what_was_written_is_named(
+    herd: LocalHerd, table: str, taken: Snapshot, empty: str, damage: str
+) -> None:
+    store, manifest = taken
+    path = random.choice(of_table(manifest, table)["parts"])["path"]
+    data = bytearray(store.get(path))
+    match damage:
+        case "a bit":
+            data[random.randrange(len(data))] ^= 1
+            store.put(path, bytes(data))
+        case "more":
+            store.put(path, bytes(data) + _EMPTY_FRAME)
+        case "less":
+            store.put(path, bytes(data[:-1]))
+        case "gone":
+            store.delete(path)
+    with pytest.raises((PartError, RestoreError), match=path):
+        put(herd, store, manifest, empty)
