@@ -25,7 +25,8 @@ from pgherd_sidecar.env import durable
 _S3 = "s3://"
 _DELETED_AT_ONCE = 1000
 _PIECE_BYTES = 16 << 20
-_CONNECT_S, _ANSWER_S, _ATTEMPTS = 10, 60, 4
+_CONNECT_S, _ANSWER_S, _ATTEMPTS = 10, 20, 3
+"""The last one unless the environment says otherwise (``AWS_MAX_ATTEMPTS``)."""
 
 
 class StoreError(OSError):
@@ -284,10 +285,11 @@ def _client(endpoint: str | None) -> Any:
         raise StoreError(
             "an S3 store needs boto3: install it with `scripts/setup spark`"
         ) from error
+    attempts = {} if "AWS_MAX_ATTEMPTS" in os.environ else {"total_max_attempts": _ATTEMPTS}
     config = Config(
         connect_timeout=_CONNECT_S,
         read_timeout=_ANSWER_S,
-        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        retries={"mode": "standard", **attempts},
         # A server of one's own seldom has a name in DNS for each bucket, or knows Amazon's newest
         # checksums. What was written is read back anyway.
         s3={"addressing_style": "path" if endpoint else "auto"},

@@ -23,7 +23,7 @@ from pgherd_spark.stores import Store
 
 from .ledger import create_everywhere
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd, query, settle
-from .s3server import NEEDS_S3, bucket
+from .s3server import NEEDS_S3, Bucket, Server, bucket
 from .sparkherd import NEEDS_SPARK, given_back, markers_held, run_job
 
 pytestmark = [NEEDS_SPARK, pytest.mark.timeout(600)]
@@ -203,21 +203,67 @@ def test_a_member_that_gives_its_snapshot_up_ends_the_job(herd: LocalHerd, to: S
     assert "snapshot" in require_failed(herd, done, to)
 
 
-@NEEDS_S3
-def test_a_store_that_goes_away_ends_the_job_and_has_no_snapshot_when_it_is_back(
-    herd: LocalHerd, work_directory: Path, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def s3(
+    work_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Bucket, Server, Store]]:
+    """A bucket on a server that can die, and a store in it; jobs are let in."""
     with bucket(work_directory / f"s3-{random.getrandbits(40):x}") as made:
-        server = made.server
-        if server is None:
+        if made.server is None:
             pytest.skip("the server is not ours to kill")
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
-        store = stores.at(f"{made.url}/x", made.endpoint)
-        done = disturbed(
-            herd, store, lambda _: server.kill(), "--s3-endpoint", made.endpoint,
-            ready=lambda _: any(key.endswith(".zst") for key in made.objects()),
-        )  # fmt: skip
-        server.start()
-        assert "Could not connect to the endpoint URL" in require_failed(herd, done, store)
-        given_back(herd, store)
+        stores._client.cache_clear()
+        yield made, made.server, stores.at(f"{made.url}/x", made.endpoint)
+        stores._client.cache_clear()
+
+
+def has_a_part(made: Bucket, _: Store) -> bool:
+    return any(key.endswith(".zst") for key in made.objects())
+
+
+@NEEDS_S3
+def test_a_store_that_goes_away_ends_the_job_and_has_no_snapshot_when_it_is_back(
+    herd: LocalHerd, table: str, s3: tuple[Bucket, Server, Store]
+) -> None:
+    made, server, store = s3
+    done = disturbed(
+        herd, store, lambda _: server.kill(), "--s3-endpoint", made.endpoint,
+        ready=partial(has_a_part, made),
+    )  # fmt: skip
+    server.start()
+    assert "Could not connect to the endpoint URL" in require_failed(herd, done, store)
+    given_back(herd, store)
+
+
+@NEEDS_S3
+def test_a_store_that_answers_nothing_ends_the_job_before_it_has_begun(
+    herd: LocalHerd, s3: tuple[Bucket, Server, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, server, store = s3
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    server.fall_silent()
+    done = run_job(herd, "snapshot", "--to", str(store), "--s3-endpoint", made.endpoint)
+    server.answer()
+    assert done.returncode == 2
+    assert f'{store}: Read timeout on endpoint URL: "{made.endpoint}' in done.stderr
+    assert made.objects() == []
+
+
+@NEEDS_S3
+@pytest.mark.long
+def test_a_store_that_falls_silent_ends_the_job(
+    herd: LocalHerd,
+    table: str,
+    s3: tuple[Bucket, Server, Store],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, server, store = s3
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    done = disturbed(
+        herd, store, lambda _: server.fall_silent(), "--s3-endpoint", made.endpoint,
+        ready=partial(has_a_part, made),
+    )  # fmt: skip
+    server.answer()
+    assert "Read timeout on endpoint URL" in require_failed(herd, done, store)
+    given_back(herd, store)

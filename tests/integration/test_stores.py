@@ -114,32 +114,55 @@ def test_what_a_server_refuses_is_told_in_one_line_that_says_what_to_do(
         stores._client.cache_clear()
 
 
-@NEEDS_SPARK
-def test_a_full_disk_ends_the_job_and_leaves_no_snapshot(
-    herd: LocalHerd, work_directory: Path
-) -> None:
+@pytest.fixture
+def small_disk(work_directory: Path) -> Iterator[Path]:
+    """A directory with room for less than a part."""
     full = work_directory / "full"
     full.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k,mode=777", "none", full], check=False
+        ["mount", "-t", "tmpfs", "-o", "size=1m,mode=1777", "none", full], check=False
     )
     if mounted.returncode != 0:
         pytest.skip("only root can make a small disk")
+    yield full
+    subprocess.run(["umount", full], check=True)
+    full.rmdir()
+
+
+@pytest.fixture
+def wide(herd: LocalHerd) -> Iterator[None]:
+    """A table whose rows take two megabytes, compressed."""
     name = f"s_{random.getrandbits(40):x}"
     create_everywhere(
         herd,
         f"CREATE TABLE {name} (id int PRIMARY KEY, t text); INSERT INTO {name}"
-        " SELECT g, sha512(g::text::bytea)::text FROM generate_series(1, 10000) g",
+        " SELECT g, sha512(g::text::bytea)::text FROM generate_series(1, 30000) g",
     )
-    try:
-        done = run_job(herd, "snapshot", "--to", str(full))
-        assert done.returncode == 2
-        assert "No space left on device" in done.stderr or "disk full" in done.stderr
-        assert unfinished(stores.at(str(full))) == snapshots(stores.at(str(full)))
-        given_back(herd, stores.at(str(full)))
-    finally:
-        subprocess.run(["umount", full], check=True)
-        query(herd.nodes()[0].dsn, f"DROP TABLE {name}")
+    yield
+    query(herd.nodes()[0].dsn, f"DROP TABLE {name}")
+
+
+@NEEDS_SPARK
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("where", ["the snapshot's", pytest.param("a task's", marks=NEEDS_S3)])
+def test_a_full_disk_ends_the_job_and_leaves_no_snapshot(
+    herd: LocalHerd,
+    small_disk: Path,
+    where: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task makes a part that goes to a bucket on its own disk first."""
+    store, at = stores.at(str(small_disk)), []
+    if where == "a task's":
+        s3: Bucket = request.getfixturevalue("s3")
+        store, at = s3_store(s3, monkeypatch), ["--s3-endpoint", s3.endpoint]
+        monkeypatch.setenv("TMPDIR", str(small_disk))
+    done = run_job(herd, "snapshot", "--to", str(store), *at)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr or "disk full" in done.stderr
+    assert unfinished(store) == snapshots(store) != []
+    given_back(herd, store)
 
 
 @NEEDS_S3
@@ -165,7 +188,7 @@ def test_a_job_that_is_killed_is_taken_up_and_its_snapshot_in_a_bucket_seeds_a_n
     seed = ["seed", "--port-base", str(fresh.port_base), *at]
     refused = run_job(fresh, *seed, "--snapshot", str(store.below(begun)))
     assert refused.returncode == 2
-    assert "holds no whole snapshot" in refused.stderr
+    assert "holds no snapshot that is whole" in refused.stderr
 
     done = run_job(herd, "snapshot", *take)
     assert done.returncode == 0, done.stderr
