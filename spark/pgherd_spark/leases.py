@@ -98,9 +98,14 @@ async def hold(
             renewing.cancel()
     finally:
         if give_back:
-            for member in members.values():
-                with suppress(AdminError):  # it gives it up by itself in time
-                    await member.admin.drop_marker(marker)
+            await drop(members, marker)
+
+
+async def drop(members: Mapping[str, Member], marker: str) -> None:
+    """Have all members give up at once what they hold of a marker, as far as they answer."""
+    for member in members.values():
+        with suppress(AdminError):  # it gives it up by itself in time
+            await member.admin.drop_marker(marker)
 
 
 async def _order(members: Mapping[str, Member]) -> str:

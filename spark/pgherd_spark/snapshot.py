@@ -40,7 +40,7 @@ from pgherd_spark.layout import (
     sha256,
     unfinished,
 )
-from pgherd_spark.leases import Lease, LeaseError, MarkerGoneError, Member, hold
+from pgherd_spark.leases import Lease, LeaseError, MarkerGoneError, Member, drop, hold
 from pgherd_spark.owners import owning
 from pgherd_spark.parts import Receipt, WritePart, verify_part, write_part
 from pgherd_spark.sources import Source, connected, reading
@@ -136,6 +136,7 @@ async def _take_up(
             except (MarkerGoneError, ChangedError) as error:
                 say(f"removing {name}, which can't be finished: {error}")
                 store.clear()
+                await drop(members, job["marker"])
                 return False
     except LeaseError as error:
         say(f"{name} is unfinished and stays as it is: {error}")

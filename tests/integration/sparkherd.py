@@ -73,23 +73,28 @@ def run_job(herd: LocalHerd, job: str, *arguments: str) -> subprocess.CompletedP
 
 def given_back(herd: LocalHerd, store: Store) -> None:
     """Have the members give up at once what failed jobs could have been gone on with."""
-    for marker in _markers(store):
+    for marker in markers(store):
         for member in members_of(herd).values():
             asyncio.run(member.admin.drop_marker(marker))
 
 
 def markers_held(herd: LocalHerd, store: Store) -> set[str]:
     """The members that hold a snapshot for one of the jobs whose files are in the store."""
+    return {name for marker in markers(store) for name in holders(herd, marker)}
+
+
+def holders(herd: LocalHerd, marker: str) -> set[str]:
+    """The members that hold a marker's snapshot."""
     held = set()
-    for marker in _markers(store):
-        for name, member in members_of(herd).items():
-            with suppress(AdminError):
-                asyncio.run(member.admin.lease_marker(marker, 1))
-                held.add(name)
+    for name, member in members_of(herd).items():
+        with suppress(AdminError):
+            asyncio.run(member.admin.lease_marker(marker, 1))
+            held.add(name)
     return held
 
 
-def _markers(store: Store) -> list[str]:
+def markers(store: Store) -> list[str]:
+    """Those of the jobs whose files are in the store."""
     return [json.loads(store.below(name).get(JOB))["marker"] for name in snapshots(store)]
 
 

@@ -24,7 +24,7 @@ from pgherd_spark.stores import Store
 from .ledger import create_everywhere
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd, query, settle
 from .s3server import NEEDS_S3, Bucket, Server, bucket
-from .sparkherd import NEEDS_SPARK, given_back, markers_held, run_job
+from .sparkherd import NEEDS_SPARK, given_back, holders, markers, markers_held, run_job
 
 pytestmark = [NEEDS_SPARK, pytest.mark.timeout(600)]
 
@@ -183,10 +183,11 @@ def test_a_member_that_dies_while_it_is_read_ends_the_job(herd: LocalHerd, to: S
     )
     herd.must("start", "n2")
     assert "n2" in require_failed(herd, done, to) or "onnection" in done.stderr
-    given_back(herd, to)
+    (marker,) = markers(to)
     again = run_job(herd, "snapshot", "--to", str(to))
     assert again.returncode == 0, again.stderr
     assert "can't be finished" in again.stderr
+    assert holders(herd, marker) == set()
     (name,) = snapshots(to)
     require_whole(to.below(name))
 

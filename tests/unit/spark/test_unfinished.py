@@ -12,7 +12,7 @@ from pgherd_spark import snapshot as job
 from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.leases import Member
 from pgherd_spark.owners import InUseError
-from pgherd_spark.snapshot import Options, snapshot
+from pgherd_spark.snapshot import ChangedError, Options, snapshot
 from pgherd_spark.stores import DirectoryStore
 
 GONE = AdminError("no snapshot for marker m", 404)
@@ -42,9 +42,22 @@ class NoCluster:
 
 
 async def run(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, admin: Admin, *, in_use: bool = False
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    admin: Admin,
+    other: Admin | None = None,
+    *,
+    in_use: bool = False,
 ) -> list[str]:
-    """Make a snapshot beside two unfinished ones, as far as without a server; what is said."""
+    """Make a snapshot beside two unfinished ones, as far as without a server; what is said.
+
+    Args:
+        directory: where to.
+        monkeypatch: undoes what is changed for it.
+        admin: of the member that is read;
+        other: and of one more, which holds the marker if that is not said otherwise.
+        in_use: whether another job works with the marker.
+    """
     for name, cluster_id in (("gid-000000000001-aa", "another"), (LEFT, "this")):
         (directory / name).mkdir()
         content = {"format": 1, "cluster_id": cluster_id, "marker": "m"}
@@ -61,7 +74,10 @@ async def run(
         to=DirectoryStore(directory), read=("n1",), programs=directory, cluster_id="this"
     )
     no_server = f"host={directory} port=1 user=postgres dbname=app"
-    members = {"n1": Member("n1", cast(AdminClient, admin), no_server)}
+    admins = {"n1": admin, "n2": other or Admin(None)}
+    members = {
+        name: Member(name, cast(AdminClient, one), no_server) for name, one in admins.items()
+    }
     said: list[str] = []
     with suppress(JobError):  # the new one begins, and has no server to read
         await snapshot(cast(Cluster, NoCluster()), members, options, said.append)
@@ -75,20 +91,35 @@ def names(directory: Path) -> list[str]:
 async def test_what_another_herd_has_left_unfinished_stays_and_what_this_one_has_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = await run(tmp_path, monkeypatch, Admin(GONE))
+    lost, holder = Admin(GONE), Admin(None)
+    said = await run(tmp_path, monkeypatch, lost, holder)
     assert names(tmp_path) == ["gid-000000000001-aa"]
     assert said[0].startswith("gid-000000000001-aa is an unfinished snapshot of another herd")
+    assert holder.dropped
+
+
+async def test_the_marker_of_a_snapshot_that_ddl_has_made_useless_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def changed(*arguments: object) -> None:
+        raise ChangedError("columns changed since the marker")
+
+    monkeypatch.setattr(job, "_write", changed)
+    holders = Admin(None), Admin(None)
+    said = await run(tmp_path, monkeypatch, *holders)
+    assert said[-1].startswith(f"removing {LEFT}, which can't be finished: columns changed")
+    assert [one.dropped for one in holders] == [True, True]
 
 
 @pytest.mark.parametrize(("error", "in_use"), [(GONE, True), (SLOW, True), (SLOW, False)])
 async def test_what_another_job_may_be_writing_stays_and_its_marker_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: AdminError, in_use: bool
 ) -> None:
-    admin = Admin(error)
-    said = await run(tmp_path, monkeypatch, admin, in_use=in_use)
+    admin, other = Admin(error), Admin(None)
+    said = await run(tmp_path, monkeypatch, admin, other, in_use=in_use)
     assert names(tmp_path) == ["gid-000000000001-aa", LEFT]
     assert said[1].startswith(f"{LEFT} is unfinished and stays as it is: ")
-    assert not admin.dropped
+    assert not admin.dropped and not other.dropped
 
 
 async def test_what_a_dead_job_has_left_is_gone_on_with_while_its_marker_is_held(
