@@ -16,16 +16,11 @@ from psycopg import sql
 
 from pgherd_spark import statements
 from pgherd_spark.catalog import Table
+from pgherd_spark.rowhash import record, row_hash
 from pgherd_spark.sources import Relation, Source, reading, unchanging
 
 _SQL = statements.load("checksum.sql")
 _HALF = 1 << 64
-_TEXT = re.compile(r"text|character varying(\(\d+\))?")
-_EXACT = re.compile(
-    r"bigint|integer|smallint|boolean|date|uuid|bytea|time(\(\d\))? without time zone"
-    r"|timestamp(\(\d\))? with(out)? time zone"
-)
-"""Types, as PostgreSQL writes them, of which equal values are the same."""
 _DOUBLED = re.compile(r'(["\\])\1')
 
 
@@ -106,32 +101,18 @@ def total(part: Part) -> Sum:
 
 
 def quick_sum(part: Part) -> Sum:
-    """Another sum of all the part's rows, computed in half the time, with one hash of 64 bits.
+    """Another sum of all the part's rows, computed in a fraction of the time: of one hash a row.
 
     To be compared with those of other members just now; never stored.
 
     Raises:
         TableChangedError, psycopg.Error: as for ``bucket_sums``.
     """
-    query = _query("quick", part, values=_values(part.table))
-    ((count, first, second),) = _read(part.source, part.relation, query)
-    return _sum(count, first, second)
-
-
-def _values(table: Table) -> sql.Composed:
-    """The columns of a row: as they are where that is enough, all others as one text."""
-    values, others = [], []
-    for column, kind in zip(table.columns, table.types, strict=True):
-        if _EXACT.fullmatch(kind):
-            values.append(sql.Composed([sql.Identifier("t", column)]))
-        elif _TEXT.fullmatch(kind):
-            collated = sql.SQL('{} COLLATE pg_catalog."C"')
-            values.append(collated.format(sql.Identifier("t", column)))
-        else:
-            others.append(column)
-    if others:
-        values.append(sql.SQL("{}::text").format(record(others)))
-    return sql.SQL(", ").join(values)
+    columns = zip(part.table.columns, part.table.types, strict=True)
+    ((count, of_hashes),) = _read(
+        part.source, part.relation, _query("quick", part, hash=row_hash(columns))
+    )
+    return _sum(count, of_hashes, 0)
 
 
 def rows_in(part: Part, buckets: int, wanted: Iterable[int]) -> list[tuple[str, Found]]:
@@ -189,12 +170,6 @@ def whole_sum(
     )
     ((count, first, second),) = connection.execute(query).fetchall()
     return _sum(count, first, second)
-
-
-def record(columns: Iterable[str]) -> sql.Composed:
-    """A record of some columns of the row ``t``."""
-    names = (sql.Identifier("t", column) for column in columns)
-    return sql.SQL("ROW({})").format(sql.SQL(", ").join(names))
 
 
 def blocks(first: int, end: int | None) -> sql.Composed:

@@ -22,6 +22,7 @@ from pgherd_spark.leases import LeaseError
 from pgherd_spark.parts import PartError
 from pgherd_spark.stores import DirectoryStore
 
+from .alike import ALIKE
 from .ledger import INITIAL, Ledger, create_everywhere
 from .localherd import LocalHerd, query
 from .sparkherd import NEEDS_SPARK, behind_the_herd_s_back, members_of, run_job
@@ -29,34 +30,6 @@ from .sparkherd import NEEDS_SPARK, behind_the_herd_s_back, members_of, run_job
 pytestmark = [NEEDS_SPARK, pytest.mark.timeout(600)]
 
 _SMALL_PARTS = 64 << 10
-_TYPES = {
-    "c_bool": ("bool", "true", "false"),
-    "c_int2": ("int2", "1", "2"),
-    "c_int8": ("int8", "9223372036854775806", "9223372036854775807"),
-    "c_numeric": ("numeric", "1.0", "1.00"),
-    "c_float8": ("float8", "'0'", "'-0'"),
-    "c_float8_last_bit": ("float8", "0.3", "0.30000000000000004"),
-    "c_text": ("text", "'a'", "'b'"),
-    "c_text_empty": ("text", "''", "NULL"),
-    "c_char": ("char(5)", "'a'", "'ab'"),
-    "c_bytea": ("bytea", r"'\x00'", r"'\x01'"),
-    "c_uuid": ("uuid", "repeat('1', 32)::uuid", "(repeat('1', 31) || '2')::uuid"),
-    "c_date": ("date", "'infinity'", "'-infinity'"),
-    "c_time": ("time", "'24:00'", "'00:00'"),
-    "c_timestamptz": ("timestamptz", "'2020-01-01Z'", "'2020-01-01 00:00:00.000001Z'"),
-    "c_interval": ("interval", "'1 mon'", "'30 days'"),
-    "c_json": ("json", "'{\"a\":1}'", "'{\"a\": 1}'"),
-    "c_jsonb": ("jsonb", "'{\"a\":1}'", "'{\"a\":2}'"),
-    "c_xml": ("xml", "'<a/>'", "'<b/>'"),
-    "c_inet": ("inet", "'10.0.0.1'", "'10.0.0.2'"),
-    "c_array": ("int[]", "'{1,2}'", "'{{1,2}}'"),
-    "c_range": ("int4range", "'[1,3)'", "'[1,4)'"),
-    "c_bit": ("bit(4)", "B'0101'", "B'0100'"),
-    "c_point": ("point", "'(1,2)'", "'(1,3)'"),
-    "c_tsvector": ("tsvector", "'a b'", "'a c'"),
-    "c_money": ("money", "1::money", "2::money"),
-}
-"""By column: a type, a value, and another that a careless comparison takes for the same."""
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +95,8 @@ async def test_one_changed_value_of_one_row_of_one_node_is_named_in_every_type(
     herd: LocalHerd, cluster: Cluster, ledger: Ledger, tmp_path: Path
 ) -> None:
     table = f"{ledger.schema}.types"
-    columns = ", ".join(f"{column} {kind}" for column, (kind, _, _) in _TYPES.items())
-    values = ", ".join(f"{value}::{kind}" for kind, value, _ in _TYPES.values())
+    columns = ", ".join(f"{column} {kind}" for column, (kind, _, _) in ALIKE.items())
+    values = ", ".join(f"{value}::{kind}" for kind, value, _ in ALIKE.values())
     create_everywhere(
         herd,
         f'CREATE TABLE {table} ("The key" int PRIMARY KEY, {columns});'
@@ -134,7 +107,7 @@ async def test_one_changed_value_of_one_row_of_one_node_is_named_in_every_type(
         "n2",
         *(
             f'UPDATE {table} SET {column} = {other}::{kind} WHERE "The key" = {number}'
-            for number, (column, (kind, _, other)) in enumerate(_TYPES.items(), 100)
+            for number, (column, (kind, _, other)) in enumerate(ALIKE.items(), 100)
         ),
         f'DELETE FROM {table} WHERE "The key" = 99',
         f'INSERT INTO {table} ("The key") VALUES (1000)',
@@ -149,7 +122,7 @@ async def test_one_changed_value_of_one_row_of_one_node_is_named_in_every_type(
     assert {row.odd for row in findings.rows} == {("n2",)}
     named = {row.key: row for row in findings.rows}
     assert {key: row.columns for key, row in named.items()} == {
-        **{f"({n})": (column,) for n, column in enumerate(_TYPES, 100)},
+        **{f"({n})": (column,) for n, column in enumerate(ALIKE, 100)},
         "(99)": (),
         "(1000)": (),
     }
@@ -166,7 +139,7 @@ async def test_one_changed_value_of_one_row_of_one_node_is_named_in_every_type(
 
     few = await checked(cluster, herd, max_rows=3)
     (result,) = (one for one in few.tables if one.name == table)
-    assert (len(few.rows), result.different_rows, result.more) == (3, len(_TYPES) + 2, True)
+    assert (len(few.rows), result.different_rows, result.more) == (3, len(ALIKE) + 2, True)
 
 
 async def test_values_that_two_rows_have_exchanged_are_named(

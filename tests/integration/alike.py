@@ -1,0 +1,32 @@
+"""Values of every kind of type that a careless comparison takes for the same."""
+
+ALIKE = {
+    "c_bool": ("bool", "true", "false"),
+    "c_int2": ("int2", "1", "2"),
+    "c_int8": ("int8", "9223372036854775806", "9223372036854775807"),
+    "c_int8_both_halves": ("int8", "0", "4294967297"),
+    "c_numeric": ("numeric", "1.0", "1.00"),
+    "c_float8": ("float8", "'0'", "'-0'"),
+    "c_float8_last_bit": ("float8", "0.3", "0.30000000000000004"),
+    "c_text": ("text", "'a'", "'b'"),
+    "c_text_empty": ("text", "''", "NULL"),
+    "c_char": ("char(5)", "'a'", "'ab'"),
+    "c_bytea": ("bytea", r"'\x00'", r"'\x01'"),
+    "c_uuid": ("uuid", "repeat('1', 32)::uuid", "(repeat('1', 31) || '2')::uuid"),
+    "c_date": ("date", "'infinity'", "'-infinity'"),
+    "c_time": ("time", "'24:00'", "'00:00'"),
+    "c_timestamptz": ("timestamptz", "'2020-01-01Z'", "'2020-01-01 00:00:00.000001Z'"),
+    "c_timestamp_both_halves": ("timestamp", "'2000-01-01'", "'2000-01-01 01:11:34.967297'"),
+    "c_interval": ("interval", "'1 mon'", "'30 days'"),
+    "c_json": ("json", "'{\"a\":1}'", "'{\"a\": 1}'"),
+    "c_jsonb": ("jsonb", "'{\"a\":1}'", "'{\"a\":2}'"),
+    "c_xml": ("xml", "'<a/>'", "'<b/>'"),
+    "c_inet": ("inet", "'10.0.0.1'", "'10.0.0.2'"),
+    "c_array": ("int[]", "'{1,2}'", "'{{1,2}}'"),
+    "c_range": ("int4range", "'[1,3)'", "'[1,4)'"),
+    "c_bit": ("bit(4)", "B'0101'", "B'0100'"),
+    "c_point": ("point", "'(1,2)'", "'(1,3)'"),
+    "c_tsvector": ("tsvector", "'a b'", "'a c'"),
+    "c_money": ("money", "1::money", "2::money"),
+}
+"""By column: a type, a value, and another of which that is so."""
