@@ -400,6 +400,6 @@ class ReplicaSession:
             "repairs": self.settler.repairs,
             "victims": self._watch.victims,
             "index_keys": self.state.index_size,
-            "log_holds": [] if self._house is None else self._house.holds,
+            **(self._house.status() if self._house is not None else {}),
             **{f"decisions_{kind.value}": count for kind, count in self._counts.items()},
         }

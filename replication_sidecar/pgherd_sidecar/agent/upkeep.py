@@ -3,6 +3,7 @@
 * tells PostgreSQL whether this node takes writes;
 * truncates the capture table whose transactions have all ended (C14: never waiting for a lock);
 * looks for committed transactions that were never certified (C1) and reports them;
+* says where a superuser's settings keep transactions from being captured at all;
 * prunes ``pgherd.applied``;
 * has the server use a certificate that was replaced;
 * publishes the oldest base GID that a running transaction may have (C17);
@@ -48,9 +49,6 @@ class Upkeep:
         leaked: what to do with an xid that committed without certification.
         refusal: why this node takes no writes, None if it does.
         host: the log that is trimmed.
-
-    Attributes:
-        holds: who has the log kept, as of the last look.
     """
 
     def __init__(  # noqa: PLR0913 - its ports, all by name
@@ -66,7 +64,8 @@ class Upkeep:
         leaked: Callable[[int], Awaitable[None]],
         refusal: Callable[[], str | None],
     ) -> None:
-        self.holds: list[dict[str, str | int]] = []
+        self._holds: list[dict[str, str | int]] = []
+        self._capture_off: list[str] = []
         self._connection = connection
         self._config = config
         self._host = host
@@ -100,6 +99,7 @@ class Upkeep:
             await asyncio.sleep(_PACE_S)
             await self._fence()
             await self._audit()
+            await self._see_capture()
             await self._truncate_capture()
             await self._publish_base()
             await self._connection.execute("SELECT pgherd.number_shapes()")
@@ -109,6 +109,14 @@ class Upkeep:
             )
             await self._connection.execute("SELECT pgherd.reload_certificate()")
             await self._maybe_checkpoint()
+
+    def status(self) -> dict[str, Any]:
+        """What was found at the last look."""
+        return {
+            "log_holds": self._holds,
+            "capture_off": self._capture_off,
+            "capture_off_settings": len(self._capture_off),
+        }
 
     async def _fence(self) -> None:
         """Let first writes fail early while this node takes none; certify() would refuse them."""
@@ -128,6 +136,24 @@ class Upkeep:
             log.error("capture.leak", xid=xid)
             await self._leaked(int(xid))
         self._audited_xid = int(audited)
+
+    async def _see_capture(self) -> None:
+        """Tell of settings that switch capture off; writes are not refused for them.
+
+        A role that loads dumps or applies another replication's changes has them on purpose, and
+        promises to do the same everywhere; no one could tell its sessions from the others.
+        """
+        rows = await self._connection.execute("SELECT pgherd.capture_off()")
+        row = await rows.fetchone()
+        assert row is not None
+        found = row[0] or []
+        if found == self._capture_off:
+            return
+        self._capture_off = found
+        if found:
+            log.warning("capture.off", settings=found, remedy="RESET them, then run verify")
+        else:
+            log.info("capture.on")
 
     async def _truncate_capture(self) -> None:
         try:
@@ -152,7 +178,7 @@ class Upkeep:
         self._samples.append((next_xid, gid))
 
     async def _maybe_checkpoint(self) -> None:
-        wanted, _ = await self._holds()
+        wanted, _ = await self._look_at_holds()
         moved = self._state.position - self._covered
         due = (
             moved >= self._limits.checkpoint_entries
@@ -162,13 +188,13 @@ class Upkeep:
         )
         if moved > 0 and due:
             await self._checkpoint()
-            _, held = await self._holds()  # a joiner may have asked in the meantime
+            _, held = await self._look_at_holds()  # a joiner may have asked in the meantime
             self._host.trim(self._checkpointed if held is None else min(self._checkpointed, held))
             base = self._host.extent.base
             self._verdicts.forget(base + 1)
             await self._connection.execute("SELECT pgherd.forget_shapes($1)", (base,))
 
-    async def _holds(self) -> tuple[int | None, int | None]:
+    async def _look_at_holds(self) -> tuple[int | None, int | None]:
         """Return how new a checkpoint a joiner needs, and after which position the log."""
         rows = await self._connection.execute(
             "SELECT wanted, held, holds FROM pgherd.log_holds($1, $2)",
@@ -176,7 +202,7 @@ class Upkeep:
         )
         row = await rows.fetchone()
         assert row is not None
-        wanted, held, self.holds = row
+        wanted, held, self._holds = row
         return wanted, held
 
     @property

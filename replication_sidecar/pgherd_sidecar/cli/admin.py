@@ -85,6 +85,7 @@ class Status(BaseModel):
     view: View | None = None
     peers: dict[str, Peer] = {}
     log_holds: tuple[LogHold, ...] = ()
+    capture_off: tuple[str, ...] = ()
 
 
 class _Released(BaseModel):

@@ -43,12 +43,13 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
         for node in nodes
         if (lagging_s := cluster.seen(said, node.member.name).lagging_s)
     ]
-    holds = [line for node in nodes if node.answer is not None for line in _holds(node.answer)]
-    return "\n".join([text, *reasons, *lagging, *holds])
+    notes = [line for node in nodes if node.answer is not None for line in _notes(node.answer)]
+    return "\n".join([text, *reasons, *lagging, *notes])
 
 
-def _holds(said: Status) -> list[str]:
-    return [
+def _notes(said: Status) -> list[str]:
+    off = [f"{said.name}: what this lets by is not replicated: {one}" for one in said.capture_off]
+    return off + [
         f"{said.name}: keeps its log after GID {one.after} for {one.hold}, until {one.until}"
         for one in said.log_holds
     ]
@@ -68,6 +69,7 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
         "postgres": "up" if node.postgres else "down",
         "sidecar": "up" if node.sidecar else "down",
         "log_holds": [one.model_dump() for one in node.answer.log_holds] if node.answer else [],
+        "capture_off": list(node.answer.capture_off) if node.answer else [],
         **node.details,
     }
 
@@ -93,7 +95,7 @@ def one(said: Status, *, as_json: bool) -> str:
         return said.model_dump_json(indent=2)
     row = (said.name, said.state, _number(said.gid), _number(said.log_position))
     reason = [f"{said.name}: {said.reason}"] if said.reason else []
-    return "\n".join([_table(("NAME", "STATE", "GID", "LOG"), [row]), *reason, *_holds(said)])
+    return "\n".join([_table(("NAME", "STATE", "GID", "LOG"), [row]), *reason, *_notes(said)])
 
 
 def view(said: Status, *, as_json: bool) -> str:

@@ -83,6 +83,32 @@ BEGIN ATOMIC
       FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8 AS x) n;
 END;
 
+-- Settings that keep our triggers from firing, for sessions of this database: in words; NULL if there are none. Our own
+-- session has what the server has but where ALTER ROLE or DATABASE says otherwise, which is told of anyway.
+CREATE OR REPLACE FUNCTION pgherd.capture_off() RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH setting AS (
+        SELECT split_part(c.pair, '=', 1) AS name, lower(split_part(c.pair, '=', 2)) AS value,
+               CASE WHEN s.setrole <> 0
+                    THEN format('ALTER ROLE %I', coalesce(r.rolname::text, s.setrole::text))
+                         || CASE WHEN s.setdatabase <> 0 THEN format(' IN DATABASE %I', d.datname) ELSE '' END
+                    WHEN s.setdatabase <> 0 THEN format('ALTER DATABASE %I', d.datname)
+                    ELSE 'ALTER ROLE ALL' END AS place
+          FROM pg_db_role_setting s CROSS JOIN LATERAL unnest(s.setconfig) AS c(pair)
+          JOIN pg_database d ON d.datname = current_database() AND s.setdatabase IN (0, d.oid)
+          LEFT JOIN pg_roles r ON r.oid = s.setrole
+        UNION ALL
+        SELECT g.name, lower(g.reset_val), 'ALTER SYSTEM, postgresql.conf or the command line'
+          FROM pg_settings g
+         WHERE NOT EXISTS (SELECT FROM pg_db_role_setting s CROSS JOIN LATERAL unnest(s.setconfig) AS c(pair)
+                            WHERE split_part(c.pair, '=', 1) = g.name
+                              AND s.setrole IN (0, (SELECT r.oid FROM pg_roles r WHERE r.rolname = session_user))))
+    SELECT array_agg(format('%s: %s = %s', o.place, o.name, o.value) ORDER BY o.place, o.name) FROM setting o
+     WHERE (o.name = 'session_replication_role' AND o.value = 'replica')
+        OR (o.name = 'event_triggers' AND (o.value ~ '^[fn]' OR o.value IN ('of', 'off', '0')));
+END;
+
 -- A certificate that was replaced is used for new connections: the server looks at its files when it
 -- is told to only. One that it cannot use changes nothing.
 CREATE OR REPLACE FUNCTION pgherd.reload_certificate() RETURNS void
