@@ -14,7 +14,8 @@ import psycopg
 from psycopg import sql
 
 from pgherd_spark import statements
-from pgherd_spark.checksums import NOTHING, Sum, blocks, record
+from pgherd_spark.checksums import NOTHING, Sum, blocks
+from pgherd_spark.rowhash import record
 
 _SQL = statements.load("restore.sql") | statements.load("checksum.sql")
 _SESSION = statements.load("session.sql")
