@@ -148,3 +148,8 @@ def described(manifest: Mapping[str, Any]) -> dict[str, str]:
 def parts_in(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the manifest says of each part."""
     return [part for table in manifest["tables"] for part in table["parts"]]
+
+
+def parts_bytes(manifest: Mapping[str, Any]) -> int:
+    """How large all of its parts are."""
+    return sum(part["bytes"] for part in parts_in(manifest))

@@ -42,7 +42,7 @@ def seed(
         OSError: its store fails.
     """
     try:
-        source = _newest(source)
+        source = newest(source)
         say(f"reading the snapshot {source}")
         manifest = require_described(source)
         make_roles(source, conninfo=conninfo, programs=programs)
@@ -51,7 +51,13 @@ def seed(
         raise SeedError(f"the snapshot can't be used: {error}") from error
 
 
-def _newest(store: Store) -> Store:
+def newest(store: Store) -> Store:
+    """Return a snapshot, or the newest whole one of a folder of several.
+
+    Raises:
+        SeedError: there is none.
+        OSError: the store fails.
+    """
     if store.size(MANIFEST) is not None:
         return store
     for name in reversed(snapshots(store)):

@@ -14,11 +14,13 @@ from pgherd_sidecar.cli import binaries
 from pgherd_sidecar.cli import herd as herds
 from pgherd_sidecar.cli.sidecar import Sidecar
 from pgherd_spark import snapshot as snapshots
-from pgherd_spark import statements
-from pgherd_spark.stores import DirectoryStore
+from pgherd_spark import statements, stores
+from pgherd_spark.layout import require_described
+from pgherd_spark.stores import DirectoryStore, Store
 
 from .ledger import Ledger
 from .localherd import LocalHerd, error_of, free_port_base, home, pids_in, query
+from .s3server import NEEDS_S3, bucket
 from .sparkherd import NEEDS_PYARROW, OneByOne, members_of
 from .test_recovery import forgetful_script, progress, trimmed_beyond, until
 from .test_restart import run
@@ -192,6 +194,20 @@ async def test_a_herd_moves_to_a_newer_major_version_node_by_node(work_directory
         herd.must("destroy")
 
 
+async def snapshot_of(herd: LocalHerd, to: Store, hold_s: float, **more: int) -> Store:
+    """A snapshot of n1's rows, made without Spark."""
+    description = herds.load(home(herd))
+    options = snapshots.Options(
+        to=to,
+        read=("n1",),
+        programs=description.postgres_bin,
+        cluster_id=str(description.cluster_id),
+        hold_s=hold_s,
+        **more,
+    )
+    return await snapshots.snapshot(OneByOne(), members_of(herd), options, print)
+
+
 @NEEDS_PYARROW
 async def test_a_node_joins_from_a_snapshot_as_long_as_the_log_behind_it_is_kept(
     work_directory: Path,
@@ -203,14 +219,7 @@ async def test_a_node_joins_from_a_snapshot_as_long_as_the_log_behind_it_is_kept
         to = work_directory / "carried.snapshots"
 
         async def taken(hold_s: float) -> Path:
-            options = snapshots.Options(
-                to=DirectoryStore(to),
-                read=("n1",),
-                programs=herds.load(home(herd)).postgres_bin,
-                cluster_id=str(herds.load(home(herd)).cluster_id),
-                hold_s=hold_s,
-            )
-            made = await snapshots.snapshot(OneByOne(), members_of(herd), options, print)
+            made = await snapshot_of(herd, DirectoryStore(to), hold_s)
             for path in (to, *to.rglob("*")):
                 shutil.chown(path, os.environ.get("PGHERD_TEST_USER", "postgres"))
             return Path(str(made))
@@ -235,6 +244,42 @@ async def test_a_node_joins_from_a_snapshot_as_long_as_the_log_behind_it_is_kept
                 await ledger.commits(20, on=["n1", "n2", "n3"])
         ledger.check()
         assert_a_member_like_the_others(herd, "n3", name)
+
+
+@NEEDS_PYARROW
+@NEEDS_S3
+async def test_a_node_joins_from_a_snapshot_in_a_bucket_though_a_part_is_not_there_at_first(
+    work_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        bucket(work_directory / "joined.s3") as made,
+        herd_of(work_directory / "joined", 2) as herd,
+    ):
+        for variable, value in made.environment.items():
+            monkeypatch.setenv(variable, value)
+        name, ledger = fill(herd), new_ledger(herd)
+        place = ("--snapshot", f"{made.url}/herds", "--s3-endpoint", made.endpoint)
+        assert "holds no snapshot that is whole" in error_of(herd.run("add", "n3", *place))
+        assert {one["name"] for one in herd.members()} == {"n1", "n2"}
+        to = stores.at(f"{made.url}/herds", made.endpoint)
+        async with ledger.load(1):
+            await ledger.commits(20)
+            taken = await snapshot_of(herd, to, 3600, part_bytes=8192)
+            await ledger.commits(20)
+            part = require_described(taken)["tables"][-1]["parts"][-1]["path"]
+            content = taken.get(part)
+            taken.delete(part)
+            adding = asyncio.create_task(asyncio.to_thread(herd.run, "add", "n3", *place))
+            await until(herd, "n3", "failed", lambda: progress(herd, "n3").get("failures", 0) > 0)
+            assert progress(herd, "n3")["partner"] == str(taken)
+            taken.put(part, content)
+            done = await adding
+            assert done.returncode == 0, done.stderr
+            async with ledger.load(1, on=["n3"]):
+                await ledger.commits(20, on=["n1", "n2", "n3"])
+        ledger.check()
+        assert_a_member_like_the_others(herd, "n3", name)
+        assert [path.name for path in (home(herd) / "n3").glob("pgdata*")] == ["pgdata"]
 
 
 _CLIMBING = """

@@ -173,7 +173,11 @@ class Recovery(_Section):
         Literal["basebackup", "dump"], Field(description="copy a partner's files, or its rows")
     ] = "basebackup"
     snapshot: Annotated[
-        Path | None, Field(description="directory of a snapshot to join from, on this machine")
+        str | None,
+        Field(description="a snapshot to join from: a directory here, or s3://BUCKET/PREFIX"),
+    ] = None
+    snapshot_endpoint: Annotated[
+        str | None, Field(description="URL of its S3 server; else as AWS_ENDPOINT_URL says")
     ] = None
     jobs: Annotated[int, Field(ge=1, le=64, description="tables dumped or loaded at a time")] = 2
     settings: Annotated[

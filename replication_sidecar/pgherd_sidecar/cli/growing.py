@@ -65,6 +65,25 @@ async def add(directory: Path, options: AddOptions) -> Member:
     return node.member
 
 
+def whole_snapshot(location: Path | str, endpoint: str | None) -> str:
+    """Return where the newest whole snapshot at a location is.
+
+    Args:
+        location: of one, or of the directory or prefix that holds several.
+        endpoint: URL of its S3 server, if it is named.
+
+    Raises:
+        HerdError: there is none.
+        OSError: nothing can be read there.
+    """
+    from pgherd_spark import seeding, stores  # noqa: PLC0415 - not for those who never do
+
+    try:
+        return str(seeding.newest(stores.at(str(location), endpoint)))
+    except seeding.SeedError as error:
+        raise HerdError(str(error)) from error
+
+
 async def _described(description: Herd, options: AddOptions) -> Node:
     """The node, with an entry in ``herd.json``, a directory of its own, and certificates."""
     name = options.name

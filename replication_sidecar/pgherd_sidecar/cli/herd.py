@@ -43,14 +43,17 @@ class Origin(BaseModel):
     Attributes:
         postgres_bin: its own programs of PostgreSQL; None: the herd's.
         method: how a partner's database is copied, then and whenever it is rebuilt.
-        snapshot: directory of a snapshot from which it joins, in place of a copy.
+        snapshot: where the snapshot is from which it joins, in place of a copy: a directory, or
+            ``s3://BUCKET/PREFIX``.
+        snapshot_endpoint: URL of that bucket's server, if it was named.
     """
 
     model_config = ConfigDict(frozen=True)
 
     postgres_bin: Path | None = None
     method: Literal["basebackup", "dump"] = "basebackup"
-    snapshot: Path | None = None
+    snapshot: str | None = None
+    snapshot_endpoint: str | None = None
 
 
 COPIED = Origin()

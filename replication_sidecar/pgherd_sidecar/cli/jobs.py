@@ -41,9 +41,6 @@ _part = click.option(
     "--part-size", "part_mb", type=click.FloatRange(min=0.01, max=1 << 20), default=256,
     show_default=True, help="MB of a table that a task reads.",
 )  # fmt: skip
-_endpoint = click.option(
-    "--s3-endpoint", "endpoint", help="URL of an S3-compatible server. [default: Amazon's]"
-)
 _allow_missing = click.option(
     "--allow-missing", is_flag=True, help="Leave out nodes that are not up."
 )
@@ -137,7 +134,7 @@ def _repair(directory: Path, findings: "Findings") -> None:
     "--to", type=options.LOCATION, required=True,
     help="Directory or s3://BUCKET/PREFIX that holds snapshots; a new one is made in it.",
 )  # fmt: skip
-@_endpoint
+@options.s3_endpoint
 @click.option("--from", "nodes", help="Nodes to read, like n1,n2. [default: the first that is up]")
 @click.option("--keep", type=click.IntRange(min=1), help="Then remove all but the newest N.")
 @click.option(
@@ -196,7 +193,7 @@ def snapshot(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     "--snapshot", "source", type=options.LOCATION, required=True,
     help="Directory or s3://BUCKET/PREFIX of one snapshot.",
 )  # fmt: skip
-@_endpoint
+@options.s3_endpoint
 @click.option("--nodes", type=int, help="Number of nodes. [default: 3]")
 @click.option("--port-base", type=int, help="As of `pgherd local up`. [default: 7500]")
 @click.option("--user", help="Account for the processes when started as root. [default: postgres]")

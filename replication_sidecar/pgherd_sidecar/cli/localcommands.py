@@ -118,9 +118,10 @@ def show(directory: Path, *, as_json: bool) -> None:
     help="Copy another node's files, or load its rows into a new server.",
 )  # fmt: skip
 @click.option(
-    "--snapshot", type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Directory of a snapshot to begin from, in place of another node.",
+    "--snapshot", type=options.LOCATION,
+    help="Directory or s3://BUCKET/PREFIX of a snapshot to begin from, in place of another node.",
 )  # fmt: skip
+@options.s3_endpoint
 @click.option(
     "--postgres-bin", "--bin-dir", "postgres_bin", type=click.Path(path_type=Path),
     help="Directory of this node's own PostgreSQL. [default: the herd's]",
@@ -132,19 +133,22 @@ def add(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     directory: Path,
     witness: bool,
     method: Literal["basebackup", "dump"],
-    snapshot: Path | None,
+    snapshot: Path | str | None,
+    endpoint: str | None,
     postgres_bin: Path | None,
     max_rate: float | None,
     timeout_s: float,
 ) -> None:
     """Add a node by a copy of another's database; returns when it takes writes."""
+    directory = options.owned(directory)
     origin = Origin(
         postgres_bin=postgres_bin.resolve() if postgres_bin else None,
         method=method,
-        snapshot=snapshot.resolve() if snapshot else None,
+        snapshot=growing.whole_snapshot(snapshot, endpoint) if snapshot else None,
+        snapshot_endpoint=endpoint,
     )
     asked = growing.AddOptions(node, witness, _bytes_s(max_rate), timeout_s, origin)
-    member = options.run(growing.add(options.owned(directory), asked))
+    member = options.run(growing.add(directory, asked))
     click.echo(f"{member.name} {'votes' if member.witness else 'takes writes'}")
 
 

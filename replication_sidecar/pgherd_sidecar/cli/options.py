@@ -47,6 +47,9 @@ class _Location(click.Path):
 
 
 LOCATION = _Location(file_okay=False, path_type=Path)
+s3_endpoint = click.option(
+    "--s3-endpoint", "endpoint", help="URL of an S3-compatible server. [default: Amazon's]"
+)
 
 
 def timeout(default_s: float) -> Callable[[Command], Command]:

@@ -162,6 +162,7 @@ class Sidecar:
             automatic=True,
             method=self._member.origin.method,
             snapshot=self._member.origin.snapshot,
+            snapshot_endpoint=self._member.origin.snapshot_endpoint,
             settings=Path(SETTINGS_FILE),
             postgres_bin=self._herd.programs_of(self._member),
             data_directory=self._paths.pgdata,

@@ -133,7 +133,9 @@ class World:
         on_progress(5, 10)
         self.act("copy", effect)
 
-    async def open_snapshot(self, name: str) -> CertificationState:
+    async def open_snapshot(
+        self, name: str, on_progress: Callable[[int, int], None]
+    ) -> CertificationState:
         if self.refusal is not None:
             raise UnfitError(self.refusal)
         self.act("open snapshot", lambda: setattr(self, "copies", {name: "dumped"}))

@@ -28,14 +28,14 @@ def write(directory: Path, gid: int) -> None:
 
 def test_the_state_of_a_position_before_the_rows_is_read(tmp_path: Path) -> None:
     write(tmp_path, 20)
-    carried, state = snapshots._read(tmp_path)
+    carried, state = snapshots._read(tmp_path, "S")
     assert (carried.gid, state) == (20, STATE)
 
 
 def test_a_state_of_a_position_after_the_rows_is_refused(tmp_path: Path) -> None:
     write(tmp_path, 19)
     with pytest.raises(UnfitError, match="is damaged"):
-        snapshots._read(tmp_path)
+        snapshots._read(tmp_path, "S")
 
 
 def test_a_state_that_was_put_in_place_of_another_is_refused(tmp_path: Path) -> None:
@@ -43,4 +43,4 @@ def test_a_state_that_was_put_in_place_of_another_is_refused(tmp_path: Path) -> 
     other = CertificationState("c", position=19, last_commit=15, term=3, membership="", state=b"")
     (tmp_path / "certification").write_bytes(other.pack())
     with pytest.raises(UnfitError, match="is damaged"):
-        snapshots._read(tmp_path)
+        snapshots._read(tmp_path, "S")

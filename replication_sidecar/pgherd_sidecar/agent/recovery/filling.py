@@ -71,6 +71,48 @@ async def fill(
     await run(recovery.postgres_bin / "initdb", "--sync-only", f"--pgdata={target}")
 
 
+async def fetch_head(location: str, endpoint: str | None, directory: Path) -> None:
+    """Copy a snapshot out of a store, all but its parts.
+
+    Args:
+        location: ``s3://BUCKET/PREFIX`` of one snapshot.
+        endpoint: URL of the server, by default as the environment says.
+        directory: to be made.
+
+    Raises:
+        ProgramError: the store fails, or holds none there.
+    """
+    await _run_job("head", location, str(directory), *_at(endpoint))
+
+
+async def fetch_parts(
+    location: str,
+    endpoint: str | None,
+    directory: Path,
+    *,
+    jobs: int,
+    on_progress: Callable[[int, int], None],
+) -> None:
+    """Copy its parts.
+
+    Args:
+        location, endpoint, directory: as for ``fetch_head``, which comes before.
+        jobs: how many at a time.
+        on_progress: called in a thread with the bytes done and in total.
+
+    Raises:
+        ProgramError: the store fails.
+    """
+    await _run_job(
+        "fetch", location, str(directory), *_at(endpoint), "--jobs", str(jobs),
+        on_line=_told(on_progress),
+    )  # fmt: skip
+
+
+def _at(endpoint: str | None) -> list[str]:
+    return [] if endpoint is None else ["--s3-endpoint", endpoint]
+
+
 async def check_snapshot(directory: Path) -> None:
     """Compare all files of a snapshot with its manifest.
 
@@ -172,14 +214,9 @@ async def _load(
     )  # fmt: skip
     where = _where(inside, inside.postgres.database)
     if carried.snapshot is not None:
-
-        def read(line: str) -> None:
-            if (told := bytes_of(line)) is not None:
-                on_progress(*told)
-
         await _run_job(
             "load", carried.snapshot, "--dbname", where, "--programs", str(programs),
-            "--jobs", str(recovery.jobs), on_line=read,
+            "--jobs", str(recovery.jobs), on_line=_told(on_progress),
         )  # fmt: skip
     else:
         await _load_dump(inside, recovery, carried, source, inner, on_progress)
@@ -221,6 +258,14 @@ async def _contents(programs: Path, archive: str) -> str:
     lines: list[str] = []
     await run(programs / "pg_restore", "--list", "--create", archive, on_line=lines.append)
     return "\n".join(lines)
+
+
+def _told(on_progress: Callable[[int, int], None]) -> Callable[[str], None]:
+    def read(line: str) -> None:
+        if (told := bytes_of(line)) is not None:
+            on_progress(*told)
+
+    return read
 
 
 async def _run_job(*arguments: str, on_line: Callable[[str], None] = lambda line: None) -> None:

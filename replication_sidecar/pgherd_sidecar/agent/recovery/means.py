@@ -106,11 +106,14 @@ class Means(Protocol):
         """
         ...
 
-    async def open_snapshot(self, name: str) -> CertificationState:
+    async def open_snapshot(
+        self, name: str, on_progress: Callable[[int, int], None]
+    ) -> CertificationState:
         """Prepare to load the snapshot under this name; remove all copies.
 
         Raises:
             NoPartnerError: nobody answers who could say whether it will do.
+            ProgramError: it can't be fetched.
             UnfitError: it will not do.
         """
         ...
@@ -243,13 +246,15 @@ class LocalMeans:
             on_progress=on_progress,
         )
 
-    async def open_snapshot(self, name: str) -> CertificationState:
+    async def open_snapshot(
+        self, name: str, on_progress: Callable[[int, int], None]
+    ) -> CertificationState:
         """See Means."""
         await asyncio.to_thread(basebackup.remove_copies, self._target)
-        assert self._recovery.snapshot is not None
         source = carried.directory_of(self._target.with_name(name))
+        cluster_id = str(self._config.cluster_id)
         return await snapshots.open_snapshot(
-            str(self._config.cluster_id), self._recovery.snapshot, source, self._partners
+            cluster_id, self._recovery, source, self._partners, on_progress
         )
 
     async def load(self, name: str, on_progress: Callable[[int, int], None]) -> None:

@@ -236,7 +236,7 @@ class Rebuild:
         self._save(replace(progress, partner=whom, copy=name, fingerprint=fingerprint))
         if from_snapshot:
             log.info("rebuild.opening", snapshot=whom)
-            opened = await means.open_snapshot(name)
+            opened = await means.open_snapshot(name, self._on_progress)
             await asyncio.to_thread(opened.write, self._config.data_dir, _STAGED)
             self._advance(Phase.LOADING, log_lost=True)
             return

@@ -1,4 +1,4 @@
-"""A snapshot directory as what a member that joins is made from, carried to it by hand.
+"""A snapshot as what a member that joins is made from: carried to it by hand, or in a bucket.
 
 The job that wrote it has put the certification state of some position before its GID beside the
 rows. From there on the log has to be there still, on every member, since any of them may be the
@@ -8,52 +8,79 @@ one that feeds the joiner.
 import asyncio
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pgherd_sidecar.agent.config import Recovery
 from pgherd_sidecar.agent.errors import UnfitError
 from pgherd_sidecar.agent.recovery import certstate
 from pgherd_sidecar.agent.recovery.carried import Carried, prepare
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
-from pgherd_sidecar.agent.recovery.filling import check_snapshot
+from pgherd_sidecar.agent.recovery.filling import check_snapshot, fetch_head, fetch_parts
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Partners
 from pgherd_sidecar.agent.recovery.programs import ProgramError
 from pgherd_sidecar.core.checkpoint import CheckpointError
 
+_REMOTE = "s3://"
+_FETCHED = "snapshot"
+
 
 async def open_snapshot(
-    cluster_id: str, snapshot: Path, source: Path, partners: Partners
+    cluster_id: str,
+    recovery: Recovery,
+    source: Path,
+    partners: Partners,
+    on_progress: Callable[[int, int], None],
 ) -> CertificationState:
     """Check that a member of this cluster can be made from a snapshot, and note what is needed.
 
     Args:
         cluster_id: the cluster's.
-        snapshot: the directory.
-        source: directory to make, for the note.
-        partners: the other members.
+        recovery: says where the snapshot is.
+        source: directory to make, for the note and what is fetched.
+        partners: the other members; they keep the log meanwhile.
+        on_progress: called in a thread with the bytes fetched and in total.
 
     Returns:
         The certification state to begin from.
 
     Raises:
         NoPartnerError: nobody answers who knows how far the log goes back.
+        ProgramError: the snapshot can't be fetched.
         UnfitError: it can't be.
         OSError: the disk failed.
     """
-    carried, state = await asyncio.to_thread(_read, snapshot)
-    if state.cluster_id != cluster_id:
-        raise UnfitError(f"{snapshot} is of cluster {state.cluster_id}, this one is {cluster_id}")
-    await require_log(snapshot, state, partners)
-    try:
-        await check_snapshot(snapshot)
-    except ProgramError as error:
-        raise UnfitError(f"{snapshot} can't be used: {error}") from error
+    location, endpoint = str(recovery.snapshot), recovery.snapshot_endpoint
+    remote = location.startswith(_REMOTE)
+    directory = source / _FETCHED if remote else Path(location)
     prepare(source)
+    if remote:
+        await fetch_head(location, endpoint, directory)
+    carried, state = await asyncio.to_thread(_read, directory, location)
+    if state.cluster_id != cluster_id:
+        raise UnfitError(f"{location} is of cluster {state.cluster_id}, this one is {cluster_id}")
+    await require_log(location, state, partners)
+    keeping = asyncio.create_task(partners.keep_log(state.needed_base.position))
+    try:
+        if remote:
+            jobs = recovery.jobs
+            await fetch_parts(location, endpoint, directory, jobs=jobs, on_progress=on_progress)
+        await _require_whole(directory, location)
+    finally:
+        keeping.cancel()
     carried.save(source)
     return state
 
 
-async def require_log(snapshot: Path, state: CertificationState, partners: Partners) -> None:
+async def _require_whole(directory: Path, location: str) -> None:
+    try:
+        await check_snapshot(directory)
+    except ProgramError as error:
+        raise UnfitError(f"{location} can't be used: {error}") from error
+
+
+async def require_log(location: str, state: CertificationState, partners: Partners) -> None:
     """Check that the log after the snapshot's position is there, and have it kept.
 
     Raises:
@@ -67,18 +94,18 @@ async def require_log(snapshot: Path, state: CertificationState, partners: Partn
     base = await partners.log_base()
     if base > needed:
         raise UnfitError(
-            f"{snapshot} needs the log from GID {needed + 1} on, the members have it from "
+            f"{location} needs the log from GID {needed + 1} on, the members have it from "
             f"{base + 1} on: use a newer one, and have the log kept for it with "
             "`pgherd snapshot --hold HOURS`"
         )
 
 
-def _read(snapshot: Path) -> tuple[Carried, CertificationState]:
+def _read(snapshot: Path, location: str) -> tuple[Carried, CertificationState]:
     try:
         manifest: dict[str, Any] = json.loads((snapshot / "manifest.json").read_bytes())
         if manifest["certification"] is None or "local_tables" not in manifest:
             raise UnfitError(
-                f"{snapshot} was written without what a joining member needs: make a new one"
+                f"{location} was written without what a joining member needs: make a new one"
             )
         described = manifest["certification"]
         content = (snapshot / described["file"]).read_bytes()
@@ -87,7 +114,7 @@ def _read(snapshot: Path) -> tuple[Carried, CertificationState]:
             hashlib.sha256(content).hexdigest() != described["sha256"]
             or state.position > manifest["gid"]
         ):
-            raise UnfitError(f"{snapshot} is damaged: its certification state is another one's")
+            raise UnfitError(f"{location} is damaged: its certification state is another one's")
         server = next(iter(manifest["servers"].values()))
         carried = Carried(
             gid=manifest["gid"],
@@ -102,5 +129,5 @@ def _read(snapshot: Path) -> tuple[Carried, CertificationState]:
             memberships=manifest.get("memberships"),
         )
     except (OSError, ValueError, KeyError, StopIteration, CheckpointError) as error:
-        raise UnfitError(f"{snapshot} holds no whole snapshot: {error}") from error
+        raise UnfitError(f"{location} holds no whole snapshot: {error}") from error
     return carried, state
