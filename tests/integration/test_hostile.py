@@ -142,6 +142,66 @@ def test_who_writes_all_tables_writes_none_of_ours(
         run(admin, f"SELECT pgherd.run_everywhere('REVOKE pg_read_all_data FROM {name}')")
 
 
+def test_who_writes_all_tables_finds_no_other_way_to_what_is_ours(
+    nodes: Nodes, stranger: psycopg.Connection
+) -> None:
+    """Whatever there is in our schemas: also what is made after row security was switched on."""
+    admin, name = nodes.admin[0], run(stranger, "SELECT session_user")[0][0]
+    roles = ("pg_write_all_data", "pg_read_all_data")
+    for role in roles:
+        run(admin, f"SELECT pgherd.run_everywhere('GRANT {role} TO {name}')")
+    ours = "IN (to_regnamespace('pgherd'), to_regnamespace('pgherd_gen'))"
+    relations = run(
+        admin,
+        f"SELECT oid::regclass::text, relkind::text FROM pg_class WHERE relnamespace {ours}"
+        " AND relkind NOT IN ('i', 'c', 't')",
+    )
+    try:
+        assert len([kind for _, kind in relations if kind == "r"]) > 10
+        for relation, kind in relations:
+            assert kind in ("r", "v", "S"), f"{relation}: nobody has thought of this kind"
+            assert_unwritable(stranger, relation, kind)
+        functions = run(
+            admin,
+            f"SELECT has_function_privilege('{name}', oid, 'EXECUTE') FROM pg_proc"
+            " WHERE pronamespace = to_regnamespace('pgherd_gen')",
+        )
+        assert set(functions) == {(False,)}
+    finally:
+        for role in roles:
+            run(admin, f"SELECT pgherd.run_everywhere('REVOKE {role} FROM {name}')")
+
+
+def assert_unwritable(stranger: psycopg.Connection, relation: str, kind: str) -> None:
+    """No way to write it, or to learn by an error or a count that there are rows."""
+    if kind == "S":
+        refused = "0A000", "42501"
+        assert refusal(stranger, f"SELECT nextval('{relation}')") in refused, relation
+        return
+    if relation != "pgherd.request":  # the way in, which is refused by what is asked for
+        assert refusal(stranger, f"INSERT INTO {relation} DEFAULT VALUES") in (
+            "42501", "55000"
+        ), relation  # fmt: skip
+    columns = run(
+        stranger,
+        f"SELECT attname FROM pg_attribute WHERE attrelid = '{relation}'::regclass AND attnum > 0",
+    )
+    for (column,) in columns:
+        assert refusal(stranger, f'UPDATE {relation} SET "{column}" = "{column}"') in (
+            "0 rows", "55000",
+        ), relation  # fmt: skip
+    assert refusal(stranger, f"DELETE FROM {relation}") in ("0 rows", "55000"), relation
+
+
+def refusal(session: psycopg.Connection, statement: str) -> str:
+    """The SQLSTATE of a refusal, or how many rows were written; nothing of it lasts."""
+    try:
+        with session.transaction(force_rollback=True):
+            return f"{session.execute(statement.encode()).rowcount} rows"
+    except psycopg.Error as error:
+        return error.sqlstate or str(error)
+
+
 def test_a_commit_that_slipped_past_the_hook_is_adopted(nodes: Nodes) -> None:
     """By a superuser's doing here; an ordinary user can by a deferred trigger (C1)."""
     superuser = nodes.connect(0, admin=True)

@@ -10,7 +10,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from .localherd import LocalHerd, home
-from .members import Connection, caught_up, run, same_everywhere, superusers
+from .members import Connection, caught_up, failure, run, same_everywhere, superusers
 
 
 async def ask(herd: LocalHerd, member: str, *roles: dict[str, Any]) -> tuple[int, Any]:
@@ -136,6 +136,71 @@ async def test_a_role_that_was_made_by_hand_on_one_member_comes_to_all(
         attributes = f"SELECT rolcreatedb FROM pg_roles WHERE rolname = '{name}'"
         assert await same_everywhere(admins, attributes) == [(False,)]
         assert await changed(herd, "n3", {"name": name, "absent": True}) == [f"{name}: dropped"]
+
+
+async def test_who_is_asked_to_write_everything_does_and_becomes_nothing_more(
+    herd: LocalHerd, schema: str, connections: list[Connection]
+) -> None:
+    name = f"writer_{schema}"
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
+    writes = {"name": name, "member_of": ["pg_write_all_data"], "password": "a"}
+    await changed(herd, "n1", writes)
+    await caught_up(connections)
+    dsn = make_conninfo(herd.dsn("n2"), user=name, password="a")
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as writer:
+        await run(writer, f"INSERT INTO {schema}.t VALUES (1)")
+        for statement in (
+            "INSERT INTO pgherd.request (role, act, object)"
+            f" VALUES ('postgres', 'run', 'ALTER ROLE {name} SUPERUSER')",
+            "INSERT INTO pgherd.installed VALUES ('as it is')",
+            f"ALTER ROLE {name} SUPERUSER",
+        ):
+            assert (await failure(writer, statement)).sqlstate == "42501"
+    assert await same_everywhere(connections, "SELECT id FROM t") == [(1,)]
+    await changed(herd, "n1", {"name": name, "absent": True})
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "said"),
+    [
+        ("ALTER ROLE {0} CONNECTION LIMIT 3", "changed"),
+        ("ALTER ROLE {0} PASSWORD 'another'", "password changed"),
+        ("REVOKE pg_read_all_data FROM {0}", "member of pg_read_all_data"),
+        ("GRANT pg_monitor TO {0}", "not member of pg_monitor"),
+        ("DROP ROLE {0}", "created"),
+    ],
+)
+async def test_what_was_changed_by_hand_on_one_member_that_member_puts_right(
+    herd: LocalHerd, schema: str, by_hand: str, said: str
+) -> None:
+    """The others have nothing to do, and none stops because a command does nothing there."""
+    name = f"user_{schema}"
+    wanted = {
+        "name": name, "password": "right", "member_of": ["pg_read_all_data"], "connection_limit": 7,
+    }  # fmt: skip
+    async with superusers(herd, schema) as admins:
+        await changed(herd, "n1", wanted)
+        await caught_up(admins)
+        await run(admins[1], by_hand.format(name))
+        assert await changed(herd, "n1", wanted) == []
+        assert await changed(herd, "n3", wanted) == []
+        assert f"{name}: {said}" in await changed(herd, "n2", wanted)
+        await caught_up(admins)
+        for member in ALL:
+            assert await changed(herd, member, wanted) == []
+        assert await logged_in(herd, name, "right") == ALL
+        attributes = (
+            "SELECT a.rolpassword, a.rolconnlimit,"
+            " array(SELECT g.role FROM pgherd.grants g WHERE g.member = a.rolname)"
+            f" FROM pg_authid a WHERE a.rolname = '{name}'"
+        )
+        assert (await same_everywhere(admins, attributes))[0][1:] == (7, ["pg_read_all_data"])
+
+        await run(admins[1], f"DROP ROLE {name}")
+        gone = {"name": name, "absent": True}
+        assert await changed(herd, "n2", gone) == []
+        assert await changed(herd, "n3", gone) == [f"{name}: dropped"]
+        assert await same_everywhere(admins, attributes) == []
 
 
 async def test_the_superuser_and_the_database_s_owner_are_left_alone(

@@ -11,7 +11,6 @@ RESERVED_PREFIXES = ("pg_", "pgherd_")
 TOO_POWERFUL = (
     "pg_execute_server_program",
     "pg_read_server_files",
-    "pg_write_all_data",
     "pg_write_server_files",
     "postgres",
 )

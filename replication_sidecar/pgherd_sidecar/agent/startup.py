@@ -173,9 +173,6 @@ async def install(connection: psycopg.AsyncConnection[Any]) -> None:
     async with connection.transaction():
         for text in texts:
             await connection.execute(text)
-        await connection.execute(
-            "CREATE TABLE IF NOT EXISTS pgherd.installed (fingerprint text NOT NULL)"
-        )
         await connection.execute("DELETE FROM pgherd.installed")
         await connection.execute("INSERT INTO pgherd.installed VALUES ($1)", (fingerprint,))
         await connection.execute("SELECT pgherd.reconcile()")

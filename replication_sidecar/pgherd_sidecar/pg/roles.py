@@ -19,11 +19,8 @@ from pgherd_sidecar.pg import scram
 NAME_MAX: Final = 63
 """Bytes of a name that PostgreSQL keeps."""
 _POWERFUL: Final = frozenset(
-    (
-        "pg_execute_server_program", "pg_read_server_files", "pg_write_server_files",
-        "pg_write_all_data",  # a user's own rows of whatever owner; only policies keep it from ours
-    )
-)  # fmt: skip
+    ("pg_execute_server_program", "pg_read_server_files", "pg_write_server_files")
+)
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX, pattern=r"^[^\x00]*$")]
 
 

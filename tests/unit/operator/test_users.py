@@ -212,7 +212,7 @@ async def test_passwords_go_with_the_volumes_only() -> None:
         *({"name": name} for name in ("app", "postgres", "pg_x", "pgherd_apply", "Ann", "a-b", "a_",
                                       "_a", "1a", "", "a" * 64, "public")),
         {"name": "ann", "memberOf": ["pg_execute_server_program"]},
-        {"name": "ann", "memberOf": ["pg_write_all_data"]},
+        {"name": "ann", "memberOf": ["pg_write_server_files"]},
         {"name": "ann", "memberOf": ["pgherd_apply"]},
         {"name": "ann", "memberOf": ["a b"]},
         {"name": "ann", "ensure": "maybe"},
@@ -225,6 +225,8 @@ async def test_passwords_go_with_the_volumes_only() -> None:
 def test_a_user_that_cannot_be_is_refused(user: dict[str, Any]) -> None:
     metadata = {"name": NAME, "namespace": NAMESPACE, "uid": "u"}
     parse({"metadata": metadata, "spec": {"users": [{"name": "ann"}]}})
+    writer = {"name": "ann", "memberOf": ["pg_read_all_data", "pg_write_all_data"]}
+    parse({"metadata": metadata, "spec": {"users": [writer]}})
     with pytest.raises(InvalidSpec):
         parse({"metadata": metadata, "spec": {"users": [user]}})
 

@@ -156,11 +156,6 @@ _REFUSED = {
         {"pg_execute_server_program": Role(False, -1)},
         "could become a superuser",
     ),
-    "who writes our tables": (
-        [Wanted("ann", member_of=("pg_write_all_data",))],
-        {"pg_write_all_data": Role(False, -1)},
-        "could become a superuser",
-    ),
     "what can't be taken back": (
         [Wanted("held", password="a")], {"held": Role(True, -1), "root": _POWERFUL}, "could",
     ),

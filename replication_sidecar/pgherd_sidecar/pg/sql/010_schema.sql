@@ -11,6 +11,9 @@ REVOKE ALL ON SCHEMA pgherd, pgherd_gen FROM PUBLIC;
 
 CREATE EXTENSION IF NOT EXISTS dblink SCHEMA pgherd;
 
+-- Which of these files were run last; written by the sidecar. One made after 090_grants.sql would be open to pg_write_all_data.
+CREATE TABLE IF NOT EXISTS pgherd.installed (fingerprint text NOT NULL);
+
 -- One row: what a transaction must know of the node it runs on.
 --   epoch     one start of the sidecar; names the dblink connection, so that no session talks to a dead one
 --   secret    proves to the sidecar that a message comes from certify(), not from a user of dblink
