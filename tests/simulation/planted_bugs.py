@@ -5,7 +5,7 @@ replaced by a version that forgets one rule. The rule it breaks is named as in d
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgherd_sidecar.core.log import identity, laststep, reconfiguration
 from pgherd_sidecar.core.log.blocks import Block, LogIndex
@@ -14,8 +14,7 @@ from pgherd_sidecar.core.log.effects import Control, Persist
 from pgherd_sidecar.core.log.elections import Elections
 from pgherd_sidecar.core.log.journal import Journal
 from pgherd_sidecar.core.log.messages import Append, Message, Vote, VoteRequest
-from pgherd_sidecar.core.log.parting import Consent, Founding, Parting, founding
-from pgherd_sidecar.core.log.progress import Progress
+from pgherd_sidecar.core.log.parting import Consent, Founding, Parting, Plan, consented, founding
 from pgherd_sidecar.core.log.proposer import Proposer
 from pgherd_sidecar.core.log.quorum import Member, Membership, View
 from pgherd_sidecar.core.log.safekeeper import Safekeeper
@@ -42,6 +41,14 @@ class PlantedBug:
     segments: bool = False
     rot: bool = False
     parting: bool = False
+
+
+def _always(*asked: object) -> bool:
+    return True
+
+
+def _never(*asked: object) -> bool:
+    return False
 
 
 def _elects_with_half(membership: Membership, who: Collection[str]) -> bool:
@@ -82,14 +89,6 @@ _flushed_by_quorum = Membership.flushed_by_quorum
 
 def _any_half_elects(view: View, who: Collection[str]) -> bool:
     return 2 * sum(voter in who for voter in view.voters) >= len(view.voters)
-
-
-def _any_disk(member: Member, disk: str) -> bool:
-    return True
-
-
-def _counts_strangers(proposer: Proposer, peer: str, progress: Progress) -> bool:
-    return False
 
 
 def _counts_by_own_membership(campaign: Campaign, voter: str, vote: Vote) -> bool:
@@ -262,10 +261,6 @@ def _takes_damage_for_the_end(log: SegmentLog, last: int) -> int:
     return last
 
 
-def _votes_with_a_loss(member: Elections) -> bool:
-    return False
-
-
 def _complete_when_spoken_to(keeper: Safekeeper) -> None:
     keeper.incomplete = False
     keeper._save()
@@ -282,16 +277,29 @@ def _first_party_seeds(consents: Iterable[Consent]) -> Founding:
     return Founding(right.members[0].name, right.term, right.members)
 
 
+def _looks_once(
+    known: Parting | None, plan: Plan, mine: Member, control: Control, index: LogIndex
+) -> Parting:
+    return consented(known, plan, Consent(mine, control.term, index.last_term, index.last))
+
+
+def _remembers_other_consents(known: Parting | None, plan: Plan, consent: Consent) -> Parting:
+    return consented(known and replace(known, plan=plan), plan, consent)
+
+
+def _never_done(name: str, cluster: str, known: Parting | None, *, done: bool) -> bool:
+    return _remains(name, cluster, known, done=False)
+
+
+_remains = laststep.remains
+
+
 def _goes_on_meanwhile(splitting: Splitting, *args: str, **more: float | None) -> None:
     _begin(splitting, *args, **more)  # type: ignore[arg-type]
     splitting.sealed = False
 
 
 _begin = Splitting.__init__
-
-
-def _any_cluster(mine: identity.Identity, other: identity.Identity) -> bool:
-    return True
 
 
 PLANTED_BUGS = {
@@ -338,8 +346,8 @@ PLANTED_BUGS = {
     "votes counted by an old view": PlantedBug(
         "V4", Campaign, "count", _counts_by_own_membership, 18
     ),
-    "any disk votes": PlantedBug("V6", Member, "has_disk", _any_disk, 13, storm=False),
-    "any disk acknowledges": PlantedBug("V6", Proposer, "_strange", _counts_strangers, 18),
+    "any disk votes": PlantedBug("V6", Member, "has_disk", _always, 13, storm=False),
+    "any disk acknowledges": PlantedBug("V6", Proposer, "_strange", _never, 18),
     "trimmed while a member needs it": PlantedBug(
         "T1", Proposer, "_flushed_by_all", _forgets_the_slowest, 10, storm=False
     ),
@@ -360,9 +368,7 @@ PLANTED_BUGS = {
     "a loss is taken for a torn tail": PlantedBug(
         "D6", SegmentLog, "_give_up_after", _takes_damage_for_the_end, rot=True
     ),
-    "votes with a loss": PlantedBug(
-        "D6", Elections, "_withholds", property(_votes_with_a_loss), 13, rot=True
-    ),
+    "votes with a loss": PlantedBug("D6", Elections, "_withholds", property(_never), 13, rot=True),
     "votes again before it is fed": PlantedBug(
         "D6", Safekeeper, "_complete", _complete_when_spoken_to, 34, rot=True
     ),
@@ -373,8 +379,15 @@ PLANTED_BUGS = {
     "goes on after it has consented": PlantedBug(
         "S3", Splitting, "__init__", _goes_on_meanwhile, 9, parting=True
     ),
-    "any cluster is let in": PlantedBug(
-        "S5", identity, "_same_cluster", _any_cluster, parting=True
+    "no second look at the quorum": PlantedBug(
+        "S1", laststep, "consent", _looks_once, 230, storm=False, parting=True
     ),
+    "consents to another plan counted": PlantedBug(
+        "S4", laststep, "consented", _remembers_other_consents, 120, storm=False, parting=True
+    ),
+    "the last step done again": PlantedBug(
+        "S4", laststep, "remains", _never_done, 80, storm=False, parting=True
+    ),
+    "any cluster is let in": PlantedBug("S5", identity, "_same_cluster", _always, parting=True),
     "queue without bound": PlantedBug("A0", Submissions, "offer", _takes_everything),
 }

@@ -87,6 +87,8 @@ class Checker:
         #: committed blocks by first position, the one true order
         self.chain: dict[int, Block] = {}
         self.committed_position = 0
+        #: up to here the order is the log of the member that another cluster split off with
+        self.inherited = 0
         #: memberships that are committed, oldest first
         self.memberships = [founded]
         #: last position first seen committed by a member in this term
@@ -175,7 +177,7 @@ class Checker:
         first = log[-1].first if log else seed.durable_last + 1
         other.chain = {at: block for at, block in self.chain.items() if block.last < first}
         other.chain |= {block.first: block for block in (*log, view)}
-        other.committed_position = view.last
+        other.committed_position = other.inherited = view.last
         other._committed_in[view.term] = view.last
         return other
 

@@ -88,18 +88,27 @@ class Dials:
         return self.promote_every_s > 0 or self.split_after_s > 0
 
     def parted(self, rng: Random) -> "Dials":
-        """Let members part: of what a side has lost the other one has no copy for it."""
+        """Let members part, and lose disks or leave; of what rots a side has no other copy."""
         fast = 0.05 if self.election_max_s < 1 else 1.0
+
+        def at_times(low: float, high: float) -> float:
+            return fast * rng.uniform(low, high) if rng.random() < 0.5 else 0.0
+
         asked, by_policy = rng.choice([(True, False), (False, True), (True, True)])
-        return replace(
+        dials = replace(
             self,
             promote_every_s=fast * rng.uniform(1, 10) if asked else 0.0,
             split_after_s=fast * rng.uniform(1, 10) if by_policy else 0.0,
             look_s=fast * 0.25,
             partition_every_s=self.partition_every_s or fast * rng.uniform(5, 15),
-            lose_every_s=0.0,
+            swizzle_every_s=self.swizzle_every_s or at_times(5, 20),
+            crash_every_s=self.crash_every_s or at_times(2, 10),
+            stall_every_s=self.stall_every_s or at_times(3, 15),
+            lose_every_s=self.lose_every_s or at_times(3, 15),
+            leave_every_s=self.leave_every_s or at_times(3, 10),
             rot_every_s=0.0,
         )
+        return self._possible(dials)
 
     @classmethod
     def _draw(cls, rng: Random, *, storm: bool) -> "Dials":

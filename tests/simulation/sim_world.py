@@ -275,10 +275,16 @@ class World:
     def _lose_disk(self) -> None:
         """Lose one disk, if every view that may count has a majority without the lost ones."""
         node = self.nodes[self.rng.choice(self.names)]
-        present = {n.disk_id for n in self.nodes.values() if n is not node}
-        memberships = [self.checker.memberships[-1]]
-        memberships += [n.log.index.membership for n in self.nodes.values() if n.log]
-        memberships += [n.member.membership for n in self.nodes.values() if n.member]
+        cluster, gone = node.parter.cluster, self.partings.gone
+        checker = self.partings.checkers[cluster]
+        here = [n for n in self.nodes.values() if n.parter.cluster == cluster]
+        present = {n.disk_id for n in here if (n.name, n.disk_id, cluster) not in gone}
+        if node.disk_id not in present or checker.inherited == checker.committed_position > 0:
+            return  # others may wait for what is on it alone
+        present.remove(node.disk_id)
+        memberships = [checker.memberships[-1]]
+        memberships += [n.log.index.membership for n in here if n.log]
+        memberships += [n.member.membership for n in here if n.member]
         if any(node.disk_id in [m.disk for m in now.learners] for now in memberships):
             return  # it may be about to vote
         for membership in memberships:
@@ -288,7 +294,10 @@ class World:
                     return
         self.probe("disk lost")
         self.tell(node.name, "loses its disk")
-        node.lose_disk()
+        if self.dials.parting:
+            primary = {n.parter.cluster for n in self.nodes.values() if n.primary}
+            cluster = self.rng.choice(sorted(primary | {cluster}))
+        node.lose_disk(cluster)
         self.after(self.rng.uniform(0.5, 5), node.start)
 
     def _rot(self) -> None:
