@@ -35,7 +35,7 @@ from pgherd_sidecar.env.tls import Credentials
 _log = structlog.get_logger()
 
 _ASK_S = 0.5
-"""A member that is not in the membership as it should be asks so often."""
+"""A member that is not in the membership as it should be asks so often, and whoever comes up."""
 _FAREWELL_S = 3.0
 """Who has left can still hear of it for so long."""
 
@@ -76,6 +76,7 @@ class Peers:
         self._disk = disk
         self._member = member
         self._wish = ask
+        self._on_up = on_up
         self._on_retired = on_retired
         self._retired = Note(config.data_dir, RETIRED)
         self._left = Note(config.data_dir, DEPARTED)
@@ -96,7 +97,7 @@ class Peers:
             known_disk=lambda name: founding.known_disk(name, member.membership),
             met=self._met,
             receive=receive,
-            on_up=on_up,
+            on_up=self._up,
             credentials=_credentials(config),
         )
         self.send = self._links.send
@@ -239,6 +240,12 @@ class Peers:
             "links_overflowed": counters.overflowed,
             "certificate_expires_s": self._links.certificate_expires_s,
         }
+
+    def _up(self, peer: str) -> None:
+        self._on_up(peer)
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = asyncio.get_running_loop().call_later(0, self._ask)
 
     def _ask(self) -> None:
         self._asking = None

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import pytest
 from log_trio import NAMES, Node, Trio, trio, until
+from pgherd_sidecar.agent import peers
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.logsetup import delivered, open_log, reset_log
 from pgherd_sidecar.agent.roster import contact
@@ -85,6 +87,16 @@ async def test_a_member_joins_behind_its_copy_orders_entries_and_leaves_again(
         await until(lambda: fourth.host.status()["links_up"] == 0)
         await herd.order(leader, 5, but=("n4",))
         assert 5 not in fourth.delivered.values()
+
+
+async def test_a_joiner_asks_each_member_as_soon_as_it_is_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trio(tmp_path) as herd:
+        nodes = herd.nodes.values()
+        await until(lambda: all(m.disk for n in nodes for m in n.host.membership.members))
+        monkeypatch.setattr(peers, "_ASK_S", 1e6)
+        await joined(herd, herd.joiner("n4", 4))
 
 
 async def test_t4_a_joiners_log_holds_what_a_member_that_is_away_lacks(tmp_path: Path) -> None:
