@@ -93,7 +93,7 @@ def describe(source: Source) -> Description:
             Table(name, *(tuple(names or ()) for names in lists))
             for name, *lists in connection.execute(_SQL["tables"])
         )
-        columns = _columns(connection)
+        columns = columns_of(connection)
         relations = tuple(Relation(*row) for row in connection.execute(_SQL["relations"]))
         not_replicated = tuple(name for (name,) in connection.execute(_SQL["not_replicated"]))
         row = connection.execute(_SQL["server"]).fetchone()
@@ -122,7 +122,7 @@ def columns_now(source: Source) -> Mapping[str, tuple[str, ...]]:
         psycopg.Error: the server is gone.
     """
     with connected(source) as connection:
-        return _columns(connection)
+        return columns_of(connection)
 
 
 def columns_changed(description: Description, now: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -138,7 +138,12 @@ def columns_changed(description: Description, now: Mapping[str, tuple[str, ...]]
     return sorted(name for name, known in description.columns.items() if now.get(name) != known)
 
 
-def _columns(connection: psycopg.Connection[Any]) -> dict[str, tuple[str, ...]]:
+def columns_of(connection: psycopg.Connection[Any]) -> dict[str, tuple[str, ...]]:
+    """``columns_now`` in an open session, outside of any transaction.
+
+    Raises:
+        psycopg.Error: the server is gone.
+    """
     return {name: tuple(columns) for name, columns in connection.execute(_SQL["columns"])}
 
 

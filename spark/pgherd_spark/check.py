@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypedDict
 
+from pgherd_spark.bundles import add_up, bundled, in_turn, one_by_one
 from pgherd_spark.catalog import EVERYTHING, Description, columns_changed, columns_now, describe
-from pgherd_spark.checksums import NOTHING, Part, Sum, bucket_sums, quick_sum
+from pgherd_spark.checksums import NOTHING, Part, Sum, bucket_sums
 from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.comparison import Comparison, Options, Say
 from pgherd_spark.drill import differing_rows, name_rows
@@ -117,7 +118,6 @@ def different_definitions(found: Mapping[str, Description]) -> list[DefinitionDi
 def _compare_rows(comparison: Comparison) -> tuple[list[TableFindings], list[RowDifference]]:
     sums = _sums(comparison)
     reasons = {name: _why(why) for (name, bucket), why in sums.items() if bucket == _CHANGED}
-    reasons = _columns_changed(comparison) | reasons
     different: dict[str, list[int]] = defaultdict(list)
     for name, bucket in sorted(sums):
         if bucket >= 0 and name not in reasons:
@@ -156,12 +156,7 @@ def _sums(comparison: Comparison) -> dict[tuple[str, int], Sums]:
 
     Only tables whose totals differ are divided into buckets, which takes several times as long.
     """
-    parts = comparison.parts(comparison.tables)
-    comparison.say(
-        f"checksums of {len(comparison.tables)} tables on {len(comparison.sources)} members:"
-        f" {len(parts)} tasks"
-    )
-    sums = _added_up(comparison, parts, _total_of_part)
+    sums = _totals(comparison)
     different = {
         name
         for name, kind in sums
@@ -171,7 +166,19 @@ def _sums(comparison: Comparison) -> dict[tuple[str, int], Sums]:
         comparison.say(f"rows differ in {', '.join(sorted(different))}: looking for where")
         in_buckets = partial(_sum_part, buckets=comparison.buckets)
         sums |= _added_up(comparison, comparison.parts(different), in_buckets)
+        now = comparison.cluster.each(list(comparison.sources), columns_now)
+        for source, columns in zip(comparison.sources, now, strict=True):
+            _note_changed(sums, comparison.found[source.member], columns)
     return sums
+
+
+def _note_changed(
+    sums: dict[tuple[str, int], Sums], found: Description, now: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Say of which tables what was read may be other columns than those of the marker."""
+    for name in columns_changed(found, now):
+        reason: Sums = {found.member: "its columns were changed"}
+        sums[name, _CHANGED] = _merge(sums.get((name, _CHANGED), {}), reason)
 
 
 def _added_up(
@@ -180,19 +187,31 @@ def _added_up(
     task: Callable[[Part], list[tuple[tuple[str, int], Sums]]],
 ) -> dict[tuple[str, int], Sums]:
     telling = partial(_is_telling, members=comparison.members)
-    return dict(comparison.cluster.by_key(parts, task, _merge, telling))
+    groups, run = one_by_one(parts, task, comparison.options.share)
+    return dict(comparison.cluster.by_key(groups, run, _merge, telling))
 
 
 def _differ(sums: Sums, comparison: Comparison) -> bool:
     return len({sums.get(member, NOTHING) for member in comparison.members}) > 1
 
 
-def _total_of_part(part: Part) -> list[tuple[tuple[str, int], Sums]]:
-    name, member = part.table.name, part.source.member
-    try:
-        return [((name, _TOTAL), {member: quick_sum(part)})]
-    except TableChangedError as error:
-        return [((name, _CHANGED), {member: str(error)})]
+def _totals(comparison: Comparison) -> dict[tuple[str, int], Sums]:
+    """Of each table, or why it can't be compared."""
+    options = comparison.options
+    bundles = bundled(
+        comparison.parts(comparison.tables), options.part_bytes, comparison.cluster.cores
+    )
+    comparison.say(
+        f"checksums of {len(comparison.tables)} tables on {len(comparison.sources)} members:"
+        f" {len(bundles)} tasks"
+    )
+    sums: dict[tuple[str, int], Sums] = {}
+    for added in in_turn(comparison.cluster, bundles, add_up, options.share):
+        for name, one in added.sums:
+            key = name, _TOTAL if isinstance(one, Sum) else _CHANGED
+            sums[key] = _merge(sums.get(key, {}), {added.member: one})
+        _note_changed(sums, comparison.found[added.member], added.columns)
+    return sums
 
 
 def _sum_part(part: Part, buckets: Mapping[str, int]) -> list[tuple[tuple[str, int], Sums]]:
@@ -205,16 +224,6 @@ def _sum_part(part: Part, buckets: Mapping[str, int]) -> list[tuple[tuple[str, i
         ((name, bucket), {member: one}) for bucket, one in found
     ]
     return [((name, _TOTAL), {member: sum((one for _, one in found), NOTHING)}), *sums]
-
-
-def _columns_changed(comparison: Comparison) -> dict[str, str]:
-    """Tables whose columns are not those of the marker any more: what was read may be others'."""
-    now = comparison.cluster.each(list(comparison.sources), columns_now)
-    return {
-        name: f"{source.member}: its columns were changed"
-        for source, columns in zip(comparison.sources, now, strict=True)
-        for name in columns_changed(comparison.found[source.member], columns)
-    }
 
 
 def _merge(one: Sums, other: Sums) -> Sums:

@@ -7,7 +7,7 @@ tasks: they open a session, do one thing, and keep nothing.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -16,8 +16,9 @@ from psycopg import sql
 
 from pgherd_spark import statements
 from pgherd_spark.catalog import Table
+from pgherd_spark.pace import FULL, SLICE_BYTES, paced
 from pgherd_spark.rowhash import record, row_hash
-from pgherd_spark.sources import Relation, Source, reading, unchanging
+from pgherd_spark.sources import Relation, Source, at_marker, reading, unchanging
 
 _SQL = statements.load("checksum.sql")
 _HALF = 1 << 64
@@ -26,13 +27,23 @@ _DOUBLED = re.compile(r'(["\\])\1')
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Blocks ``first`` to before ``end`` of a file; to wherever the file ends if that is None."""
+    """Blocks ``first`` to before ``end`` of a file; to wherever the file ends if that is None.
+
+    ``share`` is the percentage of the time for which a session works that reads it.
+    """
 
     source: Source
     table: Table
     relation: Relation
     first: int
     end: int | None
+    share: int = FULL
+
+    @property
+    def bytes(self) -> int:
+        """As far as is known: the file may have grown."""
+        end = self.relation.blocks if self.end is None else self.end
+        return max(0, end - self.first) * self.relation.block_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +78,24 @@ class Found:
     ctid: str
 
 
-def parts_of(source: Source, table: Table, relation: Relation, part_bytes: int) -> Iterator[Part]:
+def parts_of(
+    source: Source, table: Table, relation: Relation, part_bytes: int, share: int = FULL
+) -> Iterator[Part]:
     """Divide a file. The last part is open: the file may have grown."""
-    step = max(1, part_bytes // relation.block_bytes)
-    starts = range(0, max(1, relation.blocks), step)
+    yield from _divided(Part(source, table, relation, 0, None, share), part_bytes)
+
+
+def _divided(part: Part, size: int) -> Iterator[Part]:
+    step = max(1, size // part.relation.block_bytes)
+    end = part.relation.blocks if part.end is None else part.end
+    starts = range(part.first, max(part.first + 1, end), step)
     for first in starts:
-        yield Part(source, table, relation, first, first + step if first != starts[-1] else None)
+        last = first == starts[-1]
+        yield replace(part, first=first, end=part.end if last else first + step)
 
 
 def bucket_sums(part: Part, buckets: int) -> list[tuple[int, Sum]]:
-    """Sums of the part's rows by bucket of their keys; empty buckets are absent.
+    """Sums of the part's rows by bucket of their keys, some in pieces; empty ones are absent.
 
     Args:
         part: what to read.
@@ -86,7 +105,7 @@ def bucket_sums(part: Part, buckets: int) -> list[tuple[int, Sum]]:
         TableChangedError: see ``unchanging``.
         psycopg.Error: the server or the snapshot is gone.
     """
-    rows = _read(part.source, part.relation, _query("buckets", part, mask=buckets - 1))
+    rows = _read(part, "buckets", mask=buckets - 1)
     return [(bucket, _sum(count, first, second)) for bucket, count, first, second in rows]
 
 
@@ -96,23 +115,25 @@ def total(part: Part) -> Sum:
     Raises:
         TableChangedError, psycopg.Error: as for ``bucket_sums``.
     """
-    ((count, first, second),) = _read(part.source, part.relation, _query("total", part))
-    return _sum(count, first, second)
+    return sum((_sum(*row) for row in _read(part, "total")), NOTHING)
 
 
-def quick_sum(part: Part) -> Sum:
+def quick_sum(connection: psycopg.Connection[Any], part: Part) -> Sum:
     """Another sum of all the part's rows, computed in a fraction of the time: of one hash a row.
 
     To be compared with those of other members just now; never stored.
 
+    Args:
+        connection: a session of ``connected`` with the part's source.
+        part: what to read.
+
     Raises:
         TableChangedError, psycopg.Error: as for ``bucket_sums``.
     """
-    columns = zip(part.table.columns, part.table.types, strict=True)
-    ((count, of_hashes),) = _read(
-        part.source, part.relation, _query("quick", part, hash=row_hash(columns))
-    )
-    return _sum(count, of_hashes, 0)
+    hashed = row_hash(zip(part.table.columns, part.table.types, strict=True))
+    with at_marker(connection, part.source):
+        rows = _rows(connection, part, "quick", hash=hashed)
+    return sum((_sum(count, of_hashes, 0) for count, of_hashes in rows), NOTHING)
 
 
 def rows_in(part: Part, buckets: int, wanted: Iterable[int]) -> list[tuple[str, Found]]:
@@ -121,10 +142,10 @@ def rows_in(part: Part, buckets: int, wanted: Iterable[int]) -> list[tuple[str, 
     Raises:
         TableChangedError, psycopg.Error: as for ``bucket_sums``.
     """
-    query = _query("rows", part, mask=buckets - 1, buckets=list(wanted))
+    rows = _read(part, "rows", mask=buckets - 1, buckets=list(wanted))
     return [
         (key, Found(_sum(1, first, second), part.relation, ctid))
-        for key, first, second, ctid in _read(part.source, part.relation, query)
+        for key, first, second, ctid in rows
     ]
 
 
@@ -144,9 +165,10 @@ def values_at(
         relation=relation.identifier,
         ctids=sql.Literal(list(ctids)),
     )
+    with reading(source) as connection, unchanging(connection, relation):
+        rows = connection.execute(query).fetchall()
     return [
-        (key, dict(zip(table.columns, map(_value, values), strict=True)))
-        for key, *values in _read(source, relation, query)
+        (key, dict(zip(table.columns, map(_value, values), strict=True))) for key, *values in rows
     ]
 
 
@@ -193,9 +215,22 @@ def _query(name: str, part: Part, **parts: object) -> sql.Composed:
     )
 
 
-def _read(source: Source, relation: Relation, query: sql.Composed) -> list[tuple[Any, ...]]:
-    with reading(source) as connection, unchanging(connection, relation):
-        return connection.execute(query).fetchall()
+def _read(part: Part, name: str, **parts: object) -> list[tuple[Any, ...]]:
+    with reading(part.source) as connection:
+        return _rows(connection, part, name, **parts)
+
+
+def _rows(
+    connection: psycopg.Connection[Any], part: Part, name: str, **parts: object
+) -> list[tuple[Any, ...]]:
+    """What a query returns of each slice; without rests a part is one."""
+    slices = [part] if part.share >= FULL else _divided(part, SLICE_BYTES)
+    with unchanging(connection, part.relation):
+        return [
+            row
+            for piece in paced(slices, part.share)
+            for row in connection.execute(_query(name, piece, **parts)).fetchall()
+        ]
 
 
 def _sum(rows: int, first: Decimal | int, second: Decimal | int) -> Sum:

@@ -27,6 +27,8 @@ _EXCEPTION = re.compile(r"(?!pyspark|py4j|org\.)[\w.]*(Error_?|Exception|errors\
 _GONE = "Spark's Java process has ended: it was killed, or there was no memory left; begin again"
 _BRIEF = 600
 """Characters; without its compiler Java matches about 1200 on a stack of the usual size."""
+_BRIEF_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Without the optimizing compiler, which takes more time than it saves where rows pass by Java."""
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -64,6 +66,11 @@ class Cluster:
         self.on_progress: Callable[[int, int], None] = lambda done, all_tasks: None
         self._context = session.sparkContext
         self._failures = failures
+
+    @property
+    def cores(self) -> int:
+        """Tasks that are done at a time."""
+        return int(self._context.defaultParallelism)
 
     def each(self, tasks: Sequence[Task], run: Callable[[Task], Value]) -> list[Value]:
         """Run each task; return the results in the order of the tasks.
@@ -271,7 +278,7 @@ def _local(master: str, memory: str) -> dict[str, str]:
     return _LOCAL | {
         "spark.master": master,
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging} {_BRIEF_JAVA}",
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pgherd_spark.catalog import Description, Table
 from pgherd_spark.checksums import Part, parts_of
 from pgherd_spark.cluster import Cluster
+from pgherd_spark.pace import FULL
 from pgherd_spark.sources import Source
 
 _BUCKET_BYTES = 64 << 10
@@ -17,12 +18,19 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for: the size of a task, rows to name for a table, limits of time."""
+    """What the user asked for.
+
+    Attributes:
+        part_bytes: of a task.
+        max_rows: to name for a table.
+        share: percent of one core of each member that may be taken; ``FULL`` is no limit.
+    """
 
     part_bytes: int = 256 << 20
     max_rows: int = 100
     lease_s: float = 60.0
     timeout_s: float = 120.0
+    share: int = FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,11 @@ class Comparison:
             for relation in self.found[source.member].relations
             if relation.table in wanted
             for part in parts_of(
-                source, self.tables[relation.table], relation, self.options.part_bytes
+                source,
+                self.tables[relation.table],
+                relation,
+                self.options.part_bytes,
+                self.options.share,
             )
         ]
         return [part for _, part in sorted(parts, key=lambda item: -item[0])]

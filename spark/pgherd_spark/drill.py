@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from pgherd_spark.bundles import one_by_one
 from pgherd_spark.catalog import Table
 from pgherd_spark.checksums import Found, Part, rows_in, values_at
 from pgherd_spark.comparison import Comparison
@@ -40,9 +41,11 @@ def differing_rows(
     if parts:
         count = sum(map(len, wanted.values()))
         comparison.say(f"rows of {count} differing buckets: {len(parts)} tasks")
+    in_buckets = partial(_rows_of_part, buckets=comparison.buckets, wanted=wanted)
+    groups, run = one_by_one(parts, in_buckets, comparison.options.share)
     found = comparison.cluster.by_key(
-        parts,
-        partial(_rows_of_part, buckets=comparison.buckets, wanted=wanted),
+        groups,
+        run,
         _join,
         partial(_is_different, members=comparison.members),
     )

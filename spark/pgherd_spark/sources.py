@@ -94,13 +94,27 @@ def reading(source: Source) -> Iterator[psycopg.Connection[Any]]:
         psycopg.Error: the server is gone, or the snapshot is.
         TornSnapshotError: it is another snapshot.
     """
-    with connected(source) as connection:
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    with connected(source) as connection, at_marker(connection, source):
+        yield connection
+
+
+@contextmanager
+def at_marker(connection: psycopg.Connection[Any], source: Source) -> Iterator[None]:
+    """Around a transaction in a session of ``connected`` that sees what ``reading`` does.
+
+    Raises:
+        psycopg.Error, TornSnapshotError: as there.
+    """
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
         connection.execute(_SQL["import"].format(snapshot=sql.Literal(source.snapshot)))
         row = connection.execute(_SQL["visible"]).fetchone()
         if row != (source.visible,):
             raise TornSnapshotError(f"{source.member}: {row} is not {source.visible}")
-        yield connection
+        yield
+    finally:
+        if not connection.closed:
+            connection.execute("ROLLBACK")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ SELECT set_config('DateStyle', 'ISO, YMD', false),
        set_config('search_path', 'pg_catalog', false),
        set_config('row_security', 'off', false),
        set_config('max_parallel_workers_per_gather', '0', false),
+       set_config('jit', 'off', false),
        set_config('statement_timeout', '0', false),
        set_config('lock_timeout', '60s', false),
        set_config('idle_in_transaction_session_timeout', '0', false);

@@ -1,10 +1,11 @@
 """DDL that comes between a job's steps: said to be so, never taken for what was at the marker."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
-from pgherd_spark import check, drill, snapshot
+from pgherd_spark import bundles, check, drill, snapshot
 from pgherd_spark.catalog import Description, Server, Table, columns_changed
 from pgherd_spark.checksums import Found, Part, Sum
 from pgherd_spark.cluster import Cluster
@@ -24,6 +25,8 @@ SOURCES = [Source(name, "", 8, "00000003-1", "10:12:11") for name in FOUND]
 
 class OneThread:
     """One that has a single thread, this one."""
+
+    cores = 1
 
     def each(self, tasks: Sequence[Any], run: Callable[[Any], Any]) -> list[Any]:
         return [run(task) for task in tasks]
@@ -69,8 +72,19 @@ def test_no_snapshot_is_whole_whose_columns_any_member_that_was_read_has_changed
 def test_tables_that_are_equal_are_not_compared_if_their_columns_were_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(check, "quick_sum", lambda part: Sum(1, 1, 1))
-    monkeypatch.setattr(check, "columns_now", lambda source: {"public.t": ("id 1", "v 3")})
+    sessions(monkeypatch, lambda part: Sum(1, 1, 1), {"public.t": ("id 1", "v 3")})
+    (table,), rows = check._compare_rows(comparison())
+    assert (table.verdict, rows) == ("incomplete", [])
+    assert table.reason == "n1: its columns were changed; n2: its columns were changed"
+
+
+def test_tables_whose_columns_were_changed_while_differing_rows_were_looked_for_are_incomplete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions(monkeypatch, number, COLUMNS)
+    monkeypatch.setattr(check, "bucket_sums", lambda part, _: [(0, number(part))])
+    now = {"n1": COLUMNS, "n2": {"public.t": ("id 1", "v 3")}}
+    monkeypatch.setattr(check, "columns_now", lambda source: now[source.member])
     (table,), rows = check._compare_rows(comparison())
     assert (table.verdict, rows) == ("incomplete", [])
     assert table.reason == "n2: its columns were changed"
@@ -88,7 +102,7 @@ def test_a_table_that_is_changed_while_its_differing_rows_are_named_is_incomplet
     def gone(*_: object) -> None:
         raise TableChangedError("it was truncated")
 
-    monkeypatch.setattr(check, "quick_sum", number)
+    sessions(monkeypatch, number, COLUMNS)
     monkeypatch.setattr(check, "bucket_sums", sums)
     monkeypatch.setattr(check, "columns_now", lambda source: COLUMNS)
     monkeypatch.setattr(drill, "rows_in", different)
@@ -96,6 +110,17 @@ def test_a_table_that_is_changed_while_its_differing_rows_are_named_is_incomplet
     (table,), rows = check._compare_rows(comparison())
     assert (table.verdict, rows) == ("incomplete", [])
     assert table.reason == "it was changed while its differing rows were read"
+
+
+def sessions(
+    monkeypatch: pytest.MonkeyPatch,
+    quick_sum: Callable[[Part], Sum],
+    columns: Mapping[str, tuple[str, ...]],
+) -> None:
+    """Let tasks find these sums, and these columns afterwards."""
+    monkeypatch.setattr(bundles, "connected", nullcontext)
+    monkeypatch.setattr(bundles, "quick_sum", lambda _, part: quick_sum(part))
+    monkeypatch.setattr(bundles, "columns_of", lambda _: columns)
 
 
 def number(part: Part) -> Sum:
