@@ -1,19 +1,17 @@
 """What one task of the check adds up: parts of one member, one after the other, in one session.
 
 A task costs Spark and Python as much as PostgreSQL needs for some megabytes, so that small tables
-share one. At a gentle pace there is one task a member at a time, which rests (``pace``).
+share one.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
 from typing import TypeVar
 
 from pgherd_spark.catalog import columns_of
 from pgherd_spark.checksums import Part, Sum, quick_sum
-from pgherd_spark.cluster import Cluster
 from pgherd_spark.pace import FULL
 from pgherd_spark.sources import Source, TableChangedError, connected
 
@@ -76,26 +74,6 @@ def _evenly(parts: Sequence[Part], part_bytes: int, least: int) -> list[tuple[Pa
         bundles[number].append(part)
         heapq.heappush(queue, (size + part.bytes + _QUERY_BYTES, number))
     return [tuple(bundle) for bundle in bundles]
-
-
-def in_turn(
-    cluster: Cluster, bundles: Sequence[Bundle], run: Callable[[Bundle], Value], share: int
-) -> list[Value]:
-    """Run all: at once, as far as there are cores, or at a gentle pace one a member at a time.
-
-    Raises:
-        JobError: one failed, as often as it may.
-    """
-    waves = [bundles] if share >= FULL else list(_waves(bundles))
-    return [value for wave in waves for value in cluster.each(wave, run)]
-
-
-def _waves(bundles: Sequence[Bundle]) -> Iterator[list[Bundle]]:
-    by_member: dict[str, list[Bundle]] = {}
-    for bundle in bundles:
-        by_member.setdefault(bundle.source.member, []).append(bundle)
-    for wave in zip_longest(*by_member.values()):
-        yield [bundle for bundle in wave if bundle is not None]
 
 
 def one_by_one(

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypedDict
 
-from pgherd_spark.bundles import add_up, bundled, in_turn, one_by_one
+from pgherd_spark.bundles import Bundle, add_up, bundled, one_by_one
 from pgherd_spark.catalog import EVERYTHING, Description, columns_changed, columns_now, describe
 from pgherd_spark.checksums import NOTHING, Part, Sum, bucket_sums
 from pgherd_spark.cluster import Cluster, JobError
@@ -26,6 +26,7 @@ from pgherd_spark.findings import (
     odd_ones,
 )
 from pgherd_spark.leases import LeaseError, Member, hold
+from pgherd_spark.pace import in_turn
 from pgherd_spark.sources import Source, TableChangedError
 
 _LOOK_INTO = 256
@@ -172,6 +173,10 @@ def _sums(comparison: Comparison) -> dict[tuple[str, int], Sums]:
     return sums
 
 
+def _member(bundle: Bundle) -> str:
+    return bundle.source.member
+
+
 def _note_changed(
     sums: dict[tuple[str, int], Sums], found: Description, now: Mapping[str, tuple[str, ...]]
 ) -> None:
@@ -206,7 +211,7 @@ def _totals(comparison: Comparison) -> dict[tuple[str, int], Sums]:
         f" {len(bundles)} tasks"
     )
     sums: dict[tuple[str, int], Sums] = {}
-    for added in in_turn(comparison.cluster, bundles, add_up, options.share):
+    for added in in_turn(comparison.cluster, bundles, add_up, options.share, _member):
         for name, one in added.sums:
             key = name, _TOTAL if isinstance(one, Sum) else _CHANGED
             sums[key] = _merge(sums.get(key, {}), {added.member: one})

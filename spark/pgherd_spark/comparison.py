@@ -23,7 +23,7 @@ class Options:
     Attributes:
         part_bytes: of a task.
         max_rows: to name for a table.
-        share: percent of one core of each member that may be taken; ``FULL`` is no limit.
+        share: percent of one core of each member that may be taken, see ``pace``.
     """
 
     part_bytes: int = 256 << 20

@@ -27,6 +27,7 @@ from pgherd_spark.comparison import Options as CheckOptions
 from pgherd_spark.findings import Findings
 from pgherd_spark.layout import MANIFEST, expire
 from pgherd_spark.leases import LeaseError, Member
+from pgherd_spark.pace import FULL
 from pgherd_spark.progress import Progress, served
 from pgherd_spark.reach import CA, CERTIFICATE, KEY, Certificates
 from pgherd_spark.snapshot import Options as SnapshotOptions
@@ -61,6 +62,7 @@ class Order(BaseModel):
         endpoint: of an S3-compatible server.
         read: how many members a snapshot is read from.
         keep: how many snapshots of this herd to leave there.
+        share: percent of one core of each member that may be taken, see ``pace``.
         allow_missing: leave out members that do not take writes.
         patience_s: how long to wait for those that do not, before.
     """
@@ -78,6 +80,7 @@ class Order(BaseModel):
     read: Annotated[int, Field(ge=1)] = 1
     keep: Annotated[int, Field(ge=1)] | None = None
     part_bytes: Annotated[int, Field(ge=8192)] = 256 << 20
+    share: Annotated[int, Field(ge=1, le=FULL)] = FULL
     max_rows: Annotated[int, Field(ge=0)] = 100
     allow_missing: bool = False
     patience_s: Annotated[float, Field(ge=0)] = 120.0
@@ -129,7 +132,7 @@ def run(order: str, master: str | None, memory: str) -> Outcome:
 async def _do(order: Order, spark: Cluster, progress: Progress) -> Outcome:
     members = await _ready(order, progress)
     if order.job == "check":
-        asked = CheckOptions(part_bytes=order.part_bytes, max_rows=order.max_rows)
+        asked = CheckOptions(order.part_bytes, order.max_rows, share=order.share)
         return _told(order, await check(spark, members, asked, progress.say), spark)
     assert order.destination is not None
     store = at(order.destination, order.endpoint)
@@ -139,6 +142,7 @@ async def _do(order: Order, spark: Cluster, progress: Progress) -> Outcome:
         programs=_programs(),
         cluster_id=order.cluster_id,
         part_bytes=order.part_bytes,
+        share=order.share,
     )
     written = await snapshot(spark, members, wanted, progress.say)
     removed = expire(store, order.cluster_id, order.keep) if order.keep is not None else []

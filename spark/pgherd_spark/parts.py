@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -21,6 +22,7 @@ from psycopg import sql
 
 from pgherd_spark import statements
 from pgherd_spark.checksums import Part, Sum, blocks, total
+from pgherd_spark.pace import paced
 from pgherd_spark.sources import unchanged
 from pgherd_spark.stores import Store
 
@@ -209,7 +211,8 @@ def _copy(task: WritePart, file: IO[bytes]) -> _Counted:
     ):
         assert psql.stdout is not None
         with pyarrow.CompressedOutputStream(pyarrow.PythonFile(counted, "w"), "zstd") as stream:
-            while chunk := psql.stdout.read(_CHUNK):
+            chunks = iter(partial(psql.stdout.read, _CHUNK), b"")
+            for chunk in paced(chunks, task.part.share):
                 stream.write(chunk)
         if psql.wait() != 0:
             complaints.seek(0)

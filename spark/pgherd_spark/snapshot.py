@@ -42,6 +42,7 @@ from pgherd_spark.layout import (
 )
 from pgherd_spark.leases import Lease, LeaseError, MarkerGoneError, Member, drop, hold
 from pgherd_spark.owners import owning
+from pgherd_spark.pace import FULL, in_turn
 from pgherd_spark.parts import Receipt, WritePart, verify_part, write_part
 from pgherd_spark.sources import Source, connected, reading
 from pgherd_spark.stores import Store
@@ -63,6 +64,7 @@ class Options:
         read: members to read; the tables are shared out among them.
         programs: directory of PostgreSQL's programs.
         cluster_id: the herd's.
+        share: percent of one core of each member that may be taken, see ``pace``.
         lease_s: how long a run that has died can be taken up again.
         hold_s: for how long from now the members keep the log for somebody made from the snapshot.
     """
@@ -72,6 +74,7 @@ class Options:
     programs: Path
     cluster_id: str
     part_bytes: int = 256 << 20
+    share: int = FULL
     lease_s: float = 300.0
     hold_s: float = 0.0
     timeout_s: float = 120.0
@@ -185,7 +188,9 @@ def _run(cluster: Cluster, lease: Lease, options: Options, store: Store, say: Sa
     _require_usable(found)
     tasks = _tasks(sources, found, options, store)
     say(f"rows of {len({task.part.table.name for task in tasks})} tables: {len(tasks)} parts")
-    receipts = cluster.each(tasks, write_part)
+    receipts = in_turn(
+        cluster, tasks, write_part, options.share, lambda one: one.part.source.member
+    )
     say("reading all parts back")
     cluster.each(receipts, partial(verify_part, store))
     _require_columns(cluster, [sources[member] for member in found], found)
@@ -267,7 +272,7 @@ def _tasks_of_table(
         part
         for relation in description.relations
         if relation.table == name
-        for part in parts_of(source, table, relation, options.part_bytes)
+        for part in parts_of(source, table, relation, options.part_bytes, options.share)
     ]
     place_of_table = f"data/{place:05}.{_UNSAFE.sub('_', name)}"
     for number, part in enumerate(parts):

@@ -16,6 +16,14 @@ from pgherd_operator.api.status import BY_TYPE, ConditionBase
 
 _EMPTY: dict[str, Any] = {}
 _FINAL = rules(("self == oldSelf", "a job runs once and cannot be changed: make another one"))
+_Share = Annotated[
+    int,
+    Field(
+        ge=1, le=100,
+        description="percent of one core of each member that may be taken, by one session that "
+        "rests; 100: no rests, and as many sessions as Spark has cores",
+    ),
+]  # fmt: skip
 _REQUESTS = {"cpu": "500m", "memory": "2Gi"}
 
 
@@ -82,6 +90,7 @@ class _SnapshotFields(JobSpec):
     read: Annotated[
         int, Field(ge=1, le=31, description="members to read from, each a share of the tables")
     ] = 1
+    share: _Share = 100
 
 
 class SnapshotSpec(_SnapshotFields):
@@ -106,6 +115,7 @@ class CheckSpec(JobSpec):
     max_rows: Annotated[
         int, Field(ge=0, le=100000, description="differing rows to name for each table")
     ] = 100
+    share: _Share = 25
 
 
 class SnapshotTemplate(_SnapshotFields):

@@ -129,6 +129,7 @@ def _order(look: Look) -> Manifest:
             for number in look.herd
         ],
         "part_bytes": int(parse(spec.part_size)),
+        "share": spec.share,
         "allow_missing": spec.allow_missing,
     }
     if isinstance(spec, CheckSpec):

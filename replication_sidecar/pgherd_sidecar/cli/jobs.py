@@ -41,6 +41,11 @@ _part = click.option(
     "--part-size", "part_mb", type=click.FloatRange(min=0.01, max=1 << 20), default=256,
     show_default=True, help="MB of a table that a task reads.",
 )  # fmt: skip
+_share = partial(
+    click.option, "--share", type=click.IntRange(min=1, max=100), show_default=True,
+    help="Percent of one core of each node to take, by one session that rests; 100: no rests, and "
+    "as many sessions as --cores.",
+)  # fmt: skip
 _allow_missing = click.option(
     "--allow-missing", is_flag=True, help="Leave out nodes that are not up."
 )
@@ -56,6 +61,7 @@ _allow_missing = click.option(
     "--max-rows", type=click.IntRange(min=0), default=100, show_default=True,
     help="Differing rows to name for each table.",
 )  # fmt: skip
+@_share(default=25)
 @_part
 @_cores
 @click.option(
@@ -68,6 +74,7 @@ def check(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     directory: Path,
     report: Path | None,
     max_rows: int,
+    share: int,
     part_mb: float,
     cores: int,
     repair: bool,
@@ -87,7 +94,7 @@ def check(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         from pgherd_spark.check import check as compare  # noqa: PLC0415
         from pgherd_spark.comparison import Options  # noqa: PLC0415
 
-        asked = Options(int(part_mb * 1_000_000), max_rows)
+        asked = Options(int(part_mb * 1_000_000), max_rows, share=share)
         with _spark("pgherd check", cores) as spark:
             findings = options.run(compare(spark, members, asked, progress))
             if repair and findings.verdict == "different":
@@ -141,6 +148,7 @@ def _repair(directory: Path, findings: "Findings") -> None:
     "--hold", "hold_hours", type=click.FloatRange(min=0, max=24 * 30), default=0,
     help="Hours for which the nodes keep their logs, so that a node can join from it.",
 )  # fmt: skip
+@_share(default=100)
 @_part
 @_cores
 @_allow_missing
@@ -151,6 +159,7 @@ def snapshot(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     nodes: str | None,
     keep: int | None,
     hold_hours: float,
+    share: int,
     part_mb: float,
     cores: int,
     allow_missing: bool,
@@ -178,6 +187,7 @@ def snapshot(  # noqa: PLR0913, PLR0917 - click's way to hand over options
             programs=description.programs_of(description.member(read[0])),
             cluster_id=str(description.cluster_id),
             part_bytes=int(part_mb * 1_000_000),
+            share=share,
             hold_s=hold_hours * 3600,
         )
         with _spark("pgherd snapshot", cores) as spark:

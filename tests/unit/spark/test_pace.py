@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 from pgherd_spark import checksums
-from pgherd_spark.bundles import Bundle, bundled, in_turn, one_by_one
+from pgherd_spark.bundles import Bundle, bundled, one_by_one
 from pgherd_spark.catalog import Table
 from pgherd_spark.checksums import Part, parts_of
 from pgherd_spark.cluster import Cluster
-from pgherd_spark.pace import FULL, SLICE_BYTES, paced
+from pgherd_spark.pace import FULL, SLICE_BYTES, in_turn, paced
 from pgherd_spark.sources import Relation, Source
 
 _BLOCK = 8192
@@ -41,6 +41,10 @@ class Waves:
         return [run(task) for task in tasks]
 
 
+def member(bundle: Bundle) -> str:
+    return bundle.source.member
+
+
 @pytest.mark.parametrize("cores", [1, 2, 64])
 @pytest.mark.parametrize("sizes", [(0,), (0,) * 1000, (3 << 30, 5 << 20, 0, 0), (75 << 20,) * 4])
 def test_every_part_is_in_one_task_with_others_of_its_member_only(
@@ -69,14 +73,14 @@ def test_small_tables_share_a_task_and_large_ones_are_spread_over_all_cores() ->
 def test_at_a_gentle_pace_a_member_has_one_task_at_a_time_and_each_result_comes_once() -> None:
     bundles = bundled(parts(1 << 30, 300 << 20, 0), 256 << 20, cores=8)
     cluster = Waves()
-    found = in_turn(cast(Cluster, cluster), bundles, lambda bundle: bundle, 25)
-    assert sorted(map(repr, found)) == sorted(map(repr, bundles))
+    found = in_turn(cast(Cluster, cluster), bundles, lambda bundle: bundle, 25, member)
+    assert found == bundles
     assert len(cluster.asked) > 1
     for wave in cluster.asked:
         members = [bundle.source.member for bundle in wave]
         assert len(members) == len(set(members))
     at_once = Waves()
-    in_turn(cast(Cluster, at_once), bundles, lambda bundle: bundle, FULL)
+    in_turn(cast(Cluster, at_once), bundles, lambda bundle: bundle, FULL, member)
     assert at_once.asked == [bundles]
 
 
