@@ -18,6 +18,12 @@ from .test_restart import run
 MOST = 8
 _ENDLESS_MB_S = "0.05"
 _EVICT_S = "12"
+_UNTIMED = """
+from pgherd_sidecar.agent import upkeep
+from pgherd_sidecar.agent.main import main
+upkeep._PACE_S = 1e6
+main()
+"""
 
 
 @contextlib.contextmanager
@@ -242,3 +248,17 @@ async def test_a_node_that_is_split_off_keeps_its_log_and_never_meets_the_others
     (new / "sidecar.new").rename(new / "sidecar")
     await run(trio, "start", other)
     ledger.check()
+
+
+def test_a_checkpoint_that_a_joiner_needs_does_not_wait_for_the_clock(work_directory: Path) -> None:
+    script = work_directory / "untimed.py"
+    script.write_text(_UNTIMED)
+    environment = {"PGHERD_SIDECAR_SCRIPT": str(script)}
+    herd = LocalHerd(work_directory / "untimed", free_port_base(MOST), environment)
+    done = herd.up("--nodes", "1")
+    assert done.returncode == 0, done.stderr
+    try:
+        herd.must("add", "n2")
+        assert set(voters(herd)) == {"n1", "n2"}
+    finally:
+        herd.must("destroy")

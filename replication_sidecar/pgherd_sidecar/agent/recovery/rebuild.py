@@ -39,7 +39,7 @@ _FAILURES_MAX = 10
 _BEGUN_MAX = 3
 _WINDOW_S = 3600.0
 _PAUSE_MAX_S = 30.0
-_LOOKS, _LOOK_S = 10, 0.2
+_LOOKS, _LOOK_S = 20, 0.1
 
 
 class Rebuild:

@@ -34,6 +34,7 @@ BEGIN ATOMIC
     INSERT INTO pgherd.log_hold VALUES (joiner, wanted, held, clock_timestamp() + make_interval(secs => seconds))
         ON CONFLICT (member) DO UPDATE
         SET wanted = EXCLUDED.wanted, held = EXCLUDED.held, expires = EXCLUDED.expires;
+    SELECT pg_notify('pgherd_checkpoint_wanted', '') WHERE hold_log.wanted > 0;
 END;
 
 -- The same for a snapshot, by any number, for the role of jobs: it can't stand for a member, nor hold for ever.
