@@ -277,7 +277,7 @@ class Rebuild:
     async def _new_enough(
         self, partner: PartnerServer, needed: int, wanted: int
     ) -> CertificationState | None:
-        """Ask for a checkpoint that will do: its partner makes one within a second or two."""
+        """Ask for a checkpoint that will do: its partner makes one at once."""
         for _ in range(_LOOKS):
             state = await self._means.state(partner, wanted)
             will_do = state is not None and state.position >= needed and state.newest >= wanted
