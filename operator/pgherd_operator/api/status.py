@@ -21,6 +21,7 @@ class ConditionType(StrEnum):
     PROGRESSING = "Progressing"
     RECOVERY_BLOCKED = "RecoveryBlocked"
     CERTIFICATES_VALID = "CertificatesValid"
+    CAPTURE_ON = "CaptureOn"
     USERS_READY = "UsersReady"
 
 

@@ -182,6 +182,7 @@ class Reason(StrEnum):
     CERTIFICATE_ISSUED = "CertificateIssued"
     CERTIFICATE_EXPIRING = "CertificateExpiring"
     CERTIFICATE_MISSING = "CertificateMissing"
+    CAPTURE_OFF = "CaptureOff"
     NO_PRIMARY = "NoPrimaryComponent"
     RECOVERY_BLOCKED = "RecoveryBlocked"
     HIBERNATED = "Hibernated"

@@ -6,7 +6,7 @@ Plain values; nobody here knows how they were read. A sidecar that did not answe
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -92,8 +92,10 @@ class Secret:
     issued_at: datetime | None = None
     not_after: datetime | None = None
 
-    LATE: ClassVar = 0.8
+    _LATE: ClassVar = 0.8
     """So much of a validity is over only when the renewal, after two thirds, has failed."""
+    _SOON: ClassVar = timedelta(days=30)
+    """For a human to replace it; nobody needs longer, however long it was valid."""
 
     def used(self, now: datetime) -> float:
         """How much of the validity is over, of 1; 0 where nobody knows."""
@@ -102,6 +104,16 @@ class Secret:
         if self.issued_at >= self.not_after:
             return 1.0
         return (now - self.issued_at) / (self.not_after - self.issued_at)
+
+    def runs_out(self, now: datetime, *, by_hand: bool) -> bool:
+        """Whether somebody has to see to it.
+
+        Args:
+            by_hand: nobody renews it but a human.
+        """
+        if self.not_after is None or self.used(now) < self._LATE:
+            return False
+        return not by_hand or self.not_after - now < self._SOON
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +159,7 @@ class Report:
         state: ``primary`` only when it takes writes, that is: has caught up, too.
         disk_id: identity of the disk it runs on.
         departed: it was a member on this disk, and knows that it is none any more.
+        capture_off: settings of its server that keep changes from being captured.
     """
 
     number: int
@@ -161,6 +174,7 @@ class Report:
     lag_bytes: int | None = None
     view: View | None = None
     departed: bool = False
+    capture_off: tuple[str, ...] = ()
 
     @property
     def diverged(self) -> bool:

@@ -33,12 +33,12 @@ class Plan:
     """The outcome: what to do, in order, and the status to show.
 
     Attributes:
-        users_via: the member to ask for the users of the spec, whether or not they are there.
+        users_via: the members to ask for the users of the spec, whether or not they are there.
     """
 
     steps: tuple[Step, ...]
     status: ClusterStatus
-    users_via: int | None = None
+    users_via: tuple[int, ...] = ()
 
     @property
     def idle(self) -> bool:

@@ -1,12 +1,13 @@
 """Says how a herd is: the status of the resource, from what was observed and the step at hand."""
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Literal
 
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.status import ClusterStatus, Condition, ConditionType, MemberStatus
 from pgherd_operator.core import membership
-from pgherd_operator.core.actions import Reason, Step
+from pgherd_operator.core.actions import Event, Reason, Step
 from pgherd_operator.core.group import Group, Member
 from pgherd_operator.core.observed import Observed, Phase, last_view
 from pgherd_operator.objects import names
@@ -15,6 +16,7 @@ from pgherd_operator.objects.model import Role
 _Truth = Literal["True", "False", "Unknown"]
 _BESIDES = (Reason.PAUSED, Reason.VOLUME_GROWING, Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN)
 """Steps that say nothing about how well the members are."""
+_FOR_A_HUMAN = (Reason.CAPTURE_OFF, Reason.CERTIFICATE_EXPIRING)
 Verdict = tuple[ConditionType, _Truth, Reason, str]
 MESSAGE_MAX = 4096
 
@@ -53,9 +55,18 @@ def describe(
                 _progressing(step),
                 _blocked(observed, group),
                 _certificates(observed, now),
+                _capture(observed, group),
             )
         ),
     )
+
+
+def news(before: ClusterStatus, described: ClusterStatus) -> Iterator[Event]:
+    """What nothing is done about, and a human has to see to; told when it is new, or another."""
+    told = {one.message for one in before.conditions}
+    for one in described.conditions:
+        if one.reason in _FOR_A_HUMAN and one.message not in told:
+            yield Event(Reason(one.reason), one.message, "Warning")
 
 
 def refused(cluster: Cluster, why: str, now: datetime) -> ClusterStatus:
@@ -163,16 +174,38 @@ def _blocked(observed: Observed, group: Group) -> Verdict:
 
 
 def _certificates(observed: Observed, now: datetime) -> Verdict:
-    kind = ConditionType.CERTIFICATES_VALID
-    expired = sorted(s.name for s in observed.secrets.values() if s.not_after and s.not_after < now)
-    if expired:
-        return kind, "False", Reason.CERTIFICATE_MISSING, f"expired: {', '.join(expired)}"
-    wanted = {names.certificate(observed.cluster.name, seat.number) for seat in observed.seats()}
+    kind, cluster = ConditionType.CERTIFICATES_VALID, observed.cluster
+    authority = names.authority(cluster.name)
+    wanted = {names.certificate(cluster.name, seat.number) for seat in observed.seats()}
+    if wanted:
+        wanted.add(names.operator_certificate(cluster.name))
     missing = sorted(wanted - observed.secrets.keys())
     if missing:
         return kind, "False", Reason.CERTIFICATE_MISSING, f"missing: {', '.join(missing)}"
-    late = sorted(s.name for s in observed.secrets.values() if s.used(now) >= s.LATE)
+    late = [
+        f"{one.name} {'ran' if one.not_after < now else 'runs'} out on {one.not_after:%Y-%m-%d}"
+        for one in sorted(observed.secrets.values(), key=lambda one: one.name)
+        if one.not_after is not None
+        and one.runs_out(now, by_hand=cluster.spec.tls.mode == "Provided" or one.name == authority)
+    ]
     if late:
-        text = f"expires soon, and was not renewed in time: {', '.join(late)}"
-        return kind, "False", Reason.CERTIFICATE_EXPIRING, text
+        return kind, "False", Reason.CERTIFICATE_EXPIRING, ", ".join(late)
+    unread = sorted(one for one in wanted if observed.secrets[one].not_after is None)
+    if unread:
+        text = f"no certificate can be read in {', '.join(unread)}"
+        return kind, "False", Reason.CERTIFICATE_MISSING, text
+    return kind, "True", Reason.AS_WANTED, ""
+
+
+def _capture(observed: Observed, group: Group) -> Verdict:
+    """Whether the servers are set to let us see all changes, as far as their sidecars say."""
+    kind, herd = ConditionType.CAPTURE_ON, observed.cluster.name
+    reports = [member.report for member in group.members if member.report is not None]
+    off = [
+        f"{names.member(herd, one.number)}: {text}" for one in reports for text in one.capture_off
+    ]
+    if off:
+        return kind, "False", Reason.CAPTURE_OFF, "; ".join(off)
+    if not reports:
+        return kind, "Unknown", Reason.WAITING, "no sidecar answers"
     return kind, "True", Reason.AS_WANTED, ""

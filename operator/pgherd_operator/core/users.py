@@ -1,7 +1,7 @@
 """The users of the spec: whom to ask for them, and what to tell of it.
 
-The sidecar that is asked compares them with the roles that are there and changes only what differs.
-So it is asked at every look: a changed Secret, or a role changed by hand, tells nobody.
+A sidecar that is asked compares them with the roles that are there and changes only what differs.
+So all are asked at every look: a changed Secret, or a role changed by hand, tells nobody.
 """
 
 from collections.abc import Iterator
@@ -33,18 +33,16 @@ class Outcome:
     unanswered: str = ""
 
 
-def whom_to_ask(observed: Observed, group: Group) -> int | None:
-    """A member with a database that takes writes; None if there is none, or nothing to ask."""
+def whom_to_ask(observed: Observed, group: Group) -> tuple[int, ...]:
+    """All members with a database that take writes; none if there is nothing to ask.
+
+    What somebody has changed by hand on one member is only seen there.
+    """
     cluster = observed.cluster
     if not cluster.spec.users or cluster.spec.hibernated or cluster.deleting:
-        return None
-    return next(
-        (
-            member.number
-            for member in group.members
-            if member.healthy and member.role is Role.DATABASE
-        ),
-        None,
+        return ()
+    return tuple(
+        member.number for member in group.members if member.healthy and member.role is Role.DATABASE
     )
 
 

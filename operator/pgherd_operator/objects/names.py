@@ -26,8 +26,6 @@ JOB_OF: Final = f"{GROUP}/job-of"
 """Label of the pods of a job: its herd. They have not got the label of the herd's own pods."""
 SCHEDULE: Final = f"{GROUP}/schedule"
 """Label of the Snapshots that a schedule has made."""
-NOT_AFTER: Final = f"{GROUP}/not-after"
-ISSUED_AT: Final = f"{GROUP}/issued-at"
 FINALIZER: Final = f"{GROUP}/volumes"
 FIELD_MANAGER: Final = "pgherd-operator"
 

@@ -4,6 +4,7 @@ The private key of the CA is in a secret beside the herd, as are all others; who
 secrets of the namespace can pass for a member anyway.
 """
 
+import base64
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +24,9 @@ _PASSWORD_BYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """The data of a secret, and from when to when its certificate holds."""
+    """The data of a secret, and until when its certificate holds."""
 
     data: Mapping[str, bytes]
-    issued_at: datetime
     not_after: datetime
 
 
@@ -47,7 +47,7 @@ def authority(name: str, now: datetime) -> Issued:
         .sign(key, hashes.SHA256())
     )
     pem = _pem(certificate)
-    return Issued({CA_CERTIFICATE: pem, CERTIFICATE: pem, KEY: _key_pem(key)}, now, until)
+    return Issued({CA_CERTIFICATE: pem, CERTIFICATE: pem, KEY: _key_pem(key)}, until)
 
 
 def issue(
@@ -88,7 +88,33 @@ def issue(
     )
     trusted = ca.get(CA_CERTIFICATE, ca[CERTIFICATE])
     data = {CA_CERTIFICATE: trusted, CERTIFICATE: _pem(certificate), KEY: _key_pem(key)}
-    return Issued(data, now, until)
+    return Issued(data, until)
+
+
+def validity(data: Mapping[str, str]) -> tuple[datetime, datetime] | None:
+    """From when to when that holds which a Secret has, whoever has made it.
+
+    All certificates that are presented have to hold, and one of those that are trusted.
+
+    Args:
+        data: of the Secret, in base64.
+
+    Returns:
+        None if it has no certificate that can be read.
+    """
+    try:
+        presented = _load(data[CERTIFICATE])
+        until = min(one.not_valid_after_utc for one in presented)
+        if CA_CERTIFICATE in data:
+            trusted = _load(data[CA_CERTIFICATE])
+            until = min(until, max(one.not_valid_after_utc for one in trusted))
+        return presented[0].not_valid_before_utc, until
+    except (KeyError, ValueError):
+        return None
+
+
+def _load(encoded: str) -> list[x509.Certificate]:
+    return x509.load_pem_x509_certificates(base64.b64decode(encoded))
 
 
 def _builder(

@@ -85,12 +85,14 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     executor = Executor(env.api, sidecars, cluster, now)
     failure = await _act(executor, env, cluster, plan)
     shown, later = plan.status, False
-    if plan.users_via is not None:
+    for event in status.news(cluster.status, shown):
+        env.events.tell(cluster, event)
+    if plan.users_via:
         outcome = await users.ensure(env.api, sidecars, executor, cluster, plan.users_via)
         for event in core_users.events(cluster, outcome):
             env.events.tell(cluster, event)
         shown = core_users.shown(shown, cluster, outcome, now)
-        later = bool(outcome.unanswered)
+        later = bool(outcome.unanswered or outcome.changed)
     await _report(env, body, cluster, shown, failure)
     if failure is not None or later:
         return _FAILED_S

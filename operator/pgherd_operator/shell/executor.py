@@ -163,12 +163,7 @@ class Executor:
         return self._secret_manifest(action.secret, encoded, owned=False)
 
     def _certified(self, name: str, issued: certificates.Issued, *, owned: bool) -> Manifest:
-        found = self._secret_manifest(name, _encoded(issued.data), owned=owned)
-        found["metadata"]["annotations"] = {
-            names.ISSUED_AT: issued.issued_at.isoformat(),
-            names.NOT_AFTER: issued.not_after.isoformat(),
-        }
-        return found
+        return self._secret_manifest(name, _encoded(issued.data), owned=owned)
 
     def _secret_manifest(self, name: str, data: Mapping[str, str], *, owned: bool) -> Manifest:
         content = {"type": "Opaque", "data": dict(data)}

@@ -6,7 +6,6 @@ member that hangs delays the others' reconciliation by no more than that.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import Any, TypeVar
 
 import structlog
@@ -24,7 +23,7 @@ from pgherd_operator.core.observed import (
 )
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Origin, Retired, Role
-from pgherd_operator.shell import owners
+from pgherd_operator.shell import certificates, owners
 from pgherd_operator.shell.kubernetes import KubernetesApi, Manifest, NotFoundError
 from pgherd_operator.shell.sidecars import ANSWER_S, SidecarError, Sidecars
 from pgherd_operator.shell.sidecars import parse as parse_report
@@ -187,25 +186,16 @@ def ledger_data(ledger: Ledger) -> dict[str, str]:
 
 
 def parse_secret(item: Manifest, *, ours: bool) -> Secret:
-    """Read which keys a secret has, and from when to when it holds; not what is in it."""
-    annotations = item["metadata"].get("annotations", {})
+    """Read which keys a secret has, and from when to when its certificate holds."""
+    held = certificates.validity(item.get("data") or {})
     return Secret(
         name=item["metadata"]["name"],
         uid=item["metadata"]["uid"],
         ours=ours,
         keys=frozenset(item.get("data") or ()),
-        issued_at=_time(annotations.get(names.ISSUED_AT)),
-        not_after=_time(annotations.get(names.NOT_AFTER)),
+        issued_at=held[0] if held is not None else None,
+        not_after=held[1] if held is not None else None,
     )
-
-
-def _time(text: str | None) -> datetime | None:
-    """A time with its zone; what else somebody has written there counts as none."""
-    try:
-        found = datetime.fromisoformat(text) if text else None
-    except ValueError:
-        return None
-    return found if found is not None and found.tzinfo is not None else None
 
 
 async def _secrets(api: KubernetesApi, cluster: Cluster, numbers: Any) -> dict[str, Secret]:

@@ -94,6 +94,7 @@ class _Status(BaseModel):
     lag_bytes: int | None = None
     view: _View | None = None
     departed: bool = False
+    capture_off: tuple[str, ...] = ()
 
 
 def parse(number: int, answer: Mapping[str, Any]) -> Report:
@@ -121,6 +122,7 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         gid=status.gid,
         lag_bytes=status.lag_bytes,
         departed=status.departed,
+        capture_off=status.capture_off,
         view=None
         if view is None
         else View(

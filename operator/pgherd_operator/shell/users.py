@@ -1,9 +1,10 @@
-"""Asks a sidecar for the users of the spec, with passwords from Secrets.
+"""Asks the sidecars for the users of the spec, with passwords from Secrets.
 
-They go from the Secret over TLS to the sidecar, and into no log, status or Event.
+Passwords go from the Secret over TLS to the sidecar, and into no log, status or Event.
 """
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -25,13 +26,20 @@ _COMMIT_S = 10.0
 
 
 async def ensure(
-    api: KubernetesApi, sidecars: Sidecars, executor: Executor, cluster: Cluster, via: int
+    api: KubernetesApi,
+    sidecars: Sidecars,
+    executor: Executor,
+    cluster: Cluster,
+    via: Sequence[int],
 ) -> Outcome:
-    """Have all users be as the spec wants them.
+    """Have all users be as the spec wants them, on every member that is asked.
+
+    Who changes something changes it everywhere, and the next one may not have it yet: that one is
+    asked at the next look.
 
     Args:
         executor: makes Secrets with passwords.
-        via: the member to ask.
+        via: the members to ask, one after the other.
     """
     bound = log.bind(cluster=cluster.name, namespace=cluster.namespace)
     try:
@@ -39,17 +47,19 @@ async def ensure(
             _wanted(user, await _password(api, executor, cluster, user))
             for user in cluster.spec.users
         ]
-        answer = await sidecars.request(via, "/roles", {"roles": roles}, _COMMIT_S)
+        for number in via:
+            answer = await sidecars.request(number, "/roles", {"roles": roles}, _COMMIT_S)
+            changed = tuple(map(str, answer.get("changed", ())))
+            if changed:
+                bound.info("users.changed", changed=changed, via=number)
+                return Outcome(changed)
     except (_UnusableSecretError, SidecarRefusedError) as error:
         bound.warning("users.refused", reason=error.reason)
         return Outcome(refused=error.reason)
     except (ApiError, SidecarError) as error:
         bound.warning("users.unanswered", reason=str(error))
         return Outcome(unanswered=str(error))
-    changed = tuple(map(str, answer.get("changed", ())))
-    if changed:
-        bound.info("users.changed", changed=changed)
-    return Outcome(changed)
+    return Outcome()
 
 
 class _UnusableSecretError(Exception):

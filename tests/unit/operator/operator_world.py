@@ -12,6 +12,7 @@ Not modelled: the log, and thus what a view change does to it; a majority that r
 (a view changes through a majority of the one before it).
 """
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from pgherd_operator.core.actions import Event
 from pgherd_operator.core.observed import View, ViewMember
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
+from pgherd_operator.shell import certificates
 from pgherd_operator.shell.controller import Environment, reconcile_once
 from pgherd_operator.shell.kubernetes import Manifest
 from pgherd_operator.shell.sidecars import SidecarError, SidecarRefusedError
@@ -47,6 +49,7 @@ class Process:
     witness: bool
     silent: bool = False
     diverged: bool = False
+    capture_off: tuple[str, ...] = ()
     broken: bool = False
     """It never becomes a working member: its configuration is bad."""
 
@@ -67,6 +70,8 @@ class World(ApiServer):
     joins_held: bool = False
     """Who asks to be taken in has to wait."""
     roles: dict[str, dict[str, Any]] = field(default_factory=dict)
+    by_hand: dict[int, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """Roles that are otherwise on one member."""
     owners: set[str] = field(default_factory=set)
     asked: int = 0
     """How often a sidecar was asked for roles."""
@@ -238,6 +243,7 @@ class World(ApiServer):
             "term": 1,
             "proposer": names.member(NAME, min(self.voters(), default=0)),
             "gid": 7,
+            "capture_off": list(process.capture_off),
             "view": None if self.view is None or not inside else {
                 "id": self.view.id,
                 "members": [
@@ -272,7 +278,7 @@ class World(ApiServer):
         if not self.primary() or not self.works(number):
             raise SidecarError("not ready")
         changed = []
-        roles = dict(self.roles)
+        roles = self.roles | self.by_hand.get(number, {})
         for role in wanted:
             name, kept = role["name"], role
             if role.get("absent"):
@@ -288,7 +294,7 @@ class World(ApiServer):
                 roles[name] = kept
         if changed:
             with self.writing("ask", "/roles", str(number)):
-                self.roles = roles
+                self.roles, self.by_hand = roles, {}
         return {"changed": changed}
 
     def _change_view(self, path: str, body: Mapping[str, Any], number: int) -> None:
@@ -350,11 +356,18 @@ class World(ApiServer):
         """What cert-manager does, if it is asked."""
         for (kind, name), item in list(self.objects.items()):
             if kind == "Certificate" and ("Secret", name) not in self.objects:
-                data = dict.fromkeys(("ca.crt", "tls.crt", "tls.key"), "")
                 asked = {"cert-manager.io/certificate-name": item["spec"]["secretName"]}
                 metadata = {"name": name, "uid": self.uid(), "annotations": asked}
                 secret = {"kind": "Secret", "metadata": metadata}
-                self.objects["Secret", name] = secret | {"data": data}
+                self.objects["Secret", name] = secret | {"data": self.signed(timedelta(days=30))}
+
+    def signed(self, validity: timedelta, authority_days: int = 3650) -> dict[str, str]:
+        """The data of a Secret with a certificate that somebody else has made just now."""
+        began = self.now - timedelta(days=3650 - authority_days)
+        ca = certificates.authority("somebody", began).data
+        subject = certificates.subject("a member")
+        data = certificates.issue(ca, subject, ["a.member"], self.now, validity).data
+        return {key: base64.b64encode(value).decode() for key, value in data.items()}
 
     def _stop_pods(self) -> None:
         for (kind, name), item in list(self.objects.items()):

@@ -41,11 +41,10 @@ def test_quantities_are_read_in_all_their_forms(text: str, value: Fraction) -> N
     assert parse(text) == value
 
 
-@pytest.mark.parametrize("time", ["2029-12-31", "2029-12-31T00:00:00", "soon"])
-async def test_a_certificate_with_a_time_that_is_none_is_issued_again(time: str) -> None:
+@pytest.mark.parametrize("damaged", ["", "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg==", "no base64"])
+async def test_a_certificate_that_cannot_be_read_is_issued_again(damaged: str) -> None:
     world = await running()
-    secret = world.objects["Secret", f"{NAME}-1-tls"]
-    secret["metadata"]["annotations"][names.ISSUED_AT] = time
+    world.objects["Secret", f"{NAME}-1-tls"]["data"]["tls.crt"] = damaged
     await world.settle()
     assert world.writes[-1] == f"apply Secret {NAME}-1-tls"
 

@@ -90,6 +90,16 @@ async def test_a_secret_without_a_usable_password_is_told_of(data: dict[str, Any
     assert not world.roles
 
 
+async def test_a_role_that_was_changed_by_hand_on_any_member_is_put_right() -> None:
+    world = await herd_with({"name": "ann"})
+    for number in (1, 2, 3):
+        world.by_hand = {number: {"ann": world.roles["ann"] | {"connection_limit": 3}}}
+        assert await world.reconcile() == 5
+        assert not world.by_hand
+        assert told(world)[-1] == ("UsersChanged", "ann: changed")
+        assert await world.reconcile() == 30
+
+
 async def test_a_generated_secret_that_is_gone_is_made_anew_and_its_password_set() -> None:
     world = await herd_with({"name": "ann"})
     before = password_in(world, f"{NAME}-user-ann")
