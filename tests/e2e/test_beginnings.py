@@ -1,12 +1,15 @@
 """What a herd begins with, and what is left of it: herds of their own beside the first one."""
 
 import base64
+import os
+import random
 from typing import Any
 
 import pytest
 
 from .cluster import HERD, NAMESPACE, Herd, Kubectl, is_well, tried, until, until_ready, until_well
 from .installation import SMALL
+from .test_events import kill_operator
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
@@ -24,6 +27,12 @@ END
 
 def begin(kubectl: Kubectl, name: str, instances: int = 3, **spec: Any) -> None:
     """Make a herd, and wait until it is well."""
+    apply(kubectl, name, instances, **spec)
+    until_well(kubectl, instances, name)
+
+
+def apply(kubectl: Kubectl, name: str, instances: int, **spec: Any) -> None:
+    """Ask for a herd."""
     kubectl.apply(
         {
             "apiVersion": "pgherd.dev/v1alpha1", "kind": "ReplicatedCluster",
@@ -31,7 +40,6 @@ def begin(kubectl: Kubectl, name: str, instances: int = 3, **spec: Any) -> None:
             "spec": SMALL | {"instances": instances} | spec,
         }
     )  # fmt: skip
-    until_well(kubectl, instances, name)
 
 
 def ask(kubectl: Kubectl, member: str, query: str) -> str:
@@ -156,6 +164,11 @@ def test_users_are_made_on_every_member_and_kept_as_the_spec_has_them(
     until(lambda: count("reporting", "another") == {"reporting 0"}, "the new password counts")
     assert count("reporting", "the first") == {""}
 
+    write(kubectl, f"{HERD}-2", "ALTER ROLE reporting CONNECTION LIMIT 3")  # there only
+    limit = "SELECT rolconnlimit FROM pg_roles WHERE rolname = 'reporting'"
+    for member in herd.members():
+        until_answer(kubectl, member, limit, "-1")
+
     write(kubectl, f"{HERD}-1", "ALTER TABLE kept OWNER TO loader")
     herd.change(users=[reporting, loader | {"ensure": "absent"}])
     until(lambda: are("False", "loader", "owner of table"), "it says why loader stays")
@@ -176,3 +189,52 @@ def test_users_are_made_on_every_member_and_kept_as_the_spec_has_them(
         herd.change(users=[{"name": "a"}, {"name": "a"}])
     herd.change(users=[])
     herd.write(f"{HERD}-rw", "DROP TABLE kept")
+
+
+def test_a_setting_that_switches_capture_off_is_told_of(herd: Herd, kubectl: Kubectl) -> None:
+    def captured() -> tuple[str, str, str]:
+        conditions = kubectl.get("replicatedcluster", HERD)["status"]["conditions"]
+        (one,) = (c for c in conditions if c["type"] == "CaptureOn")
+        return one["status"], one["reason"], one["message"]
+
+    member = herd.members()[1]
+    ask(kubectl, member, "ALTER ROLE app SET event_triggers = off")
+    try:
+        off = "False", "CaptureOff", f"{member}: ALTER ROLE app: event_triggers = off"
+        until(lambda: captured() == off, "the herd says so")
+        assert kubectl("get", "events", "--field-selector=reason=CaptureOff", "--output=name")
+    finally:
+        ask(kubectl, member, "ALTER ROLE app RESET event_triggers")
+    until(lambda: captured()[0] == "True", "it is on again")
+
+
+def test_a_herd_is_founded_by_operators_that_are_killed_again_and_again(
+    herd: Herd, kubectl: Kubectl
+) -> None:
+    """At random moments of all that is made once: volumes, passwords, the authority, the ledger."""
+    seed = int(os.environ.get("PGHERD_E2E_SEED", random.randrange(1 << 32)))
+    print(f"PGHERD_E2E_SEED={seed}")  # noqa: T201 - shown where it fails
+    rng = random.Random(seed)
+    script = "CREATE TABLE kept (id int PRIMARY KEY); INSERT INTO kept VALUES (7)"
+    for name, spec in (("killed", {}), ("killed-again", {"bootstrap": {"sql": [script]}})):
+        apply(kubectl, name, 3, **spec)
+        for _ in range(6):
+            kill_operator(kubectl, rng, times=1, between_s=6.0)
+            # The next one begins at once, perhaps before this one has ended: no harm either.
+            kubectl("delete", "leases", "--all", "--namespace=pgherd-system")
+        until_well(kubectl, 3, name)
+        members = [f"{name}-{number}" for number in (1, 2, 3)]
+        ids = {ask(kubectl, member, "SELECT system_identifier FROM pg_control_system()")
+               for member in members}  # fmt: skip
+        assert len(ids) == (1 if spec else 3)  # founders together, or copies of the first
+        for member in members:
+            write(kubectl, member, f"CREATE TABLE of_{member[-1]} (id int PRIMARY KEY)")
+        for member in members:
+            tables = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'of\\__'"
+            until_answer(kubectl, member, tables, "3")
+            if spec:
+                assert ask(kubectl, member, "SELECT id FROM kept") == "7"
+        labelled = f"--selector=pgherd.dev/cluster={name}"
+        claims = kubectl("get", "persistentvolumeclaims", labelled, "--output=name").split()
+        assert len(claims) == 3
+        kubectl("delete", "replicatedcluster", name)

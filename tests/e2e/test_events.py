@@ -258,13 +258,21 @@ def test_an_operator_that_is_killed_again_and_again_gets_there(
     herd.assert_nothing_is_lost(members, written)
 
 
-def kill_operator(kubectl: Kubectl, rng: random.Random) -> None:
+def kill_operator(
+    kubectl: Kubectl,
+    rng: random.Random,
+    times: int = _KILLS,
+    between_s: float = _BETWEEN_KILLS_S,
+) -> None:
     """Kill all of the operator's processes without notice, again and again.
 
     A new one acts only once the lease of the former leader has run out.
+
+    Args:
+        between_s: at most.
     """
-    for _ in range(_KILLS):
-        time.sleep(rng.uniform(0, _BETWEEN_KILLS_S))
+    for _ in range(times):
+        time.sleep(rng.uniform(0, between_s))
         kubectl(
             "delete", "pods", "--namespace=pgherd-system", "--grace-period=0", "--force",
             "--selector=app.kubernetes.io/name=pgherd-operator", "--ignore-not-found",

@@ -23,6 +23,7 @@ class ConditionType(StrEnum):
     CERTIFICATES_VALID = "CertificatesValid"
     CAPTURE_ON = "CaptureOn"
     USERS_READY = "UsersReady"
+    VOLUMES_SIZED = "VolumesSized"
 
 
 class ConditionBase(Reported):

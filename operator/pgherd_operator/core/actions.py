@@ -177,6 +177,7 @@ class Reason(StrEnum):
     MEMBER_REMOVED = "MemberRemoved"
     MEMBER_RESTARTING = "MemberRestarting"
     VOLUME_GROWING = "VolumeGrowing"
+    VOLUME_REFUSED = "VolumeGrowthRefused"
     USERS_CHANGED = "UsersChanged"
     USERS_FAILED = "UsersFailed"
     CERTIFICATE_ISSUED = "CertificateIssued"

@@ -41,6 +41,8 @@ class Volume:
 
     Attributes:
         version: changes with each change of the claim.
+        capacity: what it has, empty if nobody says.
+        growth: what those say who make it larger.
     """
 
     number: int
@@ -52,6 +54,8 @@ class Volume:
     deleting: bool = False
     retired: Retired | None = None
     version: str = ""
+    capacity: str = ""
+    growth: str = ""
 
     @property
     def usable(self) -> bool:

@@ -10,13 +10,14 @@ from pgherd_operator.core import membership
 from pgherd_operator.core.actions import Event, Reason, Step
 from pgherd_operator.core.group import Group, Member
 from pgherd_operator.core.observed import Observed, Phase, last_view
-from pgherd_operator.objects import names
+from pgherd_operator.core.quantity import parse
+from pgherd_operator.objects import names, pod
 from pgherd_operator.objects.model import Role
 
 _Truth = Literal["True", "False", "Unknown"]
 _BESIDES = (Reason.PAUSED, Reason.VOLUME_GROWING, Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN)
 """Steps that say nothing about how well the members are."""
-_FOR_A_HUMAN = (Reason.CAPTURE_OFF, Reason.CERTIFICATE_EXPIRING)
+_FOR_A_HUMAN = (Reason.CAPTURE_OFF, Reason.CERTIFICATE_EXPIRING, Reason.VOLUME_REFUSED)
 Verdict = tuple[ConditionType, _Truth, Reason, str]
 MESSAGE_MAX = 4096
 
@@ -56,6 +57,7 @@ def describe(
                 _blocked(observed, group),
                 _certificates(observed, now),
                 _capture(observed, group),
+                _volumes(observed),
             )
         ),
     )
@@ -69,6 +71,24 @@ def news(before: ClusterStatus, described: ClusterStatus) -> Iterator[Event]:
             yield Event(Reason(one.reason), one.message, "Warning")
 
 
+def failed(
+    described: ClusterStatus, cluster: Cluster, step: Step, why: str, now: datetime
+) -> ClusterStatus:
+    """The status when a step could not be done."""
+    described = described.model_copy(update={"step": why[:1024]})
+    if step.reason is not Reason.VOLUME_GROWING:
+        return described
+    text = f"{step.text}: {why}"
+    verdict: Verdict = (ConditionType.VOLUMES_SIZED, "False", Reason.VOLUME_REFUSED, text)
+    return replaced(described, condition(cluster, verdict, now))
+
+
+def replaced(described: ClusterStatus, one: Condition) -> ClusterStatus:
+    """The status with this condition in place of the one of its type."""
+    others = (other for other in described.conditions if other.type is not one.type)
+    return described.model_copy(update={"conditions": (*others, one)})
+
+
 def refused(cluster: Cluster, why: str, now: datetime) -> ClusterStatus:
     """The status of a herd whose spec cannot be used: as it was last seen, but not ready.
 
@@ -76,12 +96,10 @@ def refused(cluster: Cluster, why: str, now: datetime) -> ClusterStatus:
         cluster: with another spec in place of the one that is refused.
     """
     ready = condition(cluster, (ConditionType.READY, "False", Reason.INVALID_SPEC, why), now)
-    others = (one for one in cluster.status.conditions if one.type is not ConditionType.READY)
-    return cluster.status.model_copy(
+    return replaced(cluster.status, ready).model_copy(
         update={
             "observed_generation": cluster.generation,
             "step": f"{Reason.INVALID_SPEC}: {why}",
-            "conditions": (ready, *others),
         }
     )
 
@@ -208,4 +226,22 @@ def _capture(observed: Observed, group: Group) -> Verdict:
         return kind, "False", Reason.CAPTURE_OFF, "; ".join(off)
     if not reports:
         return kind, "Unknown", Reason.WAITING, "no sidecar answers"
+    return kind, "True", Reason.AS_WANTED, ""
+
+
+def _volumes(observed: Observed) -> Verdict:
+    """Whether all volumes are as large as they are to be, as far as anybody says."""
+    kind, cluster = ConditionType.VOLUMES_SIZED, observed.cluster
+    behind = []
+    for number, volume in sorted(observed.volumes.items()):
+        name, wanted = names.volume(cluster.name, number), pod.size(cluster, volume.role)
+        if not volume.usable:
+            continue
+        if parse(volume.requested) < parse(wanted):
+            behind.append(f"{name} is to grow from {volume.requested} to {wanted}")
+        elif volume.capacity and parse(volume.capacity) < parse(volume.requested):
+            said = f" ({volume.growth})" if volume.growth else ""
+            behind.append(f"{name} has {volume.capacity} of {volume.requested}{said}")
+    if behind:
+        return kind, "False", Reason.VOLUME_GROWING, ", ".join(behind)
     return kind, "True", Reason.AS_WANTED, ""

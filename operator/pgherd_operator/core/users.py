@@ -54,9 +54,7 @@ def shown(
     Args:
         outcome: None if nobody was asked.
     """
-    condition = status.condition(cluster, _verdict(cluster, outcome), now)
-    others = [one for one in described.conditions if one.type is not condition.type]
-    return described.model_copy(update={"conditions": (*others, condition)})
+    return status.replaced(described, status.condition(cluster, _verdict(cluster, outcome), now))
 
 
 def events(cluster: Cluster, outcome: Outcome) -> Iterator[Event]:

@@ -16,7 +16,7 @@ from pgherd_operator.api.resource import Cluster, InvalidSpec, parse
 from pgherd_operator.api.status import ClusterStatus
 from pgherd_operator.core import status
 from pgherd_operator.core import users as core_users
-from pgherd_operator.core.actions import Event, Reason
+from pgherd_operator.core.actions import Event, Reason, Step
 from pgherd_operator.core.reconcile import Plan, reconcile
 from pgherd_operator.objects.model import Release
 from pgherd_operator.shell import users
@@ -85,6 +85,8 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     executor = Executor(env.api, sidecars, cluster, now)
     failure = await _act(executor, env, cluster, plan)
     shown, later = plan.status, False
+    if failure is not None:
+        shown = status.failed(shown, cluster, *failure, now)
     for event in status.news(cluster.status, shown):
         env.events.tell(cluster, event)
     if plan.users_via:
@@ -93,7 +95,8 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
             env.events.tell(cluster, event)
         shown = core_users.shown(shown, cluster, outcome, now)
         later = bool(outcome.unanswered or outcome.changed)
-    await _report(env, body, cluster, shown, failure)
+    if not cluster.deleting or cluster.finalizers:
+        await _show(env, body, shown)
     if failure is not None or later:
         return _FAILED_S
     if plan.idle:
@@ -107,11 +110,13 @@ async def _refuse(env: Environment, body: dict[str, Any], cluster: Cluster, why:
     shown = status.refused(cluster, why, env.now())
     if shown.step != cluster.status.step:
         env.events.tell(cluster, Event(Reason.INVALID_SPEC, why, "Warning"))
-    await _show(env, body, shown.model_dump(mode="json", by_alias=True, exclude_none=True))
+    await _show(env, body, shown)
 
 
-async def _act(executor: Executor, env: Environment, cluster: Cluster, plan: Plan) -> str | None:
-    """Execute a plan up to the first failure; return what went wrong, if anything did."""
+async def _act(
+    executor: Executor, env: Environment, cluster: Cluster, plan: Plan
+) -> tuple[Step, str] | None:
+    """Execute a plan up to the first failure; return which step failed and why, if one did."""
     bound = log.bind(cluster=cluster.name, namespace=cluster.namespace)
     for step in plan.steps:
         for action in step.actions:
@@ -119,7 +124,7 @@ async def _act(executor: Executor, env: Environment, cluster: Cluster, plan: Pla
                 await executor.execute(action)
             except (ApiError, SidecarError, ValueError) as error:
                 bound.warning("action.failed", action=type(action).__name__, reason=str(error))
-                return f"{type(action).__name__} failed: {error}"
+                return step, f"{type(action).__name__} failed: {error}"
             bound.info("action.done", action=type(action).__name__)
         event = step.event()
         if event is not None and event.message != cluster.status.step:
@@ -127,22 +132,9 @@ async def _act(executor: Executor, env: Environment, cluster: Cluster, plan: Pla
     return None
 
 
-async def _report(
-    env: Environment,
-    body: dict[str, Any],
-    cluster: Cluster,
-    shown: ClusterStatus,
-    failure: str | None,
-) -> None:
-    if cluster.deleting and not cluster.finalizers:
-        return
-    if failure is not None:
-        shown = shown.model_copy(update={"step": failure[:1024]})
-    await _show(env, body, shown.model_dump(mode="json", by_alias=True, exclude_none=True))
-
-
-async def _show(env: Environment, body: dict[str, Any], shown: dict[str, Any]) -> None:
+async def _show(env: Environment, body: dict[str, Any], described: ClusterStatus) -> None:
     """Write the status, unless it is there already."""
+    shown = described.model_dump(mode="json", by_alias=True, exclude_none=True)
     if body.get("status") == shown:
         return
     metadata = {"name": body["metadata"]["name"], "namespace": body["metadata"]["namespace"]}

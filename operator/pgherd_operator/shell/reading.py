@@ -124,8 +124,9 @@ def parse_volume(item: Manifest) -> Volume:
     Raises:
         KeyError, ValueError: it has not got a member's labels.
     """
-    metadata = item["metadata"]
+    metadata, status = item["metadata"], item.get("status") or {}
     labels = metadata["labels"]
+    conditions = [c for c in status.get("conditions") or () if c["status"] == "True"]
     return Volume(
         number=int(labels[names.MEMBER]),
         uid=metadata["uid"],
@@ -136,6 +137,8 @@ def parse_volume(item: Manifest) -> Volume:
         deleting="deletionTimestamp" in metadata,
         retired=next((one for one in Retired if one == labels.get(names.RETIRED)), None),
         version=metadata.get("resourceVersion", ""),
+        capacity=(status.get("capacity") or {}).get("storage", ""),
+        growth="; ".join(f"{c['type']}: {c.get('message', '')}" for c in conditions),
     )
 
 

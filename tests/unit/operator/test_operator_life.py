@@ -264,29 +264,6 @@ async def test_drift_is_repaired() -> None:
     assert {("PodDisruptionBudget", NAME), ("ConfigMap", f"{NAME}-2")} <= world.objects.keys()
 
 
-async def test_volumes_grow_without_a_restart() -> None:
-    world = await running(storage={"size": "1Gi"})
-    world.writes.clear()
-    world.change(storage={"size": "2Gi"})
-    await world.settle()
-    assert world.writes == [f"patch PersistentVolumeClaim {NAME}-{n}-data" for n in (1, 2, 3)]
-
-
-async def test_nothing_waits_for_volumes_that_cannot_grow() -> None:
-    world = await running()
-    world.volumes_grow = False
-    world.change(storage={"size": "99Gi"}, instances=4)
-    del world.objects["Pod", f"{NAME}-2"]
-    world.processes.pop(2)
-    for _ in range(20):
-        await world.reconcile()
-        world.tick()
-    assert world.voters() == {1, 2, 3, 4}
-    assert condition(world, "Ready")["status"] == "True"
-    assert condition(world, "Progressing")["reason"] == "VolumeGrowing"
-    assert "must support resize" in world.resource["status"]["step"]
-
-
 async def test_a_certificate_that_lost_a_key_is_issued_again() -> None:
     world = World()
     world.submit()

@@ -1,0 +1,52 @@
+"""Larger volumes are asked for and told of; nobody waits for them."""
+
+from operator_world import NAME
+from test_operator_life import condition, running
+
+
+async def test_volumes_grow_without_a_restart() -> None:
+    world = await running(storage={"size": "1Gi"})
+    world.writes.clear()
+    world.change(storage={"size": "2Gi"})
+    await world.settle()
+    assert world.writes == [f"patch PersistentVolumeClaim {NAME}-{n}-data" for n in (1, 2, 3)]
+    # The API server has the wish; others do it, and say how far they are.
+    waits = {"type": "FileSystemResizePending", "status": "True", "message": "on its node"}
+    status = {"capacity": {"storage": "1Gi"}, "conditions": [waits]}
+    claims = [world.objects["PersistentVolumeClaim", f"{NAME}-{n}-data"] for n in (1, 2, 3)]
+    for claim in claims:
+        claim["status"] = status
+    claims[1]["status"] = {"capacity": {"storage": "2048Mi"}}
+    await world.reconcile()
+    found = condition(world, "VolumesSized")
+    assert (found["status"], found["reason"]) == ("False", "VolumeGrowing")
+    behind = "has 1Gi of 2Gi (FileSystemResizePending: on its node)"
+    assert found["message"] == f"{NAME}-1-data {behind}, {NAME}-3-data {behind}"
+    for claim in claims:
+        claim["status"] = claims[1]["status"]
+    await world.reconcile()
+    assert condition(world, "VolumesSized")["status"] == "True"
+    assert condition(world, "Ready")["status"] == "True"
+
+
+async def test_nothing_waits_for_volumes_that_cannot_grow() -> None:
+    world = await running()
+    world.volumes_grow = False
+    world.change(storage={"size": "99Gi"}, instances=4)
+    del world.objects["Pod", f"{NAME}-2"]
+    world.processes.pop(2)
+    for _ in range(20):
+        await world.reconcile()
+        world.tick()
+    assert world.voters() == {1, 2, 3, 4}
+    assert condition(world, "Ready")["status"] == "True"
+    assert condition(world, "Progressing")["reason"] == "VolumeGrowing"
+    assert "must support resize" in world.resource["status"]["step"]
+    found = condition(world, "VolumesSized")
+    assert (found["status"], found["reason"]) == ("False", "VolumeGrowthRefused")
+    assert "must support resize" in found["message"]
+    told = [event.message for event in world.events if event.reason == "VolumeGrowthRefused"]
+    assert told == [found["message"]]
+    world.volumes_grow = True
+    await world.settle()
+    assert condition(world, "VolumesSized")["status"] == "True"
