@@ -2,13 +2,14 @@
 
 PYTHON = .venv/bin/python
 
-.PHONY: help setup demo bench test lint test-unit simulate simulate-planted simulate-crashpoints test-integration test-long test-faults test-e2e
+.PHONY: help setup kind demo bench test lint test-unit simulate simulate-planted simulate-crashpoints test-integration test-long test-faults test-e2e
 
 help:
 	@echo 'make demo              a herd of three under a real workload, proved identical'
 	@echo 'make test              lint, unit tests, simulation, integration tests; e2e where docker is'
 	@echo 'make bench             pgherd beside Galera and PostgreSQL with synchronous replication'
 	@echo 'make setup             install what the above need'
+	@echo 'make kind CLUSTER=c    images and operator onto a kind cluster that is there'
 	@echo 'make test-faults MINUTES=n SEED=s   anything that can happen to a herd, at random'
 	@echo 'make lint | test-unit | simulate | test-integration | test-long | test-e2e'
 	@echo 'make simulate SEEDS=n FROM=s   n seeds of the simulated herd; make simulate-planted finds planted bugs'
@@ -16,6 +17,10 @@ help:
 
 setup:
 	@scripts/setup
+
+# The cluster is there already: see scripts/kind.
+kind:
+	@scripts/kind $(CLUSTER)
 
 demo: setup
 	@$(PYTHON) -m benchmarks.demo

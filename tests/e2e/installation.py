@@ -12,12 +12,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .cluster import HERD, NAMESPACE, Herd, Kubectl, until_well
-from .preparation import IMAGES, PreparationError, build_images, check_machine, run, tool
+import yaml
+
+from .cluster import HERD, NAMESPACE, Herd, Kubectl, Object, until_well
+from .preparation import (
+    IMAGES,
+    REPOSITORY,
+    PreparationError,
+    build_images,
+    check_machine,
+    run,
+    tool,
+)
 
 _KEPT = os.environ.get("PGHERD_KIND_KEEP")
 SMALL = {
-    "instances": 3,
     "storage": {"size": "1Gi"},
     "deletionPolicy": "Delete",
     "scheduling": {"spread": "Required"},
@@ -61,13 +70,17 @@ def installed() -> Iterator[Kubectl]:
 
 def found_herd(kubectl: Kubectl) -> float:
     """Make three members that take writes; return how long it took, in seconds."""
-    kubectl.apply(
-        {
-            "apiVersion": "pgherd.dev/v1alpha1", "kind": "ReplicatedCluster",
-            "metadata": {"name": HERD, "namespace": NAMESPACE}, "spec": SMALL,
-        },
-    )  # fmt: skip
-    return until_well(kubectl, 3)
+    resource = from_readme()
+    assert resource["metadata"]["name"] == HERD
+    kubectl.apply(resource | {"spec": resource["spec"] | SMALL})
+    return until_well(kubectl, resource["spec"]["instances"])
+
+
+def from_readme() -> Object:
+    """The resource that the README has a newcomer apply."""
+    text = (REPOSITORY / "README.md").read_text().partition("kubectl apply -f - <<'END'\n")[2]
+    resource: Object = yaml.safe_load(text.partition("\nEND\n")[0])
+    return resource
 
 
 def provide_clients(kubectl: Kubectl) -> Herd:

@@ -19,7 +19,7 @@ IMAGES = {target: f"pgherd/{target}:{TAG}" for target in ("postgres", "sidecar",
 BROKEN = 3
 """Exit status where it is the images that are at fault, not the machine."""
 
-_REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[2]
 _PROBE = """
 FROM debian:trixie-slim
 RUN apt-get update && apt-get install -y --no-install-recommends python3-pip
@@ -48,7 +48,7 @@ def run(*command: str, stdin: str = "") -> str:
         PreparationError: it failed; with its words.
     """
     done = subprocess.run(
-        command, check=False, cwd=_REPOSITORY, input=stdin, capture_output=True, text=True
+        command, check=False, cwd=REPOSITORY, input=stdin, capture_output=True, text=True
     )
     if done.returncode:
         raise PreparationError(f"{shlex.join(command)}: {done.stderr[-2000:]}")

@@ -115,10 +115,11 @@ def _unwanted(observed: Observed, group: Group) -> tuple[Member, Reason] | None:
 
 
 def _surplus(observed: Observed, group: Group) -> Member | None:
-    """A member that can go: one without a vote, or else the youngest place, of too many.
+    """A member that can go: one without a vote, or of too many who shares a node, or the youngest.
 
-    Whose volume is being deleted under it always can; but as all others only when those are there
-    that take its place, for it may hold the last copy.
+    Two that are left on one node could not both be made anew there, where their volumes keep them
+    on it and ``spread`` is required. Whose volume is being deleted under it always can go; but as
+    all others only when those are there that take its place, for it may hold the last copy.
     """
     going = [member for member in group.members if member.going and member.in_view is not None]
     if going:
@@ -126,8 +127,16 @@ def _surplus(observed: Observed, group: Group) -> Member | None:
     for role in Role:
         members = group.of_role(role)
         if len(members) > wanted(observed, role):
-            return max(members, key=lambda member: (not _votes(member), member.number))
+            return max(members, key=lambda one: (not _votes(one), _company(one, group), one.number))
     return None
+
+
+def _company(member: Member, group: Group) -> int:
+    """How many others have their pods on the member's node."""
+    if member.pod is None or not member.pod.node:
+        return 0
+    pods = [other.pod for other in group.members if other.number != member.number]
+    return sum(pod is not None and pod.node == member.pod.node for pod in pods)
 
 
 def _votes(member: Member) -> bool:

@@ -69,7 +69,11 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A member's pod. ``ready`` is used for restraint only, never as a proof of life or death."""
+    """A member's pod. ``ready`` is used for restraint only, never as a proof of life or death.
+
+    Attributes:
+        node: where it is or is to run; empty where that is not decided.
+    """
 
     number: int
     uid: str
@@ -79,6 +83,7 @@ class Pod:
     deleting: bool = False
     finished: bool = False
     """Its containers ended for good (the kubelet evicted it, say): it has to be made anew."""
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,6 +158,7 @@ def parse_pod(item: Manifest) -> Pod:
         ready=conditions.get("Ready") == "True",
         deleting="deletionTimestamp" in metadata,
         finished=status.get("phase") in ("Failed", "Succeeded"),
+        node=item.get("spec", {}).get("nodeName", ""),
     )
 
 

@@ -65,6 +65,17 @@ async def test_a_leaving_member_leaves_the_view_before_its_volume_goes() -> None
     assert leave < world.writes.index(f"delete PersistentVolumeClaim {NAME}-3-data")
 
 
+async def test_who_shares_a_node_leaves_before_the_youngest() -> None:
+    world = await running(instances=5)
+    for number, node in enumerate(("a", "b", "b", "c", "d"), 1):
+        world.objects["Pod", names.member(NAME, number)]["spec"]["nodeName"] = node
+    world.change(instances=3)
+    await world.settle()
+    assert {name for kind, name in world.objects if kind == "PersistentVolumeClaim"} == {
+        names.volume(NAME, number) for number in (1, 2, 4)
+    }
+
+
 async def test_the_volume_of_a_member_that_left_can_be_retained() -> None:
     world = await running(instances=3, storage={"onScaleDown": "Retain"})
     world.change(instances=2)
