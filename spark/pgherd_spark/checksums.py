@@ -18,7 +18,7 @@ from pgherd_spark import statements
 from pgherd_spark.catalog import Table
 from pgherd_spark.pace import FULL, SLICE_BYTES, paced
 from pgherd_spark.rowhash import record, row_hash
-from pgherd_spark.sources import Relation, Source, at_marker, reading, unchanging
+from pgherd_spark.sources import Relation, Source, at_marker, connected, reading, unchanging
 
 _SQL = statements.load("checksum.sql")
 _HALF = 1 << 64
@@ -110,18 +110,19 @@ def bucket_sums(part: Part, buckets: int) -> list[tuple[int, Sum]]:
 
 
 def total(part: Part) -> Sum:
-    """Sum of all the part's rows.
+    """``quick_sum`` in a session of its own.
 
     Raises:
         TableChangedError, psycopg.Error: as for ``bucket_sums``.
     """
-    return sum((_sum(*row) for row in _read(part, "total")), NOTHING)
+    with connected(part.source) as connection:
+        return quick_sum(connection, part)
 
 
 def quick_sum(connection: psycopg.Connection[Any], part: Part) -> Sum:
     """Another sum of all the part's rows, computed in a fraction of the time: of one hash a row.
 
-    To be compared with those of other members just now; never stored.
+    Where it is stored, ``rowhash.KIND`` is stored with it.
 
     Args:
         connection: a session of ``connected`` with the part's source.
@@ -170,28 +171,6 @@ def values_at(
     return [
         (key, dict(zip(table.columns, map(_value, values), strict=True))) for key, *values in rows
     ]
-
-
-def whole_sum(
-    connection: psycopg.Connection[Any], relation: tuple[str, str], columns: Iterable[str]
-) -> Sum:
-    """Sum of all rows of a table or partition, as the session sees it just now.
-
-    Args:
-        connection: under the settings of ``connected``.
-        relation: schema and name.
-        columns: in the order of their names.
-
-    Raises:
-        psycopg.Error: it can't be read.
-    """
-    query = _SQL["total"].format(
-        row=record(columns),
-        relation=sql.SQL("ONLY {}").format(sql.Identifier(*relation)),
-        range=blocks(0, None),
-    )
-    ((count, first, second),) = connection.execute(query).fetchall()
-    return _sum(count, first, second)
 
 
 def blocks(first: int, end: int | None) -> sql.Composed:

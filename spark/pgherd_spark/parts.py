@@ -23,6 +23,7 @@ from psycopg import sql
 from pgherd_spark import statements
 from pgherd_spark.checksums import Part, Sum, blocks, total
 from pgherd_spark.pace import paced
+from pgherd_spark.rowhash import KIND
 from pgherd_spark.sources import unchanged
 from pgherd_spark.stores import Store
 
@@ -99,13 +100,14 @@ class _Hashed:
 
 
 def origin_of(part: Part) -> str:
-    """Which rows a part holds: the member, its file of them, and the blocks of that file.
+    """Which rows a part holds: the member, its file of them, the blocks of that file; how summed.
 
     Another run may divide a table otherwise, or read another member, whose rows lie elsewhere.
     """
     relation = part.relation
     file = f"{relation.schema}.{relation.name} {relation.oid}/{relation.filenode}"
-    return f"{part.source.member} {part.source.visible} {file} [{part.first}, {part.end})"
+    rows = f"{file} [{part.first}, {part.end})"
+    return f"{part.source.member} {part.source.visible} {rows} hash {KIND}"
 
 
 def write_part(task: WritePart) -> Receipt:

@@ -6,7 +6,6 @@ than many small ones. Knows nothing of how rows are loaded.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,24 +14,13 @@ from psycopg import sql
 
 from pgherd_spark import statements
 from pgherd_spark.checksums import NOTHING, Sum, blocks
-from pgherd_spark.rowhash import record
+from pgherd_spark.rowhash import KIND, record, row_hash
 
 _SQL = statements.load("restore.sql") | statements.load("checksum.sql")
 _SESSION = statements.load("session.sql")
 _HALF = 1 << 64
 _RANGE_BLOCKS = 8192
 """64 MB: many to share out, each well above the cost of a session."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """Blocks of a table or partition, as ``checksums.Part`` has them."""
-
-    table: str
-    columns: tuple[str, ...]
-    relation: sql.Composed
-    first: int
-    end: int | None
 
 
 def differences(
@@ -54,10 +42,11 @@ def differences(
         psycopg.Error: they can't be read.
     """
     with _session(conninfo) as connection:
-        ranges = [one for table in tables for one in _ranges(connection, table)]
+        ranges = [(table["name"], one) for table in tables for one in _ranges(connection, table)]
+    found_in = each(partial(_sum, conninfo), [query for _, query in ranges])
     sums: dict[str, Sum] = defaultdict(lambda: NOTHING)
-    for one, found in zip(ranges, each(partial(_sum, conninfo), ranges), strict=True):
-        sums[one.table] += found
+    for (name, _), found in zip(ranges, found_in, strict=True):
+        sums[name] += found
     return [
         f"{table['name']}: {found.rows} rows with checksum {found.hex()} were loaded, the "
         f"snapshot has {table['rows']} with {table['checksum']}"
@@ -66,7 +55,8 @@ def differences(
     ]
 
 
-def _ranges(connection: psycopg.Connection[Any], table: dict[str, Any]) -> Iterator[_Range]:
+def _ranges(connection: psycopg.Connection[Any], table: dict[str, Any]) -> Iterator[sql.Composed]:
+    """The queries of the sums of a table's rows, some of its blocks each."""
     for schema, name in sorted({(*part["relation"],) for part in table["parts"]}):
         relation = sql.SQL("ONLY {}").format(sql.Identifier(schema, name))
         row = connection.execute(_SQL["blocks"], (schema, name)).fetchone()
@@ -74,15 +64,21 @@ def _ranges(connection: psycopg.Connection[Any], table: dict[str, Any]) -> Itera
         starts = range(0, max(1, row[0]), _RANGE_BLOCKS)
         for first in starts:
             end = first + _RANGE_BLOCKS if first != starts[-1] else None
-            yield _Range(table["name"], tuple(table["columns"]), relation, first, end)
+            yield _query(table, relation, blocks(first, end))
 
 
-def _sum(conninfo: str, one: _Range) -> Sum:
-    query = _SQL["total"].format(
-        row=record(one.columns), relation=one.relation, range=blocks(one.first, one.end)
-    )
+def _query(table: dict[str, Any], relation: sql.Composed, range_: sql.Composed) -> sql.Composed:
+    """The sum of some rows, of the kind that the manifest has; formerly one of their texts."""
+    where = {"relation": relation, "range": range_}
+    if table.get("hash") == KIND:
+        return _SQL["quick"].format(hash=row_hash(table["columns"].items()), **where)
+    return _SQL["total"].format(row=record(table["columns"]), **where)
+
+
+def _sum(conninfo: str, query: sql.Composed) -> Sum:
     with _session(conninfo) as connection:
-        ((count, first, second),) = connection.execute(query).fetchall()
+        ((count, *sums),) = connection.execute(query).fetchall()
+    first, second = (*sums, 0)[:2]
     return Sum(count, int(first) % _HALF, int(second) % _HALF)
 
 

@@ -15,6 +15,8 @@ from typing import LiteralString
 
 from psycopg import sql
 
+KIND = 1
+"""Of the hash below, in what is stored; to be counted up with each change of it."""
 _DIRECT: dict[str, LiteralString] = {
     r"text|character varying(\(\d+\))?": 'hashtextextended({c} COLLATE pg_catalog."C", {seed})',
     r"character\(\d+\)": 'hashtextextended(textin(bpcharout({c})) COLLATE pg_catalog."C", {seed})',

@@ -21,7 +21,7 @@ from pgherd_sidecar.agent.recovery import certstate
 from pgherd_sidecar.pg import archives
 from psycopg.conninfo import conninfo_to_dict
 
-from pgherd_spark import statements
+from pgherd_spark import rowhash, statements
 from pgherd_spark.catalog import Description, columns_changed, columns_now, describe
 from pgherd_spark.checksums import NOTHING, Part, Sum, parts_of
 from pgherd_spark.cluster import Cluster, JobError
@@ -307,6 +307,7 @@ def _tables(
             "key": table.key,
             "stored": table.stored,
             "rows": sums[table.name].rows,
+            "hash": rowhash.KIND,
             "checksum": sums[table.name].hex(),
             "parts": parts[table.name],
         }
