@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import json
 import os
 import random
 import subprocess
@@ -11,11 +12,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from .cluster import HERD, Herd, Kubectl, until, until_ready, until_well
+from .cluster import HERD, NAMESPACE, Herd, Kubectl, Object, until, until_ready, until_well
+from .test_herd import restarted
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
 _KILLS, _BETWEEN_KILLS_S = 4, 40.0
+_CHAIN = "pgherd-policy"
 
 
 def in_node(node: str, *command: str) -> str:
@@ -196,6 +199,109 @@ def test_a_member_cut_off_from_the_others_leaves_the_service_and_returns(
         assert herd.sql(members[0], "SELECT count(*) > 0 FROM ledger") == "t"
     until_well(kubectl, 3)
     herd.assert_nothing_is_lost(members, written)
+
+
+@contextmanager
+def enforced(kubectl: Kubectl, policy: Object) -> Iterator[None]:
+    """Have the nodes let in what a policy of ingress allows, as a network that knows policies does.
+
+    Kind's network may not. For pods of this moment, with selectors by labels only.
+    """
+    allowed = [
+        ["-p", "tcp", "--dport", str(port["port"]), *source]
+        for rule in policy["spec"]["ingress"]
+        for port in rule["ports"]
+        for source in _sources(kubectl, rule)
+    ]
+    begun = ["-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED"]
+    chain = [*([*one, "-j", "RETURN"] for one in (begun, *allowed)), ["-j", "DROP"]]
+    guarded = _addresses(kubectl, {"podSelector": policy["spec"]["podSelector"]})
+    nodes = kubectl("get", "nodes", "--output=name").replace("node/", "").split()
+    for node in nodes:
+        in_node(node, "iptables", "-N", _CHAIN)
+        for rule in chain:
+            in_node(node, "iptables", "-A", _CHAIN, *rule)
+        for address in guarded:
+            in_node(node, "iptables", "-I", "FORWARD", "-d", address, "-j", _CHAIN)
+    try:
+        yield
+    finally:
+        for node in nodes:
+            for address in guarded:
+                in_node(node, "iptables", "-D", "FORWARD", "-d", address, "-j", _CHAIN)
+            in_node(node, "iptables", "-F", _CHAIN)
+            in_node(node, "iptables", "-X", _CHAIN)
+
+
+def _sources(kubectl: Kubectl, rule: Object) -> list[list[str]]:
+    """Options of iptables, one for each address that a rule lets in; one without if it is all."""
+    if "from" not in rule:
+        return [[]]
+    return [["-s", one] for peer in rule["from"] for one in _addresses(kubectl, peer)]
+
+
+def _addresses(kubectl: Kubectl, peer: Object) -> list[str]:
+    """Of the pods that a peer of a policy names."""
+
+    def chosen(kind: str, selector: Object, *options: str) -> list[Object]:
+        assert selector.keys() == {"matchLabels"}
+        labels = ",".join(f"{name}={value}" for name, value in selector["matchLabels"].items())
+        text = kubectl("get", kind, f"--selector={labels}", "--output=json", *options)
+        items: list[Object] = json.loads(text)["items"]
+        return items
+
+    namespaces = [NAMESPACE]
+    if "namespaceSelector" in peer:
+        found = chosen("namespaces", peer["namespaceSelector"])
+        namespaces = [one["metadata"]["name"] for one in found]
+    return [
+        pod["status"]["podIP"]
+        for namespace in namespaces
+        for pod in chosen("pods", peer["podSelector"], f"--namespace={namespace}")
+    ]
+
+
+def test_the_network_policy_lets_in_who_has_to_and_nobody_else(
+    herd: Herd, kubectl: Kubectl
+) -> None:
+    members = herd.members()
+
+    def reached() -> set[tuple[str, int]]:
+        """What a pod that is no member's gets a connection to."""
+        connect = "import socket, sys; socket.create_connection((sys.argv[1], sys.argv[2]), 2)"
+        doors = itertools.product(members, (5432, 7801, 7802, 7803))
+        return {
+            (member, port)
+            for member, port in doors
+            if subprocess.run(
+                kubectl.command("exec", "client", "--", "python", "-c", connect,
+                                f"{member}.{HERD}-peers", str(port)),
+                check=False, capture_output=True,
+            ).returncode == 0
+        }  # fmt: skip
+
+    def told_to_operator() -> list[int]:
+        """The members' positions, as they were when it last asked."""
+        status = kubectl.get("replicatedcluster", HERD)["status"]
+        return [int(one.get("gid", 0)) for one in status["members"]]
+
+    everything = set(itertools.product(members, (5432, 7801, 7802, 7803)))
+    assert reached() == everything
+    with (
+        herd.writing(f"{HERD}-rw", *members) as written,
+        enforced(kubectl, kubectl.get("networkpolicy", HERD)),
+    ):
+        assert reached() == set(itertools.product(members, (5432, 7803)))
+        # Connections that are there go on, so have all of a member's be made anew.
+        restarts = restarted(kubectl, members[0])
+        kubectl("exec", members[0], "--container=sidecar", "--", "sh", "-c", "kill -TERM 1")
+        until(lambda: restarted(kubectl, members[0]) > restarts, "the sidecar was started again")
+        until_ready(kubectl, members[0])
+        newest = int(herd.sql(f"{HERD}-rw", "SELECT pgherd.last_gid()"))
+        until(lambda: min(told_to_operator()) >= newest, "the operator hears of all members")
+    until_well(kubectl, 3)
+    herd.assert_nothing_is_lost(members, written)
+    assert reached() == everything
 
 
 def test_nobody_misses_the_control_plane(herd: Herd, kubectl: Kubectl) -> None:
