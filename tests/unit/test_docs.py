@@ -66,7 +66,7 @@ def code(page: Path) -> Iterator[str]:
 def commands_of(page: Path, program: str) -> list[list[str]]:
     """The words that follow a program's name where the page shows it being called."""
     found = []
-    pattern = re.compile(rf"(?:^|(?<!kubectl)[ (]){program} ([^|)#\"]*)")
+    pattern = re.compile(rf"(?:^|(?<!kubectl)(?<!helm install)[ (]){program} ([^|)#\"]*)")
     for line in code(page):
         called = pattern.search(line.replace("\\|", "/"))
         if called:
