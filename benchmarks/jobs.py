@@ -98,18 +98,22 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=2, help="of Spark, and jobs of the others")
     parser.add_argument("--reladiff", type=Path, help="its program; installed anew without")
     parser.add_argument("--clients", type=int, default=2, help="of each node, during a check")
+    parser.add_argument("--only-check", action="store_true", help="and publish nothing")
     parser.add_argument("--output", type=Path, default=Path("docs"), help="directory of the report")
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
     given = parser.parse_args(sys.argv[1:])
     options = Options(given.megabytes, given.turns, given.cores, given.reladiff, given.clients)
     with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=given.dir) as base:
         Path(base).chmod(0o755)
-        figures, told = measure(Path(base), options)
-    publish(figures, told, options, given.output)
+        figures, told = measure(Path(base), options, only_check=given.only_check)
+    if given.only_check:
+        print(table_of(figures, told, options))
+    else:
+        publish(figures, told, options, given.output)
     return 0
 
 
-def measure(base: Path, options: Options) -> tuple[list[Figure], list[str]]:
+def measure(base: Path, options: Options, *, only_check: bool) -> tuple[list[Figure], list[str]]:
     """Start a herd and do all of it, one after the other; return figures, and lines beside them.
 
     Raises:
@@ -126,7 +130,8 @@ def measure(base: Path, options: Options) -> tuple[list[Figure], list[str]]:
         with cluster("benchmark", f"local[{options.cores},1]") as spark:
             lines = [f"Spark's start took {time.monotonic() - began:.1f} s."]
             jobs = Jobs(spark, herd, server, base, options)
-            figures = [*jobs.snapshots(), *jobs.restores(), *jobs.checks()]
+            figures = [] if only_check else [*jobs.snapshots(), *jobs.restores()]
+            figures += jobs.checks()
             return figures, [*lines, *asyncio.run(jobs.losses())]
     finally:
         server.stop()
@@ -355,6 +360,15 @@ def publish(figures: Sequence[Figure], told: Sequence[str], options: Options, ou
         "told": list(told),
     }
     (output / "jobs.json").write_text(json.dumps(document, indent=1) + "\n")
+    table = table_of(figures, told, options)
+    page = output / "performance.md"
+    if page.exists():
+        page.write_text(report.replace_section(page.read_text(), "jobs", table))
+    print(table)
+
+
+def table_of(figures: Sequence[Figure], told: Sequence[str], options: Options) -> str:
+    """The figures as Markdown."""
     lines = [
         "| what; beside what | s | s | CPU s | CPU s | as fast | by CPU | goal | MB per CPU s |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -368,11 +382,7 @@ def publish(figures: Sequence[Figure], told: Sequence[str], options: Options, ou
             f" | {options.megabytes / ours.cpu_s:.0f} |"
         )
     head = f"{TABLES} tables, {options.megabytes:,} MB of rows, {options.cores} cores."
-    table = "\n".join([" ".join([head, *told]), "", *lines])
-    page = output / "performance.md"
-    if page.exists():
-        page.write_text(report.replace_section(page.read_text(), "jobs", table))
-    print(table)
+    return "\n".join([" ".join([head, *told]), "", *lines])
 
 
 if __name__ == "__main__":

@@ -72,13 +72,29 @@ class Cluster:
         """Tasks that are done at a time."""
         return int(self._context.defaultParallelism)
 
-    def each(self, tasks: Sequence[Task], run: Callable[[Task], Value]) -> list[Value]:
+    def each(
+        self,
+        tasks: Sequence[Task],
+        run: Callable[[Task], Value],
+        *,
+        before: int = 0,
+        after: int = 0,
+    ) -> list[Value]:
         """Run each task; return the results in the order of the tasks.
+
+        Args:
+            tasks: what to run it with.
+            run: a task.
+            before: so many like these were done before, as far as progress is told.
+            after: so many will follow.
 
         Raises:
             JobError: one failed, as often as it may.
         """
-        return self._collect(self._spread(tasks).map(self._counted(run, tasks))) if tasks else []
+        if not tasks:
+            return []
+        counted = self._counted(run, tasks, before, after)
+        return self._collect(self._spread(tasks).map(counted))
 
     def by_key(
         self,
@@ -173,10 +189,11 @@ class Cluster:
         self._context.cancelAllJobs()
 
     def _counted(
-        self, run: Callable[[Task], Value], tasks: Sequence[Task]
+        self, run: Callable[[Task], Value], tasks: Sequence[Task], before: int = 0, after: int = 0
     ) -> Callable[[Task], Value]:
         """The same, but the driver hears of each task that is done."""
-        told = _Told(lambda done: self.on_progress(min(done, len(tasks)), len(tasks)))
+        every = before + len(tasks) + after
+        told = _Told(lambda done: self.on_progress(before + min(done, len(tasks)), every))
         return partial(_and_count, run, self._context.accumulator(0, told))
 
     def _merged(

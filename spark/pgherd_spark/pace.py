@@ -70,6 +70,11 @@ def in_turn(
     found: dict[int, Value] = {}
     for wave in zip_longest(*queues.values()):
         numbers = [number for number in wave if number is not None]
-        values = cluster.each([tasks[number] for number in numbers], run)
+        values = cluster.each(
+            [tasks[number] for number in numbers],
+            run,
+            before=len(found),
+            after=len(tasks) - len(found) - len(numbers),
+        )
         found |= dict(zip(numbers, values, strict=True))
     return [found[number] for number in range(len(tasks))]

@@ -36,7 +36,7 @@ class OneByOne(Cluster):
     def __init__(self) -> None:
         pass
 
-    def each(self, tasks: Any, run: Callable[[Any], Any]) -> list[Any]:
+    def each(self, tasks: Any, run: Callable[[Any], Any], **_: int) -> list[Any]:
         return [run(task) for task in tasks]
 
     async def in_thread(self, action: Callable[[], Any]) -> Any:

@@ -19,6 +19,7 @@ from pgherd_spark.comparison import Options
 from pgherd_spark.findings import Findings
 from pgherd_spark.layout import require_whole
 from pgherd_spark.leases import LeaseError
+from pgherd_spark.pace import FULL, GENTLE
 from pgherd_spark.parts import PartError
 from pgherd_spark.stores import DirectoryStore
 
@@ -51,8 +52,10 @@ def only_entry(directory: Path) -> Path:
     return entry
 
 
-async def checked(cluster: Cluster, herd: LocalHerd, max_rows: int = 100) -> Findings:
-    asked = Options(part_bytes=_SMALL_PARTS, max_rows=max_rows)
+async def checked(
+    cluster: Cluster, herd: LocalHerd, max_rows: int = 100, share: int = FULL
+) -> Findings:
+    asked = Options(part_bytes=_SMALL_PARTS, max_rows=max_rows, share=share)
     return await check(cluster, members_of(herd), asked, lambda text: None)
 
 
@@ -136,6 +139,11 @@ async def test_one_changed_value_of_one_row_of_one_node_is_named_in_every_type(
     rows = cluster.session.read.parquet(str(tmp_path / "report" / "rows.parquet")).collect()
     assert {(row.key, row.member) for row in rows if row.odd} == {(key, "n2") for key in named}
     assert "c_money = $2.00" in (tmp_path / "report" / "report.html").read_text()
+
+    gentle = await checked(cluster, herd, share=GENTLE)
+    assert {row.key: row.columns for row in gentle.rows} == {
+        key: row.columns for key, row in named.items()
+    }
 
     few = await checked(cluster, herd, max_rows=3)
     (result,) = (one for one in few.tables if one.name == table)
@@ -259,6 +267,7 @@ async def test_a_snapshot_taken_under_load_seeds_a_new_herd_with_exactly_the_row
         programs=herds.load(herd.directory.resolve()).postgres_bin,
         cluster_id="of this test",
         part_bytes=_SMALL_PARTS,
+        share=50,
     )
     async with ledger.load(clients=2):
         await ledger.commits(100)

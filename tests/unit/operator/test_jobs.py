@@ -259,10 +259,19 @@ async def test_the_driver_understands_its_order(spark: bool) -> None:
     asked = order(made)
     assert (asked.job, asked.cluster_id, asked.keep, asked.read) == ("snapshot", CLUSTER_ID, 7, 2)
     assert asked.destination == "/var/lib/pgherd-jobs/herd"
-    assert asked.part_bytes == 1 << 20
+    assert (asked.part_bytes, asked.share) == (1 << 20, 100)
     assert [one.host for one in asked.members] == [
         f"herd-{number}.herd-peers.test.svc" for number in (1, 2, 3)
     ]
+
+
+@pytest.mark.parametrize(("given", "share"), [({}, 25), ({"share": 7}, 7)])
+async def test_a_check_leaves_most_of_each_member_alone(given: dict[str, Any], share: int) -> None:
+    it = world(CHECK, **given)
+    await it.look(CHECK)
+    made = it.workload()
+    assert made is not None
+    assert (order(made).job, order(made).share) == ("check", share)
 
 
 async def test_a_bucket_is_reached_with_the_credentials_of_its_secret() -> None:

@@ -35,9 +35,13 @@ class Waves:
 
     def __init__(self) -> None:
         self.asked: list[list[Bundle]] = []
+        self.places: list[tuple[int, int]] = []
 
-    def each(self, tasks: Sequence[Bundle], run: Callable[[Bundle], Any]) -> list[Any]:
+    def each(
+        self, tasks: Sequence[Bundle], run: Callable[[Bundle], Any], before: int = 0, after: int = 0
+    ) -> list[Any]:
         self.asked.append(list(tasks))
+        self.places.append((before, after))
         return [run(task) for task in tasks]
 
 
@@ -79,6 +83,11 @@ def test_at_a_gentle_pace_a_member_has_one_task_at_a_time_and_each_result_comes_
     for wave in cluster.asked:
         members = [bundle.source.member for bundle in wave]
         assert len(members) == len(set(members))
+    assert {
+        before + len(wave) + after
+        for (before, after), wave in zip(cluster.places, cluster.asked, strict=True)
+    } == {len(bundles)}
+    assert [before for before, _ in cluster.places] == sorted({one for one, _ in cluster.places})
     at_once = Waves()
     in_turn(cast(Cluster, at_once), bundles, lambda bundle: bundle, FULL, member)
     assert at_once.asked == [bundles]
