@@ -70,6 +70,7 @@ class Promoter:
             if asked.parter.order(frozenset(names)):
                 self._tried.add(asked.parter.cluster)
                 return True
+        self._tried.update(node.parter.cluster for node in waiting)
         return False
 
     def _make_anew(self, nodes: list["SimNode"], clusters: list[str]) -> None:
