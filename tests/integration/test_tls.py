@@ -15,7 +15,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from pgherd_sidecar.cli import herd as herd_file
-from pgherd_sidecar.cli.certificates import Authority
+from pgherd_sidecar.env.authority import Authority
 
 from .localherd import LocalHerd, free_port_base
 
@@ -109,7 +109,9 @@ def equip(herd: LocalHerd, by: Authority, trusted: bytes) -> None:
     """Give every node a new certificate."""
     cluster_id = herd_file.load(herd.directory).cluster_id
     for name in NAMES:
-        certificate, key = by.issue(f"{name}.{cluster_id}.pgherd", NOW - timedelta(days=380))
+        certificate, key = by.issue(
+            f"{name}.{cluster_id}.pgherd", NOW - timedelta(days=380), timedelta(days=398)
+        )
         write(herd, herd.directory / name / "tls", ca_crt=trusted, tls_key=key, tls_crt=certificate)
 
 

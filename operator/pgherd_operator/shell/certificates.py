@@ -11,14 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from pgherd_sidecar.env.authority import BACKDATED, Authority, key_pem, pem
 
 CA_CERTIFICATE, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
-_AUTHORITY_LASTS = timedelta(days=3650)
-_BACKDATED = timedelta(hours=1)
-"""Clocks differ: a new certificate must not begin in another node's future."""
 _PASSWORD_BYTES = 24
 
 
@@ -37,22 +32,15 @@ def password() -> str:
 
 def authority(name: str, now: datetime) -> Issued:
     """A new CA."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    own = subject(name)
-    until = now + _AUTHORITY_LASTS
-    certificate = (
-        _builder(own, own, key, now, until)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs=True), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = _pem(certificate)
-    return Issued({CA_CERTIFICATE: pem, CERTIFICATE: pem, KEY: _key_pem(key)}, until)
+    made = Authority.new(name, now - BACKDATED)
+    certificate = pem(made.certificate)
+    data = {CA_CERTIFICATE: certificate, CERTIFICATE: certificate, KEY: key_pem(made.key)}
+    return Issued(data, made.certificate.not_valid_after_utc)
 
 
 def issue(
     ca: Mapping[str, bytes],
-    name: x509.Name,
+    owner: x509.Name,
     dns_names: Sequence[str],
     now: datetime,
     validity: timedelta,
@@ -63,32 +51,15 @@ def issue(
         ValueError: ``ca`` is not the data of a CA's secret.
     """
     try:
-        signer = x509.load_pem_x509_certificate(ca[CERTIFICATE])
-        signing_key = serialization.load_pem_private_key(ca[KEY], password=None)
+        signer = Authority.load(ca[CERTIFICATE], ca[KEY])
     except KeyError as error:
         raise ValueError(f"the secret of the CA has no {error}") from error
-    if not isinstance(signing_key, ec.EllipticCurvePrivateKey):
-        raise ValueError("the key of the CA is of another kind than ours")
-    key = ec.generate_private_key(ec.SECP256R1())
-    until = min(now + validity, signer.not_valid_after_utc)
-    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    certificate = (
-        _builder(name, signer.subject, key, now, until)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(name) for name in dns_names]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()),
-            critical=False,
-        )
-        .sign(signing_key, hashes.SHA256())
-    )
+    name, *aliases = dns_names
+    begins, lasts = now - BACKDATED, validity + BACKDATED
+    certificate, key = signer.issue(name, begins, lasts, owner=owner, aliases=aliases)
     trusted = ca.get(CA_CERTIFICATE, ca[CERTIFICATE])
-    data = {CA_CERTIFICATE: trusted, CERTIFICATE: _pem(certificate), KEY: _key_pem(key)}
-    return Issued(data, until)
+    data = {CA_CERTIFICATE: trusted, CERTIFICATE: certificate, KEY: key}
+    return Issued(data, min(begins + lasts, signer.certificate.not_valid_after_utc))
 
 
 def validity(data: Mapping[str, str]) -> tuple[datetime, datetime] | None:
@@ -115,55 +86,3 @@ def validity(data: Mapping[str, str]) -> tuple[datetime, datetime] | None:
 
 def _load(encoded: str) -> list[x509.Certificate]:
     return x509.load_pem_x509_certificates(base64.b64decode(encoded))
-
-
-def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
-    now: datetime,
-    until: datetime,
-) -> x509.CertificateBuilder:
-    public = key.public_key()
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BACKDATED)
-        .not_valid_after(until)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-    )
-
-
-def subject(common_name: str, organization: str | None = None) -> x509.Name:
-    """The name that a certificate is for; PostgreSQL writes it ``CN=...,O=...``."""
-    names = [(NameOID.ORGANIZATION_NAME, organization), (NameOID.COMMON_NAME, common_name)]
-    return x509.Name([x509.NameAttribute(oid, text[:64]) for oid, text in names if text])
-
-
-def _key_usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )

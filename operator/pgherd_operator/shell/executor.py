@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from pgherd_sidecar.env.authority import subject
+
 from pgherd_operator.api import KIND
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core import actions as act
@@ -135,7 +137,7 @@ class Executor:
                 found = await self._api.get("Secret", self._namespace, action.authority)
                 issued = certificates.issue(
                     _decoded(found.get("data") or {}),
-                    certificates.subject(action.common_name, action.organization),
+                    subject(action.common_name, action.organization),
                     action.dns_names,
                     self._now,
                     timedelta(days=action.validity_days),

@@ -30,6 +30,7 @@ from pgherd_operator.shell import certificates
 from pgherd_operator.shell.controller import Environment, reconcile_once
 from pgherd_operator.shell.kubernetes import Manifest
 from pgherd_operator.shell.sidecars import SidecarError, SidecarRefusedError
+from pgherd_sidecar.env.authority import subject
 
 NAME, NAMESPACE = "herd", "test"
 
@@ -365,8 +366,8 @@ class World(ApiServer):
         """The data of a Secret with a certificate that somebody else has made just now."""
         began = self.now - timedelta(days=3650 - authority_days)
         ca = certificates.authority("somebody", began).data
-        subject = certificates.subject("a member")
-        data = certificates.issue(ca, subject, ["a.member"], self.now, validity).data
+        owner = subject("a member")
+        data = certificates.issue(ca, owner, ["a.member"], self.now, validity).data
         return {key: base64.b64encode(value).decode() for key, value in data.items()}
 
     def _stop_pods(self) -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pgherd_operator.api.resource import Cluster, parse
 from pgherd_operator.objects import config, names, network, pod
 from pgherd_operator.objects.model import Origin, Release, Role, Seat
-from pgherd_operator.shell import certificates
 from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.env.authority import subject
 
 ID = "7f0c2a44-93d8-5c7b-9d61-0a3c5f1f2b10"
 DATABASE = Seat(1, Role.DATABASE, Origin.FOUNDER)
@@ -223,7 +223,7 @@ def test_a_certificate_is_a_members_by_its_name_and_the_id_of_the_herd(
     line = config.member_files(cluster(), ID, DATABASE)["pg_ident.conf"].splitlines()[1]
     pattern = line.split('"')[1].removeprefix("/")
     # As PostgreSQL writes it: RFC 2253, of which RFC 4514 is the successor.
-    text = certificates.subject(name, organization).rfc4514_string()
+    text = subject(name, organization).rfc4514_string()
     assert bool(re.search(pattern, text)) is member
 
 

@@ -23,6 +23,7 @@ from pgherd_operator.shell.queue import Queue
 from pgherd_operator.shell.reading import ledger_data, parse_ledger
 from pgherd_operator.shell.sidecars import SidecarError
 from pgherd_operator.shell.sidecars import parse as parse_report
+from pgherd_sidecar.env.authority import subject
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -272,21 +273,19 @@ async def test_nobody_there_is_an_error_of_the_api() -> None:
 def test_certificates_are_signed_by_the_herds_authority_and_end_with_it() -> None:
     ca = certificates.authority("pgherd herd", NOW)
     issued = certificates.issue(
-        ca.data, certificates.subject("herd-1", "ID"), ["a.b.pgherd", "c"], NOW, timedelta(days=90)
+        ca.data, subject("herd-1", "ID"), ["a.b.pgherd", "c"], NOW, timedelta(days=90)
     )
     certificate = x509.load_pem_x509_certificate(issued.data["tls.crt"])
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca.data["tls.crt"]))
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["a.b.pgherd", "c"]
-    long = certificates.issue(ca.data, certificates.subject("x"), ["x"], NOW, timedelta(days=9999))
+    long = certificates.issue(ca.data, subject("x"), ["x"], NOW, timedelta(days=9999))
     assert long.not_after <= ca.not_after
 
 
 def test_a_certificate_serves_a_connection(tmp_path: Path) -> None:
     ca = certificates.authority("pgherd herd", datetime.now(UTC))
-    issued = certificates.issue(
-        ca.data, certificates.subject("m"), ["m"], datetime.now(UTC), timedelta(days=1)
-    )
+    issued = certificates.issue(ca.data, subject("m"), ["m"], datetime.now(UTC), timedelta(days=1))
     for name, content in issued.data.items():
         (tmp_path / name).write_bytes(content)
     context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
@@ -299,7 +298,7 @@ def test_an_authority_without_a_key_is_an_error() -> None:
         ca = certificates.authority("x", NOW)
         certificates.issue(
             {"tls.crt": ca.data["tls.crt"]},
-            certificates.subject("m"),
+            subject("m"),
             ["m"],
             NOW,
             timedelta(days=1),
