@@ -71,7 +71,7 @@ simulate-crashpoints: setup
 test-integration:
 	@scripts/setup faults
 	.venv/bin/pytest -n 2 --dist loadfile tests/integration --reruns 2 --only-rerun ReadOnlySqlTransaction \
-		--only-rerun AdminShutdown --only-rerun QueryCanceled --reruns-delay 3
+		--only-rerun AdminShutdown --only-rerun QueryCanceled --only-rerun SerializationFailure --reruns-delay 3
 
 # What takes minutes more than its likes in `make test`: more of faults and recovery, a gigabyte.
 test-long: setup

@@ -20,7 +20,7 @@ import pytest
 from places import in_memory
 from psycopg import sql
 
-from .localherd import BROKEN_SIDECAR, SLEEPING_SIDECAR, LocalHerd, free_port_base
+from .localherd import BROKEN_SIDECAR, SLEEPING_SIDECAR, LocalHerd, free_port_base, settle
 
 _ROOM_BYTES = 8 << 30
 _STANDIN = Path(__file__).with_name("standin_sidecar.py")
@@ -44,6 +44,13 @@ def herd(work_directory: Path) -> Iterator[LocalHerd]:
     assert done.returncode == 0, done.stderr
     yield herd
     herd.must("destroy")
+
+
+@pytest.fixture(autouse=True)
+def _at_rest(request: pytest.FixtureRequest) -> None:
+    """Have each test find the herd at rest: DDL may lose to what was just committed elsewhere."""
+    if "herd" in request.fixturenames:
+        settle(request.getfixturevalue("herd"))
 
 
 @pytest.fixture(scope="session")
