@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,9 @@ async def taken(herd: LocalHerd, table: str, tmp_path: Path) -> Snapshot:
     return store, require_described(store)
 
 
-@pytest.fixture
-def empty(herd: LocalHerd) -> Iterator[str]:
-    """A database beside the herd's."""
+@contextmanager
+def database(herd: LocalHerd) -> Iterator[str]:
+    """An empty database beside the herd's."""
     description = herds.load(herd.directory.resolve())
     first = description.databases[0]
     name = f"r_{random.getrandbits(40):x}"
@@ -67,6 +68,13 @@ def empty(herd: LocalHerd) -> Iterator[str]:
         server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         yield make_conninfo(way, dbname=name)
         server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def empty(herd: LocalHerd) -> Iterator[str]:
+    """Likewise, for one test."""
+    with database(herd) as conninfo:
+        yield conninfo
 
 
 def put(herd: LocalHerd, store: DirectoryStore, manifest: dict[str, Any], into: str) -> None:
@@ -104,9 +112,9 @@ def test_rows_that_are_not_the_snapshot_s_are_noticed(
     monkeypatch.setattr(proof, "_RANGE_BLOCKS", 7)
     wrong = copy.deepcopy(manifest)
     of_table(wrong, table)["parts"].pop()
-    with pytest.raises(RestoreError, match=rf"public\.{table}: \d+ rows .* has {_ROWS} with"):
-        put(herd, store, wrong, empty)
-    query(empty, f"DROP TABLE {table}")
+    wanted = rf"public\.{table}: \d+ rows .* has {_ROWS} with"
+    with database(herd) as used, pytest.raises(RestoreError, match=wanted):
+        put(herd, store, wrong, used)
     tables = [of_table(manifest, table)]
     put(herd, store, manifest | {"tables": tables, "sequences": []}, empty)
     assert list(proof.differences(map, empty, tables)) == []
