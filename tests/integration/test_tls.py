@@ -15,7 +15,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from pgherd_sidecar.cli import herd as herd_file
-from pgherd_sidecar.env.authority import Authority
+from pgherd_sidecar.cli.authority import Authority
 
 from .localherd import LocalHerd, free_port_base
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
-from pgherd_sidecar.env.authority import BACKDATED, Authority, key_pem, pem
+from pgherd_sidecar.cli.authority import BACKDATED, Authority, key_pem, pem
 
 CA_CERTIFICATE, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 _PASSWORD_BYTES = 24

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from pgherd_sidecar.env.authority import subject
+from pgherd_sidecar.cli.authority import subject
 
 from pgherd_operator.api import KIND
 from pgherd_operator.api.resource import Cluster

@@ -18,9 +18,9 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
+from pgherd_sidecar.cli.authority import BACKDATED, Authority, key_pem, pem
 from pgherd_sidecar.cli.errors import HerdError
 from pgherd_sidecar.cli.herd import Herd
-from pgherd_sidecar.env.authority import BACKDATED, Authority, key_pem, pem
 
 _CERTIFICATE_LASTS = timedelta(days=398)
 _RENEWED_BEFORE = timedelta(days=133)

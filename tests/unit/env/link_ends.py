@@ -11,8 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 from cryptography.hazmat.primitives import serialization
+from pgherd_sidecar.cli.authority import Authority
 from pgherd_sidecar.core.log import Membership, Message, objection
-from pgherd_sidecar.env.authority import Authority
 from pgherd_sidecar.env.connections import Bounds, Peer
 from pgherd_sidecar.env.frames import PROTOCOL_VERSION, Hello
 from pgherd_sidecar.env.links import Links

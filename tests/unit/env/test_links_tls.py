@@ -24,9 +24,9 @@ from link_ends import (
     running,
     until,
 )
+from pgherd_sidecar.cli.authority import Authority
 from pgherd_sidecar.core.log.messages import Newer, Submit
 from pgherd_sidecar.env import connections
-from pgherd_sidecar.env.authority import Authority
 from pgherd_sidecar.env.frames import HELLO_BYTES, PROTOCOL_VERSION, FrameReader, Hello, to_frame
 from pgherd_sidecar.env.tls import Credentials, certified_name
 from places import free_port

@@ -14,7 +14,7 @@ from pgherd_sidecar.agent.adminport import AdminBackend, StatusValue
 from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress, Tls
 from pgherd_sidecar.agent.remote import RemoteAdmin
 from pgherd_sidecar.cli.admin import AdminError, RemoteAdminClient
-from pgherd_sidecar.env.authority import Authority
+from pgherd_sidecar.cli.authority import Authority
 from pgherd_sidecar.env.tls import certified_name
 from pgherd_spark.reach import Certificates, clients
 from places import free_port

@@ -30,7 +30,7 @@ from pgherd_operator.shell import certificates
 from pgherd_operator.shell.controller import Environment, reconcile_once
 from pgherd_operator.shell.kubernetes import Manifest
 from pgherd_operator.shell.sidecars import SidecarError, SidecarRefusedError
-from pgherd_sidecar.env.authority import subject
+from pgherd_sidecar.cli.authority import subject
 
 NAME, NAMESPACE = "herd", "test"
 

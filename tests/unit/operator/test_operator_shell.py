@@ -23,7 +23,7 @@ from pgherd_operator.shell.queue import Queue
 from pgherd_operator.shell.reading import ledger_data, parse_ledger
 from pgherd_operator.shell.sidecars import SidecarError
 from pgherd_operator.shell.sidecars import parse as parse_report
-from pgherd_sidecar.env.authority import subject
+from pgherd_sidecar.cli.authority import subject
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
