@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 FULL = 100
 """Percent: no rest at all, and as many tasks as there are cores."""
-GENTLE = 25
+GENTLE = 15
 """Percent, what a check takes unless it is asked for more."""
 SLICE_BYTES = 8 << 20
 """Of a table, for one query of a job that rests: some tens of milliseconds."""

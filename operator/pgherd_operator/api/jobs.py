@@ -115,7 +115,7 @@ class CheckSpec(JobSpec):
     max_rows: Annotated[
         int, Field(ge=0, le=100000, description="differing rows to name for each table")
     ] = 100
-    share: _Share = 25
+    share: _Share = 15
 
 
 class SnapshotTemplate(_SnapshotFields):

@@ -61,7 +61,7 @@ _allow_missing = click.option(
     "--max-rows", type=click.IntRange(min=0), default=100, show_default=True,
     help="Differing rows to name for each table.",
 )  # fmt: skip
-@_share(default=25)
+@_share(default=15)
 @_part
 @_cores
 @click.option(

@@ -265,7 +265,7 @@ async def test_the_driver_understands_its_order(spark: bool) -> None:
     ]
 
 
-@pytest.mark.parametrize(("given", "share"), [({}, 25), ({"share": 7}, 7)])
+@pytest.mark.parametrize(("given", "share"), [({}, 15), ({"share": 7}, 7)])
 async def test_a_check_leaves_most_of_each_member_alone(given: dict[str, Any], share: int) -> None:
     it = world(CHECK, **given)
     await it.look(CHECK)
