@@ -102,6 +102,19 @@ async def test_what_switches_capture_off_is_told_and_refuses_no_write(
     await until_told(admin, ())
 
 
+async def test_a_setting_of_another_database_hides_nothing(herd: LocalHerd) -> None:
+    dsn, admin = herd.dsn("n3"), AdminClient(load(home(herd)).node("n3").admin_socket)
+    setting = "ALTER SYSTEM SET session_replication_role = Replica"
+    undo, told = CASES[setting]
+    query(dsn, "ALTER DATABASE template1 SET session_replication_role = origin")
+    try:
+        with superuser_s(herd, setting, undo):
+            await until_told(admin, (told,))
+    finally:
+        query(dsn, "ALTER DATABASE template1 RESET session_replication_role")
+    await until_told(admin, ())
+
+
 @pytest.mark.parametrize(
     "setting",
     [

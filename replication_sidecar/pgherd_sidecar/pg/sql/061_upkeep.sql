@@ -103,6 +103,7 @@ BEGIN ATOMIC
           FROM pg_settings g
          WHERE NOT EXISTS (SELECT FROM pg_db_role_setting s CROSS JOIN LATERAL unnest(s.setconfig) AS c(pair)
                             WHERE split_part(c.pair, '=', 1) = g.name
+                              AND s.setdatabase IN (0, (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
                               AND s.setrole IN (0, (SELECT r.oid FROM pg_roles r WHERE r.rolname = session_user))))
     SELECT array_agg(format('%s: %s = %s', o.place, o.name, o.value) ORDER BY o.place, o.name) FROM setting o
      WHERE (o.name = 'session_replication_role' AND o.value = 'replica')
