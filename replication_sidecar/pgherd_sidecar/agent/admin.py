@@ -36,6 +36,7 @@ _SHUTDOWN_S = 5.0
 """A request that is still under way when the sidecar stops gets so long."""
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 _LeaseSeconds = Annotated[float, msgspec.Meta(ge=1, le=3600)]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern=r"^[^\x00]*$")]
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -108,7 +109,7 @@ class _Rebuild(msgspec.Struct):
 
 
 class _Ordering(msgspec.Struct):
-    members: Annotated[tuple[str, ...], msgspec.Meta(max_length=1023)] = ()
+    members: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=1023)] = ()
 
 
 class _Lease(msgspec.Struct):
