@@ -72,7 +72,8 @@ def _hashes(columns: Iterable[tuple[str, str]]) -> Iterator[sql.Composed]:
         yield sql.SQL("hash_array_extended(ARRAY[{}], 0)").format(sql.SQL(", ").join(sent))
     if others or not sent:
         text = sql.SQL('hashtextextended({}::text COLLATE pg_catalog."C", 1)')
-        yield text.format(record(others))
+        # The text of no columns as a constant: PostgreSQL would make that of ROW() for each row.
+        yield text.format(record(others) if others else sql.Literal("()"))
 
 
 def _matching(ways: dict[str, LiteralString], kind: str) -> sql.SQL | None:

@@ -4,6 +4,7 @@ import pytest
 from pgherd_spark.catalog import Table
 from pgherd_spark.checksums import NOTHING, Sum, _value, parts_of
 from pgherd_spark.cluster import _last_words
+from pgherd_spark.rowhash import row_hash
 from pgherd_spark.sources import Relation, Source
 
 SOURCE = Source("n1", "", 1, "", "")
@@ -27,6 +28,13 @@ def test_equal_rows_do_not_cancel_each_other_and_order_does_not_matter() -> None
     assert row + row != NOTHING
     assert row + other == other + row == Sum(2, 14, 8)
     assert len(row.hex()) == len(NOTHING.hex()) == 32
+
+
+@pytest.mark.parametrize("types", [["integer"], ["date"], ["uuid", "text", "bytea"], []])
+def test_the_hash_of_a_row_makes_no_record_where_no_value_needs_its_text(types: list[str]) -> None:
+    columns = [(f"c{number}", kind) for number, kind in enumerate(types)]
+    assert "ROW(" not in row_hash(columns).as_string(None)
+    assert 'ROW("t"."j")' in row_hash([*columns, ("j", "jsonb")]).as_string(None)
 
 
 @pytest.mark.parametrize(
