@@ -20,9 +20,9 @@ PRIMARY = "primary"
 _POLL_S = 0.1
 _ASK_AGAIN_S = 1.0
 _SILENT_S = 2.0
+"""Who is dead is not heard for as long, which is several heartbeats."""
 _LOOKS = 3
 """Whom we want to evict may have died just now, and not each member has heard from it last."""
-"""Who is dead is not heard for as long, which is several heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
