@@ -106,7 +106,7 @@ def bucket_sums(part: Part, buckets: int) -> list[tuple[int, Sum]]:
         psycopg.Error: the server or the snapshot is gone.
     """
     rows = _read(part, "buckets", mask=buckets - 1)
-    return [(bucket, _sum(count, first, second)) for bucket, count, first, second in rows]
+    return [(bucket, sum_of(count, first, second)) for bucket, count, first, second in rows]
 
 
 def total(part: Part) -> Sum:
@@ -134,7 +134,7 @@ def quick_sum(connection: psycopg.Connection[Any], part: Part) -> Sum:
     hashed = row_hash(zip(part.table.columns, part.table.types, strict=True))
     with at_marker(connection, part.source):
         rows = _rows(connection, part, "quick", hash=hashed)
-    return sum((_sum(count, of_hashes, 0) for count, of_hashes in rows), NOTHING)
+    return sum((sum_of(count, of_hashes) for count, of_hashes in rows), NOTHING)
 
 
 def rows_in(part: Part, buckets: int, wanted: Iterable[int]) -> list[tuple[str, Found]]:
@@ -145,7 +145,7 @@ def rows_in(part: Part, buckets: int, wanted: Iterable[int]) -> list[tuple[str, 
     """
     rows = _read(part, "rows", mask=buckets - 1, buckets=list(wanted))
     return [
-        (key, Found(_sum(1, first, second), part.relation, ctid))
+        (key, Found(sum_of(1, first, second), part.relation, ctid))
         for key, first, second, ctid in rows
     ]
 
@@ -212,7 +212,7 @@ def _rows(
         ]
 
 
-def _sum(rows: int, first: Decimal | int, second: Decimal | int) -> Sum:
+def sum_of(rows: int, first: Decimal | int, second: Decimal | int = 0) -> Sum:
     """PostgreSQL returns sums of bigint as numeric, and hashes are signed."""
     return Sum(rows, int(first) % _HALF, int(second) % _HALF)
 

@@ -13,12 +13,11 @@ import psycopg
 from psycopg import sql
 
 from pgherd_spark import statements
-from pgherd_spark.checksums import NOTHING, Sum, blocks
+from pgherd_spark.checksums import NOTHING, Sum, blocks, sum_of
 from pgherd_spark.rowhash import KIND, record, row_hash
 
 _SQL = statements.load("restore.sql") | statements.load("checksum.sql")
 _SESSION = statements.load("session.sql")
-_HALF = 1 << 64
 _RANGE_BLOCKS = 8192
 """64 MB: many to share out, each well above the cost of a session."""
 
@@ -77,9 +76,8 @@ def _query(table: dict[str, Any], relation: sql.Composed, range_: sql.Composed) 
 
 def _sum(conninfo: str, query: sql.Composed) -> Sum:
     with _session(conninfo) as connection:
-        ((count, *sums),) = connection.execute(query).fetchall()
-    first, second = (*sums, 0)[:2]
-    return Sum(count, int(first) % _HALF, int(second) % _HALF)
+        (row,) = connection.execute(query).fetchall()
+    return sum_of(*row)
 
 
 def _session(conninfo: str) -> psycopg.Connection[Any]:

@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
+from pgherd_operator.api.jobs import CheckSpec
+from pgherd_sidecar.cli import jobs
 from pgherd_spark import checksums
 from pgherd_spark.bundles import Bundle, bundled, one_by_one
 from pgherd_spark.catalog import Table
 from pgherd_spark.checksums import Part, parts_of
 from pgherd_spark.cluster import Cluster
-from pgherd_spark.pace import FULL, SLICE_BYTES, in_turn, paced
+from pgherd_spark.pace import FULL, GENTLE, SLICE_BYTES, in_turn, paced
 from pgherd_spark.sources import Relation, Source
 
 _BLOCK = 8192
@@ -122,3 +124,8 @@ def test_the_slices_of_a_part_cover_its_blocks_once_and_are_short() -> None:
         assert (slices[0].first, slices[-1].end) == (part.first, part.end)
         assert [one.end for one in slices[:-1]] == [one.first for one in slices[1:]]
         assert max(one.bytes for one in slices) == SLICE_BYTES
+
+
+def test_a_check_is_as_gentle_however_it_is_asked_for() -> None:
+    (share,) = (one for one in jobs.check.params if one.name == "share")
+    assert share.default == CheckSpec.model_fields["share"].default == GENTLE
