@@ -16,6 +16,7 @@ import pwd
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -151,9 +152,16 @@ def _run_as(account: pwd.struct_passwd, home: Path) -> int:
         child = _started(interpreter, account, home)
     # A Ctrl-C reaches the child by itself: it belongs to the terminal's process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process = os.pidfd_open(child)
     for number in _FORWARDED:
-        signal.signal(number, lambda number, _frame: os.kill(child, number))
+        signal.signal(number, lambda number, _frame: _forward(process, number))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _forward(process: int, number: int) -> None:
+    """Send a signal to that process and no other, which may have ended already."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(process, number)
 
 
 def _go_on_as(account: pwd.struct_passwd, home: Path) -> NoReturn:
