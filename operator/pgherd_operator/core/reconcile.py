@@ -22,7 +22,7 @@ from pgherd_operator.core.actions import (
     RemoveFinalizer,
     Step,
 )
-from pgherd_operator.core.group import Group, look
+from pgherd_operator.core.group import Group, Member, look
 from pgherd_operator.core.observed import Observed
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
@@ -82,7 +82,7 @@ def _steps(observed: Observed, group: Group, now: datetime, release: Release) ->
         return _let_go(observed)
     if names.FINALIZER not in cluster.finalizers:
         return [Step(Reason.FOUNDING, "taking charge", (AddFinalizer(),))]
-    shared = upkeep.shared_objects(observed, release)
+    shared = upkeep.shared_objects(observed, group, release)
     steps = [Step(Reason.MEMBER_STARTING, "services and policies", tuple(shared))] if shared else []
     certificates = upkeep.certificates(observed, now)
     first = founding.found(observed)
@@ -113,8 +113,19 @@ def _unwell(group: Group) -> Step | None:
     silent = [member for member in group.members if not member.healthy]
     if not silent:
         return None
-    numbers = ", ".join(str(member.number) for member in silent)
-    return Step(Reason.WAITING, f"not well yet: member {numbers}")
+    return Step(Reason.WAITING, f"not well yet: {'; '.join(map(_why_unwell, silent))}")
+
+
+def _why_unwell(member: Member) -> str:
+    """A member and what keeps it from working, in its own words or in those of its pod's keeper."""
+    why = ""
+    if member.report is not None:
+        why = member.report.reason or ""
+    elif member.pod is None:
+        why = "it has no pod"
+    else:
+        why = member.pod.trouble
+    return f"member {member.number} ({why})" if why else f"member {member.number}"
 
 
 def _sleep(observed: Observed) -> list[Step]:
