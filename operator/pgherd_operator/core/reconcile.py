@@ -8,7 +8,7 @@ The order is that of the risk: founding first, then what disturbs nobody, then a
 touches a member that works.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pgherd_operator.api.status import ClusterStatus
@@ -64,7 +64,7 @@ def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
     # The one that a human waits for is the last: the others are done along the way. Nobody waits
     # for larger volumes: they may be refused for ever.
     awaited = [step for step in steps if step.reason is not Reason.VOLUME_GROWING] or steps
-    shown = awaited[-1] if awaited else None
+    shown = _with_troubles(awaited[-1], group) if awaited else None
     described = status.describe(observed, group, shown, rollout.outdated(observed, release), now)
     described = users.shown(described, observed.cluster, None, now)
     if observed.cluster.spec.maintenance.paused and not observed.cluster.deleting:
@@ -106,6 +106,16 @@ def _steps(observed: Observed, group: Group, now: datetime, release: Release) ->
         steps.append(one)
     # A class of volumes that cannot grow refuses for ever; nothing else shall wait for it.
     return steps + upkeep.growing_volumes(observed)
+
+
+def _with_troubles(step: Step, group: Group) -> Step:
+    """A step to wait for, with the words about pods that do not run: they may be the cause."""
+    silent = [member for member in group.members if member.report is None]
+    troubles = [_why_unwell(member) for member in silent if member.pod and member.pod.trouble]
+    unsaid = [one for one in troubles if one not in step.text]
+    if step.actions or not unsaid:
+        return step
+    return replace(step, text=f"{step.text}; {'; '.join(unsaid)}")
 
 
 def _unwell(group: Group) -> Step | None:
