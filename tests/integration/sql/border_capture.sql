@@ -337,7 +337,7 @@ INSERT INTO uk SELECT g, g, g, 'c' || g, g, g, int4range(g * 10, g * 10 + 5) FRO
 BEGIN;
 UPDATE uk SET e = 7 - e;
 UPDATE uk SET a = a + 100;
-UPDATE uk SET a = 107 - (a - 100);
+UPDATE uk SET a = 107 - (a - 100) + 200;
 UPDATE uk SET b = b + 10, c = upper(c) WHERE id < 4;
 UPDATE uk SET b = b - 5 WHERE id < 4;
 UPDATE uk SET d = NULL WHERE id = 1;
@@ -413,6 +413,16 @@ UPDATE pu SET v = 3;
 ALTER TABLE pu ATTACH PARTITION pu_d DEFAULT;
 UPDATE pu SET v = v + 1;
 COMMIT;
+
+-- case: a detached partition is a table of its own
+-- tables: pd, pd_d, pd_1
+CREATE TABLE pd (id int, k text, PRIMARY KEY (id, k)) PARTITION BY LIST (k);
+CREATE TABLE pd_1 PARTITION OF pd FOR VALUES IN ('x');
+CREATE TABLE pd_d PARTITION OF pd DEFAULT;
+ALTER TABLE pd DETACH PARTITION pd_d;
+INSERT INTO pd_d VALUES (1, 'x');
+ALTER TABLE pd DETACH PARTITION pd_1;
+INSERT INTO pd_1 VALUES (1, 'z');
 
 -- case: a unique index over the whole row
 -- tables: wr

@@ -63,7 +63,7 @@ BEGIN
         SELECT d.objid FROM pg_event_trigger_ddl_commands() o
           JOIN pg_depend d ON d.refclassid = o.classid AND d.refobjid = o.objid
          WHERE o.object_type = 'extension' AND d.classid = 'pg_class'::regclass AND d.deptype = 'e');
-    rels := pgherd.with_relatives(made || coalesce(notes.rels, '{}'));
+    rels := pgherd.with_relatives(made || coalesce(notes.rels, '{}') || pgherd.former_partitions());
 END $$;
 
 -- After a command, on every member: registers tables and their columns, interleaves sequences, makes triggers anew.
