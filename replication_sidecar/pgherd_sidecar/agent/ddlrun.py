@@ -39,6 +39,8 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
     if row is None or row[1] is None:
         raise DivergedError(f"table {table} has no primary key here")
     columns, pk, generated, same_key, only, row_type = row
+    if row_type is None:
+        raise DivergedError(f"table {table} is not replicated here")
     return TableShape(columns, pk, frozenset(generated), same_key, only, row_type)
 
 

@@ -48,7 +48,8 @@ BEGIN
         END IF;
     END IF;
     EXECUTE 'SET CONSTRAINTS pgherd.arm DEFERRED';
-    EXECUTE format('INSERT INTO pgherd.capture_%s VALUES ($1, true, $2, ''sentinel'', '''', ARRAY[$3], ''{}'')',
+    -- It needs no place among the rows: nobody reads it but the next firing.
+    EXECUTE format('INSERT INTO pgherd.capture_%s VALUES ($1, 1, $2, ''sentinel'', '''', ARRAY[$3], ''{}'')',
                    pgherd.capture_side(x)) USING x, seen, now_at;
     RETURN true;
 END $$;
@@ -111,7 +112,7 @@ BEGIN
         EXECUTE format('DROP TRIGGER IF EXISTS arm ON pgherd.capture_%s', side);
         EXECUTE format(
             'CREATE CONSTRAINT TRIGGER arm AFTER INSERT ON pgherd.capture_%s
-                 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.first)
+                 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.seq = 1)
                  EXECUTE FUNCTION pgherd.arm()', side);
     END LOOP;
 END $$;
@@ -159,7 +160,7 @@ BEGIN
                 IF ddl THEN
                     SELECT * INTO statements, keys, body FROM pgherd.ordered_body(x);
                 ELSIF statements > 1 AND (SELECT count(*) > count(DISTINCT k) OR bool_or(k = '0') FROM unnest(pks) AS k) THEN
-                    body := pgherd.final_state_%1$s(x, -1);
+                    body := pgherd.final_state_%1$s(x, 0);
                 END IF;
             END $$ $f$, side);
     END LOOP;
@@ -180,24 +181,24 @@ BEGIN
     statements := c.statements; ddl := c.ddl; keys := c.keys; body := c.body;
 END $$;
 
--- Among the rows captured after statement `since` (cmin) of the transaction.
-CREATE OR REPLACE FUNCTION pgherd.touches_a_row_twice(x xid8, since int8 DEFAULT -1) RETURNS bool
+-- Among the rows that the transaction captured after the one with number `since`.
+CREATE OR REPLACE FUNCTION pgherd.touches_a_row_twice(x xid8, since int8 DEFAULT 0) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE twice bool;
 BEGIN
     EXECUTE format(
         $f$SELECT count(*) <> count(DISTINCT k) OR coalesce(bool_or(k = 0), false)
              FROM pgherd.capture_%s c, unnest(c.pks) AS k
-            WHERE c.xid = $1 AND c.tab NOT IN ('sentinel', '""') AND c.cmin::text::int8 > $2$f$, pgherd.capture_side(x))
+            WHERE c.xid = $1 AND c.tab NOT IN ('sentinel', '""') AND c.seq > $2$f$, pgherd.capture_side(x))
        INTO twice USING x, since;
     RETURN twice;
 END $$;
 
 -- What certify() has to do for a transaction, in one query, because each statement and each expression of
 -- PL/pgSQL costs microseconds in every transaction. `todo`: '' for the usual case, one captured statement
--- that `request` carries; otherwise what is different about it. One row is enough to tell, because only the
--- row captured first is marked `first`, and comes last in the index. Asked for in the order of the index, the
--- planner takes it, whatever it believes of the table.
+-- that `request` carries; otherwise what is different about it. One row is enough to tell, the one captured last:
+-- if its number is 1 it is alone. Asked for in the order of the index, the planner takes it, whatever it
+-- believes of the table.
 DO $do$
 DECLARE side int;
 BEGIN
@@ -206,7 +207,7 @@ BEGIN
             DROP VIEW IF EXISTS pgherd.committing_%1$s;
             CREATE VIEW pgherd.committing_%1$s AS
             SELECT CASE WHEN NOT n.token THEN 'token'
-                        WHEN c.first IS NOT TRUE OR c.tab IN ('sentinel', '""')
+                        WHEN c.seq IS DISTINCT FROM 1 OR c.tab IN ('sentinel', '""')
                              OR pg_column_size(c.recs) > n.piece_bytes THEN 'collect'
                         WHEN n.conn = ANY (pgherd.dblink_get_connections()) THEN ''
                         ELSE 'connect'
@@ -220,7 +221,7 @@ BEGIN
                            pg_try_advisory_xact_lock(pgherd.token_of_xid(pg_current_xact_id())) AS token
                       FROM pgherd.node n) n
               LEFT JOIN (SELECT * FROM pgherd.capture_%1$s c WHERE c.xid >= pg_current_xact_id()
-                          ORDER BY c.xid, c.first LIMIT 1) c ON c.xid = pg_current_xact_id() $f$, side);
+                          ORDER BY c.xid, c.seq DESC LIMIT 1) c ON c.xid = pg_current_xact_id() $f$, side);
     END LOOP;
 END $do$;
 
