@@ -275,19 +275,25 @@ CREATE OR REPLACE FUNCTION pgherd.refuse_without_key() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE tab text := format('%I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME);
 BEGIN
+    IF TG_NARGS > 0 THEN
+        RAISE EXCEPTION 'table % cannot be replicated: %', tab, TG_ARGV[0]
+            USING ERRCODE = '0A000',
+                  HINT = format('Change or drop that, or keep the table local: SELECT pgherd.set_local(%L).', tab);
+    END IF;
     RAISE EXCEPTION 'table % has no primary key and cannot be replicated', tab
         USING ERRCODE = '0A000',
               HINT = format('Add one (ALTER TABLE %s ADD PRIMARY KEY ...),'
                             ' or keep the table local: SELECT pgherd.set_local(%L).', tab, tab);
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.refusal_source(rel oid, by_row bool) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.refusal_source(oid, bool);
+CREATE OR REPLACE FUNCTION pgherd.refusal_source(rel oid, by_row bool, why text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT format(E'CREATE TRIGGER pgherd_refuse BEFORE INSERT OR UPDATE OR DELETE%s ON %s FOR EACH %s'
-                  ' EXECUTE FUNCTION pgherd.refuse_without_key();\n',
+                  ' EXECUTE FUNCTION pgherd.refuse_without_key(%s);\n',
                   CASE WHEN by_row THEN '' ELSE ' OR TRUNCATE' END, t.name,
-                  CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END)
+                  CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, quote_literal(why))
       FROM pgherd.user_tables t WHERE t.relid = rel;
 END;
 
@@ -297,6 +303,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t    pgherd.user_tables;
     root oid;
+    why  text;
 BEGIN
     SELECT * INTO t FROM pgherd.user_tables u WHERE u.relid = rel;
     IF t.relid IS NULL THEN
@@ -304,7 +311,12 @@ BEGIN
     END IF;
     root := CASE WHEN pgherd.primary_index(t.root_relid) IS NOT NULL THEN t.root_relid ELSE rel END;
     IF pgherd.primary_index(root) IS NULL THEN
-        RETURN pgherd.refusal_source(rel, t.inherits);
+        RETURN pgherd.refusal_source(rel, t.inherits, NULL);
+    END IF;
+    why := pgherd.why_uncertain(rel);
+    IF why IS NOT NULL THEN -- what is in the log already is applied all the same
+        RETURN pgherd.refusal_source(rel, t.inherits, why)
+            || CASE WHEN rel = root THEN pgherd.row_type_source(root) || pgherd.final_source(root) ELSE '' END;
     END IF;
     RETURN pgherd.capture_source(rel, root, 'INSERT', t.inherits)
         || pgherd.capture_source(rel, root, 'UPDATE', t.inherits)
