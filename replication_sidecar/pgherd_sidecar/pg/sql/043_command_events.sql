@@ -21,7 +21,7 @@ BEGIN
 END $$;
 
 -- What the command's own snapshot sees: its query reads with that, and it is taken before the command waits for a lock
--- (A7). Only a STABLE function sees it; all others get one of their own for each query.
+--. Only a STABLE function sees it; all others get one of their own for each query.
 CREATE OR REPLACE FUNCTION pgherd.command_snapshot() RETURNS event_trigger
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

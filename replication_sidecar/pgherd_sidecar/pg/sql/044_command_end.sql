@@ -244,7 +244,7 @@ BEGIN
 END $$;
 
 -- The tables that a materialized view was filled from, as the command's snapshot saw them: who wrote to one since then,
--- on any member, is not in the view here, but would be on others (A7). Then the command has lost.
+-- on any member, is not in the view here, but would be on others. Then the command has lost.
 CREATE OR REPLACE FUNCTION pgherd.put_tables_read(x xid8, snapshot int8, made oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

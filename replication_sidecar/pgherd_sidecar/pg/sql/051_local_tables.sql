@@ -28,7 +28,7 @@ BEGIN ATOMIC
 END;
 
 -- A table is kept like those above it: who writes to a partitioned table or an inheritance parent writes to the tables
--- below it (A9). A table that the command has made follows its parent.
+-- below it. A table that the command has made follows its parent.
 CREATE OR REPLACE FUNCTION pgherd.check_marks(rels oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r record;
@@ -41,7 +41,11 @@ BEGIN
                LEFT JOIN pgherd.local_tables pl ON pl.relid = i.inhparent
               WHERE (i.inhrelid = ANY (rels) OR i.inhparent = ANY (rels))
                 AND (cl.relid IS NULL) <> (pl.relid IS NULL)
-                AND EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = i.inhrelid) LOOP
+                AND (EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = i.inhrelid)
+                     -- a new one whose parents differ can follow none
+                     OR EXISTS (SELECT FROM pg_inherits o
+                                 WHERE o.inhrelid = i.inhrelid
+                                   AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = o.inhparent))) LOOP
         PERFORM pgherd.refuse(
             format('of %s and its %s %s one is local, the other replicated', r.child,
                    CASE WHEN (SELECT c.relispartition FROM pg_class c WHERE c.oid = r.child) THEN 'partitioned table'
