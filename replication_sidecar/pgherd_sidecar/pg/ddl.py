@@ -40,7 +40,8 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
         role: whose rights it runs with.
         settings: settings of the session that give the text its meaning.
         rels: relations concerned, by the names they have afterwards.
-        roles, grants: roles and memberships that a member needs for it.
+        roles, grants, database: roles, memberships and privileges on the database that a member
+            needs for it.
         everything: other relations may be concerned, too.
     """
 
@@ -51,6 +52,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     roles: list[str]
     grants: list[tuple[str, str]]
     everything: bool = False
+    database: list[tuple[str, str]] = []
 
 
 def resolve_commands(items: list[Item]) -> list[Item]:
@@ -107,6 +109,7 @@ def _resolve(captured: Captured, statement: Statement | None, record: str) -> st
         roles,
         captured.grants,
         captured.everything,
+        captured.database,
     )
     return msgspec.json.encode(command).decode()
 

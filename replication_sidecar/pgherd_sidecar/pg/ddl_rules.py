@@ -235,7 +235,16 @@ def _refuse_settings(statement: Any) -> None:
 def _refuse_subcommand(command: Any, captured: Captured) -> None:
     if command.subtype == enums.AlterTableType.AT_SetIdentity:
         _refuse_range(command.def_)
-    elif command.subtype == enums.AlterTableType.AT_AlterColumnType and captured.rewrites:
+        return
+    if command.subtype != enums.AlterTableType.AT_AlterColumnType:
+        return
+    if captured.shrinks:
+        raise DdlNotSupported(
+            f"the smaller type of column {command.name} gives its sequence a smaller range, while"
+            " members stand at different numbers",
+            "First ALTER COLUMN ... DROP IDENTITY, then change the type, then ADD GENERATED.",
+        )
+    if captured.rewrites:
         certain = command.name not in (captured.uncertain or ())
         own = _names(command.def_.typeName) if certain else None
         what = f"the new type of column {command.name}"

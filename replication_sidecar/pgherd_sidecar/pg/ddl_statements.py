@@ -97,11 +97,13 @@ class Captured(msgspec.Struct, frozen=True):
         temporary: names of the session's temporary relations and types.
         local_roles: names of the roles that other members lack.
         local: it concerned temporary objects only, or nothing.
-        rewrites, uncertain, shadows, dates: see ``what_words_tell`` in ``sql/044_command_end.sql``.
+        rewrites, uncertain, shadows, dates, shrinks: see ``what_words_tell`` in ``sql/044_command_end.sql``.
         made: for CREATE TABLE AS, the table it made.
         extension: for CREATE EXTENSION, name, schema and version.
         rels, everything: see ``ddl.Command``.
         grants: memberships, as pairs of role and member, on which the role's rights rest.
+        database: likewise privileges on the database, as pairs of grantee and privilege.
+        grantees: those whose privileges a command about the database may have changed.
         fill, act, sql, verifiers, roles, dropped: of commands that are no statement, see
             ``sql/052_requests.sql``.
     """
@@ -120,11 +122,14 @@ class Captured(msgspec.Struct, frozen=True):
     uncertain: list[str] | None = None
     shadows: list[str] | None = None
     dates: bool = False
+    shrinks: bool = False
     made: str | None = None
     extension: list[str] | None = None
     rels: list[str] = []
     everything: bool = False
     grants: list[tuple[str, str]] = []
+    database: list[tuple[str, str]] = []
+    grantees: list[str] = []
     fill: str | None = None
     act: str | None = None
     sql: str = ""

@@ -353,6 +353,11 @@ CREATE OR REPLACE FUNCTION pgherd.refuse_without_key() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE tab text := format('%I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME);
 BEGIN
+    IF TG_NARGS > 0 THEN
+        RAISE EXCEPTION 'table % cannot be replicated: %', tab, TG_ARGV[0]
+            USING ERRCODE = '0A000',
+                  HINT = format('Change or drop that, or keep the table local: SELECT pgherd.set_local(%L).', tab);
+    END IF;
     RAISE EXCEPTION 'table % has no primary key and cannot be replicated', tab
         USING ERRCODE = '0A000',
               HINT = format('Add one (ALTER TABLE %s ADD PRIMARY KEY ...),'
@@ -360,13 +365,14 @@ BEGIN
 END $$;
 
 DROP FUNCTION IF EXISTS pgherd.refusal_source(oid, bool);
-CREATE OR REPLACE FUNCTION pgherd.refusal_trigger(rel oid, by_row bool) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.refusal_trigger(oid, bool);
+CREATE OR REPLACE FUNCTION pgherd.refusal_trigger(rel oid, by_row bool, why text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT format('CREATE TRIGGER pgherd_refuse BEFORE INSERT OR UPDATE OR DELETE%s ON %s FOR EACH %s'
-                  ' EXECUTE FUNCTION pgherd.refuse_without_key()',
+                  ' EXECUTE FUNCTION pgherd.refuse_without_key(%s)',
                   CASE WHEN by_row THEN '' ELSE ' OR TRUNCATE' END, t.name,
-                  CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END)
+                  CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, quote_literal(why))
       FROM pgherd.user_tables t WHERE t.relid = rel;
 END;
 
@@ -388,6 +394,9 @@ BEGIN
     IF root IS NULL THEN
         RETURN '';
     END IF;
+    IF pgherd.why_uncertain(rel) IS NOT NULL THEN -- what is in the log already is applied all the same
+        RETURN CASE WHEN rel = root THEN pgherd.row_type_source(root) || pgherd.final_source(root) ELSE '' END;
+    END IF;
     RETURN pgherd.capture_source(rel, root, 'INSERT', by_row)
         || pgherd.capture_source(rel, root, 'UPDATE', by_row)
         || pgherd.capture_source(rel, root, 'DELETE', by_row)
@@ -403,8 +412,9 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     root   oid  := pgherd.captured_for(rel);
     by_row bool := (SELECT t.inherits FROM pgherd.user_tables t WHERE t.relid = rel);
+    why    text := CASE WHEN root IS NOT NULL THEN pgherd.why_uncertain(rel) END;
 BEGIN
-    IF root IS NOT NULL THEN
+    IF root IS NOT NULL AND why IS NULL THEN
         RETURN QUERY
         SELECT 'pgherd_' || lower(k.kind), pgherd.capture_trigger(rel, k.kind, by_row)
           FROM (VALUES ('INSERT'), ('UPDATE'), ('DELETE')) AS k(kind)
@@ -412,7 +422,7 @@ BEGIN
         UNION ALL SELECT t.* FROM pgherd.checks_triggers(rel, root) t
         UNION ALL SELECT t.* FROM pgherd.statement_triggers(rel) t;
     ELSIF by_row IS NOT NULL THEN
-        RETURN QUERY SELECT 'pgherd_refuse', pgherd.refusal_trigger(rel, by_row);
+        RETURN QUERY SELECT 'pgherd_refuse', pgherd.refusal_trigger(rel, by_row, why);
     END IF;
 END $$;
 

@@ -71,7 +71,8 @@ BEGIN
         IF command ->> 'sql' <> '' THEN
             EXECUTE command ->> 'sql';
         END IF;
-        PERFORM pgherd.follow_grants(command -> 'roles', command -> 'grants');
+        PERFORM pgherd.follow_grants(command -> 'roles', command -> 'grants'),
+                pgherd.follow_database_rights(command -> 'grantees', command -> 'database');
         RETURN '{}';
     END IF;
     rel := (command ->> 'object')::regclass;
@@ -117,15 +118,23 @@ DECLARE
     gone    jsonb;
     named   jsonb;
     granted jsonb;
+    grantees jsonb := '[]';
+    privileges jsonb;
 BEGIN
     EXECUTE command;
     named := pgherd.roles_named(command);
+    IF command ~* E'\\mdatabase\\M' THEN
+        grantees := named || CASE WHEN command ~* E'\\mpublic\\M' THEN '["public"]'::jsonb ELSE '[]' END;
+    END IF;
+    privileges := pgherd.database_rights_among(grantees);
     gone := (SELECT jsonb_agg(u.name) FROM unnest(roles, names) AS u(id, name)
               WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = u.id));
     granted := pgherd.memberships_among(named);
-    PERFORM pgherd.ensure_roles(named), pgherd.drop_roles(gone), pgherd.follow_grants(named, granted);
+    PERFORM pgherd.ensure_roles(named), pgherd.drop_roles(gone), pgherd.follow_grants(named, granted),
+            pgherd.follow_database_rights(grantees, privileges);
     RETURN jsonb_build_object(
         'act', 'run', 'sql', command, 'roles', named, 'grants', granted, 'dropped', coalesce(gone, '[]'),
+        'grantees', grantees, 'database', privileges,
         'verifiers', (SELECT coalesce(jsonb_object_agg(v.key, v.value), '{}') FROM jsonb_each(pgherd.verifiers()) v
                        WHERE v.value IS DISTINCT FROM before -> v.key));
 END $$;
@@ -156,9 +165,10 @@ BEGIN
             'act', NEW.act, 'object', NEW.object::oid::regclass::text, 'value', NEW.value, 'called', NEW.called);
         rels := pgherd.perform(command);
         IF NEW.act = 'set_local' THEN
-            PERFORM pgherd.check_tables(rels);
+            PERFORM pgherd.check_tables(rels), pgherd.check_marks(rels);
         ELSIF NEW.act = 'set_replicated' THEN
-            PERFORM pgherd.check_columns(true), pgherd.check_user_code();
+            PERFORM pgherd.check_columns(true), pgherd.check_user_code(), pgherd.check_marks(rels),
+                    pgherd.check_expressions(pgherd.trees_of(ARRAY[NEW.object::oid]));
         END IF;
     END IF;
     IF in_use <> '{}' THEN

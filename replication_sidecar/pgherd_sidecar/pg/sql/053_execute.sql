@@ -36,8 +36,9 @@ DECLARE
     role      name := command ->> 'role';
     statement text := command ->> 'sql';
 BEGIN
-    PERFORM pgherd.drop_strays(), pgherd.reset_role(command ->> 'created'), pgherd.ensure_roles(command -> 'roles'),
-            pgherd.ensure_rights(command -> 'grants');
+    PERFORM pgherd.drop_strays(), pgherd.drop_broken_indexes(), pgherd.reset_role(command ->> 'created'),
+            pgherd.ensure_roles(command -> 'roles'), pgherd.ensure_rights(command -> 'grants'),
+            pgherd.ensure_database_rights(command -> 'database');
     IF command ? 'fill' THEN
         EXECUTE format('INSERT INTO %1$s SELECT (u.r::%1$s).* FROM unnest($1) AS u(r)', command ->> 'fill')
             USING array(SELECT jsonb_array_elements_text(command -> 'rows'));

@@ -23,7 +23,7 @@ BEGIN ATOMIC
 END;
 
 -- What a dump does not say, to be read in its snapshot: the GID at which it stands, what users mean by INCREMENT and
--- START, which tables are local, and which roles and memberships every member has.
+-- START, which tables are local, and which roles, memberships and privileges on the database every member has.
 CREATE OR REPLACE FUNCTION pgherd.carried() RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -33,6 +33,9 @@ BEGIN ATOMIC
         'known_roles', (SELECT coalesce(jsonb_agg(r.name ORDER BY r.name), '[]') FROM pgherd.roles r),
         'memberships', (SELECT coalesce(jsonb_agg(jsonb_build_array(m.role, m.member) ORDER BY m.role, m.member), '[]')
                           FROM pgherd.memberships m),
+        'database_rights', (SELECT coalesce(jsonb_agg(jsonb_build_array(d.grantee, d.privilege)
+                                                      ORDER BY d.grantee, d.privilege), '[]')
+                              FROM pgherd.database_rights d),
         'sequences', (SELECT coalesce(jsonb_object_agg(format('%I.%I', n.nspname, c.relname),
                                                        jsonb_build_object('step', k.step, 'start', k.start)), '{}')
                         FROM pgherd.sequences k JOIN pg_class c ON c.oid = k.relid
@@ -59,6 +62,12 @@ BEGIN
         DELETE FROM pgherd.memberships;
         INSERT INTO pgherd.memberships
         SELECT p.pair->>0, p.pair->>1 FROM jsonb_array_elements(carried->'memberships') AS p(pair);
+    END IF;
+    IF jsonb_typeof(carried->'database_rights') = 'array' THEN
+        PERFORM pgherd.ensure_database_rights(carried->'database_rights');
+        DELETE FROM pgherd.database_rights;
+        INSERT INTO pgherd.database_rights
+        SELECT p.pair->>0, p.pair->>1 FROM jsonb_array_elements(carried->'database_rights') AS p(pair);
     END IF;
     PERFORM pgherd.reconcile();
 END $$;
