@@ -66,6 +66,8 @@ BEGIN
     END IF;
     command := command || jsonb_build_object(
         'tag', TG_TAG, 'message', message, 'context', context,
+        'quoted', pgherd.quoted_statement(substr(context, nullif(strpos(context, E'\n'), 0) + 1)),
+        'version', current_setting('server_version_num')::int,
         'temporary', pgherd.temporary_names(), 'local_roles', pgherd.local_roles());
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);
 END $$;
