@@ -112,7 +112,8 @@ ACCEPTED = {
     "backslashes": r"CREATE TABLE a (x text CHECK (x ~ '^\d+\\$'))",
     "operators": "CREATE TABLE a (x int DEFAULT 2 - -1--\n+ @ -3)",
     "rows_and_backslashes": (
-        r"CREATE TABLE a (x text PRIMARY KEY); INSERT INTO a VALUES (E'\\'); CREATE VIEW b AS TABLE a"
+        r"CREATE TABLE a (x text PRIMARY KEY); INSERT INTO a VALUES (E'\\');"
+        " CREATE VIEW b AS TABLE a"
     ),
 }
 
