@@ -323,7 +323,6 @@ _OF_THE_OWNER = {
     "lock_timeout": "1",
     "check_function_bodies": "off",
     "default_tablespace": "'nowhere'",
-    "plpgsql.extra_errors": "'all'",
     "lc_monetary": "'POSIX'",
 }
 
@@ -333,7 +332,7 @@ async def test_settings_of_one_members_database_reach_nothing(
 ) -> None:
     try:
         for name, value in _OF_THE_OWNER.items():
-            query(herd.app_dsn("n3"), f"ALTER DATABASE app SET {name} = {value}")
+            await run(connections[2], f"ALTER DATABASE app SET {name} = {value}")
         await asyncio.to_thread(herd.must, "kill", "n3", "--process", "node")
         await asyncio.to_thread(herd.must, "start", "n3")  # returns when it takes writes
         assert await work(connections[0], schema) == len(WORK)
@@ -358,6 +357,8 @@ async def test_a_function_or_role_that_sets_everything_writes_the_same(
         if known(herd, name)
         and not name.endswith(("_timeout", "isolation", "read_only", "deferrable", "libraries"))
         and name not in ("client_encoding", "search_path", "standard_conforming_strings")
+        # Under these some statements fail, and with them the function; they have cases of their own.
+        and name not in ("restrict_nonsystem_relation_kind", "row_security")
     }
     clause = " ".join(f"SET {name} = {sql.Literal(v).as_string()}" for name, v in usual.items())
     body = "; ".join(
