@@ -26,6 +26,7 @@ from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import Writeset
 from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
+from pgherd_sidecar.pg import trusted
 from pgherd_sidecar.pg.pipeline import (
     Pipeline,
     Prepared,
@@ -54,7 +55,8 @@ WRITER_SETTINGS = (
     "SET enable_bitmapscan = off",
     "SET plan_cache_mode = force_generic_plan",
     "SET jit = off",
-    # The records were written under these (CORRECTNESS C6).
+    # The records were written under these (CORRECTNESS C6). A connection begins with them, and with
+    # the others of ``pg.settings``, already.
     "SET search_path = pg_catalog",
     "SET DateStyle = 'ISO, YMD'",
     "SET IntervalStyle = 'postgres'",
@@ -70,8 +72,7 @@ WRITER_SETTINGS = (
     "SET lock_timeout = 0",
     "SET statement_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
-    # From PostgreSQL 17 on.
-    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'",
+    trusted.AFTERWARDS,
 )
 # Written out, because a function of SQL or PL/pgSQL with settings of its own costs as much as the
 # rest of a small batch.

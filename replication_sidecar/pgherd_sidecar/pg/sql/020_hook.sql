@@ -75,6 +75,8 @@ BEGIN
     SELECT * INTO found FROM pgherd.open_cursors;
     IF found.others OR found.read_only THEN
         PERFORM pgherd.refuse_commit(found.others);
+    ELSIF found.ends_sessions THEN
+        PERFORM pgherd.keep_session();
     END IF;
     IF found.ours THEN
         CLOSE ours; -- of an earlier transaction of this session
@@ -89,8 +91,19 @@ SELECT bool_or(u.name = 'pgherd_commit') AS ours,
        -- In a procedure the transaction may be younger than the client's statement.
        bool_or(u.is_holdable AND u.name <> 'pgherd_commit'
                AND u.creation_time >= least(transaction_timestamp(), statement_timestamp())) AS others,
-       current_setting('transaction_read_only') = 'on' AS read_only
+       current_setting('transaction_read_only') = 'on' AS read_only,
+       current_setting('exit_on_error') = 'on' OR current_setting('transaction_timeout', true) <> '0' AS ends_sessions
   FROM pg_cursor() u;
+
+-- Under these settings an interruption of COMMIT would end the session before certify() could trap it. The client
+-- would hear 57014, say, and take what is committed for aborted (C4). They are back when the transaction has ended.
+CREATE OR REPLACE FUNCTION pgherd.keep_session() RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT pg_catalog.set_config(s.name, s.value, true)
+      FROM (VALUES ('exit_on_error', 'off'), ('transaction_timeout', '0')) AS s(name, value)
+     WHERE pg_catalog.current_setting(s.name, true) IS NOT NULL
+$$;
 
 -- What would make the transaction fail after it was ordered, or run the user's code then.
 CREATE OR REPLACE FUNCTION pgherd.refuse_commit(cursors bool) RETURNS void

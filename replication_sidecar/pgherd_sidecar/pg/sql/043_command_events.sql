@@ -80,6 +80,8 @@ BEGIN
     END IF;
     command := command || jsonb_build_object(
         'tag', TG_TAG, 'message', message, 'context', context, 'in_use', in_use,
+        'quoted', pgherd.quoted_statement(substr(context, nullif(strpos(context, E'\n'), 0) + 1)),
+        'version', current_setting('server_version_num')::int,
         'temporary', pgherd.temporary_names(), 'local_roles', pgherd.local_roles(),
         'before', json_build_object('snapshot', current_setting('pgherd.command_snapshot')::int8,
                                     'local', pgherd.local_shapes(), 'broken', pgherd.broken_indexes()));

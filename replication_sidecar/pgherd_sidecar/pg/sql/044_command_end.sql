@@ -162,6 +162,7 @@ BEGIN
     PERFORM pgherd.check_materialized_views(effect.made);
     PERFORM pgherd.check_marks(effect.rels);
     PERFORM pgherd.check_local_tables(before -> 'local');
+    PERFORM pgherd.check_settings(effect.made);
 END $$;
 
 -- What the sidecar needs in order to judge the words of a command where the catalog does not show it.
