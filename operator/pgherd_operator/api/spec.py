@@ -84,9 +84,20 @@ class Postgres(Section):
     ] = ()
 
 
+_SAME_CLASS = (
+    "has(self.className) == has(oldSelf.className)"
+    " && (!has(self.className) || self.className == oldSelf.className)"
+)
+
+
 class Storage(Section):
     """The volume of each member."""
 
+    model_config = Section.model_config | {
+        "json_schema_extra": rules(
+            (_SAME_CLASS, "className cannot change: delete volume claims one by one instead")
+        )
+    }
     size: Annotated[
         Quantity,
         Field(
@@ -117,8 +128,8 @@ class ContainerResources(Section):
     limits: Annotated[dict[str, Quantity], Field(max_length=8)] = _EMPTY
 
 
-_POSTGRES_REQUESTS = {"cpu": "500m", "memory": "512Mi"}
-_SIDECAR_REQUESTS = {"cpu": "250m", "memory": "256Mi"}
+_POSTGRES_REQUESTS = {"memory": "512Mi"}  # no CPU: a herd shall fit a laptop (docs/sizing.md)
+_SIDECAR_REQUESTS = {"memory": "256Mi"}
 _SIDECAR_LIMITS = {"memory": "512Mi"}
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from pgherd_operator.api.base import Reported
 
@@ -24,6 +24,7 @@ class ConditionType(StrEnum):
     CAPTURE_ON = "CaptureOn"
     USERS_READY = "UsersReady"
     VOLUMES_SIZED = "VolumesSized"
+    RECONCILED = "Reconciled"
 
 
 class ConditionBase(Reported):
@@ -39,7 +40,12 @@ class ConditionBase(Reported):
 class Condition(ConditionBase):
     """A condition of a herd."""
 
-    type: ConditionType
+    type: Annotated[
+        ConditionType,
+        # Without a list of the types: helm never upgrades definitions, and a newer operator's
+        # status would be refused as a whole.
+        WithJsonSchema({"type": "string", "pattern": "^[A-Za-z]+$", "maxLength": 64}),
+    ]
 
 
 BY_TYPE = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}

@@ -84,6 +84,8 @@ class Pod:
     finished: bool = False
     """Its containers ended for good (the kubelet evicted it, say): it has to be made anew."""
     node: str = ""
+    trouble: str = ""
+    """Why it does not run, in the words of the scheduler or the kubelet; empty if nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,8 @@ class Observed:
             and name; ours only.
         taken: what others have under the herd's names: nobody changes or deletes it.
         passing: likewise, but of an earlier herd of this name, and about to be gone.
+        unreadable: kinds that the API server does not let us list, and its words. Nothing of such
+            a kind is made or changed; the herd does without.
     """
 
     cluster: Cluster
@@ -214,6 +218,7 @@ class Observed:
     objects: Mapping[Key, Mapping[str, Any]] = field(default_factory=dict)
     taken: frozenset[Key] = frozenset()
     passing: frozenset[Key] = frozenset()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     reports: Mapping[int, Report] = field(default_factory=dict)
 
     def is_free(self, kind: str, name: str) -> bool:

@@ -1,6 +1,6 @@
 """Says how a herd is: the status of the resource, from what was observed and the step at hand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -17,7 +17,13 @@ from pgherd_operator.objects.model import Role
 _Truth = Literal["True", "False", "Unknown"]
 _BESIDES = (Reason.PAUSED, Reason.VOLUME_GROWING, Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN)
 """Steps that say nothing about how well the members are."""
-_FOR_A_HUMAN = (Reason.CAPTURE_OFF, Reason.CERTIFICATE_EXPIRING, Reason.VOLUME_REFUSED)
+_FOR_A_HUMAN = (
+    Reason.ACTION_FAILED,
+    Reason.CAPTURE_OFF,
+    Reason.CERTIFICATE_EXPIRING,
+    Reason.KIND_UNREADABLE,
+    Reason.VOLUME_REFUSED,
+)
 Verdict = tuple[ConditionType, _Truth, Reason, str]
 MESSAGE_MAX = 4096
 
@@ -71,16 +77,36 @@ def news(before: ClusterStatus, described: ClusterStatus) -> Iterator[Event]:
             yield Event(Reason(one.reason), one.message, "Warning")
 
 
-def failed(
-    described: ClusterStatus, cluster: Cluster, step: Step, why: str, now: datetime
+def reconciled(
+    described: ClusterStatus,
+    observed: Observed,
+    failures: Sequence[tuple[Step, str]],
+    now: datetime,
 ) -> ClusterStatus:
-    """The status when a step could not be done."""
-    described = described.model_copy(update={"step": why[:1024]})
-    if step.reason is not Reason.VOLUME_GROWING:
-        return described
-    text = f"{step.text}: {why}"
-    verdict: Verdict = (ConditionType.VOLUMES_SIZED, "False", Reason.VOLUME_REFUSED, text)
-    return replaced(described, condition(cluster, verdict, now))
+    """The status after the steps were taken: what was refused, in the words of who refused it.
+
+    Args:
+        failures: steps that could not be done, and why.
+    """
+    cluster = observed.cluster
+    others = [one for one in failures if one[0].reason is not Reason.VOLUME_GROWING]
+    refused = [f"{step.text}: {why}" for step, why in others]
+    refused += [
+        f"{kind} objects cannot be read, so none is made: {why}"
+        for kind, why in sorted(observed.unreadable.items())
+    ]
+    verdict: Verdict = (ConditionType.RECONCILED, "True", Reason.AS_WANTED, "")
+    if refused:
+        reason = Reason.ACTION_FAILED if others else Reason.KIND_UNREADABLE
+        verdict = (ConditionType.RECONCILED, "False", reason, "; ".join(refused))
+    described = replaced(described, condition(cluster, verdict, now))
+    for step, why in failures:
+        described = described.model_copy(update={"step": why[:1024]})
+        if step.reason is Reason.VOLUME_GROWING:
+            text = f"{step.text}: {why}"
+            verdict = (ConditionType.VOLUMES_SIZED, "False", Reason.VOLUME_REFUSED, text)
+            described = replaced(described, condition(cluster, verdict, now))
+    return described
 
 
 def replaced(described: ClusterStatus, one: Condition) -> ClusterStatus:
@@ -107,7 +133,9 @@ def refused(cluster: Cluster, why: str, now: datetime) -> ClusterStatus:
 def _member(observed: Observed, group: Group, member: Member, outdated: set[int]) -> MemberStatus:
     report, in_view = member.report, member.in_view
     of_another = observed.reports.get(member.number) if report is None else None
-    reason = f"it is of cluster {of_another.cluster_id}" if of_another is not None else None
+    reason = member.pod.trouble or None if member.pod is not None else None
+    if of_another is not None:
+        reason = f"it is of cluster {of_another.cluster_id}"
     return MemberStatus(
         name=names.member(observed.cluster.name, member.number),
         number=member.number,

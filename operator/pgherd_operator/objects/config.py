@@ -39,6 +39,7 @@ _ACCESS_OURS = (
     # The superuser from elsewhere: a member, to make a copy, by its certificate; nobody else. The
     # whole name counts, with the cluster's id: the authority may sign for others, too.
     "hostssl all,replication  postgres  all  cert clientname=DN map=members",
+    "host   all,replication  postgres  all  reject",
     # The herd's jobs, which read everything and write nothing.
     f"hostssl {DATABASE}  pgherd_jobs  all  cert map=jobs",
     "host   all  pgherd_jobs  all  reject",
