@@ -142,6 +142,20 @@ class TableSummary(BaseModel):
     columns: str
 
 
+class IndexSummary(BaseModel):
+    """What one node found when it compared its indexes with their tables.
+
+    ``available`` says whether its server has amcheck.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    available: bool
+    checked: int
+    faults: dict[str, str]
+    skipped: dict[str, str]
+
+
 class ChangedTable(BaseModel):
     """The live columns of a table from a GID on, as they are in records; and its primary key.
 
@@ -266,6 +280,10 @@ class AdminClient:
         """Checksum of each row of one bucket, by key."""
         path, body = f"/marker/{marker}/keys", {"table": table, "bucket": bucket}
         return (await self._call("POST", path, _Keys, body, timeout_s)).keys
+
+    async def check_indexes(self, timeout_s: float) -> IndexSummary:
+        """Have the node compare its indexes with their tables."""
+        return await self._call("POST", "/indexes", IndexSummary, timeout_s=timeout_s)
 
     async def drop_marker(self, marker: str) -> None:
         """Give the marker's snapshot back."""

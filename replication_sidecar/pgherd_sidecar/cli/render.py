@@ -155,6 +155,7 @@ def comparison(result: Comparison) -> str:
     ]
     lines = [_table(("TABLE", "NODE", "ROWS", "CHECKSUM", "RESULT"), rows)]
     lines += [_sentence(difference) for difference in result.differences]
+    lines += _of_indexes(result)
     verdict = "identical" if result.identical else "DIFFERENT"
     lines.append(f"{len(result.tables)} tables at GID {result.gid}: {verdict}")
     return "\n".join(lines)
@@ -173,6 +174,25 @@ def _sentence(difference: Difference) -> str:
             f", differs: {where}" if len(groups) > 1 else ""
         )
     return f"{difference.table} key {difference.key}: differs: {where}"
+
+
+def _of_indexes(result: Comparison) -> list[str]:
+    lines = [
+        f"{name}: index {index} differs from its table: {fault}"
+        for name, one in result.indexes.items()
+        if one is not None
+        for index, fault in one.faults.items()
+    ]
+    lines += [
+        f"{name}: index {index} was not checked: {why}"
+        for name, one in result.indexes.items()
+        if one is not None
+        for index, why in one.skipped.items()
+    ]
+    without = [name for name, one in result.indexes.items() if one is None or not one.available]
+    if without:
+        lines.append(f"indexes were not checked on {', '.join(without)}: no amcheck there")
+    return lines
 
 
 def _groups(difference: Difference) -> list[list[str]]:
@@ -202,6 +222,10 @@ def comparison_json(result: Comparison) -> str:
                 }
                 for table in result.tables
             ],
+            "indexes": {
+                name: one.model_dump() if one is not None else None
+                for name, one in result.indexes.items()
+            },
             "differences": [
                 {
                     "table": difference.table,
