@@ -33,6 +33,7 @@ from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markerorders import MarkerOrders
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.outcomes import Outcomes
+from pgherd_sidecar.agent.scrub import Scrub
 from pgherd_sidecar.agent.settler import Settler
 from pgherd_sidecar.agent.verdicts import Verdicts
 from pgherd_sidecar.agent.victims import VictimWatch
@@ -132,6 +133,7 @@ class ReplicaSession:
         self._house: upkeep.Upkeep | None = None
         self._delivery: asyncio.TimerHandle | None = None
         self.marker_orders = MarkerOrders(config.name, host.submit, self.applier, markers)
+        self._scrub = Scrub(config, host, self)
         self._leaks = Leaks(admin, config.number)
         self._outcomes = Outcomes()
         mine = Incarnation(config.number, incarnation)
@@ -199,6 +201,7 @@ class ReplicaSession:
                 group.create_task(self._watch.run())
                 await self._begin()
                 group.create_task(house.run())
+                group.create_task(self._scrub.run())
         finally:
             self.ready = False
             if self._delivery is not None:
@@ -206,6 +209,7 @@ class ReplicaSession:
             self._decider.stop()
             self._host.on_commit = self._host.on_proposer = lambda: None
             self.marker_orders.fail()
+            await self._scrub.close()
             await self.hook.stop()
             await self._large.close()
 
@@ -329,6 +333,8 @@ class ReplicaSession:
             self._large.prune(self.state.is_open)
         if isinstance(entry, Incarnation):
             self._announcement.delivered(gid, entry)
+        elif isinstance(entry, Marker) and gid > self._old and self._scrub.take(gid, entry):
+            pass
         elif isinstance(entry, Marker) and gid > self._old and self.ready:
             self.marker_orders.take(gid, entry)  # whoever ordered it waits, and counts on us
 
@@ -355,6 +361,11 @@ class ReplicaSession:
     def connection(self) -> psycopg.AsyncConnection[Any]:
         """See changes.Reader."""
         return self._admin
+
+    @property
+    def idle(self) -> bool:
+        """See scrub.Surroundings."""
+        return not self.hook.writesets.pending and not self.applier.queued_bytes
 
     # ---- HookBackend -------------------------------------------------------------------------
 
@@ -401,5 +412,6 @@ class ReplicaSession:
             "victims": self._watch.victims,
             "index_keys": self.state.index_size,
             **(self._house.status() if self._house is not None else {}),
+            **self._scrub.status(),
             **{f"decisions_{kind.value}": count for kind, count in self._counts.items()},
         }

@@ -65,6 +65,43 @@ class LogHold(BaseModel):
     until: str
 
 
+class ScrubDifference(BaseModel):
+    """Something that the scrub has found to differ twice.
+
+    Attributes:
+        kind: ``rows`` of a table, an ``index``, or the ``tables`` themselves.
+        keys: some of them, as JSON, with the members that each concerns.
+        members: whom a majority contradicts; all where there is no majority.
+        gid: where it was seen last.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    kind: str
+    table: str
+    index: str
+    keys: dict[str, tuple[str, ...]]
+    more_keys: int
+    members: tuple[str, ...]
+    majority: bool
+    gid: int
+    first_gid: int
+    text: str
+
+
+class ScrubStatus(BaseModel):
+    """How far the scrub is, as far as this member knows."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    interval_s: float
+    share: float
+    table: str
+    began: str | None
+    finished: str | None
+    differences: tuple[ScrubDifference, ...]
+
+
 class Status(BaseModel):
     """Answer of ``GET /status``. More fields (counters) are kept as they are."""
 
@@ -86,6 +123,7 @@ class Status(BaseModel):
     peers: dict[str, Peer] = {}
     log_holds: tuple[LogHold, ...] = ()
     capture_off: tuple[str, ...] = ()
+    scrub: ScrubStatus | None = None
 
 
 class _Released(BaseModel):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pgherd_sidecar.cli import cluster
-from pgherd_sidecar.cli.admin import Status
+from pgherd_sidecar.cli.admin import ScrubDifference, Status
 from pgherd_sidecar.cli.herd import Herd
 from pgherd_sidecar.cli.node import NodeState
 from pgherd_sidecar.cli.verify import Comparison, Difference
@@ -44,7 +44,26 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
         if (lagging_s := cluster.seen(said, node.member.name).lagging_s)
     ]
     notes = [line for node in nodes if node.answer is not None for line in _notes(node.answer)]
-    return "\n".join([text, *reasons, *lagging, *notes])
+    scrubbed = next((_scrubbed(node.answer) for node in nodes if node.answer is not None), [])
+    return "\n".join([text, *reasons, *lagging, *notes, *scrubbed])
+
+
+def _scrubbed(said: Status) -> list[str]:
+    """What the scrub has found: every member knows the same."""
+    return [_found(one) for one in said.scrub.differences] if said.scrub is not None else []
+
+
+def _found(one: ScrubDifference) -> str:
+    names = ", ".join(one.members)
+    if one.kind == "index":
+        return f"index {one.index} differs from its table {one.table}: {one.text}"
+    who = f"{names} differs from the others" if one.majority else f"{names} differ"
+    keys = [f"({', '.join(json.loads(key))})" for key in one.keys] if one.kind == "rows" else []
+    keys = list(one.keys) if one.kind == "tables" else keys
+    more = f" and {one.more_keys} more" if one.more_keys else ""
+    what = f"table {one.table}" if one.kind == "rows" else "the tables"
+    where = f", {'key' if one.kind == 'rows' else 'table'} {', '.join(keys)}{more}" if keys else ""
+    return f"scrub: {what}{where}: {who}, at GID {one.gid}"
 
 
 def _notes(said: Status) -> list[str]:
@@ -70,6 +89,7 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
         "sidecar": "up" if node.sidecar else "down",
         "log_holds": [one.model_dump() for one in node.answer.log_holds] if node.answer else [],
         "capture_off": list(node.answer.capture_off) if node.answer else [],
+        "scrub": node.answer.scrub.model_dump() if node.answer and node.answer.scrub else None,
         **node.details,
     }
 
@@ -95,7 +115,9 @@ def one(said: Status, *, as_json: bool) -> str:
         return said.model_dump_json(indent=2)
     row = (said.name, said.state, _number(said.gid), _number(said.log_position))
     reason = [f"{said.name}: {said.reason}"] if said.reason else []
-    return "\n".join([_table(("NAME", "STATE", "GID", "LOG"), [row]), *reason, *_notes(said)])
+    return "\n".join(
+        [_table(("NAME", "STATE", "GID", "LOG"), [row]), *reason, *_notes(said), *_scrubbed(said)]
+    )
 
 
 def view(said: Status, *, as_json: bool) -> str:

@@ -8,7 +8,7 @@ transaction, as for ``checksum``. Nothing is kept.
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, LiteralString, cast
+from typing import Any, LiteralString
 
 from psycopg import AsyncConnection, sql
 
@@ -102,6 +102,11 @@ def as_json(key: Sequence[str]) -> str:
     return json.dumps(list(key), ensure_ascii=False, separators=(",", ":"))
 
 
+def from_json(text: str) -> Key:
+    """The key again."""
+    return tuple(json.loads(text))
+
+
 def _bounds(table: Table, after: Key | None, until: Key | None) -> sql.Composed:
     conditions = [sql.SQL("true").format()]
     if after is not None:
@@ -122,10 +127,14 @@ def _columns(table: Table) -> sql.Composed:
 def _literals(table: Table, key: Key) -> sql.Composed:
     """The types are those of the catalog, as it writes them."""
     values = [
-        sql.SQL("{}::{}").format(sql.Literal(value), sql.SQL(cast(LiteralString, kind)))
+        sql.SQL("{}::{}").format(sql.Literal(value), _type(kind))
         for value, (_, kind) in zip(key, table.key, strict=True)
     ]
     return sql.SQL("({})").format(sql.SQL(", ").join(values))
+
+
+def _type(name: LiteralString) -> sql.Composable:
+    return sql.SQL(name)  # the catalog has quoted what needs it
 
 
 def _values(table: Table) -> sql.Composed:
