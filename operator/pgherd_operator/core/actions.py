@@ -184,6 +184,7 @@ class Reason(StrEnum):
     CERTIFICATE_EXPIRING = "CertificateExpiring"
     CERTIFICATE_MISSING = "CertificateMissing"
     CAPTURE_OFF = "CaptureOff"
+    MEMBERS_DIFFER = "MembersDiffer"
     NO_PRIMARY = "NoPrimaryComponent"
     RECOVERY_BLOCKED = "RecoveryBlocked"
     HIBERNATED = "Hibernated"

@@ -1,4 +1,4 @@
-"""The scrub's decisions: what is asked next, what answers mean, how it is paced. No clock, no IO."""
+"""The scrub's decisions: what is asked next, what answers mean, how it is paced. No clock."""
 
 import itertools
 import random
@@ -62,8 +62,8 @@ class Herd:
         )
         concluded = self.ledger.request(self.gid, request, MEMBERS)
         assert concluded is not None
-        for number, found in answers.items():
-            concluded += self.ledger.answer(answer(request.id, number, found))
+        for member, found in answers.items():
+            concluded += self.ledger.answer(answer(request.id, member, found))
         return concluded
 
     def go_on(self, answers: Mapping[int, Found]) -> list[Conclusion]:
