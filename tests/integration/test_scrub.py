@@ -137,7 +137,7 @@ def test_what_differs_is_found_named_and_forgotten_when_it_is_mended(scrubbed: L
     assert "7" not in line["table"] + str(line["members"])  # values of rows are not for a log
 
     # Another proposer knows it, too, and so does a member that has been started again.
-    scrubbed.must("kill", "n1")
+    scrubbed.must("kill", "n1", "--process", "node")
     scrubbed.must("start", "n1")
     until(lambda: found(scrubbed, "n1") == wanted)
 
@@ -193,7 +193,7 @@ def _change(herd: LocalHerd, number: int) -> None:
 def test_a_member_that_is_down_is_waited_for_by_nobody_and_no_snapshot_is_left(
     scrubbed: LocalHerd,
 ) -> None:
-    scrubbed.must("kill", "n3")
+    scrubbed.must("kill", "n3", "--process", "node")
     try:
         another_pass(scrubbed)
         assert scrub(scrubbed, "n1")["not_answering"] == [3]

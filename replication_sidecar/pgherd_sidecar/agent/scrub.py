@@ -309,9 +309,15 @@ class Scrub:
         if self._ledger.step is not None:
             step = self._ledger.step
             return self._request(step.purpose, step.subject, step.scanned)
-        recheck = scrub.recheck_due(saved, interval_s, now_s)
-        if recheck is not None:
-            return self._request(Purpose.RECHECK, recheck.subject, None)
+        known = scrub.recheck_due(saved, interval_s, now_s)
+        recheck = None
+        if known is not None:
+            recheck = self._request(Purpose.RECHECK, known.subject, None)
+        if recheck is not None and not self._ledger.rechecked:
+            return recheck
+        return await self._next_scan(now_s) or recheck
+
+    async def _next_scan(self, now_s: float) -> Request | None:
         async with self._turn:
             began_s = self._loop.time()
             connection = await self._connected()

@@ -90,7 +90,10 @@ class ScrubDifference(BaseModel):
 
 
 class ScrubStatus(BaseModel):
-    """How far the scrub is, as far as this member knows."""
+    """How far the scrub is, as far as this member knows.
+
+    ``not_answering`` has the numbers of members that have not answered lately.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -99,6 +102,7 @@ class ScrubStatus(BaseModel):
     table: str
     began: str | None
     finished: str | None
+    not_answering: tuple[int, ...]
     differences: tuple[ScrubDifference, ...]
 
 

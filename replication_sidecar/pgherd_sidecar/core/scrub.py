@@ -260,6 +260,7 @@ class Ledger:
         saved: what a restart goes on from.
         step: what a difference needs next.
         work_s: how long the member worked that worked longest for the last request.
+        rechecked: the last request was a recheck; a scan has the next turn if one is due.
         silent: numbers of members that have not answered a request and are not waited for.
     """
 
@@ -267,6 +268,7 @@ class Ledger:
         self.saved = saved
         self.step: Step | None = None
         self.work_s = 0.0
+        self.rechecked = False
         self.silent: set[int] = set()
         self._round: _Round | None = None
         self._last_id = ""
@@ -289,7 +291,8 @@ class Ledger:
         saved = self.saved
         if request.number >= saved.number:
             saved.number, saved.began_s = request.number, request.began_s
-        if request.purpose is not Purpose.RECHECK:
+        self.rechecked = request.purpose is Purpose.RECHECK
+        if not self.rechecked:
             saved.last_s = request.at_s
         self._round = _Round(gid, request, set(members) - self.silent, {})
         self.silent &= set(members)
@@ -506,7 +509,7 @@ def due_s(saved: Saved, interval_s: float, parts_left: int, least_s: float) -> f
 def recheck_due(saved: Saved, interval_s: float, now_s: float) -> Difference | None:
     """The difference that has not been looked at for longest, if it is time to."""
     oldest = min(saved.differences, key=lambda one: one.checked_s, default=None)
-    pause_s = min(_RECHECK_S, interval_s / 10)
+    pause_s = max(1.0, min(_RECHECK_S, interval_s / 10))
     return oldest if oldest is not None and now_s >= oldest.checked_s + pause_s else None
 
 

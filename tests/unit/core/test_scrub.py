@@ -359,6 +359,15 @@ def test_a_member_that_knows_nothing_yet_goes_on_where_the_others_are() -> None:
     )
 
 
+def test_a_scan_has_its_turn_after_each_recheck() -> None:
+    herd = with_difference()
+    assert not herd.ledger.rechecked
+    herd.ask(WHOLE, all_same({"": "a"}), Purpose.RECHECK)
+    assert herd.ledger.rechecked
+    herd.ask(PART, all_same({"": "a"}), ranged=True)
+    assert not herd.ledger.rechecked
+
+
 def test_what_is_saved_is_read_again() -> None:
     saved = with_difference().ledger.saved
     assert msgspec.json.decode(msgspec.json.encode(saved), type=Saved) == saved
