@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import msgspec
 import psycopg
 import structlog
+from psycopg import pq
 
 from pgherd_sidecar.agent.adminport import StatusValue
 from pgherd_sidecar.agent.applier import Applier, Work
@@ -44,7 +45,8 @@ _ROUND_S = 45.0
 """A round that some have not answered after so long is concluded without them."""
 _IDLE_S = 30.0
 """So long it waits for a moment in which nothing is under way."""
-_EXTENT_S = 60.0
+_EXTENT_S = 300.0
+_IN_TRANSACTION = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
 _QUEUED_MAX_BYTES = 1 << 20
 _LAG_MAX = 1_000
 _LIST_MAX_BYTES = 1 << 20
@@ -268,6 +270,7 @@ class Scrub:
         return (
             not self._ledger.is_open
             and self._session.ready
+            and len(self._members()) > 1
             and self._host.primary
             and self._host.proposer == self._config.name
         )
@@ -303,9 +306,8 @@ class Scrub:
 
     async def _next(self) -> Request | None:
         saved, interval_s, now_s = self._ledger.saved, self._asked.interval_s, time.time()
-        if not saved.began_s or saved.last_s > now_s:  # its first, or the clock was put back
-            saved.began_s = min(saved.began_s or now_s, now_s)
-            saved.last_s = now_s
+        if not saved.began_s or saved.last_s > now_s + interval_s:  # or the clock was put back
+            saved.began_s = saved.last_s = now_s
         if self._ledger.step is not None:
             step = self._ledger.step
             return self._request(step.purpose, step.subject, step.scanned)
@@ -328,7 +330,7 @@ class Scrub:
                 await self._disconnect()
                 return None
             finally:
-                if not connection.closed:
+                if connection.info.transaction_status in _IN_TRANSACTION:
                     await connection.execute("ROLLBACK")
                 self._planned_s = self._loop.time() - began_s
                 self._work_s += self._planned_s

@@ -7,7 +7,8 @@ later position: first row by row where that can be, then the rows that differ by
 still differs then is a `Difference`, and it is asked for from time to time until it is gone.
 
 A *pass* is once through all tables. Nobody has to answer: who is down, busy, or has no such table
-any more is left out, and a part that fewer than two members can read is tried again, then skipped.
+any more is left out. A part that fewer than two members can read is tried again, then skipped.
+While fewer than two answer at all it waits.
 
 A request and an answer travel as a marker that is addressed to no member, which a member of an
 earlier version ignores. This module does no IO and knows no clock. What a ledger knows may be kept
@@ -339,11 +340,9 @@ class Ledger:
         """Try again, or go on without those that could not answer."""
         request = asked.request
         if request.purpose is Purpose.RECHECK:
-            gone = missing and all(one.outcome is Outcome.ABSENT for one in asked.answers.values())
-            if gone and asked.awaited <= asked.answers.keys():
-                return self._checked_again(asked, asked.answers)
-            self._note_check(request)
-            return []
+            return self._recheck_unknown(asked)
+        if len(asked.answers) <= 1:
+            return []  # nobody else is there: the part waits for them
         self._tries += 1
         if self._tries < (CONFIRMING_TRIES if request.purpose is Purpose.CONFIRM else TRIES):
             return []
@@ -357,6 +356,14 @@ class Ledger:
         notes = {f"{one.name}: {one.outcome} {one.note}".strip() for one in missing}
         note = "; ".join(sorted(notes)) or "fewer than two members answer"
         return [Conclusion("skipped", asked.gid, request.subject, note=note), *self._move(asked)]
+
+    def _recheck_unknown(self, asked: _Round) -> list[Conclusion]:
+        """A table that no member has any more differs nowhere."""
+        absent = [one.outcome is Outcome.ABSENT for one in asked.answers.values()]
+        if absent and all(absent) and asked.awaited <= asked.answers.keys():
+            return self._checked_again(asked, asked.answers)
+        self._note_check(asked.request)
+        return []
 
     def _different(self, asked: _Round, read: Mapping[int, Answer]) -> list[Conclusion]:
         request = asked.request

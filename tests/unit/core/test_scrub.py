@@ -208,6 +208,19 @@ def test_a_silent_member_is_waited_for_once_and_again_when_it_has_answered() -> 
     assert herd.ledger.is_open
 
 
+def test_a_part_waits_while_nobody_else_is_there() -> None:
+    herd = Herd()
+    for _ in range(20):
+        assert herd.ask(PART, {1: {"": "a"}}, ranged=True) == []
+        herd.ledger.close()
+    assert herd.ledger.saved.position == Position()
+    assert herd.ledger.saved.skipped == 0
+    for _ in range(2):  # the first one shows that there is somebody again
+        herd.ask(PART, {1: {"": "a"}, 2: {"": "a"}}, ranged=True)
+        herd.ledger.close()
+    assert herd.ledger.saved.position == Position("public.t", ("9",))
+
+
 def test_the_next_request_concludes_the_last_one() -> None:
     herd = Herd()
     herd.ask(WHOLE, {1: {"": "a"}, 2: {"": "b"}})

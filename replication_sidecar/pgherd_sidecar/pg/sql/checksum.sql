@@ -61,7 +61,8 @@ SELECT r.name, n.nspname, c.relname, c.relkind::text, c.relispopulated,
 
 -- What there is from a name on, its size as far as the planner knows, and how many indexes it has.
 -- name: extent
-SELECT t.name, coalesce(sum(greatest(c.reltuples, 0)), 0)::float8, sum(i.count)::int
+SELECT t.name, coalesce(sum(CASE WHEN c.reltuples < 0 THEN pg_relation_size(c.oid) / 100.0 ELSE c.reltuples END), 0)::float8,
+       sum(i.count)::int
   FROM (SELECT r.relid, r.name FROM pgherd.replicated_tables r
          UNION ALL
         SELECT m.oid, format('%%I.%%I', s.nspname, m.relname)
