@@ -11,10 +11,14 @@ import psycopg
 import pytest
 from pgherd_operator import verifying
 from pgherd_operator.verifying import PodClient
-from pgherd_sidecar.cli.admin import AdminError
+from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_sidecar.cli.errors import HerdError
 from pgherd_sidecar.cli.herd import load
 from pgherd_sidecar.cli.verify import Options
+from pgherd_spark.contents import differing, inspect
+from pgherd_spark.pace import FULL
+from pgherd_spark.sources import Source
+from psycopg.conninfo import make_conninfo
 
 from .ledger import Ledger
 from .localherd import LocalHerd, home, query, settle
@@ -127,6 +131,23 @@ def compared(herd: LocalHerd) -> dict[str, Any]:
     return said
 
 
+async def inspected(herd: LocalHerd) -> list[tuple[str, str, tuple[str, ...]]]:
+    """What the check on Spark finds beside rows, with the rights that it has on Kubernetes."""
+    found = load(home(herd))
+    clients = {one.name: found.node(one.name) for one in found.databases}
+    admins = {name: AdminClient(node.admin_socket) for name, node in clients.items()}
+    marker = await admins["n1"].order_marker()
+    contents = []
+    for name, admin in admins.items():
+        await admin.wait_marker(marker.id, 60)
+        lease = await admin.lease_marker(marker.id, 60)
+        conninfo = make_conninfo(herd.dsn(name), options="-c role=pgherd_jobs")
+        source = Source(name, conninfo, lease.gid, lease.snapshot, lease.visible)
+        contents.append(await asyncio.to_thread(inspect, source, FULL))
+        await admin.drop_marker(marker.id)
+    return [(one.kind, one.name, one.odd) for one in differing(contents, {})]
+
+
 @pytest.mark.usefixtures("shapes")
 def test_views_leaves_generated_columns_and_indexes_are_compared(herd: LocalHerd) -> None:
     def differences() -> list[tuple[str, str, str]]:
@@ -154,7 +175,9 @@ def test_views_leaves_generated_columns_and_indexes_are_compared(herd: LocalHerd
         " UPDATE shapes.g SET v = 5 WHERE id = 5",
     )
     assert set(differences()) == {("shapes.m", "row", "(100,200)"), ("shapes.m", "row", "(5,10)")}
+    assert asyncio.run(inspected(herd)) == [("materialized view contents", "shapes.m", ("n3",))]
     write_behind_the_herd_s_back(herd, "n3", "REFRESH MATERIALIZED VIEW shapes.m")
+    assert asyncio.run(inspected(herd)) == []
     assert compared(herd)["identical"]
 
     # It is populated on one member only.
@@ -184,6 +207,7 @@ def test_views_leaves_generated_columns_and_indexes_are_compared(herd: LocalHerd
     assert list(faults["n3"]) == ["shapes.g_v"]
     assert "lacks matching index tuple" in faults["n3"]["shapes.g_v"]
     assert "n3: index shapes.g_v differs from its table" in herd.run("verify").stdout
+    assert asyncio.run(inspected(herd)) == [("index contents", "shapes.g_v", ("n3",))]
     write_behind_the_herd_s_back(herd, "n3", "REINDEX INDEX shapes.g_v")
     assert compared(herd)["identical"]
 
