@@ -287,7 +287,8 @@ class Scrub:
         try:
             request = await self._next()
         except (psycopg.Error, ChangedTable, UnknownTable) as error:
-            log.debug("scrub.not_planned", error=str(error))
+            log.info("scrub.not_planned", error=_named(error))
+            self._extent_of = 0, 0.0  # it may have told of tables that are gone
             return _PACE_S
         if request is None:
             return _PACE_S
@@ -509,8 +510,10 @@ def _tell(one: scrub.Conclusion) -> None:
             log.info("scrub.passed", gid=one.gid)
 
 
-def _named(error: psycopg.Error) -> str:
-    return f"{error.sqlstate or type(error).__name__}"
+def _named(error: Exception) -> str:
+    """The SQL state: messages may hold values of rows."""
+    state = error.sqlstate if isinstance(error, psycopg.Error) else None
+    return state or type(error).__name__
 
 
 def _time(seconds: float) -> str | None:

@@ -135,8 +135,8 @@ SELECT {values}, hashtextextended({row}::text, 0), hashtextextended({row}::text,
 -- name: indexes
 SELECT i.name
   FROM pgherd.checkable_indexes i
- WHERE i.table_relid = %(table)s::regclass
-    OR i.table_relid IN (SELECT p.relid FROM pg_partition_tree(%(table)s::regclass) p)
+ WHERE i.table_relid = to_regclass(%(table)s)
+    OR i.table_relid IN (SELECT p.relid FROM pg_partition_tree(to_regclass(%(table)s)) p)
  ORDER BY i.name COLLATE "C";
 
 -- name: all_indexes
