@@ -187,6 +187,7 @@ class Reason(StrEnum):
     CAPTURE_OFF = "CaptureOff"
     ACTION_FAILED = "ActionFailed"
     KIND_UNREADABLE = "KindUnreadable"
+    MEMBERS_DIFFER = "MembersDiffer"
     NO_PRIMARY = "NoPrimaryComponent"
     RECOVERY_BLOCKED = "RecoveryBlocked"
     HIBERNATED = "Hibernated"

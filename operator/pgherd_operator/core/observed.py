@@ -171,6 +171,8 @@ class Report:
         disk_id: identity of the disk it runs on.
         departed: it was a member on this disk, and knows that it is none any more.
         capture_off: settings of its server that keep changes from being captured.
+        differences: what the scrub has found to differ, as far as this member knows; None if it
+            does not say.
     """
 
     number: int
@@ -186,6 +188,7 @@ class Report:
     view: View | None = None
     departed: bool = False
     capture_off: tuple[str, ...] = ()
+    differences: tuple[str, ...] | None = None
 
     @property
     def diverged(self) -> bool:

@@ -22,6 +22,7 @@ _FOR_A_HUMAN = (
     Reason.CAPTURE_OFF,
     Reason.CERTIFICATE_EXPIRING,
     Reason.KIND_UNREADABLE,
+    Reason.MEMBERS_DIFFER,
     Reason.VOLUME_REFUSED,
 )
 Verdict = tuple[ConditionType, _Truth, Reason, str]
@@ -63,6 +64,7 @@ def describe(
                 _blocked(observed, group),
                 _certificates(observed, now),
                 _capture(observed, group),
+                _agreement(group),
                 _volumes(observed),
             )
         ),
@@ -254,6 +256,25 @@ def _capture(observed: Observed, group: Group) -> Verdict:
         return kind, "False", Reason.CAPTURE_OFF, "; ".join(off)
     if not reports:
         return kind, "Unknown", Reason.WAITING, "no sidecar answers"
+    return kind, "True", Reason.AS_WANTED, ""
+
+
+def _agreement(group: Group) -> Verdict:
+    """Whether members' tables are equal, as far as their scrub has come. Nothing is done about it.
+
+    Each of them knows what it has heard of.
+    """
+    kind = ConditionType.MEMBERS_AGREE
+    told = [
+        member.report.differences
+        for member in group.members
+        if member.report is not None and member.report.differences is not None
+    ]
+    if not told:
+        return kind, "Unknown", Reason.WAITING, "no sidecar tells of a scrub"
+    found = sorted({text for differences in told for text in differences})
+    if found:
+        return kind, "False", Reason.MEMBERS_DIFFER, "; ".join(found)
     return kind, "True", Reason.AS_WANTED, ""
 
 

@@ -79,6 +79,32 @@ class _View(BaseModel):
     joint: bool = False
 
 
+class _Difference(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    kind: str
+    table: str
+    index: str
+    members: tuple[str, ...]
+    majority: bool
+    first_gid: int
+
+    def text(self) -> str:
+        """In words, without values of rows: a condition is read by more people than they are."""
+        names = ", ".join(self.members)
+        if self.kind == "index":
+            return f"index {self.index} differs from its table on {names}"
+        what = f"table {self.table}" if self.kind == "rows" else "which tables there are"
+        who = f"{names} differs from the others" if self.majority else f"{names} differ"
+        return f"{what}: {who}, first seen at GID {self.first_gid}"
+
+
+class _Scrub(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    differences: tuple[_Difference, ...] = ()
+
+
 class _Status(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
@@ -95,6 +121,7 @@ class _Status(BaseModel):
     view: _View | None = None
     departed: bool = False
     capture_off: tuple[str, ...] = ()
+    scrub: _Scrub | None = None
 
 
 def parse(number: int, answer: Mapping[str, Any]) -> Report:
@@ -123,6 +150,9 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         lag_bytes=status.lag_bytes,
         departed=status.departed,
         capture_off=status.capture_off,
+        differences=None
+        if status.scrub is None
+        else tuple(one.text() for one in status.scrub.differences),
         view=None
         if view is None
         else View(

@@ -196,6 +196,7 @@ class _Routes:
             web.post("/marker/{id}/buckets", self._buckets),
             web.post("/marker/{id}/keys", self._keys),
             web.delete("/marker/{id}", self._drop),
+            web.post("/indexes", self._check_indexes),
         ]
 
     async def _status(self, _: web.Request) -> web.Response:
@@ -262,6 +263,9 @@ class _Routes:
         body = _parse(await request.read(), _Bucket)
         found = await self._backend.marker_keys(request.match_info["id"], body.table, body.bucket)
         return web.json_response({"keys": dict(found)})
+
+    async def _check_indexes(self, _: web.Request) -> web.Response:
+        return web.json_response(asdict(await self._backend.check_indexes()))
 
     async def _drop(self, request: web.Request) -> web.Response:
         await self._backend.drop_marker(request.match_info["id"])

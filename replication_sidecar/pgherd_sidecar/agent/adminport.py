@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pgherd_sidecar.core.log import Member
 from pgherd_sidecar.pg.checksum import TableChecksum
+from pgherd_sidecar.pg.indexes import IndexReport
 from pgherd_sidecar.pg.roles import Wanted
 
 StatusValue = (
@@ -112,6 +113,10 @@ class AdminBackend(Protocol):
 
     async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
         """Return the checksum of each row of a bucket by its key."""
+        ...
+
+    async def check_indexes(self) -> IndexReport:
+        """Compare this node's indexes with their tables, as they are now."""
         ...
 
     async def drop_marker(self, marker: str) -> None:

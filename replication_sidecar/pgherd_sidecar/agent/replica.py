@@ -37,6 +37,7 @@ from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.roles import Roles
 from pgherd_sidecar.agent.session import ReplicaSession
 from pgherd_sidecar.agent.views import Views
+from pgherd_sidecar.pg import indexes
 from pgherd_sidecar.pg.checksum import TableChecksum
 from pgherd_sidecar.pg.pipeline import ServerGoneError
 
@@ -258,6 +259,17 @@ class Replica:
     async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
         """See AdminBackend."""
         return await self._markers.keys(marker, table, bucket)
+
+    async def check_indexes(self) -> indexes.IndexReport:
+        """See AdminBackend."""
+        self._ready()
+        try:
+            async with await startup.connect(
+                self._config, "pgherd indexes", psycopg.AsyncCursor
+            ) as connection:
+                return await indexes.check_all(connection)
+        except psycopg.OperationalError as error:
+            raise Unavailable(f"node {self._config.name}: {error}") from error
 
     async def drop_marker(self, marker: str) -> None:
         """See AdminBackend."""

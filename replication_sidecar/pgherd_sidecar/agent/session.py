@@ -34,6 +34,7 @@ from pgherd_sidecar.agent.markerorders import MarkerOrders
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.outcomes import Outcomes
 from pgherd_sidecar.agent.precedence import Precedence
+from pgherd_sidecar.agent.scrub import Scrub
 from pgherd_sidecar.agent.settler import Settler
 from pgherd_sidecar.agent.verdicts import Verdicts
 from pgherd_sidecar.agent.victims import VictimWatch
@@ -135,6 +136,7 @@ class ReplicaSession:
         self._house: upkeep.Upkeep | None = None
         self._delivery: asyncio.TimerHandle | None = None
         self.marker_orders = MarkerOrders(config.name, host.submit, self.applier, markers)
+        self._scrub = Scrub(config, host, self)
         self._leaks = Leaks(admin, config.number)
         self._outcomes = Outcomes()
         mine = Incarnation(config.number, incarnation)
@@ -211,6 +213,7 @@ class ReplicaSession:
                 group.create_task(self._precedence.run())
                 await self._begin()
                 group.create_task(house.run())
+                group.create_task(self._scrub.run())
         finally:
             self.ready = False
             if self._delivery is not None:
@@ -218,6 +221,7 @@ class ReplicaSession:
             self._decider.stop()
             self._host.on_commit = self._host.on_proposer = lambda: None
             self.marker_orders.fail()
+            await self._scrub.close()
             await self.hook.stop()
             await self._large.close()
 
@@ -345,6 +349,8 @@ class ReplicaSession:
             self._precedence.delivered()
         if isinstance(entry, Incarnation):
             self._announcement.delivered(gid, entry)
+        elif isinstance(entry, Marker) and gid > self._old and self._scrub.take(gid, entry):
+            pass
         elif isinstance(entry, Marker) and gid > self._old and self.ready:
             self.marker_orders.take(gid, entry)  # whoever ordered it waits, and counts on us
 
@@ -371,6 +377,11 @@ class ReplicaSession:
     def connection(self) -> psycopg.AsyncConnection[Any]:
         """See changes.Reader."""
         return self._admin
+
+    @property
+    def idle(self) -> bool:
+        """See scrub.Surroundings."""
+        return not self.hook.writesets.pending and not self.applier.queued_bytes
 
     # ---- HookBackend -------------------------------------------------------------------------
 
@@ -425,5 +436,6 @@ class ReplicaSession:
             "victims": self._watch.victims,
             "index_keys": self.state.index_size,
             **(self._house.status() if self._house is not None else {}),
+            **self._scrub.status(),
             **{f"decisions_{kind.value}": count for kind, count in self._counts.items()},
         }

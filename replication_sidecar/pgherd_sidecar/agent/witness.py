@@ -17,6 +17,7 @@ from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.views import Views, no_majority
 from pgherd_sidecar.pg.checksum import TableChecksum
+from pgherd_sidecar.pg.indexes import IndexReport
 
 _TRIM_S = 60.0
 
@@ -106,6 +107,10 @@ class Witness:
         self._refuse()
 
     async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
+        """See AdminBackend."""
+        self._refuse()
+
+    async def check_indexes(self) -> IndexReport:
         """See AdminBackend."""
         self._refuse()
 

@@ -65,6 +65,47 @@ class LogHold(BaseModel):
     until: str
 
 
+class ScrubDifference(BaseModel):
+    """Something that the scrub has found to differ twice.
+
+    Attributes:
+        kind: ``rows`` of a table, an ``index``, or the ``tables`` themselves.
+        keys: some of them, as JSON, with the members that each concerns.
+        members: whom a majority contradicts; all where there is no majority.
+        gid: where it was seen last.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    kind: str
+    table: str
+    index: str
+    keys: dict[str, tuple[str, ...]]
+    more_keys: int
+    members: tuple[str, ...]
+    majority: bool
+    gid: int
+    first_gid: int
+    text: str
+
+
+class ScrubStatus(BaseModel):
+    """How far the scrub is, as far as this member knows.
+
+    ``not_answering`` has the numbers of members that have not answered lately.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    interval_s: float
+    share: float
+    table: str
+    began: str | None
+    finished: str | None
+    not_answering: tuple[int, ...]
+    differences: tuple[ScrubDifference, ...]
+
+
 class Status(BaseModel):
     """Answer of ``GET /status``. More fields (counters) are kept as they are."""
 
@@ -86,6 +127,7 @@ class Status(BaseModel):
     peers: dict[str, Peer] = {}
     log_holds: tuple[LogHold, ...] = ()
     capture_off: tuple[str, ...] = ()
+    scrub: ScrubStatus | None = None
 
 
 class _Released(BaseModel):
@@ -140,6 +182,20 @@ class TableSummary(BaseModel):
     rows: int
     checksum: str
     columns: str
+
+
+class IndexSummary(BaseModel):
+    """What one node found when it compared its indexes with their tables.
+
+    ``available`` says whether its server has amcheck.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    available: bool
+    checked: int
+    faults: dict[str, str]
+    skipped: dict[str, str]
 
 
 class ChangedTable(BaseModel):
@@ -266,6 +322,10 @@ class AdminClient:
         """Checksum of each row of one bucket, by key."""
         path, body = f"/marker/{marker}/keys", {"table": table, "bucket": bucket}
         return (await self._call("POST", path, _Keys, body, timeout_s)).keys
+
+    async def check_indexes(self, timeout_s: float) -> IndexSummary:
+        """Have the node compare its indexes with their tables."""
+        return await self._call("POST", "/indexes", IndexSummary, timeout_s=timeout_s)
 
     async def drop_marker(self, marker: str) -> None:
         """Give the marker's snapshot back."""

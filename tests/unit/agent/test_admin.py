@@ -22,6 +22,7 @@ from pgherd_sidecar.agent.roster import contact
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_sidecar.core.log import Member
 from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
+from pgherd_sidecar.pg.indexes import IndexReport
 from pgherd_sidecar.pg.roles import Wanted
 
 MARKER = "00ff"
@@ -152,6 +153,9 @@ class Backend:
         self._check(marker)
         return {f"{table} {bucket}": "ab"}
 
+    async def check_indexes(self) -> IndexReport:
+        return IndexReport(True, 2, {"public.i": "heap tuple lacks a match"}, {"public.k": "busy"})
+
     async def drop_marker(self, marker: str) -> None:
         self.told.append(f"drop {marker}")
 
@@ -259,6 +263,10 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         assert tables['public."T"'].rows == 2
         assert await client.buckets(MARKER, "t", 5) == {3: "ab"}
         assert await client.keys(MARKER, "t", 3, 5) == {"t 3": "ab"}
+        found = await client.check_indexes(5)
+        assert (found.available, found.checked) == (True, 2)
+        assert found.faults == {"public.i": "heap tuple lacks a match"}
+        assert found.skipped == {"public.k": "busy"}
         await client.drop_marker(MARKER)
         await client.rebuild("n2", 1 << 20)
         await client.rebuild(None, None)
