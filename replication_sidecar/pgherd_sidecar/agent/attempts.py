@@ -10,6 +10,7 @@ from pgherd_sidecar.pg.failures import Trouble, patience
 
 _PAUSE_S = 0.2
 _PAUSE_MAX_S = 30.0
+_DOUBLED_MAX = 16
 _BRIEF_MAX_S = 1.0
 """Nothing is wrong with the server: who waits for this member should not wait long."""
 _WORDS = {
@@ -33,6 +34,11 @@ class Attempts:
     def __init__(self) -> None:
         self.last: Failure | None = None
         self._counts: dict[Trouble, int] = {}
+        self._crashes = 0
+
+    def crashed(self) -> None:
+        """Note that a session ended with a defect, which is no failure of an entry."""
+        self._crashes += 1
 
     def failed(self, failure: Failure) -> DivergedError | None:
         """Note a failure; what it has become if it is one too many."""
@@ -51,15 +57,17 @@ class Attempts:
         """The database is another one from now on."""
         self.last = None
         self._counts.clear()
+        self._crashes = 0
 
     @property
     def pause_s(self) -> float:
         """How long to wait before the next attempt."""
+        crashed_s = _growing(self._crashes, _PAUSE_MAX_S)
         if self.last is None:
-            return _PAUSE_S
+            return crashed_s
         slow = self.last.trouble in (Trouble.DISK, Trouble.MEMORY)
-        limit_s = _PAUSE_MAX_S if slow else _BRIEF_MAX_S
-        return min(_PAUSE_S * 2.0 ** (self._counts[self.last.trouble] - 1), limit_s)
+        count = self._counts.get(self.last.trouble, 1)
+        return max(crashed_s, _growing(count, _PAUSE_MAX_S if slow else _BRIEF_MAX_S))
 
     def reason(self, settled_gid: int | None) -> str | None:
         """Why this member does not go on; None if it does.
@@ -71,3 +79,7 @@ class Attempts:
         if last is None or (settled_gid is not None and settled_gid > last.prev):
             return None
         return f"it can't apply GID {last.gid}, {_WORDS[last.trouble]} ({last})"
+
+
+def _growing(count: int, limit_s: float) -> float:
+    return min(_PAUSE_S * 2.0 ** max(min(count, _DOUBLED_MAX) - 1, 0), limit_s)
