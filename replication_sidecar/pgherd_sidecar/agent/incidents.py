@@ -129,6 +129,10 @@ class Incidents:
         self._list[-1] = replace(incident, ended_at=_now(), outcome=outcome)
         self._save()
 
+    def of(self, gid: int) -> list[StatusValue]:
+        """Those that this entry was the cause of."""
+        return [asdict(one) for one in self._list if one.gid == gid]
+
     def status(self) -> dict[str, StatusValue]:
         """What people want to see of them."""
         told: list[StatusValue] = [asdict(one) for one in self._list[-TOLD:]]

@@ -31,6 +31,7 @@ from pgherd_sidecar.agent.errors import (
     SupersededError,
     UnreadableError,
 )
+from pgherd_sidecar.agent.explain import Explainer
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.incidents import Incidents
 from pgherd_sidecar.agent.loghost import LogHost
@@ -48,6 +49,13 @@ from pgherd_sidecar.pg.pipeline import ServerGoneError
 
 log = structlog.get_logger()
 
+_TABLE_HASHES = """
+SELECT pgherd.name_hash('table ' || t.name), 'table ' || t.name
+  FROM (SELECT format('%I.%I', n.nspname, c.relname) AS name
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_') t
+UNION ALL SELECT pgherd.name_hash('schema'), 'the schema'
+"""
 _FATAL = (*OF_THE_MEMBER, TlsError)
 """The log or this member's standing is not what it was: the process ends, and says so."""
 
@@ -64,6 +72,7 @@ class Replica:
         self._verdicts = verdicts.load(config.data_dir)
         self.changes = Changes(host, self._verdicts, self._ready)
         self.roles = Roles(config, self._ready)
+        self._explainer = Explainer(host, self._verdicts, self._table_hashes)
         recovery = config.recovery
         self._rebuild = (
             Rebuild(config, recovery, LocalMeans(config, recovery, host)) if recovery else None
@@ -264,6 +273,21 @@ class Replica:
             self._rebuild.request(partner, rate_bytes_s)
             self._incidents.request()
             self._halted = None
+
+    async def explain(self, gid: int, *, rows: bool) -> Mapping[str, StatusValue]:
+        """See AdminBackend."""
+        told = await self._explainer.explain(gid, rows=rows)
+        met = self._incidents.of(gid)
+        return told | {"incidents": met} if met else told
+
+    async def _table_hashes(self) -> Mapping[int, str]:
+        """See ``explain.TableHashes``."""
+        try:
+            async with await startup.connect(self._config, "pgherd") as connection:
+                rows = await connection.execute(_TABLE_HASHES)
+                return dict(await rows.fetchall())
+        except psycopg.Error:
+            return {}
 
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """See AdminBackend."""

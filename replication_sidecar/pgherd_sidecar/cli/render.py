@@ -49,10 +49,27 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
 
 def _notes(said: Status) -> list[str]:
     off = [f"{said.name}: what this lets by is not replicated: {one}" for one in said.capture_off]
-    return off + [
-        f"{said.name}: keeps its log after GID {one.after} for {one.hold}, until {one.until}"
-        for one in said.log_holds
-    ]
+    return (
+        off
+        + _incidents(said)
+        + [
+            f"{said.name}: keeps its log after GID {one.after} for {one.hold}, until {one.until}"
+            for one in said.log_holds
+        ]
+    )
+
+
+def _incidents(said: Status) -> list[str]:
+    """A line for the newest incident: what stopped the node's database is told for good."""
+    if not said.incidents:
+        return []
+    one = said.incidents[-1]
+    what = [f"GID {one.gid}" if one.gid else "", one.statement, one.table, one.sqlstate]
+    where = ", ".join(filter(None, what))
+    how = one.outcome or ("being rebuilt" if one.cure == "rebuild" else "waits for you")
+    count = f" ({one.number} so far)" if one.number > 1 else ""
+    about = f"{one.kind}{f' at {where}' if where else ''}"
+    return [f"{said.name}: {one.at}: {about}: {how}{count}; --json tells all"]
 
 
 def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
@@ -70,6 +87,7 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
         "sidecar": "up" if node.sidecar else "down",
         "log_holds": [one.model_dump() for one in node.answer.log_holds] if node.answer else [],
         "capture_off": list(node.answer.capture_off) if node.answer else [],
+        "incidents": [one.model_dump() for one in node.answer.incidents] if node.answer else [],
         **node.details,
     }
 
