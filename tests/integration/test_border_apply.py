@@ -77,12 +77,12 @@ def pids(herd: LocalHerd) -> list[str]:
     return [(home(herd) / n / "sidecar.pid").read_text() for n in ("n1", "n2", "n3")]
 
 
-def write(herd: LocalHerd, *statements: str, node: str = "n1") -> None:
-    """Execute statements as ``app``; what only says that a member had no majority is repeated."""
+def write(herd: LocalHerd, *statements: str, dsn: str = "") -> None:
+    """Execute statements on n1, as ``app`` unless told otherwise; what only says that a member had no majority is repeated."""
     deadline = time.monotonic() + 30
     while True:
         try:
-            with psycopg.connect(herd.app_dsn(node), autocommit=True) as connection:
+            with psycopg.connect(dsn or herd.app_dsn("n1"), autocommit=True) as connection:
                 for statement in statements:
                     connection.execute(statement.encode())
                 return
@@ -268,17 +268,74 @@ def test_what_a_function_raises_on_the_members_only_is_not_tried_for_ever(
             RETURN true;
         END $$
         """,
-        "CREATE TABLE picked (id int PRIMARY KEY, CHECK (picky(id)))",
+        dsn=poisoned.dsn("n1"),
     )
+    write(poisoned, "CREATE TABLE picked (id int PRIMARY KEY, CHECK (picky(id)))")
     settle(poisoned)
     known = len(incidents(poisoned, "n2"))
-    try:
-        write(poisoned, "INSERT INTO picked VALUES (1)")
-    except psycopg.errors.FeatureNotSupported:
-        pytest.skip("it is refused in time")
+    write(poisoned, "INSERT INTO picked VALUES (1)")
     until("it is tried for ever", lambda: len(incidents(poisoned, "n2")) > known)
     one = incidents(poisoned, "n2")[-1]
     assert one["sqlstate"] == "40P01"
     assert "3 times in a row" in one["reason"]
     until("the herd does not get well", lambda: all_primary(poisoned))
     assert same_everywhere(poisoned, "SELECT id FROM picked") == [(1,)]
+
+
+def test_an_entry_is_explained_with_its_verdict_and_what_it_has_stopped(
+    poisoned: LocalHerd,
+) -> None:
+    write(
+        poisoned,
+        "CREATE TABLE told (id int PRIMARY KEY, v text)",
+        "INSERT INTO told SELECT g, 'private' FROM generate_series(1, 3) g",
+    )
+    (gid,) = query(poisoned.dsn("n1"), "SELECT pgherd.last_gid()")[0]
+    settle(poisoned)
+    shown = poisoned.top("explain", str(gid))
+    assert shown.returncode == 0, shown.stderr
+    assert f"GID {gid}: writeset" in shown.stdout
+    assert "committed" in shown.stdout
+    assert "table public.told: 3 inserted" in shown.stdout
+    assert "UPDATE since GID" in shown.stdout and "table public.told" in shown.stdout
+    assert "private" not in shown.stdout
+    assert "private" in poisoned.top("explain", str(gid), "--rows").stdout
+    asked = json.loads(poisoned.top("explain", str(gid), "--json").stdout)
+    assert asked["tables"] == {"public.told": {"inserted": 3}}
+    assert "table public.told" in [key["of"] for key in asked["keys"]]
+    command = json.loads(poisoned.top("explain", str(gid - 1), "--json").stdout)
+    assert command["commands"][0]["sql"].startswith("CREATE TABLE told")
+    met = incidents(poisoned, "n2")[0]["gid"]
+    assert "TypeError" in poisoned.top("explain", str(met), "--on", "n2").stdout
+    future = poisoned.top("explain", str(gid + 1000))
+    assert future.returncode == 2 and "has not been ordered yet" in future.stderr
+
+
+def test_what_a_writeset_lost_against_is_told(poisoned: LocalHerd) -> None:
+    write(poisoned, "CREATE TABLE race (id int PRIMARY KEY, v int)", "INSERT INTO race VALUES (1)")
+    settle(poisoned)
+    with (
+        psycopg.connect(poisoned.app_dsn("n1")) as first,
+        psycopg.connect(poisoned.app_dsn("n2")) as second,
+    ):
+        lost = 0
+        for _ in range(10):
+            first.execute("UPDATE race SET v = 1")
+            second.execute("UPDATE race SET v = 2")
+            first.commit()
+            try:
+                second.commit()
+            except psycopg.errors.SerializationFailure:
+                second.rollback()
+                lost += 1
+    assert lost
+    settle(poisoned)
+    (last,) = query(poisoned.dsn("n1"), "SELECT max(gid) FROM pgherd.applied")[0]
+    found = []
+    for gid in range(last - 25, last + 1):
+        done = poisoned.top("explain", str(gid), "--json")
+        told = json.loads(done.stdout) if done.returncode == 0 else {}
+        if told.get("verdict") == "did not commit":
+            found.append((gid, told.get("winner")))
+    for gid, winner in found:
+        assert winner is not None and winner < gid

@@ -18,7 +18,7 @@ from pgherd_sidecar.agent.applying import About
 from pgherd_sidecar.core.merge import Item, Plan, Statement, merge_writesets
 from pgherd_sidecar.pg.failures import Trouble, judge
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
-from pgherd_sidecar.pg.rows import RowStatements
+from pgherd_sidecar.pg.rows import RowStatements, rows_of
 
 TOO_LARGE: Final = "54000"
 COMPRESSION: Final = ("pglz", "lz4")
@@ -57,14 +57,15 @@ class RowWriter:
             items: its decoded body.
 
         Raises:
-            RoundFailedError: it was rolled back.
-            ServerGoneError: nobody knows.
+            Exception: of any type; about a row that can't be written most likely.
         """
-        await self._rows.learn([table for table, _, _ in items])
+        tables = dict.fromkeys(table for table, _, _ in items)
+        about.table = ", ".join(tables)
+        await self._rows.learn(list(tables))
         plan = merge_writesets([(keys, items)], self._rows.key_columns)
         try:
             await self._run(self._rows.prepared(plan, about.gid, about.prev))
-        except RoundFailedError as error:
+        except Exception as error:  # judged like in ``applying``
             if judge(error).trouble is not Trouble.REFUSED:
                 raise
             await self.write_rows(about, plan, [self._rows.link(about.gid, about.prev)])
@@ -84,7 +85,10 @@ class RowWriter:
             RoundFailedError: a row can't be written; a transaction that was open is lost.
             ServerGoneError: nobody knows.
         """
-        rows = self._rows.single(plan)
+        rows: list[tuple[Statement, Prepared]] = []
+        for one in rows_of(plan):
+            self._tell(about, one)
+            rows.append((one, self._rows.single(one)))
         for name, query in _STATEMENTS.items():
             if not self._pipeline.knows(name):
                 self._pipeline.prepare(name, query)
@@ -99,11 +103,10 @@ class RowWriter:
                 await self._run([*round_, *last], tries=1 if inside else AT_ONCE_MAX)
             except RoundFailedError as error:
                 place = places[error.statement] if error.statement < len(places) else len(rows)
+                self._tell(about, rows[place][0] if place < len(rows) else None)
                 if place in refused and error.sqlstate in (TOO_LARGE, INVALID_VALUE):
-                    self._tell(about, rows, place)
                     raise refused[place] from None
                 if place == len(rows) or error.sqlstate != TOO_LARGE:
-                    self._tell(about, rows, place)
                     raise
                 refused[place] = error
                 other = COMPRESSION[methods[place] == COMPRESSION[0]]
@@ -111,11 +114,10 @@ class RowWriter:
             else:
                 return
 
-    def _tell(self, about: About, rows: "Sequence[tuple[Statement, Prepared]]", place: int) -> None:
-        if place < len(rows):
-            one = rows[place][0]
-            about.statement, about.table = one.op.name, one.table
-            about.row = self._rows.primary_key(one)
+    def _tell(self, about: About, one: Statement | None) -> None:
+        about.statement = one.op.name if one is not None else ""
+        about.table = one.table if one is not None else ""
+        about.row = self._rows.primary_key(one) if one is not None else ""
 
     async def _run(self, statements: Sequence[Prepared], tries: int = AT_ONCE_MAX) -> None:
         for _ in range(tries):

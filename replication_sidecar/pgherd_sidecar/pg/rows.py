@@ -121,13 +121,13 @@ class RowStatements:
         """The rows of a plan as queries and parameters, for an ordinary connection."""
         return [(self.query(self._name(s, linked=False)), _values(s)) for s in _stages(plan)]
 
-    def single(self, plan: Plan) -> "list[tuple[Statement, Prepared]]":
-        """The plan as statements of one row each, in order; a truncation as it is."""
-        return [(one, self._prepared([one])) for one in _rows_of(plan)]
+    def single(self, statement: Statement) -> Prepared:
+        """A statement of a plan, alone; see ``rows_of``."""
+        return self._prepared([statement])
 
     def plain_single(self, plan: Plan) -> list[tuple[bytes, list[list[str] | int]]]:
         """Like ``plain``, with one row in each query."""
-        return [(self.query(self._name([s], linked=False)), _values([s])) for s in _rows_of(plan)]
+        return [(self.query(self._name([s], linked=False)), _values([s])) for s in rows_of(plan)]
 
     def link(self, gid: int, prev: int) -> Prepared:
         """The statement that adds nothing but a link to the chain."""
@@ -242,7 +242,8 @@ def _stages(plan: Plan) -> list[list[Statement]]:
     return stages
 
 
-def _rows_of(plan: Plan) -> list[Statement]:
+def rows_of(plan: Plan) -> list[Statement]:
+    """The plan as statements of one row each, in order; a truncation as it is."""
     return [
         Statement(one.op, one.table, one.bitmap, records)
         for stage in _stages(plan)
