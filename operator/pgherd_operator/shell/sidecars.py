@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pgherd_operator.core.observed import Report, View, ViewMember
+from pgherd_operator.core.observed import Incident, Report, View, ViewMember
 
 ANSWER_S = 2.0
 
@@ -79,6 +79,20 @@ class _View(BaseModel):
     joint: bool = False
 
 
+class _Incident(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    number: int
+    at: str
+    kind: str
+    gid: int = 0
+    statement: str = ""
+    table: str = ""
+    sqlstate: str = ""
+    cure: str = ""
+    outcome: str = ""
+
+
 class _Status(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
@@ -95,6 +109,7 @@ class _Status(BaseModel):
     view: _View | None = None
     departed: bool = False
     capture_off: tuple[str, ...] = ()
+    incidents: tuple[_Incident, ...] = ()
 
 
 def parse(number: int, answer: Mapping[str, Any]) -> Report:
@@ -123,6 +138,7 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         lag_bytes=status.lag_bytes,
         departed=status.departed,
         capture_off=status.capture_off,
+        incident=Incident(**status.incidents[-1].model_dump()) if status.incidents else None,
         view=None
         if view is None
         else View(
