@@ -4,6 +4,7 @@ The herd's sidecars have one defect: rows of a table named ``poison`` make the a
 error that nobody has foreseen. The origin does not apply its own rows, so the other two fail.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import psycopg
 import pytest
 
 from .localherd import LocalHerd, free_port_base, home, query, settle
+from .test_capture_off import metrics
 
 _PATIENCE_S = 180
 _POISON = """
@@ -250,6 +252,9 @@ def test_an_unforeseen_error_stops_two_databases_and_no_vote(poisoned: LocalHerd
         member = poisoned.member(node)
         assert member["divergences_total"] == {"rows": 1}
         assert member["rebuilds_total"] == {"done": 1}
+    shown = asyncio.run(metrics(poisoned))
+    assert 'pgherd_divergences_total{member="n3",kind="rows"} 1\n' in shown
+    assert 'pgherd_rebuilds_total{member="n3",outcome="done"} 1\n' in shown
     poisoned.must("kill", "n2", "--process", "sidecar")
     poisoned.must("start", "n2")
     until("it does not come up again", lambda: all_primary(poisoned))

@@ -106,6 +106,8 @@ class Status(BaseModel):
     log_holds: tuple[LogHold, ...] = ()
     capture_off: tuple[str, ...] = ()
     incidents: tuple[Incident, ...] = ()
+    divergences_total: dict[str, int] = {}
+    rebuilds_total: dict[str, int] = {}
 
 
 class _Released(BaseModel):

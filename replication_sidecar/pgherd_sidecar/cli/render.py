@@ -88,6 +88,8 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
         "log_holds": [one.model_dump() for one in node.answer.log_holds] if node.answer else [],
         "capture_off": list(node.answer.capture_off) if node.answer else [],
         "incidents": [one.model_dump() for one in node.answer.incidents] if node.answer else [],
+        "divergences_total": node.answer.divergences_total if node.answer else {},
+        "rebuilds_total": node.answer.rebuilds_total if node.answer else {},
         **node.details,
     }
 

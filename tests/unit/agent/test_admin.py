@@ -366,3 +366,11 @@ async def test_metrics_are_the_numbers_of_the_status(tmp_path: Path) -> None:
         'pgherd_fenced{member="n\\"1"} 0',
         'pgherd_flush_s{member="n\\"1"} 0.5',
     ]
+
+
+def test_sums_by_something_are_told_with_a_label() -> None:
+    text = to_metrics({"name": "n1", "state": "primary", "rebuilds_total": {"done": 2, "x": 1}})
+    assert text.splitlines()[1:] == [
+        'pgherd_rebuilds_total{member="n1",outcome="done"} 2',
+        'pgherd_rebuilds_total{member="n1",outcome="x"} 1',
+    ]
