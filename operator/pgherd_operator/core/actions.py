@@ -173,6 +173,7 @@ class Reason(StrEnum):
     MEMBER_STARTING = "MemberStarting"
     MEMBER_LOST = "MemberVolumeLost"
     MEMBER_DIVERGED = "MemberDiverged"
+    MEMBER_INCIDENT = "MemberIncident"
     MEMBER_JOINING = "MemberJoining"
     MEMBER_LEAVING = "MemberLeaving"
     MEMBER_REMOVED = "MemberRemoved"

@@ -27,6 +27,8 @@ _FOR_A_HUMAN = (
 )
 Verdict = tuple[ConditionType, _Truth, Reason, str]
 MESSAGE_MAX = 4096
+_EVENT_MAX = 1024
+_INCIDENT_MAX = 900
 
 
 def describe(
@@ -77,6 +79,11 @@ def news(before: ClusterStatus, described: ClusterStatus) -> Iterator[Event]:
     for one in described.conditions:
         if one.reason in _FOR_A_HUMAN and one.message not in told:
             yield Event(Reason(one.reason), one.message, "Warning")
+    known = {(one.number, one.last_incident) for one in before.members}
+    for member in described.members:
+        if member.last_incident is not None and (member.number, member.last_incident) not in known:
+            text = f"{member.name}: {member.last_incident}"
+            yield Event(Reason.MEMBER_INCIDENT, text[:_EVENT_MAX], "Warning")
 
 
 def reconciled(
@@ -138,6 +145,7 @@ def _member(observed: Observed, group: Group, member: Member, outdated: set[int]
     reason = member.pod.trouble or None if member.pod is not None else None
     if of_another is not None:
         reason = f"it is of cluster {of_another.cluster_id}"
+    incidents, last_incident = _incidents(observed, member)
     return MemberStatus(
         name=names.member(observed.cluster.name, member.number),
         number=member.number,
@@ -150,8 +158,20 @@ def _member(observed: Observed, group: Group, member: Member, outdated: set[int]
         else "Learner",
         gid=report.gid if report is not None else None,
         lag_bytes=report.lag_bytes if report is not None else None,
+        incidents=incidents,
+        last_incident=last_incident,
         up_to_date=member.number not in outdated,
     )  # fmt: skip
+
+
+def _incidents(observed: Observed, member: Member) -> tuple[int, str | None]:
+    """How many incidents a member has had, and the newest; as it was last told if it is silent."""
+    if member.report is None:
+        shown = observed.cluster.status.members
+        before = next((one for one in shown if one.number == member.number), None)
+        return (before.incidents, before.last_incident) if before is not None else (0, None)
+    newest = member.report.incident
+    return (newest.number, newest.text[:_INCIDENT_MAX]) if newest is not None else (0, None)
 
 
 def condition(cluster: Cluster, verdict: Verdict, now: datetime) -> Condition:

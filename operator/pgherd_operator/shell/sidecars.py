@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pgherd_operator.core.observed import Report, View, ViewMember
+from pgherd_operator.core.observed import Incident, Report, View, ViewMember
 
 ANSWER_S = 2.0
 
@@ -105,6 +105,20 @@ class _Scrub(BaseModel):
     differences: tuple[_Difference, ...] = ()
 
 
+class _Incident(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    number: int
+    at: str
+    kind: str
+    gid: int = 0
+    statement: str = ""
+    table: str = ""
+    sqlstate: str = ""
+    cure: str = ""
+    outcome: str = ""
+
+
 class _Status(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
@@ -122,6 +136,7 @@ class _Status(BaseModel):
     departed: bool = False
     capture_off: tuple[str, ...] = ()
     scrub: _Scrub | None = None
+    incidents: tuple[_Incident, ...] = ()
 
 
 def parse(number: int, answer: Mapping[str, Any]) -> Report:
@@ -153,6 +168,7 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         differences=None
         if status.scrub is None
         else tuple(one.text() for one in status.scrub.differences),
+        incident=Incident(**status.incidents[-1].model_dump()) if status.incidents else None,
         view=None
         if view is None
         else View(

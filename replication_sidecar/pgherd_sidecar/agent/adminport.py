@@ -83,6 +83,18 @@ class AdminBackend(Protocol):
         """
         ...
 
+    async def explain(self, gid: int, *, rows: bool) -> Mapping[str, StatusValue]:
+        """Tell what is known of the entry of the log at a position.
+
+        Args:
+            gid: the position.
+            rows: with the values of rows.
+
+        Raises:
+            Refused: it is not in the log, not any more or not yet.
+        """
+        ...
+
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """Put a marker into the log; return its id and GID.
 

@@ -19,6 +19,7 @@ import structlog
 from pgherd_sidecar.agent import startup, upkeep
 from pgherd_sidecar.agent.announcement import Announcement
 from pgherd_sidecar.agent.applier import Applier
+from pgherd_sidecar.agent.applying import undeliverable
 from pgherd_sidecar.agent.chain import Chain
 from pgherd_sidecar.agent.commits import Commits
 from pgherd_sidecar.agent.config import NodeConfig
@@ -186,6 +187,7 @@ class ReplicaSession:
 
         Raises:
             RebuildNeededError: this node must not go on.
+            EntryFailedError: an entry could not be applied now.
             psycopg.Error, ServerGoneError: the server is gone.
         """
         house = self._house = upkeep.Upkeep(
@@ -309,7 +311,7 @@ class ReplicaSession:
 
     def _fail(self, error: BaseException) -> None:
         if not self._failed.done():
-            self._failed.set_exception(error)
+            self._failed.set_exception(undeliverable(error, self.state.position))
 
     def _take_writeset(
         self,

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from pgherd_sidecar.agent.adminport import ExportedSnapshot, StatusValue, Unavailable
 from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.explain import Explainer
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.views import Views, no_majority
@@ -75,6 +76,10 @@ class Witness:
         trouble = self._host.reader.trouble
         return trouble or (None if self._host.primary else no_majority(self._host))
 
+    async def explain(self, gid: int, *, rows: bool) -> Mapping[str, StatusValue]:
+        """See AdminBackend; no verdicts are made here."""
+        return await Explainer(self._host, None, _no_hashes).explain(gid, rows=rows)
+
     async def shutdown(self) -> None:
         """See AdminBackend."""
         await self.stop()
@@ -117,3 +122,7 @@ class Witness:
     async def drop_marker(self, marker: str) -> None:
         """See AdminBackend."""
         self._refuse()
+
+
+async def _no_hashes() -> Mapping[int, str]:
+    return {}

@@ -6,6 +6,7 @@ between calls: the command line makes few.
 
 import asyncio
 import http.client
+import json
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
@@ -106,6 +107,24 @@ class ScrubStatus(BaseModel):
     differences: tuple[ScrubDifference, ...]
 
 
+class Incident(BaseModel):
+    """What stopped a node's database, or had it rebuilt, and how that ended; see the sidecar."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    number: int
+    at: str
+    kind: str
+    reason: str
+    gid: int = 0
+    sqlstate: str = ""
+    table: str = ""
+    statement: str = ""
+    cure: str = ""
+    outcome: str = ""
+    ended_at: str = ""
+
+
 class Status(BaseModel):
     """Answer of ``GET /status``. More fields (counters) are kept as they are."""
 
@@ -128,6 +147,9 @@ class Status(BaseModel):
     log_holds: tuple[LogHold, ...] = ()
     capture_off: tuple[str, ...] = ()
     scrub: ScrubStatus | None = None
+    incidents: tuple[Incident, ...] = ()
+    divergences_total: dict[str, int] = {}
+    rebuilds_total: dict[str, int] = {}
 
 
 class _Released(BaseModel):
@@ -265,6 +287,20 @@ class AdminClient:
         """Have the node's database replaced by a copy; returns when that has begun."""
         body = {"partner": partner, "rate_bytes_s": rate_bytes_s}
         await self._request("POST", "/rebuild", body, timeout_s=2 * _ANSWER_S + _ANSWER_S)
+
+    async def explain(self, gid: int, *, rows: bool) -> dict[str, Any]:
+        """What the entry of the log at a position is; with the values of rows if they are wanted.
+
+        Raises:
+            AdminError: there is none, or none any more; or no answer.
+        """
+        body = {"gid": gid, "rows": rows}
+        content = await self._request("POST", "/explain", body, timeout_s=_CHANGES_S)
+        try:
+            told: dict[str, Any] = json.loads(content)
+        except ValueError as error:
+            raise AdminError(f"POST /explain: unexpected answer {content[:200]!r}") from error
+        return told
 
     async def leave(self, name: str, disk_id: str) -> None:
         """Have a member leave the view; returns when that is under way, or was done before."""

@@ -68,10 +68,27 @@ def _found(one: ScrubDifference) -> str:
 
 def _notes(said: Status) -> list[str]:
     off = [f"{said.name}: what this lets by is not replicated: {one}" for one in said.capture_off]
-    return off + [
-        f"{said.name}: keeps its log after GID {one.after} for {one.hold}, until {one.until}"
-        for one in said.log_holds
-    ]
+    return (
+        off
+        + _incidents(said)
+        + [
+            f"{said.name}: keeps its log after GID {one.after} for {one.hold}, until {one.until}"
+            for one in said.log_holds
+        ]
+    )
+
+
+def _incidents(said: Status) -> list[str]:
+    """A line for the newest incident: what stopped the node's database is told for good."""
+    if not said.incidents:
+        return []
+    one = said.incidents[-1]
+    what = [f"GID {one.gid}" if one.gid else "", one.statement, one.table, one.sqlstate]
+    where = ", ".join(filter(None, what))
+    how = one.outcome or ("being rebuilt" if one.cure == "rebuild" else "waits for you")
+    count = f" ({one.number} so far)" if one.number > 1 else ""
+    about = f"{one.kind}{f' at {where}' if where else ''}"
+    return [f"{said.name}: {one.at}: {about}: {how}{count}; --json tells all"]
 
 
 def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
@@ -90,6 +107,9 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
         "log_holds": [one.model_dump() for one in node.answer.log_holds] if node.answer else [],
         "capture_off": list(node.answer.capture_off) if node.answer else [],
         "scrub": node.answer.scrub.model_dump() if node.answer and node.answer.scrub else None,
+        "incidents": [one.model_dump() for one in node.answer.incidents] if node.answer else [],
+        "divergences_total": node.answer.divergences_total if node.answer else {},
+        "rebuilds_total": node.answer.rebuilds_total if node.answer else {},
         **node.details,
     }
 

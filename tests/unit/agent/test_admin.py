@@ -122,6 +122,11 @@ class Backend:
             raise Unavailable("n9 does not take writes")
         self.told.append(f"rebuild {partner} {rate_bytes_s}")
 
+    async def explain(self, gid: int, *, rows: bool) -> Mapping[str, StatusValue]:
+        if gid > 9:
+            raise Refused(f"GID {gid} has not been ordered yet")
+        return {"gid": gid, "rows": rows}
+
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         if not self.orders:
             raise Unavailable("no proposer")
@@ -270,6 +275,7 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         await client.drop_marker(MARKER)
         await client.rebuild("n2", 1 << 20)
         await client.rebuild(None, None)
+        assert await client.explain(8, rows=True) == {"gid": 8, "rows": True}
         await client.shutdown()
     assert backend.told == [
         "marker for ('n1', 'n2')",
@@ -304,6 +310,9 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         ("POST", "/marker", b'{"members": ["%s"]}' % (b"n" * 64), 400),
         ("POST", "/rebuild", b'{"partner": "n9"}', 503),
         ("POST", "/rebuild", b'{"rate_bytes_s": 1}', 400),
+        ("POST", "/explain", b'{"gid": 10}', 409),
+        ("POST", "/explain", b'{"gid": 0}', 400),
+        ("POST", "/explain", b"{}", 400),
     ],
 )
 async def test_errors_are_json_under_a_telling_status(
@@ -364,4 +373,12 @@ async def test_metrics_are_the_numbers_of_the_status(tmp_path: Path) -> None:
         'pgherd_commits{member="n\\"1"} 3',
         'pgherd_fenced{member="n\\"1"} 0',
         'pgherd_flush_s{member="n\\"1"} 0.5',
+    ]
+
+
+def test_sums_by_something_are_told_with_a_label() -> None:
+    text = to_metrics({"name": "n1", "state": "primary", "rebuilds_total": {"done": 2, "x": 1}})
+    assert text.splitlines()[1:] == [
+        'pgherd_rebuilds_total{member="n1",outcome="done"} 2',
+        'pgherd_rebuilds_total{member="n1",outcome="x"} 1',
     ]

@@ -53,6 +53,7 @@ class Process:
     capture_off: tuple[str, ...] = ()
     differences: tuple[dict[str, Any], ...] = ()
     scrubs: bool = True
+    incidents: tuple[dict[str, Any], ...] = ()
     broken: bool = False
     """It never becomes a working member: its configuration is bad."""
 
@@ -248,6 +249,7 @@ class World(ApiServer):
             "gid": 7,
             "capture_off": list(process.capture_off),
             "scrub": {"differences": list(process.differences)} if process.scrubs else None,
+            "incidents": list(process.incidents),
             "view": None if self.view is None or not inside else {
                 "id": self.view.id,
                 "members": [
