@@ -1,4 +1,4 @@
-"""What is captured in which order: commands beside rows, however savepoints and triggers mix them."""
+"""What is captured in which order: commands beside rows, however savepoints mix them."""
 
 import re
 from collections.abc import Iterator

@@ -11,7 +11,7 @@ from .localherd import LocalHerd
 from .members import Connection, assert_same_schema, caught_up, failure, run
 
 TRIES = 12
-"""The first may lose to what was under way, others to the applier; without intentions all 50 lose."""
+"""Some may lose to what was under way, or to the applier; without intentions all 50 lose."""
 
 COMMANDS = {
     "of a type that excludes every writer": "ALTER TYPE kind ADD ATTRIBUTE b int",
