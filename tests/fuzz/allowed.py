@@ -44,9 +44,7 @@ REPEATED = {
 
 def is_refusal(sqlstate: str, statement: str) -> bool:
     """Whether a herd may answer so to what a plain server takes."""
-    return any(
-        one.sqlstate == sqlstate and re.search(one.statement, statement) for one in REFUSALS
-    )
+    return any(one.sqlstate == sqlstate and re.search(one.statement, statement) for one in REFUSALS)
 
 
 def is_repeated(sqlstate: str) -> bool:

@@ -111,7 +111,10 @@ def difference(one: State, other: State, names: tuple[str, str]) -> str:
     """How two states differ, in a few lines; empty when they are the same."""
     return "\n".join(
         line
-        for found in (_lines(one.catalog, other.catalog, names), _lines(one.rows, other.rows, names))
+        for found in (
+            _lines(one.catalog, other.catalog, names),
+            _lines(one.rows, other.rows, names),
+        )
         for line in found
     )
 

@@ -177,7 +177,8 @@ class Game:
         """Play all steps; return what must not be, if it was seen."""
         number = 0
         try:
-            for number, step in enumerate(self._case.steps, 1):
+            for step in self._case.steps:
+                number += 1
                 self._step(step)
             self._together()
             self._look(thorough=True)
@@ -214,7 +215,7 @@ class Game:
         alone = not step.at_once and not self._busy(session)
         for unit in units(step.statements, inside=session.inside):
             texts = tuple(one.replace("@schema@", self._schema).encode() for one in unit)
-            if not alone or session.inside or not ends(unit[-1]) and len(unit) > 1:
+            if not alone or session.inside or (len(unit) > 1 and not ends(unit[-1])):
                 self._overlap(session, texts, step)
             elif step.database:
                 session.wait(session.ask(texts, guarded=False), _PATIENCE_S)
@@ -258,27 +259,36 @@ class Game:
     def _alone(self, session: Session, texts: tuple[bytes, ...], step: Step) -> None:
         """A transaction with no other beside it, and the same on the plain server."""
         self._tally.transactions += 1
+        outcomes = self._until_settled(session, texts, step)
+        if outcomes is None:
+            return
+        self._count(outcomes, texts)
+        if self._plain and step.member != EVERYBODY:
+            self._compare_outcomes(outcomes, texts, step)
+
+    def _until_settled(
+        self, session: Session, texts: tuple[bytes, ...], step: Step
+    ) -> Outcomes | None:
+        """Repeat a transaction that has met another one; None when nobody knows its outcome."""
+        outcomes: Outcomes | None = None
         for attempt in range(_REPEATS):
             outcomes = session.wait(session.ask(texts, guarded=step.guarded), _PATIENCE_S)
             if outcomes is None:
                 raise FoundError("stuck", f"no answer in {_PATIENCE_S:g} s: {texts[-1].decode()}")
             if not any(is_repeated(code) for code, _ in outcomes):
-                break
+                return outcomes
             if session.connection.closed or attempt == _REPEATS - 1:
-                self._uncertain(session, outcomes)
-                return
+                break
             self._tally.repeated += 1
-            with contextlib.suppress(psycopg.Error):
-                session.wait(session.ask((b"ROLLBACK",), guarded=False), _PATIENCE_S)
+            session.wait(session.ask((b"ROLLBACK",), guarded=False), _PATIENCE_S)
             time.sleep(0.05 * 2**attempt)
             self._servers.settle()
-        self._count(outcomes, texts)
-        if self._plain and step.member != EVERYBODY:
-            self._compare_outcomes(outcomes, texts, step)
+        self._uncertain(session, outcomes or [])
+        return None
 
     def _uncertain(self, session: Session, outcomes: Outcomes) -> None:
         """The herd does not say what has become of it, or refuses to the end."""
-        said = next(one for one in outcomes if is_repeated(one[0]))
+        said = next((one for one in outcomes if is_repeated(one[0])), ("", ""))
         told = self._trouble()
         if told:
             raise FoundError("trouble", told)
@@ -303,7 +313,9 @@ class Game:
         if session is None:
             connection = self._servers.user(PLAIN, self._schema, role=step.role)
             session = self._sessions[key] = Session(connection)
-        said = tuple(self._same_fate(text, code) for (code, _), text in zip(found, texts, strict=True))
+        said = tuple(
+            self._same_fate(text, code) for (code, _), text in zip(found, texts, strict=True)
+        )
         wanted = session.wait(session.ask(said, guarded=step.guarded), _PATIENCE_S)
         if wanted is None:
             self._plain = False
@@ -388,6 +400,6 @@ def play(servers: Servers, case: Case, tally: Tally) -> Finding | None:
 def mend(servers: Servers, found: Finding) -> None:
     """Have members that are the same again: wait for rebuilds, or take another herd."""
     if found.kind == "members differ":
-        servers.replace_herd()
+        servers.copy_first()
     elif found.kind in ("trouble", "stuck"):
         servers.recover()

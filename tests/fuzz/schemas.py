@@ -271,8 +271,8 @@ def _trigger(chance: random.Random, schema: Schema, table: Table) -> Iterator[st
             *((f"NEW.v := {rows} + 1; NEW.t := 'b';",) if (when, level) == ("BEFORE", "ROW")
               and events in ("INSERT", "UPDATE") else ()),
             *((f"IF {rows} = 4 THEN RETURN NULL; END IF;",) if (when, level) == ("BEFORE", "ROW") else ()),
-            f"EXECUTE 'ALTER TABLE told ADD COLUMN IF NOT EXISTS extra int';",
-            f"REFRESH MATERIALIZED VIEW mv;",
+            "EXECUTE 'ALTER TABLE told ADD COLUMN IF NOT EXISTS extra int';",
+            "REFRESH MATERIALIZED VIEW mv;",
         )
     )  # fmt: skip
     result = "COALESCE(NEW, OLD)" if level == "ROW" else "NULL"

@@ -7,6 +7,7 @@ whole run; a herd that broke is replaced by a new one.
 """
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -15,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
-from benchmarks.herd import sidecar_logs
-from benchmarks.peers.postgres import PostgresServer
-from benchmarks.trouble import Logs, Trouble
 from integration.localherd import LocalHerd, free_port_base
 from places import free_port
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from benchmarks.herd import sidecar_logs
+from benchmarks.peers.postgres import PostgresServer
+from benchmarks.trouble import Logs, Trouble
 from fuzz.extremes import DATABASE_SETTINGS
 
 PLAIN = "plain"
@@ -34,6 +35,7 @@ _OIDS_APART = 20_000
 _HEALTHY_S = 120.0
 _SETTLE_S = 45.0
 _LOOK_S = 0.01
+_KEPT = "kept.json"
 _BOUNDS = {
     "statement_timeout": "12s",
     "lock_timeout": "8s",
@@ -75,12 +77,25 @@ class Servers:
     _schemas: int = 0
 
     def start(self) -> None:
-        """Start the plain server and a herd."""
+        """Start the plain server and a herd, or go on with those that an earlier run has kept."""
+        kept = self.directory / _KEPT
+        if kept.exists():
+            port, self._generation, self._schemas = json.loads(kept.read_text())
+            self.plain = PostgresServer(self.directory / PLAIN, port)
+            self.herd = LocalHerd(self._home(), free_port_base(), dict(self.environment))
+            self._meet_herd()
+            self.recover()
+            return
         self.plain = PostgresServer(self.directory / PLAIN, free_port())
         self.plain.create()
         self.plain.start()
         self._furnish_plain()
         self._start_herd()
+
+    def keep(self) -> None:
+        """Leave all running, for a later run."""
+        held = [self.plain.port, self._generation, self._schemas]
+        (self.directory / _KEPT).write_text(json.dumps(held))
 
     def close(self) -> None:
         """Stop all."""
@@ -98,17 +113,23 @@ class Servers:
 
     def _start_herd(self) -> None:
         self._generation += 1
-        home = self.directory / f"herd{self._generation}"
-        self.herd = LocalHerd(home, free_port_base(), dict(self.environment))
+        self.herd = LocalHerd(self._home(), free_port_base(), dict(self.environment))
         done = self.herd.up()
         if done.returncode:
             raise StuckError(f"the herd does not come up: {done.stderr}")
-        self.logs = Logs(lambda: sidecar_logs(home))
-        self._ways = {node.name: node for node in self.herd.nodes()}
+        self._meet_herd()
         self._furnish()
         self._tell_apart()
         if self.extremes:
             self._restart()
+
+    def _meet_herd(self) -> None:
+        home = self._home()
+        self.logs = Logs(lambda: sidecar_logs(home))
+        self._ways = {node.name: node for node in self.herd.nodes()}
+
+    def _home(self) -> Path:
+        return self.directory / f"herd{self._generation}"
 
     # ---- what is there before the first case -------------------------------------------------
 
@@ -118,7 +139,6 @@ class Servers:
             repeat(connection, sql.SQL("SELECT pgherd.run_everywhere({})").format(role))
             for name in EXTENSIONS:
                 repeat(connection, sql.SQL("CREATE EXTENSION {}").format(sql.Identifier(name)))
-            repeat(connection, sql.SQL("GRANT CREATE ON SCHEMA public TO PUBLIC"))
         self.settle()
 
     def _furnish_plain(self) -> None:
@@ -225,6 +245,14 @@ class Servers:
         """What the sidecars' logs say that they had not said before."""
         return self.logs.pop()
 
+    def copy_first(self) -> None:
+        """Make the others copies of the first member, whatever differs."""
+        for name in MEMBERS[1:]:
+            if self.herd.run("rebuild", name, "--from", MEMBERS[0]).returncode:
+                self.replace_herd()
+                return
+        self.recover()
+
     def recover(self) -> None:
         """Wait until all members are well again, or take another herd."""
         until_s = time.monotonic() + _HEALTHY_S
@@ -254,7 +282,7 @@ def _last_gid(connection: psycopg.Connection) -> int:
     return int(row[0])
 
 
-def repeat(connection: psycopg.Connection, command: sql.Composable) -> None:
+def repeat(connection: psycopg.Connection, command: sql.Composed) -> None:
     """Execute a command; again after a conflict with what another member has committed."""
     until_s = time.monotonic() + _SETTLE_S
     while True:
