@@ -55,7 +55,10 @@ class Run:
         if found is None:
             return None
         say(f"FAILED {case.name}\n{_indented(found.text)}")
-        smaller, found = (case, found) if small else self._shrunk(case, found)
+        if small:
+            self.failures.append((case, found))
+            return found
+        smaller, found = self._shrunk(case, found)
         self.failures.append((smaller, found))
         say(f"{smaller.text()}\n{_indented(found.text)}\n  again: {replayed(case)}\n")
         return found

@@ -14,10 +14,10 @@
 A *step* is what follows an ``-- on`` line: statements of one session, one after the other. ``a``
 names a session; without a name it is the member's own. ``at once`` begins the step and does not
 wait for its end; ``guarded`` puts a savepoint before each statement, as psql's ON_ERROR_ROLLBACK
-does; ``as ROLE`` and ``to postgres`` connect as another role or to another database. ``-- together``
-waits for all steps, and until every member has what was committed. ``-- apart`` switches the
-comparison with a plain PostgreSQL off from there on. A statement ends with a line that ends in
-``;`` and in no dollar-quoted text. Nothing here runs anything.
+does; ``as ROLE`` and ``to postgres`` connect as another role or to another database.
+``-- together`` waits for all steps, and until every member has what was committed. ``-- apart``
+switches the comparison with a plain PostgreSQL off from there on. A statement ends with a line that
+ends in ``;`` and in no dollar-quoted text. Nothing here runs anything.
 """
 
 import re

@@ -3,7 +3,8 @@
 *Rows* are those of each leaf, as text under fixed settings, also of materialized views. *Catalog*
 is what ``sql/catalog.sql`` finds. *Orphans* are rows that break a foreign key, whatever all members
 say. What differs by right is left out: rows of local, unlogged and temporary tables; between the
-herd and a plain server also columns named ``seq_...``, since members deal numbers out to each other.
+herd and a plain server also columns named ``seq_...``, since members deal numbers out to each
+other.
 """
 
 import difflib
@@ -30,7 +31,8 @@ SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum)
   FROM pg_class c
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
  WHERE c.relnamespace = to_regnamespace(%(schema)s) AND c.relkind IN ('r', 'm')
-   AND c.relpersistence = 'p' AND (c.relkind = 'r' OR c.relispopulated) AND NOT c.relname = ANY (%(but)s)
+   AND c.relpersistence = 'p' AND (c.relkind = 'r' OR c.relispopulated)
+   AND NOT c.relname = ANY (%(but)s)
  GROUP BY c.oid, c.relname ORDER BY 1
 """
 _LOCAL = """

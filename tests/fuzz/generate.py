@@ -1,10 +1,11 @@
-"""A random case from a seed: a schema, then transactions from several members, one or more at once."""
+"""A random case from a seed: a schema, then transactions from several members, some at once."""
 
 import random
 from collections.abc import Iterator
 
 from fuzz import statements
 from fuzz.case import APART, TOGETHER, Case, Step
+from fuzz.rows import rows
 from fuzz.schemas import Schema, draw
 from fuzz.servers import MEMBERS
 
@@ -28,7 +29,7 @@ def case(seed: int) -> Case:
 
 def _filled(chance: random.Random, schema: Schema) -> Step:
     """Rows to begin with."""
-    block = ["BEGIN", *(statements.rows(chance, schema) for _ in range(4)), "COMMIT"]
+    block = ["BEGIN", *(rows(chance, schema) for _ in range(4)), "COMMIT"]
     return Step(chance.choice(MEMBERS), tuple(block), guarded=True)
 
 

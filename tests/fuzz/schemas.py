@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from fuzz.types import INT, OWN_TYPES, TEXT, Kind, any_kind, key_kind, literal
 
+_SHALLOW = "IF pg_trigger_depth() < 3 THEN"
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -170,7 +172,8 @@ def _partitions(
             keys = ", ".join(one.name for one in table.key)
             deeper = f"{create} PARTITION BY HASH ({chance.choice(keys.split(', '))})"
             more = [
-                f"CREATE TABLE {leaf}_{n} PARTITION OF {leaf} FOR VALUES WITH (MODULUS 2, REMAINDER {n})"
+                f"CREATE TABLE {leaf}_{n} PARTITION OF {leaf} "
+                f"FOR VALUES WITH (MODULUS 2, REMAINDER {n})"
                 for n in range(2)
             ]
             yield leaf, bound, [deeper, *more]
@@ -199,8 +202,9 @@ def _additions(chance: random.Random, schema: Schema, table: Table) -> Iterator[
         parent = chance.choice(others)
         if len(parent.key) == 1:
             acts = chance.choice(
-                ("", "ON DELETE CASCADE", "ON DELETE SET NULL", "ON UPDATE CASCADE ON DELETE CASCADE",
-                 "DEFERRABLE INITIALLY DEFERRED", "ON DELETE SET DEFAULT", "ON DELETE RESTRICT")
+                ("", "ON DELETE CASCADE", "ON DELETE SET NULL",
+                 "ON UPDATE CASCADE ON DELETE CASCADE", "DEFERRABLE INITIALLY DEFERRED",
+                 "ON DELETE SET DEFAULT", "ON DELETE RESTRICT")
             )  # fmt: skip
             child = chance.choice([name, name, *table.leaves])
             yield f"ALTER TABLE {name} ADD COLUMN p {parent.key[0].kind.type}"
@@ -257,24 +261,24 @@ def _trigger(chance: random.Random, schema: Schema, table: Table) -> Iterator[st
         "INSERT OR UPDATE OR DELETE": "coalesce(NEW.v, OLD.v)",
     }[events]
     act = chance.choice(
-        (
+        [
             tell,
             tell,
-            f"IF pg_trigger_depth() < 3 THEN UPDATE {other.name} SET v = v + 10 WHERE v = 1; END IF;",
-            f"IF pg_trigger_depth() < 3 THEN UPDATE {name} SET t = t || 'u' WHERE v = 2; END IF;",
-            f"IF pg_trigger_depth() < 3 THEN DELETE FROM {other.name} WHERE v = 3; END IF;",
+            f"{_SHALLOW} UPDATE {other.name} SET v = v + 10 WHERE v = 1; END IF;",
+            f"{_SHALLOW} UPDATE {name} SET t = t || 'u' WHERE v = 2; END IF;",
+            f"{_SHALLOW} DELETE FROM {other.name} WHERE v = 3; END IF;",
             f"{tell} EXECUTE 'CREATE TABLE IF NOT EXISTS by_trigger (id int PRIMARY KEY)';",
-            f"{tell} EXECUTE 'CREATE TABLE made_' || (SELECT count(*) FROM told) || ' (i int PRIMARY KEY)';",
+            f"{tell} EXECUTE 'CREATE TABLE made_' || (SELECT count(*) FROM told) "
+            "|| ' (i int PRIMARY KEY)';",
             f"{tell} PERFORM pgherd.setval('sq', 1000);",
-            "BEGIN EXECUTE 'CREATE TABLE told (i int)'; EXCEPTION WHEN duplicate_table THEN NULL; END;",
+            "BEGIN EXECUTE 'CREATE TABLE told (i int)'; "
+            "EXCEPTION WHEN duplicate_table THEN NULL; END;",
             f"BEGIN {tell} RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END;",
-            *((f"NEW.v := {rows} + 1; NEW.t := 'b';",) if (when, level) == ("BEFORE", "ROW")
-              and events in ("INSERT", "UPDATE") else ()),
-            *((f"IF {rows} = 4 THEN RETURN NULL; END IF;",) if (when, level) == ("BEFORE", "ROW") else ()),
             "EXECUTE 'ALTER TABLE told ADD COLUMN IF NOT EXISTS extra int';",
             "REFRESH MATERIALIZED VIEW mv;",
-        )
-    )  # fmt: skip
+            *_changes(when, level, events, rows),
+        ]
+    )
     result = "COALESCE(NEW, OLD)" if level == "ROW" else "NULL"
     trigger = chance.choice(("aa", "zz"))
     yield (
@@ -285,6 +289,14 @@ def _trigger(chance: random.Random, schema: Schema, table: Table) -> Iterator[st
         f"CREATE TRIGGER {trigger} {when} {events} ON {name} FOR EACH {level} "
         f"EXECUTE FUNCTION {name}_f()"
     )
+
+
+def _changes(when: str, level: str, events: str, rows: str) -> Iterator[str]:
+    """What a trigger may do to the row itself."""
+    if (when, level) == ("BEFORE", "ROW"):
+        yield f"IF {rows} = 4 THEN RETURN NULL; END IF;"
+        if events in ("INSERT", "UPDATE"):
+            yield f"NEW.v := {rows} + 1; NEW.t := 'b';"
 
 
 def _views(chance: random.Random, schema: Schema) -> None:
