@@ -68,7 +68,8 @@ def is_found(found: Plant) -> bool:
         directory = Path(base)
         directory.chmod(0o755)
         script = plant(found, directory)
-        servers = Servers(directory, environment={"PGHERD_SIDECAR_SCRIPT": str(script)})
+        environment = {"PGHERD_SIDECAR_SCRIPT": str(script)}
+        servers = Servers(directory, environment=environment, extremes=False)
         try:
             servers.start()
             for case in remembered([found.name]):
