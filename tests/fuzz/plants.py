@@ -47,8 +47,8 @@ PLANTS: tuple[Plant, ...] = (
             Patch(
                 _ROWS,
                 "FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.seq > 0\n",
-                "FROM (SELECT o.xid, 1 + o.cmin::text::int8 AS seq, o.base, o.tab, o.keys, o.pks, o.recs\n"
-                "  FROM pgherd.capture_%s o WHERE o.seq > 0) c WHERE c.xid = $1\n",
+                "FROM (SELECT o.xid, 1 + o.cmin::text::int8 AS seq, o.base, o.tab, o.keys,\n"
+                " o.pks, o.recs FROM pgherd.capture_%s o WHERE o.seq > 0) c WHERE c.xid = $1\n",
             ),
             Patch(
                 _ROWS,
@@ -108,8 +108,8 @@ PLANTS: tuple[Plant, ...] = (
         (
             Patch(
                 _END,
-                "PERFORM pgherd.put_tables_read(x, (before ->> 'snapshot')::int8, effect.made);",
-                "NULL;",
+                "PERFORM pgherd.put_tables_read(",
+                "PERFORM pg_catalog.concat(",
             ),
         ),
     ),
@@ -191,9 +191,9 @@ PLANTS: tuple[Plant, ...] = (
         (
             Patch(
                 "pg/sql/010_schema.sql",
-                "LANGUAGE sql STABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp\n"
+                " SECURITY DEFINER SET search_path = pg_catalog, pg_temp\n"
                 "BEGIN ATOMIC\n    SELECT coalesce((SELECT a.gid",
-                "LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp\n"
+                " SET search_path = pg_catalog, pg_temp\n"
                 "BEGIN ATOMIC\n    SELECT coalesce((SELECT a.gid",
             ),
         ),
