@@ -18,7 +18,8 @@ def case(seed: int) -> Case:
     """The case of a seed, always the same."""
     chance = random.Random(seed)
     schema = draw(chance)
-    steps = [Step(MEMBERS[0], tuple(schema.statements))]
+    steps = [Step(act=APART)] if schema.local else []
+    steps.append(Step(MEMBERS[0], tuple(schema.statements)))
     steps += [_filled(chance, schema) for _ in range(3)]
     for _ in range(chance.randint(*_TRANSACTIONS)):
         steps += _one(chance, schema)

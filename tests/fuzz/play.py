@@ -344,7 +344,7 @@ class Game:
 
     def _look(self, *, thorough: bool = False) -> None:
         """Compare all servers."""
-        self._servers.settle()
+        self._servers.settle([connection for _, connection in self._looks[:3]])
         told = self._trouble()
         if told:
             raise FoundError("trouble", told)

@@ -50,13 +50,15 @@ class Table:
 
 @dataclass
 class Schema:
-    """A schema: how it is made, and what is in it."""
+    """A schema: how it is made, and what is in it.
+
+    Attributes:
+        local: tables may be local; members have other rows in them, so no plain server can follow.
+    """
 
     statements: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    views: list[str] = field(default_factory=list)
-    materialized: list[str] = field(default_factory=list)
-    sequences: list[str] = field(default_factory=list)
+    local: bool = False
 
 
 def draw(chance: random.Random) -> Schema:
@@ -67,13 +69,12 @@ def draw(chance: random.Random) -> Schema:
         schema.tables.append(table)
     schema.statements.append("CREATE TABLE told (id bigint PRIMARY KEY, what text, n int)")
     schema.statements.append("CREATE SEQUENCE sq")
-    schema.sequences.append("sq")
     for table in list(schema.tables):
         schema.statements += _additions(chance, schema, table)
     _views(chance, schema)
     if chance.random() < 0.25:
         local = Table("loc", (Column("k", INT, True),), [Column("v", INT), Column("t", TEXT)])
-        local.local = True
+        schema.local = local.local = True
         schema.statements += [
             "CREATE TABLE loc (k int PRIMARY KEY, v int, t text)",
             "SELECT pgherd.set_local('loc')",
@@ -310,7 +311,6 @@ def _views(chance: random.Random, schema: Schema) -> None:
             "CREATE MATERIALIZED VIEW mv AS "
             f"SELECT v, count(*) AS c, min(t) AS t FROM {table.name} GROUP BY v"
         )
-        schema.materialized.append("mv")
         if chance.random() < 0.3:
             schema.statements.append("CREATE UNIQUE INDEX ON mv (v)")
 

@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,8 +34,8 @@ EXTENSIONS = ("citext", "btree_gist", "amcheck")
 _PASSWORD = "fuzz"
 _OIDS_APART = 20_000
 _HEALTHY_S = 120.0
-_SETTLE_S = 45.0
-_LOOK_S = 0.01
+_SETTLE_S = 30.0
+_LOOK_S = 0.005
 _KEPT = "kept.json"
 _BOUNDS = {
     "statement_timeout": "12s",
@@ -225,21 +226,26 @@ class Servers:
 
     # ---- how the herd is ---------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def settle(self, sessions: Sequence[psycopg.Connection] = ()) -> None:
         """Wait until each member has what any of them has committed.
+
+        Args:
+            sessions: superusers' on all members, to ask in; without them others are made.
 
         Raises:
             StuckError: they do not get there.
         """
+        if not sessions:
+            with contextlib.ExitStack() as stack:
+                self.settle([stack.enter_context(self.admin(name)) for name in MEMBERS])
+            return
         until_s = time.monotonic() + _SETTLE_S
-        with contextlib.ExitStack() as stack:
-            sessions = [stack.enter_context(self.admin(name)) for name in MEMBERS]
-            wanted = max(_last_gid(one) for one in sessions)
-            for name, session in zip(MEMBERS, sessions, strict=True):
-                while _last_gid(session) < wanted:
-                    if time.monotonic() > until_s:
-                        raise StuckError(f"{name} stays behind GID {wanted}")
-                    time.sleep(_LOOK_S)
+        wanted = max(_last_gid(one) for one in sessions)
+        for name, session in zip(MEMBERS, sessions, strict=True):
+            while _last_gid(session) < wanted:
+                if time.monotonic() > until_s:
+                    raise StuckError(f"{name} stays behind GID {wanted}")
+                time.sleep(_LOOK_S)
 
     def trouble(self) -> list[Trouble]:
         """What the sidecars' logs say that they had not said before."""

@@ -18,16 +18,19 @@ def statement(chance: random.Random, schema: Schema) -> str:
 
 def request(chance: random.Random, schema: Schema) -> str:
     """What is asked of pgherd."""
-    table = chance.choice([one for one in schema.tables if not one.local])
-    return chance.choice(
-        (
-            f"SELECT pgherd.setval('sq', {chance.randint(1, 500)})",
-            "SELECT nextval('sq') IS NOT NULL",
-            f"SELECT pgherd.set_local('{table.name}')",
-            f"SELECT pgherd.set_replicated('{table.name}')",
-            f"SELECT pgherd.set_local('extra{chance.randint(1, 3)}')",
-        )
-    )
+    forms = [
+        f"SELECT pgherd.setval('sq', {chance.randint(1, 500)})",
+        "SELECT nextval('sq') IS NOT NULL",
+    ]
+    if schema.local:
+        name = chance.choice(schema.tables).name
+        extra = f"extra{chance.randint(1, 3)}"
+        forms += [
+            f"SELECT pgherd.set_{how}('{which}')"
+            for how in ("local", "replicated")
+            for which in (name, extra)
+        ]
+    return chance.choice(forms)
 
 
 def around(chance: random.Random, schema: Schema) -> str:

@@ -1,8 +1,11 @@
 -- What a schema is made of, as lines of (kind, name, text), without any number of an object.
--- What belongs to replication alone is left out: triggers pgherd_*, where a sequence stands.
+-- What belongs to one member alone is left out: triggers pgherd_*, where a sequence stands, and what an interrupted
+-- REINDEX CONCURRENTLY leaves behind, which is local.
 WITH
 space AS (SELECT oid FROM pg_namespace WHERE nspname = %(schema)s),
-rel AS (SELECT c.* FROM pg_class c JOIN space s ON s.oid = c.relnamespace),
+rel AS (SELECT c.* FROM pg_class c JOIN space s ON s.oid = c.relnamespace
+         WHERE NOT (c.relname ~ '_cc(new|old)[0-9]*$'
+                    AND EXISTS (SELECT FROM pg_index i WHERE i.indexrelid = c.oid AND NOT i.indisvalid))),
 typ AS (SELECT t.* FROM pg_type t JOIN space s ON s.oid = t.typnamespace),
 proc AS (SELECT p.* FROM pg_proc p JOIN space s ON s.oid = p.pronamespace)
 SELECT 'relation', relname::text,
