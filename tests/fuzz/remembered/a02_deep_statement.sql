@@ -1,4 +1,5 @@
 -- case: a02 the deepest view that the origin's stack allows
+-- apart
 -- on n1
 DO $d$
 DECLARE
