@@ -1,7 +1,8 @@
 """Settings that every user may change, at values where something could go wrong.
 
 ``SESSION_SETTINGS`` are said by sessions of a case, on the plain server, too; ``DATABASE_SETTINGS``
-are those of the database on each member, one after the other, which sidecars inherit.
+are those of the database on each member, one after the other, which sidecars inherit. Sessions of a
+case begin with ``USUAL`` all the same, or else they would not be comparable.
 """
 
 SESSION_SETTINGS: dict[str, tuple[str, ...]] = {
@@ -58,3 +59,6 @@ DATABASE_SETTINGS: dict[str, tuple[str, ...]] = {
     "row_security": ("on", "off"),
     "plpgsql.variable_conflict": ("error", "use_column", "use_variable"),
 }
+
+USUAL = {name: values[0] for name, values in DATABASE_SETTINGS.items()}
+"""Every member's database has another one, but the first one's has these."""

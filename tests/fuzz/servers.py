@@ -25,7 +25,7 @@ from psycopg.conninfo import make_conninfo
 from benchmarks.herd import sidecar_logs
 from benchmarks.peers.postgres import PostgresServer
 from benchmarks.trouble import Logs, Trouble
-from fuzz.extremes import DATABASE_SETTINGS
+from fuzz.extremes import DATABASE_SETTINGS, USUAL
 
 PLAIN = "plain"
 MEMBERS = ("n1", "n2", "n3")
@@ -37,6 +37,7 @@ _HEALTHY_S = 120.0
 _SETTLE_S = 30.0
 _LOOK_S = 0.005
 _KEPT = "kept.json"
+_ESCAPED_SPACE = "\\ "
 _BOUNDS = {
     "statement_timeout": "12s",
     "lock_timeout": "8s",
@@ -210,7 +211,7 @@ class Servers:
         self, member: str, schema: str = "public", *, role: str = "", database: str = ""
     ) -> psycopg.Connection:
         """A session of the ordinary owner of the database, or of another role."""
-        options = _BOUNDS | {"search_path": f"{schema},public"}
+        options = USUAL | _BOUNDS | {"search_path": f"{schema},public"}
         if member == PLAIN:
             dsn = make_conninfo(self.plain.dsn, user=role or "app")
         else:
@@ -276,7 +277,9 @@ class Servers:
 
 
 def _connect(dsn: str, options: dict[str, str]) -> psycopg.Connection:
-    words = " ".join(f"-c {name}={value}" for name, value in options.items())
+    words = " ".join(
+        f"-c {name}={value.replace(' ', _ESCAPED_SPACE)}" for name, value in options.items()
+    )
     return psycopg.connect(
         dsn, autocommit=True, prepare_threshold=None, options=words, connect_timeout=10
     )

@@ -9,3 +9,10 @@ DELETE FROM rp WHERE id = 1;
 -- on n1
 SET row_security = off;
 SELECT pgherd.last_gid() IS NULL;
+-- case: a17 requests under the same setting
+-- on n1
+CREATE SEQUENCE sq;
+CREATE TABLE rs (id int PRIMARY KEY);
+SET row_security = off;
+SELECT pgherd.setval('sq', 100);
+SELECT pgherd.set_local('rs');
