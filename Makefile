@@ -42,7 +42,7 @@ test: setup
 	@scripts/setup faults
 	@scripts/setup spark || echo '############ NO SPARK: the jobs are NOT tested'
 	@scripts/e2e prepare
-	@$(MAKE) --no-print-directory lint test-unit simulate test-integration fuzz
+	@$(MAKE) --no-print-directory lint test-unit simulate test-integration
 	@scripts/e2e run
 
 lint: setup
