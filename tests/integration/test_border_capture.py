@@ -1,13 +1,14 @@
-"""What is captured in which order: commands beside rows, however savepoints and triggers mix them."""
+"""What is captured in which order: commands beside rows, savepoints, triggers, foreign keys."""
 
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psycopg
 import pytest
 
-from .localherd import LocalHerd, home
+from .localherd import LocalHerd, free_port_base, home, query, settle
 from .nodes import Connection, Nodes, nodes_of, run, sql_cases
 from .test_certification_end_to_end import HESITANT, LOST, ORPHANS, WAITING
 
@@ -68,14 +69,18 @@ def test_all_members_have_what_the_first_has(nodes: Nodes, text: str) -> None:
     nodes.equal_rows(*tables_of(text))
 
 
-#: How a session that deletes the parent 1 may try to have it certified later than its foreign key was checked.
+#: How a session that deletes parent 1 may try to have it certified later than its check was made.
 _LEAVING = {
-    "MERGE that updates and deletes": "MERGE INTO parent USING (VALUES (1), (2)) v (id) ON parent.id = v.id"
-    " WHEN MATCHED AND parent.id = 2 THEN UPDATE SET id = 100 WHEN MATCHED THEN DELETE",
-    "MERGE that deletes and updates": "MERGE INTO parent USING (VALUES (1), (2)) v (id) ON parent.id = v.id"
-    " WHEN MATCHED AND parent.id = 1 THEN UPDATE SET id = 100 WHEN MATCHED THEN DELETE",
-    "a setting by hand": "SET pgherd.base_1 = '9223372036854775807'; DELETE FROM parent WHERE id = 1",
-    "settings erased": "RESET ALL; SELECT set_config('pgherd.base_1', '', false); DELETE FROM parent",
+    "MERGE that updates and deletes": "MERGE INTO parent USING (VALUES (1), (2)) v (id)"
+    " ON parent.id = v.id WHEN MATCHED AND parent.id = 2 THEN UPDATE SET id = 100"
+    " WHEN MATCHED THEN DELETE",
+    "MERGE that deletes and updates": "MERGE INTO parent USING (VALUES (1), (2)) v (id)"
+    " ON parent.id = v.id WHEN MATCHED AND parent.id = 1 THEN UPDATE SET id = 100"
+    " WHEN MATCHED THEN DELETE",
+    "a setting by hand": "SET pgherd.base_1 = '9223372036854775807';"
+    " DELETE FROM parent WHERE id = 1",
+    "settings erased": "RESET ALL; SELECT set_config('pgherd.base_1', '', false);"
+    " DELETE FROM parent",
     "rows deleted before": "BEGIN; DELETE FROM parent WHERE id = 3; SAVEPOINT s; DELETE FROM parent"
     " WHERE id = 4; ROLLBACK TO s; DELETE FROM parent WHERE id < 3; COMMIT",
 }
@@ -115,7 +120,7 @@ def test_parents_that_nobody_refers_to_are_deleted_and_moved_in_any_way(nodes: N
         "CREATE TABLE tree (id int PRIMARY KEY, up int REFERENCES tree ON DELETE CASCADE, v int);"
         "CREATE TABLE old (id int PRIMARY KEY, u int UNIQUE); CREATE TABLE young () INHERITS (old);"
         "ALTER TABLE young ADD PRIMARY KEY (id);"
-        "CREATE TABLE to_old (id int PRIMARY KEY, p int REFERENCES old (id), u int REFERENCES old (u))"
+        "CREATE TABLE to_old (id int PRIMARY KEY, p int REFERENCES old, u int REFERENCES old (u))"
     )
     for statement in (
         "INSERT INTO up SELECT g, g FROM generate_series(1, 19) g",
@@ -136,8 +141,9 @@ def test_parents_that_nobody_refers_to_are_deleted_and_moved_in_any_way(nodes: N
         "DELETE FROM old WHERE id IN (1, 4)",
         "DELETE FROM young",
         "UPDATE old SET id = 9 WHERE id = 3",
-        "MERGE INTO old USING (VALUES (2), (9), (10)) v (id) ON old.id = v.id WHEN MATCHED AND old.id = 2"
-        " THEN DELETE WHEN MATCHED THEN UPDATE SET u = 77 WHEN NOT MATCHED THEN INSERT VALUES (v.id, v.id)",
+        "MERGE INTO old USING (VALUES (2), (9), (10)) v (id) ON old.id = v.id"
+        " WHEN MATCHED AND old.id = 2 THEN DELETE WHEN MATCHED THEN UPDATE SET u = 77"
+        " WHEN NOT MATCHED THEN INSERT VALUES (v.id, v.id)",
     ):
         run(nodes.app[1], statement)
     nodes.equal_rows("up", "up_1", "up_2", "tree", "old", "young")
@@ -151,12 +157,15 @@ def test_the_foreign_key_of_a_single_partition_is_certified(nodes: Nodes) -> Non
         "ALTER TABLE fc ATTACH PARTITION fc1 FOR VALUES FROM (0) TO (100);"
         "CREATE TABLE fc2 PARTITION OF fc FOR VALUES FROM (100) TO (200);"
         "ALTER TABLE fc DROP COLUMN gone; ALTER TABLE fc1 ADD FOREIGN KEY (pid) REFERENCES fp;"
-        "INSERT INTO fp VALUES (1), (2); INSERT INTO fc VALUES (100, NULL), (2, 2)"
+        "INSERT INTO fp VALUES (1), (2), (3); INSERT INTO fc VALUES (100, NULL), (2, 2)"
     )
-    for child in ("INSERT INTO fc VALUES (1, 1)", "UPDATE fc SET pid = 1 WHERE id = 2"):
+    for parent, child in (
+        (1, "INSERT INTO fc VALUES (1, 1)"),
+        (3, "UPDATE fc SET pid = 3 WHERE id = 2"),
+    ):
         first, second = nodes.connect(0), nodes.connect(1)
         run(first, "BEGIN; " + child)
-        run(second, "BEGIN; DELETE FROM fp WHERE id = 1")
+        run(second, f"BEGIN; DELETE FROM fp WHERE id = {parent}")
         run(first, "COMMIT")
         with pytest.raises(LOST):
             run(second, "COMMIT")
@@ -202,3 +211,47 @@ def test_a_table_may_have_more_keys_than_a_function_has_arguments(nodes: Nodes) 
         run(second, "COMMIT")
     run(nodes.app[2], "DELETE FROM wide WHERE id = 2")
     nodes.equal_rows("wide", "hub")
+
+
+@pytest.fixture(scope="module")
+def preparing(work_directory: Path) -> Iterator[LocalHerd]:
+    """A herd of which the second member lets transactions be prepared."""
+    herd = LocalHerd(work_directory / "preparing", free_port_base())
+    done = herd.up("--nodes", "2")
+    assert done.returncode == 0, done.stderr
+    query(herd.dsn("n2"), "ALTER SYSTEM SET max_prepared_transactions = 5")
+    herd.must("stop", "n2")
+    herd.must("start", "n2")
+    yield herd
+    herd.must("destroy")
+
+
+@pytest.mark.parametrize(
+    "lock", ["SELECT * FROM prep FOR UPDATE", "SELECT * FROM prep FOR SHARE", "LOCK TABLE prep"]
+)
+def test_locks_of_a_prepared_transaction_hold_up_nobody_for_long(
+    preparing: LocalHerd, lock: str
+) -> None:
+    """They have no process that could be ended, and its coordinator may never come back."""
+    with (
+        psycopg.connect(preparing.app_dsn("n1"), autocommit=True) as writer,
+        psycopg.connect(preparing.app_dsn("n2"), autocommit=True) as holder,
+    ):
+        run(writer, "CREATE TABLE IF NOT EXISTS prep (id int PRIMARY KEY, v int)")
+        run(writer, "TRUNCATE prep; INSERT INTO prep VALUES (1, 0)")
+        settle(preparing)
+        for statement in ("BEGIN", lock, "PREPARE TRANSACTION 'it''s'"):
+            run(holder, statement)
+        run(writer, "UPDATE prep SET v = 1")
+        settle(preparing)
+        assert run(holder, "SELECT v FROM prep") == [(1,)]
+        assert run(holder, "SELECT gid FROM pg_prepared_xacts") == []
+
+
+def test_a_transaction_that_has_written_is_not_prepared(preparing: LocalHerd) -> None:
+    with psycopg.connect(preparing.app_dsn("n2"), autocommit=True) as writer:
+        run(writer, "CREATE TABLE prepared_rows (id int PRIMARY KEY)")
+        run(writer, "BEGIN; INSERT INTO prepared_rows VALUES (1)")
+        with pytest.raises(psycopg.Error):
+            run(writer, "PREPARE TRANSACTION 'x'")
+        assert run(writer, "SELECT gid FROM pg_prepared_xacts") == []
