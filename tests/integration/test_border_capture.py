@@ -220,8 +220,8 @@ def preparing(work_directory: Path) -> Iterator[LocalHerd]:
     done = herd.up("--nodes", "2")
     assert done.returncode == 0, done.stderr
     query(herd.dsn("n2"), "ALTER SYSTEM SET max_prepared_transactions = 5")
-    herd.must("stop", "n2")
-    herd.must("start", "n2")
+    herd.must("down")
+    herd.must("up")
     yield herd
     herd.must("destroy")
 

@@ -80,7 +80,9 @@ BEGIN
      CROSS JOIN LATERAL unnest(pg_blocking_pids(s.pid)) AS b(pid)
       LEFT JOIN pg_stat_activity o ON o.pid = b.pid
       LEFT JOIN pg_prepared_xacts p ON b.pid = 0 AND p.database = current_database() AND EXISTS (
-           SELECT FROM pg_locks w JOIN pg_locks h ON h.granted AND h.virtualtransaction = '-1/' || p.transaction::text
+           SELECT FROM pg_locks w
+             JOIN pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.transactionid = p.transaction
+             JOIN pg_locks h ON h.pid IS NULL AND h.virtualtransaction = x.virtualtransaction
                                   AND (h.locktype, h.database, h.relation, h.page, h.tuple, h.transactionid, h.classid,
                                        h.objid, h.objsubid) IS NOT DISTINCT FROM
                                       (w.locktype, w.database, w.relation, w.page, w.tuple, w.transactionid, w.classid,
