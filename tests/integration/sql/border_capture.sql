@@ -339,7 +339,7 @@ UPDATE uk SET e = 7 - e;
 UPDATE uk SET a = a + 100;
 UPDATE uk SET a = 107 - (a - 100) + 200;
 UPDATE uk SET b = b + 10, c = upper(c) WHERE id < 4;
-UPDATE uk SET b = b - 5 WHERE id < 4;
+UPDATE uk SET b = b + 5 WHERE id < 4;
 UPDATE uk SET d = NULL WHERE id = 1;
 UPDATE uk SET d = 1 WHERE id = 2;
 UPDATE uk SET r = NULL WHERE id = 1;

@@ -165,7 +165,7 @@ BEGIN
                 IF FOUND THEN
                     RETURN;
                 END IF;
-                SELECT count(*), coalesce(bool_or(c.tab = '""'), false), string_agg(c.base || ':' || c.keys, ';'),
+                SELECT count(*), coalesce(bool_or(c.tab = '""'), false), string_agg(c.base || ':' || c.keys, ';') FILTER (WHERE c.keys <> ''),
                        string_agg(pgherd.item(c.tab, c.pks, c.recs), ','),
                        string_to_array(string_agg(array_to_string(c.pks, ','), ','), ',')
                   INTO statements, ddl, keys, body, pks

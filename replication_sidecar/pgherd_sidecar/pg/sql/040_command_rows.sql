@@ -35,6 +35,7 @@ END $$;
 -- A transaction's captured rows as they count, by their numbers: without what has ended, and with no row changes
 -- where they are settled. A later row of its kind says so; the next one behind has the smallest `base`, because
 -- what they take back does not overlap, or is nested.
+DROP FUNCTION IF EXISTS pgherd.is_nested(xid8); -- depends on the next
 DROP FUNCTION IF EXISTS pgherd.capture_rows(xid8);
 CREATE FUNCTION pgherd.capture_rows(
     x xid8, OUT seq int8, OUT base int8, OUT tab text, OUT keys text, OUT pks int8[], OUT recs text[])
