@@ -97,7 +97,8 @@ class Captured(msgspec.Struct, frozen=True):
         temporary: names of the session's temporary relations and types.
         local_roles: names of the roles that other members lack.
         local: it concerned temporary objects only, or nothing.
-        rewrites, uncertain, shadows, dates, shrinks: see ``what_words_tell`` in ``sql/044_command_end.sql``.
+        rewrites, uncertain, shadows, dates, shrinks: see ``what_words_tell`` in
+            ``sql/044_command_end.sql``.
         made: for CREATE TABLE AS, the table it made.
         extension: for CREATE EXTENSION, name, schema and version.
         rels, everything: see ``ddl.Command``.
