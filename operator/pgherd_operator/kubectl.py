@@ -108,6 +108,7 @@ def _ask(command: str, explained: str) -> None:
 _ask("status", "Show how one member is.")
 _ask("members", "Show the members of the view, and how far behind each of them is.")
 _ask("view", "Show the view: who votes, who proposes, and whether they are a quorum.")
+_ask("explain", "Show what the entry of a member's log at a GID is. GID follows the herd.")
 _ask("evict", "Throw a member out of the view that does not answer.")
 _ask(
     "promote-partition",

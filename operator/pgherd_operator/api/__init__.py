@@ -4,5 +4,5 @@ GROUP = "pgherd.dev"
 VERSION = "v1alpha1"
 KIND = "ReplicatedCluster"
 PLURAL = "replicatedclusters"
-SHORT_NAMES = ["herd", "rc"]  # kubectl takes `rc` for ReplicationController where both fit
+SHORT_NAMES = ["herd"]
 SNAPSHOT, SCHEDULE, CHECK = "Snapshot", "SnapshotSchedule", "ConsistencyCheck"

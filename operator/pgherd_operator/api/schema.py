@@ -86,8 +86,8 @@ HERD = Resource(
         ("View", "integer", ".status.view", 1),
         ("Term", "integer", ".status.term", 1),
         ("Proposer", "string", ".status.proposer", 1),
-        ("Step", "string", ".status.step", 1),
         _AGE,
+        ("Step", "string", ".status.step", 0),  # the longest, so the last
     ),
     default={"instances": 3, "witnesses": 0}, scaled=True,
 )  # fmt: skip

@@ -84,9 +84,20 @@ class Postgres(Section):
     ] = ()
 
 
+_SAME_CLASS = (
+    "has(self.className) == has(oldSelf.className)"
+    " && (!has(self.className) || self.className == oldSelf.className)"
+)
+
+
 class Storage(Section):
     """The volume of each member."""
 
+    model_config = Section.model_config | {
+        "json_schema_extra": rules(
+            (_SAME_CLASS, "className cannot change: delete volume claims one by one instead")
+        )
+    }
     size: Annotated[
         Quantity,
         Field(
@@ -117,8 +128,8 @@ class ContainerResources(Section):
     limits: Annotated[dict[str, Quantity], Field(max_length=8)] = _EMPTY
 
 
-_POSTGRES_REQUESTS = {"cpu": "500m", "memory": "512Mi"}
-_SIDECAR_REQUESTS = {"cpu": "250m", "memory": "256Mi"}
+_POSTGRES_REQUESTS = {"memory": "512Mi"}  # no CPU: a herd shall fit a laptop (docs/sizing.md)
+_SIDECAR_REQUESTS = {"memory": "256Mi"}
 _SIDECAR_LIMITS = {"memory": "512Mi"}
 
 
@@ -246,6 +257,10 @@ class Monitoring(Section):
     pod_monitor: Annotated[bool, Field(description="needs the Prometheus operator's CRDs")] = False
 
 
+SCRUB_HOURS, SCRUB_SHARE = 168, 2
+"""What a sidecar does that is told nothing else."""
+
+
 class Maintenance(Section):
     """What the operator may do by itself."""
 
@@ -253,6 +268,13 @@ class Maintenance(Section):
     rebuild_diverged: Annotated[
         bool, Field(description="replace a member that says of itself that it has diverged")
     ] = True
+    scrub_hours: Annotated[
+        int,
+        Field(ge=0, le=8784, description="in which all rows are compared once; 0: never"),
+    ] = SCRUB_HOURS
+    scrub_share: Annotated[
+        int, Field(ge=1, le=100, description="percent of one core that this may take")
+    ] = SCRUB_SHARE
 
 
 _SPEC_RULES = rules(

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from pgherd_operator.api.base import Reported
 
@@ -22,8 +22,10 @@ class ConditionType(StrEnum):
     RECOVERY_BLOCKED = "RecoveryBlocked"
     CERTIFICATES_VALID = "CertificatesValid"
     CAPTURE_ON = "CaptureOn"
+    MEMBERS_AGREE = "MembersAgree"
     USERS_READY = "UsersReady"
     VOLUMES_SIZED = "VolumesSized"
+    RECONCILED = "Reconciled"
 
 
 class ConditionBase(Reported):
@@ -39,7 +41,12 @@ class ConditionBase(Reported):
 class Condition(ConditionBase):
     """A condition of a herd."""
 
-    type: ConditionType
+    type: Annotated[
+        ConditionType,
+        # Without a list of the types: helm never upgrades definitions, and a newer operator's
+        # status would be refused as a whole.
+        WithJsonSchema({"type": "string", "pattern": "^[A-Za-z]+$", "maxLength": 64}),
+    ]
 
 
 BY_TYPE = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
@@ -62,6 +69,12 @@ class MemberStatus(Reported):
     ] = "Unknown"
     gid: Annotated[int | None, Field(description="newest position applied")] = None
     lag_bytes: int | None = None
+    incidents: Annotated[
+        int, Field(description="how often its database was stopped by an entry, or rebuilt")
+    ] = 0
+    last_incident: Annotated[
+        str | None, Field(description="the newest of them, and how it ended", max_length=1024)
+    ] = None
     up_to_date: Annotated[bool, Field(description="runs what the spec asks for")] = True
 
 

@@ -1,4 +1,5 @@
-"""What the reconciler may want done. The shell executes it in order and stops at the first failure.
+"""What the reconciler may want done. The shell executes the steps in order; each ends with its
+first failure, and keeps none of the others from being taken.
 
 Every action is harmless when repeated: creations meet the name that is taken, deletions name the
 object by its uid, and a request to the sidecars names a disk, not just a member.
@@ -172,6 +173,7 @@ class Reason(StrEnum):
     MEMBER_STARTING = "MemberStarting"
     MEMBER_LOST = "MemberVolumeLost"
     MEMBER_DIVERGED = "MemberDiverged"
+    MEMBER_INCIDENT = "MemberIncident"
     MEMBER_JOINING = "MemberJoining"
     MEMBER_LEAVING = "MemberLeaving"
     MEMBER_REMOVED = "MemberRemoved"
@@ -184,6 +186,9 @@ class Reason(StrEnum):
     CERTIFICATE_EXPIRING = "CertificateExpiring"
     CERTIFICATE_MISSING = "CertificateMissing"
     CAPTURE_OFF = "CaptureOff"
+    ACTION_FAILED = "ActionFailed"
+    KIND_UNREADABLE = "KindUnreadable"
+    MEMBERS_DIFFER = "MembersDiffer"
     NO_PRIMARY = "NoPrimaryComponent"
     RECOVERY_BLOCKED = "RecoveryBlocked"
     HIBERNATED = "Hibernated"

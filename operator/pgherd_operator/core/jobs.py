@@ -105,11 +105,13 @@ class Driver:
     Attributes:
         outcome: None while it runs, or if it ended without a word.
         ended: why its container ended, if it did.
+        trouble: why it does not run, in the words of the scheduler or the kubelet.
     """
 
     outcome: Mapping[str, Any] | None = None
     ended: str | None = None
     progress: str = ""
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +232,20 @@ def _running(look: Look, now: datetime) -> Decision:
             "started_at": workload.created,
             "progress": look.driver.progress,
             # While it runs, an error is one of an earlier attempt to submit it.
-            "message": "" if workload.state == "RUNNING" else workload.message[:_WHY],
+            "message": look.driver.trouble
+            or ("" if workload.state == "RUNNING" else workload.message[:_WHY]),
             "conditions": _conditions(look, now, "Unknown", JobReason.RUNNING, "it runs"),
         }
     )
     return Decision(status)
+
+
+def not_started(look: Look, why: str, now: datetime) -> Decision:
+    """What to show where the workload could not be made: the words of who refused it."""
+    if now >= look.work.created + timedelta(seconds=look.work.spec.deadline_seconds):
+        error = f"it could not begin in time: {why}"
+        return _end(look, now, JobReason.DEADLINE, error=error)
+    return Decision(_pending(look, now, why[:_WHY]))
 
 
 def _pending(look: Look, now: datetime, why: str) -> JobStatus:

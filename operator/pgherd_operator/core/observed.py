@@ -84,6 +84,8 @@ class Pod:
     finished: bool = False
     """Its containers ended for good (the kubelet evicted it, say): it has to be made anew."""
     node: str = ""
+    trouble: str = ""
+    """Why it does not run, in the words of the scheduler or the kubelet; empty if nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,37 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Incident:
+    """What stopped a member's database, or had it rebuilt; ``outcome`` is empty while it lasts.
+
+    Attributes:
+        number: counts those of this member.
+        gid: of the entry that stopped it; 0 where it was none.
+        statement, table, sqlstate: what it was about, as far as is known.
+        cure: rebuild, or none.
+    """
+
+    number: int
+    at: str
+    kind: str
+    gid: int = 0
+    statement: str = ""
+    table: str = ""
+    sqlstate: str = ""
+    cure: str = ""
+    outcome: str = ""
+
+    @property
+    def text(self) -> str:
+        """In words, without values of rows."""
+        entry = f"GID {self.gid}" if self.gid else ""
+        where = ", ".join(filter(None, (entry, self.statement, self.table, self.sqlstate)))
+        lasting = "it is being rebuilt" if self.cure == "rebuild" else "it waits"
+        about = f"{self.kind} at {where}" if where else self.kind
+        return f"{self.at}: {about}: {self.outcome or lasting}"
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What a sidecar says of itself and of the view that it knows.
 
@@ -169,6 +202,9 @@ class Report:
         disk_id: identity of the disk it runs on.
         departed: it was a member on this disk, and knows that it is none any more.
         capture_off: settings of its server that keep changes from being captured.
+        differences: what the scrub has found to differ, as far as this member knows; None if it
+            does not say.
+        incident: the newest; None if there was none.
     """
 
     number: int
@@ -184,6 +220,8 @@ class Report:
     view: View | None = None
     departed: bool = False
     capture_off: tuple[str, ...] = ()
+    differences: tuple[str, ...] | None = None
+    incident: Incident | None = None
 
     @property
     def diverged(self) -> bool:
@@ -203,6 +241,8 @@ class Observed:
             and name; ours only.
         taken: what others have under the herd's names: nobody changes or deletes it.
         passing: likewise, but of an earlier herd of this name, and about to be gone.
+        unreadable: kinds that the API server does not let us list, and its words. Nothing of such
+            a kind is made or changed; the herd does without.
     """
 
     cluster: Cluster
@@ -214,6 +254,7 @@ class Observed:
     objects: Mapping[Key, Mapping[str, Any]] = field(default_factory=dict)
     taken: frozenset[Key] = frozenset()
     passing: frozenset[Key] = frozenset()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     reports: Mapping[int, Report] = field(default_factory=dict)
 
     def is_free(self, kind: str, name: str) -> bool:

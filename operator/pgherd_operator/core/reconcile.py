@@ -8,7 +8,7 @@ The order is that of the risk: founding first, then what disturbs nobody, then a
 touches a member that works.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pgherd_operator.api.status import ClusterStatus
@@ -22,7 +22,7 @@ from pgherd_operator.core.actions import (
     RemoveFinalizer,
     Step,
 )
-from pgherd_operator.core.group import Group, look
+from pgherd_operator.core.group import Group, Member, look
 from pgherd_operator.core.observed import Observed
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
@@ -64,7 +64,7 @@ def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
     # The one that a human waits for is the last: the others are done along the way. Nobody waits
     # for larger volumes: they may be refused for ever.
     awaited = [step for step in steps if step.reason is not Reason.VOLUME_GROWING] or steps
-    shown = awaited[-1] if awaited else None
+    shown = _with_troubles(awaited[-1], group) if awaited else None
     described = status.describe(observed, group, shown, rollout.outdated(observed, release), now)
     described = users.shown(described, observed.cluster, None, now)
     if observed.cluster.spec.maintenance.paused and not observed.cluster.deleting:
@@ -82,7 +82,7 @@ def _steps(observed: Observed, group: Group, now: datetime, release: Release) ->
         return _let_go(observed)
     if names.FINALIZER not in cluster.finalizers:
         return [Step(Reason.FOUNDING, "taking charge", (AddFinalizer(),))]
-    shared = upkeep.shared_objects(observed, release)
+    shared = upkeep.shared_objects(observed, group, release)
     steps = [Step(Reason.MEMBER_STARTING, "services and policies", tuple(shared))] if shared else []
     certificates = upkeep.certificates(observed, now)
     first = founding.found(observed)
@@ -108,13 +108,34 @@ def _steps(observed: Observed, group: Group, now: datetime, release: Release) ->
     return steps + upkeep.growing_volumes(observed)
 
 
+def _with_troubles(step: Step, group: Group) -> Step:
+    """A step to wait for, with the words about pods that do not run: they may be the cause."""
+    silent = [member for member in group.members if member.report is None]
+    troubles = [_why_unwell(member) for member in silent if member.pod and member.pod.trouble]
+    unsaid = [one for one in troubles if one not in step.text]
+    if step.actions or not unsaid:
+        return step
+    return replace(step, text=f"{step.text}; {'; '.join(unsaid)}")
+
+
 def _unwell(group: Group) -> Step | None:
     """What to wait for when there is nothing to do."""
     silent = [member for member in group.members if not member.healthy]
     if not silent:
         return None
-    numbers = ", ".join(str(member.number) for member in silent)
-    return Step(Reason.WAITING, f"not well yet: member {numbers}")
+    return Step(Reason.WAITING, f"not well yet: {'; '.join(map(_why_unwell, silent))}")
+
+
+def _why_unwell(member: Member) -> str:
+    """A member and what keeps it from working, in its own words or in those of its pod's keeper."""
+    why = ""
+    if member.report is not None:
+        why = member.report.reason or ""
+    elif member.pod is None:
+        why = "it has no pod"
+    else:
+        why = member.pod.trouble
+    return f"member {member.number} ({why})" if why else f"member {member.number}"
 
 
 def _sleep(observed: Observed) -> list[Step]:

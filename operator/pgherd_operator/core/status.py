@@ -1,6 +1,6 @@
 """Says how a herd is: the status of the resource, from what was observed and the step at hand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -17,9 +17,18 @@ from pgherd_operator.objects.model import Role
 _Truth = Literal["True", "False", "Unknown"]
 _BESIDES = (Reason.PAUSED, Reason.VOLUME_GROWING, Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN)
 """Steps that say nothing about how well the members are."""
-_FOR_A_HUMAN = (Reason.CAPTURE_OFF, Reason.CERTIFICATE_EXPIRING, Reason.VOLUME_REFUSED)
+_FOR_A_HUMAN = (
+    Reason.ACTION_FAILED,
+    Reason.CAPTURE_OFF,
+    Reason.CERTIFICATE_EXPIRING,
+    Reason.KIND_UNREADABLE,
+    Reason.MEMBERS_DIFFER,
+    Reason.VOLUME_REFUSED,
+)
 Verdict = tuple[ConditionType, _Truth, Reason, str]
 MESSAGE_MAX = 4096
+_EVENT_MAX = 1024
+_INCIDENT_MAX = 900
 
 
 def describe(
@@ -57,6 +66,7 @@ def describe(
                 _blocked(observed, group),
                 _certificates(observed, now),
                 _capture(observed, group),
+                _agreement(group),
                 _volumes(observed),
             )
         ),
@@ -69,18 +79,43 @@ def news(before: ClusterStatus, described: ClusterStatus) -> Iterator[Event]:
     for one in described.conditions:
         if one.reason in _FOR_A_HUMAN and one.message not in told:
             yield Event(Reason(one.reason), one.message, "Warning")
+    known = {(one.number, one.last_incident) for one in before.members}
+    for member in described.members:
+        if member.last_incident is not None and (member.number, member.last_incident) not in known:
+            text = f"{member.name}: {member.last_incident}"
+            yield Event(Reason.MEMBER_INCIDENT, text[:_EVENT_MAX], "Warning")
 
 
-def failed(
-    described: ClusterStatus, cluster: Cluster, step: Step, why: str, now: datetime
+def reconciled(
+    described: ClusterStatus,
+    observed: Observed,
+    failures: Sequence[tuple[Step, str]],
+    now: datetime,
 ) -> ClusterStatus:
-    """The status when a step could not be done."""
-    described = described.model_copy(update={"step": why[:1024]})
-    if step.reason is not Reason.VOLUME_GROWING:
-        return described
-    text = f"{step.text}: {why}"
-    verdict: Verdict = (ConditionType.VOLUMES_SIZED, "False", Reason.VOLUME_REFUSED, text)
-    return replaced(described, condition(cluster, verdict, now))
+    """The status after the steps were taken: what was refused, in the words of who refused it.
+
+    Args:
+        failures: steps that could not be done, and why.
+    """
+    cluster = observed.cluster
+    others = [one for one in failures if one[0].reason is not Reason.VOLUME_GROWING]
+    refused = [f"{step.text}: {why}" for step, why in others]
+    refused += [
+        f"{kind} objects cannot be read, so none is made: {why}"
+        for kind, why in sorted(observed.unreadable.items())
+    ]
+    verdict: Verdict = (ConditionType.RECONCILED, "True", Reason.AS_WANTED, "")
+    if refused:
+        reason = Reason.ACTION_FAILED if others else Reason.KIND_UNREADABLE
+        verdict = (ConditionType.RECONCILED, "False", reason, "; ".join(refused))
+    described = replaced(described, condition(cluster, verdict, now))
+    for step, why in failures:
+        described = described.model_copy(update={"step": why[:1024]})
+        if step.reason is Reason.VOLUME_GROWING:
+            text = f"{step.text}: {why}"
+            verdict = (ConditionType.VOLUMES_SIZED, "False", Reason.VOLUME_REFUSED, text)
+            described = replaced(described, condition(cluster, verdict, now))
+    return described
 
 
 def replaced(described: ClusterStatus, one: Condition) -> ClusterStatus:
@@ -107,7 +142,10 @@ def refused(cluster: Cluster, why: str, now: datetime) -> ClusterStatus:
 def _member(observed: Observed, group: Group, member: Member, outdated: set[int]) -> MemberStatus:
     report, in_view = member.report, member.in_view
     of_another = observed.reports.get(member.number) if report is None else None
-    reason = f"it is of cluster {of_another.cluster_id}" if of_another is not None else None
+    reason = member.pod.trouble or None if member.pod is not None else None
+    if of_another is not None:
+        reason = f"it is of cluster {of_another.cluster_id}"
+    incidents, last_incident = _incidents(observed, member)
     return MemberStatus(
         name=names.member(observed.cluster.name, member.number),
         number=member.number,
@@ -120,8 +158,20 @@ def _member(observed: Observed, group: Group, member: Member, outdated: set[int]
         else "Learner",
         gid=report.gid if report is not None else None,
         lag_bytes=report.lag_bytes if report is not None else None,
+        incidents=incidents,
+        last_incident=last_incident,
         up_to_date=member.number not in outdated,
     )  # fmt: skip
+
+
+def _incidents(observed: Observed, member: Member) -> tuple[int, str | None]:
+    """How many incidents a member has had, and the newest; as it was last told if it is silent."""
+    if member.report is None:
+        shown = observed.cluster.status.members
+        before = next((one for one in shown if one.number == member.number), None)
+        return (before.incidents, before.last_incident) if before is not None else (0, None)
+    newest = member.report.incident
+    return (newest.number, newest.text[:_INCIDENT_MAX]) if newest is not None else (0, None)
 
 
 def condition(cluster: Cluster, verdict: Verdict, now: datetime) -> Condition:
@@ -226,6 +276,25 @@ def _capture(observed: Observed, group: Group) -> Verdict:
         return kind, "False", Reason.CAPTURE_OFF, "; ".join(off)
     if not reports:
         return kind, "Unknown", Reason.WAITING, "no sidecar answers"
+    return kind, "True", Reason.AS_WANTED, ""
+
+
+def _agreement(group: Group) -> Verdict:
+    """Whether members' tables are equal, as far as their scrub has come. Nothing is done about it.
+
+    Each of them knows what it has heard of.
+    """
+    kind = ConditionType.MEMBERS_AGREE
+    told = [
+        member.report.differences
+        for member in group.members
+        if member.report is not None and member.report.differences is not None
+    ]
+    if not told:
+        return kind, "Unknown", Reason.WAITING, "no sidecar tells of a scrub"
+    found = sorted({text for differences in told for text in differences})
+    if found:
+        return kind, "False", Reason.MEMBERS_DIFFER, "; ".join(found)
     return kind, "True", Reason.AS_WANTED, ""
 
 

@@ -53,15 +53,19 @@ def _contains(live: Any, wanted: Any) -> bool:
     return bool(live == wanted)
 
 
-def shared_objects(observed: Observed, release: Release) -> list[Action]:
+def shared_objects(observed: Observed, group: Group, release: Release) -> list[Action]:
     """Apply those objects of the herd that are missing or not as they should be."""
-    return _apply(observed, network.shared(observed.cluster, release.operator_namespace))
+    voters = len(group.authority.view.voters) if group.authority is not None else 0
+    wanted = network.shared(observed.cluster, release.operator_namespace, voters)
+    return _apply(observed, wanted)
 
 
 def _apply(observed: Observed, manifests: Iterable[Manifest]) -> list[Action]:
     found: list[Action] = []
     for wanted in manifests:
         key = wanted["kind"], wanted["metadata"]["name"]
+        if wanted["kind"] in observed.unreadable:
+            continue
         live = observed.objects.get(key)
         if differs(wanted, live) and observed.is_free(*key):
             found.append(Apply(wanted, live["metadata"]["uid"] if live is not None else ""))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pgherd_operator.api.resource import Cluster
-from pgherd_operator.api.spec import Bootstrap
+from pgherd_operator.api.spec import SCRUB_HOURS, SCRUB_SHARE, Bootstrap
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Manifest, Origin, Role, Seat, manifest
 
@@ -39,6 +39,7 @@ _ACCESS_OURS = (
     # The superuser from elsewhere: a member, to make a copy, by its certificate; nobody else. The
     # whole name counts, with the cluster's id: the authority may sign for others, too.
     "hostssl all,replication  postgres  all  cert clientname=DN map=members",
+    "host   all,replication  postgres  all  reject",
     # The herd's jobs, which read everything and write nothing.
     f"hostssl {DATABASE}  pgherd_jobs  all  cert map=jobs",
     "host   all  pgherd_jobs  all  reject",
@@ -143,6 +144,13 @@ def node_json(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, Any]:
         node["partition_policy"] = "permanent"
     if seat.role is Role.WITNESS:
         return node | {"witness": True}
+    maintenance = cluster.spec.maintenance
+    if (maintenance.scrub_hours, maintenance.scrub_share) != (SCRUB_HOURS, SCRUB_SHARE):
+        # Where it is told nothing new a pod stays up to date.
+        node["scrub"] = {
+            "interval_s": maintenance.scrub_hours * 3600,
+            "share": maintenance.scrub_share,
+        }
     postgres = {
         "host": f"{RUN}/server",
         "port": names.POSTGRES_PORT,

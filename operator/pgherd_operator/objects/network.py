@@ -13,14 +13,18 @@ from pgherd_operator.objects.model import Manifest, Role, Seat, manifest
 _POSTGRES = {"name": "postgres", "port": names.POSTGRES_PORT, "protocol": "TCP"}
 
 
-def shared(cluster: Cluster, release_namespace: str) -> list[Manifest]:
-    """Objects that exist once a herd."""
+def shared(cluster: Cluster, release_namespace: str, voters: int = 0) -> list[Manifest]:
+    """Objects that exist once a herd.
+
+    Args:
+        voters: of the view in force, 0 where nobody knows.
+    """
     found = [
         _peers(cluster),
         _clients(cluster, "rw", {}),
         # Secondaries are not ready, but may be read; who does not listen refuses at once.
         _clients(cluster, "ro", {"publishNotReadyAddresses": True}),
-        _disruption_budget(cluster),
+        _disruption_budget(cluster, voters),
         _policy(cluster, release_namespace),
         manifest(
             cluster,
@@ -64,9 +68,12 @@ def _clients(cluster: Cluster, suffix: str, extra: dict[str, Any]) -> Manifest:
     return manifest(cluster, "v1", "Service", f"{cluster.name}-{suffix}", {"spec": spec})
 
 
-def _disruption_budget(cluster: Cluster) -> Manifest:
-    """One member at a time; a herd of one may be drained, or its node never could be."""
-    members = cluster.spec.instances + cluster.spec.witnesses
+def _disruption_budget(cluster: Cluster, voters: int) -> Manifest:
+    """One member at a time; a herd of one may be drained, or its node never could be.
+
+    While a herd shrinks its view has more voters than the spec asks for, and needs their majority.
+    """
+    members = max(cluster.spec.instances + cluster.spec.witnesses, voters)
     spec = {
         "minAvailable": members - 1,
         "selector": {"matchLabels": {names.CLUSTER: cluster.name}},

@@ -83,10 +83,8 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     observed = await observe(env.api, sidecars, cluster)
     plan = reconcile(observed, now, env.release)
     executor = Executor(env.api, sidecars, cluster, now)
-    failure = await _act(executor, env, cluster, plan)
-    shown, later = plan.status, False
-    if failure is not None:
-        shown = status.failed(shown, cluster, *failure, now)
+    failures = await _act(executor, env, cluster, plan)
+    shown, later = status.reconciled(plan.status, observed, failures, now), False
     for event in status.news(cluster.status, shown):
         env.events.tell(cluster, event)
     if plan.users_via:
@@ -97,7 +95,7 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
         later = bool(outcome.unanswered or outcome.changed)
     if not cluster.deleting or cluster.finalizers:
         await _show(env, body, shown)
-    if failure is not None or later:
+    if failures or later:
         return _FAILED_S
     if plan.idle:
         return _SETTLED_S if plan.settled else _WAITING_S
@@ -115,21 +113,32 @@ async def _refuse(env: Environment, body: dict[str, Any], cluster: Cluster, why:
 
 async def _act(
     executor: Executor, env: Environment, cluster: Cluster, plan: Plan
-) -> tuple[Step, str] | None:
-    """Execute a plan up to the first failure; return which step failed and why, if one did."""
+) -> list[tuple[Step, str]]:
+    """Execute a plan; return which steps failed, and why.
+
+    A step ends with its first failure, and the steps behind it are done all the same: each was
+    decided from what was observed, not from what the others do. So a policy that refuses one
+    object for ever keeps nothing else from being healed. Only where the API server answers nobody
+    the rest is left: it would fail in the same way, after as long a wait.
+    """
     bound = log.bind(cluster=cluster.name, namespace=cluster.namespace)
+    failures = []
     for step in plan.steps:
-        for action in step.actions:
-            try:
+        try:
+            for action in step.actions:
                 await executor.execute(action)
-            except (ApiError, SidecarError, ValueError) as error:
-                bound.warning("action.failed", action=type(action).__name__, reason=str(error))
-                return step, f"{type(action).__name__} failed: {error}"
-            bound.info("action.done", action=type(action).__name__)
+                bound.info("action.done", action=type(action).__name__)
+        except (ApiError, SidecarError, ValueError) as error:
+            failed = type(action).__name__
+            bound.warning("action.failed", action=failed, reason=str(error))
+            failures.append((step, f"{failed} failed: {error}"))
+            if isinstance(error, ApiError) and error.status == 0:
+                break
+            continue
         event = step.event()
         if event is not None and event.message != cluster.status.step:
             env.events.tell(cluster, event)  # else it was told when this step began
-    return None
+    return failures
 
 
 async def _show(env: Environment, body: dict[str, Any], described: ClusterStatus) -> None:

@@ -21,6 +21,8 @@ log = structlog.get_logger()
 DURATION_S = 15
 RENEW_S = 3
 _GIVE_UP_S = 10.0
+_FAILURES_TOLD = 20
+"""One line in the log for so many failures in a row: a minute."""
 
 
 class LeaseApi(Protocol):
@@ -52,6 +54,8 @@ class Election:
     identity: str
     clock: Callable[[], float]
     sleep: Callable[[float], Any] = asyncio.sleep
+    trouble: str = ""
+    """Why it could not stand for election at the last try: no right to Leases, no API server."""
     _seen: tuple[str, float] = ("", 0.0)
     """The Lease's version as last seen, and when it was seen first."""
     _renewed: float = 0.0
@@ -59,7 +63,11 @@ class Election:
 
     async def acquire(self) -> None:
         """Return when this candidate is the leader."""
+        failures = 0
         while not await self._try():
+            failures = failures + 1 if self.trouble else 0
+            if failures % _FAILURES_TOLD == 1:
+                log.warning("election.failed", lease=self.name, reason=self.trouble)
             await self.sleep(RENEW_S)
         log.info("leader.elected", identity=self.identity)
 
@@ -84,8 +92,11 @@ class Election:
     async def _try(self) -> bool:
         try:
             async with asyncio.timeout(_GIVE_UP_S):
-                return await self._take()
-        except (ApiError, TimeoutError):
+                taken = await self._take()
+                self.trouble = ""
+                return taken
+        except (ApiError, TimeoutError) as error:
+            self.trouble = str(error) or "the API server does not answer"
             return False
 
     async def _take(self) -> bool:

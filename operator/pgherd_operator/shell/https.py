@@ -73,7 +73,7 @@ class HttpsSidecars:
             raise SidecarError(f"{host}: not an object")
         if response.status in (400, 409):
             raise SidecarRefusedError(host, str(answer.get("error", response.status)))
-        if response.status >= 500:
+        if response.status >= 400:
             raise SidecarError(f"{host}: {answer.get('error', response.status)}")
         return answer
 

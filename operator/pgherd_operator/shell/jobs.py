@@ -32,8 +32,14 @@ from pgherd_operator.objects import jobs as objects
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release, Role
 from pgherd_operator.shell.events import Subject
-from pgherd_operator.shell.kubernetes import ConflictError, KubernetesApi, Manifest, NotFoundError
-from pgherd_operator.shell.reading import by_number, parse_ledger, parse_volume
+from pgherd_operator.shell.kubernetes import (
+    ApiError,
+    ConflictError,
+    KubernetesApi,
+    Manifest,
+    NotFoundError,
+)
+from pgherd_operator.shell.reading import by_number, parse_ledger, parse_volume, pod_trouble
 
 log = structlog.get_logger()
 
@@ -94,7 +100,10 @@ class Jobs:
         seen = await self._look(work)
         decision = jobs.decide(seen, now)
         if decision.start is not None:
-            await self._create(objects.workload(seen, decision.start, self.release))
+            try:
+                await self._create(objects.workload(seen, decision.start, self.release))
+            except ApiError as error:
+                decision = jobs.not_started(seen, f"{decision.start} refused: {error}", now)
         if decision.stop and seen.workload is not None:
             await self._delete(seen.workload.runner, work, seen.workload.name, seen.workload.uid)
         if decision.remove:
@@ -169,6 +178,7 @@ class Jobs:
 
     async def _driver(self, work: Work) -> Driver:
         pods = await self.api.list("Pod", work.namespace, f"{names.JOB}={work.uid}")
+        trouble = ""
         for pod in pods:
             if pod["metadata"]["labels"].get("spark-role") == "executor":
                 continue  # the Spark operator gives the application's labels to them, too
@@ -181,7 +191,8 @@ class Jobs:
                 return Driver(ended=f"{status.get('reason', '')} {status.get('message', '')}")
             if status.get("phase") == "Running" and status.get("podIP"):
                 return Driver(progress=await self.drivers.progress(status["podIP"]))
-        return Driver()
+            trouble = trouble or pod_trouble(status)
+        return Driver(trouble=trouble)
 
     async def _herd(self, work: Work) -> tuple[tuple[int, ...], str, str]:
         """Numbers of the members with a database, the herd's identity, and what is missing."""

@@ -68,6 +68,10 @@ class Changes:
         self._seen[uid] = state
         return True
 
+    def forget(self, uid: str) -> None:
+        """A resource is gone for good, and its uid never comes again."""
+        self._seen.pop(uid, None)
+
 
 def handlers(queue: Queue, jobs: Mapping[str, Queue]) -> kopf.OperatorRegistry:
     """What kopf calls: each event wakes what it is about.
@@ -94,8 +98,10 @@ def handlers(queue: Queue, jobs: Mapping[str, Queue]) -> kopf.OperatorRegistry:
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def cluster_changed(
-        namespace: str | None, name: str | None, meta: Mapping[str, Any], **_: Any
+        namespace: str | None, name: str | None, meta: Mapping[str, Any], type: str | None, **_: Any
     ) -> None:
+        if type == "DELETED":
+            changes.forget(meta["uid"])
         if namespace and name and changes.matter(meta):
             queue.wake(namespace, name)
 
@@ -144,11 +150,11 @@ async def run(environment: Mapping[str, str]) -> None:
         LostLeadershipError: inside an ExceptionGroup.
     """
     client = Client(Access.of_pod(environment))
-    health = await _answer_health()
+    identity = environment.get("POD_NAME") or "development"
+    namespace = environment.get("POD_NAMESPACE") or "default"
+    election = Election(client, namespace, LEASE, identity, time.monotonic)
+    health = await answer_health(election)
     try:
-        identity = environment.get("POD_NAME") or "development"
-        namespace = environment.get("POD_NAMESPACE") or "default"
-        election = Election(client, namespace, LEASE, identity, time.monotonic)
         await election.acquire()
         async with asyncio.TaskGroup() as group:
             group.create_task(election.keep())
@@ -160,17 +166,22 @@ async def run(environment: Mapping[str, str]) -> None:
         await client.close()
 
 
-async def _answer_health() -> web.AppRunner:
-    """Say that the loop turns, as a leader or while waiting to be one."""
+async def answer_health(election: Election, port: int = HEALTH_PORT) -> web.AppRunner:
+    """Say that the loop turns, and whether this operator leads or can stand for election."""
 
     async def healthy(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
+    async def ready(_: web.Request) -> web.Response:
+        if election.trouble:
+            return web.Response(status=503, text=f"no part in the election: {election.trouble}")
+        return web.Response(text="ok")
+
     application = web.Application()
-    application.add_routes([web.get("/healthz", healthy)])
+    application.add_routes([web.get("/healthz", healthy), web.get("/readyz", ready)])
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, port=HEALTH_PORT).start()
+    await web.TCPSite(runner, port=port).start()
     return runner
 
 

@@ -24,7 +24,7 @@ from pgherd_operator.core.observed import (
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Origin, Retired, Role
 from pgherd_operator.shell import certificates, owners
-from pgherd_operator.shell.kubernetes import KubernetesApi, Manifest, NotFoundError
+from pgherd_operator.shell.kubernetes import ApiError, KubernetesApi, Manifest, NotFoundError
 from pgherd_operator.shell.sidecars import ANSWER_S, SidecarError, Sidecars
 from pgherd_operator.shell.sidecars import parse as parse_report
 
@@ -43,14 +43,7 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
     Raises:
         ApiError: the picture would have holes.
     """
-    selector = f"{names.CLUSTER}={cluster.name}"
-    kinds = [*SHARED_KINDS, "PersistentVolumeClaim", "Pod"]
-    if cluster.spec.monitoring.pod_monitor:
-        kinds.append("PodMonitor")
-    if cluster.spec.tls.mode == "CertManager":
-        kinds.append("Certificate")
-    lists = await asyncio.gather(*(api.list(kind, cluster.namespace, selector) for kind in kinds))
-    found = dict(zip(kinds, lists, strict=True))
+    found, unreadable = await _listed(api, cluster)
     volumes = by_number(
         found.pop("PersistentVolumeClaim"),
         parse_volume,
@@ -58,7 +51,8 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
     )
     seats = [volume.seat() for volume in volumes.values() if volume.usable]
     listed = [item for items in found.values() for item in items]
-    whose = await owners.tell_apart(api, cluster, listed, taken.expected(cluster, seats))
+    expected = {key for key in taken.expected(cluster, seats) if key[0] not in unreadable}
+    whose = await owners.tell_apart(api, cluster, listed, expected)
     pods = by_number(
         [item for (kind, _), item in whose.ours.items() if kind == "Pod"],
         parse_pod,
@@ -88,8 +82,39 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
         objects=objects,
         taken=whose.taken | claims,
         passing=whose.passing,
+        unreadable=unreadable,
         reports=reports,
     )
+
+
+async def _listed(
+    api: KubernetesApi, cluster: Cluster
+) -> tuple[dict[str, list[Manifest]], dict[str, str]]:
+    """All objects with the herd's label, by kind, and why kinds of others could not be listed.
+
+    Kinds that others bring (PodMonitor, Certificate) may not be installed, or the operator may
+    have no right to them. The herd goes on without, and says so.
+    """
+    optional = []
+    if cluster.spec.monitoring.pod_monitor:
+        optional.append("PodMonitor")
+    if cluster.spec.tls.mode == "CertManager":
+        optional.append("Certificate")
+    selector = f"{names.CLUSTER}={cluster.name}"
+    unreadable: dict[str, str] = {}
+
+    async def listed(kind: str) -> list[Manifest]:
+        try:
+            return await api.list(kind, cluster.namespace, selector)
+        except ApiError as error:
+            if kind not in optional or error.status not in (403, 404):
+                raise
+            unreadable[kind] = str(error)
+            return []
+
+    kinds = [*SHARED_KINDS, "PersistentVolumeClaim", "Pod", *optional]
+    lists = await asyncio.gather(*map(listed, kinds))
+    return dict(zip(kinds, lists, strict=True)), unreadable
 
 
 def by_number(
@@ -159,7 +184,44 @@ def parse_pod(item: Manifest) -> Pod:
         deleting="deletionTimestamp" in metadata,
         finished=status.get("phase") in ("Failed", "Succeeded"),
         node=item.get("spec", {}).get("nodeName", ""),
+        trouble=pod_trouble(status),
     )
+
+
+def pod_trouble(status: Mapping[str, Any]) -> str:
+    """Why a pod does not run, as its status has it; empty if it runs, or nobody says.
+
+    What a container waits for comes first, then how it ended, then the scheduler's word.
+    """
+    containers = [
+        *status.get("initContainerStatuses", ()),
+        *status.get("containerStatuses", ()),
+    ]
+    for container in containers:
+        waiting = container.get("state", {}).get("waiting", {})
+        if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+            ended = container.get("lastState", {}).get("terminated", {})
+            return _container(container, waiting, ended.get("message", ""))
+    for container in containers:
+        ended = container.get("state", {}).get("terminated")
+        if ended is not None and ended.get("exitCode") != 0:
+            return _container(container, ended, "")
+    for one in status.get("conditions", ()):
+        if one["type"] == "PodScheduled" and one["status"] == "False":
+            return _words(one.get("reason", ""), one.get("message", ""))
+    if status.get("phase") == "Failed":
+        return _words(status.get("reason", ""), status.get("message", ""))
+    return ""
+
+
+def _container(container: Mapping[str, Any], state: Mapping[str, Any], before: str) -> str:
+    said = _words(state.get("reason", ""), state.get("message", "") or before)
+    return f"container {container['name']}: {said}"
+
+
+def _words(reason: str, message: str) -> str:
+    first = message.strip().partition("\n")[0][:512]
+    return f"{reason}: {first}" if reason and first else reason or first
 
 
 def parse_ledger(item: Mapping[str, Any] | None) -> Ledger | None:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pgherd_sidecar.core.log import Member
 from pgherd_sidecar.pg.checksum import TableChecksum
+from pgherd_sidecar.pg.indexes import IndexReport
 from pgherd_sidecar.pg.roles import Wanted
 
 StatusValue = (
@@ -82,6 +83,18 @@ class AdminBackend(Protocol):
         """
         ...
 
+    async def explain(self, gid: int, *, rows: bool) -> Mapping[str, StatusValue]:
+        """Tell what is known of the entry of the log at a position.
+
+        Args:
+            gid: the position.
+            rows: with the values of rows.
+
+        Raises:
+            Refused: it is not in the log, not any more or not yet.
+        """
+        ...
+
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """Put a marker into the log; return its id and GID.
 
@@ -112,6 +125,10 @@ class AdminBackend(Protocol):
 
     async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
         """Return the checksum of each row of a bucket by its key."""
+        ...
+
+    async def check_indexes(self) -> IndexReport:
+        """Compare this node's indexes with their tables, as they are now."""
         ...
 
     async def drop_marker(self, marker: str) -> None:

@@ -21,18 +21,15 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from pgherd_sidecar.agent.applying import About, applying
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
-from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.rowwriter import AGAIN_AT_ONCE, AT_ONCE_MAX, RowWriter
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import Writeset
 from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
-from pgherd_sidecar.pg.pipeline import (
-    Pipeline,
-    Prepared,
-    RoundFailedError,
-    ServerGoneError,
-    is_transient,
-)
+from pgherd_sidecar.pg import trusted
+from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import RowStatements
 
 log = structlog.get_logger()
@@ -54,7 +51,8 @@ WRITER_SETTINGS = (
     "SET enable_bitmapscan = off",
     "SET plan_cache_mode = force_generic_plan",
     "SET jit = off",
-    # The records were written under these (CORRECTNESS C6).
+    # The records were written under these (CORRECTNESS C6). A connection begins with them, and with
+    # the others of ``pg.settings``, already.
     "SET search_path = pg_catalog",
     "SET DateStyle = 'ISO, YMD'",
     "SET IntervalStyle = 'postgres'",
@@ -70,8 +68,26 @@ WRITER_SETTINGS = (
     "SET lock_timeout = 0",
     "SET statement_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
+    trusted.AFTERWARDS,
     # From PostgreSQL 17 on.
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'",
+    # What just fitted the stack at the origin is some calls deeper here.
+    """
+    DO $$
+    DECLARE
+        usual pg_catalog.int8 := setting FROM pg_catalog.pg_settings WHERE name = 'max_stack_depth';
+    BEGIN
+        FOR more IN REVERSE 48 .. 1 LOOP
+            BEGIN -- what the kernel allows can't be asked for
+                PERFORM pg_catalog.set_config(
+                    'max_stack_depth', (usual + usual * more / 16)::pg_catalog.text, false);
+                EXIT;
+            EXCEPTION WHEN invalid_parameter_value THEN
+                NULL;
+            END;
+        END LOOP;
+    END $$
+    """,
 )
 # Written out, because a function of SQL or PL/pgSQL with settings of its own costs as much as the
 # rest of a small batch.
@@ -94,6 +110,7 @@ class Work:
         link: its place in the chain.
         predecessor: the local transaction that must have committed first.
         writesets: keys and rows of a batch.
+        gids: of its writesets.
         alone: the procedure of an item that is not a batch.
         fresh_catalog: the schema has changed just before it.
         ripe: it has collected long enough.
@@ -103,6 +120,7 @@ class Work:
     link: BatchLink
     predecessor: LocalLink | None
     writesets: list[tuple["array[int]", list[Item]]] = field(default_factory=list)
+    gids: list[int] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
     alone: Callable[["Work"], Awaitable[None]] | None = None
@@ -177,6 +195,7 @@ class Applier:
             self._loop.call_later(self._collect_s, self._ripen, work)
         work.link.gid = gid
         work.writesets.append((keys, items))
+        work.gids.append(gid)
         for _, _, records in items:
             work.rows += len(records)
         size = len(writeset.body)
@@ -248,7 +267,7 @@ class Applier:
 
         Raises:
             DivergedError: an item can't be applied.
-            ServerGoneError: the connection broke, or the server can't do it now.
+            EntryFailedError: the connection broke, or the server can't do it now.
         """
         while True:
             await self._work.wait()
@@ -257,11 +276,14 @@ class Applier:
                 work = self._queue.popleft()
                 if work is self._open:
                     self.close()
-                with self._writers.writing(self.pipeline.backend_pid, work.link.gid):
-                    await self._do(work)
+                with (
+                    applying(work.link.gid, work.link.prev) as about,
+                    self._writers.writing(self.pipeline.backend_pid, work.link.gid),
+                ):
+                    await self._do(work, about)
                 self._finish(work)
 
-    async def _do(self, work: Work) -> None:
+    async def _do(self, work: Work, about: About) -> None:
         if work.fresh_catalog or work.alone is not None:
             await self._round(work, [])
             self._chain.settle(work.link.prev)
@@ -270,7 +292,26 @@ class Applier:
         if work.alone is not None:
             await work.alone(work)
         else:
-            await self._round(work, await self._statements(work))
+            try:
+                await self._round(work, await self._statements(work))
+            except Exception as error:
+                if judge(error).trouble is not Trouble.REFUSED:
+                    raise
+                log.warning("batch.refused", gid=work.link.gid, error=judge(error).cause)
+                await self._one_by_one(work, about)
+
+    async def _one_by_one(self, work: Work, about: About) -> None:
+        """Apply the writesets of a batch one after the other: those before the one that fails are.
+
+        The last one has the GID of the batch, so the chain is as long as if it were one.
+        """
+        await self._round(work, [])
+        writer = RowWriter(self.pipeline, self.rows)
+        for gid, (keys, items) in zip(work.gids, work.writesets, strict=True):
+            about.gid = gid
+            await writer.write(about, keys, items)
+            self._chain.settle(gid)
+            about.prev = gid
 
     async def _round(self, work: Work, statements: list[Prepared]) -> None:
         """Execute these once the predecessor is visible, which is repaired if need be.
@@ -278,7 +319,9 @@ class Applier:
         The token is passed on in the same breath. Should the round fail, then too early: who has
         waited for it finds that the batch is not there, and asks the hook instead.
         """
+        tries = 0
         while True:
+            tries += 1
             predecessor = work.predecessor
             round_ = statements
             if predecessor is not None and predecessor.gid > self._chain.settled_gid:
@@ -297,9 +340,8 @@ class Applier:
                 if error.sqlstate == "PH002" and predecessor is not None:
                     await self._repair(predecessor)
                     work.predecessor = None
-                elif error.sqlstate not in ("40P01", "57014"):
-                    kind = ServerGoneError if is_transient(error.sqlstate) else DivergedError
-                    raise kind(f"GID {work.link.gid}: {error}") from error
+                elif error.raised or error.sqlstate not in AGAIN_AT_ONCE or tries == AT_ONCE_MAX:
+                    raise
 
     async def _statements(self, work: Work) -> list[Prepared]:
         tables = {table for _, items in work.writesets for table, _, _ in items}

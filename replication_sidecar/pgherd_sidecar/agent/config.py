@@ -148,6 +148,17 @@ class Limits(_Section):
     ] = 10_000
 
 
+class Scrub(_Section):
+    """How members compare their tables with each other's all the time."""
+
+    interval_s: Annotated[
+        float, Field(ge=0, description="in which all rows are compared once; 0: never")
+    ] = 7 * 86_400.0
+    share: Annotated[
+        float, Field(gt=0, le=100, description="percent of one core that it may take")
+    ] = 2.0
+
+
 class PartnerServer(_Section):
     """The PostgreSQL server of another member, as this node reaches it to copy it."""
 
@@ -251,6 +262,7 @@ class NodeConfig(_Section):
     timing: Timing = Timing()
     limits: Limits = Limits()
     recovery: Recovery | None = None
+    scrub: Scrub = Scrub()
     partition_policy: Annotated[
         Literal["primary", "permanent"],
         Field(description="without a majority: wait for it, or become a cluster of its own"),

@@ -19,15 +19,21 @@ import structlog
 
 from pgherd_sidecar.agent import startup, verdicts
 from pgherd_sidecar.agent.adminport import ExportedSnapshot, StatusValue, Unavailable
+from pgherd_sidecar.agent.applying import OF_THE_MEMBER
+from pgherd_sidecar.agent.attempts import Attempts
 from pgherd_sidecar.agent.changes import Changes
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import (
     DivergedError,
+    EntryFailedError,
     LeftBehindError,
     RebuildNeededError,
     SupersededError,
+    UnreadableError,
 )
+from pgherd_sidecar.agent.explain import Explainer
 from pgherd_sidecar.agent.identity import Identity
+from pgherd_sidecar.agent.incidents import Incidents
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.opening import session
@@ -37,12 +43,22 @@ from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.roles import Roles
 from pgherd_sidecar.agent.session import ReplicaSession
 from pgherd_sidecar.agent.views import Views
+from pgherd_sidecar.env.tls import TlsError
+from pgherd_sidecar.pg import indexes
 from pgherd_sidecar.pg.checksum import TableChecksum
 from pgherd_sidecar.pg.pipeline import ServerGoneError
 
 log = structlog.get_logger()
 
-_RETRY_S = 0.2
+_TABLE_HASHES = """
+SELECT pgherd.name_hash('table ' || t.name), 'table ' || t.name
+  FROM (SELECT format('%I.%I', n.nspname, c.relname) AS name
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_') t
+UNION ALL SELECT pgherd.name_hash('schema'), 'the schema'
+"""
+_FATAL = (*OF_THE_MEMBER, TlsError)
+"""The log or this member's standing is not what it was: the process ends, and says so."""
 
 
 class Replica:
@@ -57,11 +73,14 @@ class Replica:
         self._verdicts = verdicts.load(config.data_dir)
         self.changes = Changes(host, self._verdicts, self._ready)
         self.roles = Roles(config, self._ready)
+        self._explainer = Explainer(host, self._verdicts, self._table_hashes)
         recovery = config.recovery
         self._rebuild = (
             Rebuild(config, recovery, LocalMeans(config, recovery, host)) if recovery else None
         )
         self._session: ReplicaSession | None = None
+        self._attempts = Attempts()
+        self._incidents = Incidents(config.data_dir)
         self._reason = "starting"
         self._halted: RebuildNeededError | None = None
         self._stopping = asyncio.Event()
@@ -97,7 +116,7 @@ class Replica:
             self._need_rebuild(behind)
         elif not task.cancelled():
             self._judge(error)
-            await asyncio.wait({interrupted}, timeout=_RETRY_S)
+            await asyncio.wait({interrupted}, timeout=self._attempts.pause_s)
         interrupted.cancel()
 
     async def _work(self) -> None:
@@ -116,7 +135,9 @@ class Replica:
         if self._rebuild is not None and self._rebuild.under_way:
             await self._fence(self._rebuild.reason)
             if not await self._rebuild.run():
+                self._incidents.end(self._rebuild.given_up or self._rebuild.reason)
                 raise LeftBehindError(self._rebuild.cause)
+            self._attempts.forget()
         if not self._host.whole.is_set():
             await self._fence("its log is damaged")
             await self._host.whole.wait()  # what its database has may be missing
@@ -126,8 +147,15 @@ class Replica:
             self._session, keep_house = opened
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._session.run(keep_house))
+                group.create_task(self._end_incident(self._session.caught_up))
                 if self._rebuild is not None:
                     group.create_task(self._rebuild.escort(self._session.caught_up))
+
+    async def _end_incident(self, caught_up: asyncio.Event) -> None:
+        """Whatever stopped this node before does not any more."""
+        await caught_up.wait()
+        self._attempts.forget()
+        self._incidents.end()
 
     async def _fence(self, reason: str) -> None:
         """Have writes on a node that can't take them fail with the reason (C25)."""
@@ -143,10 +171,19 @@ class Replica:
                 self._need_rebuild(cause)
                 return
         for cause in causes:
+            if isinstance(cause, _FATAL) or not isinstance(cause, Exception):
+                raise cause
             if isinstance(cause, SupersededError):
                 self._identity.skip_incarnations(cause.newest)
+            elif isinstance(cause, EntryFailedError):
+                diverged = self._attempts.failed(cause.failure)
+                if diverged is not None:
+                    self._need_rebuild(diverged)
+                    return
             elif not isinstance(cause, (psycopg.OperationalError, ServerGoneError)):
-                raise cause
+                # A defect beside the server must not take this member's vote from the herd.
+                log.critical("session.crashed", error=str(cause), exc_info=cause)
+                self._attempts.crashed()
         self._reason = f"PostgreSQL: {causes[0]}".strip() if causes else "session ended"
         log.warning("session.ended", reason=self._reason)
         rebuild = self._rebuild
@@ -167,7 +204,12 @@ class Replica:
         """Begin a rebuild, or stop for good."""
         self._reason = str(cause)
         log.error("node.needs_rebuild", reason=self._reason, kind=type(cause).__name__)
-        if self._rebuild is not None and self._rebuild.begin(self._reason):
+        joins = self._rebuild is not None and self._rebuild.due_to_join
+        curable = self._rebuild is not None and not isinstance(cause, UnreadableError)
+        begun = curable and self._rebuild is not None and self._rebuild.begin(self._reason)
+        if not joins:
+            self._incidents.begin(cause, rebuilt=begun)
+        if begun:
             self._halted = None
             return
         self._halted = cause
@@ -180,6 +222,9 @@ class Replica:
         """See AdminBackend."""
         current, rebuild = self._session, self._rebuild
         refusal = current.refusal() if current is not None else self._reason
+        failed = self._attempts.reason(_settled(current))
+        if failed is not None and self._halted is None:
+            refusal = failed
         if rebuild is not None and rebuild.under_way:
             refusal = rebuild.reason
         return {
@@ -195,6 +240,7 @@ class Replica:
             "log_position": self._host.commit_position,
             **(current.status() if current is not None else {}),
             **(rebuild.status() if rebuild is not None else {}),
+            **self._incidents.status(),
         }
 
     def _state(self, refusal: str | None) -> str:
@@ -226,7 +272,23 @@ class Replica:
         self._interrupted.set()
         async with self._turn:  # a step of an earlier rebuild that still ends belongs to that one
             self._rebuild.request(partner, rate_bytes_s)
+            self._incidents.request()
             self._halted = None
+
+    async def explain(self, gid: int, *, rows: bool) -> Mapping[str, StatusValue]:
+        """See AdminBackend."""
+        told = await self._explainer.explain(gid, rows=rows)
+        met = self._incidents.of(gid)
+        return told | {"incidents": met} if met else told
+
+    async def _table_hashes(self) -> Mapping[int, str]:
+        """See ``explain.TableHashes``."""
+        try:
+            async with await startup.connect(self._config, "pgherd") as connection:
+                rows = await connection.execute(_TABLE_HASHES)
+                return dict(await rows.fetchall())
+        except psycopg.Error:
+            return {}
 
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """See AdminBackend."""
@@ -259,9 +321,24 @@ class Replica:
         """See AdminBackend."""
         return await self._markers.keys(marker, table, bucket)
 
+    async def check_indexes(self) -> indexes.IndexReport:
+        """See AdminBackend."""
+        self._ready()
+        try:
+            async with await startup.connect(
+                self._config, "pgherd indexes", psycopg.AsyncCursor
+            ) as connection:
+                return await indexes.check_all(connection)
+        except psycopg.OperationalError as error:
+            raise Unavailable(f"node {self._config.name}: {error}") from error
+
     async def drop_marker(self, marker: str) -> None:
         """See AdminBackend."""
         await self._markers.drop(marker)
+
+
+def _settled(session: ReplicaSession | None) -> int | None:
+    return None if session is None else session.chain.settled_gid
 
 
 def _leaves(error: BaseException) -> "list[BaseException]":

@@ -19,6 +19,7 @@ import structlog
 from pgherd_sidecar.agent import startup, upkeep
 from pgherd_sidecar.agent.announcement import Announcement
 from pgherd_sidecar.agent.applier import Applier
+from pgherd_sidecar.agent.applying import undeliverable
 from pgherd_sidecar.agent.chain import Chain
 from pgherd_sidecar.agent.commits import Commits
 from pgherd_sidecar.agent.config import NodeConfig
@@ -34,6 +35,7 @@ from pgherd_sidecar.agent.markerorders import MarkerOrders
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.outcomes import Outcomes
 from pgherd_sidecar.agent.precedence import Precedence
+from pgherd_sidecar.agent.scrub import Scrub
 from pgherd_sidecar.agent.settler import Settler
 from pgherd_sidecar.agent.verdicts import Verdicts
 from pgherd_sidecar.agent.victims import VictimWatch
@@ -135,6 +137,7 @@ class ReplicaSession:
         self._house: upkeep.Upkeep | None = None
         self._delivery: asyncio.TimerHandle | None = None
         self.marker_orders = MarkerOrders(config.name, host.submit, self.applier, markers)
+        self._scrub = Scrub(config, host, self)
         self._leaks = Leaks(admin, config.number)
         self._outcomes = Outcomes()
         mine = Incarnation(config.number, incarnation)
@@ -184,6 +187,7 @@ class ReplicaSession:
 
         Raises:
             RebuildNeededError: this node must not go on.
+            EntryFailedError: an entry could not be applied now.
             psycopg.Error, ServerGoneError: the server is gone.
         """
         house = self._house = upkeep.Upkeep(
@@ -211,6 +215,7 @@ class ReplicaSession:
                 group.create_task(self._precedence.run())
                 await self._begin()
                 group.create_task(house.run())
+                group.create_task(self._scrub.run())
         finally:
             self.ready = False
             if self._delivery is not None:
@@ -218,6 +223,7 @@ class ReplicaSession:
             self._decider.stop()
             self._host.on_commit = self._host.on_proposer = lambda: None
             self.marker_orders.fail()
+            await self._scrub.close()
             await self.hook.stop()
             await self._large.close()
 
@@ -305,7 +311,7 @@ class ReplicaSession:
 
     def _fail(self, error: BaseException) -> None:
         if not self._failed.done():
-            self._failed.set_exception(error)
+            self._failed.set_exception(undeliverable(error, self.state.position))
 
     def _take_writeset(
         self,
@@ -345,6 +351,8 @@ class ReplicaSession:
             self._precedence.delivered()
         if isinstance(entry, Incarnation):
             self._announcement.delivered(gid, entry)
+        elif isinstance(entry, Marker) and gid > self._old and self._scrub.take(gid, entry):
+            pass
         elif isinstance(entry, Marker) and gid > self._old and self.ready:
             self.marker_orders.take(gid, entry)  # whoever ordered it waits, and counts on us
 
@@ -371,6 +379,11 @@ class ReplicaSession:
     def connection(self) -> psycopg.AsyncConnection[Any]:
         """See changes.Reader."""
         return self._admin
+
+    @property
+    def idle(self) -> bool:
+        """See scrub.Surroundings."""
+        return not self.hook.writesets.pending and not self.applier.queued_bytes
 
     # ---- HookBackend -------------------------------------------------------------------------
 
@@ -425,5 +438,6 @@ class ReplicaSession:
             "victims": self._watch.victims,
             "index_keys": self.state.index_size,
             **(self._house.status() if self._house is not None else {}),
+            **self._scrub.status(),
             **{f"decisions_{kind.value}": count for kind, count in self._counts.items()},
         }

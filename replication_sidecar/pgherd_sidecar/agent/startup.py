@@ -76,7 +76,8 @@ async def connect(
     )
     await connection.execute(
         "SET session_replication_role = replica; SET statement_timeout = 0; SET lock_timeout = 0;"
-        " SET idle_in_transaction_session_timeout = 0; SET client_min_messages = warning"
+        " SET idle_in_transaction_session_timeout = 0; SET client_min_messages = warning;"
+        f" {trusted.AFTERWARDS}"
     )
     return connection
 

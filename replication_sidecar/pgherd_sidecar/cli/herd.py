@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pgherd_sidecar.agent.config import Scrub
 from pgherd_sidecar.cli.errors import HerdError
 
 FORMAT = 1
@@ -84,6 +85,8 @@ class Herd(BaseModel):
         slots: no member has a higher number.
         evict_s: a member that was silent for so long is thrown out of the view; 0: none ever is.
         split_s: members that were without a majority for so long become another cluster; 0: never.
+        scrub_s: all rows of all members are compared once in so long; 0: never.
+        scrub_share: percent of one core that this may take.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,6 +103,8 @@ class Herd(BaseModel):
     slots: int = SLOTS
     evict_s: Annotated[float, Field(ge=0)] = 0
     split_s: Annotated[float, Field(ge=0)] = 0
+    scrub_s: Annotated[float, Field(ge=0)] = Scrub().interval_s
+    scrub_share: Annotated[float, Field(gt=0, le=100)] = Scrub().share
     members: tuple[Member, ...]
 
     @property

@@ -44,6 +44,8 @@ class UpOptions:
     witnesses: int | None = None
     evict_s: float | None = None
     split_s: float | None = None
+    scrub_s: float | None = None
+    scrub_share: float | None = None
     fill: Callable[[Herd], Awaitable[None]] | None = None
 
 
@@ -84,6 +86,7 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             evict_s=options.evict_s or 0,
             split_s=options.split_s or 0,
         )
+        description = _tuned(description, options)
         require_space(description, len(description.databases))
         nodes = nodes_of(description)
         for node in nodes:
@@ -126,6 +129,14 @@ def _founded(description: Herd) -> None:
         herd.save(description.model_copy(update={"founded": True}))
 
 
+def _tuned(description: Herd, options: UpOptions) -> Herd:
+    """With other settings of the scrub, if any are asked for."""
+    asked = {"scrub_s": options.scrub_s, "scrub_share": options.scrub_share}
+    return description.model_copy(
+        update={key: one for key, one in asked.items() if one is not None}
+    )
+
+
 def _adapted(description: Herd, options: UpOptions) -> Herd:
     """Check that the options fit the existing herd; some may be others from now on."""
     for option, asked, has in (
@@ -140,8 +151,9 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
             )
     patience = {"evict_s": options.evict_s, "split_s": options.split_s}
     changed = {key: value for key, value in patience.items() if value is not None}
-    if changed:
-        description = description.model_copy(update=changed)
+    adapted = _tuned(description.model_copy(update=changed), options)
+    if adapted != description:
+        description = adapted
         herd.save(description)
     if options.postgres_bin in (None, description.postgres_bin):
         binaries.find(description.postgres_bin)

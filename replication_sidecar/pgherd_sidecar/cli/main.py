@@ -5,6 +5,7 @@ admin API. What is done to a herd on this machine only is in ``localcommands.py`
 stdout, progress and errors (one line) to stderr; the exit statuses are listed in ``errors.py``.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from pgherd_sidecar.cli import (
     changes,
     cluster,
     delegate,
+    explaining,
     growing,
     herd,
     jobs,
@@ -115,6 +117,21 @@ def release(hold: str, directory: Path | None, admin: Path | None) -> None:
     """
     names = options.run(cluster.release(_listen(directory, admin), hold))
     click.echo(f"{', '.join(names)}: nothing is kept for {hold} any more")
+
+
+@main.command()
+@click.argument("gid", type=click.IntRange(min=1))
+@_herd
+@click.option("--on", metavar="NODE", help="Ask this node; by default one that knows the most.")
+@click.option("--rows", is_flag=True, help="Show the values of rows, too: they may be private.")
+@options.as_json
+def explain(
+    gid: int, directory: Path | None, admin: Path | None, on: str | None, rows: bool, as_json: bool
+) -> None:
+    """Show what the entry of the log at a GID is: of whom, what it changes, and its verdict."""
+    listen = _listen(directory, admin)
+    told = options.run(explaining.explain(listen, gid, rows=rows, on=on))
+    click.echo(json.dumps(told, indent=2) if as_json else explaining.text(told))
 
 
 @main.command(hidden=True)

@@ -17,6 +17,7 @@ from pgherd_sidecar.agent.config import (
     PartnerServer,
     PostgresAddress,
     Recovery,
+    Scrub,
     Timing,
     Tls,
 )
@@ -151,6 +152,7 @@ class Sidecar:
                 **({"partition_split_ms": round(herd.split_s * 1000)} if herd.split_s else {}),
             ),
             partition_policy="permanent" if herd.split_s else "primary",
+            scrub=Scrub(interval_s=herd.scrub_s, share=herd.scrub_share),
             data_dir=self._paths.sidecar_data,
             admin_socket=self._paths.admin_socket,
             tls=Tls(directory=self._paths.tls),

@@ -22,6 +22,7 @@ from pgherd_sidecar.agent.roster import contact
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_sidecar.core.log import Member
 from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
+from pgherd_sidecar.pg.indexes import IndexReport
 from pgherd_sidecar.pg.roles import Wanted
 
 MARKER = "00ff"
@@ -121,6 +122,11 @@ class Backend:
             raise Unavailable("n9 does not take writes")
         self.told.append(f"rebuild {partner} {rate_bytes_s}")
 
+    async def explain(self, gid: int, *, rows: bool) -> Mapping[str, StatusValue]:
+        if gid > 9:
+            raise Refused(f"GID {gid} has not been ordered yet")
+        return {"gid": gid, "rows": rows}
+
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         if not self.orders:
             raise Unavailable("no proposer")
@@ -151,6 +157,9 @@ class Backend:
     async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
         self._check(marker)
         return {f"{table} {bucket}": "ab"}
+
+    async def check_indexes(self) -> IndexReport:
+        return IndexReport(True, 2, {"public.i": "heap tuple lacks a match"}, {"public.k": "busy"})
 
     async def drop_marker(self, marker: str) -> None:
         self.told.append(f"drop {marker}")
@@ -259,9 +268,14 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         assert tables['public."T"'].rows == 2
         assert await client.buckets(MARKER, "t", 5) == {3: "ab"}
         assert await client.keys(MARKER, "t", 3, 5) == {"t 3": "ab"}
+        found = await client.check_indexes(5)
+        assert (found.available, found.checked) == (True, 2)
+        assert found.faults == {"public.i": "heap tuple lacks a match"}
+        assert found.skipped == {"public.k": "busy"}
         await client.drop_marker(MARKER)
         await client.rebuild("n2", 1 << 20)
         await client.rebuild(None, None)
+        assert await client.explain(8, rows=True) == {"gid": 8, "rows": True}
         await client.shutdown()
     assert backend.told == [
         "marker for ('n1', 'n2')",
@@ -296,6 +310,9 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         ("POST", "/marker", b'{"members": ["%s"]}' % (b"n" * 64), 400),
         ("POST", "/rebuild", b'{"partner": "n9"}', 503),
         ("POST", "/rebuild", b'{"rate_bytes_s": 1}', 400),
+        ("POST", "/explain", b'{"gid": 10}', 409),
+        ("POST", "/explain", b'{"gid": 0}', 400),
+        ("POST", "/explain", b"{}", 400),
     ],
 )
 async def test_errors_are_json_under_a_telling_status(
@@ -356,4 +373,12 @@ async def test_metrics_are_the_numbers_of_the_status(tmp_path: Path) -> None:
         'pgherd_commits{member="n\\"1"} 3',
         'pgherd_fenced{member="n\\"1"} 0',
         'pgherd_flush_s{member="n\\"1"} 0.5',
+    ]
+
+
+def test_sums_by_something_are_told_with_a_label() -> None:
+    text = to_metrics({"name": "n1", "state": "primary", "rebuilds_total": {"done": 2, "x": 1}})
+    assert text.splitlines()[1:] == [
+        'pgherd_rebuilds_total{member="n1",outcome="done"} 2',
+        'pgherd_rebuilds_total{member="n1",outcome="x"} 1',
     ]

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 from pgherd_sidecar.agent.applier import TOKEN_WINDOW, WRITER_SETTINGS, Applier, Work
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
-from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.errors import DivergedError, EntryFailedError
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import Writeset, key_array
+from pgherd_sidecar.env.segments import StorageError
+from pgherd_sidecar.pg.failures import Trouble
 from pgherd_sidecar.pg.pipeline import Prepared, RoundFailedError, ServerGoneError
 from pgherd_sidecar.pg.rows import RowStatements, TableShape
 
@@ -27,6 +29,7 @@ class Pipeline:
         self.rounds: list[tuple[list[str], asyncio.Future[None]]] = []
         self.texts: dict[bytes, bytes] = {}
         self.together: list[bool] = []
+        self.parameters: list[list[bytes | None]] = []
 
     def knows(self, name: bytes) -> bool:
         return name in self.texts
@@ -38,6 +41,7 @@ class Pipeline:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.rounds.append(([self._kind(statement) for statement in statements], future))
         self.together.append(more)
+        self.parameters += [list(s.parameters) for s in statements if s.name == b"pgherd_compress"]
         return future
 
     def _kind(self, statement: Prepared) -> str:
@@ -124,7 +128,7 @@ async def running(collect_s: float) -> AsyncIterator[Node]:
     node.running = asyncio.ensure_future(node.applier.run())
     yield node
     node.running.cancel()
-    with contextlib.suppress(asyncio.CancelledError, DivergedError, ServerGoneError):
+    with contextlib.suppress(asyncio.CancelledError, DivergedError, ServerGoneError, StorageError):
         await node.running
 
 
@@ -277,8 +281,97 @@ async def test_who_is_told_to_wait_for_a_batch_under_way_gets_its_token(node: No
 async def test_a_batch_that_cannot_be_applied_stops_the_node(node: Node) -> None:
     node.remote(11)
     await settled()
-    await node.pipeline.end(0, RoundFailedError("PH001", "0 rows affected instead of 1", 0))
-    with pytest.raises(DivergedError, match="GID 11"):
+    wrong = RoundFailedError("PH001", "0 rows affected instead of 1", 0)
+    await node.pipeline.end(0, wrong)  # then alone, then row by row
+    assert node.pipeline.kinds == [["rows"], ["rows"]]
+    await node.pipeline.end(1, wrong)
+    assert node.pipeline.kinds[2] == ["compress", "3", "rows"]
+    await node.pipeline.end(2, RoundFailedError("PH001", "0 rows affected instead of 1", 1))
+    with pytest.raises(DivergedError, match="GID 11: UPDATE t: PH001: 0 rows") as diverged:
+        await node.running
+    failure = diverged.value.failure
+    assert failure is not None
+    assert (failure.gid, failure.prev, failure.table, failure.row) == (11, 10, "t", "id = 11")
+
+
+async def test_of_a_batch_that_fails_the_writesets_before_the_one_to_blame_are_applied(
+    node: Node,
+) -> None:
+    wrong = RoundFailedError("23505", "duplicate key value", 0, table="public.t", constraint="t_v")
+    node.pipeline.run([])  # something is under way, so the next ones collect
+    node.remote(11, 12)
+    await settled()
+    await node.pipeline.end(1, wrong)
+    await node.pipeline.end(2)
+    assert node.chain.settled_gid == 11
+    await node.pipeline.end(3, wrong)
+    await node.pipeline.end(4, RoundFailedError("23505", "duplicate", 1, constraint="t_v"))
+    with pytest.raises(DivergedError) as diverged:
+        await node.running
+    failure = diverged.value.failure
+    assert failure is not None
+    assert (failure.gid, failure.prev, failure.key) == (12, 11, "t_v")
+
+
+async def test_an_index_that_takes_a_value_compressed_otherwise_stops_nobody(node: Node) -> None:
+    large = RoundFailedError("54000", "index row size 7368 exceeds maximum 2704", 1)
+    node.remote(11)
+    await settled()
+    for number in range(3):
+        await node.pipeline.end(number, large)
+    assert node.pipeline.kinds[3] == ["compress", "3", "rows"]
+    assert node.pipeline.parameters == [[b"pglz"], [b"lz4"]]
+    await node.pipeline.end(3)
+    assert node.chain.settled_gid == 11
+
+
+@pytest.mark.parametrize("sqlstate", ["54000", "22023"])
+async def test_a_row_that_no_compression_makes_small_enough_stops_the_node(
+    node: Node, sqlstate: str
+) -> None:
+    node.remote(11)
+    await settled()
+    for number in range(3):
+        await node.pipeline.end(number, RoundFailedError("54000", "index row size", 1))
+    await node.pipeline.end(3, RoundFailedError(sqlstate, "again", 1))
+    with pytest.raises(DivergedError, match="54000: index row size"):
+        await node.running
+
+
+async def test_a_deadlock_that_goes_on_does_not_keep_the_applier_busy_for_ever(node: Node) -> None:
+    node.remote(11)
+    await settled()
+    for number in range(10):
+        await node.pipeline.end(number, RoundFailedError("40P01", "deadlock", 0))
+    with pytest.raises(EntryFailedError):
+        await node.running
+
+
+async def test_what_a_function_raises_as_a_deadlock_is_none(node: Node) -> None:
+    node.remote(11)
+    await settled()
+    await node.pipeline.end(0, RoundFailedError("40P01", "as I like", 0, raised=True))
+    with pytest.raises(EntryFailedError) as failed:
+        await node.running
+    assert failed.value.failure.trouble is Trouble.FAILED
+
+
+async def test_an_exception_of_any_type_is_a_divergence_of_this_database(node: Node) -> None:
+    async def run(work: Work) -> None:
+        raise TypeError("SQL values must be strings, got None instead")
+
+    node.applier.add_alone(11, run)
+    with pytest.raises(DivergedError, match="GID 11: TypeError: SQL values") as diverged:
+        await node.running
+    assert isinstance(diverged.value.__cause__, TypeError)
+
+
+async def test_a_log_that_cannot_be_read_is_no_divergence(node: Node) -> None:
+    async def run(work: Work) -> None:
+        raise StorageError("the log does not hold position 7")
+
+    node.applier.add_alone(11, run)
+    with pytest.raises(StorageError):
         await node.running
 
 

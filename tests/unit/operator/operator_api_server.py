@@ -34,17 +34,21 @@ class ApiServer:
     meanwhile: Callable[[], None] | None = None
     """What happens between a look and the next write."""
     counter: int = 0
+    refused: dict[str, ApiError] = field(default_factory=dict)
+    """Refusals for ever, by verb and kind: "list PodMonitor", "create Pod"."""
     volumes_grow: bool = True
     """What the class of the volumes allows."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest:
         """See KubernetesApi."""
         self.calls.add(("get", kind))
+        self._refuse("get", kind)
         return copy.deepcopy(self._object(kind, name))
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
         """See KubernetesApi."""
         self.calls.add(("list", kind))
+        self._refuse("list", kind)
         key, _, value = selector.partition("=")
         return [
             copy.deepcopy(item)
@@ -55,6 +59,7 @@ class ApiServer:
     async def create(self, manifest: Manifest) -> Manifest:
         """See KubernetesApi."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
+        self._refuse("create", kind)
         with self.writing("create", kind, name):
             if (kind, name) in self.objects:
                 raise ConflictError(409, f"{name} exists")
@@ -105,6 +110,10 @@ class ApiServer:
             _require(item, "resourceVersion", version)
             self._check_deletion(kind, item)
             self.mark_deleted((kind, name))
+
+    def _refuse(self, verb: str, kind: str) -> None:
+        if f"{verb} {kind}" in self.refused:
+            raise self.refused[f"{verb} {kind}"]
 
     def uid(self) -> str:
         """A new uid."""

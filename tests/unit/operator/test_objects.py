@@ -198,11 +198,12 @@ def test_the_users_cannot_override_what_pgherd_sets() -> None:
         "local all postgres,pgherd_apply trust",
         "host all pgherd_apply all reject",
         "hostssl all,replication postgres all cert clientname=DN map=members",
+        "host all,replication postgres all reject",
         "hostssl app pgherd_jobs all cert map=jobs",
         "host all pgherd_jobs all reject",
     ]
-    assert lines[1:7] == [*ours, theirs]
-    default = lines[7:]
+    assert lines[1:8] == [*ours, theirs]
+    default = lines[8:]
     assert not [line for line in default if line.startswith("host ")], "a password in the clear"
 
 

@@ -112,6 +112,13 @@ BEGIN ATOMIC
     SELECT coalesce(array_agg(r.relid ORDER BY r.relid), '{}') FROM related r;
 END;
 
+-- What was a partition when the event triggers saw it last, and is none any more: PostgreSQL reports the table that
+-- it was detached from only.
+CREATE OR REPLACE FUNCTION pgherd.former_partitions() RETURNS oid[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN array(SELECT t.relid FROM pgherd.tables t JOIN pg_class c ON c.oid = t.relid
+              WHERE t.names[1] <> t.names[2] AND NOT c.relispartition);
+
 -- Certification keys of tables, exclusively (C16): under the names that writers have used so far, and
 -- under those they will use from now on.
 CREATE OR REPLACE FUNCTION pgherd.table_keys(rels oid[]) RETURNS text

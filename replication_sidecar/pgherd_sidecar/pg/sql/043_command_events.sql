@@ -44,6 +44,7 @@ DECLARE
     command jsonb := current_setting('pgherd.command_context');
     message text  := extract(epoch FROM statement_timestamp())::text || md5(current_query());
     context text;
+    in_use  oid[];
 BEGIN
     IF TG_TAG = 'REINDEX' THEN
         RETURN; -- changes nothing that anybody could see
@@ -63,7 +64,11 @@ BEGIN
     IF TG_TAG NOT IN ('DROP TABLE', 'DROP MATERIALIZED VIEW') THEN -- or its owner does it himself
         PERFORM pgherd.drop_strays();
     END IF;
-    PERFORM pgherd.settle(x);
+    in_use := pgherd.tables_in_use(x, context);
+    IF in_use = '{}' THEN
+        PERFORM pgherd.settle(x);
+        command := command || jsonb_build_object('doubled', pgherd.doubled_table(x));
+    END IF;
     PERFORM pgherd.intend(x, TG_TAG);
     -- A script of many commands in one message is kept once.
     IF EXISTS (SELECT FROM pgherd.capture_rows(x) c
@@ -74,7 +79,9 @@ BEGIN
         command := command || jsonb_build_object('query', current_query());
     END IF;
     command := command || jsonb_build_object(
-        'tag', TG_TAG, 'message', message, 'context', context,
+        'tag', TG_TAG, 'message', message, 'context', context, 'in_use', in_use,
+        'quoted', pgherd.quoted_statement(substr(context, nullif(strpos(context, E'\n'), 0) + 1)),
+        'version', current_setting('server_version_num')::int,
         'temporary', pgherd.temporary_names(), 'local_roles', pgherd.local_roles(),
         'before', json_build_object('snapshot', current_setting('pgherd.command_snapshot')::int8,
                                     'started', extract(epoch FROM clock_timestamp()),

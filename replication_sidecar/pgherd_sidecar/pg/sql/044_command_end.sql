@@ -70,7 +70,7 @@ BEGIN
         SELECT d.objid FROM pg_event_trigger_ddl_commands() o
           JOIN pg_depend d ON d.refclassid = o.classid AND d.refobjid = o.objid
          WHERE o.object_type = 'extension' AND d.classid = 'pg_class'::regclass AND d.deptype = 'e');
-    rels := made || coalesce(notes.rels, '{}');
+    rels := made || coalesce(notes.rels, '{}') || pgherd.former_partitions();
     rels := pgherd.with_relatives(rels || pgherd.holders_of_rows(pgherd.trees_of(rels)));
 END $$;
 
@@ -116,7 +116,8 @@ BEGIN ATOMIC
 END;
 
 -- The rows of a table that the command has filled, as a command of its own for each thousand.
-CREATE OR REPLACE FUNCTION pgherd.put_filled_table(x xid8, rel regclass) RETURNS void
+DROP FUNCTION IF EXISTS pgherd.put_filled_table(xid8, regclass);
+CREATE OR REPLACE FUNCTION pgherd.put_filled_table(x xid8, rel regclass, hoisted bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET DateStyle = 'ISO, YMD' SET IntervalStyle = 'postgres'
 SET TimeZone = 'UTC' SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmlbinary = 'base64'
 SET quote_all_identifiers = off AS $$
@@ -127,7 +128,7 @@ BEGIN
            FROM (SELECT ROW(t.*)::text AS row_text, row_number() OVER () / 1000 AS n FROM ONLY %s t) r
           GROUP BY r.n ORDER BY r.n', rel)
     LOOP
-        PERFORM pgherd.put(x, 0, '""', '', '{0}',
+        PERFORM pgherd.put(x, 0, '""', '', ARRAY[hoisted::int],
                            ARRAY[json_build_object('fill', rel::text, 'rows', chunk.rows)::text]);
     END LOOP;
 END $$;
@@ -161,6 +162,7 @@ BEGIN
     PERFORM pgherd.check_materialized_views(effect.made);
     PERFORM pgherd.check_marks(effect.rels);
     PERFORM pgherd.check_local_tables(before -> 'local');
+    PERFORM pgherd.check_settings(effect.made);
 END $$;
 
 -- What the sidecar needs in order to judge the words of a command where the catalog does not show it.
@@ -200,23 +202,25 @@ DECLARE
     opened  record;
     effect  record;
     command jsonb;
+    in_use  oid[];
     before  jsonb;
 BEGIN
     SELECT * INTO opened FROM pgherd.capture_rows(x) c WHERE c.keys = 'open';
     IF NOT FOUND THEN
         RETURN;
     ELSIF pgherd.is_nested(x) THEN
-        PERFORM pgherd.remove_open(x);
+        PERFORM pgherd.end_open(x);
         RETURN;
     END IF;
     SELECT * INTO effect FROM pgherd.command_effect(x, TG_TAG);
-    IF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.cid > opened.cid AND c.tab <> 'sentinel') THEN
+    IF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.seq > opened.seq AND c.tab <> 'sentinel') THEN
         PERFORM pgherd.refuse(TG_TAG || ' wrote rows of replicated tables while it ran, which is not supported',
             'A function that it called does this.');
     END IF;
-    PERFORM pgherd.remove_open(x);
+    PERFORM pgherd.end_open(x);
     command := opened.recs[1]::jsonb - 'before';
     before := opened.recs[1]::jsonb -> 'before';
+    in_use := array(SELECT jsonb_array_elements_text(command -> 'in_use')::oid);
     IF effect.here_only THEN
         IF effect.made <> '{}' THEN -- deferred triggers, indexes of temporary children
             PERFORM pgherd.check_user_code();
@@ -227,6 +231,11 @@ BEGIN
     command := command || jsonb_build_object('grants', pgherd.rights_of(command ->> 'role'),
                                              'database', pgherd.database_rights_of(command ->> 'role', TG_TAG));
     PERFORM pgherd.check_command(effect, command -> 'grants', before);
+    PERFORM pgherd.refuse_doubled(command ->> 'doubled');
+    IF in_use <> '{}' THEN
+        PERFORM pgherd.check_hoisted(x, TG_TAG, effect.rels, effect.made, effect.coarse, in_use);
+    END IF;
+    command := command - '{in_use,doubled}'::text[];
     IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
         command := command || jsonb_build_object('made', pgherd.table_made(effect.made[1]));
     ELSIF TG_TAG = 'CREATE EXTENSION' THEN
@@ -235,11 +244,12 @@ BEGIN
               FROM pg_event_trigger_ddl_commands() o JOIN pg_extension e ON e.oid = o.objid
               JOIN pg_namespace n ON n.oid = e.extnamespace WHERE o.object_type = 'extension' LIMIT 1);
     END IF;
-    PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || pgherd.what_words_tell(effect));
+    PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || pgherd.what_words_tell(effect),
+                               in_use <> '{}');
     IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
-        PERFORM pgherd.put_filled_table(x, effect.made[1]);
+        PERFORM pgherd.put_filled_table(x, effect.made[1], in_use <> '{}');
     ELSIF TG_TAG IN ('CREATE MATERIALIZED VIEW', 'REFRESH MATERIALIZED VIEW') THEN
-        PERFORM pgherd.put_tables_read(x, pgherd.fill_again(effect.made, before, command), effect.made);
+        PERFORM pgherd.put_tables_read(x, pgherd.fill_again(effect.made, before, command), effect.made, in_use <> '{}');
     END IF;
 END $$;
 
@@ -277,7 +287,7 @@ END $$;
 
 -- The tables that a materialized view was filled from, as the command's snapshot saw them: who wrote to one since then,
 -- on any member, is not in the view here, but would be on others. Then the command has lost.
-CREATE OR REPLACE FUNCTION pgherd.put_tables_read(x xid8, snapshot int8, made oid[]) RETURNS void
+CREATE OR REPLACE FUNCTION pgherd.put_tables_read(x xid8, snapshot int8, made oid[], hoisted bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     tables text;
@@ -286,14 +296,17 @@ BEGIN
       FROM pg_class c CROSS JOIN LATERAL unnest(pgherd.tables_of_view(c.oid)) AS u(relid)
      WHERE c.oid = ANY (made) AND c.relkind = 'm' AND c.relispopulated;
     IF tables IS NOT NULL THEN
-        PERFORM pgherd.put(x, snapshot, '""', tables, '{}', '{}');
+        PERFORM pgherd.put(x, snapshot, '""', tables, ARRAY[hoisted::int], '{}');
     END IF;
 END $$;
 
 -- Puts a command that has been executed here among the captured rows, with its certification keys (C16).
 -- `base`: what it saw of the schema; what it saw of the tables' rows, under their locks, is all up to now.
 -- Two commands always exclude each other; a command and a writer only if one of its tables is concerned.
-CREATE OR REPLACE FUNCTION pgherd.put_command(x xid8, base int8, rels oid[], coarse bool, command jsonb) RETURNS void
+-- `hoisted`: the run of row changes goes on, and the others execute the command before it (047).
+DROP FUNCTION IF EXISTS pgherd.put_command(xid8, int8, oid[], bool, jsonb);
+CREATE OR REPLACE FUNCTION pgherd.put_command(
+    x xid8, base int8, rels oid[], coarse bool, command jsonb, hoisted bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     tables text := pgherd.table_keys(rels);
@@ -301,9 +314,9 @@ BEGIN
     PERFORM pgherd.follow_command(rels, coarse);
     command := command || jsonb_build_object('rels', pgherd.relation_names(rels), 'everything', coarse);
     PERFORM pgherd.put(x, base, '""', (pgherd.name_hash('schema') | CASE WHEN coarse THEN 3 ELSE 2 END)::text,
-                       '{0}', ARRAY[command::text]);
+                       ARRAY[hoisted::int], ARRAY[command::text]);
     IF tables <> '' THEN
-        PERFORM pgherd.put(x, pgherd.last_gid(), '""', tables, '{}', '{}');
+        PERFORM pgherd.put(x, pgherd.last_gid(), '""', tables, ARRAY[hoisted::int], '{}');
     END IF;
 END $$;
 

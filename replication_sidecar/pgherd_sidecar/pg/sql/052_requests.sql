@@ -146,9 +146,18 @@ DECLARE
     base    int8 := pgherd.last_gid();
     rels    oid[] := '{}';
     command jsonb;
+    context text;
+    in_use  oid[] := '{}';
 BEGIN
     PERFORM pgherd.check_request(NEW);
-    PERFORM pgherd.settle(x);
+    IF NEW.act <> 'setval' THEN -- which makes no difference to rows, nor they to it
+        GET DIAGNOSTICS context = PG_CONTEXT;
+        in_use := pgherd.tables_in_use(x, context);
+        IF in_use = '{}' THEN
+            PERFORM pgherd.settle(x);
+            PERFORM pgherd.refuse_doubled(pgherd.doubled_table(x));
+        END IF;
+    END IF;
     IF NEW.act = 'run' THEN
         command := pgherd.run_at_origin(NEW.object);
     ELSE
@@ -162,7 +171,10 @@ BEGIN
                     pgherd.check_expressions(pgherd.trees_of(ARRAY[NEW.object::oid]));
         END IF;
     END IF;
-    PERFORM pgherd.put_command(x, base, rels, false, command);
+    IF in_use <> '{}' THEN
+        PERFORM pgherd.check_hoisted(x, 'pgherd.' || NEW.act, rels, rels, false, in_use);
+    END IF;
+    PERFORM pgherd.put_command(x, base, rels, false, command, NEW.act = 'setval' OR in_use <> '{}');
     RETURN NULL;
 END $$;
 

@@ -49,6 +49,9 @@ BEGIN
         SELECT jsonb_object_agg(s.key, current_setting(s.key)) INTO before
           FROM jsonb_each_text(command -> 'settings') s;
         PERFORM pgherd.set_for_command(s.key, s.value) FROM jsonb_each_text(command -> 'settings') s;
+        IF current_setting('icu_validation_level', true) <> 'disabled' THEN -- judged by the origin, too
+            PERFORM pg_catalog.set_config('icu_validation_level', 'disabled', true);
+        END IF;
         PERFORM pgherd.run_as(role, statement);
         PERFORM pg_catalog.set_config(s.key, s.value, true) FROM pg_catalog.jsonb_each_text(before) s;
     END IF;

@@ -1,0 +1,215 @@
+"""Whatever stops progress is told in the words of who refused, and stops nothing else."""
+
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from operator_world import NAME, World
+from pgherd_operator.core.observed import Pod
+from pgherd_operator.objects import config, network
+from pgherd_operator.shell import main
+from pgherd_operator.shell.election import Election
+from pgherd_operator.shell.kubernetes import ApiError, Manifest, NotFoundError
+from pgherd_operator.shell.reading import parse_pod, pod_trouble
+from test_objects import DATABASE, cluster
+from test_operator_life import condition, running
+
+NO_KIND = NotFoundError(404, "GET podmonitors: 404 the server could not find the resource")
+FORBIDDEN = ApiError(403, "GET podmonitors: 403 podmonitors is forbidden")
+
+
+async def looks(world: World, rounds: int = 40) -> None:
+    """Let the operator and the world act in turn, whether or not they come to rest."""
+    for _ in range(rounds):
+        await world.reconcile()
+        world.tick()
+
+
+@pytest.mark.parametrize("error", [NO_KIND, FORBIDDEN], ids=["not installed", "no right"])
+async def test_a_herd_without_pod_monitors_comes_up_and_says_what_is_missing(
+    error: ApiError,
+) -> None:
+    world = World()
+    world.refused = {f"{verb} PodMonitor": error for verb in ("list", "get", "create")}
+    world.submit(monitoring={"podMonitor": True})
+    await world.settle()
+    assert world.voters() == {1, 2, 3}
+    assert condition(world, "Ready")["status"] == "True"
+    found = condition(world, "Reconciled")
+    assert (found["status"], found["reason"]) == ("False", "KindUnreadable")
+    assert str(error) in found["message"]
+    world.refused.clear()
+    await world.settle()
+    assert condition(world, "Reconciled")["status"] == "True"
+    assert ("PodMonitor", NAME) in world.objects
+
+
+async def test_a_service_that_is_refused_keeps_nothing_else_from_being_made() -> None:
+    world = World()
+    world.refused = {"create Service": ApiError(403, "denied by policy no-services")}
+    world.submit()
+    await looks(world)
+    found = condition(world, "Reconciled")
+    assert (found["status"], found["reason"]) == ("False", "ActionFailed")
+    assert "denied by policy no-services" in found["message"]
+    assert ("Secret", f"{NAME}-ca") in world.objects  # the founding has begun all the same
+
+
+async def test_a_pod_over_the_quota_does_not_keep_the_herd_from_shrinking() -> None:
+    world = await running()
+    world.refused = {"create Pod": ApiError(403, "exceeded quota: pods, used: 3, limited: 3")}
+    world.change(instances=4)
+    await looks(world, 10)
+    assert "exceeded quota" in condition(world, "Reconciled")["message"]
+    world.change(instances=3)
+    await looks(world, 20)
+    assert condition(world, "Ready")["status"] == "True"
+    assert world.resource["status"]["instances"] == 3
+    assert world.voters() == {1, 2, 3}
+
+
+async def test_a_refusal_is_told_once_as_an_event() -> None:
+    world = await running()
+    world.refused = {"create Pod": ApiError(403, "exceeded quota")}
+    world.change(instances=4)
+    await looks(world, 10)
+    told = [event for event in world.events if event.reason == "ActionFailed"]
+    assert len(told) == 1
+    assert "exceeded quota" in told[0].message
+
+
+def pod(**status: Any) -> Manifest:
+    metadata = {"name": "herd-1", "uid": "u", "labels": {}}
+    metadata["labels"] = {"pgherd.dev/member": "1", "pgherd.dev/role": "database"}
+    return {"kind": "Pod", "metadata": metadata, "status": status}
+
+
+WAITING = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+CRASHED = {
+    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    "lastState": {"terminated": {"message": "bad line in pg_hba.conf\nand more"}},
+}
+TROUBLES: dict[str, tuple[dict[str, Any], str]] = {
+    "image": ({"containerStatuses": [{"name": "postgres", **WAITING}]},
+              "container postgres: ImagePullBackOff: no such image"),
+    "crash": ({"initContainerStatuses": [{"name": "setup", **CRASHED}]},
+              "container setup: CrashLoopBackOff: bad line in pg_hba.conf"),
+    "ended": ({"containerStatuses": [{"name": "postgres", "state": {
+                  "terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
+              "container postgres: OOMKilled"),
+    "no node": ({"conditions": [{"type": "PodScheduled", "status": "False",
+                 "reason": "Unschedulable", "message": "0/1 nodes: Insufficient cpu"}]},
+                "Unschedulable: 0/1 nodes: Insufficient cpu"),
+    "evicted": ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"},
+                "Evicted: low on memory"),
+    "begins": ({"containerStatuses": [{"name": "postgres", "state": {
+                   "waiting": {"reason": "ContainerCreating"}}}]}, ""),
+    "runs": ({"phase": "Running", "containerStatuses": [{"name": "postgres", "state": {
+                 "running": {}}}]}, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TROUBLES)
+def test_a_pod_that_does_not_run_says_why(kind: str) -> None:
+    status, words = TROUBLES[kind]
+    assert pod_trouble(status) == words
+
+
+async def test_the_reason_of_a_pod_that_cannot_start_is_the_step_of_the_herd() -> None:
+    world = await running()
+    world.change(instances=4)
+    for _ in range(10):
+        await world.reconcile()
+        if ("Pod", f"{NAME}-4") in world.objects:
+            break
+        world.tick()
+    unschedulable, _ = TROUBLES["no node"]
+    world.objects["Pod", f"{NAME}-4"]["status"] = unschedulable
+    await world.reconcile()
+    assert "Insufficient cpu" in world.resource["status"]["step"]
+    assert "Insufficient cpu" in condition(world, "Ready")["message"]
+    (member,) = [m for m in world.resource["status"]["members"] if m["number"] == 4]
+    assert "Insufficient cpu" in member["reason"]
+
+
+def test_no_line_of_the_user_lets_the_superuser_in_by_password() -> None:
+    herd = cluster(postgres={"pgHba": ["host all all 10.0.0.0/8 scram-sha-256"]})
+    lines = config.member_files(herd, "id", DATABASE)["pg_hba.conf"].splitlines()
+    rules = [line.split() for line in lines if line and not line.startswith("#")]
+
+    def first(database: str) -> list[str]:
+        """The rule for the superuser from elsewhere, without TLS."""
+        return next(
+            rule
+            for rule in rules
+            if rule[0] == "host"
+            and ({database} & {*rule[1].split(",")} or ("all" in rule[1] and database == "app"))
+            and {"all", "postgres"} & {*rule[2].split(",")}
+        )
+
+    assert first("app")[-1] == "reject"
+    assert first("replication")[-1] == "reject"
+
+
+def test_a_herd_that_shrinks_keeps_the_majority_of_its_view_from_being_evicted() -> None:
+    def budget(voters: int) -> int:
+        (found,) = [
+            one
+            for one in network.shared(cluster(instances=1), "ns", voters)
+            if one["kind"] == "PodDisruptionBudget"
+        ]
+        least = found["spec"]["minAvailable"]
+        assert isinstance(least, int)
+        return least
+
+    assert [budget(0), budget(1), budget(3)] == [0, 0, 2]
+
+
+class NoLeases:
+    """An API server that lets nobody see Leases."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest:
+        raise ApiError(403, "leases is forbidden")
+
+    async def create(self, manifest: Manifest) -> object:
+        raise AssertionError
+
+    async def replace(self, manifest: Manifest) -> None:
+        raise AssertionError
+
+
+async def test_an_operator_that_cannot_stand_for_election_is_not_ready(
+    unused_tcp_port: int,
+) -> None:
+    class Enough(Exception):
+        pass
+
+    async def sleep(_: float) -> None:
+        raise Enough
+
+    election = Election(NoLeases(), "ns", "lease", "me", lambda: 0.0, sleep)
+    health = await main.answer_health(election, unused_tcp_port)
+    try:
+        async with ClientSession(f"http://127.0.0.1:{unused_tcp_port}") as session:
+            assert (await session.get("/readyz")).status == 200
+            with pytest.raises(Enough):
+                await election.acquire()
+            response = await session.get("/readyz")
+            assert response.status == 503
+            assert "leases is forbidden" in await response.text()
+            assert (await session.get("/healthz")).status == 200
+    finally:
+        await health.cleanup()
+
+
+def test_what_was_seen_of_a_deleted_resource_is_forgotten() -> None:
+    changes = main.Changes()
+    metadata: Manifest = {"uid": "u", "generation": 1}
+    assert changes.matter(metadata)
+    changes.forget("u")
+    assert changes.matter(metadata)
+
+
+def test_a_pod_is_read_with_its_trouble() -> None:
+    found = parse_pod(pod(**TROUBLES["evicted"][0]))
+    assert found == Pod(1, "u", "", finished=True, trouble="Evicted: low on memory")
