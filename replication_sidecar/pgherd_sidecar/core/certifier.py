@@ -61,6 +61,7 @@ class AbortReason(IntEnum):
     CONFLICT = 1
     TOO_OLD = 2
     MALFORMED = 3
+    HELD = 4  # the herd takes no writes: see ``databases``
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class Conflict:
     Attributes:
         reason: what was found.
         key: the certification key it was found on (mode bits included); 0 if there is none.
-        winner: GID of the newest commit that excludes this one; the horizon if too old; else 0.
+        winner: GID of the newest commit that excludes this one; the horizon if too old; since when
+            the herd is held, if it is; else 0.
     """
 
     reason: AbortReason

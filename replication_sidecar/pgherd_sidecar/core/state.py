@@ -30,9 +30,11 @@ from typing import assert_never
 
 from pgherd_sidecar.core import checkpoint as frame
 from pgherd_sidecar.core.certifier import INDEX_LIMIT, AbortReason, Certifier, Conflict
+from pgherd_sidecar.core.databases import Databases
 from pgherd_sidecar.core.dedup import FirstVerdict, Origin
 from pgherd_sidecar.core.entries import (
     FLAG_PIECES,
+    DatabaseState,
     Entry,
     Incarnation,
     Marker,
@@ -40,6 +42,7 @@ from pgherd_sidecar.core.entries import (
     Noop,
     Piece,
     Publish,
+    Skip,
     Writeset,
     key_array,
     pieces_body,
@@ -55,6 +58,8 @@ class DecisionKind(Enum):
     COMMIT = "commit"
     #: The writeset lost; ``conflict`` says against what.
     ABORT = "abort"
+    #: The herd takes no writes: the writeset has no effect, on any member (``databases``).
+    REFUSED = "refused"
     #: A copy of a writeset decided before: do nothing; ``first_gid`` and ``conflict`` repeat the
     #: first verdict (it committed if ``conflict`` is None).
     DUPLICATE = "duplicate"
@@ -91,11 +96,13 @@ class ReplicatedState:
         index_limit: stamps the certification index may hold; the same on every member.
     """
 
-    __slots__ = ("_certifier", "_origins", "_pieces", "_retired", "position")
+    __slots__ = ("_certifier", "_origins", "_pieces", "_retired", "databases", "position")
 
     def __init__(self, members: Iterable[int], index_limit: int = INDEX_LIMIT) -> None:
         self.position = 0
+        members = tuple(members)
         self._certifier = Certifier(index_limit)
+        self.databases = Databases(members)
         self._origins = {member: Origin() for member in sorted(members)}
         self._pieces = OpenPieces()
         self._retired: dict[int, int] = {}  # number -> newest incarnation of who has left
@@ -154,7 +161,7 @@ class ReplicatedState:
             What to read from the log, and what takes the keys of its pieces; to be handed to
             ``deliver`` then. None if it does not take them to decide.
         """
-        if self._known(writeset) is not None:
+        if self.databases.hold is not None or self._known(writeset) is not None:
             return None
         body = pieces_body(writeset.body)
         transaction = self._pieces.get(writeset.member, body.serial)
@@ -208,6 +215,11 @@ class ReplicatedState:
                     self._publish(entry)
             case Members():
                 self._install(entry.numbers)
+                self.databases.install(gid, entry.numbers)
+            case DatabaseState():
+                self.databases.take(gid, entry)
+            case Skip():
+                self.databases.skip(gid, entry)
             case Noop() | Marker():
                 pass
             case _:
@@ -230,6 +242,8 @@ class ReplicatedState:
         known = self._known(writeset)
         if known is not None:
             return known
+        if self.databases.hold is not None:
+            return self._refused(gid, writeset)
         return self._decided(gid, writeset, self._certifier.certify(gid, keys))
 
     def _decide_pieces(
@@ -239,6 +253,9 @@ class ReplicatedState:
         if known is not None:
             return known
         serial = pieces_body(writeset.body).serial
+        if self.databases.hold is not None:
+            self._pieces.end(writeset.member, serial)
+            return self._refused(gid, writeset)
         if self._pieces.get(writeset.member, serial) is None:
             conflict: Conflict | None = Conflict(AbortReason.TOO_OLD, 0, self._certifier.horizon)
         elif examination is None:
@@ -259,6 +276,13 @@ class ReplicatedState:
         if first is not None:
             return Decision(DecisionKind.DUPLICATE, first.conflict, first.gid)
         return None
+
+    def _refused(self, gid: int, writeset: Writeset) -> Decision:
+        """Refuse it for good: a copy that comes when the herd takes writes again is refused, too."""
+        assert self.databases.hold is not None
+        conflict = Conflict(AbortReason.HELD, 0, self.databases.hold.since)
+        self._decided(gid, writeset, conflict)
+        return Decision(DecisionKind.REFUSED, conflict)
 
     def _decided(self, gid: int, writeset: Writeset, conflict: Conflict | None) -> Decision:
         origin = self._origins[writeset.member]
@@ -304,8 +328,8 @@ class ReplicatedState:
         retired = array("q")
         for number in sorted(self._retired):
             retired.extend((number, self._retired[number]))
-        pieces = self._pieces.dump()
-        return frame.pack([head, members, retired, *pieces, *origins, *self._certifier.dump()])
+        parts = [*self._pieces.dump(), self.databases.dump(), *origins, *self._certifier.dump()]
+        return frame.pack([head, members, retired, *parts])
 
     @classmethod
     def restore(cls, data: bytes) -> "ReplicatedState":
@@ -314,11 +338,15 @@ class ReplicatedState:
         Raises:
             CheckpointError: damaged, cut off, or of another version.
         """
-        head, members, retired, newest, open_pieces, *rest = frame.unpack(data)
+        version, arrays = frame.unpack(data)
+        if version == frame.WITHOUT_DATABASES:
+            arrays.insert(5, Databases(arrays[1]).dump())
+        head, members, retired, newest, open_pieces, databases, *rest = arrays
         state = cls(members)
         (state.position,) = head
         state._retired = dict(zip(retired[::2], retired[1::2], strict=True))
         state._pieces = OpenPieces.load(newest, open_pieces)
+        state.databases = Databases.load(databases)
         for number, numbers in zip(members, rest, strict=False):
             state._origins[number] = Origin.load(numbers)
         state._certifier = Certifier.load(rest[len(members) :])
