@@ -108,6 +108,11 @@ class _Rebuild(msgspec.Struct):
     rate_bytes_s: Annotated[int, msgspec.Meta(ge=32 << 10, le=1 << 30)] | None = None
 
 
+class _Skipping(msgspec.Struct):
+    gid: Annotated[int, msgspec.Meta(ge=1)]
+    act: bool = False
+
+
 class _Ordering(msgspec.Struct):
     members: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=1023)] = ()
 
@@ -183,6 +188,7 @@ class _Routes:
             web.get("/metrics", self._metrics),
             web.post("/shutdown", self._shutdown),
             web.post("/rebuild", self._rebuild),
+            web.post("/skip", self._skip),
             web.get("/view", self._view),
             web.post("/view/join", self._join),
             web.post("/view/leave", self._leave),
@@ -212,6 +218,10 @@ class _Routes:
         body = _parse(await request.read(), _Rebuild)
         await self._backend.rebuild(body.partner, body.rate_bytes_s)
         return web.json_response({})
+
+    async def _skip(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Skipping)
+        return web.json_response(dict(await self._backend.skip(body.gid, act=body.act)))
 
     async def _view(self, _: web.Request) -> web.Response:
         return web.json_response(dict(self._backend.views.status()))

@@ -82,6 +82,22 @@ class AdminBackend(Protocol):
         """
         ...
 
+    async def skip(self, gid: int, *, act: bool) -> Mapping[str, StatusValue]:
+        """Have an entry count as having no effect that some databases can't apply.
+
+        Args:
+            gid: of the entry.
+            act: do it, and return when the log says so; else say what it means.
+
+        Returns:
+            ``gid``; the names of those that have ``stopped`` at it, and go on behind it; and of
+            those that have to be ``rebuilt`` from them.
+
+        Raises:
+            Refused: no database has stopped at it.
+        """
+        ...
+
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """Put a marker into the log; return its id and GID.
 

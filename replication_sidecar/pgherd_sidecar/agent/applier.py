@@ -93,7 +93,7 @@ class Work:
     Attributes:
         link: its place in the chain.
         predecessor: the local transaction that must have committed first.
-        writesets: keys and rows of a batch.
+        writesets: keys and rows of a batch; ``gids`` are theirs.
         alone: the procedure of an item that is not a batch.
         fresh_catalog: the schema has changed just before it.
         ripe: it has collected long enough.
@@ -103,6 +103,7 @@ class Work:
     link: BatchLink
     predecessor: LocalLink | None
     writesets: list[tuple["array[int]", list[Item]]] = field(default_factory=list)
+    gids: list[int] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
     alone: Callable[["Work"], Awaitable[None]] | None = None
@@ -177,6 +178,7 @@ class Applier:
             self._loop.call_later(self._collect_s, self._ripen, work)
         work.link.gid = gid
         work.writesets.append((keys, items))
+        work.gids.append(gid)
         for _, _, records in items:
             work.rows += len(records)
         size = len(writeset.body)
@@ -258,7 +260,11 @@ class Applier:
                 if work is self._open:
                     self.close()
                 with self._writers.writing(self.pipeline.backend_pid, work.link.gid):
-                    await self._do(work)
+                    try:
+                        await self._do(work)
+                    except DivergedError as error:
+                        error.gid = error.gid or work.link.gid
+                        raise
                 self._finish(work)
 
     async def _do(self, work: Work) -> None:
@@ -269,8 +275,35 @@ class Applier:
             self.rows.forget()
         if work.alone is not None:
             await work.alone(work)
-        else:
+        elif len(work.writesets) < 2:
             await self._round(work, await self._statements(work))
+        else:
+            try:
+                await self._round(work, await self._statements(work))
+            except DivergedError:
+                await self._one_by_one(work)
+
+    async def _one_by_one(self, work: Work) -> None:
+        """Apply as much of a batch as can be applied, so that its error names the very entry.
+
+        Each writeset gets a link of its own: this database then ends just before that entry.
+        """
+        prev = work.link.prev
+        for gid, writeset in zip(work.gids, work.writesets, strict=True):
+            try:
+                await self.rows.learn([table for table, _, _ in writeset[1]])
+                statements = self._planned([writeset], gid, prev)
+                await self.pipeline.run(statements)
+            except DivergedError as error:
+                error.gid = gid
+                raise
+            except RoundFailedError as error:
+                kind = ServerGoneError if is_transient(error.sqlstate) else DivergedError
+                failure = kind(f"GID {gid}: {error}")
+                if isinstance(failure, DivergedError):
+                    failure.gid = gid
+                raise failure from error
+            prev = gid
 
     async def _round(self, work: Work, statements: list[Prepared]) -> None:
         """Execute these once the predecessor is visible, which is repaired if need be.
@@ -306,8 +339,13 @@ class Applier:
         unknown = [table for table in tables if not self.rows.knows(table)]
         if unknown:
             await self.rows.learn(unknown)
-        plan = merge_writesets(work.writesets, self.rows.key_columns)
-        statements = self.rows.prepared(plan, work.link.gid, work.link.prev)
+        return self._planned(work.writesets, work.link.gid, work.link.prev)
+
+    def _planned(
+        self, writesets: list[tuple["array[int]", list[Item]]], gid: int, prev: int
+    ) -> list[Prepared]:
+        plan = merge_writesets(writesets, self.rows.key_columns)
+        statements = self.rows.prepared(plan, gid, prev)
         for statement in statements:
             if not self.pipeline.knows(statement.name):
                 self.pipeline.prepare(statement.name, self.rows.query(statement.name))

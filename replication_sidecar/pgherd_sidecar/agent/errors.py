@@ -18,7 +18,21 @@ class RebuildNeededError(Exception):
 
 
 class DivergedError(RebuildNeededError):
-    """This node's data differ from the others', or an ordered change can't be done here."""
+    """This node's data differ from the others', or an ordered change can't be done here.
+
+    Attributes:
+        gid: of the entry that can't be applied, 0 if that is not known.
+    """
+
+    gid = 0
+
+
+class SkippedError(DivergedError):
+    """This node has applied an entry that an administrator has had skipped since."""
+
+    def __init__(self, gid: int) -> None:
+        super().__init__(f"it has applied GID {gid}, which was skipped")
+        self.gid = gid
 
 
 class LeftBehindError(RebuildNeededError):

@@ -18,12 +18,13 @@ import structlog
 
 from pgherd_sidecar.agent import startup, upkeep
 from pgherd_sidecar.agent.announcement import Announcement
-from pgherd_sidecar.agent.applier import Applier
+from pgherd_sidecar.agent.applier import Applier, Work
 from pgherd_sidecar.agent.chain import Chain
 from pgherd_sidecar.agent.commits import Commits
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
-from pgherd_sidecar.agent.errors import LeftBehindError
+from pgherd_sidecar.agent.errors import LeftBehindError, SkippedError
+from pgherd_sidecar.agent.holding import why_held
 from pgherd_sidecar.agent.hook import HookServer
 from pgherd_sidecar.agent.hookpieces import HookLimits
 from pgherd_sidecar.agent.large import LargeTransactions, Surroundings
@@ -42,12 +43,15 @@ from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import (
     FLAG_PIECES,
     PIECE_LAST,
+    Condition,
+    DatabaseState,
     Entry,
     Incarnation,
     Marker,
     Members,
     Piece,
     Publish,
+    Skip,
     Writeset,
     encode_entry,
     iter_entries,
@@ -62,6 +66,9 @@ log = structlog.get_logger()
 _READ_BYTES = 1 << 20
 _QUEUE_BYTES = 64 << 20
 _FULL_S = 0.01
+_STAND_S = 1.0
+_DECIDED = (DecisionKind.COMMIT, DecisionKind.ABORT, DecisionKind.REFUSED)
+_WITHOUT_EFFECT = Decision(DecisionKind.ABORT)
 
 
 class ReplicaSession:
@@ -84,6 +91,8 @@ class ReplicaSession:
         appliers: tuple[Pipeline, Pipeline],
         markers: Markers,
         verdicts: Verdicts,
+        skips: frozenset[int],
+        passed: set[int],
     ) -> None:
         self.state = state
         self.ready = False
@@ -95,6 +104,8 @@ class ReplicaSession:
         self._incarnation = incarnation
         self._admin = admin
         self._skip_to = server.chain_end
+        self._skips = skips
+        self._passed = passed
         self._old = host.commit_position
         self.chain = Chain(server.chain_end)
         rows = RowStatements(partial(describe, admin))
@@ -185,6 +196,7 @@ class ReplicaSession:
             publish=self._publish,
             leaked=lambda xid: self._leaks.order(xid, self.hook),
             refusal=self.refusal,
+            held=self.held,
         )
         await self.applier.take_tokens()
         await self._leaks.look_back()
@@ -198,6 +210,7 @@ class ReplicaSession:
                 group.create_task(self.settler.run())
                 group.create_task(self._watch.run())
                 await self._begin()
+                group.create_task(self._stand())
                 group.create_task(house.run())
         finally:
             self.ready = False
@@ -222,6 +235,16 @@ class ReplicaSession:
 
     async def _raise_failure(self) -> None:
         await self._failed
+
+    async def _stand(self) -> None:
+        """Say that this database is whole whenever the log says otherwise: it has caught up."""
+        number = self._config.number
+        while not self._failed.done():
+            own = self.state.databases.of(number)
+            if own is not None and own.condition is not Condition.WHOLE:
+                whole = DatabaseState(number, Condition.WHOLE, own.since)
+                self._host.submit(encode_entry(whole), 1)
+            await asyncio.sleep(_STAND_S)
 
     # ---- delivery ----------------------------------------------------------------------------
 
@@ -272,7 +295,8 @@ class ReplicaSession:
             else:
                 decision = self.state.deliver(gid, entry)
                 self._take_other(gid, entry, decision)
-            self._verdicts.note(gid, committed=decision.kind is DecisionKind.COMMIT)
+            committed = decision.kind is DecisionKind.COMMIT and gid not in self._skips
+            self._verdicts.note(gid, committed=committed)
             self._counts[decision.kind] += 1
         if taken:
             self.hook.writesets.tell_losers(taken, self.state.preview)
@@ -283,7 +307,7 @@ class ReplicaSession:
         """Go on after the decision on a writeset in pieces, of which the first is at ``first``."""
         self.hook.resume_deadlines()
         self._take_writeset(gid, writeset, array("q"), decision, first)
-        committed = decision.kind is DecisionKind.COMMIT
+        committed = decision.kind is DecisionKind.COMMIT and gid not in self._skips
         self._verdicts.note(gid, committed=committed, pieces_from=first)
         self._counts[decision.kind] += 1
         if committed:
@@ -303,11 +327,14 @@ class ReplicaSession:
         decision: Decision,
         pieces_from: int = 0,
     ) -> None:
+        if gid in self._skips and decision.kind is DecisionKind.COMMIT:
+            self._pass_by(gid, writeset)
+            return
         self._outcomes.note(gid, writeset, decision)
         pending = None
         if writeset.member == self._config.number and writeset.incarnation == self._incarnation:
             pending = self.hook.take(writeset.sequence)
-        decided = decision.kind in (DecisionKind.COMMIT, DecisionKind.ABORT)
+        decided = decision.kind in _DECIDED
         if decided and gid > self._skip_to and self._leaks.holds(writeset):
             self.applier.add_alone(gid, self._leaks.adoption(gid, writeset, decision.kind))
         elif decision.kind is DecisionKind.COMMIT:
@@ -317,10 +344,35 @@ class ReplicaSession:
                 self._commits.local(gid, pending, pieces_from)
             else:
                 self._commits.remote(gid, writeset, keys, pieces_from)
+        elif decision.kind is DecisionKind.REFUSED and pending is not None:
+            reason = why_held(self.state.databases, self._host.membership)
+            self.hook.writesets.refused(pending, reason or "the herd takes no writes")
         elif decision.conflict is not None and pending is not None:
             self.hook.writesets.aborted(pending, decision.conflict)
         elif decision.kind is DecisionKind.STALE and pending is not None:
             self.hook.writesets.ruled_out(pending)
+
+    def _pass_by(self, gid: int, writeset: Writeset) -> None:
+        """An administrator has had it skipped: it becomes a link of the chain, without effect."""
+        self._outcomes.note(gid, writeset, _WITHOUT_EFFECT)
+        self._passed.add(gid)
+        if gid <= self._skip_to:
+            return
+
+        async def run(work: Work) -> None:
+            await self._admin.execute("SELECT pgherd.pass_by($1, $2)", (gid, work.link.prev))
+            log.warning("entry.skipped", gid=gid)
+
+        self.applier.add_alone(gid, run)
+
+    def _take_skip(self, skip: Skip) -> None:
+        """Whoever has applied what is skipped needs a copy of one that has not.
+
+        Raises:
+            SkippedError: this database has.
+        """
+        if skip.gid in self.state.databases.skipped and skip.gid not in self._passed:
+            raise SkippedError(skip.gid)
 
     def _take_other(self, gid: int, entry: Entry, decision: Decision) -> None:
         if isinstance(entry, Piece):
@@ -329,6 +381,8 @@ class ReplicaSession:
             self._large.prune(self.state.is_open)
         if isinstance(entry, Incarnation):
             self._announcement.delivered(gid, entry)
+        elif isinstance(entry, Skip):
+            self._take_skip(entry)
         elif isinstance(entry, Marker) and gid > self._old and self.ready:
             self.marker_orders.take(gid, entry)  # whoever ordered it waits, and counts on us
 
@@ -362,8 +416,12 @@ class ReplicaSession:
         """See HookBackend."""
         alone = None if self._host.primary else no_majority(self._host)
         if self.ready:
-            return alone
+            return alone or why_held(self.state.databases, self._host.membership)
         return "it is catching up" if alone is None else f"it is catching up; {alone}"
+
+    def held(self) -> bool:
+        """See HookBackend."""
+        return self.ready and self._host.primary and self.state.databases.hold is not None
 
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         """See HookBackend."""

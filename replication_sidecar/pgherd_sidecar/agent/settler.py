@@ -150,15 +150,22 @@ class Settler:
         async with self._repairing:
             if link.gid <= self._chain.settled_gid:
                 return
-            if link.writeset.flags & FLAG_DDL:
-                await self._ddl.run(link.writeset, link.gid, link.prev)
-            elif link.writeset.flags & FLAG_PIECES:
-                await self._large.apply(link.writeset, link.gid, link.prev, link.pieces_from)
-            else:
-                await self._write(link)
+            try:
+                await self._apply(link)
+            except DivergedError as error:
+                error.gid = link.gid
+                raise
             self.repairs += 1
             log.info("transaction.repaired", gid=link.gid, xid=link.xid)
             self._chain.settle(link.gid)
+
+    async def _apply(self, link: LocalLink) -> None:
+        if link.writeset.flags & FLAG_DDL:
+            await self._ddl.run(link.writeset, link.gid, link.prev)
+        elif link.writeset.flags & FLAG_PIECES:
+            await self._large.apply(link.writeset, link.gid, link.prev, link.pieces_from)
+        else:
+            await self._write(link)
 
     async def _write(self, link: LocalLink) -> None:
         items = decode_body(link.writeset.body)

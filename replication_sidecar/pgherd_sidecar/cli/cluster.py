@@ -17,6 +17,10 @@ from pgherd_sidecar.cli.errors import HerdError
 from pgherd_sidecar.cli.view import Peer
 
 PRIMARY = "primary"
+_SUMMARY = (
+    "view", "term", "proposer", "quorum", "component",
+    "held", "held_since", "held_gid", "databases",
+)  # fmt: skip
 _POLL_S = 0.1
 _ASK_AGAIN_S = 1.0
 _SILENT_S = 2.0
@@ -68,8 +72,8 @@ def required(voices: Iterable[Voice]) -> Voice:
 def summary(said: Status | None) -> dict[str, Any]:
     """What the speaker says of the herd, for ``--json``."""
     if said is None:
-        return dict.fromkeys(("view", "term", "proposer", "quorum", "component"))
-    return said.model_dump(mode="json", include={"view", "term", "proposer", "quorum", "component"})
+        return dict.fromkeys(_SUMMARY)
+    return said.model_dump(mode="json", include=set(_SUMMARY))
 
 
 def seen(said: Status | None, name: str) -> Peer:

@@ -84,6 +84,7 @@ class Herd(BaseModel):
         slots: no member has a higher number.
         evict_s: a member that was silent for so long is thrown out of the view; 0: none ever is.
         split_s: members that were without a majority for so long become another cluster; 0: never.
+        on_divergence: whether writes go on while one whole database is left, and others get copies.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,6 +101,7 @@ class Herd(BaseModel):
     slots: int = SLOTS
     evict_s: Annotated[float, Field(ge=0)] = 0
     split_s: Annotated[float, Field(ge=0)] = 0
+    on_divergence: Literal["rebuild", "pause"] = "rebuild"
     members: tuple[Member, ...]
 
     @property
@@ -207,7 +209,7 @@ class NodePaths:
         self.admin_socket = self.run / "admin.sock"
 
 
-def new_herd(
+def new_herd(  # noqa: PLR0913 - what can be chosen, by name
     directory: Path,
     *,
     nodes: int,
@@ -216,6 +218,7 @@ def new_herd(
     witnesses: int = 0,
     evict_s: float = 0,
     split_s: float = 0,
+    on_divergence: Literal["rebuild", "pause"] = "rebuild",
 ) -> Herd:
     """Describe a herd that does not exist yet.
 
@@ -241,6 +244,7 @@ def new_herd(
         slots=max(SLOTS, total),
         evict_s=evict_s,
         split_s=split_s,
+        on_divergence=on_divergence,
         members=(
             *(_member(port_base, number, f"n{number}") for number in range(1, nodes + 1)),
             *(

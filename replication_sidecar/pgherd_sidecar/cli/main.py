@@ -25,6 +25,7 @@ from pgherd_sidecar.cli import (
     parting,
     promoting,
     render,
+    skipping,
     splitting,
 )
 from pgherd_sidecar.cli.admin import AdminClient, Status
@@ -115,6 +116,22 @@ def release(hold: str, directory: Path | None, admin: Path | None) -> None:
     """
     names = options.run(cluster.release(_listen(directory, admin), hold))
     click.echo(f"{', '.join(names)}: nothing is kept for {hold} any more")
+
+
+@main.command()
+@click.argument("gid", type=click.IntRange(min=1))
+@_herd
+@click.option("--yes", is_flag=True, help="What is told to be lost may be lost.")
+def skip(gid: int, directory: Path | None, admin: Path | None, yes: bool) -> None:
+    """Have the transaction at a GID count as without effect, which some nodes can't apply.
+
+    They go on behind it with their own databases; nodes that have applied it are rebuilt from them.
+    """
+    plan = options.run(skipping.skip(_listen(directory, admin), gid, yes=yes))
+    click.echo(
+        f"GID {plan.gid} is skipped: {', '.join(plan.stopped) or 'nobody'} went on behind it; "
+        "`pgherd status` shows who is being rebuilt"
+    )
 
 
 @main.command(hidden=True)

@@ -151,6 +151,7 @@ class Sidecar:
                 **({"partition_split_ms": round(herd.split_s * 1000)} if herd.split_s else {}),
             ),
             partition_policy="permanent" if herd.split_s else "primary",
+            on_divergence=herd.on_divergence,
             data_dir=self._paths.sidecar_data,
             admin_socket=self._paths.admin_socket,
             tls=Tls(directory=self._paths.tls),

@@ -6,12 +6,13 @@ that have applied it. Each member says in the log what becomes of its own databa
 (``DatabaseState``). When one whole database is left, and the others are not about to come back, the
 herd is *held*: from that position on every writeset is refused, until there is a second one.
 
-``Databases`` is a function of the entries it is given, and of nothing else (C17): what is configured
-or read from a clock comes in the entries. A database that is merely behind, because its member is
-down or cut off, is whole: it can apply what it lacks. Witnesses have none and are not known here.
+``Databases`` is a function of the entries it is given, and of nothing else (C17): what is
+configured or read from a clock comes in the entries. A database that is merely behind, because its
+member is down or cut off, is whole: it can apply what it lacks. Witnesses have none and are not
+known here.
 
-Called by ``state`` for delivered entries, and by whoever follows the log without a database. Survives
-a restart through ``dump`` and ``load``.
+Called by ``state`` for delivered entries, and by whoever follows the log without a database.
+Survives a restart through ``dump`` and ``load``.
 """
 
 from array import array
@@ -236,7 +237,9 @@ class Databases:
     def dump(self) -> "array[int]":
         """Everything as int64, for a checkpoint (equal state, equal array)."""
         hold = self.hold
-        numbers = array("q", [len(self._of), len(self._causes), len(self.skipped), hold is not None])
+        numbers = array(
+            "q", [len(self._of), len(self._causes), len(self.skipped), hold is not None]
+        )
         for member, one in self._of.items():
             numbers.extend((member, one.condition, one.since, one.gid, one.flags))
             numbers.extend(_words(one.cause))
@@ -277,8 +280,7 @@ class Databases:
 def _words(text: str) -> list[int]:
     content = text.encode().ljust(CAUSE_BYTES, b"\0")
     return [
-        int.from_bytes(content[at : at + 8], "big", signed=True)
-        for at in range(0, CAUSE_BYTES, 8)
+        int.from_bytes(content[at : at + 8], "big", signed=True) for at in range(0, CAUSE_BYTES, 8)
     ]
 
 

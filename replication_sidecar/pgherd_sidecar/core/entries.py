@@ -219,9 +219,7 @@ class Skip(msgspec.Struct, frozen=True, gc=False):
     gid: int
 
 
-Entry = (
-    Noop | Writeset | Piece | Incarnation | Publish | Marker | Members | DatabaseState | Skip
-)
+Entry = Noop | Writeset | Piece | Incarnation | Publish | Marker | Members | DatabaseState | Skip
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -384,7 +382,7 @@ def _ascending(numbers: tuple[int, ...]) -> bool:
     return all(before < after for before, after in pairwise((0, *numbers)))
 
 
-def _read_small(kind: int, payload: bytes) -> Entry:
+def _read_small(kind: int, payload: bytes) -> Entry:  # noqa: PLR0911 - one for each kind
     try:
         match kind:
             case EntryKind.NOOP:

@@ -278,7 +278,7 @@ class ReplicatedState:
         return None
 
     def _refused(self, gid: int, writeset: Writeset) -> Decision:
-        """Refuse it for good: a copy that comes when the herd takes writes again is refused, too."""
+        """Refuse it for good, also a copy that comes when the herd takes writes again."""
         assert self.databases.hold is not None
         conflict = Conflict(AbortReason.HELD, 0, self.databases.hold.since)
         self._decided(gid, writeset, conflict)

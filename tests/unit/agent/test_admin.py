@@ -121,6 +121,12 @@ class Backend:
             raise Unavailable("n9 does not take writes")
         self.told.append(f"rebuild {partner} {rate_bytes_s}")
 
+    async def skip(self, gid: int, *, act: bool) -> Mapping[str, StatusValue]:
+        if gid == 9:
+            raise Refused("no database has stopped at GID 9")
+        self.told.append(f"skip {gid}, act {act}")
+        return {"gid": gid, "stopped": ["n2"], "rebuilt": ["n1"]}
+
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         if not self.orders:
             raise Unavailable("no proposer")
