@@ -4,7 +4,6 @@ The divergences are made by hand: a row that two members have lost.
 """
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from .localherd import LocalHerd, error_of, free_port_base, home, query
+from .localherd import LocalHerd, error_of, free_port_base, query
 from .test_recovery import rebuilds, rebuilt
 from .test_restart import run
 
@@ -60,12 +59,6 @@ def spoil(herd: LocalHerd, *nodes: str) -> str:
     return table
 
 
-def told(herd: LocalHerd) -> dict[str, Any]:
-    """What ``status`` says of the herd."""
-    said: dict[str, Any] = json.loads(herd.must("status", "--json").stdout)
-    return said
-
-
 async def reached(what: str, so: Callable[[], bool]) -> None:
     """Wait until something is so."""
     end = time.monotonic() + _PATIENCE_S
@@ -84,12 +77,12 @@ def rows(herd: LocalHerd, node: str, table: str) -> list[Any]:
 
 async def held(herd: LocalHerd) -> int:
     """Wait until the herd is held; return the GID at which two could not go on."""
-    await reached("held", lambda: told(herd)["held_since"] is not None)
+    await reached("held", lambda: herd.summary()["held_since"] is not None)
     await reached(
         "stopped",
         lambda: [herd.member(node)["state"] for node in ("n2", "n3")] == ["diverged"] * 2,
     )
-    return int(told(herd)["held_gid"])
+    return int(herd.summary()["held_gid"])
 
 
 def refused(herd: LocalHerd, statement: str) -> psycopg.errors.ReadOnlySqlTransaction:
@@ -109,7 +102,7 @@ async def test_the_second_time_the_herd_is_held_until_an_administrator_chooses(
     for node in ("n2", "n3"):
         await rebuilt(worn, node, before[node])
     await reached("all primary", lambda: all_primary(worn))
-    assert told(worn)["held"] is None
+    assert worn.summary()["held"] is None
 
     # The same cause again: one database would stay the only one.
     table = spoil(worn, "n2", "n3")
@@ -120,7 +113,7 @@ async def test_the_second_time_the_herd_is_held_until_an_administrator_chooses(
     assert error.diag.message_hint is not None
     assert "administrator" in error.diag.message_hint
     assert worn.member("n1")["state"] == "secondary"
-    assert f"no writes since GID {told(worn)['held_since']}" in worn.must("status").stdout
+    assert f"no writes since GID {worn.summary()['held_since']}" in worn.must("status")
     assert {node: rebuilds(worn, node) - before[node] for node in NODES} == {
         "n1": 0,
         "n2": 1,
@@ -130,24 +123,24 @@ async def test_the_second_time_the_herd_is_held_until_an_administrator_chooses(
     # The hold is of the log, not of the processes.
     for node in ("n1", "n2"):
         await run(worn, "kill", node, "--process", "sidecar")
-    since = told(worn)["held_since"]  # n3 tells
+    since = worn.summary()["held_since"]  # n3 tells
     assert since is not None
     worn.run("start", "n1", "--timeout", "5")
     worn.run("start", "n2", "--timeout", "5")
     await reached("n1 caught up", lambda: worn.member("n1")["state"] == "secondary")
     await reached("n2 stopped", lambda: worn.member("n2")["state"] == "diverged")
-    assert told(worn)["held_since"] == since
+    assert worn.summary()["held_since"] == since
     refused(worn, f"INSERT INTO {table} VALUES (4, 4)")
 
     # What nobody has stopped at is not skipped, and nothing is without consent.
-    assert "no database has stopped at GID 1" in error_of(worn.run_top("skip", "1", "--yes"))
-    asked = worn.run_top("skip", str(gid))
+    assert "no database has stopped at GID 1" in error_of(worn.top("skip", "1", "--yes"))
+    asked = worn.top("skip", str(gid))
     assert "nothing has been done" in asked.stderr
     assert f"the transaction at GID {gid}, which was acknowledged, is lost" in asked.stderr
-    assert told(worn)["held_since"] == since
+    assert worn.summary()["held_since"] == since
 
     # Skipped: those who stopped go on with their own databases, the origin gets a copy.
-    done = worn.run_top("skip", str(gid), "--yes")
+    done = worn.top("skip", str(gid), "--yes")
     assert done.returncode == 0, done.stderr
     await rebuilt(worn, "n1", before["n1"])
     await reached("all primary", lambda: all_primary(worn))
@@ -163,7 +156,7 @@ async def test_the_second_time_the_herd_is_held_until_an_administrator_chooses(
         await reached("applied", lambda node=node: len(rows(worn, node, table)) == 3)
         assert rows(worn, node, table) == [(2, 2), (5, 5), (6, 6)]
     worn.must("verify")
-    again = worn.run_top("skip", str(gid), "--yes")  # is done already
+    again = worn.top("skip", str(gid), "--yes")  # is done already
     assert again.returncode == 0, again.stderr
 
     # Once more, and the other choice: one is rebuilt, and the herd takes writes again.
@@ -171,7 +164,7 @@ async def test_the_second_time_the_herd_is_held_until_an_administrator_chooses(
     again_gid = await held(worn)
     assert again_gid > gid
     await run(worn, "rebuild", "n2")
-    await reached("released", lambda: told(worn)["held"] is None)
+    await reached("released", lambda: worn.summary()["held"] is None)
     query(worn.app_dsn("n1"), f"INSERT INTO {table} VALUES (5, 5)")
     await reached("all primary", lambda: all_primary(worn))  # n3 by itself
     for node in NODES:
@@ -195,10 +188,10 @@ async def test_pause_stops_writes_the_first_time(careful: LocalHerd) -> None:
     )
     await run(careful, "kill", "n2", "--process", "sidecar")
     await run(careful, "start", "n2")
-    await reached("released", lambda: told(careful)["held"] is None)
+    await reached("released", lambda: careful.summary()["held"] is None)
     await reached("all primary", lambda: all_primary(careful))
     query(careful.app_dsn("n2"), f"INSERT INTO {table} VALUES (5, 5)")
-    assert gid in {one["gid"] for one in told(careful)["databases"]} | {gid}
+    assert gid in {one["gid"] for one in careful.summary()["databases"]} | {gid}
     careful.must("verify")
 
 
@@ -208,10 +201,10 @@ async def test_a_herd_with_one_database_is_never_held(work_directory: Path) -> N
     assert done.returncode == 0, done.stderr
     try:
         table = spoil(herd, "n2")
-        await reached("held", lambda: told(herd)["held_since"] is not None)
+        await reached("held", lambda: herd.summary()["held_since"] is not None)
         refused(herd, f"INSERT INTO {table} VALUES (4, 4)")
         await run(herd, "remove", "n2")
-        await reached("released", lambda: told(herd)["held"] is None)
+        await reached("released", lambda: herd.summary()["held"] is None)
         await reached("primary", lambda: herd.member("n1")["state"] == "primary")
         query(herd.app_dsn("n1"), f"INSERT INTO {table} VALUES (4, 4)")
     finally:

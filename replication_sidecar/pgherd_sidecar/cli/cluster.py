@@ -69,11 +69,24 @@ def required(voices: Iterable[Voice]) -> Voice:
     return found
 
 
-def summary(said: Status | None) -> dict[str, Any]:
-    """What the speaker says of the herd, for ``--json``."""
-    if said is None:
-        return dict.fromkeys(_SUMMARY)
-    return said.model_dump(mode="json", include=set(_SUMMARY))
+def summary(said: Status | None, knows: Status | None = None) -> dict[str, Any]:
+    """What is said of the herd, for ``--json``.
+
+    Args:
+        said: the speaker.
+        knows: the one that speaks for the databases, if that is another.
+    """
+    herd: dict[str, Any] = dict.fromkeys(_SUMMARY)
+    if said is not None:
+        herd = said.model_dump(mode="json", include=set(_SUMMARY))
+    knows = said if knows is None else knows
+    databases = {"databases", "held", "held_since", "held_gid"}
+    return herd | (knows.model_dump(mode="json", include=databases) if knows is not None else {})
+
+
+def informed(statuses: Iterable[Status]) -> Status | None:
+    """Whoever speaks for the databases: a witness knows nothing of them."""
+    return speaker(status for status in statuses if status.databases)
 
 
 def seen(said: Status | None, name: str) -> Peer:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
 
 import pytest
+from databases_twin import Twin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pgherd_sidecar.core import databases as module
@@ -316,70 +316,6 @@ def test_databases_that_are_cut_off_are_refused(cut: int) -> None:
 # ---- a naive twin ------------------------------------------------------------------------------
 
 
-@dataclass
-class Twin:
-    """The rules once more, from the whole history each time, as slowly as can be."""
-
-    members: dict[int, dict[str, object]]
-    history: list[tuple[str, int, int]] = field(default_factory=list)
-    held_since: int | None = None
-
-    def deliver(self, position: int, entry: Entry) -> None:
-        match entry:
-            case Members(numbers):
-                fresh = {"is": REBUILDING, "since": position, "bad": False, "gid": 0, "own": False}
-                self.members = {n: self.members.get(n, dict(fresh)) for n in numbers}
-            case Skip(gid):
-                stopped = [n for n, m in self.members.items() if m["own"] and m["gid"] == gid]
-                for number, member in self.members.items():
-                    if stopped and number in stopped:
-                        member.update({"is": WHOLE, "gid": 0, "bad": False, "own": False})
-                        member["since"] = position
-                    elif stopped and member["is"] == WHOLE:
-                        member.update({"is": DIVERGED, "gid": gid, "since": position})
-            case DatabaseState():
-                self.state(position, entry)
-        whole = [n for n, m in self.members.items() if m["is"] == WHOLE]
-        bad = [m for m in self.members.values() if m["is"] == FAILED or m["bad"]]
-        if len(self.members) < 2 or len(whole) >= 2:
-            self.held_since = None
-        elif self.held_since is None and (bad or not whole):
-            self.held_since = position
-
-    def state(self, position: int, entry: DatabaseState) -> None:
-        member = self.members.get(entry.member)
-        if member is None or member["since"] != entry.after:
-            return
-        asked = bool(entry.flags & STATE_ASKED)
-        if entry.condition == REBUILDING and self.held_since is not None and not asked:
-            return
-        member["since"], member["is"] = position, entry.condition
-        if entry.cause or entry.condition == DIVERGED:
-            member["gid"] = entry.gid
-        if entry.condition == WHOLE:
-            member.update(gid=0, bad=False, own=False)
-        elif entry.condition == DIVERGED:
-            again = [
-                1
-                for cause, gid, at_s in self.history
-                if cause == entry.cause and gid != entry.gid and entry.at_s <= at_s + entry.within_s
-            ]
-            near = [
-                1
-                for cause, gid, at_s in self.history
-                if (cause, gid) == (entry.cause, entry.gid) and entry.at_s <= at_s + entry.within_s
-            ]
-            if not near:
-                self.history.append((entry.cause, entry.gid, entry.at_s))
-            member["own"] = True
-            member["bad"] = bool(again) or bool(entry.flags & STATE_PAUSE)
-        elif entry.condition == REBUILDING:
-            member["own"] = False
-            member["bad"] = bool(member["bad"]) and not asked
-        else:
-            member["own"] = bool(entry.flags & STATE_STOPPED)
-
-
 @st.composite
 def histories(draw: st.DrawFn) -> list[Entry]:
     """Entries about databases; most of them count."""
@@ -426,8 +362,7 @@ def histories(draw: st.DrawFn) -> list[Entry]:
 def test_c17_the_hold_is_the_same_as_a_naive_twins_across_restarts_at_any_point(
     entries: list[Entry], data: st.DataObject
 ) -> None:
-    fresh = {"is": WHOLE, "since": 0, "bad": False, "gid": 0, "own": False}
-    twin = Twin({number: dict(fresh) for number in MEMBERS})
+    twin = Twin.of(MEMBERS)
     state = ReplicatedState(MEMBERS)
     undisturbed = ReplicatedState(MEMBERS)
     cuts = data.draw(st.sets(st.integers(1, len(entries)), max_size=3))
