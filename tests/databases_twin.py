@@ -31,23 +31,33 @@ class Twin:
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Twin:
         """Members whose databases are whole."""
-        fresh = {"is": WHOLE, "since": 0, "bad": False, "gid": 0, "own": False}
+        fresh = {"is": WHOLE, "since": 0, "bad": False, "gid": 0, "own": False, "mark": ""}
         return cls({number: dict(fresh) for number in numbers})
 
     def deliver(self, position: int, entry: Entry) -> None:
         """Take the next entry."""
         match entry:
             case Members(numbers):
-                fresh = {"is": REBUILDING, "since": position, "bad": False, "gid": 0, "own": False}
+                fresh = {
+                    "is": REBUILDING,
+                    "since": position,
+                    "bad": False,
+                    "gid": 0,
+                    "own": False,
+                    "mark": "",
+                }
                 self.members = {n: self.members.get(n, dict(fresh)) for n in numbers}
             case Skip(gid):
                 stopped = [n for n, m in self.members.items() if m["own"] and m["gid"] == gid]
                 for number, member in self.members.items():
                     if stopped and number in stopped:
-                        member.update({"is": WHOLE, "gid": 0, "bad": False, "own": False})
+                        member.update(
+                            {"is": WHOLE, "gid": 0, "bad": False, "own": False, "mark": ""}
+                        )
                         member["since"] = position
                     elif stopped and member["is"] == WHOLE:
                         member.update({"is": DIVERGED, "gid": gid, "since": position})
+                        member["mark"] = "skipped"
             case DatabaseState():
                 self.state(position, entry)
         whole = [n for n, m in self.members.items() if m["is"] == WHOLE]
@@ -62,10 +72,15 @@ class Twin:
         member = self.members.get(entry.member)
         if member is None or member["since"] != entry.after:
             return
+        marked = member["is"] in {DIVERGED, FAILED} and member["mark"] == "skipped"
+        if marked and entry.condition == DIVERGED:
+            return
         asked = bool(entry.flags & STATE_ASKED)
         if entry.condition == REBUILDING and self.held_since is not None and not asked:
             return
         member["since"], member["is"] = position, entry.condition
+        if entry.condition in {WHOLE, DIVERGED} or entry.cause:
+            member["mark"] = ""
         if entry.cause or entry.condition == DIVERGED:
             member["gid"] = entry.gid
         if entry.condition == WHOLE:

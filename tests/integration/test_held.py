@@ -7,6 +7,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,10 @@ async def reached(what: str, so: Callable[[], bool]) -> None:
 
 def all_primary(herd: LocalHerd) -> bool:
     return all(member["state"] == "primary" for member in herd.members())
+
+
+def _has_three(herd: LocalHerd, node: str, table: str) -> bool:
+    return len(rows(herd, node, table)) == 3
 
 
 def rows(herd: LocalHerd, node: str, table: str) -> list[Any]:
@@ -151,9 +156,8 @@ async def test_the_second_time_the_herd_is_held_until_an_administrator_chooses(
     }
     query(worn.app_dsn("n1"), f"INSERT INTO {table} VALUES (5, 5)")
     query(worn.app_dsn("n2"), f"INSERT INTO {table} VALUES (6, 6)")
-    await reached("applied", lambda: len(rows(worn, "n3", table)) == 3)
     for node in NODES:
-        await reached("applied", lambda node=node: len(rows(worn, node, table)) == 3)
+        await reached("applied", partial(_has_three, worn, node, table))
         assert rows(worn, node, table) == [(2, 2), (5, 5), (6, 6)]
     worn.must("verify")
     again = worn.top("skip", str(gid), "--yes")  # is done already
@@ -168,7 +172,7 @@ async def test_the_second_time_the_herd_is_held_until_an_administrator_chooses(
     query(worn.app_dsn("n1"), f"INSERT INTO {table} VALUES (5, 5)")
     await reached("all primary", lambda: all_primary(worn))  # n3 by itself
     for node in NODES:
-        await reached("applied", lambda node=node: len(rows(worn, node, table)) == 3)
+        await reached("applied", partial(_has_three, worn, node, table))
         assert rows(worn, node, table) == [(1, 3), (2, 3), (5, 5)]
     worn.must("verify")
 

@@ -191,7 +191,7 @@ class SimDatabase:
                 self._take(gid, entry, decision.kind)
             elif isinstance(entry, Skip) and entry.gid in state.databases.skipped:
                 applied = entry.gid <= self.end and entry.gid not in self.passed
-                if applied and not self.failed:
+                if applied:
                     self.failed = (entry.gid, SKIPPED)
             if not self.failed:
                 self.end = max(self.end, gid)
@@ -271,7 +271,7 @@ class SimDatabase:
     def _mend(self, state: ReplicatedState) -> None:
         own, held = state.databases.of(self.number), state.databases.hold is not None
         gid, cause = self.failed or (0, "")
-        asked = self.asked or cause == SKIPPED
+        asked = self.asked or cause == SKIPPED or (own is not None and own.applied_skipped)
         if own is None:
             self._copy()
         elif gid in state.databases.skipped and cause != SKIPPED:
@@ -478,6 +478,6 @@ class DatabaseWorld(World):
         if hold is not None and gids and self.rng.random() < 0.5:
             self.tell("admin", f"skips one of {gids}")
             one.node.submit(encode_entry(Skip(self.rng.choice(gids))), 1)
-        elif hold is not None or one.given_up:
+        elif any(other.ready for other in self.databases.values()):  # else it is refused
             self.tell("admin", f"asks {one.node.name} to be rebuilt")
             one.asked, one.given_up, one.said_s = True, False, -_AGAIN_S

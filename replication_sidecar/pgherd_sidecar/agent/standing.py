@@ -120,10 +120,11 @@ class Standing:
             willing: a rebuild would be begun.
         """
         gid, willing = error.gid, willing or self._config.replaced
-        asked = isinstance(error, SkippedError)  # the copy is what the administrator has chosen
         rebuilt = Way.REBUILD if willing else Way.STOP
         if not await self.follow() or self.own is None:
             return rebuilt
+        # Then the copy is what an administrator has chosen.
+        asked = isinstance(error, SkippedError) or self.own.applied_skipped
         if not (asked or self.skipped(gid) or (self.own.stopped and self.own.gid == gid)):
             await self._say(Condition.DIVERGED, gid=gid, cause=cause_of(error))
         if self.own is not None and self.own.hopeless and not asked:

@@ -80,6 +80,12 @@ class Database:
         return self.flags & _Flag.REPEATED != 0
 
     @property
+    def applied_skipped(self) -> bool:
+        """It has applied what was skipped, as far as its member has not said otherwise."""
+        stopped = self.condition in (Condition.DIVERGED, Condition.FAILED)
+        return stopped and self.cause == SKIPPED
+
+    @property
     def hopeless(self) -> bool:
         """Nothing that is under way is expected to make it whole."""
         decided = self.flags & (_Flag.REPEATED | _Flag.PAUSE)
@@ -165,6 +171,8 @@ class Databases:
             case Condition.WHOLE:
                 now = Database(Condition.WHOLE, position)
             case Condition.DIVERGED:
+                if known.applied_skipped:
+                    return  # to go on behind another entry would not mend that
                 now = self._diverged(position, entry)
             case Condition.REBUILDING:
                 asked = entry.flags & STATE_ASKED != 0

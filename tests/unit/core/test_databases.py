@@ -229,6 +229,16 @@ def test_who_stopped_and_was_given_up_before_anything_was_replaced_can_skip() ->
     assert story.held_at is None  # nobody is hopeless: the others get copies of it
 
 
+def test_who_has_applied_what_was_skipped_is_no_way_out_by_another_skip() -> None:
+    story = Story((1, 2))
+    story.say(2, DIVERGED, 50, "P0001 rows", flags=STATE_PAUSE)
+    story.deliver(Skip(50))
+    story.say(1, DIVERGED, 60, "23505 rows")
+    assert not story.databases.stopped_at(60)
+    story.deliver(Skip(60))
+    assert list(story.databases.whole) == [2]
+
+
 def test_the_origin_is_rebuilt_though_the_herd_is_still_held() -> None:
     story = Story()
     story.say(3, FAILED, 0, "copy")
