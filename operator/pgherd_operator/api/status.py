@@ -22,6 +22,7 @@ class ConditionType(StrEnum):
     RECOVERY_BLOCKED = "RecoveryBlocked"
     CERTIFICATES_VALID = "CertificatesValid"
     CAPTURE_ON = "CaptureOn"
+    DATABASES_SUFFICE = "DatabasesSuffice"
     USERS_READY = "UsersReady"
     VOLUMES_SIZED = "VolumesSized"
 

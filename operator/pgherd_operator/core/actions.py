@@ -184,6 +184,7 @@ class Reason(StrEnum):
     CERTIFICATE_EXPIRING = "CertificateExpiring"
     CERTIFICATE_MISSING = "CertificateMissing"
     CAPTURE_OFF = "CaptureOff"
+    WRITES_HELD = "WritesHeld"
     NO_PRIMARY = "NoPrimaryComponent"
     RECOVERY_BLOCKED = "RecoveryBlocked"
     HIBERNATED = "Hibernated"

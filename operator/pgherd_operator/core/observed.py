@@ -169,6 +169,9 @@ class Report:
         disk_id: identity of the disk it runs on.
         departed: it was a member on this disk, and knows that it is none any more.
         capture_off: settings of its server that keep changes from being captured.
+        held: why the herd takes no writes until an administrator has chosen; None if it does, or
+            as far as this member knows.
+        knows_databases: it says what is known of the members' databases.
     """
 
     number: int
@@ -184,6 +187,8 @@ class Report:
     view: View | None = None
     departed: bool = False
     capture_off: tuple[str, ...] = ()
+    held: str | None = None
+    knows_databases: bool = False
 
     @property
     def diverged(self) -> bool:

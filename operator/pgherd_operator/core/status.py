@@ -17,7 +17,9 @@ from pgherd_operator.objects.model import Role
 _Truth = Literal["True", "False", "Unknown"]
 _BESIDES = (Reason.PAUSED, Reason.VOLUME_GROWING, Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN)
 """Steps that say nothing about how well the members are."""
-_FOR_A_HUMAN = (Reason.CAPTURE_OFF, Reason.CERTIFICATE_EXPIRING, Reason.VOLUME_REFUSED)
+_FOR_A_HUMAN = (
+    Reason.CAPTURE_OFF, Reason.CERTIFICATE_EXPIRING, Reason.VOLUME_REFUSED, Reason.WRITES_HELD,
+)  # fmt: skip
 Verdict = tuple[ConditionType, _Truth, Reason, str]
 MESSAGE_MAX = 4096
 
@@ -57,6 +59,7 @@ def describe(
                 _blocked(observed, group),
                 _certificates(observed, now),
                 _capture(observed, group),
+                _databases(group),
                 _volumes(observed),
             )
         ),
@@ -226,6 +229,20 @@ def _capture(observed: Observed, group: Group) -> Verdict:
         return kind, "False", Reason.CAPTURE_OFF, "; ".join(off)
     if not reports:
         return kind, "Unknown", Reason.WAITING, "no sidecar answers"
+    return kind, "True", Reason.AS_WANTED, ""
+
+
+def _databases(group: Group) -> Verdict:
+    """Whether more than one database holds what is acknowledged, or is about to."""
+    kind = ConditionType.DATABASES_SUFFICE
+    held, known = (
+        group.held,
+        any(one.report and one.report.knows_databases for one in group.members),
+    )
+    if held is not None:
+        return kind, "False", Reason.WRITES_HELD, held
+    if not known:
+        return kind, "Unknown", Reason.WAITING, "no sidecar of a database answers"
     return kind, "True", Reason.AS_WANTED, ""
 
 

@@ -143,6 +143,10 @@ def node_json(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, Any]:
         node["partition_policy"] = "permanent"
     if seat.role is Role.WITNESS:
         return node | {"witness": True}
+    if cluster.spec.on_divergence == "Pause":
+        node["on_divergence"] = "pause"
+    if cluster.spec.maintenance.rebuild_diverged:
+        node["replaced"] = True
     postgres = {
         "host": f"{RUN}/server",
         "port": names.POSTGRES_PORT,

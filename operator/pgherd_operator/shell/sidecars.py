@@ -95,6 +95,8 @@ class _Status(BaseModel):
     view: _View | None = None
     departed: bool = False
     capture_off: tuple[str, ...] = ()
+    held: str | None = None
+    databases: tuple[Mapping[str, Any], ...] = ()
 
 
 def parse(number: int, answer: Mapping[str, Any]) -> Report:
@@ -123,6 +125,8 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         lag_bytes=status.lag_bytes,
         departed=status.departed,
         capture_off=status.capture_off,
+        held=status.held,
+        knows_databases=bool(status.databases),
         view=None
         if view is None
         else View(
