@@ -78,6 +78,9 @@ class Twin:
         asked = bool(entry.flags & STATE_ASKED)
         if entry.condition == REBUILDING and self.held_since is not None and not asked:
             return
+        others = [n for n, m in self.members.items() if m["is"] == WHOLE and n != entry.member]
+        if entry.condition == REBUILDING and member["own"] and not others:
+            return
         member["since"], member["is"] = position, entry.condition
         if entry.condition in {WHOLE, DIVERGED} or entry.cause:
             member["mark"] = ""

@@ -288,6 +288,8 @@ class SimDatabase:
             self._tell(Condition.DIVERGED, own.since, gid, cause, self.world.pause)
         elif held and not asked:
             self.world.probe("waits")
+        elif own.stopped and not state.databases.whole_beside(self.number):
+            self.world.probe("nobody to copy")
         elif own.condition is Condition.REBUILDING and (not asked or self.said_s > 0):
             self._copy()
         else:
@@ -465,6 +467,11 @@ class DatabaseWorld(World):
         if one is not None and not (member and one.checkpointed(member.restart_position)):
             return
         self.nodes[name].trim()
+
+    def _leave(self) -> None:
+        """Have a member leave, if others hold what it holds: else it is refused."""
+        if self.truth.databases.hold is None and len(self.truth.databases.whole) > 2:
+            super()._leave()
 
     def _choose(self) -> None:
         """An administrator looks now and then, and chooses among what there is."""

@@ -10,7 +10,7 @@ import pytest
 from sim_databases import DatabaseWorld
 
 #: seeds that once found something
-REMEMBERED = [4, 9, 26, 178, 253, 368]
+REMEMBERED = [4, 9, 26, 178, 253, 368, 2481]
 FRESH = int(os.environ.get("PGHERD_SIM_SEEDS", "60"))
 
 

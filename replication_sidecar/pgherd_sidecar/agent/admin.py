@@ -192,7 +192,7 @@ class _Routes:
             web.get("/view", self._view),
             web.post("/view/join", self._join),
             web.post("/view/leave", self._leave),
-            web.post("/view/evict", self._leave),
+            web.post("/view/evict", self._evict),
             web.post("/view/part", self._part),
             web.post("/links", self._block),
             web.post("/marker", self._order),
@@ -233,6 +233,11 @@ class _Routes:
     async def _leave(self, request: web.Request) -> web.Response:
         body = _parse(await request.read(), _Leaving)
         self._backend.views.leave(body.name, body.disk_id)
+        return web.json_response({})
+
+    async def _evict(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Leaving)
+        self._backend.views.leave(body.name, body.disk_id, dead=True)
         return web.json_response({})
 
     async def _part(self, request: web.Request) -> web.Response:

@@ -179,8 +179,8 @@ class ViewBackend(Protocol):
         """Have a member join."""
         ...
 
-    def leave(self, name: str, disk: str) -> None:
-        """Have a member leave, or be evicted."""
+    def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
+        """Have a member leave, or be evicted if it is dead."""
         ...
 
     def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:

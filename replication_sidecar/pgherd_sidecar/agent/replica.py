@@ -55,7 +55,7 @@ class Replica:
         self._config = config
         self._host = host
         self._identity = identity
-        self.views = Views(config, host)
+        self.views = Views(config, host, lambda: self._databases)
         self._markers = Markers(config)
         self._verdicts = verdicts.load(config.data_dir)
         self.changes = Changes(host, self._verdicts, self._ready)
@@ -129,8 +129,12 @@ class Replica:
             raise LeftBehindError("it joins the herd")
         if self._rebuild is not None and self._rebuild.under_way:
             await self._fence(self._rebuild.reason)
-            await self._standing.rebuilding(asked=self._rebuild.asked)
-            if not await self._rebuild.run():
+            way = Way.REBUILD
+            if self._rebuild.begins:
+                way = await self._standing.rebuilding(asked=self._rebuild.asked)
+            if way is Way.ON:
+                self._rebuild.drop()
+            elif not await self._rebuild.run():
                 raise LeftBehindError(self._rebuild.cause)
         if not self._host.whole.is_set():
             await self._fence("its log is damaged")

@@ -148,17 +148,29 @@ class Standing:
                 while await self.follow() and not self.held:  # noqa: ASYNC110 - the log tells nobody
                     await asyncio.sleep(_LOOK_S)
 
-    async def rebuilding(self, *, asked: bool) -> None:
-        """Say that this database is being replaced, if that can be said now.
+    async def rebuilding(self, *, asked: bool) -> Way:
+        """Say that this database is about to be replaced, if that can be said now.
+
+        One that has stopped is kept as long as no other is whole: an administrator may yet choose
+        to skip the entry, and then it goes on.
 
         Args:
             asked: an administrator has asked for it.
         """
+        number = self._config.number
+        while await self.follow() and (known := self.databases) is not None:
+            own = known.of(number)
+            if own is None or not own.stopped or known.whole_beside(number):
+                break
+            await asyncio.sleep(_LOOK_S)
+            if self.skipped(own.gid):
+                return Way.ON
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TELL_S):
                 own = self.own if await self.follow() else None
                 if own is not None and (asked or own.condition is not Condition.REBUILDING):
                     await self._say(Condition.REBUILDING, asked=asked)
+        return Way.REBUILD
 
     async def failed(self) -> None:
         """Say that this database stays as it is, and return when it need not.

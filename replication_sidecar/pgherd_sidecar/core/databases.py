@@ -139,6 +139,10 @@ class Databases:
         """Numbers of the members whose databases can apply all that was acknowledged."""
         return tuple(m for m, one in self._of.items() if one.condition is Condition.WHOLE)
 
+    def whole_beside(self, member: int) -> bool:
+        """Whether the database of some other member is whole."""
+        return any(number != member for number in self.whole)
+
     def stopped_at(self, gid: int) -> tuple[int, ...]:
         """Numbers of the members whose databases end before ``gid``, which they can't apply."""
         return tuple(m for m, one in self._of.items() if one.stopped and one.gid == gid)
@@ -178,6 +182,8 @@ class Databases:
                 asked = entry.flags & STATE_ASKED != 0
                 if self.hold is not None and not asked:
                     return  # an administrator chooses
+                if known.stopped and not self.whole_beside(entry.member):
+                    return  # nobody could be copied, and it could go on if that entry were skipped
                 kept = 0 if asked else known.flags & ~_Flag.STOPPED
                 now = self._goes_on(position, entry, known, kept)
             case Condition.FAILED:

@@ -39,10 +39,10 @@ class ViewStub:
             raise Refused("number 3 belongs to n3")
         self.told.append(f"join {member.name} {member.disk} {contact(member)} {member.witness}")
 
-    def leave(self, name: str, disk: str) -> None:
+    def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
         if name == "n9":
             raise Unavailable("no majority")
-        self.told.append(f"leave {name} {disk}")
+        self.told.append(f"leave {name} {disk}{' dead' * dead}")
 
     def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
         self.told.append(f"part {names} {act}")

@@ -239,6 +239,18 @@ def test_who_has_applied_what_was_skipped_is_no_way_out_by_another_skip() -> Non
     assert list(story.databases.whole) == [2]
 
 
+def test_a_stopped_database_is_not_given_away_while_no_other_is_whole() -> None:
+    story = Story((1, 2))
+    story.say(2, DIVERGED, 50, "P0001 rows")
+    story.say(1, DIVERGED, 60, "23505 rows")
+    assert story.held_at == 60
+    story.say(1, REBUILDING, flags=STATE_ASKED)
+    assert story.databases.stopped_at(60) == (1,)
+    story.deliver(Skip(60))
+    story.say(2, REBUILDING, flags=STATE_ASKED)
+    assert not story.databases.stopped_at(50)
+
+
 def test_the_origin_is_rebuilt_though_the_herd_is_still_held() -> None:
     story = Story()
     story.say(3, FAILED, 0, "copy")

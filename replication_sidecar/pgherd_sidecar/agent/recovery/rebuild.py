@@ -81,6 +81,15 @@ class Rebuild:
         return self.under_way and self._progress.reason == _ASKED
 
     @property
+    def begins(self) -> bool:
+        """The database that is to be replaced is still there as it was, if it was."""
+        return self._progress.phase is Phase.COPYING
+
+    def drop(self) -> None:
+        """The old database can go on after all."""
+        self._save(Progress(begun=self._progress.begun))
+
+    @property
     def willing(self) -> bool:
         """``begin`` would begin one."""
         return self._recovery.automatic and self.possible and not self._in_vain()
