@@ -196,6 +196,10 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
         assert (await call(tmp_path / "s", "POST", "/view/join", b'{"name": "n3"}'))[0] == 400
         await client.leave("n2", "d2")
         await client.evict("n2", "")
+        assert (await client.skip(7, act=False)).stopped == ("n2",)
+        assert (await client.skip(7, act=True)).rebuilt == ("n1",)
+        with pytest.raises(AdminError, match="no database has stopped at GID 9"):
+            await client.skip(9, act=True)
         with pytest.raises(AdminError, match="no majority") as refused:
             await client.leave("n9", "")
         assert refused.value.may_pass
@@ -209,7 +213,9 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
     assert backend.told == [
         "join n3 d Contact(number=3, host='h', port=1, postgres_host='', postgres_port=0) True",
         "leave n2 d2",
-        "leave n2 ",
+        "leave n2  dead",
+        "skip 7, act False",
+        "skip 7, act True",
         "block ['n1', 'n2'] []",
         "part ['n1'] False",
     ]
