@@ -157,14 +157,15 @@ class Standing:
         Args:
             asked: an administrator has asked for it.
         """
-        number = self._config.number
+        number, waits_at = self._config.number, 0
         while await self.follow() and (known := self.databases) is not None:
             own = known.of(number)
+            if waits_at in known.skipped:
+                return Way.ON
             if own is None or not own.stopped or known.whole_beside(number):
                 break
+            waits_at = own.gid
             await asyncio.sleep(_LOOK_S)
-            if self.skipped(own.gid):
-                return Way.ON
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TELL_S):
                 own = self.own if await self.follow() else None

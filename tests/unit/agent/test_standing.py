@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from log_trio import Node, Trio, trio, until
@@ -37,6 +38,12 @@ async def settled(herd: Trio) -> Node:
     leader = await herd.proposer()
     await until(lambda: "" not in leader.disks and not leader.host.membership.joint)
     return leader
+
+
+async def soon(task: "asyncio.Task[Any]") -> Any:
+    """What comes of a task that is about to end."""
+    async with asyncio.timeout(10):
+        return await task
 
 
 async def condition(one: Standing) -> Condition:
@@ -92,7 +99,7 @@ async def test_who_rebuilds_nothing_has_failed_and_goes_on_when_the_entry_is_ski
         failed = asyncio.create_task(second.failed())
         await until(lambda: second.own is not None and second.own.condition is Condition.FAILED)
         await first.order_skip(3, None)
-        await asyncio.wait_for(failed, 10)
+        await soon(failed)
         assert await condition(second) is Condition.WHOLE
         assert await condition(first) is Condition.DIVERGED
 
@@ -105,7 +112,7 @@ async def test_pause_holds_the_herd_when_one_whole_database_is_left(tmp_path: Pa
         waiting = asyncio.create_task(third.stopped(failure(3), willing=True))
         await until(lambda: third.held)
         await second._say(Condition.WHOLE)
-        assert await asyncio.wait_for(waiting, 10) is Way.REBUILD  # released: by itself
+        assert await soon(waiting) is Way.REBUILD  # released: by itself
 
 
 async def test_a_stopped_database_is_kept_while_nobody_could_be_copied(tmp_path: Path) -> None:
@@ -119,4 +126,4 @@ async def test_a_stopped_database_is_kept_while_nobody_could_be_copied(tmp_path:
         await asyncio.sleep(0.3)
         assert not asked.done()
         await all_three[0].order_skip(3, None)
-        assert await asyncio.wait_for(asked, 10) is Way.ON
+        assert await soon(asked) is Way.ON

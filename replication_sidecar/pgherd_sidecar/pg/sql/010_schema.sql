@@ -123,7 +123,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'this node takes no writes: %', reason
         USING ERRCODE = '25006',
-              HINT = 'Connect to a member whose state is "primary", or wait until this one has caught up.';
+              HINT = CASE WHEN reason LIKE 'no writes since GID %' -- the sidecar's word for a herd that is held
+                          THEN 'No member takes writes until an administrator has chosen: see `pgherd status`.'
+                          ELSE 'Connect to a member whose state is "primary", or wait until this one has caught up.' END;
 END $$;
 
 -- Holds one row from the start of an incarnation until the server crashes, which empties unlogged tables. In
