@@ -447,7 +447,7 @@ PLANTED_BUGS = {
         "W1", Databases, "load", _loads_no_hold(), storm=False, databases=True
     ),
     "a refused writeset may come again": PlantedBug(
-        "W4", ReplicatedState, "_refused", _refuses_and_forgets, storm=False, databases=True
+        "W4", ReplicatedState, "_refused", _refuses_and_forgets, 270, storm=False, databases=True
     ),
     "a late copy is believed": PlantedBug(
         "W1", Databases, "take", _takes_late_copies, storm=False, databases=True
