@@ -19,6 +19,8 @@ from pgherd_sidecar.env.tls import can_be_certified, certified_name
 Port = Annotated[int, Field(ge=1, le=65535)]
 Milliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
+FINGERPRINT_EVERY = 16
+"""Then fingerprints take less than a twentieth of the time of small transactions."""
 OPERATOR, JOBS = "operator", "jobs"
 """Who is certified by such a name in place of a member's may use the admin API from elsewhere."""
 
@@ -251,6 +253,10 @@ class NodeConfig(_Section):
     timing: Timing = Timing()
     limits: Limits = Limits()
     recovery: Recovery | None = None
+    fingerprint_every: Annotated[
+        int,
+        Field(ge=1, description="one of so many transactions ships hashes of its rows; 1: all do"),
+    ] = FINGERPRINT_EVERY
     partition_policy: Annotated[
         Literal["primary", "permanent"],
         Field(description="without a majority: wait for it, or become a cluster of its own"),

@@ -13,7 +13,7 @@ from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.startup import connect
 from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import Writeset, key_array
+from pgherd_sidecar.core.entries import FLAG_FINGERPRINT, Writeset, key_array
 from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
 from pgherd_sidecar.pg import ddl
 from pgherd_sidecar.pg.rows import RowStatements, TableShape
@@ -61,6 +61,11 @@ class DdlRunner:
             with self._writers.writing(connection.info.backend_pid, gid):
                 async with connection.transaction():
                     await self._items(connection, writeset)
+                    if writeset.flags & FLAG_FINGERPRINT:
+                        await connection.execute(
+                            "SELECT pgherd.check_fingerprint($1, $2)",
+                            (gid, writeset.body.decode()),
+                        )
                     await connection.execute(
                         "INSERT INTO pgherd.applied VALUES ($1, $2)", (gid, prev)
                     )

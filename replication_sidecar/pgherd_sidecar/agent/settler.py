@@ -15,13 +15,13 @@ from typing import Any
 import psycopg
 import structlog
 
-from pgherd_sidecar.agent.applier import awaited
+from pgherd_sidecar.agent.applier import awaited, compared
 from pgherd_sidecar.agent.chain import Chain, LocalLink
 from pgherd_sidecar.agent.ddlrun import DdlRunner
 from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.large import LargeTransactions
 from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import FLAG_DDL, FLAG_PIECES, key_array
+from pgherd_sidecar.core.entries import FLAG_DDL, FLAG_FINGERPRINT, FLAG_PIECES, key_array
 from pgherd_sidecar.core.merge import decode_body, merge_writesets
 from pgherd_sidecar.pg.pipeline import (
     Pipeline,
@@ -168,6 +168,8 @@ class Settler:
         for statement in statements:
             if not self._pipeline.knows(statement.name):
                 self._pipeline.prepare(statement.name, self._rows.query(statement.name))
+        if link.writeset.flags & FLAG_FINGERPRINT:
+            statements.append(compared(link.gid, link.writeset))
         try:
             with self._writers.writing(self._pipeline.backend_pid, link.gid):
                 await self._pipeline.run(statements)

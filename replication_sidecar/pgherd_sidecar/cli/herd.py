@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pgherd_sidecar.agent.config import FINGERPRINT_EVERY
 from pgherd_sidecar.cli.errors import HerdError
 
 FORMAT = 1
@@ -84,6 +85,7 @@ class Herd(BaseModel):
         slots: no member has a higher number.
         evict_s: a member that was silent for so long is thrown out of the view; 0: none ever is.
         split_s: members that were without a majority for so long become another cluster; 0: never.
+        fingerprint_every: one of so many transactions ships hashes of its rows.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,6 +102,7 @@ class Herd(BaseModel):
     slots: int = SLOTS
     evict_s: Annotated[float, Field(ge=0)] = 0
     split_s: Annotated[float, Field(ge=0)] = 0
+    fingerprint_every: Annotated[int, Field(ge=1)] = FINGERPRINT_EVERY
     members: tuple[Member, ...]
 
     @property
@@ -207,7 +210,7 @@ class NodePaths:
         self.admin_socket = self.run / "admin.sock"
 
 
-def new_herd(
+def new_herd(  # noqa: PLR0913 - what a herd is made of, all by name
     directory: Path,
     *,
     nodes: int,
@@ -216,6 +219,7 @@ def new_herd(
     witnesses: int = 0,
     evict_s: float = 0,
     split_s: float = 0,
+    fingerprint_every: int = FINGERPRINT_EVERY,
 ) -> Herd:
     """Describe a herd that does not exist yet.
 
@@ -241,6 +245,7 @@ def new_herd(
         slots=max(SLOTS, total),
         evict_s=evict_s,
         split_s=split_s,
+        fingerprint_every=fingerprint_every,
         members=(
             *(_member(port_base, number, f"n{number}") for number in range(1, nodes + 1)),
             *(

@@ -5,6 +5,7 @@ from typing import Literal
 
 import click
 
+from pgherd_sidecar.agent.config import FINGERPRINT_EVERY
 from pgherd_sidecar.cli import (
     comparing,
     delegate,
@@ -54,6 +55,11 @@ def local_group() -> None:
     " [default: 0, never]",
 )  # fmt: skip
 @click.option(
+    "--fingerprint-every", type=click.IntRange(min=1),
+    help="One of so many transactions ships hashes of its rows, which the others compare; 1: all."
+    f" [default: {FINGERPRINT_EVERY}]",
+)  # fmt: skip
+@click.option(
     "--port-base", type=int, help="Node i listens on P+i, its log on P+100+i. [default: 7500]"
 )
 @click.option(
@@ -70,6 +76,7 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     witnesses: int | None,
     evict_s: float | None,
     split_s: float | None,
+    fingerprint_every: int | None,
     port_base: int | None,
     postgres_bin: Path | None,
     user: str | None,
@@ -86,6 +93,7 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         witnesses=witnesses,
         evict_s=evict_s,
         split_s=split_s,
+        fingerprint_every=fingerprint_every,
         port_base=port_base,
         postgres_bin=postgres_bin.resolve() if postgres_bin else None,
         timeout_s=timeout_s,

@@ -311,7 +311,8 @@ BEGIN
         || pgherd.capture_source(rel, root, 'DELETE', t.inherits)
         || pgherd.truncate_source(rel, root)
         || coalesce(pgherd.checks_source(rel), '')
-        || CASE WHEN rel = root THEN pgherd.row_type_source(root) || pgherd.final_source(root) ELSE '' END;
+        || CASE WHEN rel = root THEN pgherd.row_type_source(root) || pgherd.final_source(root)
+                                     || pgherd.fingerprint_source(root) ELSE '' END;
 END $$;
 
 -- Makes what is generated agree with the catalog: for the given relations, or for all.
@@ -353,7 +354,7 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc p
               WHERE p.pronamespace = 'pgherd_gen'::regnamespace
                 AND p.proname IN ('insert_' || rel, 'update_' || rel, 'delete_' || rel, 'truncate_' || rel,
-                                  'final_' || rel) LOOP
+                                  'final_' || rel, 'fingerprint_' || rel) LOOP
         EXECUTE format('DROP FUNCTION %s', f);
     END LOOP;
     EXECUTE format('DROP TYPE IF EXISTS pgherd_gen.row_%s', rel);
