@@ -42,6 +42,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
         rels: relations concerned, by the names they have afterwards.
         roles, grants: roles and memberships that a member needs for it.
         everything: other relations may be concerned, too.
+        print: what the catalog says of what it made, in hashes (``sql/047_command_print.sql``).
     """
 
     sql: str
@@ -51,6 +52,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     roles: list[str]
     grants: list[tuple[str, str]]
     everything: bool = False
+    print: dict[str, Any] | None = None
 
 
 def resolve_commands(items: list[Item]) -> list[Item]:
@@ -107,6 +109,7 @@ def _resolve(captured: Captured, statement: Statement | None, record: str) -> st
         roles,
         captured.grants,
         captured.everything,
+        captured.print,
     )
     return msgspec.json.encode(command).decode()
 

@@ -100,7 +100,7 @@ class Captured(msgspec.Struct, frozen=True):
         rewrites, uncertain, shadows, dates: see ``what_words_tell`` in ``sql/044_command_end.sql``.
         made: for CREATE TABLE AS, the table it made.
         extension: for CREATE EXTENSION, name, schema and version.
-        rels, everything: see ``ddl.Command``.
+        rels, everything, print: see ``ddl.Command``.
         grants: memberships, as pairs of role and member, on which the role's rights rest.
         fill, act, sql, verifiers, roles, dropped: of commands that are no statement, see
             ``sql/052_requests.sql``.
@@ -124,6 +124,7 @@ class Captured(msgspec.Struct, frozen=True):
     extension: list[str] | None = None
     rels: list[str] = []
     everything: bool = False
+    print: dict[str, Any] | None = None
     grants: list[tuple[str, str]] = []
     fill: str | None = None
     act: str | None = None
