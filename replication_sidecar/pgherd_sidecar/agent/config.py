@@ -19,7 +19,7 @@ from pgherd_sidecar.env.tls import can_be_certified, certified_name
 Port = Annotated[int, Field(ge=1, le=65535)]
 Milliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
-FINGERPRINT_EVERY = 16
+FINGERPRINT_EVERY = 64
 """Then fingerprints take less than a twentieth of the time of small transactions."""
 OPERATOR, JOBS = "operator", "jobs"
 """Who is certified by such a name in place of a member's may use the admin API from elsewhere."""

@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS pgherd.installed (fingerprint text NOT NULL);
 --   epoch     one start of the sidecar; names the dblink connection, so that no session talks to a dead one
 --   secret    proves to the sidecar that a message comes from certify(), not from a user of dblink
 --   piece_bytes  a transaction that writes more is sent in pieces (034_pieces.sql)
---   fingerprint_every  transactions whose xid is a multiple of this carry a fingerprint (035_fingerprint.sql)
+--   fingerprint_every  one of so many transactions carries a fingerprint (035_fingerprint.sql)
 --   writable  false outside the primary component: the first write fails early (the fence itself is certify())
 CREATE TABLE IF NOT EXISTS pgherd.node (
     only_row      bool PRIMARY KEY DEFAULT true CHECK (only_row),

@@ -208,7 +208,7 @@ BEGIN
             SELECT CASE WHEN NOT n.token THEN 'token'
                         WHEN c.first IS NOT TRUE OR c.tab IN ('sentinel', '""')
                              OR pg_column_size(c.recs) > n.piece_bytes
-                             OR mod(c.xid::text::int8, n.fingerprint_every) = 0 THEN 'collect'
+                             OR mod(hashint8(c.xid::text::int8), n.fingerprint_every) = 0 THEN 'collect'
                         WHEN n.conn = ANY (pgherd.dblink_get_connections()) THEN ''
                         ELSE 'connect'
                    END AS todo,
@@ -257,7 +257,7 @@ BEGIN
             RETURN NULL;
         END IF;
         large := c.statements < 0;
-        IF mod(x::text::int8, n.fingerprint_every) = 0 AND NOT large THEN
+        IF mod(hashint8(x::text::int8), n.fingerprint_every) = 0 AND NOT large THEN
             mark := pgherd.fingerprint(concat('[', c.body, ']'));
         END IF;
         request := concat('W ', secret, ' ', pg_backend_pid(), ' ', x, ' ',

@@ -5,8 +5,8 @@
 -- image is the text of the whole row under the fixed settings, generated columns included, and of a partitioned table
 -- the name of the leaf in which the row lies; a key that has no row has no hash.
 --
--- Which transactions carry one is a rule over what travels: those whose xid at the origin is a multiple of
--- node.fingerprint_every. A fingerprint is an item of the body like those of tables, with the name "=":
+-- Whether a transaction carries one is decided at its origin, by a hash of its xid: one of node.fingerprint_every does.
+-- The xids themselves would not do: who uses a savepoint in each transaction has only odd ones. A fingerprint is an item of the body like those of tables, with the name "=":
 --   ["=", [0], ["[items, [table, [hash of each record, or null]], [table, rows present, sum of their hashes], ...]"]]
 -- It speaks of the last `items` items before it: in a transaction with DDL of what was written after the last command,
 -- because what was written before may have had another row type.
