@@ -27,7 +27,7 @@ GID = "SELECT pgherd.last_gid()"
 APPLIER = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgherd apply' ORDER BY pid"
 ROWS = 10_000
 NEVER = 1 << 62
-EVERY = (NEVER, 64, 16, 4, 1)
+EVERY = (NEVER, 64, 32, 16, 1)
 CATCH_UP_S = 60
 
 
