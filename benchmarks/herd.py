@@ -1,20 +1,21 @@
 """A herd of pgherd nodes, reached only through its command line.
 
-Starts and asks; it never looks into the herd's directory. Called by the demo and the benchmarks.
-What survives is the herd itself.
+Starts and asks; of the herd's directory it reads the sidecars' logs only, for the trouble that
+nothing else tells of. Called by the demo and the benchmarks. What survives is the herd itself.
 """
 
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import last_line
 from benchmarks.errors import BenchmarkError
+from benchmarks.trouble import Logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,11 @@ class Herd:
     """The herd in one directory."""
 
     directory: Path
+    _logs: Logs = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_logs", Logs(lambda: sidecar_logs(self.directory)))
+        self._logs.pop()  # of a herd that is resumed: what was before is no business of ours
 
     def up(
         self, *, port_base: int | None = None, quiet: bool = False, every: int | None = None
@@ -136,6 +142,16 @@ class Herd:
             tables=tuple(_table(table) for table in found["tables"]),
         )
 
+    def require_no_trouble(self) -> None:
+        """Look into the sidecars' logs for what has come since the last time.
+
+        Raises:
+            BenchmarkError: A member has diverged, or a sidecar crashed, even if all is well now.
+        """
+        found = self._logs.pop()
+        if found:
+            raise BenchmarkError(f"a sidecar's log tells of trouble: {found[0]}")
+
     def kill(self, name: str) -> None:
         """SIGKILL all processes of a node.
 
@@ -181,6 +197,13 @@ class Herd:
 
     def _command(self, verb: str, *arguments: str) -> Sequence[str]:
         return [pgherd_program(), "local", verb, "--dir", str(self.directory), *arguments]
+
+
+def sidecar_logs(directory: Path) -> Iterator[Path]:
+    """Return the logs of a herd's sidecars; none where there is no herd."""
+    link = directory / "herd"  # where its account can't enter the directory
+    home = link.readlink() if link.is_symlink() else directory
+    return home.glob("*/sidecar.log")
 
 
 def reason(stderr: str) -> str:

@@ -39,7 +39,14 @@ class Pgherd:
         return postgres.server_version(self.members[0].dsn)
 
     def stop(self) -> None:
-        """See System."""
-        if self.herd.directory.exists():
-            self.herd.destroy()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        """See System.
+
+        Raises:
+            BenchmarkError: A sidecar's log tells of trouble: what was measured counts for nothing.
+        """
+        try:
+            self.herd.require_no_trouble()
+        finally:
+            if self.herd.directory.exists():
+                self.herd.destroy()
+            shutil.rmtree(self.directory, ignore_errors=True)

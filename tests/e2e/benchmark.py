@@ -8,11 +8,14 @@ tests here need, and makes the same cluster (see ``conftest``).
 
 import argparse
 import sys
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 from .cluster import HERD, Kubectl, until, until_ready
 from .installation import InstallationError, found_herd, installed, provide_clients
+from .podlogs import PodLogs
 from .preparation import PreparationError
 
 GOALS_S = {"apply to three writable": 60.0, "pod deleted to back": 30.0, "gap on others": 2.0}
@@ -54,10 +57,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="herds (default 3)")
     arguments = parser.parse_args()
     try:
-        with installed() as kubectl:
-            times = [measure(kubectl) for _ in range(arguments.runs)]
+        with installed() as kubectl, tempfile.TemporaryDirectory() as directory:
+            with PodLogs(kubectl, Path(directory)).followed() as logs:
+                times = [measure(kubectl) for _ in range(arguments.runs)]
+            trouble = logs.pop()
     except (InstallationError, PreparationError) as error:
         sys.exit(str(error))
+    if trouble:
+        sys.exit(f"a sidecar's log tells of trouble: {trouble[0]}")
     columns = zip(*((one.founded_s, one.back_s, one.gap_s) for one in times), strict=True)
     lines = ["| what | goal | median | worst |", "| --- | ---: | ---: | ---: |"]
     for (what, goal_s), column in zip(GOALS_S.items(), columns, strict=True):

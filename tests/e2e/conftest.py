@@ -13,19 +13,45 @@ Everything that differs between machines comes from the environment:
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from trouble import require_none
+
+from benchmarks.trouble import Logs
 
 from .cluster import Herd, Kubectl
 from .installation import found_herd, installed, provide_clients
+from .podlogs import PodLogs
 from .preparation import PreparationError
 
 _LONGEST_S = 180.0
 """Of one test, or of founding a herd, on a slow machine. What needs longer before its end hangs."""
 _BEGUN = Path(__file__).parents[2] / "build" / "e2e" / "begun"
 """There once something of ours is tried: ``scripts/e2e`` asks for it."""
+
+_LOGS = pytest.StashKey[Logs]()
+"""Of all sidecars of the cluster, once there is one."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail a test that passed while a sidecar had trouble that it does not name."""
+    yield
+    _require_no_trouble(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """The same for what came since, in fixtures and in a failed test."""
+    yield
+    _require_no_trouble(item)
+
+
+def _require_no_trouble(item: pytest.Item) -> None:
+    if (logs := item.config.stash.get(_LOGS, None)) is not None:
+        require_none(item, logs)
 
 
 def skip_without_time() -> None:
@@ -41,14 +67,18 @@ def _in_time() -> None:
 
 
 @pytest.fixture(scope="session")
-def kubectl() -> Iterator[Kubectl]:
+def kubectl(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kubectl]:
     """A cluster with the operator in it; where there can be none that is said."""
     try:
         with installed() as found:
             skip_without_time()
             _BEGUN.parent.mkdir(parents=True, exist_ok=True)
             _BEGUN.touch()
-            yield found
+            pods = PodLogs(found, tmp_path_factory.mktemp("podlogs"))
+            with pods.followed() as pytestconfig.stash[_LOGS]:
+                yield found
     except PreparationError as error:
         text = f"NO END-TO-END TESTS: {error}"
         if os.environ.get("PGHERD_E2E") == "required":

@@ -11,7 +11,7 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,27 @@ import psycopg
 import pytest
 from places import in_memory
 from psycopg import sql
+from trouble import require_none
 
+from .herdlogs import LOGS
 from .localherd import BROKEN_SIDECAR, SLEEPING_SIDECAR, LocalHerd, free_port_base, settle
 
 _ROOM_BYTES = 8 << 30
 _STANDIN = Path(__file__).with_name("standin_sidecar.py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail a test that passed while a sidecar had trouble that it does not name."""
+    yield
+    require_none(item, LOGS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """The same for what came since: in fixtures, while a herd was destroyed, in a failed test."""
+    yield
+    require_none(item, LOGS)
 
 
 @pytest.fixture(scope="session")

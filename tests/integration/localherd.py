@@ -22,6 +22,8 @@ from pgherd_sidecar.cli.herd import load
 from pgherd_sidecar.cli.local import nodes_of
 from pgherd_sidecar.cli.node import states_of
 
+from . import herdlogs
+
 COMMAND_TIMEOUT_S = 300
 NODES = 3
 _PORTS_TO_TRY = range(20000, 30000, 250)
@@ -46,12 +48,16 @@ class LocalHerd:
     port_base: int
     environment: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        herdlogs.watch(self.directory)
+
     def run(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``pgherd local COMMAND ... --dir`` and return how it went, whatever it was."""
         return self.top("local", command, *arguments)
 
     def top(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run ``pgherd COMMAND ... --dir`` likewise."""
+        """Run ``pgherd COMMAND ... --dir`` likewise; the command may remove logs."""
+        herdlogs.LOGS.look()
         return subprocess.run(
             [sys.executable, "-m", "pgherd_sidecar.cli.main", *words, "--dir", str(self.directory)],
             env=os.environ | self.surroundings(words),

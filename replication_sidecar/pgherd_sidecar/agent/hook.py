@@ -8,6 +8,7 @@ Each session of the server has one dblink connection here. Requests, one query e
     P secret xid gid   answer when this GID is visible here
     Y secret xid       may the certified transaction go on?
     T secret token     what became of this transaction?
+    I secret xid \\n keys   a command begins that takes these keys at least: may it go on?
 
 The body of a writeset that comes after pieces (flag 2) lists the tables, and it has no keys.
 
@@ -64,6 +65,12 @@ class HookBackend(Protocol):
 
     def outcome(self, token: str) -> str:
         """What became of a transaction, by its token ``member.incarnation.xid``."""
+
+    def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
+        """A command is about to begin (see ``precedence``)."""
+
+    def command_lost(self, keys: "array[int]") -> None:
+        """A command of this node lost before it was ordered."""
 
     def gone(self, pid: int) -> None:
         """A session ended; what it was certified for may have to be repaired."""
@@ -164,6 +171,9 @@ class HookServer:
             case b"Y":
                 yields = self.backend.must_yield(int(words[2]))
                 connection.done(b"YIELD" if yields else b"GO")
+            case b"I":
+                keys = array("q", [int(key) for key in rest.split(b",") if key])
+                self.backend.ask(int(words[2]), keys, lambda: connection.done(b"OK"))
             case b"T":
                 connection.done(self.backend.outcome(words[2].decode()).encode())
             case _:
@@ -201,6 +211,8 @@ class HookServer:
         keys = parse_keys(keys_text)
         conflict = self.backend.lost(keys)
         if conflict is not None:  # no need to order what has lost already
+            if flags & FLAG_DDL:
+                self.backend.command_lost(keys)
             connection.fail("40001", *explain(conflict, body), REPEAT)
             return
         self.writesets.send(xid, flags, keys, body, int(words[2]))

@@ -56,6 +56,12 @@ def explain(conflict: Conflict, body: bytes, flags: int = 0) -> tuple[str, str]:
         )
     if conflict.reason is AbortReason.MALFORMED:
         return "could not serialize access: the writeset is malformed", ""
+    if conflict.reason is AbortReason.INTENDED:
+        return (
+            f"could not serialize access: a command of another transaction goes first "
+            f"(GID {conflict.winner})",
+            "It has lost before, or it excludes all writers, and has declared what it will change.",
+        )
     message = (
         f"could not serialize access due to a concurrent commit on another node "
         f"(GID {conflict.winner})"

@@ -33,6 +33,7 @@ from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markerorders import MarkerOrders
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.outcomes import Outcomes
+from pgherd_sidecar.agent.precedence import Precedence
 from pgherd_sidecar.agent.settler import Settler
 from pgherd_sidecar.agent.verdicts import Verdicts
 from pgherd_sidecar.agent.victims import VictimWatch
@@ -40,10 +41,12 @@ from pgherd_sidecar.agent.views import no_majority
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import (
+    FLAG_DDL,
     FLAG_PIECES,
     PIECE_LAST,
     Entry,
     Incarnation,
+    Intention,
     Marker,
     Members,
     Piece,
@@ -136,6 +139,14 @@ class ReplicaSession:
         self._outcomes = Outcomes()
         mine = Incarnation(config.number, incarnation)
         self._announcement = Announcement(mine, host.submit, state)
+        self._precedence = Precedence(
+            member=config.number,
+            incarnation=incarnation,
+            submit=host.submit,
+            state=state,
+            visible_before=self.settler.visible_before,
+            connection=admin,
+        )
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._counts = dict.fromkeys(DecisionKind, 0)
         self._loop = asyncio.get_running_loop()
@@ -197,6 +208,7 @@ class ReplicaSession:
                 group.create_task(self.applier.run())
                 group.create_task(self.settler.run())
                 group.create_task(self._watch.run())
+                group.create_task(self._precedence.run())
                 await self._begin()
                 group.create_task(house.run())
         finally:
@@ -318,6 +330,8 @@ class ReplicaSession:
             else:
                 self._commits.remote(gid, writeset, keys, pieces_from)
         elif decision.conflict is not None and pending is not None:
+            if writeset.flags & FLAG_DDL:
+                self._precedence.lost(pending.keys)
             self.hook.writesets.aborted(pending, decision.conflict)
         elif decision.kind is DecisionKind.STALE and pending is not None:
             self.hook.writesets.ruled_out(pending)
@@ -327,6 +341,8 @@ class ReplicaSession:
             self._take_piece(gid, entry, taken=decision.kind is DecisionKind.NOTHING)
         elif isinstance(entry, (Incarnation, Members)):
             self._large.prune(self.state.is_open)
+        elif isinstance(entry, Intention):
+            self._precedence.delivered()
         if isinstance(entry, Incarnation):
             self._announcement.delivered(gid, entry)
         elif isinstance(entry, Marker) and gid > self._old and self.ready:
@@ -380,6 +396,14 @@ class ReplicaSession:
     def outcome(self, token: str) -> str:
         """See HookBackend."""
         return self._outcomes.of(token)
+
+    def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
+        """See HookBackend."""
+        self._precedence.ask(xid, keys, answer)
+
+    def command_lost(self, keys: "array[int]") -> None:
+        """See HookBackend."""
+        self._precedence.lost(keys)
 
     def gone(self, pid: int) -> None:
         """See HookBackend."""

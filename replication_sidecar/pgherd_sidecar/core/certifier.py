@@ -61,6 +61,7 @@ class AbortReason(IntEnum):
     CONFLICT = 1
     TOO_OLD = 2
     MALFORMED = 3
+    INTENDED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class Conflict:
     Attributes:
         reason: what was found.
         key: the certification key it was found on (mode bits included); 0 if there is none.
-        winner: GID of the newest commit that excludes this one; the horizon if too old; else 0.
+        winner: GID of the newest commit, or of the intention, that excludes this one; the horizon
+            if too old; else 0.
     """
 
     reason: AbortReason
@@ -183,10 +185,14 @@ class Certifier:
         Returns:
             None if it commits, else what it lost against.
         """
-        conflict = self._check(keys, gid - 1)
+        conflict = self.check(gid, keys)
         if conflict is None:
             self._record(keys, gid)
         return conflict
+
+    def check(self, gid: int, keys: "array[int]") -> Conflict | None:
+        """Say what the writeset ordered at ``gid`` loses against, and record nothing."""
+        return self._check(keys, gid - 1)
 
     def preview(self, keys: "array[int]") -> Conflict | None:
         """Say whether a writeset that is not ordered yet has already lost.

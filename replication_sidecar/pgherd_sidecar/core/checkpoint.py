@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable
 
 _MAGIC = b"pgherdSt"
-_VERSION = 4
+_VERSION = 5
 _FRAME = struct.Struct(">8sHI")
 _COUNT = struct.Struct(">Q")
 

@@ -45,6 +45,7 @@ _WRITESET = struct.Struct(">HIqqqI")  # member, incarnation, sequence, low water
 _PIECE = struct.Struct(">HIqI")  # member, incarnation, serial, number
 _INCARNATION = struct.Struct(">HI")
 _PUBLISH = struct.Struct(">Hq")
+_INTENTION = struct.Struct(">HIq")  # member, incarnation, xid
 _MARKER_ID_BYTES = 16
 _NAMES_END = "\0"
 
@@ -63,6 +64,7 @@ class EntryKind(IntEnum):
     MARKER = 4
     MEMBERS = 5
     PIECE = 6
+    INTENTION = 7
 
 
 class Noop(msgspec.Struct, frozen=True):
@@ -164,7 +166,23 @@ class Members(msgspec.Struct, frozen=True, gc=False):
     numbers: tuple[int, ...]
 
 
-Entry = Noop | Writeset | Piece | Incarnation | Publish | Marker | Members
+class Intention(msgspec.Struct, frozen=True, gc=False):
+    """A transaction is going to take these keys: who takes them before it aborts (``intentions``).
+
+    Attributes:
+        member: number of the origin member.
+        incarnation: as in a writeset.
+        xid: the transaction's 64-bit xid on its origin.
+        keys: certification keys, big-endian int64; none: the intention is withdrawn.
+    """
+
+    member: int
+    incarnation: int
+    xid: int
+    keys: bytes = b""
+
+
+Entry = Noop | Writeset | Piece | Incarnation | Publish | Marker | Members | Intention
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -195,6 +213,8 @@ def encode_entry(entry: Entry) -> bytes:
                 kind, payload = EntryKind.MARKER, _marker_payload(entry)
             case Members():
                 kind, payload = EntryKind.MEMBERS, _members_payload(entry.numbers)
+            case Intention():
+                kind, payload = EntryKind.INTENTION, _intention_payload(entry)
             case _:
                 assert_never(entry)
         return _HEADER.pack(_HEADER.size + len(payload), kind, VERSION, flags) + payload
@@ -318,6 +338,20 @@ def _read_members(payload: bytes) -> tuple[int, ...]:
     return numbers
 
 
+def _intention_payload(entry: Intention) -> bytes:
+    _require(entry.xid >= 0, "negative xid")
+    _require(len(entry.keys) % 8 == 0, "keys are not a stream of int64")
+    return _INTENTION.pack(entry.member, entry.incarnation, entry.xid) + entry.keys
+
+
+def _read_intention(payload: bytes) -> Intention:
+    member, incarnation, xid = _INTENTION.unpack_from(payload)
+    _require(xid >= 0, "negative xid")
+    keys = payload[_INTENTION.size :]
+    _require(len(keys) % 8 == 0, "keys are not a stream of int64")
+    return Intention(member, incarnation, xid, keys)
+
+
 def _ascending(numbers: tuple[int, ...]) -> bool:
     return all(before < after for before, after in pairwise((0, *numbers)))
 
@@ -338,6 +372,8 @@ def _read_small(kind: int, payload: bytes) -> Entry:
                 return _read_marker(payload)
             case EntryKind.MEMBERS:
                 return Members(_read_members(payload))
+            case EntryKind.INTENTION:
+                return _read_intention(payload)
             case _:
                 raise EntryFormatError(f"entry kind {kind} unknown to version {VERSION}")
     except struct.error:

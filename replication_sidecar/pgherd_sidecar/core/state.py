@@ -13,6 +13,8 @@ Memory is bounded: about 100 MB for the certification index at its limit (``cert
 to ``dedup.VERDICTS_LIMIT`` verdicts of about 200 bytes for each member, far fewer as long as the
 members move their low-water marks.
 
+A transaction that would lose for ever declares its keys beforehand (``intentions``).
+
 A transaction that is too large for one writeset comes in pieces before it (``pieces``). Its
 writeset is decided with an ``Examination`` of the pieces' keys, which the caller reads from the log
 and feeds in steps; meanwhile it delivers nothing.
@@ -35,6 +37,7 @@ from pgherd_sidecar.core.entries import (
     FLAG_PIECES,
     Entry,
     Incarnation,
+    Intention,
     Marker,
     Members,
     Noop,
@@ -45,6 +48,7 @@ from pgherd_sidecar.core.entries import (
     pieces_body,
 )
 from pgherd_sidecar.core.examination import Examination, preview
+from pgherd_sidecar.core.intentions import Declared, Intentions
 from pgherd_sidecar.core.pieces import OPEN_POSITIONS, OpenPieces, OpenTransaction
 
 
@@ -91,13 +95,14 @@ class ReplicatedState:
         index_limit: stamps the certification index may hold; the same on every member.
     """
 
-    __slots__ = ("_certifier", "_origins", "_pieces", "_retired", "position")
+    __slots__ = ("_certifier", "_intentions", "_origins", "_pieces", "_retired", "position")
 
     def __init__(self, members: Iterable[int], index_limit: int = INDEX_LIMIT) -> None:
         self.position = 0
         self._certifier = Certifier(index_limit)
         self._origins = {member: Origin() for member in sorted(members)}
         self._pieces = OpenPieces()
+        self._intentions = Intentions()
         self._retired: dict[int, int] = {}  # number -> newest incarnation of who has left
 
     @property
@@ -118,6 +123,10 @@ class ReplicatedState:
     def is_open(self, member: int, serial: int) -> bool:
         """Whether pieces of this transaction have come, and its end has not."""
         return self._pieces.get(member, serial) is not None
+
+    def intention(self, member: int) -> Declared | None:
+        """What a transaction of this member is going to take, if one has said so."""
+        return self._intentions.of(member)
 
     def incarnation(self, member: int) -> int:
         """The newest incarnation in the log of the member with this number, 0 before its first."""
@@ -208,6 +217,9 @@ class ReplicatedState:
                     self._publish(entry)
             case Members():
                 self._install(entry.numbers)
+            case Intention():
+                if self.has_begun(entry.member, entry.incarnation):
+                    self._intentions.take(gid, entry)
             case Noop() | Marker():
                 pass
             case _:
@@ -219,6 +231,7 @@ class ReplicatedState:
         if origin is not None and entry.incarnation > origin.incarnation:
             origin.start_incarnation(entry.incarnation)
             self._pieces.forget(entry.member)
+            self._intentions.forget(entry.member)
 
     def _take_piece(self, gid: int, piece: Piece) -> Decision:
         origin = self._origins.get(piece.member)
@@ -230,7 +243,12 @@ class ReplicatedState:
         known = self._known(writeset)
         if known is not None:
             return known
-        return self._decided(gid, writeset, self._certifier.certify(gid, keys))
+        excluded = self._intentions.settle(writeset, keys) if self._intentions else None
+        if excluded is None:
+            conflict = self._certifier.certify(gid, keys)
+        else:
+            conflict = self._certifier.check(gid, keys) or excluded
+        return self._decided(gid, writeset, conflict)
 
     def _decide_pieces(
         self, gid: int, writeset: Writeset, examination: Examination | None
@@ -238,13 +256,17 @@ class ReplicatedState:
         known = self._known(writeset)
         if known is not None:
             return known
+        excluded = None
+        if self._intentions:
+            taken = array("q") if examination is None else examination.collected
+            excluded = self._intentions.settle(writeset, taken)
         serial = pieces_body(writeset.body).serial
         if self._pieces.get(writeset.member, serial) is None:
             conflict: Conflict | None = Conflict(AbortReason.TOO_OLD, 0, self._certifier.horizon)
         elif examination is None:
             conflict = _INCOMPLETE
         else:
-            conflict = examination.conflict
+            conflict = examination.conflict or excluded
             if conflict is None:
                 self._certifier.record_many(examination.collected, gid)
         self._pieces.end(writeset.member, serial)
@@ -290,6 +312,7 @@ class ReplicatedState:
         self._retired |= {number: origin.incarnation for number, origin in former.items()}
         for number in former:
             self._pieces.forget(number)
+            self._intentions.forget(number)
         self._release()
 
     def checkpoint(self) -> bytes:
@@ -305,7 +328,10 @@ class ReplicatedState:
         for number in sorted(self._retired):
             retired.extend((number, self._retired[number]))
         pieces = self._pieces.dump()
-        return frame.pack([head, members, retired, *pieces, *origins, *self._certifier.dump()])
+        intentions = self._intentions.dump()
+        return frame.pack(
+            [head, members, retired, intentions, *pieces, *origins, *self._certifier.dump()]
+        )
 
     @classmethod
     def restore(cls, data: bytes) -> "ReplicatedState":
@@ -314,10 +340,11 @@ class ReplicatedState:
         Raises:
             CheckpointError: damaged, cut off, or of another version.
         """
-        head, members, retired, newest, open_pieces, *rest = frame.unpack(data)
+        head, members, retired, intentions, newest, open_pieces, *rest = frame.unpack(data)
         state = cls(members)
         (state.position,) = head
         state._retired = dict(zip(retired[::2], retired[1::2], strict=True))
+        state._intentions = Intentions.load(intentions)
         state._pieces = OpenPieces.load(newest, open_pieces)
         for number, numbers in zip(members, rest, strict=False):
             state._origins[number] = Origin.load(numbers)

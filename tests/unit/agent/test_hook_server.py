@@ -32,6 +32,8 @@ class Backend:
     def __init__(self) -> None:
         self.conflict: Conflict | None = None
         self.outcomes: dict[str, str] = {}
+        self.asked: list[tuple[int, list[int]]] = []
+        self.commands_lost: list[list[int]] = []
 
     def refusal(self) -> str | None:
         return None
@@ -47,6 +49,13 @@ class Backend:
 
     def lost(self, keys: "array[int]") -> Conflict | None:
         return self.conflict
+
+    def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
+        self.asked.append((xid, list(keys)))
+        answer()
+
+    def command_lost(self, keys: "array[int]") -> None:
+        self.commands_lost.append(list(keys))
 
     def gone(self, pid: int) -> None:
         pass
@@ -386,3 +395,18 @@ async def test_who_waits_while_a_large_one_is_decided_is_not_told_that_no_majori
     await asyncio.sleep(0.6)
     assert [session.answers for session in sessions] == [["08007"], ["25006"]]
     await hook.server.stop()
+
+
+async def test_a_command_that_begins_is_let_go_on_by_the_replica(hook: Hook) -> None:
+    session = hook.session(b"I s3 12\n-8,11", b"I s3 13\n")
+    assert session.answers == ["OK", "OK"]
+    assert hook.backend.asked == [(12, [-8, 11]), (13, [])]
+    assert hook.ordered() == []
+
+
+async def test_a_command_that_has_lost_already_is_remembered_for_its_next_try(hook: Hook) -> None:
+    hook.backend.conflict = LOST
+    command = b'["",[0],["{\\"act\\":\\"restart\\",\\"object\\":\\"s\\"}"]]'
+    assert hook.session(b"W s3 77 1 1\n4:7\n[%b]" % command).answers == ["40001"]
+    assert hook.session(write(2)).answers == ["40001"]
+    assert hook.backend.commands_lost == [[4, 1, 7]]

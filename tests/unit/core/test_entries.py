@@ -12,6 +12,7 @@ from pgherd_sidecar.core.entries import (
     Entry,
     EntryFormatError,
     Incarnation,
+    Intention,
     Marker,
     Members,
     Noop,
@@ -33,6 +34,7 @@ _entries: st.SearchStrategy[Entry] = st.one_of(
     st.just(Noop()),
     st.builds(Incarnation, _U16, _U32),
     st.builds(Publish, _U16, _U63),
+    st.builds(Intention, _U16, _U32, _U63, _key_bytes),
     st.builds(
         Marker,
         st.binary(min_size=16, max_size=16),

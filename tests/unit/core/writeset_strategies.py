@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
-from pgherd_sidecar.core.entries import Entry, Incarnation, Noop, Publish, Writeset
+from pgherd_sidecar.core.entries import Entry, Incarnation, Intention, Noop, Publish, Writeset
 from pgherd_sidecar.core.state import Decision, ReplicatedState
 
 MEMBERS = (1, 2, 3)
@@ -40,9 +40,15 @@ def writeset(
     incarnation: int = 1,
     sequence: int = 1,
     low_water: int = 1,
+    xid: int = 700,
 ) -> Writeset:
     """A writeset with empty body."""
-    return Writeset(member, incarnation, sequence, low_water, 700, 0, wire(keys), b"[]")
+    return Writeset(member, incarnation, sequence, low_water, xid, 0, wire(keys), b"[]")
+
+
+def intention(*keys: int, member: int = 1, incarnation: int = 1, xid: int = 700) -> Intention:
+    """An intention, or its withdrawal if it has no keys."""
+    return Intention(member, incarnation, xid, wire(array("q", keys)))
 
 
 # Few keys and values near the ends of the range: conflicts must be common, signs must not matter.
@@ -57,6 +63,9 @@ def key_groups(draw: st.DrawFn, gid: int) -> array[int]:
     return groups(*pairs)
 
 
+_xids = st.integers(700, 702)
+
+
 @st.composite
 def logs(draw: st.DrawFn, max_size: int = 25) -> list[Entry]:
     """A log of three members: writesets with copies, restarts, publications."""
@@ -68,7 +77,7 @@ def logs(draw: st.DrawFn, max_size: int = 25) -> list[Entry]:
     for _ in range(draw(st.integers(0, max_size))):
         gid = len(entries) + 1
         member = draw(st.sampled_from(MEMBERS))
-        match draw(st.integers(0, 9)):
+        match draw(st.integers(0, 10)):
             case 0:
                 entries.append(Publish(member, draw(st.integers(max(0, gid - 6), gid - 1))))
             case 1:
@@ -79,6 +88,15 @@ def logs(draw: st.DrawFn, max_size: int = 25) -> list[Entry]:
                 entries.append(draw(st.sampled_from(entries)))
             case 4:
                 entries.append(Noop())
+            case 10:
+                entries.append(
+                    intention(
+                        *draw(st.lists(keys, max_size=3)),
+                        member=member,
+                        incarnation=incarnations[member],
+                        xid=draw(_xids),
+                    )
+                )
             case _:
                 sequence = next_sequence[member]
                 next_sequence[member] += 1
@@ -90,6 +108,7 @@ def logs(draw: st.DrawFn, max_size: int = 25) -> list[Entry]:
                         incarnation=incarnations[member],
                         sequence=sequence,
                         low_water=low_water,
+                        xid=draw(_xids),
                     )
                 )
     return entries

@@ -56,6 +56,7 @@ BEGIN
         PERFORM pgherd.drop_strays();
     END IF;
     PERFORM pgherd.settle(x);
+    PERFORM pgherd.intend(x, TG_TAG);
     -- A script of many commands in one message is kept once.
     IF EXISTS (SELECT FROM pgherd.capture_rows(x) c
                 WHERE c.tab IN ('""', 'sentinel') AND c.recs <> '{}' AND c.recs[1]::jsonb ->> 'message' = message
