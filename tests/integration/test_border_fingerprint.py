@@ -93,6 +93,10 @@ def assert_same(herd: LocalHerd, table: str) -> None:
     assert found[0] == found[1] == found[2]
 
 
+_expected = pytest.mark.expects_trouble("DivergedError", reason="one member is changed by hand")
+
+
+@_expected
 def test_a_row_that_differs_is_noticed_when_another_column_of_it_changes(
     watched: LocalHerd,
 ) -> None:
@@ -103,6 +107,7 @@ def test_a_row_that_differs_is_noticed_when_another_column_of_it_changes(
     assert_same(watched, "plain")
 
 
+@_expected
 def test_of_very_many_rows_the_table_is_named(watched: LocalHerd) -> None:
     by_hand(watched, "n2", "UPDATE plain SET b = 'other' WHERE id = 2000")
     with noticed(watched, "n2", "table public.plain, one of 3000 rows"):
@@ -110,6 +115,7 @@ def test_of_very_many_rows_the_table_is_named(watched: LocalHerd) -> None:
     assert_same(watched, "plain")
 
 
+@_expected
 def test_a_generated_column_that_is_computed_otherwise_is_noticed(watched: LocalHerd) -> None:
     by_hand(
         watched,
@@ -122,6 +128,7 @@ def test_a_generated_column_that_is_computed_otherwise_is_noticed(watched: Local
     assert_same(watched, "computed")
 
 
+@_expected
 def test_a_row_in_another_partition_is_noticed(watched: LocalHerd) -> None:
     by_hand(
         watched,
@@ -134,12 +141,14 @@ def test_a_row_in_another_partition_is_noticed(watched: LocalHerd) -> None:
     assert_same(watched, "leaves")
 
 
+@_expected
 def test_a_column_that_differs_is_noticed_by_the_next_command(watched: LocalHerd) -> None:
     by_hand(watched, "n3", "ALTER TABLE shaped ALTER t SET NOT NULL")
     with noticed(watched, "n3", "relation public.shaped", "its columns here"):
         query(watched.dsn("n1"), "ALTER TABLE shaped ADD COLUMN u int")
 
 
+@_expected
 def test_a_default_that_is_read_otherwise_is_noticed(watched: LocalHerd) -> None:
     by_hand(
         watched,
