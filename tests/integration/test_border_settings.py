@@ -394,3 +394,50 @@ async def test_a_function_or_role_that_sets_everything_writes_the_same(
     finally:
         query(herd.dsn("n1"), f"DROP SCHEMA s{role} CASCADE")
         query(herd.dsn("n1"), f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
+
+
+#: A text of 7 KB that lz4 makes small enough for an index, and pglz does not.
+_LARGE = (
+    "(SELECT string_agg(chr(19968 + (i * 7919) % 20000), '') FROM generate_series(1, 450) i)"
+    " || repeat('a', 6000)"
+)
+
+
+async def test_what_fits_into_an_index_does_not_depend_on_how_rows_are_compressed(
+    connections: list[Connection], schema: str
+) -> None:
+    """A10: rows that are there, and columns, keep their method; so indexes are refused."""
+    await run(connections[0], "SET default_toast_compression = lz4")
+    await run(
+        connections[0],
+        "CREATE TABLE t (id int PRIMARY KEY, k text, b bytea, j jsonb, a text[], n numeric);"
+        f"INSERT INTO t (id, k) SELECT 1, {_LARGE};"
+        "INSERT INTO t (id, b) SELECT 2, k::bytea FROM t;"
+        "INSERT INTO t (id, j) SELECT 3, to_jsonb(k) FROM t WHERE id = 1;"
+        "INSERT INTO t (id, a) SELECT 4, ARRAY[k] FROM t WHERE id = 1;"
+        "INSERT INTO t (id, n) VALUES (5, 1.5);"
+        "CREATE TABLE p (id int, k text COMPRESSION lz4, PRIMARY KEY (id)) PARTITION BY LIST (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)",
+    )
+    await caught_up(connections)
+    for statement in (
+        "CREATE INDEX ON t (k)",
+        "CREATE UNIQUE INDEX ON t (n, b)",
+        "ALTER TABLE t ADD UNIQUE (j)",
+        "CREATE INDEX ON t (n) INCLUDE (a)",
+        "DO $$ BEGIN PERFORM set_config('default_toast_compression', 'pglz', true);"
+        " CREATE INDEX ON t (k); END $$",
+        "CREATE INDEX ON p (k)",
+        "CREATE TABLE c (k text COMPRESSION lz4 PRIMARY KEY)",
+    ):
+        error = await failure(connections[0], statement)
+        assert error.sqlstate in ("0A000", "54000"), statement
+    await run(connections[0], "CREATE UNIQUE INDEX ON t (md5(k)); CREATE INDEX ON t (n)")
+    await run(connections[0], "CREATE INDEX ON t USING hash (k)")
+    await run(connections[0], "ALTER TABLE p ALTER k SET COMPRESSION default")
+    await run(connections[0], "ALTER TABLE p1 ALTER k SET COMPRESSION default")
+    await run(connections[0], "CREATE INDEX ON p (k)")
+    error = await failure(connections[0], "ALTER TABLE p ALTER k SET COMPRESSION pglz")
+    assert error.sqlstate == "0A000"
+    await assert_same_schema(connections, schema)
+    assert len(await same_everywhere(connections, "SELECT t::text FROM t ORDER BY id")) == 5

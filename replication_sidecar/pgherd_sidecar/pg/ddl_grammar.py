@@ -122,29 +122,29 @@ def _quote_hint(words: set[str] | frozenset[str]) -> str:
     )
 
 
-def refuse_uncertain_literals(message: str, statements: Sequence[Any]) -> None:
-    """Refuse a message of which the literals may have been read in another way than its DDL says.
+def refuse_uncertain_literals(statements: Sequence[tuple[str, Any]]) -> None:
+    """Refuse a command of which the literals may have been read in another way than it says.
 
     PostgreSQL reads a message as a whole, under the setting with which it begins; an event trigger
     sees the setting only later, when a statement before it may have changed it.
 
     Args:
-        message: the text of the client's message.
-        statements: the parse trees of all its statements.
+        statements: the texts and parse trees of the message up to the command.
 
     Raises:
-        DdlNotSupported: a plain literal holds a backslash, and it may have changed.
+        DdlNotSupported: a plain literal holds a backslash, and the setting may have changed.
     """
-    if len(statements) == 1 or "\\" not in message or all(map(_is_quiet, statements)):
+    if all(_is_quiet(node) for _, node in statements[:-1]):
         return
-    for token in parser.scan(message):
-        literal = message[token.start : token.end + 1]
-        if token.name == "SCONST" and literal[0] == "'" and "\\" in literal:
-            raise DdlNotSupported(
-                "a literal with a backslash, in one message with a statement that may have"
-                f" changed {_LITERALS_SETTING}",
-                "Send the DDL in a message of its own, or write the literal as E'...'.",
-            )
+    for text, _ in statements:
+        for token in parser.scan(text) if "\\" in text else ():
+            literal = text[token.start : token.end + 1]
+            if token.name == "SCONST" and literal[0] == "'" and "\\" in literal:
+                raise DdlNotSupported(
+                    "a literal with a backslash, in one message with a statement that may have"
+                    f" changed {_LITERALS_SETTING}",
+                    "Send the DDL in a message of its own, or write the literal as E'...'.",
+                )
 
 
 def _is_quiet(statement: Any) -> bool:

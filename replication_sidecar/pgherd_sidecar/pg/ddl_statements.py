@@ -200,7 +200,8 @@ def _stack(command: Captured) -> str:
 def _statements_at_top(query: str, tags: Sequence[str]) -> list[Statement]:
     """The statements of a message that one of its transactions executed, given their tags."""
     statements = parse(query)
-    refuse_uncertain_literals(query, [statement.node for statement in statements])
+    last = max((i for i, one in enumerate(statements) if _fires(one.node)), default=-1)
+    refuse_uncertain_literals([(one.text, one.node) for one in statements[: last + 1]])
     readings = [
         part
         for part in _transactions(statements)

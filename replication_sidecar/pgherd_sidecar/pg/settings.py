@@ -125,7 +125,7 @@ SETTINGS: Final = (
         "what fits into an index",
         fixed="pglz",
         carried=True,
-        also="large keys under another one are refused, see below",
+        also="see Compression below",
     ),
     Setting(
         "default_transaction_isolation",

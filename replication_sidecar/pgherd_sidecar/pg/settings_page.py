@@ -36,10 +36,14 @@ rows and executes commands under the extremes of the setting, and all members ar
 _COMPRESSION = """
 **Compression.** PostgreSQL compresses a large key before it puts it into an index, by the method of
 its column, or else by `default_toast_compression`. One method may make a key fit that is too large
-by the other. The other members compress with `pglz`, or by the method of the column. So a
-session that compresses otherwise is refused (`0A000`) where the key of an index takes more than
-2,600 bytes before it is compressed. `ALTER TABLE ... ALTER COLUMN ... SET COMPRESSION lz4` makes
-the method the same on all members.
+by the other. A member that applies a row tries all methods before it gives up. It cannot change
+rows that are there, and the method of a column. So these are refused (`0A000`):
+
+- an index over values of more than 2,600 bytes. Make the index first, or one of `md5(column)`.
+- a `COMPRESSION` of its own for a column of an index.
+
+What remains: a row with several keys of more than 500 bytes each, of which some were compressed
+already by one method, because they were copied from another table, and need it to fit.
 
 **Locales.** A command that is executed under an `lc_monetary`, `lc_numeric` or `lc_time` which
 another machine lacks stops that member. So do a collation, a time zone and a dictionary that it

@@ -149,7 +149,7 @@ BEGIN
     PERFORM pgherd.check_user_code();
     PERFORM pgherd.check_new_columns(effect.rels);
     PERFORM pgherd.check_materialized_views(effect.made);
-    PERFORM pgherd.check_settings(effect.made);
+    PERFORM pgherd.check_settings(effect.made, effect.rels);
 END $$;
 
 -- What the sidecar needs in order to judge the words of a command where the catalog does not show it.
