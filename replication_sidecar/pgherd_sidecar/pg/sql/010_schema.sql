@@ -48,7 +48,7 @@ CREATE TABLE IF NOT EXISTS pgherd.applied (
 -- on it. Unlogged: a crash ends the transactions too.
 --   seq    the row's place in its transaction: 1, 2, 3 ... Whoever captures a row sees all earlier ones, so a
 --          savepoint that is rolled back takes the last numbers away, and they are given again. PostgreSQL's own
---          cmin is no order: a row inserted and deleted by one transaction has another one there (A1).
+--          cmin is no order: a row inserted and deleted by one transaction has another one there.
 --          The row with 1 arms the pre-commit hook. Some sentinels stand outside this order.
 --   tab    the replicated table, as a JSON string of its qualified name; '""' and 'sentinel' are explained
 --          in 040_command_rows.sql
