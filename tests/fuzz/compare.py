@@ -46,7 +46,8 @@ SELECT k.conname, k.conrelid::regclass::text, k.confrelid::regclass::text,
        (SELECT array_agg(a.attname::text ORDER BY o) FROM unnest(k.confkey) WITH ORDINALITY u (n, o)
           JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.n)
   FROM pg_constraint k
- WHERE k.contype = 'f' AND k.convalidated AND k.connamespace = to_regnamespace(%(schema)s)
+ WHERE k.contype = 'f' AND k.convalidated AND k.conparentid = 0 -- not for partitions
+   AND k.connamespace = to_regnamespace(%(schema)s)
    AND NOT (SELECT relname FROM pg_class WHERE oid = k.conrelid) = ANY (%(but)s)
 """
 _INDEXES = """

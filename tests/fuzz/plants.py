@@ -51,6 +51,11 @@ PLANTS: tuple[Plant, ...] = (
                 " o.pks, o.recs FROM pgherd.capture_%s o WHERE o.seq > 0) c WHERE c.xid = $1\n",
             ),
             Patch(
+                "pg/sql/020_hook.sql",
+                "AND c.tab NOT IN ('sentinel', '\"\"') AND c.seq > $2$f$",
+                "AND c.tab NOT IN ('sentinel', '\"\"') AND 1 + c.cmin::text::int8 > $2$f$",
+            ),
+            Patch(
                 _ROWS,
                 "        PERFORM pgherd.put(x, since, 'sentinel', 'settled', '{0}', '{}');\n",
                 "        EXECUTE format($q$UPDATE pgherd.capture_%s SET pks = '{}', recs = '{}'"
