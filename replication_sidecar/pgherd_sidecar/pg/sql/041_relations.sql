@@ -23,14 +23,14 @@ BEGIN
     END IF;
 END $$;
 
--- `made`: the transaction here that made the table, as long as that may be the running one.
-ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS made xid8;
+-- `made_by`: the transaction here that made the table, as long as that may be the running one.
+ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS made_by xid8;
 
 -- Did the running command or its transaction make this table? Then no other member holds rows of it yet.
 CREATE OR REPLACE FUNCTION pgherd.is_made_here(rel oid) RETURNS bool
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT coalesce((SELECT coalesce(t.made = pg_current_xact_id(), false) FROM pgherd.tables t WHERE t.relid = rel), true);
+    SELECT coalesce((SELECT coalesce(t.made_by = pg_current_xact_id(), false) FROM pgherd.tables t WHERE t.relid = rel), true);
 END;
 
 -- `relid`: the local table on this member; its name follows when it is renamed.

@@ -84,6 +84,7 @@ BEGIN
         'version', current_setting('server_version_num')::int,
         'temporary', pgherd.temporary_names(), 'local_roles', pgherd.local_roles(),
         'before', json_build_object('snapshot', current_setting('pgherd.command_snapshot')::int8,
+                                    'started', extract(epoch FROM clock_timestamp()),
                                     'local', pgherd.local_shapes(), 'broken', pgherd.broken_indexes()));
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);
 END $$;
@@ -133,7 +134,7 @@ BEGIN
       LEFT JOIN pg_class c ON c.oid = CASE WHEN cardinality(o.address_names) > 1
                 THEN to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) END
                           AND c.relkind IN ('r', 'p', 'm', 'v', 'c') AND c.relpersistence <> 't'
-                          AND c.relnamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
+                          AND o.address_names[1] NOT IN ('pgherd', 'pgherd_gen')
      CROSS JOIN LATERAL (SELECT o.is_temporary OR coalesce(o.address_names[1] = 'pg_temp', false) AS is_temporary) e
      CROSS JOIN LATERAL (
            SELECT e.is_temporary,

@@ -249,8 +249,40 @@ BEGIN
     IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
         PERFORM pgherd.put_filled_table(x, effect.made[1], in_use <> '{}');
     ELSIF TG_TAG IN ('CREATE MATERIALIZED VIEW', 'REFRESH MATERIALIZED VIEW') THEN
-        PERFORM pgherd.put_tables_read(x, (before ->> 'snapshot')::int8, effect.made, in_use <> '{}');
+        PERFORM pgherd.put_tables_read(x, pgherd.fill_again(effect.made, before, command), effect.made, in_use <> '{}');
     END IF;
+END $$;
+
+-- A materialized view was filled with the snapshot of its command. That is older than the intention that makes others
+-- give way, so the command would lose to whoever committed in between, each time again. Where something was committed,
+-- the view is therefore filled once more, unless that took long: an intention does not last, and others' commits may
+-- concern other tables. Returns the GID up to which it holds everything.
+CREATE OR REPLACE FUNCTION pgherd.fill_again(made oid[], before jsonb, command jsonb) RETURNS int8
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+DECLARE
+    filled int8 := before ->> 'snapshot';
+    newer  int8 := pgherd.last_gid(); -- the next query sees at least as much
+    view   record;
+BEGIN
+    IF newer = filled OR clock_timestamp() > to_timestamp((before ->> 'started')::float8) + interval '2 s'
+       OR current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN filled;
+    END IF;
+    FOR view IN SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                 WHERE c.oid = ANY (made) AND c.relkind = 'm' AND c.relispopulated LOOP
+        PERFORM pgherd.refresh(format('%I.%I', view.nspname, view.relname), command -> 'settings' ->> 'search_path');
+    END LOOP;
+    RETURN newer;
+END $$;
+
+-- Under the search path of the command, as other members do it; the query's names are bound already.
+CREATE OR REPLACE FUNCTION pgherd.refresh(view text, path text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    statement pg_catalog.text := 'REFRESH MATERIALIZED VIEW ' || view;
+BEGIN
+    PERFORM set_config('search_path', path, true);
+    EXECUTE statement;
 END $$;
 
 -- The tables that a materialized view was filled from, as the command's snapshot saw them: who wrote to one since then,

@@ -182,7 +182,7 @@ BEGIN ATOMIC
     DELETE FROM pgherd.database_rights k
      WHERE names ? k.grantee
         -- there is but one owner, and a new one takes the privileges of the old one over
-        OR jsonb_path_exists(granted, '$[*] ? (@[1] == "OWNER")')
+        OR jsonb_path_exists(granted, 'strict $[*] ? (@[1] == "OWNER")')
            AND NOT EXISTS (SELECT FROM pgherd.database_grants g
                             WHERE (g.grantee, g.privilege) = (k.grantee, k.privilege));
     INSERT INTO pgherd.database_rights SELECT p.pair ->> 0, p.pair ->> 1 FROM jsonb_array_elements(granted) AS p(pair);
