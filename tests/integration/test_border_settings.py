@@ -107,6 +107,8 @@ WORK = (
     " UPDATE {0}.t SET v = to_tsvector(w) WHERE id = 900;"
     " ALTER TABLE {0}.t ADD added text[] DEFAULT '{{NULL,x}}';"
     " UPDATE {0}.t SET f = 0 WHERE id = 900; COMMIT",
+    "CREATE SEQUENCE {0}.s",
+    "SELECT pgherd.setval('{0}.s', 1000)",
     "CREATE TABLE {0}.made AS SELECT *, f::text AS ft, z::text AS zt, i::text AS it, b::text AS bt,"
     " m::text AS mt FROM {0}.t",
     "CREATE MATERIALIZED VIEW {0}.mv AS SELECT id, concat(f, g, b, i, z, m, d) AS forms,"

@@ -85,15 +85,23 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- What arm() has to know of the session: is our cursor open, are there holdable cursors of this transaction?
-CREATE OR REPLACE VIEW pgherd.open_cursors AS
-SELECT bool_or(u.name = 'pgherd_commit') AS ours,
-       -- In a procedure the transaction may be younger than the client's statement.
-       bool_or(u.is_holdable AND u.name <> 'pgherd_commit'
-               AND u.creation_time >= least(transaction_timestamp(), statement_timestamp())) AS others,
-       current_setting('transaction_read_only') = 'on' AS read_only,
-       current_setting('exit_on_error') = 'on' OR current_setting('transaction_timeout', true) <> '0' AS ends_sessions
-  FROM pg_cursor() u;
+-- What arm() has to know of the session: is our cursor open, are there holdable cursors of this transaction? Would an
+-- interruption end the session (keep_session)? PostgreSQL has had transaction_timeout since 17; to ask for it elsewhere
+-- would cost as much as the rest.
+DO $do$
+BEGIN
+    EXECUTE format($f$
+        CREATE OR REPLACE VIEW pgherd.open_cursors AS
+        SELECT bool_or(u.name = 'pgherd_commit') AS ours,
+               -- In a procedure the transaction may be younger than the client's statement.
+               bool_or(u.is_holdable AND u.name <> 'pgherd_commit'
+                       AND u.creation_time >= least(transaction_timestamp(), statement_timestamp())) AS others,
+               current_setting('transaction_read_only') = 'on' AS read_only,
+               current_setting('exit_on_error') = 'on'%s AS ends_sessions
+          FROM pg_cursor() u $f$,
+        CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
+             THEN $f$ OR current_setting('transaction_timeout') <> '0'$f$ ELSE '' END);
+END $do$;
 
 -- Under these settings an interruption of COMMIT would end the session before certify() could trap it. The client
 -- would hear 57014, say, and take what is committed for aborted (C4). They are back when the transaction has ended.

@@ -186,7 +186,9 @@ BEGIN ATOMIC
                 ELSE pgherd.key_of_values(f.conindid, array(
                SELECT format(CASE WHEN pgherd.base_type(a.atttypid) = pgherd.base_type(c.typ) THEN '%s.%I'
                                   ELSE '(%s.%I)::%s' END, alias, a.attname, pgherd.type_name(pgherd.base_type(c.typ)))
-                 FROM pgherd.index_columns(f.conindid, alias) c
+                 FROM (SELECT i.pos, i.attnum, -- an index stores a name as cstring
+                              CASE i.typ WHEN 'cstring'::regtype THEN 'name'::regtype ELSE i.typ END AS typ
+                         FROM pgherd.index_columns(f.conindid, alias) i) c
                  JOIN pg_attribute a ON a.attrelid = f.conrelid
                                     AND a.attnum = f.conkey[array_position(f.confkey, c.attnum)]
                 ORDER BY c.pos)) END

@@ -80,9 +80,9 @@ END;
 -- Refuses a command inside a statement that changes rows, if it and the rows of the run may depend on each other:
 -- if it concerns a table that rows were captured of, or one that is in use.
 --   rels     what it concerns, with all relatives
---   made     what PostgreSQL reports, without them
+--   reported what PostgreSQL reports, without them
 CREATE OR REPLACE FUNCTION pgherd.check_hoisted(
-    x xid8, act text, rels oid[], made oid[], coarse bool, in_use oid[]) RETURNS void
+    x xid8, act text, rels oid[], reported oid[], coarse bool, in_use oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     since int8 := pgherd.run_begin(x);
@@ -94,12 +94,12 @@ BEGIN
             'Which tables it concerns cannot be told: execute it before or after the statement.');
     END IF;
     fresh := array(SELECT a.relid FROM pgherd.all_tables a
-                    WHERE a.relid = ANY (made) AND NOT EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = a.relid));
+                    WHERE a.relid = ANY (reported) AND NOT EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = a.relid));
     -- A new table has no rows, so those that its foreign keys refer to do not matter to it.
-    IF fresh <> '{}' AND NOT EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = ANY (made)) THEN
+    IF fresh <> '{}' AND NOT EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = ANY (reported)) THEN
         rels := array(SELECT DISTINCT t.relid FROM unnest(fresh) AS f(relid), unnest(pgherd.family(f.relid)) AS t(relid));
     END IF;
-    rels := rels || pgherd.with_relatives(pgherd.tables_read(made));
+    rels := rels || pgherd.with_relatives(pgherd.tables_read(reported));
     SELECT min(n.name) INTO other
       FROM (SELECT t.relid, unnest(t.names) AS name FROM pgherd.tables t
             UNION SELECT a.relid, unnest(ARRAY[a.name, a.root_name]) FROM pgherd.all_tables a) n

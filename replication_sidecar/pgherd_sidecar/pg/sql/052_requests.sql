@@ -24,26 +24,27 @@ END $$;
 CREATE OR REPLACE TRIGGER a_own_request BEFORE INSERT ON pgherd.request
     FOR EACH ROW EXECUTE FUNCTION pgherd.own_request();
 
+-- A client that has set row_security off would be refused by the policies of the table of requests.
 CREATE OR REPLACE FUNCTION pgherd.set_local("table" regclass) RETURNS void
-LANGUAGE sql VOLATILE BEGIN ATOMIC
+LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object) VALUES ('set_local', "table"::oid::text);
 END;
 
 CREATE OR REPLACE FUNCTION pgherd.set_replicated("table" regclass) RETURNS void
-LANGUAGE sql VOLATILE BEGIN ATOMIC
+LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object) VALUES ('set_replicated', "table"::oid::text);
 END;
 
 -- As PostgreSQL's setval, for all members; each goes on with the next number of its own share.
 CREATE OR REPLACE FUNCTION pgherd.setval(sequence regclass, value int8, is_called bool DEFAULT true) RETURNS int8
-LANGUAGE sql VOLATILE BEGIN ATOMIC
+LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object, value, called) VALUES ('setval', sequence::oid::text, value, is_called);
     SELECT value;
 END;
 
 -- For what belongs to the server and not to the database, and so fires no event trigger: roles above all.
 CREATE OR REPLACE FUNCTION pgherd.run_everywhere(command text) RETURNS void
-LANGUAGE sql VOLATILE BEGIN ATOMIC
+LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object) VALUES ('run', command);
 END;
 
