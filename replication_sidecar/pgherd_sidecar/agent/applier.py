@@ -69,8 +69,6 @@ WRITER_SETTINGS = (
     "SET statement_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
     trusted.AFTERWARDS,
-    # From PostgreSQL 17 on.
-    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'",
     # What just fitted the stack at the origin is some calls deeper here.
     """
     DO $$

@@ -426,4 +426,4 @@ def test_no_timeout_ends_a_writer(timeout: str) -> None:
     """The last one is not known to servers before PostgreSQL 17, so it can't simply be set."""
     switched_off = [s for s in WRITER_SETTINGS if f"{timeout}_timeout" in s.split("'") + s.split()]
     assert len(switched_off) == 1
-    assert switched_off[0].startswith("SELECT set_config") == (timeout == "transaction")
+    assert ("set_config" in switched_off[0]) == (timeout == "transaction")
