@@ -322,6 +322,8 @@ class ReplicaSession:
         pieces_from: int = 0,
     ) -> None:
         self._outcomes.note(gid, writeset, decision)
+        if writeset.flags & FLAG_DDL:
+            self._precedence.delivered()
         pending = None
         if writeset.member == self._config.number and writeset.incarnation == self._incarnation:
             pending = self.hook.take(writeset.sequence)
@@ -413,6 +415,10 @@ class ReplicaSession:
     def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
         """See HookBackend."""
         self._precedence.ask(xid, keys, answer)
+
+    def hold(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
+        """See HookBackend."""
+        self._precedence.hold(xid, keys, go)
 
     def command_lost(self, keys: "array[int]") -> None:
         """See HookBackend."""

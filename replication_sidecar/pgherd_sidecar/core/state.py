@@ -128,6 +128,12 @@ class ReplicatedState:
         """What a transaction of this member is going to take, if one has said so."""
         return self._intentions.of(member)
 
+    def intended(
+        self, member: int, incarnation: int, xid: int, keys: "array[int]"
+    ) -> tuple[int, Conflict] | None:
+        """See ``Intentions.against``."""
+        return self._intentions.against(member, incarnation, xid, keys)
+
     def incarnation(self, member: int) -> int:
         """The newest incarnation in the log of the member with this number, 0 before its first."""
         origin = self._origins.get(member)
