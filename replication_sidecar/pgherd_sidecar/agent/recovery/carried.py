@@ -34,6 +34,8 @@ class Carried:
         known_roles: names of roles that every member has; None if that is not known, as of an
             old snapshot: all that there are then count as such.
         memberships: role and member of each membership that every member has; None likewise.
+        database_rights: grantee and privilege of each on the database that every member has; None
+            likewise.
         sizes: bytes of each table's rows, by name.
     """
 
@@ -48,6 +50,7 @@ class Carried:
     sequences: dict[str, dict[str, int]] = field(default_factory=dict)
     known_roles: list[str] | None = None
     memberships: list[list[str]] | None = None
+    database_rights: list[list[str]] | None = None
     sizes: dict[str, int] = field(default_factory=dict)
 
     def save(self, directory: Path) -> None:

@@ -127,6 +127,7 @@ def _read(snapshot: Path, location: str) -> tuple[Carried, CertificationState]:
             local_tables=manifest["local_tables"],
             known_roles=manifest.get("known_roles"),
             memberships=manifest.get("memberships"),
+            database_rights=manifest.get("database_rights"),
         )
     except (OSError, ValueError, KeyError, StopIteration, CheckpointError) as error:
         raise UnfitError(f"{location} holds no whole snapshot: {error}") from error
