@@ -6,6 +6,7 @@ when there was one.
 
 import argparse
 import contextlib
+import itertools
 import random
 import signal
 import sys
@@ -105,17 +106,18 @@ def replayed(case: Case) -> str:
     return f"make fuzz CASES={case.name.split()[0]}"
 
 
-def seeds(first: int | None) -> Iterator[int]:
-    """Numbers of cases: from a seed on; or by turns from a fixed one and from a fresh one."""
-    if first is not None:
-        number = first
-        while True:
-            yield number
-            number += 1
-    fresh = random.SystemRandom().randrange(_SEEDS_APART)
-    for number in range(_SEEDS_APART):
-        yield FIXED_SEED + number
-        yield _SEEDS_APART + fresh + number
+def seeds(first: int | None, *, fresh: bool) -> Iterator[int]:
+    """Numbers of cases, from a seed on; if none is given, from a fixed one.
+
+    Args:
+        first: the seed.
+        fresh: whether every other case is of a seed that nobody has tried, if none is given.
+    """
+    unknown = _SEEDS_APART + random.SystemRandom().randrange(_SEEDS_APART)
+    for number in itertools.count():
+        yield (FIXED_SEED if first is None else first) + number
+        if first is None and fresh:
+            yield unknown + number
 
 
 def say(text: str) -> None:
@@ -133,6 +135,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120, help="of random cases")
     parser.add_argument("--seed", type=int, help="of the first random case; then the next ones")
+    parser.add_argument("--known", action="store_true", help="no seeds that are new each time")
     parser.add_argument("--cases", nargs="*", help="remembered cases by their names, nothing else")
     parser.add_argument(
         "--file", type=Path, nargs="*", default=[], help="cases of files, no others"
@@ -186,7 +189,7 @@ def _play_all(run: Run, options: argparse.Namespace) -> None:
     if options.cases is not None or options.file:
         return
     until_s = time.monotonic() + options.seconds
-    for seed in seeds(options.seed):
+    for seed in seeds(options.seed, fresh=not options.known):
         run.try_case(generated(seed))
         if time.monotonic() > until_s or len(run.failures) >= options.most:
             return
