@@ -427,11 +427,12 @@ INSERT INTO pd_1 VALUES (1, 'z');
 -- case: a unique index over the whole row
 -- tables: wr
 CREATE TABLE wr (id int PRIMARY KEY, a int, b text);
-CREATE UNIQUE INDEX ON wr (hash_record(wr));
+CREATE UNIQUE INDEX ON wr (id, num_nulls(wr));
+CREATE UNIQUE INDEX ON wr (b) WHERE wr IS NOT NULL;
 INSERT INTO wr VALUES (1, 1, 'a'), (2, 2, 'b');
 UPDATE wr SET a = 3 WHERE id = 1;
 BEGIN;
-UPDATE wr SET b = 'x';
+UPDATE wr SET b = b || 'x';
 UPDATE wr SET b = 'y' WHERE id = 2;
 COMMIT;
 

@@ -20,10 +20,7 @@ CREATE OR REPLACE FUNCTION pgherd.reads_whole_row(idx oid) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT EXISTS (SELECT FROM pg_index i
-                     JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
-                                     AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid
-                                     AND d.refobjsubid = 0 AND d.deptype IN ('n', 'a')
-                    WHERE i.indexrelid = idx AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL));
+                    WHERE i.indexrelid = idx AND concat(i.indexprs, i.indpred) LIKE '%:varattno 0 %');
 END;
 
 -- In PL/pgSQL, here and in index_columns(), because it keeps the plan: a table's source asks twenty times.
