@@ -82,7 +82,8 @@ SELECT 'pg_class'::regclass, i.indexrelid, i.indrelid, concat(i.indexprs, i.indp
        i.indisunique OR i.indisexclusion
   FROM pg_index i WHERE i.indexprs IS NOT NULL OR i.indpred IS NOT NULL;
 
--- Tables whose rows go to partitions by a hash that is made of oids: to others on each member.
+-- Tables whose rows go to partitions by a hash that is made of oids: to others on each member. With OFFSET nobody can
+-- write the catalog through it, with the rights of its owner.
 CREATE OR REPLACE VIEW pgherd.unportable_partitions AS
 SELECT p.partrelid AS rel
   FROM pg_partitioned_table p
@@ -92,7 +93,8 @@ SELECT p.partrelid AS rel
          JOIN pg_opclass o ON o.oid = k.class
          LEFT JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = k.attnum AND k.attnum > 0
         WHERE NOT pgherd.hash_is_portable(coalesce(a.atttypid, o.opcintype))
-           OR a.attnum IS NULL AND o.opcintype::regtype::text LIKE ANY ('{any%,record}'));
+           OR a.attnum IS NULL AND o.opcintype::regtype::text LIKE ANY ('{any%,record}'))
+OFFSET 0;
 
 -- What is computed again whenever a row is applied must not depend on where, when and under what settings: what is new,
 -- or all of some tables.

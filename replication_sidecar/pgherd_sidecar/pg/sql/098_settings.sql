@@ -10,6 +10,7 @@ BEGIN
             'Each member would find other rows: SET gin_fuzzy_search_limit = 0.');
     END IF;
 END $$;
+REVOKE ALL ON FUNCTION pgherd.check_settings(oid[]) FROM PUBLIC;
 
 -- The functions that run with our rights write names as PostgreSQL quotes them: into triggers, and into the names of
 -- tables, of which certification keys are hashes. So they write them in one way, whatever the session wants.
