@@ -48,13 +48,20 @@ class RowWriter:
         self._pipeline = pipeline
         self._rows = rows
 
-    async def write(self, about: About, keys: "array[int]", items: list[Item]) -> None:
+    async def write(
+        self,
+        about: About,
+        keys: "array[int]",
+        items: list[Item],
+        compare: Sequence[Prepared] = (),
+    ) -> None:
         """Write a writeset as one transaction, with its link of the chain.
 
         Args:
             about: its GID, and that of the link before it; is told where it fails.
             keys: its ``key_array``.
             items: its decoded body.
+            compare: what comes after its rows, for its fingerprint.
 
         Raises:
             Exception: of any type; about a row that can't be written most likely.
@@ -64,11 +71,11 @@ class RowWriter:
         await self._rows.learn(list(tables))
         plan = merge_writesets([(keys, items)], self._rows.key_columns)
         try:
-            await self._run(self._rows.prepared(plan, about.gid, about.prev))
+            await self._run([*self._rows.prepared(plan, about.gid, about.prev), *compare])
         except Exception as error:  # judged like in ``applying``
             if judge(error).trouble is not Trouble.REFUSED:
                 raise
-            await self.write_rows(about, plan, [self._rows.link(about.gid, about.prev)])
+            await self.write_rows(about, plan, [self._rows.link(about.gid, about.prev), *compare])
 
     async def write_rows(
         self, about: About, plan: Plan, last: Sequence[Prepared] = (), *, inside: bool = False

@@ -11,7 +11,7 @@ from pgherd_sidecar.agent.applier import TOKEN_WINDOW, WRITER_SETTINGS, Applier,
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.errors import DivergedError, EntryFailedError
 from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import Writeset, key_array
+from pgherd_sidecar.core.entries import FLAG_FINGERPRINT, Writeset, key_array
 from pgherd_sidecar.env.segments import StorageError
 from pgherd_sidecar.pg.failures import Trouble
 from pgherd_sidecar.pg.pipeline import Prepared, RoundFailedError, ServerGoneError
@@ -155,6 +155,49 @@ async def test_a_batch_that_nobody_waits_for_collects(patient: Node) -> None:
     assert patient.pipeline.kinds == [["rows"], ["pass"]]
     await patient.pipeline.end(0)
     assert patient.chain.settled_gid == 12
+
+
+def marked(gid: int, *, row: int, shared: int = 400, exclusive: bool = False) -> Writeset:
+    """An update of a row that carries a fingerprint; its table's key is shared, or taken."""
+    body = b'[["t",[%d],["U01(%d,x)"]],["=",[0],["[1]"]]]' % (row * 4, row)
+    numbers = (0, 2, row * 4 + 2, shared + (3 if exclusive else 0))
+    keys = b"".join(n.to_bytes(8, "big") for n in numbers)
+    return Writeset(2, 1, gid, 1, gid, FLAG_FINGERPRINT, keys, body)
+
+
+async def test_rows_are_compared_with_their_fingerprint_when_all_of_the_batch_is_written(
+    patient: Node,
+) -> None:
+    for one in (writeset(11), marked(12, row=1), marked(13, row=2), writeset(14)):
+        patient.applier.add(one.sequence, one, key_array(one.keys))
+    patient.local(15)
+    await settled()
+    assert patient.pipeline.kinds == [["rows", "compare", "compare"], ["pass"]]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [marked(12, row=1), marked(12, row=2, exclusive=True)],
+    ids=["the same row", "all rows of the table"],
+)
+async def test_whoever_changes_a_row_with_a_fingerprint_again_is_of_a_later_batch(
+    node: Node, later: Writeset
+) -> None:
+    for one in (marked(11, row=1), later):
+        node.applier.add(one.sequence, one, key_array(one.keys))
+    node.applier.close()
+    await settled()
+    assert node.pipeline.kinds == [["rows", "compare"]]
+    await node.pipeline.end(0)
+    assert node.pipeline.kinds[1:] == [["rows", "compare"]]
+
+
+async def test_a_fingerprint_may_follow_other_changes_of_its_row(patient: Node) -> None:
+    for one in (writeset(11), marked(12, row=11)):
+        patient.applier.add(one.sequence, one, key_array(one.keys))
+    patient.local(13)
+    await settled()
+    assert patient.pipeline.kinds == [["rows", "compare"], ["pass"]]
 
 
 async def test_what_stands_alone_ends_a_batch_that_collects(patient: Node) -> None:
