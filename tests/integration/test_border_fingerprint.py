@@ -59,7 +59,7 @@ def needs(herd: LocalHerd, node: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def noticed(herd: LocalHerd, node: str, *words: str) -> Iterator[None]:
+def noticed(herd: LocalHerd, node: str, *words: str, row: str = "") -> Iterator[None]:
     """The next commit is refused by one member, which says all of this, and is then a copy."""
     others = [one.name for one in herd.nodes() if one.name != node]
     known = len(needs(herd, node)), [len(needs(herd, other)) for other in others]
@@ -79,6 +79,8 @@ def noticed(herd: LocalHerd, node: str, *words: str) -> Iterator[None]:
         known[0] + 1,
         known[1],
     )
+    incident = herd.member(node)["incidents"][-1]
+    assert (incident["gid"], incident["sqlstate"], incident["row"]) == (gid, "PH003", row)
 
 
 def rows(herd: LocalHerd, table: str) -> list[list[tuple[Any, ...]]]:
@@ -102,7 +104,7 @@ def test_a_row_that_differs_is_noticed_when_another_column_of_it_changes(
 ) -> None:
     by_hand(watched, "n2", "UPDATE plain SET b = 'other' WHERE id = 7")
     query(watched.dsn("n1"), "UPDATE plain SET a = 'x' WHERE id = 8")
-    with noticed(watched, "n2", "table public.plain, row (7)"):
+    with noticed(watched, "n2", "table public.plain: a row is not the same", row="id = 7"):
         query(watched.dsn("n1"), "UPDATE plain SET a = 'x' WHERE id IN (6, 7)")
     assert_same(watched, "plain")
 
@@ -110,7 +112,7 @@ def test_a_row_that_differs_is_noticed_when_another_column_of_it_changes(
 @_expected
 def test_of_very_many_rows_the_table_is_named(watched: LocalHerd) -> None:
     by_hand(watched, "n2", "UPDATE plain SET b = 'other' WHERE id = 2000")
-    with noticed(watched, "n2", "table public.plain, one of 3000 rows"):
+    with noticed(watched, "n2", "table public.plain: one of 3000 rows"):
         query(watched.dsn("n1"), "UPDATE plain SET a = 'y'")
     assert_same(watched, "plain")
 
@@ -123,7 +125,7 @@ def test_a_generated_column_that_is_computed_otherwise_is_noticed(watched: Local
         "CREATE OR REPLACE FUNCTION doubled(int) RETURNS int LANGUAGE sql IMMUTABLE"
         " AS 'SELECT 3 * $1'",
     )
-    with noticed(watched, "n2", 'table public.computed, row ("a b",1)'):
+    with noticed(watched, "n2", "table public.computed: a row is", row="k = a b, l = 1"):
         query(watched.dsn("n1"), "INSERT INTO computed VALUES ('a b', 1, 5)")
     assert_same(watched, "computed")
 
@@ -136,7 +138,7 @@ def test_a_row_in_another_partition_is_noticed(watched: LocalHerd) -> None:
         "ALTER TABLE leaf_x RENAME TO leaf_z; ALTER TABLE leaf_y RENAME TO leaf_x;"
         "ALTER TABLE leaf_z RENAME TO leaf_y",
     )
-    with noticed(watched, "n3", "table public.leaves, row (1,x)"):
+    with noticed(watched, "n3", "table public.leaves: a row is", row="id = 1, k = x"):
         query(watched.dsn("n1"), "INSERT INTO leaves VALUES (1, 'x')")
     assert_same(watched, "leaves")
 

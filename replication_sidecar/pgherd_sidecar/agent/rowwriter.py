@@ -1,7 +1,8 @@
 """Writes the rows of one writeset when they could not be written together with others.
 
 What fails in a batch is tried once more: writeset by writeset, then row by row. So all that can be
-applied is, and the entry, the table and the row that can't be are known.
+applied is, and the entry, the table and the row that can't be are known. A writeset that carries a
+fingerprint is compared with it however it was written.
 
 What an index accepts depends on how its values are compressed: ``pglz`` gives up on a value that
 ``lz4`` makes small enough, and the other way round. The session at the origin chose one of them.
@@ -16,7 +17,7 @@ from typing import Final
 
 from pgherd_sidecar.agent.applying import About
 from pgherd_sidecar.core.merge import Item, Plan, Statement, merge_writesets
-from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.failures import DIFFERENT, Trouble, judge
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import RowStatements, rows_of
 
@@ -73,7 +74,11 @@ class RowWriter:
         try:
             await self._run([*self._rows.prepared(plan, about.gid, about.prev), *compare])
         except Exception as error:  # judged like in ``applying``
-            if judge(error).trouble is not Trouble.REFUSED:
+            found = judge(error)
+            if found.sqlstate == DIFFERENT:  # all could be written, and would look so again
+                about.table = found.table
+                raise
+            if found.trouble is not Trouble.REFUSED:
                 raise
             await self.write_rows(about, plan, [self._rows.link(about.gid, about.prev), *compare])
 

@@ -27,7 +27,8 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.rounds: list[tuple[list[str], asyncio.Future[None]]] = []
-        self.texts: dict[bytes, bytes] = {}
+        # One of those that the connection has from its beginning.
+        self.texts: dict[bytes, bytes] = {b"pgherd_compare": b""}
         self.together: list[bool] = []
         self.parameters: list[list[bytes | None]] = []
 
@@ -335,6 +336,37 @@ async def test_a_batch_that_cannot_be_applied_stops_the_node(node: Node) -> None
     failure = diverged.value.failure
     assert failure is not None
     assert (failure.gid, failure.prev, failure.table, failure.row) == (11, 10, "t", "id = 11")
+
+
+async def test_a_batch_that_fails_is_compared_writeset_by_writeset(patient: Node) -> None:
+    for one in (marked(11, row=1), writeset(12), marked(13, row=2)):
+        patient.applier.add(one.sequence, one, key_array(one.keys))
+    patient.applier.close()
+    await settled()
+    assert patient.pipeline.kinds == [["rows", "compare", "compare"]]
+    differs = RoundFailedError("PH003", "a row is not the same", 1, table="t", detail="id = 2")
+    await patient.pipeline.end(0, differs)
+    await patient.pipeline.end(1)
+    await patient.pipeline.end(2)
+    assert patient.chain.settled_gid == 12
+    assert patient.pipeline.kinds[1:] == [["rows", "compare"], ["rows"], ["rows", "compare"]]
+    await patient.pipeline.end(3, differs)
+    with pytest.raises(DivergedError, match="GID 13: t: PH003: a row is not the same") as diverged:
+        await patient.running
+    failure = diverged.value.failure
+    assert failure is not None
+    assert (failure.gid, failure.prev, failure.table, failure.row) == (13, 12, "t", "id = 2")
+
+
+async def test_rows_that_are_written_one_by_one_are_compared(node: Node) -> None:
+    one = marked(11, row=1)
+    node.applier.add(11, one, key_array(one.keys))
+    node.applier.close()
+    await settled()
+    large = RoundFailedError("54000", "index row size exceeds the maximum", 0)
+    await node.pipeline.end(0, large)
+    await node.pipeline.end(1, large)
+    assert node.pipeline.kinds[2] == ["compress", "3", "rows", "compare"]
 
 
 async def test_of_a_batch_that_fails_the_writesets_before_the_one_to_blame_are_applied(

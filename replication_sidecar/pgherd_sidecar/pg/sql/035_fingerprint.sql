@@ -6,7 +6,8 @@
 -- the name of the leaf in which the row lies; a key that has no row has no hash.
 --
 -- Whether a transaction carries one is decided at its origin, by a hash of its xid: one of node.fingerprint_every does.
--- The xids themselves would not do: who uses a savepoint in each transaction has only odd ones. A fingerprint is an item of the body like those of tables, with the name "=":
+-- The xids themselves would not do: who uses a savepoint in each transaction has only odd ones. A fingerprint is an
+-- item of the body like those of tables, with the name "=":
 --   ["=", [0], ["[items, [table, [hash of each record, or null]], [table, rows present, sum of their hashes], ...]"]]
 -- It speaks of the last `items` items before it: in a transaction with DDL of what was written after the last command,
 -- because what was written before may have had another row type.
@@ -105,32 +106,39 @@ DECLARE
     root oid := coalesce(pg_partition_root(rel)::oid, rel);
     key  text;
 BEGIN
-    EXECUTE format('SELECT ROW(%s)::text FROM (SELECT ($1::%s).*) r',
-                   (SELECT string_agg('r.' || c.col, ', ' ORDER BY c.pos) FROM pgherd.columns(root) c WHERE c.in_pk),
+    EXECUTE format('SELECT concat_ws('', '', %s) FROM (SELECT ($1::%s).*) r',
+                   (SELECT string_agg(format('concat(%L, r.%s)', c.col || ' = ', c.col), ', ' ORDER BY c.pos)
+                      FROM pgherd.columns(root) c WHERE c.in_pk),
                    pgherd.row_type(root))
        INTO key USING substr(rec, strpos(rec, '('));
     RETURN key;
 END $$;
 
--- What of a table is not as its origin has shipped it, in words; NULL if nothing.
-CREATE OR REPLACE FUNCTION pgherd.row_difference(tab text, recs text[], shipped json) RETURNS text
+-- What of a table is not as its origin has shipped it, in words and without values; NULL if nothing. And the primary
+-- key of the first such row, where that is known.
+CREATE OR REPLACE FUNCTION pgherd.row_difference(
+    tab text, recs text[], shipped json, OUT words text, OUT key text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     here int8[] := pgherd.row_hashes(tab, recs);
     d    record;
 BEGIN
     IF json_typeof(shipped -> 1) <> 'array' THEN
-        RETURN (SELECT format('table %s, one of %s rows', tab, cardinality(here)) FROM unnest(here) AS h
-                HAVING (count(h), coalesce(sum(h), 0)) <> ((shipped ->> 1)::int8, (shipped ->> 2)::numeric));
+        words := (SELECT format('table %s: one of %s rows is not the same', tab, cardinality(here)) FROM unnest(here) AS h
+                  HAVING (count(h), coalesce(sum(h), 0)) <> ((shipped ->> 1)::int8, (shipped ->> 2)::numeric));
+        RETURN;
     END IF;
     SELECT u.i, u.here, s.there INTO d
       FROM unnest(here) WITH ORDINALITY AS u(here, i)
       LEFT JOIN (SELECT e.h::int8 AS there, e.i
                    FROM json_array_elements_text(shipped -> 1) WITH ORDINALITY AS e(h, i)) s USING (i)
      WHERE u.here IS DISTINCT FROM s.there ORDER BY u.i LIMIT 1;
-    RETURN CASE WHEN d.i IS NOT NULL THEN format('table %s, row %s: %s', tab, pgherd.key_of_record(tab, recs[d.i]),
-                  CASE WHEN d.here IS NULL THEN 'it is not here' WHEN d.there IS NULL THEN 'it is here, but not there'
-                       ELSE 'it is not the same' END) END;
+    IF d.i IS NOT NULL THEN
+        words := format('table %s: a row is %s', tab,
+                        CASE WHEN d.here IS NULL THEN 'not here' WHEN d.there IS NULL THEN 'here, but not there'
+                             ELSE 'not the same' END);
+        key := pgherd.key_of_record(tab, recs[d.i]);
+    END IF;
 END $$;
 
 -- Compares what was written with the fingerprint that a body carries; nothing becomes visible if there is a difference.
@@ -141,18 +149,21 @@ DECLARE
     count  int  := json_array_length(items) - 1;
     marks  json := (items -> count) -> 2 ->> 0;
     covers int  := marks ->> 0;
-    words  text;
+    found  record;
 BEGIN
     IF covers < count THEN
         items := (SELECT json_agg(i.item ORDER BY i.n) FROM json_array_elements(items) WITH ORDINALITY AS i(item, n)
                    WHERE i.n > count - covers);
     END IF;
-    SELECT string_agg(d.words, '; ') INTO words
-      FROM (SELECT pgherd.row_difference(r.tab, r.recs, m.mark) AS words
-              FROM json_array_elements(marks) AS m(mark)
-              JOIN pgherd.fingerprint_records(items) r ON json_typeof(m.mark) = 'array' AND r.tab = m.mark ->> 0) d;
-    IF words <> '' THEN
-        RAISE EXCEPTION 'the rows of GID % are not those of its origin: %', gid, words USING ERRCODE = 'PH003';
+    SELECT string_agg(d.words, '; ') AS words, (array_agg(r.tab))[1] AS tab, coalesce((array_agg(d.key))[1], '') AS key
+      INTO found
+      FROM json_array_elements(marks) AS m(mark)
+      JOIN pgherd.fingerprint_records(items) r ON json_typeof(m.mark) = 'array' AND r.tab = m.mark ->> 0
+     CROSS JOIN LATERAL pgherd.row_difference(r.tab, r.recs, m.mark) d
+     WHERE d.words <> '';
+    IF found.words <> '' THEN -- the key is a value of a row, which no log line may hold
+        RAISE EXCEPTION 'the rows of GID % are not those of its origin: %', gid, found.words
+            USING ERRCODE = 'PH003', TABLE = found.tab, DETAIL = found.key;
     END IF;
 END $$;
 
