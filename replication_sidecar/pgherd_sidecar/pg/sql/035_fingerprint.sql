@@ -116,7 +116,8 @@ END $$;
 
 -- What of a table is not as its origin has shipped it, in words and without values; NULL if nothing. And the primary
 -- key of the first such row, where that is known.
-CREATE OR REPLACE FUNCTION pgherd.row_difference(
+DROP FUNCTION IF EXISTS pgherd.row_difference(text, text[], json);
+CREATE FUNCTION pgherd.row_difference(
     tab text, recs text[], shipped json, OUT words text, OUT key text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
