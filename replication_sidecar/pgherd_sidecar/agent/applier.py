@@ -14,6 +14,7 @@ Called by ``session``. Nothing survives: what was not applied is delivered again
 """
 
 import asyncio
+import struct
 from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -25,8 +26,8 @@ from pgherd_sidecar.agent.applying import About, applying
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.rowwriter import AGAIN_AT_ONCE, AT_ONCE_MAX, RowWriter
 from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import Writeset
-from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
+from pgherd_sidecar.core.entries import FLAG_FINGERPRINT, Writeset
+from pgherd_sidecar.core.merge import Item, decode_body, exclusive_keys, merge_writesets, slots
 from pgherd_sidecar.pg import trusted
 from pgherd_sidecar.pg.failures import Trouble, judge
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
@@ -40,6 +41,7 @@ COLLECT_S = 5e-3
 _BATCH_ROWS = 5_000
 _BATCH_BYTES = 4 << 20
 _BINARY = 1
+_INT64 = struct.Struct("!q")
 
 WRITER_SETTINGS = (
     "SET session_replication_role = replica",
@@ -94,6 +96,8 @@ _STATEMENTS = {
     b"pgherd_wait": b"SELECT CASE WHEN pg_advisory_xact_lock_shared(pgherd.token_of_xid($1::xid8))"
     b" IS NOT NULL AND pg_xact_status($1::xid8) IS DISTINCT FROM 'committed'"
     b" THEN pgherd.not_committed($1::xid8) IS NULL END",
+    # After the rows of a batch, before they are visible: do they look as at their origin?
+    b"pgherd_compare": b"SELECT pgherd.check_fingerprint($1::int8, $2::text)",
     # After a batch: hand its token to whoever waits, and take that of one to come.
     b"pgherd_pass": b"SELECT pg_advisory_unlock(pgherd.token_of_batch($1::int8)),"
     b" pg_advisory_lock(pgherd.token_of_batch($2::int8))",
@@ -109,6 +113,8 @@ class Work:
         predecessor: the local transaction that must have committed first.
         writesets: keys and rows of a batch.
         gids: of its writesets.
+        compared: what compares those of them that carry a fingerprint, by GID.
+        guarded: the keys of these, without modes.
         alone: the procedure of an item that is not a batch.
         fresh_catalog: the schema has changed just before it.
         ripe: it has collected long enough.
@@ -119,6 +125,8 @@ class Work:
     predecessor: LocalLink | None
     writesets: list[tuple["array[int]", list[Item]]] = field(default_factory=list)
     gids: list[int] = field(default_factory=list)
+    compared: dict[int, list[Prepared]] = field(default_factory=dict)
+    guarded: set[int] = field(default_factory=set)
     rows: int = 0
     bytes: int = 0
     alone: Callable[["Work"], Awaitable[None]] | None = None
@@ -187,13 +195,21 @@ class Applier:
         """
         items = decode_body(writeset.body)
         work = self._open
-        if work is None or work.rows > _BATCH_ROWS or work.bytes > _BATCH_BYTES:
+        if (
+            work is None
+            or work.rows > _BATCH_ROWS
+            or work.bytes > _BATCH_BYTES
+            or _spoils(work, keys)
+        ):
             self.close()
             work = self._open = self._append(gid)
             self._loop.call_later(self._collect_s, self._ripen, work)
         work.link.gid = gid
         work.writesets.append((keys, items))
         work.gids.append(gid)
+        if compare := comparisons(gid, writeset):
+            work.compared[gid] = compare
+            work.guarded |= slots(keys)
         for _, _, records in items:
             work.rows += len(records)
         size = len(writeset.body)
@@ -307,7 +323,7 @@ class Applier:
         writer = RowWriter(self.pipeline, self.rows)
         for gid, (keys, items) in zip(work.gids, work.writesets, strict=True):
             about.gid = gid
-            await writer.write(about, keys, items)
+            await writer.write(about, keys, items, work.compared.get(gid, ()))
             self._chain.settle(gid)
             about.prev = gid
 
@@ -351,7 +367,7 @@ class Applier:
         for statement in statements:
             if not self.pipeline.knows(statement.name):
                 self.pipeline.prepare(statement.name, self.rows.query(statement.name))
-        return statements
+        return statements + [one for compare in work.compared.values() for one in compare]
 
     def _finish(self, work: Work) -> None:
         self.batches += 1
@@ -399,6 +415,27 @@ async def connect_pipeline(conninfo: str) -> Pipeline:
     for name, query in _STATEMENTS.items():
         pipeline.prepare(name, query)
     return pipeline
+
+
+def _spoils(work: Work, keys: "array[int]") -> bool:
+    """Whether a writeset would change rows whose fingerprint an earlier one of the batch carries.
+
+    These are compared when all of the batch is written. Whoever changes a row takes its key
+    exclusively, and whoever truncates a table takes the key that all its writers share.
+    """
+    return bool(work.guarded) and not work.guarded.isdisjoint(
+        key & -4 for key in exclusive_keys(keys)
+    )
+
+
+def comparisons(gid: int, writeset: Writeset) -> list[Prepared]:
+    """What comes after the rows of a writeset: it fails with PH003 if they are not its origin's.
+
+    Empty if the writeset carries no fingerprint.
+    """
+    if not writeset.flags & FLAG_FINGERPRINT:
+        return []
+    return [Prepared(b"pgherd_compare", (_INT64.pack(gid), writeset.body), (_BINARY, _BINARY))]
 
 
 def awaited(xid: int) -> Prepared:

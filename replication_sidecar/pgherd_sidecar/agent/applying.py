@@ -99,7 +99,7 @@ def _failure(about: About, found: Judgement, cause: str) -> Failure:
         statement=about.statement,
         table=about.table or found.table,
         key=found.constraint,
-        row=about.row,
+        row=about.row or found.row,
     )
 
 

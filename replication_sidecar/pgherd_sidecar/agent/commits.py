@@ -78,7 +78,7 @@ class Commits:
     def remote(self, gid: int, writeset: Writeset, keys: "array[int]", pieces_from: int) -> None:
         """Have a writeset applied; arguments as of ``local``, and its certification keys."""
         with applying(gid, self._chain.settled_gid):
-            if not writeset.flags:
+            if not writeset.flags & (FLAG_DDL | FLAG_PIECES):
                 self._applier.add(gid, writeset, keys)
             elif writeset.flags & FLAG_PIECES:
                 self._applier.add_alone(gid, self._large.work(writeset, gid, pieces_from))

@@ -19,6 +19,8 @@ from pgherd_sidecar.env.tls import can_be_certified, certified_name
 Port = Annotated[int, Field(ge=1, le=65535)]
 Milliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
+FINGERPRINT_EVERY = 64
+"""Then fingerprints take less than a twentieth of the time of small transactions."""
 OPERATOR, JOBS = "operator", "jobs"
 """Who is certified by such a name in place of a member's may use the admin API from elsewhere."""
 
@@ -263,6 +265,10 @@ class NodeConfig(_Section):
     limits: Limits = Limits()
     recovery: Recovery | None = None
     scrub: Scrub = Scrub()
+    fingerprint_every: Annotated[
+        int,
+        Field(ge=1, description="one of so many transactions ships hashes of its rows; 1: all do"),
+    ] = FINGERPRINT_EVERY
     partition_policy: Annotated[
         Literal["primary", "permanent"],
         Field(description="without a majority: wait for it, or become a cluster of its own"),

@@ -17,7 +17,7 @@ from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.rowwriter import COMPRESS, COMPRESSION, INVALID_VALUE, TOO_LARGE
 from pgherd_sidecar.agent.startup import connect
 from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import Writeset, key_array
+from pgherd_sidecar.core.entries import FLAG_FINGERPRINT, Writeset, key_array
 from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
 from pgherd_sidecar.pg import ddl
 from pgherd_sidecar.pg.failures import Trouble, judge
@@ -93,6 +93,11 @@ class DdlRunner:
                 async with connection.transaction():
                     await self._items(connection, writeset, about, execute)
                     about.statement = about.table = ""
+                    if writeset.flags & FLAG_FINGERPRINT:
+                        await connection.execute(
+                            "SELECT pgherd.check_fingerprint($1, $2)",
+                            (gid, writeset.body.decode()),
+                        )
                     await connection.execute(
                         "INSERT INTO pgherd.applied VALUES ($1, $2)", (gid, about.prev)
                     )

@@ -39,7 +39,7 @@ from pgherd_sidecar.core.entries import (
     PiecesBody,
     pieces_body,
 )
-from pgherd_sidecar.core.merge import decode_body
+from pgherd_sidecar.core.merge import decode_items
 from pgherd_sidecar.pg.ddl import DdlNotSupported, resolve_commands
 from pgherd_sidecar.pg.hookwire import OVERSIZED
 
@@ -207,7 +207,7 @@ class HookServer:
             return
         if flags & FLAG_DDL:
             try:
-                items = resolve_commands(decode_body(body))
+                items = resolve_commands(decode_items(body))
                 body = msgspec.json.encode(items)
             except DdlNotSupported as error:
                 connection.fail("0A000", str(error), hint=error.hint)

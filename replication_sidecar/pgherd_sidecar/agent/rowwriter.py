@@ -1,7 +1,8 @@
 """Writes the rows of one writeset when they could not be written together with others.
 
 What fails in a batch is tried once more: writeset by writeset, then row by row. So all that can be
-applied is, and the entry, the table and the row that can't be are known.
+applied is, and the entry, the table and the row that can't be are known. A writeset that carries a
+fingerprint is compared with it however it was written.
 
 What an index accepts depends on how its values are compressed: ``pglz`` gives up on a value that
 ``lz4`` makes small enough, and the other way round. The session at the origin chose one of them.
@@ -16,7 +17,7 @@ from typing import Final
 
 from pgherd_sidecar.agent.applying import About
 from pgherd_sidecar.core.merge import Item, Plan, Statement, merge_writesets
-from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.failures import DIFFERENT, Trouble, judge
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import RowStatements, rows_of
 
@@ -48,13 +49,20 @@ class RowWriter:
         self._pipeline = pipeline
         self._rows = rows
 
-    async def write(self, about: About, keys: "array[int]", items: list[Item]) -> None:
+    async def write(
+        self,
+        about: About,
+        keys: "array[int]",
+        items: list[Item],
+        compare: Sequence[Prepared] = (),
+    ) -> None:
         """Write a writeset as one transaction, with its link of the chain.
 
         Args:
             about: its GID, and that of the link before it; is told where it fails.
             keys: its ``key_array``.
             items: its decoded body.
+            compare: what comes after its rows, for its fingerprint.
 
         Raises:
             Exception: of any type; about a row that can't be written most likely.
@@ -64,11 +72,15 @@ class RowWriter:
         await self._rows.learn(list(tables))
         plan = merge_writesets([(keys, items)], self._rows.key_columns)
         try:
-            await self._run(self._rows.prepared(plan, about.gid, about.prev))
+            await self._run([*self._rows.prepared(plan, about.gid, about.prev), *compare])
         except Exception as error:  # judged like in ``applying``
-            if judge(error).trouble is not Trouble.REFUSED:
+            found = judge(error)
+            if found.sqlstate == DIFFERENT:  # all could be written, and would look so again
+                about.table = found.table
                 raise
-            await self.write_rows(about, plan, [self._rows.link(about.gid, about.prev)])
+            if found.trouble is not Trouble.REFUSED:
+                raise
+            await self.write_rows(about, plan, [self._rows.link(about.gid, about.prev), *compare])
 
     async def write_rows(
         self, about: About, plan: Plan, last: Sequence[Prepared] = (), *, inside: bool = False

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import structlog
 
-from pgherd_sidecar.agent.applier import awaited
+from pgherd_sidecar.agent.applier import awaited, comparisons
 from pgherd_sidecar.agent.applying import About, applying
 from pgherd_sidecar.agent.chain import Chain, LocalLink
 from pgherd_sidecar.agent.ddlrun import DdlRunner
@@ -159,5 +159,6 @@ class Settler:
 
     async def _write(self, link: LocalLink, about: About) -> None:
         keys, items = key_array(link.writeset.keys), decode_body(link.writeset.body)
+        compare = comparisons(link.gid, link.writeset)
         with self._writers.writing(self._pipeline.backend_pid, link.gid):
-            await RowWriter(self._pipeline, self._rows).write(about, keys, items)
+            await RowWriter(self._pipeline, self._rows).write(about, keys, items, compare)

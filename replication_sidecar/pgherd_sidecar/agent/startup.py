@@ -207,8 +207,8 @@ async def _fence(
         await connection.execute("DELETE FROM pgherd.node")
         await connection.execute(
             "INSERT INTO pgherd.node (member, member_name, slots, incarnation, epoch, secret,"
-            " hook_conninfo, writable, reason, piece_bytes)"
-            " VALUES ($1, $2, $3, $4, $4, $5, $6, false, $7, $8)",
+            " hook_conninfo, writable, reason, piece_bytes, fingerprint_every)"
+            " VALUES ($1, $2, $3, $4, $4, $5, $6, false, $7, $8, $9)",
             (
                 config.number,
                 config.name,
@@ -218,6 +218,7 @@ async def _fence(
                 hook,
                 "it is starting",
                 config.limits.piece_bytes,
+                config.fingerprint_every,
             ),
         )
         await connection.execute("INSERT INTO pgherd.alive VALUES (true) ON CONFLICT DO NOTHING")

@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pgherd_sidecar.agent.config import Scrub
+from pgherd_sidecar.agent.config import FINGERPRINT_EVERY, Scrub
 from pgherd_sidecar.cli.errors import HerdError
 
 FORMAT = 1
@@ -87,6 +87,7 @@ class Herd(BaseModel):
         split_s: members that were without a majority for so long become another cluster; 0: never.
         scrub_s: all rows of all members are compared once in so long; 0: never.
         scrub_share: percent of one core that this may take.
+        fingerprint_every: one of so many transactions ships hashes of its rows.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -105,6 +106,7 @@ class Herd(BaseModel):
     split_s: Annotated[float, Field(ge=0)] = 0
     scrub_s: Annotated[float, Field(ge=0)] = Scrub().interval_s
     scrub_share: Annotated[float, Field(gt=0, le=100)] = Scrub().share
+    fingerprint_every: Annotated[int, Field(ge=1)] = FINGERPRINT_EVERY
     members: tuple[Member, ...]
 
     @property
@@ -212,7 +214,7 @@ class NodePaths:
         self.admin_socket = self.run / "admin.sock"
 
 
-def new_herd(
+def new_herd(  # noqa: PLR0913 - what a herd is made of, all by name
     directory: Path,
     *,
     nodes: int,
@@ -221,6 +223,7 @@ def new_herd(
     witnesses: int = 0,
     evict_s: float = 0,
     split_s: float = 0,
+    fingerprint_every: int = FINGERPRINT_EVERY,
 ) -> Herd:
     """Describe a herd that does not exist yet.
 
@@ -246,6 +249,7 @@ def new_herd(
         slots=max(SLOTS, total),
         evict_s=evict_s,
         split_s=split_s,
+        fingerprint_every=fingerprint_every,
         members=(
             *(_member(port_base, number, f"n{number}") for number in range(1, nodes + 1)),
             *(

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgherd_sidecar.agent.config import FINGERPRINT_EVERY
 from pgherd_sidecar.cli import binaries, certificates, herd
 from pgherd_sidecar.cli.directory import (
     create,
@@ -46,6 +47,7 @@ class UpOptions:
     split_s: float | None = None
     scrub_s: float | None = None
     scrub_share: float | None = None
+    fingerprint_every: int | None = None
     fill: Callable[[Herd], Awaitable[None]] | None = None
 
 
@@ -85,6 +87,7 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             witnesses=options.witnesses or 0,
             evict_s=options.evict_s or 0,
             split_s=options.split_s or 0,
+            fingerprint_every=options.fingerprint_every or FINGERPRINT_EVERY,
         )
         description = _tuned(description, options)
         require_space(description, len(description.databases))
@@ -149,8 +152,12 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
                 f"{description.directory} holds another herd, with {option} {has}: "
                 "leave the option out or choose another --dir"
             )
-    patience = {"evict_s": options.evict_s, "split_s": options.split_s}
-    changed = {key: value for key, value in patience.items() if value is not None}
+    settings = {
+        "evict_s": options.evict_s,
+        "split_s": options.split_s,
+        "fingerprint_every": options.fingerprint_every,
+    }
+    changed = {key: value for key, value in settings.items() if value is not None}
     adapted = _tuned(description.model_copy(update=changed), options)
     if adapted != description:
         description = adapted

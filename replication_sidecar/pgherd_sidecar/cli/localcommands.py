@@ -5,6 +5,7 @@ from typing import Literal
 
 import click
 
+from pgherd_sidecar.agent.config import FINGERPRINT_EVERY
 from pgherd_sidecar.cli import (
     comparing,
     delegate,
@@ -62,6 +63,11 @@ def local_group() -> None:
     help="Percent of one core that this may take. [default: 2]",
 )  # fmt: skip
 @click.option(
+    "--fingerprint-every", type=click.IntRange(min=1),
+    help="One of so many transactions ships hashes of its rows, which the others compare; 1: all."
+    f" [default: {FINGERPRINT_EVERY}]",
+)  # fmt: skip
+@click.option(
     "--port-base", type=int, help="Node i listens on P+i, its log on P+100+i. [default: 7500]"
 )
 @click.option(
@@ -80,6 +86,7 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     split_s: float | None,
     scrub_s: float | None,
     scrub_share: float | None,
+    fingerprint_every: int | None,
     port_base: int | None,
     postgres_bin: Path | None,
     user: str | None,
@@ -98,6 +105,7 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         split_s=split_s,
         scrub_s=scrub_s,
         scrub_share=scrub_share,
+        fingerprint_every=fingerprint_every,
         port_base=port_base,
         postgres_bin=postgres_bin.resolve() if postgres_bin else None,
         timeout_s=timeout_s,

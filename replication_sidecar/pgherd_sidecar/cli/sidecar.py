@@ -151,6 +151,7 @@ class Sidecar:
                 evict_ms=round(herd.evict_s * 1000),
                 **({"partition_split_ms": round(herd.split_s * 1000)} if herd.split_s else {}),
             ),
+            fingerprint_every=herd.fingerprint_every,
             partition_policy="permanent" if herd.split_s else "primary",
             scrub=Scrub(interval_s=herd.scrub_s, share=herd.scrub_share),
             data_dir=self._paths.sidecar_data,

@@ -29,6 +29,8 @@ FLAG_DDL = 1
 """The writeset holds DDL: it is executed alone, never merged with others."""
 FLAG_PIECES = 2
 """Keys and rows of the writeset are in PIECE entries before it; its body is a `PiecesBody`."""
+FLAG_FINGERPRINT = 4
+"""The last item of the body is a fingerprint (``merge.FINGERPRINT``)."""
 PIECE_KEYS = 1
 """The piece holds keys; without it, rows."""
 PIECE_MORE = 2
@@ -36,7 +38,7 @@ PIECE_MORE = 2
 PIECE_LAST = 4
 """Nothing more will come, and no writeset: the origin has given the transaction up."""
 
-_KNOWN_FLAGS = FLAG_DDL | FLAG_PIECES
+_KNOWN_FLAGS = FLAG_DDL | FLAG_PIECES | FLAG_FINGERPRINT
 _KNOWN_PIECE_FLAGS = PIECE_KEYS | PIECE_MORE | PIECE_LAST
 _HEADER = struct.Struct(">IBBH")  # length of the whole entry, kind, version, flags
 _WRITESET = struct.Struct(">HIqqqI")  # member, incarnation, sequence, low water, xid, keys' length

@@ -12,7 +12,7 @@ it returns is the body of a writeset and survives in the ordered log.
 """
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -48,6 +48,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
         roles, grants, database: roles, memberships and privileges on the database that a member
             needs for it.
         everything: other relations may be concerned, too.
+        print: what the catalog says of what it made, in hashes (``sql/047_command_print.sql``).
     """
 
     sql: str
@@ -58,6 +59,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     grants: list[tuple[str, str]]
     everything: bool = False
     database: list[tuple[str, str]] = []
+    print: dict[str, Any] | None = None
 
 
 def resolve_commands(items: list[Item]) -> list[Item]:
@@ -115,6 +117,7 @@ def _resolve(captured: Captured, statement: Statement | None, record: str) -> st
         captured.grants,
         captured.everything,
         captured.database,
+        captured.print,
     )
     return msgspec.json.encode(command).decode()
 

@@ -102,7 +102,7 @@ class Captured(msgspec.Struct, frozen=True):
             ``sql/044_command_end.sql``.
         made: for CREATE TABLE AS, the table it made.
         extension: for CREATE EXTENSION, name, schema and version.
-        rels, everything: see ``ddl.Command``.
+        rels, everything, print: see ``ddl.Command``.
         grants: memberships, as pairs of role and member, on which the role's rights rest.
         database: likewise privileges on the database, as pairs of grantee and privilege.
         grantees: those whose privileges a command about the database may have changed.
@@ -131,6 +131,7 @@ class Captured(msgspec.Struct, frozen=True):
     extension: list[str] | None = None
     rels: list[str] = []
     everything: bool = False
+    print: dict[str, Any] | None = None
     grants: list[tuple[str, str]] = []
     database: list[tuple[str, str]] = []
     grantees: list[str] = []

@@ -67,6 +67,8 @@ _PATIENCE: Final = {
     Trouble.REFUSED: 1,
 }
 
+DIFFERENT: Final = "PH003"
+"""What was written is not what its origin has: see ``sql/035_fingerprint.sql``."""
 _QUOTED: Final = re.compile(r'"[^"]*"|".*')
 
 
@@ -107,6 +109,7 @@ class Judgement:
         sqlstate: empty if the server did not say.
         cause: what the server or Python says, without values of rows as far as they can be told.
         table, constraint: what the server names; empty if it does not.
+        row: primary key of the first row that is not its origin's; empty where it is not known.
     """
 
     trouble: Trouble
@@ -114,6 +117,7 @@ class Judgement:
     cause: str = ""
     table: str = ""
     constraint: str = ""
+    row: str = ""
 
 
 def judge(error: BaseException) -> Judgement:  # noqa: PLR0911 - a table of cases
@@ -127,6 +131,7 @@ def judge(error: BaseException) -> Judgement:  # noqa: PLR0911 - a table of case
                 _without_values(error.sqlstate, error.primary),
                 error.table,
                 error.constraint,
+                error.detail if error.sqlstate == DIFFERENT else "",
             )
         case psycopg.Error() if error.sqlstate:
             diag = error.diag
@@ -136,6 +141,7 @@ def judge(error: BaseException) -> Judgement:  # noqa: PLR0911 - a table of case
                 _without_values(error.sqlstate, diag.message_primary or str(error)),
                 ".".join(filter(None, (diag.schema_name, diag.table_name))),
                 diag.constraint_name or "",
+                diag.message_detail or "" if error.sqlstate == DIFFERENT else "",
             )
         case NoConnectionError():
             return Judgement(Trouble.INTERRUPTED, cause=str(error))

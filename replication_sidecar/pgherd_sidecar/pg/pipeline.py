@@ -39,6 +39,7 @@ class RoundFailedError(Exception):
         statement: which of the round's statements failed, from 0.
         table, constraint: those that the server names, empty if it names none.
         raised: a statement RAISE of PL/pgSQL chose the SQLSTATE.
+        detail: the server's, empty if there is none.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class RoundFailedError(Exception):
         table: str = "",
         constraint: str = "",
         raised: bool = False,
+        detail: str = "",
     ) -> None:
         super().__init__(f"{sqlstate}: {message}")
         self.sqlstate = sqlstate
@@ -58,6 +60,7 @@ class RoundFailedError(Exception):
         self.table = table
         self.constraint = constraint
         self.raised = raised
+        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,7 @@ def _failure(result: PGresult, statement: int) -> RoundFailedError:
         table=".".join(filter(None, named)),
         constraint=field(pq.DiagnosticField.CONSTRAINT_NAME),
         raised=field(pq.DiagnosticField.SOURCE_FILE) == PLPGSQL,
+        detail=field(pq.DiagnosticField.MESSAGE_DETAIL),
     )
 
 

@@ -11,7 +11,7 @@ from pgherd_sidecar.agent.applier import TOKEN_WINDOW, WRITER_SETTINGS, Applier,
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.errors import DivergedError, EntryFailedError
 from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import Writeset, key_array
+from pgherd_sidecar.core.entries import FLAG_FINGERPRINT, Writeset, key_array
 from pgherd_sidecar.env.segments import StorageError
 from pgherd_sidecar.pg.failures import Trouble
 from pgherd_sidecar.pg.pipeline import Prepared, RoundFailedError, ServerGoneError
@@ -27,7 +27,8 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.rounds: list[tuple[list[str], asyncio.Future[None]]] = []
-        self.texts: dict[bytes, bytes] = {}
+        # One of those that the connection has from its beginning.
+        self.texts: dict[bytes, bytes] = {b"pgherd_compare": b""}
         self.together: list[bool] = []
         self.parameters: list[list[bytes | None]] = []
 
@@ -155,6 +156,49 @@ async def test_a_batch_that_nobody_waits_for_collects(patient: Node) -> None:
     assert patient.pipeline.kinds == [["rows"], ["pass"]]
     await patient.pipeline.end(0)
     assert patient.chain.settled_gid == 12
+
+
+def marked(gid: int, *, row: int, shared: int = 400, exclusive: bool = False) -> Writeset:
+    """An update of a row that carries a fingerprint; its table's key is shared, or taken."""
+    body = b'[["t",[%d],["U01(%d,x)"]],["=",[0],["[1]"]]]' % (row * 4, row)
+    numbers = (0, 2, row * 4 + 2, shared + (3 if exclusive else 0))
+    keys = b"".join(n.to_bytes(8, "big") for n in numbers)
+    return Writeset(2, 1, gid, 1, gid, FLAG_FINGERPRINT, keys, body)
+
+
+async def test_rows_are_compared_with_their_fingerprint_when_all_of_the_batch_is_written(
+    patient: Node,
+) -> None:
+    for one in (writeset(11), marked(12, row=1), marked(13, row=2), writeset(14)):
+        patient.applier.add(one.sequence, one, key_array(one.keys))
+    patient.local(15)
+    await settled()
+    assert patient.pipeline.kinds == [["rows", "compare", "compare"], ["pass"]]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [marked(12, row=1), marked(12, row=2, exclusive=True)],
+    ids=["the same row", "all rows of the table"],
+)
+async def test_whoever_changes_a_row_with_a_fingerprint_again_is_of_a_later_batch(
+    node: Node, later: Writeset
+) -> None:
+    for one in (marked(11, row=1), later):
+        node.applier.add(one.sequence, one, key_array(one.keys))
+    node.applier.close()
+    await settled()
+    assert node.pipeline.kinds == [["rows", "compare"]]
+    await node.pipeline.end(0)
+    assert node.pipeline.kinds[1:] == [["rows", "compare"]]
+
+
+async def test_a_fingerprint_may_follow_other_changes_of_its_row(patient: Node) -> None:
+    for one in (writeset(11), marked(12, row=11)):
+        patient.applier.add(one.sequence, one, key_array(one.keys))
+    patient.local(13)
+    await settled()
+    assert patient.pipeline.kinds == [["rows", "compare"], ["pass"]]
 
 
 async def test_what_stands_alone_ends_a_batch_that_collects(patient: Node) -> None:
@@ -292,6 +336,37 @@ async def test_a_batch_that_cannot_be_applied_stops_the_node(node: Node) -> None
     failure = diverged.value.failure
     assert failure is not None
     assert (failure.gid, failure.prev, failure.table, failure.row) == (11, 10, "t", "id = 11")
+
+
+async def test_a_batch_that_fails_is_compared_writeset_by_writeset(patient: Node) -> None:
+    for one in (marked(11, row=1), writeset(12), marked(13, row=2)):
+        patient.applier.add(one.sequence, one, key_array(one.keys))
+    patient.applier.close()
+    await settled()
+    assert patient.pipeline.kinds == [["rows", "compare", "compare"]]
+    differs = RoundFailedError("PH003", "a row is not the same", 1, table="t", detail="id = 2")
+    await patient.pipeline.end(0, differs)
+    await patient.pipeline.end(1)
+    await patient.pipeline.end(2)
+    assert patient.chain.settled_gid == 12
+    assert patient.pipeline.kinds[1:] == [["rows", "compare"], ["rows"], ["rows", "compare"]]
+    await patient.pipeline.end(3, differs)
+    with pytest.raises(DivergedError, match="GID 13: t: PH003: a row is not the same") as diverged:
+        await patient.running
+    failure = diverged.value.failure
+    assert failure is not None
+    assert (failure.gid, failure.prev, failure.table, failure.row) == (13, 12, "t", "id = 2")
+
+
+async def test_rows_that_are_written_one_by_one_are_compared(node: Node) -> None:
+    one = marked(11, row=1)
+    node.applier.add(11, one, key_array(one.keys))
+    node.applier.close()
+    await settled()
+    large = RoundFailedError("54000", "index row size exceeds the maximum", 0)
+    await node.pipeline.end(0, large)
+    await node.pipeline.end(1, large)
+    assert node.pipeline.kinds[2] == ["compress", "3", "rows", "compare"]
 
 
 async def test_of_a_batch_that_fails_the_writesets_before_the_one_to_blame_are_applied(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pgherd_sidecar.core.entries import (
     FLAG_DDL,
+    FLAG_FINGERPRINT,
     Entry,
     EntryFormatError,
     Incarnation,
@@ -47,7 +48,7 @@ _entries: st.SearchStrategy[Entry] = st.one_of(
         _U63,
         _U63,
         _U63,
-        st.sampled_from([0, FLAG_DDL]),
+        st.sampled_from([0, FLAG_DDL, FLAG_FINGERPRINT, FLAG_DDL | FLAG_FINGERPRINT]),
         _key_bytes,
         st.binary(max_size=50),
     ),
@@ -125,7 +126,7 @@ def test_c26_version_1_stays_as_it_was_written() -> None:
         Publish(70_000, 1),
         Incarnation(1, 2**32),
         Writeset(1, 1, -1, 1, 1, 0, b"", b""),
-        Writeset(1, 1, 1, 1, 1, 4, b"", b""),
+        Writeset(1, 1, 1, 1, 1, 8, b"", b""),
         Writeset(1, 1, 1, 1, 1, 0, b"1234567", b""),
     ],
 )

@@ -88,3 +88,15 @@ def test_a_message_about_data_is_told_without_the_value() -> None:
     named = RoundFailedError("23505", 'duplicate key, constraint "t_pkey"', 0, table="public.t")
     assert judge(named).cause == 'duplicate key, constraint "t_pkey"'
     assert judge(named).table == "public.t"
+
+
+def test_the_key_of_a_row_that_differs_is_told_apart_from_the_message() -> None:
+    error = RoundFailedError("PH003", "a row is not the same", 0, table="t", detail="id = 7")
+    found = judge(error)
+    assert (found.trouble, found.cause, found.table, found.row) == (
+        Trouble.REFUSED,
+        "a row is not the same",
+        "t",
+        "id = 7",
+    )
+    assert judge(RoundFailedError("23505", "duplicate", 0, detail="Key (id)=(7)")).row == ""

@@ -18,6 +18,7 @@ CREATE TABLE IF NOT EXISTS pgherd.installed (fingerprint text NOT NULL);
 --   epoch     one start of the sidecar; names the dblink connection, so that no session talks to a dead one
 --   secret    proves to the sidecar that a message comes from certify(), not from a user of dblink
 --   piece_bytes  a transaction that writes more is sent in pieces (034_pieces.sql)
+--   fingerprint_every  one of so many transactions carries a fingerprint (035_fingerprint.sql)
 --   writable  false outside the primary component: the first write fails early (the fence itself is certify())
 CREATE TABLE IF NOT EXISTS pgherd.node (
     only_row      bool PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -33,6 +34,7 @@ CREATE TABLE IF NOT EXISTS pgherd.node (
 );
 
 ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS piece_bytes int8 NOT NULL DEFAULT 1048576;
+ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS fingerprint_every int8 NOT NULL DEFAULT 1;
 
 -- The commit chain: one row per local transaction or merged batch of remote writesets, written in the
 -- same transaction, so that the last committed GID is exactly as durable as the rows (C8).

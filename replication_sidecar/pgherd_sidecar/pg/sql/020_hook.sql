@@ -229,7 +229,8 @@ BEGIN
             CREATE VIEW pgherd.committing_%1$s AS
             SELECT CASE WHEN NOT n.token THEN 'token'
                         WHEN c.seq IS DISTINCT FROM 1 OR c.tab IN ('sentinel', '""')
-                             OR pg_column_size(c.recs) > n.piece_bytes THEN 'collect'
+                             OR pg_column_size(c.recs) > n.piece_bytes
+                             OR mod(hashint8(c.xid::text::int8), n.fingerprint_every) = 0 THEN 'collect'
                         WHEN n.conn = ANY (pgherd.dblink_get_connections()) THEN ''
                         ELSE 'connect'
                    END AS todo,
@@ -237,7 +238,7 @@ BEGIN
                    CASE WHEN pg_column_size(c.recs) <= n.piece_bytes
                         THEN concat('W ', n.secret, ' ', pg_backend_pid(), ' ', c.xid, E' 0\n', c.base, ':', c.keys,
                                     E'\n[', pgherd.item(c.tab, c.pks, c.recs), ']') END AS request
-              FROM (SELECT 'pgherd_' || n.epoch AS conn, n.secret, n.hook_conninfo, n.piece_bytes,
+              FROM (SELECT 'pgherd_' || n.epoch AS conn, n.secret, n.hook_conninfo, n.piece_bytes, n.fingerprint_every,
                            -- held until the commit is visible; never waited for, where nobody watches
                            pg_try_advisory_xact_lock(pgherd.token_of_xid(pg_current_xact_id())) AS token
                       FROM pgherd.node n) n
@@ -263,28 +264,33 @@ CREATE OR REPLACE FUNCTION pgherd.unusual_request(
     todo text, x xid8, conn text, conninfo text, secret text, request text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    n     record;
     c     record;
-    most  int8;
     large bool := false;
+    mark  text := '';
 BEGIN
     IF todo = 'token' THEN
         PERFORM pgherd.take_token(pgherd.token_of_xid(x));
     END IF;
     IF todo <> 'connect' THEN
-        most := (SELECT n.piece_bytes FROM pgherd.node n);
-        c := pgherd.captured(x, most);
+        SELECT k.piece_bytes, k.fingerprint_every INTO n FROM pgherd.node k;
+        c := pgherd.captured(x, n.piece_bytes);
         IF c.statements = 0 THEN
             RETURN NULL;
         END IF;
         large := c.statements < 0;
-        request := concat('W ', secret, ' ', pg_backend_pid(), ' ', x,
-                          CASE WHEN c.ddl THEN E' 1\n' ELSE E' 0\n' END, c.keys, E'\n[', c.body, ']');
+        IF mod(hashint8(x::text::int8), n.fingerprint_every) = 0 AND NOT large THEN
+            mark := pgherd.fingerprint(concat('[', c.body, ']'));
+        END IF;
+        request := concat('W ', secret, ' ', pg_backend_pid(), ' ', x, ' ',
+                          CASE WHEN c.ddl THEN 1 ELSE 0 END + CASE WHEN mark <> '' THEN 4 ELSE 0 END, E'\n',
+                          c.keys, E'\n[', concat_ws(',', c.body, nullif(mark, '')), ']');
     END IF;
     IF (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE THEN
         PERFORM pgherd.connect_hook(conn, conninfo);
     END IF;
     IF large THEN
-        RETURN pgherd.send_pieces(x, conn, secret, most);
+        RETURN pgherd.send_pieces(x, conn, secret, n.piece_bytes);
     END IF;
     RETURN request;
 END $$;

@@ -395,7 +395,8 @@ BEGIN
         RETURN '';
     END IF;
     IF pgherd.why_uncertain(rel) IS NOT NULL THEN -- what is in the log already is applied all the same
-        RETURN CASE WHEN rel = root THEN pgherd.row_type_source(root) || pgherd.final_source(root) ELSE '' END;
+        RETURN CASE WHEN rel = root THEN pgherd.row_type_source(root) || pgherd.final_source(root)
+                                         || pgherd.fingerprint_source(root) ELSE '' END;
     END IF;
     RETURN pgherd.capture_source(rel, root, 'INSERT', by_row)
         || pgherd.capture_source(rel, root, 'UPDATE', by_row)
@@ -403,6 +404,7 @@ BEGIN
         || pgherd.truncate_source(rel, root)
         || CASE WHEN rel = root
                 THEN pgherd.row_type_source(root) || pgherd.final_source(root) || coalesce(pgherd.doubled_source(root), '')
+                     || pgherd.fingerprint_source(root)
                 ELSE '' END;
 END $$;
 
@@ -482,7 +484,7 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc p
               WHERE p.pronamespace = 'pgherd_gen'::regnamespace
                 AND p.proname IN ('insert_' || rel, 'update_' || rel, 'delete_' || rel, 'truncate_' || rel,
-                                  'final_' || rel, 'doubled_' || rel) LOOP
+                                  'final_' || rel, 'doubled_' || rel, 'fingerprint_' || rel) LOOP
         EXECUTE format('DROP FUNCTION %s', f);
     END LOOP;
     EXECUTE format('DROP TYPE IF EXISTS pgherd_gen.row_%s', rel);

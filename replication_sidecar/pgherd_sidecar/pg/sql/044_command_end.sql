@@ -312,7 +312,8 @@ DECLARE
     tables text := pgherd.table_keys(rels);
 BEGIN
     PERFORM pgherd.follow_command(rels, coarse);
-    command := command || jsonb_build_object('rels', pgherd.relation_names(rels), 'everything', coarse);
+    command := command || jsonb_build_object('rels', pgherd.relation_names(rels), 'everything', coarse)
+               || CASE WHEN command ? 'tag' THEN pgherd.command_print(command ->> 'tag', rels) ELSE '{}' END;
     PERFORM pgherd.put(x, base, '""', (pgherd.name_hash('schema') | CASE WHEN coarse THEN 3 ELSE 2 END)::text,
                        ARRAY[hoisted::int], ARRAY[command::text]);
     IF tables <> '' THEN

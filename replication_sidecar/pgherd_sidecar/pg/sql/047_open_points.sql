@@ -19,11 +19,11 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_r
 SET lock_timeout = '1s' AS $$
 BEGIN
     EXECUTE format('ALTER TABLE ONLY %s SET WITHOUT CLUSTER', rel);
-    RAISE EXCEPTION USING ERRCODE = 'PH003';
+    RAISE EXCEPTION USING ERRCODE = 'PH005';
 EXCEPTION
     WHEN object_in_use OR lock_not_available THEN
         RETURN true;
-    WHEN SQLSTATE 'PH003' OR wrong_object_type OR feature_not_supported THEN
+    WHEN SQLSTATE 'PH005' OR wrong_object_type OR feature_not_supported THEN
         -- For a partitioned table there is no such command, which PostgreSQL finds after it has looked.
         RETURN false;
 END $$;
