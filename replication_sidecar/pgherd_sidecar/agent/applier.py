@@ -109,8 +109,7 @@ class Work:
     Attributes:
         link: its place in the chain.
         predecessor: the local transaction that must have committed first.
-        writesets: keys and rows of a batch.
-        gids: of its writesets.
+        writesets: keys and rows of a batch; ``gids`` are theirs.
         alone: the procedure of an item that is not a batch.
         fresh_catalog: the schema has changed just before it.
         ripe: it has collected long enough.
@@ -142,6 +141,7 @@ class Applier:
         on_token: called when more tokens are held.
         collect_s: how long a batch collects that nobody waits for. Others' writesets that come in
             the meantime cost next to nothing more, a batch of their own as much as this one.
+        singly_to: up to this GID each writeset is a batch: one of them has failed before.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, all by name
@@ -155,6 +155,7 @@ class Applier:
         repair: Callable[[LocalLink], Awaitable[None]],
         on_token: Callable[[], None],
         collect_s: float = COLLECT_S,
+        singly_to: int = 0,
     ) -> None:
         self.pipeline = pipeline
         self.rows = rows
@@ -171,6 +172,7 @@ class Applier:
         self._repair = repair
         self._on_token = on_token
         self._collect_s = collect_s
+        self._singly_to = singly_to
         self._queue: deque[Work] = deque()
         self._open: Work | None = None
         self._work = asyncio.Event()
@@ -189,7 +191,8 @@ class Applier:
         """
         items = decode_body(writeset.body)
         work = self._open
-        if work is None or work.rows > _BATCH_ROWS or work.bytes > _BATCH_BYTES:
+        full = work is not None and (work.rows > _BATCH_ROWS or work.bytes > _BATCH_BYTES)
+        if work is None or full or gid <= self._singly_to:
             self.close()
             work = self._open = self._append(gid)
             self._loop.call_later(self._collect_s, self._ripen, work)

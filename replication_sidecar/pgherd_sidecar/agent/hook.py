@@ -30,7 +30,7 @@ import structlog
 from pgherd_sidecar.agent.hookconnection import HookConnection, Pending
 from pgherd_sidecar.agent.hookpieces import HookLimits, PieceSender
 from pgherd_sidecar.agent.hooktext import explain, parse_keys, wire_keys
-from pgherd_sidecar.agent.hookwritesets import REPEAT, WritesetSender
+from pgherd_sidecar.agent.hookwritesets import HELD, REPEAT, WritesetSender
 from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import (
     FLAG_DDL,
@@ -53,6 +53,9 @@ class HookBackend(Protocol):
 
     def refusal(self) -> str | None:
         """Why this node takes no writes now, None if it does."""
+
+    def held(self) -> bool:
+        """Whether that is only because the herd takes none."""
 
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         """Call ``wake`` once ``gid`` is visible on this node; repair it if need be."""
@@ -225,7 +228,7 @@ class HookServer:
             connection.fail(
                 "25006",
                 f"this node takes no writes: {refusal}",
-                hint="Connect to a member whose state is primary.",
+                hint=HELD if self.backend.held() else "Connect to a member whose state is primary.",
             )
         return refusal is not None
 

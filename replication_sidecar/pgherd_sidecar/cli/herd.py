@@ -87,6 +87,7 @@ class Herd(BaseModel):
         split_s: members that were without a majority for so long become another cluster; 0: never.
         scrub_s: all rows of all members are compared once in so long; 0: never.
         scrub_share: percent of one core that this may take.
+        on_divergence: whether writes go on while one whole database is left, and others get copies.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -105,6 +106,7 @@ class Herd(BaseModel):
     split_s: Annotated[float, Field(ge=0)] = 0
     scrub_s: Annotated[float, Field(ge=0)] = Scrub().interval_s
     scrub_share: Annotated[float, Field(gt=0, le=100)] = Scrub().share
+    on_divergence: Literal["rebuild", "pause"] = "rebuild"
     members: tuple[Member, ...]
 
     @property
@@ -212,7 +214,7 @@ class NodePaths:
         self.admin_socket = self.run / "admin.sock"
 
 
-def new_herd(
+def new_herd(  # noqa: PLR0913 - what can be chosen, by name
     directory: Path,
     *,
     nodes: int,
@@ -221,6 +223,7 @@ def new_herd(
     witnesses: int = 0,
     evict_s: float = 0,
     split_s: float = 0,
+    on_divergence: Literal["rebuild", "pause"] = "rebuild",
 ) -> Herd:
     """Describe a herd that does not exist yet.
 
@@ -246,6 +249,7 @@ def new_herd(
         slots=max(SLOTS, total),
         evict_s=evict_s,
         split_s=split_s,
+        on_divergence=on_divergence,
         members=(
             *(_member(port_base, number, f"n{number}") for number in range(1, nodes + 1)),
             *(

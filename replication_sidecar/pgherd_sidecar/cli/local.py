@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pgherd_sidecar.cli import binaries, certificates, herd
 from pgherd_sidecar.cli.directory import (
@@ -46,6 +47,7 @@ class UpOptions:
     split_s: float | None = None
     scrub_s: float | None = None
     scrub_share: float | None = None
+    on_divergence: Literal["rebuild", "pause"] | None = None
     fill: Callable[[Herd], Awaitable[None]] | None = None
 
 
@@ -85,6 +87,7 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             witnesses=options.witnesses or 0,
             evict_s=options.evict_s or 0,
             split_s=options.split_s or 0,
+            on_divergence=options.on_divergence or "rebuild",
         )
         description = _tuned(description, options)
         require_space(description, len(description.databases))
@@ -149,8 +152,12 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
                 f"{description.directory} holds another herd, with {option} {has}: "
                 "leave the option out or choose another --dir"
             )
-    patience = {"evict_s": options.evict_s, "split_s": options.split_s}
-    changed = {key: value for key, value in patience.items() if value is not None}
+    policies = {
+        "evict_s": options.evict_s,
+        "split_s": options.split_s,
+        "on_divergence": options.on_divergence,
+    }
+    changed = {key: value for key, value in policies.items() if value is not None}
     adapted = _tuned(description.model_copy(update=changed), options)
     if adapted != description:
         description = adapted

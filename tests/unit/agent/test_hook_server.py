@@ -38,6 +38,9 @@ class Backend:
     def refusal(self) -> str | None:
         return None
 
+    def held(self) -> bool:
+        return False
+
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         wake()
 

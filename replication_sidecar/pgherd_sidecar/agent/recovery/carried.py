@@ -35,6 +35,7 @@ class Carried:
             old snapshot: all that there are then count as such.
         memberships: role and member of each membership that every member has; None likewise.
         sizes: bytes of each table's rows, by name.
+        skipped: GIDs of entries that have no effect on them, though others may have applied them.
     """
 
     gid: int
@@ -49,6 +50,7 @@ class Carried:
     known_roles: list[str] | None = None
     memberships: list[list[str]] | None = None
     sizes: dict[str, int] = field(default_factory=dict)
+    skipped: list[int] = field(default_factory=list)
 
     def save(self, directory: Path) -> None:
         """Write it.

@@ -1,0 +1,129 @@
+"""What a member says of its database over a real log, and what it does when the log says so."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_trio import Node, Trio, trio, until
+from pgherd_sidecar.agent import standing as module
+from pgherd_sidecar.agent.applying import applying
+from pgherd_sidecar.agent.causes import cause_of
+from pgherd_sidecar.agent.errors import DivergedError, SkippedError
+from pgherd_sidecar.agent.holding import status, why_held
+from pgherd_sidecar.agent.standing import Standing, Way
+from pgherd_sidecar.core.entries import Condition
+from pgherd_sidecar.pg.pipeline import RoundFailedError
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_OTHERS_S", 0.5)
+    monkeypatch.setattr(module, "_LOOK_S", 0.02)
+
+
+def failure(gid: int, sqlstate: str = "P0001") -> DivergedError:
+    with pytest.raises(DivergedError) as found, applying(gid, gid - 1):
+        raise RoundFailedError(sqlstate, "0 rows affected instead of 1", 0)
+    return found.value
+
+
+def standings(herd: Trio, **policy: str) -> list[Standing]:
+    return [
+        Standing(node.config.model_copy(update=policy), node.host) for node in herd.nodes.values()
+    ]
+
+
+async def settled(herd: Trio) -> Node:
+    leader = await herd.proposer()
+    await until(lambda: "" not in leader.disks and not leader.host.membership.joint)
+    return leader
+
+
+async def soon(task: "asyncio.Task[Any]") -> Any:
+    """What comes of a task that is about to end."""
+    async with asyncio.timeout(10):
+        return await task
+
+
+async def condition(one: Standing) -> Condition:
+    assert await one.follow()
+    assert one.own is not None
+    return one.own.condition
+
+
+def test_a_cause_is_the_same_for_other_rows_and_entries() -> None:
+    assert cause_of(failure(7)) == cause_of(failure(9)) == "P0001 in rows"
+    assert cause_of(failure(7, "23505")) == "23505 in rows"
+    assert cause_of(SkippedError(7)) == "skipped"
+    assert cause_of(DivergedError("the commit chain is broken at GID 3")) == "broken chain"
+
+
+async def test_the_first_time_it_is_rebuilt_the_second_time_it_waits_for_a_choice(
+    tmp_path: Path,
+) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await settled(herd)
+        _, second, third = standings(herd)
+        for one in (second, third):
+            assert await one.stopped(failure(3), willing=True) is Way.REBUILD
+            assert await condition(one) is Condition.REBUILDING
+        assert second.databases is not None
+        assert second.databases.hold is None
+        for one in (second, third):  # as a session does
+            await one._say(Condition.WHOLE)
+        waiting = [
+            asyncio.create_task(one.stopped(failure(5), willing=True)) for one in (second, third)
+        ]
+        await until(lambda: second.held and third.held)
+        await asyncio.sleep(0.7)
+        assert not any(task.done() for task in waiting)
+        text = why_held(second.databases, leader.host.membership)
+        assert text is not None
+        assert "only n1 holds what follows GID 4, since GID 5" in text
+        assert "`pgherd skip 5`" in text
+        assert status(second.databases, leader.host.membership)["held_gid"] == 5
+        await standings(herd)[0].order_skip(5, None)
+        assert await asyncio.gather(*waiting) == [Way.ON, Way.ON]
+        assert second.databases.hold is None
+        assert await standings(herd)[0].stopped(SkippedError(5), willing=True) is Way.REBUILD
+
+
+async def test_who_rebuilds_nothing_has_failed_and_goes_on_when_the_entry_is_skipped(
+    tmp_path: Path,
+) -> None:
+    async with trio(tmp_path) as herd:
+        await settled(herd)
+        first, second, _ = standings(herd)
+        assert await second.stopped(failure(3), willing=False) is Way.STOP
+        failed = asyncio.create_task(second.failed())
+        await until(lambda: second.own is not None and second.own.condition is Condition.FAILED)
+        await first.order_skip(3, None)
+        await soon(failed)
+        assert await condition(second) is Condition.WHOLE
+        assert await condition(first) is Condition.DIVERGED
+
+
+async def test_pause_holds_the_herd_when_one_whole_database_is_left(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        await settled(herd)
+        _, second, third = standings(herd, on_divergence="pause")
+        assert await second.stopped(failure(3), willing=True) is Way.REBUILD  # two hold it
+        waiting = asyncio.create_task(third.stopped(failure(3), willing=True))
+        await until(lambda: third.held)
+        await second._say(Condition.WHOLE)
+        assert await soon(waiting) is Way.REBUILD  # released: by itself
+
+
+async def test_a_stopped_database_is_kept_while_nobody_could_be_copied(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        await settled(herd)
+        all_three = standings(herd)
+        for one in all_three:
+            assert await one.follow()
+            await one._say(Condition.DIVERGED, gid=3, cause="P0001 in rows")
+        asked = asyncio.create_task(all_three[1].rebuilding(asked=True))
+        await asyncio.sleep(0.3)
+        assert not asked.done()
+        await all_three[0].order_skip(3, None)
+        assert await soon(asked) is Way.ON
