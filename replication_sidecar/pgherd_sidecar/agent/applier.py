@@ -68,9 +68,7 @@ WRITER_SETTINGS = (
     "SET lock_timeout = 0",
     "SET statement_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
-    trusted.AFTERWARDS,
-    # From PostgreSQL 17 on.
-    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'",
+    trusted.AFTERWARDS,  # and from PostgreSQL 17 on transaction_timeout
     # What just fitted the stack at the origin is some calls deeper here.
     """
     DO $$
@@ -191,8 +189,7 @@ class Applier:
         """
         items = decode_body(writeset.body)
         work = self._open
-        full = work is not None and (work.rows > _BATCH_ROWS or work.bytes > _BATCH_BYTES)
-        if work is None or full or gid <= self._singly_to:
+        if work is None or self._full(work):
             self.close()
             work = self._open = self._append(gid)
             self._loop.call_later(self._collect_s, self._ripen, work)
@@ -204,6 +201,10 @@ class Applier:
         size = len(writeset.body)
         work.bytes += size
         self.queued_bytes += size
+
+    def _full(self, work: Work) -> bool:
+        large = work.rows > _BATCH_ROWS or work.bytes > _BATCH_BYTES
+        return large or work.link.gid <= self._singly_to
 
     def add_alone(
         self, gid: int | None, run: Callable[[Work], Awaitable[None]], size: int = 0

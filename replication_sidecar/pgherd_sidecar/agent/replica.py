@@ -129,12 +129,7 @@ class Replica:
     async def _work(self) -> None:
         """One session, after a rebuild if there is one to do."""
         if self._diverged is not None:
-            await self._fence(self._reason)
-            willing = self._rebuild is not None and self._rebuild.willing
-            way = await self._standing.stopped(self._diverged, willing=willing)
-            error, self._diverged = self._diverged, None
-            if way is not Way.ON:
-                self._incidents.cure(rebuilt=self._begin_rebuild(error))
+            await self._choose(self._diverged)
         if self._halted is not None:
             await self._fence(f"it has stopped for good: {self._reason}")
             if isinstance(self._halted, UnreadableError):
@@ -179,6 +174,15 @@ class Replica:
                 group.create_task(self._end_incident(self._session.caught_up))
                 if self._rebuild is not None:
                     group.create_task(self._rebuild.escort(self._session.caught_up))
+
+    async def _choose(self, error: DivergedError) -> None:
+        """Say in the log that this database has diverged, and see how it goes on with it."""
+        await self._fence(self._reason)
+        willing = self._rebuild is not None and self._rebuild.willing
+        way = await self._standing.stopped(error, willing=willing)
+        self._diverged = None
+        if way is not Way.ON:
+            self._incidents.cure(rebuilt=self._begin_rebuild(error))
 
     async def _end_incident(self, caught_up: asyncio.Event) -> None:
         """Whatever stopped this node before does not any more."""
@@ -245,7 +249,7 @@ class Replica:
         return self._reason if held is None else f"{self._reason}; {held}"
 
     def _need_rebuild(self, cause: RebuildNeededError) -> None:
-        """Begin a rebuild, or stop for good; what has diverged says so first."""
+        """Begin a rebuild, or stop for good; what has diverged says so first (``_choose``)."""
         self._reason = str(cause)
         log.error("node.needs_rebuild", reason=self._reason, kind=type(cause).__name__)
         if isinstance(cause, DivergedError):

@@ -2,7 +2,8 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from log_trio import Node, Trio, trio, until
@@ -11,8 +12,10 @@ from pgherd_sidecar.agent.applying import applying
 from pgherd_sidecar.agent.causes import cause_of
 from pgherd_sidecar.agent.errors import DivergedError, SkippedError
 from pgherd_sidecar.agent.holding import status, why_held
+from pgherd_sidecar.agent.onlooker import Onlooker
 from pgherd_sidecar.agent.standing import Standing, Way
-from pgherd_sidecar.core.entries import Condition
+from pgherd_sidecar.core.databases import Databases
+from pgherd_sidecar.core.entries import Condition, Skip, encode_entry
 from pgherd_sidecar.pg.pipeline import RoundFailedError
 
 
@@ -127,3 +130,35 @@ async def test_a_stopped_database_is_kept_while_nobody_could_be_copied(tmp_path:
         assert not asked.done()
         await all_three[0].order_skip(3, None)
         assert await soon(asked) is Way.ON
+
+
+class OneBlock:
+    """A log of one block."""
+
+    commit_position = 2
+
+    def __init__(self, *entries: bytes) -> None:
+        self._data = b"".join(entries)
+        self.reader = self
+        self.mending = False
+
+    def read(self, position: int, _: int) -> list[Any]:
+        return [SimpleNamespace(first=1, data=self._data)] if position <= 2 else []
+
+
+async def test_what_this_version_does_not_understand_is_no_crash_but_unknown() -> None:
+    skip = encode_entry(Skip(7))
+    later = skip[:4] + b"\xc8" + skip[5:]
+    onlooker = Onlooker(cast(Any, OneBlock(skip, later)), Databases((1, 2)), 0)
+    assert not await onlooker.follow()
+    assert onlooker.position == 1
+    assert await Onlooker(cast(Any, OneBlock(skip, skip)), Databases((1, 2)), 0).follow()
+
+
+def test_who_makes_a_diverged_node_anew_is_told_or_is_an_operator(tmp_path: Path) -> None:
+    config = next(iter(Trio(tmp_path).nodes.values())).config
+    ruled = config.model_copy(update={"admin_port": 7})
+    assert not config.made_anew
+    assert ruled.made_anew
+    assert not ruled.model_copy(update={"replaced": False}).made_anew
+    assert config.model_copy(update={"replaced": True}).made_anew

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pgherd_sidecar.core import databases as module
 from pgherd_sidecar.core.certifier import AbortReason, Conflict
-from pgherd_sidecar.core.checkpoint import WITHOUT_DATABASES, pack, unpack
+from pgherd_sidecar.core.checkpoint import WITHOUT_DATABASES, WITHOUT_INTENTIONS, pack, unpack
 from pgherd_sidecar.core.databases import SKIPPED, Databases
 from pgherd_sidecar.core.entries import (
     STATE_ASKED,
@@ -24,7 +24,7 @@ from pgherd_sidecar.core.entries import (
     Skip,
 )
 from pgherd_sidecar.core.state import Decision, DecisionKind, ReplicatedState
-from writeset_strategies import MEMBERS, groups, key, writeset
+from writeset_strategies import MEMBERS, groups, intention, key, writeset
 
 WHOLE, DIVERGED = Condition.WHOLE, Condition.DIVERGED
 REBUILDING, FAILED = Condition.REBUILDING, Condition.FAILED
@@ -310,6 +310,15 @@ def test_a_writeset_is_refused_for_good_while_the_herd_is_held() -> None:
     assert state.deliver(10, again).kind is DecisionKind.COMMIT  # the refused one took no key
 
 
+def test_what_is_refused_ends_its_intention_all_the_same() -> None:
+    state = held_state()
+    at = state.position + 1
+    state.deliver(at, intention(key(3, 3), member=1, xid=900))
+    refused = state.deliver(at + 1, writeset(groups((at, [key(3, 3)])), xid=900, sequence=9))
+    assert refused.kind is DecisionKind.REFUSED
+    assert state.intention(1) is None
+
+
 def test_a_checkpoint_keeps_the_hold() -> None:
     state = held_state()
     restored = ReplicatedState.restore(state.checkpoint())
@@ -318,13 +327,19 @@ def test_a_checkpoint_keeps_the_hold() -> None:
     assert restored.checkpoint() == state.checkpoint()
 
 
-def test_a_checkpoint_of_the_version_before_is_read_and_all_are_whole() -> None:
+@pytest.mark.parametrize(
+    ("version", "lacks"), [(WITHOUT_DATABASES, [6]), (WITHOUT_INTENTIONS, [6, 3])]
+)
+def test_a_checkpoint_of_a_version_before_is_read_and_all_are_whole(
+    version: int, lacks: list[int]
+) -> None:
     state = ReplicatedState(MEMBERS)
     state.deliver(1, Incarnation(1, 1))
     _, arrays = unpack(state.checkpoint())
-    del arrays[5]
+    for place in lacks:
+        del arrays[place]
     old = bytearray(pack(arrays))
-    old[8:10] = WITHOUT_DATABASES.to_bytes(2, "big")
+    old[8:10] = version.to_bytes(2, "big")
     assert ReplicatedState.restore(bytes(old)).checkpoint() == state.checkpoint()
 
 

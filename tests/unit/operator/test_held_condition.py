@@ -38,8 +38,8 @@ async def test_a_herd_that_is_held_is_told_of_once_and_nobody_is_made_anew() -> 
 
 async def test_what_is_to_be_done_on_divergence_reaches_the_sidecars() -> None:
     for spec, policy, replaced in (
-        ({"onDivergence": "Pause"}, "pause", True),
-        ({"maintenance": {"rebuildDiverged": False}}, None, None),
+        ({"onDivergence": "Pause"}, "pause", None),
+        ({"maintenance": {"rebuildDiverged": False}}, None, False),
     ):
         world = await running(**spec)
         config = json.loads(world.objects["ConfigMap", f"{NAME}-1"]["data"]["node.json"])
