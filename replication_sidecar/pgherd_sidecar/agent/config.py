@@ -84,6 +84,10 @@ class Timing(_Section):
         Milliseconds,
         Field(description="a database that diverges by the same cause in this time does so again"),
     ] = 3_600_000
+    rebuild_silent_ms: Annotated[
+        Milliseconds,
+        Field(description="a rebuild of which nothing is heard for so long counts as failed"),
+    ] = 900_000
 
     @model_validator(mode="after")
     def _heartbeats_fit_into_the_timeout(self) -> Self:

@@ -152,7 +152,7 @@ class Replica:
             if way is Way.ON:
                 self._rebuild.drop()
                 self._incidents.cure(rebuilt=False)
-            elif not await self._rebuild.run():
+            elif not await self._standing.rebuild(self._rebuild.run()):
                 self._incidents.end(self._rebuild.given_up or self._rebuild.reason)
                 raise LeftBehindError(self._rebuild.cause)
             self._attempts.forget()

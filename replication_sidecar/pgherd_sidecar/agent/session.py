@@ -41,6 +41,7 @@ from pgherd_sidecar.agent.settler import Settler
 from pgherd_sidecar.agent.verdicts import Verdicts
 from pgherd_sidecar.agent.victims import VictimWatch
 from pgherd_sidecar.agent.views import no_majority
+from pgherd_sidecar.agent.vigil import Vigil
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import (
@@ -227,8 +228,8 @@ class ReplicaSession:
                 group.create_task(self.settler.run())
                 group.create_task(self._watch.run())
                 group.create_task(self._precedence.run())
-                await self._begin()
                 group.create_task(self._stand())
+                await self._begin()
                 group.create_task(house.run())
                 group.create_task(self._scrub.run())
         finally:
@@ -257,13 +258,19 @@ class ReplicaSession:
         await self._failed
 
     async def _stand(self) -> None:
-        """Say that this database is whole whenever the log says otherwise: it has caught up."""
-        number = self._config.number
+        """Say that this database is whole whenever the log says otherwise, once it has caught up.
+
+        Until then its rebuild goes on; afterwards it hears whether those of others do.
+        """
+        number, silent_s = self._config.number, self._config.timing.rebuild_silent_ms / 1000
+        vigil = Vigil(number, silent_s, self._host.submit, self._loop.time)
         while not self._failed.done():
             own = self.state.databases.of(number)
-            if own is not None and own.condition is not Condition.WHOLE:
+            if self.ready and own is not None and own.condition is not Condition.WHOLE:
                 whole = DatabaseState(number, Condition.WHOLE, own.since)
                 self._host.submit(encode_entry(whole), 1)
+            else:
+                vigil.look(self.state.databases)
             await asyncio.sleep(_STAND_S)
 
     # ---- delivery ----------------------------------------------------------------------------

@@ -12,7 +12,9 @@ checkpoint.
 import asyncio
 import contextlib
 import time
+from collections.abc import Coroutine
 from enum import Enum
+from typing import Any
 
 from pgherd_sidecar.agent.adminport import Unavailable
 from pgherd_sidecar.agent.causes import cause_of
@@ -22,6 +24,7 @@ from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.onlooker import Onlooker
 from pgherd_sidecar.agent.recovery import certstate
 from pgherd_sidecar.agent.views import no_majority
+from pgherd_sidecar.agent.vigil import Vigil
 from pgherd_sidecar.core.checkpoint import CheckpointError
 from pgherd_sidecar.core.databases import Database, Databases
 from pgherd_sidecar.core.entries import (
@@ -41,6 +44,7 @@ _OTHERS_S = 10.0
 """So long a database that diverges again by the same cause waits whether others do, too."""
 _TELL_S = 10.0
 _SKIP_S = 8.0
+_SPEAK_S = 5.0
 
 
 class Way(Enum):
@@ -172,6 +176,31 @@ class Standing:
                 if own is not None and (asked or own.condition is not Condition.REBUILDING):
                     await self._say(Condition.REBUILDING, asked=asked)
         return Way.REBUILD
+
+    async def rebuild(self, run: Coroutine[Any, Any, bool]) -> bool:
+        """Say again and again that this database is being rebuilt, while it is.
+
+        Args:
+            run: the rebuild.
+
+        Returns:
+            What it returns.
+        """
+        speaking = asyncio.ensure_future(self._speak())
+        try:
+            return await run
+        finally:
+            speaking.cancel()
+            await asyncio.wait({speaking})
+
+    async def _speak(self) -> None:
+        silent_s = self._config.timing.rebuild_silent_ms / 1000
+        clock = asyncio.get_running_loop().time
+        vigil = Vigil(self._config.number, silent_s, self._host.submit, clock)
+        while True:
+            if await self.follow() and (known := self.databases) is not None:
+                vigil.look(known)
+            await asyncio.sleep(min(_SPEAK_S, silent_s / 10))
 
     async def failed(self) -> None:
         """Say that this database stays as it is, and return when it need not.
