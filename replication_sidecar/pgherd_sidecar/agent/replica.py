@@ -171,6 +171,7 @@ class Replica:
             self._session, keep_house = opened
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._session.run(keep_house))
+                group.create_task(self._standing.speak(self._session.caught_up))
                 group.create_task(self._end_incident(self._session.caught_up))
                 if self._rebuild is not None:
                     group.create_task(self._rebuild.escort(self._session.caught_up))

@@ -228,8 +228,8 @@ class ReplicaSession:
                 group.create_task(self.settler.run())
                 group.create_task(self._watch.run())
                 group.create_task(self._precedence.run())
-                group.create_task(self._stand())
                 await self._begin()
+                group.create_task(self._stand())
                 group.create_task(house.run())
                 group.create_task(self._scrub.run())
         finally:
@@ -258,19 +258,19 @@ class ReplicaSession:
         await self._failed
 
     async def _stand(self) -> None:
-        """Say that this database is whole whenever the log says otherwise, once it has caught up.
+        """Say that this database is whole whenever the log says otherwise: it has caught up.
 
-        Until then its rebuild goes on; afterwards it hears whether those of others do.
+        Hear whether the rebuilds of others go on.
         """
         number, silent_s = self._config.number, self._config.timing.rebuild_silent_ms / 1000
         vigil = Vigil(number, silent_s, self._host.submit, self._loop.time)
         while not self._failed.done():
             own = self.state.databases.of(number)
-            if self.ready and own is not None and own.condition is not Condition.WHOLE:
+            if own is not None and own.condition is not Condition.WHOLE:
                 whole = DatabaseState(number, Condition.WHOLE, own.since)
                 self._host.submit(encode_entry(whole), 1)
             else:
-                vigil.look(self.state.databases)
+                vigil.listen(self.state.databases)
             await asyncio.sleep(_STAND_S)
 
     # ---- delivery ----------------------------------------------------------------------------

@@ -186,21 +186,30 @@ class Standing:
         Returns:
             What it returns.
         """
-        speaking = asyncio.ensure_future(self._speak())
+        speaking = asyncio.ensure_future(self.speak(asyncio.Event()))
         try:
             return await run
         finally:
             speaking.cancel()
             await asyncio.wait({speaking})
 
-    async def _speak(self) -> None:
+    async def speak(self, until: asyncio.Event) -> None:
+        """Say again and again that this database is being rebuilt, if it is.
+
+        A session that catches up does not know yet what the log says now.
+
+        Args:
+            until: then it has been.
+        """
         silent_s = self._config.timing.rebuild_silent_ms / 1000
         clock = asyncio.get_running_loop().time
         vigil = Vigil(self._config.number, silent_s, self._host.submit, clock)
-        while True:
+        while not until.is_set():
             if await self.follow() and (known := self.databases) is not None:
-                vigil.look(known)
-            await asyncio.sleep(min(_SPEAK_S, silent_s / 10))
+                vigil.speak(known)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(_SPEAK_S, silent_s / 10)):
+                    await until.wait()
 
     async def failed(self) -> None:
         """Say that this database stays as it is, and return when it need not.

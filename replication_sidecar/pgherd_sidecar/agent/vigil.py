@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import structlog
 
-from pgherd_sidecar.core.databases import Database, Databases
+from pgherd_sidecar.core.databases import Databases
 from pgherd_sidecar.core.entries import STATE_STOPPED, Condition, DatabaseState, encode_entry
 
 log = structlog.get_logger()
@@ -47,26 +47,22 @@ class Vigil:
         self._spoke_s: float | None = None
         self._heard: dict[tuple[int, int], float] = {}  # member and position -> seen first
 
-    def look(self, databases: Databases) -> None:
-        """Speak of the own rebuild, or see whether those of others are still heard of."""
-        own = databases.of(self._number)
-        if own is None:
+    def speak(self, databases: Databases) -> None:
+        """Say that the own database is being rebuilt, if it is and nobody was told lately."""
+        own, now = databases.of(self._number), self._clock()
+        if own is None or own.condition is not Condition.REBUILDING:
             return
-        if own.condition is Condition.REBUILDING:
-            self._speak(own)
-        alone = databases.whole == (self._number,) and databases.hold is None
-        self._listen(databases if alone else Databases(()))
-
-    def _speak(self, own: Database) -> None:
-        now = self._clock()
         if self._spoke_s is None or now - self._spoke_s >= self._silent_s / _WORDS:
             self._spoke_s = now
             going_on = DatabaseState(self._number, Condition.REBUILDING, own.since)
             self._submit(encode_entry(going_on), 1)
 
-    def _listen(self, databases: Databases) -> None:
+    def listen(self, databases: Databases) -> None:
+        """See whether the rebuilds of others are still heard of, if the own database is alone."""
         now, heard = self._clock(), self._heard
         self._heard = {}
+        if databases.whole != (self._number,) or databases.hold is not None:
+            return
         for member, one in databases.items():
             if one.condition not in _PENDING or not one.cause:
                 continue

@@ -132,6 +132,29 @@ async def test_a_stopped_database_is_kept_while_nobody_could_be_copied(tmp_path:
         assert await soon(asked) is Way.ON
 
 
+async def test_who_is_being_rebuilt_says_so_again_and_again_while_it_is(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        await settled(herd)
+        node = herd.nodes["n2"]
+        timing = node.config.timing.model_copy(update={"rebuild_silent_ms": 1000})
+        one = Standing(node.config.model_copy(update={"timing": timing}), node.host)
+        assert await one.stopped(failure(3), willing=True) is Way.REBUILD
+        said_at: set[int] = set()
+
+        async def copy() -> bool:
+            for _ in range(80):
+                await asyncio.sleep(0.05)
+                assert one.own is not None
+                said_at.add(one.own.since)
+            return True
+
+        assert await soon(asyncio.create_task(one.rebuild(copy())))
+        assert len(said_at) > 3
+        assert await condition(one) is Condition.REBUILDING
+        assert one.databases is not None
+        assert one.databases.hold is None
+
+
 class OneBlock:
     """A log of one block."""
 

@@ -58,7 +58,8 @@ class Herd:
             self.now += 1
             for number, vigil in self.vigils.items():
                 if number not in self.lost:
-                    vigil.look(self.databases)
+                    vigil.speak(self.databases)
+                    vigil.listen(self.databases)
 
 
 @pytest.fixture
