@@ -226,7 +226,7 @@ def test_an_index_is_built_elsewhere_as_it_was_at_the_origin(poisoned: LocalHerd
     assert incidents(poisoned, "n2") == incidents(poisoned, "n3") == []
 
 
-@pytest.mark.expects_trouble("DivergedError", reason="an entry that two members cannot write")
+@pytest.mark.expects_trouble("DivergedError", reason="these sidecars have a defect")
 def test_an_unforeseen_error_stops_two_databases_and_no_vote(poisoned: LocalHerd) -> None:
     """P1: the type of an exception does not matter."""
     write(poisoned, "CREATE TABLE poison (id int PRIMARY KEY)", "CREATE TABLE well (id int)")
@@ -263,7 +263,7 @@ def test_an_unforeseen_error_stops_two_databases_and_no_vote(poisoned: LocalHerd
     assert said(poisoned, "n2", "crashed") == []
 
 
-@pytest.mark.expects_trouble("DivergedError", reason="an entry that two members cannot write")
+@pytest.mark.expects_trouble("DivergedError", reason="a constraint fails on the members only")
 def test_what_a_function_raises_on_the_members_only_is_not_tried_for_ever(
     poisoned: LocalHerd,
 ) -> None:

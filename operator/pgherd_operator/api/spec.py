@@ -302,6 +302,13 @@ class ClusterSpec(Section):
         Literal["Quorum", "Permanent"],
         Field(description="Permanent: a component without a quorum becomes its own herd"),
     ] = "Quorum"
+    on_divergence: Annotated[
+        Literal["Rebuild", "Pause"],
+        Field(
+            description="Pause: when one whole database is left, no writes until you have chosen, "
+            "also while others are made anew from it"
+        ),
+    ] = "Rebuild"
     deletion_policy: Annotated[
         Literal["Retain", "Delete"], Field(description="volumes, when this resource is deleted")
     ] = "Retain"

@@ -23,6 +23,7 @@ class ConditionType(StrEnum):
     CERTIFICATES_VALID = "CertificatesValid"
     CAPTURE_ON = "CaptureOn"
     MEMBERS_AGREE = "MembersAgree"
+    DATABASES_SUFFICE = "DatabasesSuffice"
     USERS_READY = "UsersReady"
     VOLUMES_SIZED = "VolumesSized"
     RECONCILED = "Reconciled"

@@ -189,6 +189,7 @@ class Reason(StrEnum):
     ACTION_FAILED = "ActionFailed"
     KIND_UNREADABLE = "KindUnreadable"
     MEMBERS_DIFFER = "MembersDiffer"
+    WRITES_HELD = "WritesHeld"
     NO_PRIMARY = "NoPrimaryComponent"
     RECOVERY_BLOCKED = "RecoveryBlocked"
     HIBERNATED = "Hibernated"

@@ -205,6 +205,9 @@ class Report:
         differences: what the scrub has found to differ, as far as this member knows; None if it
             does not say.
         incident: the newest; None if there was none.
+        held: why the herd takes no writes until an administrator has chosen; None if it does, or
+            as far as this member knows.
+        knows_databases: it says what is known of the members' databases.
     """
 
     number: int
@@ -222,6 +225,8 @@ class Report:
     capture_off: tuple[str, ...] = ()
     differences: tuple[str, ...] | None = None
     incident: Incident | None = None
+    held: str | None = None
+    knows_databases: bool = False
 
     @property
     def diverged(self) -> bool:

@@ -24,6 +24,7 @@ _FOR_A_HUMAN = (
     Reason.KIND_UNREADABLE,
     Reason.MEMBERS_DIFFER,
     Reason.VOLUME_REFUSED,
+    Reason.WRITES_HELD,
 )
 Verdict = tuple[ConditionType, _Truth, Reason, str]
 MESSAGE_MAX = 4096
@@ -67,6 +68,7 @@ def describe(
                 _certificates(observed, now),
                 _capture(observed, group),
                 _agreement(group),
+                _databases(group),
                 _volumes(observed),
             )
         ),
@@ -295,6 +297,20 @@ def _agreement(group: Group) -> Verdict:
     found = sorted({text for differences in told for text in differences})
     if found:
         return kind, "False", Reason.MEMBERS_DIFFER, "; ".join(found)
+    return kind, "True", Reason.AS_WANTED, ""
+
+
+def _databases(group: Group) -> Verdict:
+    """Whether more than one database holds what is acknowledged, or is about to."""
+    kind = ConditionType.DATABASES_SUFFICE
+    held, known = (
+        group.held,
+        any(one.report and one.report.knows_databases for one in group.members),
+    )
+    if held is not None:
+        return kind, "False", Reason.WRITES_HELD, held
+    if not known:
+        return kind, "Unknown", Reason.WAITING, "no sidecar of a database answers"
     return kind, "True", Reason.AS_WANTED, ""
 
 

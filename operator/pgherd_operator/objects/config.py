@@ -151,6 +151,10 @@ def node_json(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, Any]:
             "interval_s": maintenance.scrub_hours * 3600,
             "share": maintenance.scrub_share,
         }
+    if cluster.spec.on_divergence == "Pause":
+        node["on_divergence"] = "pause"
+    if not maintenance.rebuild_diverged:
+        node["replaced"] = False
     postgres = {
         "host": f"{RUN}/server",
         "port": names.POSTGRES_PORT,

@@ -137,6 +137,8 @@ class _Status(BaseModel):
     capture_off: tuple[str, ...] = ()
     scrub: _Scrub | None = None
     incidents: tuple[_Incident, ...] = ()
+    held: str | None = None
+    databases: tuple[Mapping[str, Any], ...] = ()
 
 
 def parse(number: int, answer: Mapping[str, Any]) -> Report:
@@ -169,6 +171,8 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         if status.scrub is None
         else tuple(one.text() for one in status.scrub.differences),
         incident=Incident(**status.incidents[-1].model_dump()) if status.incidents else None,
+        held=status.held,
+        knows_databases=bool(status.databases),
         view=None
         if view is None
         else View(

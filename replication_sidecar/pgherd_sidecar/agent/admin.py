@@ -113,6 +113,11 @@ class _Explaining(msgspec.Struct):
     rows: bool = False
 
 
+class _Skipping(msgspec.Struct):
+    gid: Annotated[int, msgspec.Meta(ge=1)]
+    act: bool = False
+
+
 class _Ordering(msgspec.Struct):
     members: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=1023)] = ()
 
@@ -189,10 +194,11 @@ class _Routes:
             web.post("/shutdown", self._shutdown),
             web.post("/rebuild", self._rebuild),
             web.post("/explain", self._explain),
+            web.post("/skip", self._skip),
             web.get("/view", self._view),
             web.post("/view/join", self._join),
             web.post("/view/leave", self._leave),
-            web.post("/view/evict", self._leave),
+            web.post("/view/evict", self._evict),
             web.post("/view/part", self._part),
             web.post("/links", self._block),
             web.post("/marker", self._order),
@@ -224,6 +230,10 @@ class _Routes:
         body = _parse(await request.read(), _Explaining)
         return web.json_response(dict(await self._backend.explain(body.gid, rows=body.rows)))
 
+    async def _skip(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Skipping)
+        return web.json_response(dict(await self._backend.skip(body.gid, act=body.act)))
+
     async def _view(self, _: web.Request) -> web.Response:
         return web.json_response(dict(self._backend.views.status()))
 
@@ -234,6 +244,11 @@ class _Routes:
     async def _leave(self, request: web.Request) -> web.Response:
         body = _parse(await request.read(), _Leaving)
         self._backend.views.leave(body.name, body.disk_id)
+        return web.json_response({})
+
+    async def _evict(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Leaving)
+        self._backend.views.leave(body.name, body.disk_id, dead=True)
         return web.json_response({})
 
     async def _part(self, request: web.Request) -> web.Response:

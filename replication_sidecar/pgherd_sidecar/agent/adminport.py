@@ -95,6 +95,22 @@ class AdminBackend(Protocol):
         """
         ...
 
+    async def skip(self, gid: int, *, act: bool) -> Mapping[str, StatusValue]:
+        """Have an entry count as having no effect that some databases can't apply.
+
+        Args:
+            gid: of the entry.
+            act: do it, and return when the log says so; else say what it means.
+
+        Returns:
+            ``gid``; the names of those that have ``stopped`` at it, and go on behind it; and of
+            those that have to be ``rebuilt`` from them.
+
+        Raises:
+            Refused: no database has stopped at it.
+        """
+        ...
+
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """Put a marker into the log; return its id and GID.
 
@@ -180,8 +196,8 @@ class ViewBackend(Protocol):
         """Have a member join."""
         ...
 
-    def leave(self, name: str, disk: str) -> None:
-        """Have a member leave, or be evicted."""
+    def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
+        """Have a member leave, or be evicted if it is dead."""
         ...
 
     def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:

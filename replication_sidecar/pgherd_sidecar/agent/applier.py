@@ -70,7 +70,7 @@ WRITER_SETTINGS = (
     "SET lock_timeout = 0",
     "SET statement_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
-    trusted.AFTERWARDS,
+    trusted.AFTERWARDS,  # and from PostgreSQL 17 on transaction_timeout
     # What just fitted the stack at the origin is some calls deeper here.
     """
     DO $$
@@ -148,6 +148,7 @@ class Applier:
         on_token: called when more tokens are held.
         collect_s: how long a batch collects that nobody waits for. Others' writesets that come in
             the meantime cost next to nothing more, a batch of their own as much as this one.
+        singly_to: up to this GID each writeset is a batch: one of them has failed before.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, all by name
@@ -161,6 +162,7 @@ class Applier:
         repair: Callable[[LocalLink], Awaitable[None]],
         on_token: Callable[[], None],
         collect_s: float = COLLECT_S,
+        singly_to: int = 0,
     ) -> None:
         self.pipeline = pipeline
         self.rows = rows
@@ -177,6 +179,7 @@ class Applier:
         self._repair = repair
         self._on_token = on_token
         self._collect_s = collect_s
+        self._singly_to = singly_to
         self._queue: deque[Work] = deque()
         self._open: Work | None = None
         self._work = asyncio.Event()
@@ -195,12 +198,7 @@ class Applier:
         """
         items = decode_body(writeset.body)
         work = self._open
-        if (
-            work is None
-            or work.rows > _BATCH_ROWS
-            or work.bytes > _BATCH_BYTES
-            or _spoils(work, keys)
-        ):
+        if work is None or self._full(work) or _spoils(work, keys):
             self.close()
             work = self._open = self._append(gid)
             self._loop.call_later(self._collect_s, self._ripen, work)
@@ -215,6 +213,10 @@ class Applier:
         size = len(writeset.body)
         work.bytes += size
         self.queued_bytes += size
+
+    def _full(self, work: Work) -> bool:
+        large = work.rows > _BATCH_ROWS or work.bytes > _BATCH_BYTES
+        return large or work.link.gid <= self._singly_to
 
     def add_alone(
         self, gid: int | None, run: Callable[[Work], Awaitable[None]], size: int = 0

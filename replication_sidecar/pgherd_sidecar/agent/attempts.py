@@ -60,6 +60,11 @@ class Attempts:
         self._crashes = 0
 
     @property
+    def gid(self) -> int:
+        """Up to here writesets are applied one by one, so that it is known which fails; 0: none."""
+        return 0 if self.last is None else self.last.gid
+
+    @property
     def pause_s(self) -> float:
         """How long to wait before the next attempt."""
         crashed_s = _growing(self._crashes, _PAUSE_MAX_S)

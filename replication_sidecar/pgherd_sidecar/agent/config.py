@@ -82,6 +82,14 @@ class Timing(_Section):
             description="a component without a quorum that has stayed the same for so long parts"
         ),
     ] = 60_000
+    same_cause_ms: Annotated[
+        Milliseconds,
+        Field(description="a database that diverges by the same cause in this time does so again"),
+    ] = 3_600_000
+    rebuild_silent_ms: Annotated[
+        Milliseconds,
+        Field(description="a rebuild of which nothing is heard for so long counts as failed"),
+    ] = 900_000
 
     @model_validator(mode="after")
     def _heartbeats_fit_into_the_timeout(self) -> Self:
@@ -273,6 +281,27 @@ class NodeConfig(_Section):
         Literal["primary", "permanent"],
         Field(description="without a majority: wait for it, or become a cluster of its own"),
     ] = "primary"
+
+    on_divergence: Annotated[
+        Literal["rebuild", "pause"],
+        Field(
+            description="when one whole database is left: take writes while others are rebuilt, "
+            "or none until an administrator has chosen; the same on every member"
+        ),
+    ] = "rebuild"
+
+    replaced: Annotated[
+        bool | None,
+        Field(
+            description="whoever deploys makes a diverged node anew, without being asked; default:"
+            " where there is an admin_port, since that is for an operator"
+        ),
+    ] = None
+
+    @property
+    def made_anew(self) -> bool:
+        """Whoever deploys makes a diverged node anew."""
+        return self.admin_port is not None if self.replaced is None else self.replaced
 
     @model_validator(mode="after")
     def _members_are_consistent(self) -> Self:

@@ -74,6 +74,20 @@ class DivergedError(RebuildNeededError):
         super().__init__(message)
         self.failure = failure
 
+    @property
+    def gid(self) -> int:
+        """Of the entry that can't be applied, 0 if that is not known."""
+        return 0 if self.failure is None else self.failure.gid
+
+
+class SkippedError(DivergedError):
+    """This node has applied an entry that an administrator has had skipped since."""
+
+    def __init__(self, gid: int) -> None:
+        message = f"it has applied GID {gid}, which was skipped"
+        failure = Failure(gid, gid, Trouble.REFUSED, cause="it was skipped", work="skip")
+        super().__init__(message, failure)
+
 
 class LeftBehindError(RebuildNeededError):
     """This node's database is gone, or ends where no log that is still kept begins."""

@@ -12,6 +12,7 @@ import json
 from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
 from typing import Any, Final
 
 import msgspec
@@ -228,7 +229,9 @@ def _small(entry: Entry) -> dict[str, StatusValue]:
     """The fields of an entry that is no writeset; of bytes only how many there are."""
     told: dict[str, StatusValue] = {}
     for name, value in msgspec.structs.asdict(entry).items():
-        if not isinstance(value, bytes):
+        if isinstance(value, IntEnum):
+            told[name] = value.name.lower()
+        elif not isinstance(value, bytes):
             told[name] = list(value) if isinstance(value, tuple) else value
         elif name == "id":
             told[name] = value.hex()

@@ -111,6 +111,12 @@ class Incidents:
         else:
             self._begin("requested", "an administrator asked for a rebuild", None, "rebuild")
 
+    def cure(self, *, rebuilt: bool) -> None:
+        """It has been decided how the node goes on: by a rebuild, or not, or from where it is."""
+        if self.open is not None:
+            self._list[-1] = replace(self._list[-1], cure="rebuild" if rebuilt else "none")
+            self._save()
+
     def end(self, trouble: str = "") -> None:
         """The node has caught up.
 

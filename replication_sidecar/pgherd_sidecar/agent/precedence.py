@@ -4,7 +4,7 @@ A command of DDL asks before it begins. If it excludes every writer, or a comman
 lost lately, its keys are ordered as an intention, and it begins once everything ordered before is
 visible here. Other transactions that take these keys lose until it has ended.
 
-Whoever commits meanwhile is held back here for a while: the command may not get there, and then
+Whoever commits meanwhile waits here for a while: the command may not get there, and then
 nobody has lost.
 
 A session dies without a word, so each member looks after the intentions in force: its own are
@@ -33,7 +33,7 @@ INTENTION_S = 5.0
 """The longest time for which others' writes may lose to a command that has not ended."""
 _ASKING_S = 1.0
 """The longest wait of a command for its intention: it goes on without one then."""
-_HOLDING_S = 1.0
+_WAITING_S = 1.0
 """The longest wait of a writeset for others' intentions: it loses against them then."""
 _LOST_LATELY_S = 10.0
 _LOOK_S = 0.1
@@ -51,7 +51,7 @@ class _Asking:
 
 
 @dataclass(slots=True)
-class _Held:
+class _Waiting:
     """A writeset of this member that an intention in force excludes."""
 
     xid: int
@@ -89,7 +89,7 @@ class Precedence:
         self._visible_before = visible_before
         self._connection = connection
         self._asking: _Asking | None = None
-        self._held: list[_Held] = []
+        self._waiting: list[_Waiting] = []
         self._lost: dict[int, float] = {}  # key -> when a command lost that takes it
         self._since: dict[tuple[int, int], float] = {}  # member and GID -> first seen in force
         self._changed = asyncio.Event()
@@ -116,20 +116,20 @@ class Precedence:
         self._submit(encode_entry(entry), 1)
         self._changed.set()
 
-    def hold(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
+    def when_free(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
         """A transaction of this member is to be ordered; ``go`` orders it.
 
         Args:
             xid: of the transaction.
             keys: groups ``base, n, key1 .. keyn`` of its writeset.
-            go: called once: now or, while an intention excludes it, within ``_HOLDING_S``. It does
+            go: called once: now or, while an intention excludes it, within ``_WAITING_S``. It does
                 not wait for a command that runs on this member, because that may wait for its
                 locks.
         """
         if self._state.intended(self._member, self._incarnation, xid, keys) is None:
             go()
         else:
-            self._held.append(_Held(xid, keys, go, self._loop.time() + _HOLDING_S))
+            self._waiting.append(_Waiting(xid, keys, go, self._loop.time() + _WAITING_S))
             self._changed.set()
 
     def lost(self, keys: "array[int]") -> None:
@@ -156,14 +156,14 @@ class Precedence:
         """
         while True:
             in_force = [m for m in self._state.members if self._state.intention(m) is not None]
-            if self._asking is None and not in_force and not self._held:
+            if self._asking is None and not in_force and not self._waiting:
                 self._since.clear()
                 await self._changed.wait()
             self._changed.clear()
             await self._let_go()
             runs = await self._withdraw_own()
             self._withdraw_late()
-            self._let_held_go(self._member if runs else None)
+            self._let_waiting_go(self._member if runs else None)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._changed.wait()
@@ -183,20 +183,20 @@ class Precedence:
         self._asking = None
         asking.answer()
 
-    def _let_held_go(self, running: int | None) -> None:
+    def _let_waiting_go(self, running: int | None) -> None:
         """Order what no intention excludes any more, or has waited long.
 
         Args:
             running: this member's number, if the transaction of its intention has not ended.
         """
-        now, waiting = self._loop.time(), self._held
-        self._held = []
-        for one in waiting:
+        now, before = self._loop.time(), self._waiting
+        self._waiting = []
+        for one in before:
             found = self._state.intended(self._member, self._incarnation, one.xid, one.keys)
             if found is None or found[0] == running or now >= one.until_s:
                 one.go()
             else:
-                self._held.append(one)
+                self._waiting.append(one)
 
     async def _withdraw_own(self) -> bool:
         """Withdraw an intention whose transaction has ended without a writeset.

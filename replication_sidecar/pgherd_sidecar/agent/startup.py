@@ -243,8 +243,13 @@ async def set_writable(
     connection: psycopg.AsyncConnection[Any],
     writable: bool,
     reason: str,
+    *,
+    held: bool = False,
 ) -> None:
-    """Let the first write of a transaction pass, or fail with this reason."""
+    """Let the first write of a transaction pass, or fail with this reason.
+
+    ``held`` is true if it fails because the herd takes none: the node can be copied all the same.
+    """
     await connection.execute(
-        "UPDATE pgherd.node SET writable = $1, reason = $2", (writable, reason)
+        "UPDATE pgherd.node SET writable = $1, reason = $2, held = $3", (writable, reason, held)
     )

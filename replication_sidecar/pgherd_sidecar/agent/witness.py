@@ -91,6 +91,10 @@ class Witness:
         """See AdminBackend."""
         self._refuse()
 
+    async def skip(self, gid: int, *, act: bool) -> Mapping[str, StatusValue]:
+        """See AdminBackend."""
+        self._refuse()
+
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """See AdminBackend."""
         self._refuse()

@@ -125,6 +125,18 @@ class Incident(BaseModel):
     ended_at: str = ""
 
 
+class DatabaseSeen(BaseModel):
+    """What the log says of a member's database."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    condition: str
+    since: int = 0
+    gid: int = 0
+    cause: str = ""
+
+
 class Status(BaseModel):
     """Answer of ``GET /status``. More fields (counters) are kept as they are."""
 
@@ -150,6 +162,10 @@ class Status(BaseModel):
     incidents: tuple[Incident, ...] = ()
     divergences_total: dict[str, int] = {}
     rebuilds_total: dict[str, int] = {}
+    held: str | None = None
+    held_since: int | None = None
+    held_gid: int | None = None
+    databases: tuple[DatabaseSeen, ...] = ()
 
 
 class _Released(BaseModel):
@@ -172,6 +188,21 @@ class PartingPlan(BaseModel):
     members: tuple[str, ...]
     left: tuple[str, ...]
     gid: int
+
+
+class SkipPlan(BaseModel):
+    """What it means that an entry counts as having no effect.
+
+    Attributes:
+        stopped: members that could not apply it, and go on behind it.
+        rebuilt: members that are made anew from those, unless they have yet to come by it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    gid: int
+    stopped: tuple[str, ...]
+    rebuilt: tuple[str, ...]
 
 
 class Marker(BaseModel):
@@ -301,6 +332,16 @@ class AdminClient:
         except ValueError as error:
             raise AdminError(f"POST /explain: unexpected answer {content[:200]!r}") from error
         return told
+
+    async def skip(self, gid: int, *, act: bool) -> SkipPlan:
+        """Have an entry count as having no effect that some members can't apply.
+
+        Args:
+            gid: of the entry.
+            act: otherwise it is only told what would be done.
+        """
+        body = {"gid": gid, "act": act}
+        return await self._call("POST", "/skip", SkipPlan, body, timeout_s=3 * _ANSWER_S)
 
     async def leave(self, name: str, disk_id: str) -> None:
         """Have a member leave the view; returns when that is under way, or was done before."""

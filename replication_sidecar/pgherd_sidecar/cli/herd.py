@@ -88,6 +88,7 @@ class Herd(BaseModel):
         scrub_s: all rows of all members are compared once in so long; 0: never.
         scrub_share: percent of one core that this may take.
         fingerprint_every: one of so many transactions ships hashes of its rows.
+        on_divergence: whether writes go on while one whole database is left, and others get copies.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -107,6 +108,7 @@ class Herd(BaseModel):
     scrub_s: Annotated[float, Field(ge=0)] = Scrub().interval_s
     scrub_share: Annotated[float, Field(gt=0, le=100)] = Scrub().share
     fingerprint_every: Annotated[int, Field(ge=1)] = FINGERPRINT_EVERY
+    on_divergence: Literal["rebuild", "pause"] = "rebuild"
     members: tuple[Member, ...]
 
     @property
@@ -214,18 +216,15 @@ class NodePaths:
         self.admin_socket = self.run / "admin.sock"
 
 
-def new_herd(  # noqa: PLR0913 - what a herd is made of, all by name
+def new_herd(
     directory: Path,
     *,
     nodes: int,
     port_base: int,
     postgres_bin: Path,
     witnesses: int = 0,
-    evict_s: float = 0,
-    split_s: float = 0,
-    fingerprint_every: int = FINGERPRINT_EVERY,
 ) -> Herd:
-    """Describe a herd that does not exist yet.
+    """Describe a herd that does not exist yet; what may be changed later is as by default.
 
     Raises:
         HerdError: the ports do not fit, or the witnesses are too many.
@@ -247,9 +246,6 @@ def new_herd(  # noqa: PLR0913 - what a herd is made of, all by name
         superuser_password=secrets.token_urlsafe(18),
         app_password=secrets.token_urlsafe(18),
         slots=max(SLOTS, total),
-        evict_s=evict_s,
-        split_s=split_s,
-        fingerprint_every=fingerprint_every,
         members=(
             *(_member(port_base, number, f"n{number}") for number in range(1, nodes + 1)),
             *(

@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from pgherd_sidecar.agent.config import FINGERPRINT_EVERY
 from pgherd_sidecar.cli import binaries, certificates, herd
 from pgherd_sidecar.cli.directory import (
     create,
@@ -31,6 +31,16 @@ DEFAULT_PORT_BASE = 7500
 _POLL_S = 0.05
 
 
+_TUNABLE = (
+    "evict_s",
+    "split_s",
+    "scrub_s",
+    "scrub_share",
+    "fingerprint_every",
+    "on_divergence",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class UpOptions:
     """What the user asked for; None means: the default, or what the existing herd has.
@@ -48,6 +58,7 @@ class UpOptions:
     scrub_s: float | None = None
     scrub_share: float | None = None
     fingerprint_every: int | None = None
+    on_divergence: Literal["rebuild", "pause"] | None = None
     fill: Callable[[Herd], Awaitable[None]] | None = None
 
 
@@ -85,9 +96,6 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             port_base=DEFAULT_PORT_BASE if options.port_base is None else options.port_base,
             postgres_bin=binaries.find(options.postgres_bin),
             witnesses=options.witnesses or 0,
-            evict_s=options.evict_s or 0,
-            split_s=options.split_s or 0,
-            fingerprint_every=options.fingerprint_every or FINGERPRINT_EVERY,
         )
         description = _tuned(description, options)
         require_space(description, len(description.databases))
@@ -133,10 +141,10 @@ def _founded(description: Herd) -> None:
 
 
 def _tuned(description: Herd, options: UpOptions) -> Herd:
-    """With other settings of the scrub, if any are asked for."""
-    asked = {"scrub_s": options.scrub_s, "scrub_share": options.scrub_share}
+    """With what is asked for of that which may be changed at any time."""
+    asked = {name: getattr(options, name) for name in _TUNABLE}
     return description.model_copy(
-        update={key: one for key, one in asked.items() if one is not None}
+        update={name: one for name, one in asked.items() if one is not None}
     )
 
 
@@ -152,13 +160,7 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
                 f"{description.directory} holds another herd, with {option} {has}: "
                 "leave the option out or choose another --dir"
             )
-    settings = {
-        "evict_s": options.evict_s,
-        "split_s": options.split_s,
-        "fingerprint_every": options.fingerprint_every,
-    }
-    changed = {key: value for key, value in settings.items() if value is not None}
-    adapted = _tuned(description.model_copy(update=changed), options)
+    adapted = _tuned(description, options)
     if adapted != description:
         description = adapted
         herd.save(description)

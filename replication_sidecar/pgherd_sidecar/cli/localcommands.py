@@ -68,6 +68,11 @@ def local_group() -> None:
     f" [default: {FINGERPRINT_EVERY}]",
 )  # fmt: skip
 @click.option(
+    "--on-divergence", type=click.Choice(["rebuild", "pause"]),
+    help="When one whole database is left: take writes while others are rebuilt from it, or none"
+    " until you have chosen. [default: rebuild]",
+)  # fmt: skip
+@click.option(
     "--port-base", type=int, help="Node i listens on P+i, its log on P+100+i. [default: 7500]"
 )
 @click.option(
@@ -87,6 +92,7 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     scrub_s: float | None,
     scrub_share: float | None,
     fingerprint_every: int | None,
+    on_divergence: Literal["rebuild", "pause"] | None,
     port_base: int | None,
     postgres_bin: Path | None,
     user: str | None,
@@ -106,6 +112,7 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         scrub_s=scrub_s,
         scrub_share=scrub_share,
         fingerprint_every=fingerprint_every,
+        on_divergence=on_divergence,
         port_base=port_base,
         postgres_bin=postgres_bin.resolve() if postgres_bin else None,
         timeout_s=timeout_s,

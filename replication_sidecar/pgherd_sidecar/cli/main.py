@@ -27,6 +27,7 @@ from pgherd_sidecar.cli import (
     parting,
     promoting,
     render,
+    skipping,
     splitting,
 )
 from pgherd_sidecar.cli.admin import AdminClient, Status
@@ -132,6 +133,22 @@ def explain(
     listen = _listen(directory, admin)
     told = options.run(explaining.explain(listen, gid, rows=rows, on=on))
     click.echo(json.dumps(told, indent=2) if as_json else explaining.text(told))
+
+
+@main.command()
+@click.argument("gid", type=click.IntRange(min=1))
+@_herd
+@click.option("--yes", is_flag=True, help="What is told to be lost may be lost.")
+def skip(gid: int, directory: Path | None, admin: Path | None, yes: bool) -> None:
+    """Have the transaction at a GID count as without effect, which some nodes can't apply.
+
+    They go on behind it with their own databases; nodes that have applied it are rebuilt from them.
+    """
+    plan = options.run(skipping.skip(_listen(directory, admin), gid, yes=yes))
+    click.echo(
+        f"GID {plan.gid} is skipped: {', '.join(plan.stopped) or 'nobody'} went on behind it; "
+        "`pgherd status` shows who is being rebuilt"
+    )
 
 
 @main.command(hidden=True)

@@ -20,7 +20,8 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
             _state(herd, node) | _known(node, cluster.seen(said, node.member.name))
             for node in nodes
         ]
-        head = {"cluster_id": str(herd.cluster_id), **cluster.summary(said)}
+        knows = cluster.informed(node.answer for node in nodes if node.answer is not None)
+        head = {"cluster_id": str(herd.cluster_id), **cluster.summary(said, knows)}
         return json.dumps({**head, "members": members}, indent=2)
     rows = [
         (

@@ -154,6 +154,7 @@ class Sidecar:
             fingerprint_every=herd.fingerprint_every,
             partition_policy="permanent" if herd.split_s else "primary",
             scrub=Scrub(interval_s=herd.scrub_s, share=herd.scrub_share),
+            on_divergence=herd.on_divergence,
             data_dir=self._paths.sidecar_data,
             admin_socket=self._paths.admin_socket,
             tls=Tls(directory=self._paths.tls),

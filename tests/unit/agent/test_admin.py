@@ -40,10 +40,10 @@ class ViewStub:
             raise Refused("number 3 belongs to n3")
         self.told.append(f"join {member.name} {member.disk} {contact(member)} {member.witness}")
 
-    def leave(self, name: str, disk: str) -> None:
+    def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
         if name == "n9":
             raise Unavailable("no majority")
-        self.told.append(f"leave {name} {disk}")
+        self.told.append(f"leave {name} {disk}{' dead' * dead}")
 
     def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
         self.told.append(f"part {names} {act}")
@@ -127,6 +127,12 @@ class Backend:
             raise Refused(f"GID {gid} has not been ordered yet")
         return {"gid": gid, "rows": rows}
 
+    async def skip(self, gid: int, *, act: bool) -> Mapping[str, StatusValue]:
+        if gid == 9:
+            raise Refused("no database has stopped at GID 9")
+        self.told.append(f"skip {gid}, act {act}")
+        return {"gid": gid, "stopped": ["n2"], "rebuilt": ["n1"]}
+
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         if not self.orders:
             raise Unavailable("no proposer")
@@ -199,6 +205,10 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
         assert (await call(tmp_path / "s", "POST", "/view/join", b'{"name": "n3"}'))[0] == 400
         await client.leave("n2", "d2")
         await client.evict("n2", "")
+        assert (await client.skip(7, act=False)).stopped == ("n2",)
+        assert (await client.skip(7, act=True)).rebuilt == ("n1",)
+        with pytest.raises(AdminError, match="no database has stopped at GID 9"):
+            await client.skip(9, act=True)
         with pytest.raises(AdminError, match="no majority") as refused:
             await client.leave("n9", "")
         assert refused.value.may_pass
@@ -212,7 +222,9 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
     assert backend.told == [
         "join n3 d Contact(number=3, host='h', port=1, postgres_host='', postgres_port=0) True",
         "leave n2 d2",
-        "leave n2 ",
+        "leave n2  dead",
+        "skip 7, act False",
+        "skip 7, act True",
         "block ['n1', 'n2'] []",
         "part ['n1'] False",
     ]

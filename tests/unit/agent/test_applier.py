@@ -79,7 +79,7 @@ class Node:
 
     running: "asyncio.Future[None]"
 
-    def __init__(self, collect_s: float = 0) -> None:
+    def __init__(self, collect_s: float = 0, singly_to: int = 0) -> None:
         self.pipeline = Pipeline()
         self.chain = Chain(10)
         self.repaired: list[int] = []
@@ -93,6 +93,7 @@ class Node:
             repair=self._repair,
             on_token=self._more,
             collect_s=collect_s,
+            singly_to=singly_to,
         )
 
     async def _describe(self, table: str) -> TableShape:
@@ -118,8 +119,8 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def running(collect_s: float) -> AsyncIterator[Node]:
-    node = Node(collect_s)
+async def running(collect_s: float, singly_to: int = 0) -> AsyncIterator[Node]:
+    node = Node(collect_s, singly_to)
     taking = asyncio.ensure_future(node.applier.take_tokens())
     await settled()
     await node.pipeline.end(0)
@@ -459,6 +460,20 @@ async def test_what_the_server_cannot_do_now_ends_the_session_and_is_no_divergen
     await node.pipeline.end(0, RoundFailedError(sqlstate, "not now", 0))
     with pytest.raises(ServerGoneError, match="GID 11"):
         await node.running
+
+
+async def test_where_something_failed_before_each_writeset_is_a_batch() -> None:
+    async with running(0, singly_to=12) as node:
+        node.pipeline.run([])  # something is under way, so the next ones collect
+        node.remote(11, 12, 13, 14)
+        await settled()
+        await node.pipeline.end(1)
+        assert node.chain.settled_gid == 11
+        await node.pipeline.end(2, RoundFailedError("58030", "could not read", 0))
+        with pytest.raises(EntryFailedError) as failed:
+            await node.running
+        assert (failed.value.failure.gid, failed.value.failure.prev) == (12, 11)
+        assert [work.gids for work in node.applier._queue] == [[13, 14]]
 
 
 async def test_a_verdict_may_name_a_batch_only_when_its_token_is_held(node: Node) -> None:

@@ -17,6 +17,7 @@ from pgherd_sidecar.agent.identity import Identity, IdentityError
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.recovery.progress import Phase, load
 from pgherd_sidecar.agent.replica import Replica
+from pgherd_sidecar.agent.standing import Standing
 from pgherd_sidecar.core.log.errors import LocalProtocolError
 from pgherd_sidecar.env.segments import StorageError
 from pgherd_sidecar.pg.failures import Trouble
@@ -32,6 +33,15 @@ async def replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     identity = Identity(config)
     monkeypatch.setattr(replica_module, "LocalMeans", lambda *_: World())
     host = LogHost(config, disk="d", on_failure=lambda error: None)
+
+    async def unknown(_: Standing) -> bool:
+        return False
+
+    async def fence(self: Replica, _: str) -> None:
+        pass
+
+    monkeypatch.setattr(Standing, "follow", unknown)
+    monkeypatch.setattr(Replica, "_fence", fence)
     yield Replica(config, host, identity)
     identity.close()
 
@@ -69,6 +79,10 @@ async def test_an_entry_that_fails_the_same_way_three_times_has_the_database_cop
         replica._judge(failed(Trouble.FAILED))
         assert load(tmp_path).phase is Phase.IDLE
     replica._judge(failed(Trouble.FAILED))
+    assert replica._diverged is not None
+    assert replica._diverged.gid == 8
+    assert load(tmp_path).phase is Phase.IDLE  # it says so in the log first
+    await replica._choose(replica._diverged)
     assert load(tmp_path).phase is Phase.COPYING
     assert "3 times in a row" in load(tmp_path).reason
     status = replica._incidents.status()
@@ -100,6 +114,8 @@ async def test_a_divergence_begins_a_rebuild_and_is_remembered(
     replica: Replica, tmp_path: Path
 ) -> None:
     replica._judge(BaseExceptionGroup("session", [ServerGoneError("x"), DivergedError("GID 8")]))
+    assert replica._diverged is not None
+    await replica._choose(replica._diverged)
     assert load(tmp_path).phase is Phase.COPYING
     found = replica._incidents.open
     assert found is not None and (found.kind, found.cure) == ("diverged", "rebuild")

@@ -54,6 +54,7 @@ class Process:
     differences: tuple[dict[str, Any], ...] = ()
     scrubs: bool = True
     incidents: tuple[dict[str, Any], ...] = ()
+    held: str | None = None
     broken: bool = False
     """It never becomes a working member: its configuration is bad."""
 
@@ -250,6 +251,8 @@ class World(ApiServer):
             "capture_off": list(process.capture_off),
             "scrub": {"differences": list(process.differences)} if process.scrubs else None,
             "incidents": list(process.incidents),
+            "held": process.held,
+            "databases": [] if process.witness else [{"name": "herd-1", "condition": "whole"}],
             "view": None if self.view is None or not inside else {
                 "id": self.view.id,
                 "members": [

@@ -37,6 +37,7 @@ class Carried:
         database_rights: grantee and privilege of each on the database that every member has; None
             likewise.
         sizes: bytes of each table's rows, by name.
+        skipped: GIDs of entries that have no effect on them, though others may have applied them.
     """
 
     gid: int
@@ -52,6 +53,7 @@ class Carried:
     memberships: list[list[str]] | None = None
     database_rights: list[list[str]] | None = None
     sizes: dict[str, int] = field(default_factory=dict)
+    skipped: list[int] = field(default_factory=list)
 
     def save(self, directory: Path) -> None:
         """Write it.

@@ -20,6 +20,7 @@ CREATE TABLE IF NOT EXISTS pgherd.installed (fingerprint text NOT NULL);
 --   piece_bytes  a transaction that writes more is sent in pieces (034_pieces.sql)
 --   fingerprint_every  one of so many transactions carries a fingerprint (035_fingerprint.sql)
 --   writable  false outside the primary component: the first write fails early (the fence itself is certify())
+--   held      it is false only because the herd takes no writes until another database is whole: it can be copied
 CREATE TABLE IF NOT EXISTS pgherd.node (
     only_row      bool PRIMARY KEY DEFAULT true CHECK (only_row),
     member        int  NOT NULL,
@@ -35,6 +36,7 @@ CREATE TABLE IF NOT EXISTS pgherd.node (
 
 ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS piece_bytes int8 NOT NULL DEFAULT 1048576;
 ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS fingerprint_every int8 NOT NULL DEFAULT 1;
+ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS held bool NOT NULL DEFAULT false;
 
 -- The commit chain: one row per local transaction or merged batch of remote writesets, written in the
 -- same transaction, so that the last committed GID is exactly as durable as the rows (C8).
@@ -44,6 +46,10 @@ CREATE TABLE IF NOT EXISTS pgherd.applied (
     prev int8 NOT NULL UNIQUE,
     xid  xid8
 );
+
+-- Entries that this database has come by without applying them, as an administrator has ordered. One that goes
+-- beyond a skipped entry and does not know of it here has applied it, and needs a copy of one that has not.
+CREATE TABLE IF NOT EXISTS pgherd.skipped (gid int8 PRIMARY KEY);
 
 -- Captured rows, keyed by transaction. Which of the two tables a transaction uses is a function of its
 -- xid (pgherd.capture_side): a side whose xids have all ended is truncated while nobody can hold a lock
@@ -140,7 +146,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'this node takes no writes: %', reason
         USING ERRCODE = '25006',
-              HINT = 'Connect to a member whose state is "primary", or wait until this one has caught up.';
+              HINT = CASE WHEN reason LIKE 'no writes since GID %' -- the sidecar's word for a herd that is held
+                          THEN 'No member takes writes until an administrator has chosen: see `pgherd status`.'
+                          ELSE 'Connect to a member whose state is "primary", or wait until this one has caught up.' END;
 END $$;
 
 -- Holds one row from the start of an incarnation until the server crashes, which empties unlogged tables. In

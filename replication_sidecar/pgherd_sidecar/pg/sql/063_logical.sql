@@ -29,6 +29,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT jsonb_build_object(
         'gid', pgherd.last_gid(),
+        'skipped', (SELECT coalesce(jsonb_agg(k.gid ORDER BY k.gid), '[]') FROM pgherd.skipped k),
         'local_tables', (SELECT coalesce(jsonb_agg(l.name), '[]') FROM pgherd.local_tables l),
         'known_roles', (SELECT coalesce(jsonb_agg(r.name ORDER BY r.name), '[]') FROM pgherd.roles r),
         'memberships', (SELECT coalesce(jsonb_agg(jsonb_build_array(m.role, m.member) ORDER BY m.role, m.member), '[]')
@@ -51,6 +52,7 @@ BEGIN
     INSERT INTO pgherd.node (member, member_name, slots, incarnation, epoch, secret, hook_conninfo, writable, reason)
     VALUES (number, name, slots, 0, 0, gen_random_uuid()::text, '', false, 'it is being made');
     INSERT INTO pgherd.applied (gid, prev) SELECT stands, stands - 1 WHERE stands > 0;
+    INSERT INTO pgherd.skipped SELECT k.gid::int8 FROM jsonb_array_elements_text(carried->'skipped') AS k(gid);
     INSERT INTO pgherd.local_tables (name, relid)
     SELECT l.name, to_regclass(l.name) FROM jsonb_array_elements_text(carried->'local_tables') AS l(name);
     INSERT INTO pgherd.sequences
