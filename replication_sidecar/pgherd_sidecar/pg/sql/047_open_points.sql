@@ -13,10 +13,10 @@
 --   has such triggers, two of ours count what has begun and what has been captured.
 
 -- Would PostgreSQL refuse to change the table, because it is in use? The command asked changes nothing, and what it
--- locks is free again.
+-- locks is free again. A caught error would end a session whose errors do (exit_on_error).
 CREATE OR REPLACE FUNCTION pgherd.is_in_use(rel regclass) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica
-SET lock_timeout = '1s' AS $$
+SET lock_timeout = '1s' SET exit_on_error = off AS $$
 BEGIN
     EXECUTE format('ALTER TABLE ONLY %s SET WITHOUT CLUSTER', rel);
     RAISE EXCEPTION USING ERRCODE = 'PH005';
