@@ -8,7 +8,7 @@
 -- It is made under the session's own settings, and is gone again at once.
 CREATE OR REPLACE FUNCTION pgherd.is_grammatical(candidate text) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica
-SET check_function_bodies = on SET client_min_messages = error AS $$
+SET check_function_bodies = on SET client_min_messages = error SET exit_on_error = off AS $$
 BEGIN
     EXECUTE format('CREATE FUNCTION pgherd_gen.reading_%s(anyelement) RETURNS void LANGUAGE sql AS %L',
                    pg_backend_pid(), candidate);
