@@ -1,8 +1,9 @@
 # Every command works on a fresh Debian or Ubuntu: `setup` installs what is missing and says so.
 
 PYTHON = .venv/bin/python
+FUZZ = PYTHONPATH=.:tests $(PYTHON) -m fuzz
 
-.PHONY: help setup kind demo bench test lint test-unit simulate simulate-planted simulate-crashpoints test-integration test-long test-faults test-e2e
+.PHONY: help setup kind demo bench test lint test-unit simulate simulate-planted simulate-crashpoints test-integration test-long test-faults test-e2e fuzz fuzz-known fuzz-planted
 
 help:
 	@echo 'make demo              a herd of three under a real workload, proved identical'
@@ -13,6 +14,7 @@ help:
 	@echo 'make test-faults MINUTES=n SEED=s   anything that can happen to a herd, at random'
 	@echo 'make lint | test-unit | simulate | test-integration | test-long | test-e2e'
 	@echo 'make simulate SEEDS=n FROM=s   n seeds of the simulated herd; make simulate-planted finds planted bugs'
+	@echo 'make fuzz SECONDS=n SEED=s   random SQL on a herd beside a plain server; make fuzz-planted'
 	@echo 'make simulate-crashpoints SEEDS=n   a process dies at every point of every golden scenario'
 
 setup:
@@ -40,7 +42,7 @@ test: setup
 	@scripts/setup faults
 	@scripts/setup spark || echo '############ NO SPARK: the jobs are NOT tested'
 	@scripts/e2e prepare
-	@$(MAKE) --no-print-directory lint test-unit simulate test-integration
+	@$(MAKE) --no-print-directory lint test-unit simulate test-integration fuzz-known
 	@scripts/e2e run
 
 lint: setup
@@ -72,6 +74,17 @@ test-integration:
 	@scripts/setup faults
 	.venv/bin/pytest -n 2 --dist loadfile tests/integration --reruns 2 --only-rerun ReadOnlySqlTransaction \
 		--only-rerun AdminShutdown --only-rerun QueryCanceled --only-rerun SerializationFailure --reruns-delay 3
+
+# What once failed, then random SQL, half of it from seeds that are new each time: docs/fuzzing.md.
+fuzz: setup
+	$(FUZZ) --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))
+
+# The same without new seeds: whoever changes something else shall not find what nobody looked for.
+fuzz-known: setup
+	$(FUZZ) --known
+
+fuzz-planted: setup
+	$(FUZZ).planted
 
 # What takes minutes more than its likes in `make test`: more of faults and recovery, a gigabyte.
 test-long: setup

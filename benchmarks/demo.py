@@ -37,7 +37,7 @@ def main() -> int:
     herd = Herd(options.dir.absolute())
     print(f"Starting a herd of three in {herd.directory}")
     started = time.monotonic()
-    herd.up(port_base=options.port_base)
+    herd.up(port_base=options.port_base, every=1)
     members = list(herd.members())
     print(f"All nodes take writes ({time.monotonic() - started:.1f} s)")
     try:

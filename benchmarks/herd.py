@@ -65,18 +65,23 @@ class Herd:
         object.__setattr__(self, "_logs", Logs(lambda: sidecar_logs(self.directory)))
         self._logs.pop()  # of a herd that is resumed: what was before is no business of ours
 
-    def up(self, *, port_base: int | None = None, quiet: bool = False) -> None:
+    def up(
+        self, *, port_base: int | None = None, quiet: bool = False, every: int | None = None
+    ) -> None:
         """Start the herd, or resume it, and return when every node takes writes.
 
         Args:
             port_base: The first port; the command's default if None.
             quiet: Do not pass the command's progress lines on.
+            every: One of so many transactions carries a fingerprint; as it was, or the command's
+                default, if None.
 
         Raises:
             BenchmarkError: It did not come up; carries the command's own line.
         """
         ports = [] if port_base is None else ["--port-base", str(port_base)]
-        command = self._command("up", *ports)
+        sampled = [] if every is None else ["--fingerprint-every", str(every)]
+        command = self._command("up", *ports, *sampled)
         heard: list[str] = []
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -108,7 +108,9 @@ def _ask(command: str, explained: str) -> None:
 _ask("status", "Show how one member is.")
 _ask("members", "Show the members of the view, and how far behind each of them is.")
 _ask("view", "Show the view: who votes, who proposes, and whether they are a quorum.")
+_ask("explain", "Show what the entry of a member's log at a GID is. GID follows the herd.")
 _ask("evict", "Throw a member out of the view that does not answer.")
+_ask("skip", "Have a transaction that some members can't apply count as without effect.")
 _ask(
     "promote-partition",
     "Have members without a majority go on, for good, as a herd of their own. "

@@ -38,12 +38,12 @@ class Added:
 
     Attributes:
         member: which it has read.
-        sums: of each part a sum, or why there is none, by the name of its table.
+        sums: of each part a sum, or why there is none, by the names of its table and of the leaf.
         columns: ``catalog.columns_of`` after all was read.
     """
 
     member: str
-    sums: tuple[tuple[str, Sum | str], ...]
+    sums: tuple[tuple[str, str, Sum | str], ...]
     columns: Mapping[str, tuple[str, ...]]
 
 
@@ -98,10 +98,11 @@ def add_up(bundle: Bundle) -> Added:
         TornSnapshotError: see ``reading``.
     """
     with connected(bundle.source) as connection:
-        sums: list[tuple[str, Sum | str]] = []
+        sums: list[tuple[str, str, Sum | str]] = []
         for part in bundle.parts:
+            table, leaf = part.table.name, f"{part.relation.schema}.{part.relation.name}"
             try:
-                sums.append((part.table.name, quick_sum(connection, part)))
+                sums.append((table, leaf, quick_sum(connection, part)))
             except TableChangedError as error:
-                sums.append((part.table.name, str(error)))
+                sums.append((table, leaf, str(error)))
         return Added(bundle.source.member, tuple(sums), columns_of(connection))

@@ -6,7 +6,7 @@ and the values of rows that differ (``drill``). A table that DDL changes meanwhi
 and is said to be so: it counts neither as equal nor as different.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -17,6 +17,7 @@ from pgherd_spark.catalog import EVERYTHING, Description, columns_changed, colum
 from pgherd_spark.checksums import NOTHING, Part, Sum, bucket_sums
 from pgherd_spark.cluster import Cluster, JobError
 from pgherd_spark.comparison import Comparison, Options, Say
+from pgherd_spark.contents import differing, inspect
 from pgherd_spark.drill import differing_rows, name_rows
 from pgherd_spark.findings import (
     DefinitionDifference,
@@ -79,6 +80,12 @@ def _compare(cluster: Cluster, sources: Sequence[Source], options: Options, say:
     found = {one.member: one for one in cluster.each(list(sources), describe)}
     comparison = Comparison(cluster, sources, found, options, say)
     tables, rows = _compare_rows(comparison)
+    say("materialized views, and indexes against their tables")
+    inspected = cluster.each(list(sources), partial(inspect, share=options.share))
+    count = Counter(table for table, _ in comparison.leaves)
+    divided = {one.name for one in tables if one.reason is None and count[one.name] > 1}
+    leaves = {leaf: sums for (table, leaf), sums in comparison.leaves.items() if table in divided}
+    contents = differing(inspected, leaves)
     return Findings(
         gid=sources[0].gid,
         started=started,
@@ -87,7 +94,7 @@ def _compare(cluster: Cluster, sources: Sequence[Source], options: Options, say:
         servers={name: one.server.build for name, one in found.items()},
         tables=tuple(tables),
         rows=tuple(rows),
-        definitions=tuple(different_definitions(found)),
+        definitions=(*different_definitions(found), *contents),
         changing=tuple(sorted({name for one in found.values() for name in one.changing})),
         not_replicated=tuple(sorted({n for one in found.values() for n in one.not_replicated})),
     )
@@ -212,7 +219,10 @@ def _totals(comparison: Comparison) -> dict[tuple[str, int], Sums]:
     )
     sums: dict[tuple[str, int], Sums] = {}
     for added in in_turn(comparison.cluster, bundles, add_up, options.share, _member):
-        for name, one in added.sums:
+        for name, leaf, one in added.sums:
+            if isinstance(one, Sum):
+                of_leaf = comparison.leaves[name, leaf]
+                of_leaf[added.member] = of_leaf.get(added.member, NOTHING) + one
             key = name, _TOTAL if isinstance(one, Sum) else _CHANGED
             sums[key] = _merge(sums.get(key, {}), {added.member: one})
         _note_changed(sums, comparison.found[added.member], added.columns)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pgherd_spark.catalog import Description, Table
-from pgherd_spark.checksums import Part, parts_of
+from pgherd_spark.checksums import Part, Sum, parts_of
 from pgherd_spark.cluster import Cluster
 from pgherd_spark.pace import FULL
 from pgherd_spark.sources import Source
@@ -43,6 +43,7 @@ class Comparison:
         found: what they hold, by member.
         tables: those that all members have with the same columns and the same key, by name.
         buckets: into how many the keys of each table are divided: the same on all members.
+        leaves: sums by member, by table and leaf, once they are known.
     """
 
     cluster: Cluster
@@ -52,6 +53,9 @@ class Comparison:
     say: Say
     tables: Mapping[str, Table] = field(init=False)
     buckets: Mapping[str, int] = field(init=False)
+    leaves: dict[tuple[str, str], dict[str, Sum]] = field(
+        init=False, default_factory=lambda: defaultdict(dict)
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", _comparable(self.found))

@@ -340,14 +340,15 @@ def _sequences(members: Iterable[Sequence[tuple[Any, ...]]]) -> list[dict[str, A
 def _carried(source: Source) -> dict[str, Any]:
     """What a member made from the snapshot has to know, too.
 
-    Tables that users keep local, and which roles and memberships every member has: others there
-    may be that the member read from has alone.
+    Tables that users keep local, and which roles, memberships and privileges on the database every
+    member has: others there may be that the member read from has alone.
     """
     with reading(source) as connection:
         return {
             "local_tables": [name for (name,) in connection.execute(_SQL["local_tables"])],
             "known_roles": [name for (name,) in connection.execute(_SQL["known_roles"])],
             "memberships": [[*pair] for pair in connection.execute(_SQL["memberships"])],
+            "database_rights": [[*pair] for pair in connection.execute(_SQL["database_rights"])],
         }
 
 

@@ -83,10 +83,12 @@ class LocalHerd:
         return done.stdout
 
     def up(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run ``up`` with this herd's ports and account."""
+        """Run ``up`` with this herd's ports and account; every transaction has a fingerprint."""
         user = ["--user", os.environ.get("PGHERD_TEST_USER", "postgres")]
         as_user = user if os.geteuid() == 0 and "--user" not in arguments else []
-        return self.run("up", "--port-base", str(self.port_base), *as_user, *arguments)
+        complete = [] if "--fingerprint-every" in arguments else ["--fingerprint-every", "1"]
+        ports = ["--port-base", str(self.port_base)]
+        return self.run("up", *ports, *as_user, *complete, *arguments)
 
     def members(self) -> list[dict[str, Any]]:
         """The members as ``status --json`` shows them."""

@@ -120,3 +120,15 @@ async def test_c14_a_command_that_never_ends_lets_others_go_on(
         await run(connections[0], "BEGIN; ALTER TYPE kind ADD ATTRIBUTE c int")
         await go_on(commits)
         await run(connections[0], "ROLLBACK")
+
+
+async def test_a_command_that_failed_fails_nobody_after_it(
+    connections: list[Connection], schema: str
+) -> None:
+    """One client after the other, on any member: nobody has lost to anything."""
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
+    await caught_up(connections)
+    for number in range(20):
+        error = await failure(connections[number % 3], "ALTER DOMAIN none ADD CHECK (true)")
+        assert error.sqlstate == "42704"
+        await run(connections[number % 2], f"INSERT INTO t VALUES ({number})")

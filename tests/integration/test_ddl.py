@@ -436,8 +436,9 @@ async def test_local_table_keeps_its_rows_to_itself(
     assert rows == [[(1, "0")], [(1, "1")], [(1, "2")]]
     await run(connections[0], "ALTER TABLE t RENAME TO u; ALTER TABLE u ADD y int")
     await assert_same_schema(connections, schema)
-    await run(connections[2], "DELETE FROM u; ALTER TABLE u ADD PRIMARY KEY (id)")
+    await run(connections[2], "DELETE FROM u")
     await run(connections[2], "SELECT pgherd.set_replicated('u')")
+    await run(connections[2], "ALTER TABLE u ADD PRIMARY KEY (id)")
     await caught_up(connections)
     await run(connections[1], "INSERT INTO u (x) VALUES ('now everywhere')")
     assert await same_everywhere(connections, "SELECT x FROM u") == [("now everywhere",)]

@@ -146,7 +146,9 @@ class TestStatus:
     def test_json_has_the_documented_shape(self, running: LocalHerd) -> None:
         answer = json.loads(running.must("status", "--json"))
         group = {"view", "term", "proposer", "quorum", "component"}
-        assert set(answer) == {"cluster_id", "members"} | group
+        databases = {"databases", "held", "held_since", "held_gid"}
+        assert set(answer) == {"cluster_id", "members"} | group | databases
+        assert answer["held"] is None
         expected = {"name", "dsn", "app_dsn", "state", "gid", "log_position"}
         assert all(expected <= set(member) for member in answer["members"])
         assert [member["state"] for member in answer["members"]] == ["primary", "primary"]

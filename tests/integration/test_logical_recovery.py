@@ -316,7 +316,8 @@ async def test_code_of_users_gets_nowhere_when_a_node_is_made_from_a_dump(
         query(first, "CREATE ROLE by_hand; GRANT climber TO by_hand")
         await run(herd, "add", "n2", "--method", "dump")
         second = herd.dsn("n2")
-        for known in ("roles", "memberships"):  # what every member has, not what this one had
+        # What every member has, not what this one had.
+        for known in ("roles", "memberships", "database_rights"):
             asked = f"SELECT k::text FROM pgherd.{known} k ORDER BY 1"
             assert query(first, asked) == query(second, asked)
         assert query(second, "SELECT * FROM climbing.wall") == [(1, "a", "b")]

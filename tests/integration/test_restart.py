@@ -60,6 +60,22 @@ async def test_two_go_on_without_the_third_and_it_catches_up(
     ledger.check()
 
 
+async def test_a_sidecar_puts_its_sql_in_the_place_of_another_version(
+    mortal: LocalHerd, ledger: Ledger
+) -> None:
+    """What every upgrade does: each file is run again where what it made is there already."""
+    with psycopg.connect(mortal.dsn("n2"), autocommit=True) as superuser:
+        superuser.execute("UPDATE pgherd.installed SET fingerprint = 'another'")
+    async with ledger.load(clients=3):
+        await run(mortal, "kill", "n2", "--process", "sidecar")
+        await run(mortal, "start", "n2")
+        await ledger.commits(50, on=NODES)
+    ledger.check()
+    with psycopg.connect(mortal.dsn("n2"), autocommit=True) as superuser:
+        rows = superuser.execute("SELECT fingerprint FROM pgherd.installed").fetchall()
+    assert rows != [("another",)]
+
+
 async def test_everything_killed_at_once_comes_up_with_every_acknowledged_commit(
     mortal: LocalHerd, ledger: Ledger
 ) -> None:

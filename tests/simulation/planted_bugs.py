@@ -4,9 +4,14 @@ Each is the kind of slip that a protocol of this family has had somewhere: one m
 replaced by a version that forgets one rule. The rule it breaks is named as in docs/protocol.md.
 """
 
+from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import msgspec
+from pgherd_sidecar.core.certifier import AbortReason, Conflict
+from pgherd_sidecar.core.databases import Database, Databases
+from pgherd_sidecar.core.entries import Condition, DatabaseState, Skip, Writeset
 from pgherd_sidecar.core.log import identity, laststep, reconfiguration
 from pgherd_sidecar.core.log.blocks import Block, LogIndex
 from pgherd_sidecar.core.log.campaign import Campaign
@@ -20,6 +25,7 @@ from pgherd_sidecar.core.log.quorum import Member, Membership, View
 from pgherd_sidecar.core.log.safekeeper import Safekeeper
 from pgherd_sidecar.core.log.splitting import Splitting
 from pgherd_sidecar.core.log.submissions import Submissions
+from pgherd_sidecar.core.state import Decision, DecisionKind, ReplicatedState
 from pgherd_sidecar.env.segment import Segment
 from pgherd_sidecar.env.segments import SegmentLog
 
@@ -29,7 +35,7 @@ class PlantedBug:
     """A replacement for `owner.attribute` that breaks `rule`.
 
     `seed` is where the search begins: shortly before a seed that found it, to save time; `storm`,
-    `segments`, `rot` and `parting` say in which kind of world.
+    `segments`, `rot`, `parting` and `databases` say in which kind of world.
     """
 
     rule: str
@@ -41,6 +47,7 @@ class PlantedBug:
     segments: bool = False
     rot: bool = False
     parting: bool = False
+    databases: bool = False
 
 
 def _always(*asked: object) -> bool:
@@ -302,6 +309,50 @@ def _goes_on_meanwhile(splitting: Splitting, *args: str, **more: float | None) -
 _begin = Splitting.__init__
 
 
+def _loads_no_hold() -> object:
+    loads = Databases.load.__func__  # type: ignore[attr-defined]
+
+    def load(cls: type[Databases], numbers: "array[int]") -> Databases:
+        loaded: Databases = loads(cls, numbers)
+        loaded.hold = None
+        return loaded
+
+    return classmethod(load)
+
+
+def _refuses_and_forgets(self: ReplicatedState, gid: int, writeset: Writeset) -> Decision:
+    return Decision(DecisionKind.REFUSED, Conflict(AbortReason.HELD, 0, gid))
+
+
+def _decides_while_held(
+    self: ReplicatedState, gid: int, writeset: Writeset, keys: "array[int]"
+) -> Decision:
+    known = self._known(writeset)
+    if known is not None:
+        return known
+    return self._decided(gid, writeset, self._certifier.certify(gid, keys))
+
+
+_takes = Databases.take
+
+
+def _takes_late_copies(self: Databases, position: int, entry: DatabaseState) -> None:
+    known = self.of(entry.member)
+    if known is not None:
+        entry = msgspec.structs.replace(entry, after=known.since)
+    _takes(self, position, entry)
+
+
+def _skips_for_the_stopped_only(self: Databases, position: int, entry: Skip) -> bool:
+    stopped = self.stopped_at(entry.gid)
+    for member in stopped:
+        self._of[member] = Database(Condition.WHOLE, position)
+    if stopped:
+        self.skipped = (*self.skipped, entry.gid)
+        self._judge(position)
+    return bool(stopped)
+
+
 PLANTED_BUGS = {
     "elected by half": PlantedBug("Q1", Membership, "has_quorum", _elects_with_half),
     "committed by too few": PlantedBug(
@@ -389,5 +440,23 @@ PLANTED_BUGS = {
         "S4", laststep, "remains", _never_done, 80, storm=False, parting=True
     ),
     "any cluster is let in": PlantedBug("S5", identity, "_same_cluster", _always, parting=True),
+    "one database goes on alone": PlantedBug(
+        "W2", Database, "hopeless", property(_never), storm=False, databases=True
+    ),
+    "the hold is forgotten at a restart": PlantedBug(
+        "W1", Databases, "load", _loads_no_hold(), storm=False, databases=True
+    ),
+    "a refused writeset may come again": PlantedBug(
+        "W4", ReplicatedState, "_refused", _refuses_and_forgets, 270, storm=False, databases=True
+    ),
+    "a late copy is believed": PlantedBug(
+        "W1", Databases, "take", _takes_late_copies, storm=False, databases=True
+    ),
+    "the origin goes on with what was skipped": PlantedBug(
+        "W2", Databases, "skip", _skips_for_the_stopped_only, storm=False, databases=True
+    ),
+    "held members commit": PlantedBug(
+        "W3", ReplicatedState, "_decide", _decides_while_held, storm=False, databases=True
+    ),
     "queue without bound": PlantedBug("A0", Submissions, "offer", _takes_everything),
 }

@@ -101,7 +101,7 @@ class SimNode:
                 dials.heartbeat_s, dials.election_min_s, dials.election_max_s, dials.evict_s
             ),
             rng=Random(world.rng.random()),
-            noop=b"noop",
+            noop=world.noop,
             now=self.clock,
             limits=world.limits,
             disk=self.disk_id,

@@ -62,6 +62,8 @@ class World:
             fetch=self.dials.fetch,
         )
         self.now = 0.0
+        #: the first entry of a proposer's term
+        self.noop = b"noop"
         count = self.dials.members
         self.names = [f"n{i}" for i in range(1, count + self.dials.spares + 1)]
         self.nodes: dict[str, SimNode] = {}
@@ -321,6 +323,10 @@ class World:
         self.tell(node.name, "a bit of its disk rots")
         node.rot()
 
+    def sign(self, cluster: str) -> bytes:
+        """What is ordered at the end, to see that something can be."""
+        return f"fresh {cluster}".encode()
+
     def point(self, node: SimNode, kind: str) -> None:
         """Something that a member has to remember is about to be written."""
 
@@ -376,8 +382,8 @@ class World:
             return False
         if not all(node.readable() for node in nodes):
             return False
-        sign = f"fresh {cluster}".encode()
-        fresh = any(b.data.startswith(sign) for b in checker.chain.values())
+        sign = self.sign(cluster)
+        fresh = any(sign in b.data for b in checker.chain.values())
         if not fresh:
             self.rng.choice(nodes).submit(sign, 1)
         return fresh

@@ -8,6 +8,9 @@ hours that were. ``simulate.py --story 1234`` runs one seed and tells what happe
 
 import argparse
 import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))  # where what tests share is, for a command
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ from functools import partial
 from time import process_time
 
 from planted_bugs import PLANTED_BUGS, PlantedBug
+from sim_databases import DatabaseWorld
 from sim_world import World
 
 SEEDS_PER_BUG = 400
@@ -38,9 +42,14 @@ def run(
     segments: bool = False,
     rot: bool = False,
     parting: bool | None = None,
+    databases: bool = False,
 ) -> Outcome:
     """Run a seed."""
-    world = World(seed, storm=storm, segments=segments, rot=rot, parting=parting)
+    world = (
+        DatabaseWorld(seed)
+        if databases
+        else World(seed, storm=storm, segments=segments, rot=rot, parting=parting)
+    )
     began_s, failure = process_time(), ""
     try:
         world.run()
@@ -59,7 +68,12 @@ def seeds_until_found(bug: PlantedBug) -> int | None:
         for tried in range(SEEDS_PER_BUG):
             seed = bug.seed + tried
             if run(
-                seed, storm=bug.storm, segments=bug.segments, rot=bug.rot, parting=bug.parting
+                seed,
+                storm=bug.storm,
+                segments=bug.segments,
+                rot=bug.rot,
+                parting=bug.parting,
+                databases=bug.databases,
             ).failure:
                 return tried + 1
     finally:
@@ -67,9 +81,9 @@ def seeds_until_found(bug: PlantedBug) -> int | None:
     return None
 
 
-def tell(seed: int, *, storm: bool, rot: bool, parting: bool | None) -> int:
+def tell(seed: int, *, storm: bool, rot: bool, parting: bool | None, databases: bool) -> int:
     """Run one seed and print its story; the result is the exit code."""
-    world = World(seed, storm=storm, rot=rot, parting=parting)
+    world = DatabaseWorld(seed) if databases else World(seed, storm=storm, rot=rot, parting=parting)
     try:
         world.run()
         ending = "everything held"
@@ -86,13 +100,20 @@ def tell(seed: int, *, storm: bool, rot: bool, parting: bool | None) -> int:
 
 
 def simulate(
-    first: int, count: int, jobs: int, *, storm: bool, rot: bool, parting: bool | None
+    first: int,
+    count: int,
+    jobs: int,
+    *,
+    storm: bool,
+    rot: bool,
+    parting: bool | None,
+    databases: bool,
 ) -> int:
     """Run many seeds; the result is the exit code."""
     simulated_s, cpu_s, failed = 0.0, 0.0, 0
     probes: Counter[str] = Counter()
     with ProcessPoolExecutor(jobs) as pool:
-        one = partial(run, storm=storm, rot=rot, parting=parting)
+        one = partial(run, storm=storm, rot=rot, parting=parting, databases=databases)
         for outcome in pool.map(one, range(first, first + count), chunksize=4):
             simulated_s += outcome.simulated_s
             cpu_s += outcome.cpu_s
@@ -131,9 +152,17 @@ def main() -> int:
         action=argparse.BooleanOptionalAction,
         help="members part for good in all of them, or in none; by default in one of four",
     )
+    parser.add_argument(
+        "--databases", action="store_true", help="on top of the logs, some of which diverge"
+    )
     parser.add_argument("--planted", action="store_true", help="look for the planted bugs")
     options = parser.parse_args()
-    kind = {"storm": options.storm, "rot": options.rot, "parting": options.parting}
+    kind = {
+        "storm": options.storm,
+        "rot": options.rot,
+        "parting": options.parting,
+        "databases": options.databases,
+    }
     if options.story is not None:
         return tell(options.story, **kind)
     if options.planted:

@@ -257,6 +257,10 @@ class Monitoring(Section):
     pod_monitor: Annotated[bool, Field(description="needs the Prometheus operator's CRDs")] = False
 
 
+SCRUB_HOURS, SCRUB_SHARE = 168, 2
+"""What a sidecar does that is told nothing else."""
+
+
 class Maintenance(Section):
     """What the operator may do by itself."""
 
@@ -264,6 +268,13 @@ class Maintenance(Section):
     rebuild_diverged: Annotated[
         bool, Field(description="replace a member that says of itself that it has diverged")
     ] = True
+    scrub_hours: Annotated[
+        int,
+        Field(ge=0, le=8784, description="in which all rows are compared once; 0: never"),
+    ] = SCRUB_HOURS
+    scrub_share: Annotated[
+        int, Field(ge=1, le=100, description="percent of one core that this may take")
+    ] = SCRUB_SHARE
 
 
 _SPEC_RULES = rules(
@@ -291,6 +302,13 @@ class ClusterSpec(Section):
         Literal["Quorum", "Permanent"],
         Field(description="Permanent: a component without a quorum becomes its own herd"),
     ] = "Quorum"
+    on_divergence: Annotated[
+        Literal["Rebuild", "Pause"],
+        Field(
+            description="Pause: when one whole database is left, no writes until you have chosen, "
+            "also while others are made anew from it"
+        ),
+    ] = "Rebuild"
     deletion_policy: Annotated[
         Literal["Retain", "Delete"], Field(description="volumes, when this resource is deleted")
     ] = "Retain"

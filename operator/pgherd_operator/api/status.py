@@ -22,6 +22,8 @@ class ConditionType(StrEnum):
     RECOVERY_BLOCKED = "RecoveryBlocked"
     CERTIFICATES_VALID = "CertificatesValid"
     CAPTURE_ON = "CaptureOn"
+    MEMBERS_AGREE = "MembersAgree"
+    DATABASES_SUFFICE = "DatabasesSuffice"
     USERS_READY = "UsersReady"
     VOLUMES_SIZED = "VolumesSized"
     RECONCILED = "Reconciled"
@@ -68,6 +70,12 @@ class MemberStatus(Reported):
     ] = "Unknown"
     gid: Annotated[int | None, Field(description="newest position applied")] = None
     lag_bytes: int | None = None
+    incidents: Annotated[
+        int, Field(description="how often its database was stopped by an entry, or rebuilt")
+    ] = 0
+    last_incident: Annotated[
+        str | None, Field(description="the newest of them, and how it ended", max_length=1024)
+    ] = None
     up_to_date: Annotated[bool, Field(description="runs what the spec asks for")] = True
 
 

@@ -94,6 +94,17 @@ class Group:
     authority: Authority | None
     members: tuple[Member, ...]
 
+    @property
+    def held(self) -> str | None:
+        """Why the herd takes no writes until an administrator has chosen; None if it does.
+
+        Whoever is in the primary component knows best; one that is not may be behind.
+        """
+        reports = [one.report for one in self.members if one.report is not None]
+        knowing = [one for one in reports if one.knows_databases]
+        best = max(knowing, key=lambda one: (one.primary, one.gid or 0), default=None)
+        return None if best is None else best.held
+
     def others_are_well(self, number: int) -> bool:
         """Whether everybody else does its work, so that this one can be spared.
 

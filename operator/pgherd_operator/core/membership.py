@@ -107,7 +107,8 @@ def _unwanted(observed: Observed, group: Group) -> tuple[Member, Reason] | None:
     for member in group.members:
         if member.departed or (member.going and member.in_view is None):
             return member, Reason.MEMBER_LEAVING
-    if observed.cluster.spec.maintenance.rebuild_diverged:
+    # While writes are held the database of one that has diverged is among what can be chosen.
+    if observed.cluster.spec.maintenance.rebuild_diverged and group.held is None:
         for member in group.members:
             if member.report is not None and member.report.diverged:
                 return member, Reason.MEMBER_DIVERGED

@@ -162,6 +162,37 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Incident:
+    """What stopped a member's database, or had it rebuilt; ``outcome`` is empty while it lasts.
+
+    Attributes:
+        number: counts those of this member.
+        gid: of the entry that stopped it; 0 where it was none.
+        statement, table, sqlstate: what it was about, as far as is known.
+        cure: rebuild, or none.
+    """
+
+    number: int
+    at: str
+    kind: str
+    gid: int = 0
+    statement: str = ""
+    table: str = ""
+    sqlstate: str = ""
+    cure: str = ""
+    outcome: str = ""
+
+    @property
+    def text(self) -> str:
+        """In words, without values of rows."""
+        entry = f"GID {self.gid}" if self.gid else ""
+        where = ", ".join(filter(None, (entry, self.statement, self.table, self.sqlstate)))
+        lasting = "it is being rebuilt" if self.cure == "rebuild" else "it waits"
+        about = f"{self.kind} at {where}" if where else self.kind
+        return f"{self.at}: {about}: {self.outcome or lasting}"
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What a sidecar says of itself and of the view that it knows.
 
@@ -171,6 +202,12 @@ class Report:
         disk_id: identity of the disk it runs on.
         departed: it was a member on this disk, and knows that it is none any more.
         capture_off: settings of its server that keep changes from being captured.
+        differences: what the scrub has found to differ, as far as this member knows; None if it
+            does not say.
+        incident: the newest; None if there was none.
+        held: why the herd takes no writes until an administrator has chosen; None if it does, or
+            as far as this member knows.
+        knows_databases: it says what is known of the members' databases.
     """
 
     number: int
@@ -186,6 +223,10 @@ class Report:
     view: View | None = None
     departed: bool = False
     capture_off: tuple[str, ...] = ()
+    differences: tuple[str, ...] | None = None
+    incident: Incident | None = None
+    held: str | None = None
+    knows_databases: bool = False
 
     @property
     def diverged(self) -> bool:

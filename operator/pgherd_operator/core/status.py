@@ -22,10 +22,14 @@ _FOR_A_HUMAN = (
     Reason.CAPTURE_OFF,
     Reason.CERTIFICATE_EXPIRING,
     Reason.KIND_UNREADABLE,
+    Reason.MEMBERS_DIFFER,
     Reason.VOLUME_REFUSED,
+    Reason.WRITES_HELD,
 )
 Verdict = tuple[ConditionType, _Truth, Reason, str]
 MESSAGE_MAX = 4096
+_EVENT_MAX = 1024
+_INCIDENT_MAX = 900
 
 
 def describe(
@@ -63,6 +67,8 @@ def describe(
                 _blocked(observed, group),
                 _certificates(observed, now),
                 _capture(observed, group),
+                _agreement(group),
+                _databases(group),
                 _volumes(observed),
             )
         ),
@@ -75,6 +81,11 @@ def news(before: ClusterStatus, described: ClusterStatus) -> Iterator[Event]:
     for one in described.conditions:
         if one.reason in _FOR_A_HUMAN and one.message not in told:
             yield Event(Reason(one.reason), one.message, "Warning")
+    known = {(one.number, one.last_incident) for one in before.members}
+    for member in described.members:
+        if member.last_incident is not None and (member.number, member.last_incident) not in known:
+            text = f"{member.name}: {member.last_incident}"
+            yield Event(Reason.MEMBER_INCIDENT, text[:_EVENT_MAX], "Warning")
 
 
 def reconciled(
@@ -136,6 +147,7 @@ def _member(observed: Observed, group: Group, member: Member, outdated: set[int]
     reason = member.pod.trouble or None if member.pod is not None else None
     if of_another is not None:
         reason = f"it is of cluster {of_another.cluster_id}"
+    incidents, last_incident = _incidents(observed, member)
     return MemberStatus(
         name=names.member(observed.cluster.name, member.number),
         number=member.number,
@@ -148,8 +160,20 @@ def _member(observed: Observed, group: Group, member: Member, outdated: set[int]
         else "Learner",
         gid=report.gid if report is not None else None,
         lag_bytes=report.lag_bytes if report is not None else None,
+        incidents=incidents,
+        last_incident=last_incident,
         up_to_date=member.number not in outdated,
     )  # fmt: skip
+
+
+def _incidents(observed: Observed, member: Member) -> tuple[int, str | None]:
+    """How many incidents a member has had, and the newest; as it was last told if it is silent."""
+    if member.report is None:
+        shown = observed.cluster.status.members
+        before = next((one for one in shown if one.number == member.number), None)
+        return (before.incidents, before.last_incident) if before is not None else (0, None)
+    newest = member.report.incident
+    return (newest.number, newest.text[:_INCIDENT_MAX]) if newest is not None else (0, None)
 
 
 def condition(cluster: Cluster, verdict: Verdict, now: datetime) -> Condition:
@@ -254,6 +278,39 @@ def _capture(observed: Observed, group: Group) -> Verdict:
         return kind, "False", Reason.CAPTURE_OFF, "; ".join(off)
     if not reports:
         return kind, "Unknown", Reason.WAITING, "no sidecar answers"
+    return kind, "True", Reason.AS_WANTED, ""
+
+
+def _agreement(group: Group) -> Verdict:
+    """Whether members' tables are equal, as far as their scrub has come. Nothing is done about it.
+
+    Each of them knows what it has heard of.
+    """
+    kind = ConditionType.MEMBERS_AGREE
+    told = [
+        member.report.differences
+        for member in group.members
+        if member.report is not None and member.report.differences is not None
+    ]
+    if not told:
+        return kind, "Unknown", Reason.WAITING, "no sidecar tells of a scrub"
+    found = sorted({text for differences in told for text in differences})
+    if found:
+        return kind, "False", Reason.MEMBERS_DIFFER, "; ".join(found)
+    return kind, "True", Reason.AS_WANTED, ""
+
+
+def _databases(group: Group) -> Verdict:
+    """Whether more than one database holds what is acknowledged, or is about to."""
+    kind = ConditionType.DATABASES_SUFFICE
+    held, known = (
+        group.held,
+        any(one.report and one.report.knows_databases for one in group.members),
+    )
+    if held is not None:
+        return kind, "False", Reason.WRITES_HELD, held
+    if not known:
+        return kind, "Unknown", Reason.WAITING, "no sidecar of a database answers"
     return kind, "True", Reason.AS_WANTED, ""
 
 

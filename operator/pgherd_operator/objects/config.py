@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pgherd_operator.api.resource import Cluster
-from pgherd_operator.api.spec import Bootstrap
+from pgherd_operator.api.spec import SCRUB_HOURS, SCRUB_SHARE, Bootstrap
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Manifest, Origin, Role, Seat, manifest
 
@@ -144,6 +144,17 @@ def node_json(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, Any]:
         node["partition_policy"] = "permanent"
     if seat.role is Role.WITNESS:
         return node | {"witness": True}
+    maintenance = cluster.spec.maintenance
+    if (maintenance.scrub_hours, maintenance.scrub_share) != (SCRUB_HOURS, SCRUB_SHARE):
+        # Where it is told nothing new a pod stays up to date.
+        node["scrub"] = {
+            "interval_s": maintenance.scrub_hours * 3600,
+            "share": maintenance.scrub_share,
+        }
+    if cluster.spec.on_divergence == "Pause":
+        node["on_divergence"] = "pause"
+    if not maintenance.rebuild_diverged:
+        node["replaced"] = False
     postgres = {
         "host": f"{RUN}/server",
         "port": names.POSTGRES_PORT,

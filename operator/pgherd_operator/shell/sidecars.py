@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pgherd_operator.core.observed import Report, View, ViewMember
+from pgherd_operator.core.observed import Incident, Report, View, ViewMember
 
 ANSWER_S = 2.0
 
@@ -79,6 +79,46 @@ class _View(BaseModel):
     joint: bool = False
 
 
+class _Difference(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    kind: str
+    table: str
+    index: str
+    members: tuple[str, ...]
+    majority: bool
+    first_gid: int
+
+    def text(self) -> str:
+        """In words, without values of rows: a condition is read by more people than they are."""
+        names = ", ".join(self.members)
+        if self.kind == "index":
+            return f"index {self.index} differs from its table on {names}"
+        what = f"table {self.table}" if self.kind == "rows" else "which tables there are"
+        who = f"{names} differs from the others" if self.majority else f"{names} differ"
+        return f"{what}: {who}, first seen at GID {self.first_gid}"
+
+
+class _Scrub(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    differences: tuple[_Difference, ...] = ()
+
+
+class _Incident(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    number: int
+    at: str
+    kind: str
+    gid: int = 0
+    statement: str = ""
+    table: str = ""
+    sqlstate: str = ""
+    cure: str = ""
+    outcome: str = ""
+
+
 class _Status(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
@@ -95,6 +135,10 @@ class _Status(BaseModel):
     view: _View | None = None
     departed: bool = False
     capture_off: tuple[str, ...] = ()
+    scrub: _Scrub | None = None
+    incidents: tuple[_Incident, ...] = ()
+    held: str | None = None
+    databases: tuple[Mapping[str, Any], ...] = ()
 
 
 def parse(number: int, answer: Mapping[str, Any]) -> Report:
@@ -123,6 +167,12 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         lag_bytes=status.lag_bytes,
         departed=status.departed,
         capture_off=status.capture_off,
+        differences=None
+        if status.scrub is None
+        else tuple(one.text() for one in status.scrub.differences),
+        incident=Incident(**status.incidents[-1].model_dump()) if status.incidents else None,
+        held=status.held,
+        knows_databases=bool(status.databases),
         view=None
         if view is None
         else View(

@@ -108,6 +108,16 @@ class _Rebuild(msgspec.Struct):
     rate_bytes_s: Annotated[int, msgspec.Meta(ge=32 << 10, le=1 << 30)] | None = None
 
 
+class _Explaining(msgspec.Struct):
+    gid: Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+    rows: bool = False
+
+
+class _Skipping(msgspec.Struct):
+    gid: Annotated[int, msgspec.Meta(ge=1)]
+    act: bool = False
+
+
 class _Ordering(msgspec.Struct):
     members: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=1023)] = ()
 
@@ -183,10 +193,12 @@ class _Routes:
             web.get("/metrics", self._metrics),
             web.post("/shutdown", self._shutdown),
             web.post("/rebuild", self._rebuild),
+            web.post("/explain", self._explain),
+            web.post("/skip", self._skip),
             web.get("/view", self._view),
             web.post("/view/join", self._join),
             web.post("/view/leave", self._leave),
-            web.post("/view/evict", self._leave),
+            web.post("/view/evict", self._evict),
             web.post("/view/part", self._part),
             web.post("/links", self._block),
             web.post("/marker", self._order),
@@ -196,6 +208,7 @@ class _Routes:
             web.post("/marker/{id}/buckets", self._buckets),
             web.post("/marker/{id}/keys", self._keys),
             web.delete("/marker/{id}", self._drop),
+            web.post("/indexes", self._check_indexes),
         ]
 
     async def _status(self, _: web.Request) -> web.Response:
@@ -213,6 +226,14 @@ class _Routes:
         await self._backend.rebuild(body.partner, body.rate_bytes_s)
         return web.json_response({})
 
+    async def _explain(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Explaining)
+        return web.json_response(dict(await self._backend.explain(body.gid, rows=body.rows)))
+
+    async def _skip(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Skipping)
+        return web.json_response(dict(await self._backend.skip(body.gid, act=body.act)))
+
     async def _view(self, _: web.Request) -> web.Response:
         return web.json_response(dict(self._backend.views.status()))
 
@@ -223,6 +244,11 @@ class _Routes:
     async def _leave(self, request: web.Request) -> web.Response:
         body = _parse(await request.read(), _Leaving)
         self._backend.views.leave(body.name, body.disk_id)
+        return web.json_response({})
+
+    async def _evict(self, request: web.Request) -> web.Response:
+        body = _parse(await request.read(), _Leaving)
+        self._backend.views.leave(body.name, body.disk_id, dead=True)
         return web.json_response({})
 
     async def _part(self, request: web.Request) -> web.Response:
@@ -262,6 +288,9 @@ class _Routes:
         body = _parse(await request.read(), _Bucket)
         found = await self._backend.marker_keys(request.match_info["id"], body.table, body.bucket)
         return web.json_response({"keys": dict(found)})
+
+    async def _check_indexes(self, _: web.Request) -> web.Response:
+        return web.json_response(asdict(await self._backend.check_indexes()))
 
     async def _drop(self, request: web.Request) -> web.Response:
         await self._backend.drop_marker(request.match_info["id"])

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pgherd_sidecar.core.log import Member
 from pgherd_sidecar.pg.checksum import TableChecksum
+from pgherd_sidecar.pg.indexes import IndexReport
 from pgherd_sidecar.pg.roles import Wanted
 
 StatusValue = (
@@ -82,6 +83,34 @@ class AdminBackend(Protocol):
         """
         ...
 
+    async def explain(self, gid: int, *, rows: bool) -> Mapping[str, StatusValue]:
+        """Tell what is known of the entry of the log at a position.
+
+        Args:
+            gid: the position.
+            rows: with the values of rows.
+
+        Raises:
+            Refused: it is not in the log, not any more or not yet.
+        """
+        ...
+
+    async def skip(self, gid: int, *, act: bool) -> Mapping[str, StatusValue]:
+        """Have an entry count as having no effect that some databases can't apply.
+
+        Args:
+            gid: of the entry.
+            act: do it, and return when the log says so; else say what it means.
+
+        Returns:
+            ``gid``; the names of those that have ``stopped`` at it, and go on behind it; and of
+            those that have to be ``rebuilt`` from them.
+
+        Raises:
+            Refused: no database has stopped at it.
+        """
+        ...
+
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """Put a marker into the log; return its id and GID.
 
@@ -112,6 +141,10 @@ class AdminBackend(Protocol):
 
     async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
         """Return the checksum of each row of a bucket by its key."""
+        ...
+
+    async def check_indexes(self) -> IndexReport:
+        """Compare this node's indexes with their tables, as they are now."""
         ...
 
     async def drop_marker(self, marker: str) -> None:
@@ -163,8 +196,8 @@ class ViewBackend(Protocol):
         """Have a member join."""
         ...
 
-    def leave(self, name: str, disk: str) -> None:
-        """Have a member leave, or be evicted."""
+    def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
+        """Have a member leave, or be evicted if it is dead."""
         ...
 
     def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:

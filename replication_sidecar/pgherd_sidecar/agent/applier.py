@@ -14,6 +14,7 @@ Called by ``session``. Nothing survives: what was not applied is delivered again
 """
 
 import asyncio
+import struct
 from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -21,18 +22,15 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from pgherd_sidecar.agent.applying import About, applying
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
-from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.rowwriter import AGAIN_AT_ONCE, AT_ONCE_MAX, RowWriter
 from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import Writeset
-from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
-from pgherd_sidecar.pg.pipeline import (
-    Pipeline,
-    Prepared,
-    RoundFailedError,
-    ServerGoneError,
-    is_transient,
-)
+from pgherd_sidecar.core.entries import FLAG_FINGERPRINT, Writeset
+from pgherd_sidecar.core.merge import Item, decode_body, exclusive_keys, merge_writesets, slots
+from pgherd_sidecar.pg import trusted
+from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import RowStatements
 
 log = structlog.get_logger()
@@ -43,6 +41,7 @@ COLLECT_S = 5e-3
 _BATCH_ROWS = 5_000
 _BATCH_BYTES = 4 << 20
 _BINARY = 1
+_INT64 = struct.Struct("!q")
 
 WRITER_SETTINGS = (
     "SET session_replication_role = replica",
@@ -54,7 +53,8 @@ WRITER_SETTINGS = (
     "SET enable_bitmapscan = off",
     "SET plan_cache_mode = force_generic_plan",
     "SET jit = off",
-    # The records were written under these (CORRECTNESS C6).
+    # The records were written under these (CORRECTNESS C6). A connection begins with them, and with
+    # the others of ``pg.settings``, already.
     "SET search_path = pg_catalog",
     "SET DateStyle = 'ISO, YMD'",
     "SET IntervalStyle = 'postgres'",
@@ -70,8 +70,24 @@ WRITER_SETTINGS = (
     "SET lock_timeout = 0",
     "SET statement_timeout = 0",
     "SET idle_in_transaction_session_timeout = 0",
-    # From PostgreSQL 17 on.
-    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'",
+    trusted.AFTERWARDS,  # and from PostgreSQL 17 on transaction_timeout
+    # What just fitted the stack at the origin is some calls deeper here.
+    """
+    DO $$
+    DECLARE
+        usual pg_catalog.int8 := setting FROM pg_catalog.pg_settings WHERE name = 'max_stack_depth';
+    BEGIN
+        FOR more IN REVERSE 48 .. 1 LOOP
+            BEGIN -- what the kernel allows can't be asked for
+                PERFORM pg_catalog.set_config(
+                    'max_stack_depth', (usual + usual * more / 16)::pg_catalog.text, false);
+                EXIT;
+            EXCEPTION WHEN invalid_parameter_value THEN
+                NULL;
+            END;
+        END LOOP;
+    END $$
+    """,
 )
 # Written out, because a function of SQL or PL/pgSQL with settings of its own costs as much as the
 # rest of a small batch.
@@ -80,6 +96,8 @@ _STATEMENTS = {
     b"pgherd_wait": b"SELECT CASE WHEN pg_advisory_xact_lock_shared(pgherd.token_of_xid($1::xid8))"
     b" IS NOT NULL AND pg_xact_status($1::xid8) IS DISTINCT FROM 'committed'"
     b" THEN pgherd.not_committed($1::xid8) IS NULL END",
+    # After the rows of a batch, before they are visible: do they look as at their origin?
+    b"pgherd_compare": b"SELECT pgherd.check_fingerprint($1::int8, $2::text)",
     # After a batch: hand its token to whoever waits, and take that of one to come.
     b"pgherd_pass": b"SELECT pg_advisory_unlock(pgherd.token_of_batch($1::int8)),"
     b" pg_advisory_lock(pgherd.token_of_batch($2::int8))",
@@ -94,6 +112,9 @@ class Work:
         link: its place in the chain.
         predecessor: the local transaction that must have committed first.
         writesets: keys and rows of a batch.
+        gids: of its writesets.
+        compared: what compares those of them that carry a fingerprint, by GID.
+        guarded: the keys of these, without modes.
         alone: the procedure of an item that is not a batch.
         fresh_catalog: the schema has changed just before it.
         ripe: it has collected long enough.
@@ -103,6 +124,9 @@ class Work:
     link: BatchLink
     predecessor: LocalLink | None
     writesets: list[tuple["array[int]", list[Item]]] = field(default_factory=list)
+    gids: list[int] = field(default_factory=list)
+    compared: dict[int, list[Prepared]] = field(default_factory=dict)
+    guarded: set[int] = field(default_factory=set)
     rows: int = 0
     bytes: int = 0
     alone: Callable[["Work"], Awaitable[None]] | None = None
@@ -124,6 +148,7 @@ class Applier:
         on_token: called when more tokens are held.
         collect_s: how long a batch collects that nobody waits for. Others' writesets that come in
             the meantime cost next to nothing more, a batch of their own as much as this one.
+        singly_to: up to this GID each writeset is a batch: one of them has failed before.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with, all by name
@@ -137,6 +162,7 @@ class Applier:
         repair: Callable[[LocalLink], Awaitable[None]],
         on_token: Callable[[], None],
         collect_s: float = COLLECT_S,
+        singly_to: int = 0,
     ) -> None:
         self.pipeline = pipeline
         self.rows = rows
@@ -153,6 +179,7 @@ class Applier:
         self._repair = repair
         self._on_token = on_token
         self._collect_s = collect_s
+        self._singly_to = singly_to
         self._queue: deque[Work] = deque()
         self._open: Work | None = None
         self._work = asyncio.Event()
@@ -171,17 +198,25 @@ class Applier:
         """
         items = decode_body(writeset.body)
         work = self._open
-        if work is None or work.rows > _BATCH_ROWS or work.bytes > _BATCH_BYTES:
+        if work is None or self._full(work) or _spoils(work, keys):
             self.close()
             work = self._open = self._append(gid)
             self._loop.call_later(self._collect_s, self._ripen, work)
         work.link.gid = gid
         work.writesets.append((keys, items))
+        work.gids.append(gid)
+        if compare := comparisons(gid, writeset):
+            work.compared[gid] = compare
+            work.guarded |= slots(keys)
         for _, _, records in items:
             work.rows += len(records)
         size = len(writeset.body)
         work.bytes += size
         self.queued_bytes += size
+
+    def _full(self, work: Work) -> bool:
+        large = work.rows > _BATCH_ROWS or work.bytes > _BATCH_BYTES
+        return large or work.link.gid <= self._singly_to
 
     def add_alone(
         self, gid: int | None, run: Callable[[Work], Awaitable[None]], size: int = 0
@@ -248,7 +283,7 @@ class Applier:
 
         Raises:
             DivergedError: an item can't be applied.
-            ServerGoneError: the connection broke, or the server can't do it now.
+            EntryFailedError: the connection broke, or the server can't do it now.
         """
         while True:
             await self._work.wait()
@@ -257,11 +292,14 @@ class Applier:
                 work = self._queue.popleft()
                 if work is self._open:
                     self.close()
-                with self._writers.writing(self.pipeline.backend_pid, work.link.gid):
-                    await self._do(work)
+                with (
+                    applying(work.link.gid, work.link.prev) as about,
+                    self._writers.writing(self.pipeline.backend_pid, work.link.gid),
+                ):
+                    await self._do(work, about)
                 self._finish(work)
 
-    async def _do(self, work: Work) -> None:
+    async def _do(self, work: Work, about: About) -> None:
         if work.fresh_catalog or work.alone is not None:
             await self._round(work, [])
             self._chain.settle(work.link.prev)
@@ -270,7 +308,26 @@ class Applier:
         if work.alone is not None:
             await work.alone(work)
         else:
-            await self._round(work, await self._statements(work))
+            try:
+                await self._round(work, await self._statements(work))
+            except Exception as error:
+                if judge(error).trouble is not Trouble.REFUSED:
+                    raise
+                log.warning("batch.refused", gid=work.link.gid, error=judge(error).cause)
+                await self._one_by_one(work, about)
+
+    async def _one_by_one(self, work: Work, about: About) -> None:
+        """Apply the writesets of a batch one after the other: those before the one that fails are.
+
+        The last one has the GID of the batch, so the chain is as long as if it were one.
+        """
+        await self._round(work, [])
+        writer = RowWriter(self.pipeline, self.rows)
+        for gid, (keys, items) in zip(work.gids, work.writesets, strict=True):
+            about.gid = gid
+            await writer.write(about, keys, items, work.compared.get(gid, ()))
+            self._chain.settle(gid)
+            about.prev = gid
 
     async def _round(self, work: Work, statements: list[Prepared]) -> None:
         """Execute these once the predecessor is visible, which is repaired if need be.
@@ -278,7 +335,9 @@ class Applier:
         The token is passed on in the same breath. Should the round fail, then too early: who has
         waited for it finds that the batch is not there, and asks the hook instead.
         """
+        tries = 0
         while True:
+            tries += 1
             predecessor = work.predecessor
             round_ = statements
             if predecessor is not None and predecessor.gid > self._chain.settled_gid:
@@ -297,9 +356,8 @@ class Applier:
                 if error.sqlstate == "PH002" and predecessor is not None:
                     await self._repair(predecessor)
                     work.predecessor = None
-                elif error.sqlstate not in ("40P01", "57014"):
-                    kind = ServerGoneError if is_transient(error.sqlstate) else DivergedError
-                    raise kind(f"GID {work.link.gid}: {error}") from error
+                elif error.raised or error.sqlstate not in AGAIN_AT_ONCE or tries == AT_ONCE_MAX:
+                    raise
 
     async def _statements(self, work: Work) -> list[Prepared]:
         tables = {table for _, items in work.writesets for table, _, _ in items}
@@ -311,7 +369,7 @@ class Applier:
         for statement in statements:
             if not self.pipeline.knows(statement.name):
                 self.pipeline.prepare(statement.name, self.rows.query(statement.name))
-        return statements
+        return statements + [one for compare in work.compared.values() for one in compare]
 
     def _finish(self, work: Work) -> None:
         self.batches += 1
@@ -359,6 +417,27 @@ async def connect_pipeline(conninfo: str) -> Pipeline:
     for name, query in _STATEMENTS.items():
         pipeline.prepare(name, query)
     return pipeline
+
+
+def _spoils(work: Work, keys: "array[int]") -> bool:
+    """Whether a writeset would change rows whose fingerprint an earlier one of the batch carries.
+
+    These are compared when all of the batch is written. Whoever changes a row takes its key
+    exclusively, and whoever truncates a table takes the key that all its writers share.
+    """
+    return bool(work.guarded) and not work.guarded.isdisjoint(
+        key & -4 for key in exclusive_keys(keys)
+    )
+
+
+def comparisons(gid: int, writeset: Writeset) -> list[Prepared]:
+    """What comes after the rows of a writeset: it fails with PH003 if they are not its origin's.
+
+    Empty if the writeset carries no fingerprint.
+    """
+    if not writeset.flags & FLAG_FINGERPRINT:
+        return []
+    return [Prepared(b"pgherd_compare", (_INT64.pack(gid), writeset.body), (_BINARY, _BINARY))]
 
 
 def awaited(xid: int) -> Prepared:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from pgherd_sidecar.agent.applier import Applier, Work
+from pgherd_sidecar.agent.applying import applying
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
 from pgherd_sidecar.agent.ddlrun import DdlRunner
 from pgherd_sidecar.agent.hook import HookServer
@@ -76,12 +77,14 @@ class Commits:
 
     def remote(self, gid: int, writeset: Writeset, keys: "array[int]", pieces_from: int) -> None:
         """Have a writeset applied; arguments as of ``local``, and its certification keys."""
-        if not writeset.flags:
-            self._applier.add(gid, writeset, keys)
-        elif writeset.flags & FLAG_PIECES:
-            self._applier.add_alone(gid, self._large.work(writeset, gid, pieces_from))
-        else:
-            self._applier.add_alone(gid, partial(self._run_ddl, writeset, gid), len(writeset.body))
+        with applying(gid, self._chain.settled_gid):
+            if not writeset.flags & (FLAG_DDL | FLAG_PIECES):
+                self._applier.add(gid, writeset, keys)
+            elif writeset.flags & FLAG_PIECES:
+                self._applier.add_alone(gid, self._large.work(writeset, gid, pieces_from))
+            else:
+                run = partial(self._run_ddl, writeset, gid)
+                self._applier.add_alone(gid, run, len(writeset.body))
 
     def tokens_taken(self) -> None:
         """Answer those who wait for a batch whose token the applier has taken now."""

@@ -19,6 +19,8 @@ from pgherd_sidecar.env.tls import can_be_certified, certified_name
 Port = Annotated[int, Field(ge=1, le=65535)]
 Milliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
+FINGERPRINT_EVERY = 64
+"""Then fingerprints take less than a twentieth of the time of small transactions."""
 OPERATOR, JOBS = "operator", "jobs"
 """Who is certified by such a name in place of a member's may use the admin API from elsewhere."""
 
@@ -80,6 +82,14 @@ class Timing(_Section):
             description="a component without a quorum that has stayed the same for so long parts"
         ),
     ] = 60_000
+    same_cause_ms: Annotated[
+        Milliseconds,
+        Field(description="a database that diverges by the same cause in this time does so again"),
+    ] = 3_600_000
+    rebuild_silent_ms: Annotated[
+        Milliseconds,
+        Field(description="a rebuild of which nothing is heard for so long counts as failed"),
+    ] = 900_000
 
     @model_validator(mode="after")
     def _heartbeats_fit_into_the_timeout(self) -> Self:
@@ -146,6 +156,17 @@ class Limits(_Section):
     verdict_timeout_ms: Annotated[
         Milliseconds, Field(description="longest wait of a COMMIT before 08007")
     ] = 10_000
+
+
+class Scrub(_Section):
+    """How members compare their tables with each other's all the time."""
+
+    interval_s: Annotated[
+        float, Field(ge=0, description="in which all rows are compared once; 0: never")
+    ] = 7 * 86_400.0
+    share: Annotated[
+        float, Field(gt=0, le=100, description="percent of one core that it may take")
+    ] = 2.0
 
 
 class PartnerServer(_Section):
@@ -251,10 +272,36 @@ class NodeConfig(_Section):
     timing: Timing = Timing()
     limits: Limits = Limits()
     recovery: Recovery | None = None
+    scrub: Scrub = Scrub()
+    fingerprint_every: Annotated[
+        int,
+        Field(ge=1, description="one of so many transactions ships hashes of its rows; 1: all do"),
+    ] = FINGERPRINT_EVERY
     partition_policy: Annotated[
         Literal["primary", "permanent"],
         Field(description="without a majority: wait for it, or become a cluster of its own"),
     ] = "primary"
+
+    on_divergence: Annotated[
+        Literal["rebuild", "pause"],
+        Field(
+            description="when one whole database is left: take writes while others are rebuilt, "
+            "or none until an administrator has chosen; the same on every member"
+        ),
+    ] = "rebuild"
+
+    replaced: Annotated[
+        bool | None,
+        Field(
+            description="whoever deploys makes a diverged node anew, without being asked; default:"
+            " where there is an admin_port, since that is for an operator"
+        ),
+    ] = None
+
+    @property
+    def made_anew(self) -> bool:
+        """Whoever deploys makes a diverged node anew."""
+        return self.admin_port is not None if self.replaced is None else self.replaced
 
     @model_validator(mode="after")
     def _members_are_consistent(self) -> Self:

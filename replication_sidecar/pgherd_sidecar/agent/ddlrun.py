@@ -4,19 +4,29 @@ The body's items are in the order of their execution: rows are written with the 
 the applier's, commands by ``pg.ddl``, all in one transaction with its link of the commit chain.
 """
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import psycopg
+import structlog
 
 from pgherd_sidecar.agent.applier import WRITER_SETTINGS
+from pgherd_sidecar.agent.applying import About, applying
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.rowwriter import COMPRESS, COMPRESSION, INVALID_VALUE, TOO_LARGE
 from pgherd_sidecar.agent.startup import connect
 from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import Writeset, key_array
+from pgherd_sidecar.core.entries import FLAG_FINGERPRINT, Writeset, key_array
 from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
 from pgherd_sidecar.pg import ddl
+from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.pipeline import NoConnectionError
 from pgherd_sidecar.pg.rows import RowStatements, TableShape
+
+log = structlog.get_logger()
+
+_Execute = Callable[[psycopg.AsyncConnection[Any], bytes | str, Sequence[Any]], Awaitable[None]]
 
 
 async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> TableShape:
@@ -24,7 +34,7 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
 
     Raises:
         DivergedError: this member has no such table.
-        psycopg.OperationalError: the server is gone, or can't say now.
+        psycopg.Error: the server is gone, or can't say now.
     """
     try:
         rows = await connection.execute(
@@ -32,13 +42,16 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
             (table,),
         )
         row = await rows.fetchone()
-    except psycopg.OperationalError:
-        raise
     except psycopg.Error as error:
-        raise DivergedError(f"table {table}: {error}") from error
+        found = judge(error)
+        if found.trouble is not Trouble.REFUSED:
+            raise
+        raise DivergedError(f"table {table}: {found.cause}") from error
     if row is None or row[1] is None:
         raise DivergedError(f"table {table} has no primary key here")
     columns, pk, generated, same_key, only, row_type = row
+    if row_type is None:
+        raise DivergedError(f"table {table} is not a replicated table here")
     return TableShape(columns, pk, frozenset(generated), same_key, only, row_type)
 
 
@@ -52,25 +65,45 @@ class DdlRunner:
     async def run(self, writeset: Writeset, gid: int, prev: int) -> None:
         """Execute a writeset that holds DDL.
 
+        An index may refuse a value that it took at the origin, where values were compressed
+        otherwise (see ``rowwriter``): then each step is tried with both.
+
         Raises:
             DivergedError: it fails here, though it was ordered to commit.
+            EntryFailedError: the server is gone, or can't do it now.
         """
-        connection = await connect(self._config, "pgherd ddl")
+        with applying(gid, prev, "command") as about:
+            try:
+                await self._run(writeset, about, _execute)
+            except psycopg.Error as error:
+                if error.sqlstate != TOO_LARGE:
+                    raise
+                log.warning("command.compressed_otherwise", gid=gid, error=judge(error).cause)
+                await self._run(writeset, about, _execute_either_way)
+
+    async def _run(self, writeset: Writeset, about: About, execute: _Execute) -> None:
+        try:
+            connection = await connect(self._config, "pgherd ddl")
+        except psycopg.OperationalError as error:
+            raise NoConnectionError(str(error)) from error
+        gid = about.gid
         try:
             await connection.execute("; ".join(WRITER_SETTINGS))
             with self._writers.writing(connection.info.backend_pid, gid):
                 async with connection.transaction():
-                    await self._items(connection, writeset)
+                    await self._items(connection, writeset, about, execute)
+                    about.statement = about.table = ""
+                    if writeset.flags & FLAG_FINGERPRINT:
+                        await connection.execute(
+                            "SELECT pgherd.check_fingerprint($1, $2)",
+                            (gid, writeset.body.decode()),
+                        )
                     await connection.execute(
-                        "INSERT INTO pgherd.applied VALUES ($1, $2)", (gid, prev)
+                        "INSERT INTO pgherd.applied VALUES ($1, $2)", (gid, about.prev)
                     )
                     await connection.execute(
                         "UPDATE pgherd.shape SET gid = $1 WHERE xid = pg_current_xact_id()", (gid,)
                     )
-        except psycopg.OperationalError:
-            raise
-        except psycopg.Error as error:
-            raise DivergedError(f"GID {gid}: {error}") from error
         finally:
             await connection.close()
 
@@ -78,23 +111,28 @@ class DdlRunner:
         self,
         connection: psycopg.AsyncConnection[Any],
         writeset: Writeset,
+        about: About,
+        execute: _Execute,
     ) -> None:
         segment: list[Item] = []
         for item in decode_body(writeset.body):
             if item[0]:
                 segment.append(item)
                 continue
-            await self._rows(connection, writeset, segment)
+            await self._rows(connection, writeset, segment, about, execute)
             segment = []
             for command in item[2]:
-                await ddl.execute_command(connection, command)
-        await self._rows(connection, writeset, segment)
+                about.statement, about.table = ddl.kind_of(command), ""
+                await execute(connection, *ddl.execution(command))
+        await self._rows(connection, writeset, segment, about, execute)
 
     async def _rows(
         self,
         connection: psycopg.AsyncConnection[Any],
         writeset: Writeset,
         segment: list[Item],
+        about: About,
+        execute: _Execute,
     ) -> None:
         if not segment:
             return
@@ -102,8 +140,36 @@ class DdlRunner:
         async def shape(table: str) -> TableShape:
             return await describe(connection, table)
 
+        about.statement, about.table = "rows", ", ".join(sorted({item[0] for item in segment}))
         rows = RowStatements(shape)
         await rows.learn([table for table, _, _ in segment])
         plan = merge_writesets([(key_array(writeset.keys), segment)], rows.key_columns)
-        for query, parameters in rows.plain(plan):
-            await connection.execute(query, parameters)
+        together = execute is _execute
+        for query, parameters in rows.plain(plan) if together else rows.plain_single(plan):
+            await execute(connection, query, parameters)
+
+
+async def _execute(
+    connection: psycopg.AsyncConnection[Any], query: bytes | str, parameters: Sequence[Any]
+) -> None:
+    await connection.execute(query, parameters)
+
+
+async def _execute_either_way(
+    connection: psycopg.AsyncConnection[Any], query: bytes | str, parameters: Sequence[Any]
+) -> None:
+    """Execute a statement under the first way to compress values that lets it succeed."""
+    refused: psycopg.Error | None = None
+    for method in COMPRESSION:
+        try:
+            async with connection.transaction():
+                await connection.execute(COMPRESS, (method,))
+                await connection.execute(query, parameters)
+        except psycopg.Error as error:
+            if error.sqlstate not in (TOO_LARGE, INVALID_VALUE):
+                raise
+            refused = refused or error
+        else:
+            return
+    assert refused is not None
+    raise refused

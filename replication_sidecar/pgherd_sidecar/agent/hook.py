@@ -30,7 +30,7 @@ import structlog
 from pgherd_sidecar.agent.hookconnection import HookConnection, Pending
 from pgherd_sidecar.agent.hookpieces import HookLimits, PieceSender
 from pgherd_sidecar.agent.hooktext import explain, parse_keys, wire_keys
-from pgherd_sidecar.agent.hookwritesets import REPEAT, WritesetSender
+from pgherd_sidecar.agent.hookwritesets import HELD, REPEAT, WritesetSender
 from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import (
     FLAG_DDL,
@@ -39,7 +39,7 @@ from pgherd_sidecar.core.entries import (
     PiecesBody,
     pieces_body,
 )
-from pgherd_sidecar.core.merge import decode_body
+from pgherd_sidecar.core.merge import decode_items
 from pgherd_sidecar.pg.ddl import DdlNotSupported, resolve_commands
 from pgherd_sidecar.pg.hookwire import OVERSIZED
 
@@ -53,6 +53,9 @@ class HookBackend(Protocol):
 
     def refusal(self) -> str | None:
         """Why this node takes no writes now, None if it does."""
+
+    def held(self) -> bool:
+        """Whether that is only because the herd takes none."""
 
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         """Call ``wake`` once ``gid`` is visible on this node; repair it if need be."""
@@ -68,6 +71,9 @@ class HookBackend(Protocol):
 
     def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
         """A command is about to begin (see ``precedence``)."""
+
+    def when_free(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
+        """A writeset is to be ordered by ``go``, now or soon (see ``precedence``)."""
 
     def command_lost(self, keys: "array[int]") -> None:
         """A command of this node lost before it was ordered."""
@@ -115,6 +121,9 @@ class HookServer:
         self._server: asyncio.AbstractServer | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._connections: set[HookConnection] = set()
+        self._waiting: dict[
+            int, HookConnection
+        ] = {}  # xid -> who waits until its writeset is ordered
         self._loop = asyncio.get_running_loop()
 
     async def start(self) -> None:
@@ -185,7 +194,7 @@ class HookServer:
             self.pieces.give_up(xid)
             return
         keys_text, _, body = rest.partition(b"\n")
-        if xid in self.writesets:
+        if xid in self.writesets or xid in self._waiting:
             connection.fail("08007", "this transaction has been sent before")
             return
         if flags & FLAG_PIECES:
@@ -203,20 +212,37 @@ class HookServer:
             return
         if flags & FLAG_DDL:
             try:
-                items = resolve_commands(decode_body(body))
+                items = resolve_commands(decode_items(body))
                 body = msgspec.json.encode(items)
             except DdlNotSupported as error:
                 connection.fail("0A000", str(error), hint=error.hint)
                 return
-        keys = parse_keys(keys_text)
+        keys, pid = parse_keys(keys_text), int(words[2])
+        self._waiting[xid] = connection
+        self.backend.when_free(
+            xid, keys, lambda: self._send(connection, xid, flags, keys, body, pid)
+        )
+
+    def _send(
+        self,
+        connection: "HookConnection",
+        xid: int,
+        flags: int,
+        keys: "array[int]",
+        body: bytes,
+        pid: int,
+    ) -> None:
+        """Order a writeset, unless it has lost, or its session has not waited for this."""
+        if self._waiting.pop(xid, None) is not connection or self._refuses(connection):
+            return
         conflict = self.backend.lost(keys)
-        if conflict is not None:  # no need to order what has lost already
+        if conflict is None:
+            self.writesets.send(xid, flags, keys, body, pid)
+            self.writesets.await_verdict(connection, xid)
+        else:  # no need to order what has lost already
             if flags & FLAG_DDL:
                 self.backend.command_lost(keys)
             connection.fail("40001", *explain(conflict, body), REPEAT)
-            return
-        self.writesets.send(xid, flags, keys, body, int(words[2]))
-        self.writesets.await_verdict(connection, xid)
 
     def _refuses(self, connection: "HookConnection") -> bool:
         """Tell a session so, if this node takes no writes."""
@@ -225,7 +251,7 @@ class HookServer:
             connection.fail(
                 "25006",
                 f"this node takes no writes: {refusal}",
-                hint="Connect to a member whose state is primary.",
+                hint=HELD if self.backend.held() else "Connect to a member whose state is primary.",
             )
         return refusal is not None
 
@@ -261,6 +287,7 @@ class HookServer:
         self.writesets.send(xid, flags, parse_keys(keys_text), body, 0)
 
     def _resume(self, connection: "HookConnection", xid: int) -> None:
+        self._waiting.pop(xid, None)  # it is told that it was interrupted, and so it must not go on
         if self.writesets.await_verdict(connection, xid):
             return
         outcome = self.backend.outcome(f"{self._member}.{self._incarnation}.{xid}")
@@ -309,6 +336,7 @@ class HookServer:
     def closed(self, connection: "HookConnection") -> None:
         """Note the end of a session."""
         self._connections.discard(connection)
+        self._waiting = {xid: who for xid, who in self._waiting.items() if who is not connection}
         self.pieces.gone(connection)
         if connection.pending is not None:
             connection.pending.connection = None

@@ -6,10 +6,9 @@ Free of IO; called by ``hook``.
 import sys
 from array import array
 
-import msgspec
-
 from pgherd_sidecar.core.certifier import AbortReason, Conflict
 from pgherd_sidecar.core.entries import FLAG_PIECES, pieces_body
+from pgherd_sidecar.core.merge import decode_body
 from pgherd_sidecar.core.recordtext import join_record, split_record
 
 
@@ -68,7 +67,7 @@ def explain(conflict: Conflict, body: bytes, flags: int = 0) -> tuple[str, str]:
         f"(GID {conflict.winner})"
     )
     tables = list(pieces_body(body).tables) if flags & FLAG_PIECES else []
-    for table, pks, records in [] if flags & FLAG_PIECES else msgspec.json.decode(body):
+    for table, pks, records in [] if flags & FLAG_PIECES else decode_body(body):
         for pk, record in zip(pks, records, strict=True):
             if pk == conflict.key & -4:
                 return message, f"{_row(record)} of table {table}, winner GID {conflict.winner}."

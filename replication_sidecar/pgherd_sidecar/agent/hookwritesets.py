@@ -16,6 +16,7 @@ from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import Writeset, encode_entry
 
 REPEAT = "Repeat the transaction."
+HELD = "No member takes writes until an administrator has chosen: see `pgherd status`."
 
 _RESUBMIT_S = 2.0
 _SUBMISSION_BYTES = 1 << 20
@@ -179,6 +180,12 @@ class WritesetSender:
         if connection is not None:
             message, detail = explain(conflict, pending.writeset.body, pending.writeset.flags)
             connection.fail("40001", message, detail, REPEAT)
+
+    def refused(self, pending: Pending, reason: str) -> None:
+        """Answer that it had no effect anywhere, since the herd takes no writes."""
+        connection = _detach(pending)
+        if connection is not None:
+            connection.fail("25006", f"this node takes no writes: {reason}", "", HELD)
 
     def tell_losers(
         self, taken: set[int] | None, preview: "Callable[[array[int]], Conflict | None]"

@@ -21,12 +21,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 import structlog
 
 from pgherd_sidecar.agent.applier import Work, connect_pipeline
-from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.applying import OF_THE_MEMBER, About, applying
 from pgherd_sidecar.agent.piecereader import LogSource, PieceReader
+from pgherd_sidecar.agent.rowwriter import RowWriter
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import (
     PIECE_KEYS,
@@ -36,13 +36,8 @@ from pgherd_sidecar.core.entries import (
     pieces_body,
 )
 from pgherd_sidecar.core.merge import Op, Plan, decode_body, merge_writesets
-from pgherd_sidecar.pg.pipeline import (
-    Pipeline,
-    Prepared,
-    RoundFailedError,
-    ServerGoneError,
-    is_transient,
-)
+from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import Describe, RowStatements
 
 log = structlog.get_logger()
@@ -91,10 +86,17 @@ class LargeTransaction:
     Args:
         identity: member, incarnation and serial.
         first: position of its first piece.
+        by_row: row by row, told to ``About``: it could not be written otherwise.
     """
 
     def __init__(
-        self, around: Surroundings, identity: tuple[int, int, int], first: int, *, early: bool
+        self,
+        around: Surroundings,
+        identity: tuple[int, int, int],
+        first: int,
+        *,
+        early: bool,
+        by_row: About | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.arrived = asyncio.Event()
@@ -102,6 +104,7 @@ class LargeTransaction:
         self._around = around
         self._reader = PieceReader(around.log, identity, first)
         self._rows = RowStatements(around.describe)
+        self._by_row = by_row
         self._turn = asyncio.Event()  # all that is ordered before it is visible
         if not early:
             self._turn.set()
@@ -115,7 +118,7 @@ class LargeTransaction:
         """Write what is left: all that is ordered before it is visible.
 
         Raises:
-            RoundFailedError, ServerGoneError, DivergedError, psycopg.Error: it can't go on.
+            Exception: of any type; it can't go on.
         """
         self._pieces = pieces
         self._turn.set()
@@ -172,6 +175,9 @@ class LargeTransaction:
             await self._turn.wait()  # it shuts out readers
         await self._wait_for(position)
         await self._rows.learn([s.table for wave in plan.waves for s in wave.statements])
+        if self._by_row is not None:
+            await RowWriter(pipeline, self._rows).write_rows(self._by_row, plan, inside=True)
+            return
         statements = await asyncio.to_thread(self._rows.unlinked, plan)
         for statement in statements:
             if not pipeline.knows(statement.name):
@@ -278,18 +284,28 @@ class LargeTransactions:
 
         Raises:
             DivergedError: it can't be applied.
-            ServerGoneError: the server is gone, or can't do it now.
+            EntryFailedError: the server is gone, or can't do it now.
         """
-        body = pieces_body(writeset.body)
-        identity = writeset.member, writeset.incarnation, body.serial
-        if begun is not None and await self._finish(begun, gid, prev, body.pieces, early=True):
-            return
-        tries_left = _RETRIES
-        while True:
-            one = LargeTransaction(self._around, identity, first, early=False)
-            if await self._finish(one, gid, prev, body.pieces, early=False, tries_left=tries_left):
+        with applying(gid, prev, "pieces") as about:
+            body = pieces_body(writeset.body)
+            identity = writeset.member, writeset.incarnation, body.serial
+            if begun is not None and await self._finish(begun, gid, prev, body.pieces, early=True):
                 return
-            tries_left = max(tries_left - 1, 0)
+            tries_left, by_row = _RETRIES, None
+            while True:
+                one = LargeTransaction(self._around, identity, first, early=False, by_row=by_row)
+                try:
+                    done = await self._finish(
+                        one, gid, prev, body.pieces, early=False, tries_left=tries_left
+                    )
+                except RoundFailedError as error:
+                    if by_row is not None or judge(error).trouble is not Trouble.REFUSED:
+                        raise
+                    log.warning("large.by_row", gid=gid, error=judge(error).cause)
+                    done, by_row = False, about
+                if done:
+                    return
+                tries_left = max(tries_left - 1, 0)
 
     async def _finish(
         self,
@@ -305,19 +321,20 @@ class LargeTransactions:
         try:
             try:
                 await one.complete(gid, pieces)
-            except (RoundFailedError, ServerGoneError, DivergedError, psycopg.Error) as error:
+            except OF_THE_MEMBER:
+                raise
+            except Exception as error:  # of any type: what was begun early is forgotten
                 if not early:  # or it was ended, as it was in the way then
                     if one.connected or tries_left == 0:
                         raise
                     await self._make_room(gid, error)
-                log.info("large.anew", gid=gid, error=str(error))
+                log.info("large.anew", gid=gid, error=judge(error).cause)
                 return False
             await one.commit(gid, prev)
         except RoundFailedError as error:
-            if error.sqlstate in ("40P01", "57014"):
+            if error.sqlstate in ("40P01", "57014") and not error.raised:
                 return False
-            kind = ServerGoneError if is_transient(error.sqlstate) else DivergedError
-            raise kind(f"GID {gid}: {error}") from error
+            raise
         finally:
             await one.stop()
         log.info("large.applied", gid=gid, pieces=pieces, early=early)

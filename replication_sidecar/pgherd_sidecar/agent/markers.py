@@ -83,8 +83,8 @@ class Markers:
     async def take_snapshot(self, marker_id: str, gid: int) -> None:
         """Open the snapshot; called when all before ``gid`` is visible and nothing after it.
 
-        Raises:
-            psycopg.Error: the server is gone.
+        One that can't be opened is refused to whoever wants it. It changes nothing, so replication
+        goes on.
         """
         self.expect(marker_id)
         marker = self._markers[marker_id]
@@ -92,19 +92,31 @@ class Markers:
             return
         marker.refusal = self._refusal()
         if marker.refusal is None:
-            marker.connection = await connect(self._config, "pgherd marker", psycopg.AsyncCursor)
-            await marker.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            await marker.connection.execute("SELECT pgherd.last_gid()")
+            try:
+                await self._open(marker)
+            except psycopg.Error as error:
+                marker.refusal = f"node {self._config.name} can't open a snapshot: {error}"
+                log.warning("marker.refused", marker=marker_id, error=str(error))
             self._extend(marker_id, marker)
         if not marker.ready.done():
             marker.ready.set_result(gid)
+
+    async def _open(self, marker: _Marker) -> None:
+        opened = await connect(self._config, "pgherd marker", psycopg.AsyncCursor)
+        try:
+            await opened.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            await opened.execute("SELECT pgherd.last_gid()")
+        except BaseException:
+            await opened.close()
+            raise
+        marker.connection = opened
 
     async def ready(self, marker_id: str, timeout_s: float) -> int:
         """Wait until this node holds the marker's snapshot; return its GID.
 
         Raises:
             TimeoutError: not within ``timeout_s``.
-            Unavailable: the node held too many others when its turn came.
+            Unavailable: the node held too many others, or could not open it, when its turn came.
         """
         self.expect(marker_id)
         marker = self._markers[marker_id]

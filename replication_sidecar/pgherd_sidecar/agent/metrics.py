@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 
+_LABELLED = {"divergences_total": "kind", "rebuilds_total": "outcome"}
+"""Sums by something; its name."""
+
 
 def to_metrics(status: Mapping[str, object]) -> str:
     """Return the numbers of a status in Prometheus' text format, and its state as a label."""
@@ -10,6 +13,11 @@ def to_metrics(status: Mapping[str, object]) -> str:
     for key, value in status.items():
         if isinstance(value, int | float):  # True and False are 1 and 0
             lines.append(f"pgherd_{key}{label}}} {value + 0}")
+        elif key in _LABELLED and isinstance(value, Mapping):
+            lines += [
+                f'pgherd_{key}{label},{_LABELLED[key]}="{_escaped(one)}"}} {count}'
+                for one, count in sorted(value.items())
+            ]
     return "\n".join(lines) + "\n"
 
 

@@ -13,18 +13,27 @@ import psycopg
 from pgherd_sidecar.agent import startup
 from pgherd_sidecar.agent.applier import connect_pipeline
 from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.errors import SkippedError
 from pgherd_sidecar.agent.identity import Identity, IdentityError
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.recovery import certstate, progress
 from pgherd_sidecar.agent.session import ReplicaSession
+from pgherd_sidecar.agent.standing import Standing
 from pgherd_sidecar.agent.verdicts import Verdicts
 from pgherd_sidecar.core.state import ReplicatedState
 
 
 @contextlib.asynccontextmanager
 async def session(
-    config: NodeConfig, host: LogHost, identity: Identity, markers: Markers, verdicts: Verdicts
+    config: NodeConfig,
+    host: LogHost,
+    identity: Identity,
+    markers: Markers,
+    verdicts: Verdicts,
+    standing: Standing,
+    *,
+    singly_to: int = 0,
 ) -> "AsyncIterator[tuple[ReplicaSession, psycopg.AsyncConnection[Any]]]":
     """Connect to the server, prepare it, and read where it stands.
 
@@ -57,6 +66,9 @@ async def session(
             chain_end=server.chain_end,
             log_base=host.extent.base,
         )
+        skips, passed = await _skips(admin, state, standing, server.chain_end)
+        for gid in skips:
+            verdicts.take_back(gid)
         yield (
             ReplicaSession(
                 config,
@@ -69,9 +81,34 @@ async def session(
                 appliers=(appliers[0], appliers[1]),
                 markers=markers,
                 verdicts=verdicts,
+                skips=skips,
+                passed=passed,
+                singly_to=singly_to,
             ),
             house,
         )
+
+
+async def _skips(
+    connection: psycopg.AsyncConnection[Any],
+    state: ReplicatedState,
+    standing: Standing,
+    chain_end: int,
+) -> tuple[frozenset[int], set[int]]:
+    """Return what is to be skipped, looking ahead in the log, and what this database has skipped.
+
+    Raises:
+        SkippedError: it has applied what was skipped.
+    """
+    rows = await connection.execute("SELECT gid FROM pgherd.skipped")
+    passed = {gid for (gid,) in await rows.fetchall()}
+    standing.go_on_from(state)
+    await standing.follow()
+    assert standing.databases is not None
+    for gid in standing.databases.skipped:
+        if gid <= chain_end and gid not in passed:
+            raise SkippedError(gid)
+    return frozenset(standing.databases.skipped), passed
 
 
 def _check_log(config: NodeConfig, host: LogHost, chain_end: int) -> None:

@@ -28,7 +28,7 @@ class Outcomes:
         """Take note of a delivered writeset."""
         if decision.kind is DecisionKind.COMMIT:
             outcome = gid
-        elif decision.kind is DecisionKind.ABORT:
+        elif decision.kind in (DecisionKind.ABORT, DecisionKind.REFUSED):
             outcome = _ABORTED
         else:
             return  # a copy says nothing new

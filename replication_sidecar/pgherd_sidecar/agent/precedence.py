@@ -4,6 +4,9 @@ A command of DDL asks before it begins. If it excludes every writer, or a comman
 lost lately, its keys are ordered as an intention, and it begins once everything ordered before is
 visible here. Other transactions that take these keys lose until it has ended.
 
+Whoever commits meanwhile waits here for a while: the command may not get there, and then
+nobody has lost.
+
 A session dies without a word, so each member looks after the intentions in force: its own are
 withdrawn when their transactions have ended, and those of any member when they have taken too long.
 
@@ -30,6 +33,8 @@ INTENTION_S = 5.0
 """The longest time for which others' writes may lose to a command that has not ended."""
 _ASKING_S = 1.0
 """The longest wait of a command for its intention: it goes on without one then."""
+_WAITING_S = 1.0
+"""The longest wait of a writeset for others' intentions: it loses against them then."""
 _LOST_LATELY_S = 10.0
 _LOOK_S = 0.1
 _KEYS_MAX = 1024
@@ -42,6 +47,16 @@ class _Asking:
 
     entry: Intention
     answer: Callable[[], None]
+    until_s: float
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A writeset of this member that an intention in force excludes."""
+
+    xid: int
+    keys: "array[int]"
+    go: Callable[[], None]
     until_s: float
 
 
@@ -74,6 +89,7 @@ class Precedence:
         self._visible_before = visible_before
         self._connection = connection
         self._asking: _Asking | None = None
+        self._waiting: list[_Waiting] = []
         self._lost: dict[int, float] = {}  # key -> when a command lost that takes it
         self._since: dict[tuple[int, int], float] = {}  # member and GID -> first seen in force
         self._changed = asyncio.Event()
@@ -100,6 +116,22 @@ class Precedence:
         self._submit(encode_entry(entry), 1)
         self._changed.set()
 
+    def when_free(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
+        """A transaction of this member is to be ordered; ``go`` orders it.
+
+        Args:
+            xid: of the transaction.
+            keys: groups ``base, n, key1 .. keyn`` of its writeset.
+            go: called once: now or, while an intention excludes it, within ``_WAITING_S``. It does
+                not wait for a command that runs on this member, because that may wait for its
+                locks.
+        """
+        if self._state.intended(self._member, self._incarnation, xid, keys) is None:
+            go()
+        else:
+            self._waiting.append(_Waiting(xid, keys, go, self._loop.time() + _WAITING_S))
+            self._changed.set()
+
     def lost(self, keys: "array[int]") -> None:
         """A command of this member lost: the next one shall not, if it is the same one again.
 
@@ -113,7 +145,7 @@ class Precedence:
             self._lost |= dict.fromkeys([k for k in keys[first:position] if k & _EXCLUSIVE], now)
 
     def delivered(self) -> None:
-        """An intention was delivered."""
+        """An intention was delivered, or a command, which may end one."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -124,13 +156,14 @@ class Precedence:
         """
         while True:
             in_force = [m for m in self._state.members if self._state.intention(m) is not None]
-            if self._asking is None and not in_force:
+            if self._asking is None and not in_force and not self._waiting:
                 self._since.clear()
                 await self._changed.wait()
             self._changed.clear()
             await self._let_go()
-            await self._withdraw_own()
+            runs = await self._withdraw_own()
             self._withdraw_late()
+            self._let_waiting_go(self._member if runs else None)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._changed.wait()
@@ -150,17 +183,38 @@ class Precedence:
         self._asking = None
         asking.answer()
 
-    async def _withdraw_own(self) -> None:
-        """Withdraw an intention whose transaction has ended without a writeset."""
+    def _let_waiting_go(self, running: int | None) -> None:
+        """Order what no intention excludes any more, or has waited long.
+
+        Args:
+            running: this member's number, if the transaction of its intention has not ended.
+        """
+        now, before = self._loop.time(), self._waiting
+        self._waiting = []
+        for one in before:
+            found = self._state.intended(self._member, self._incarnation, one.xid, one.keys)
+            if found is None or found[0] == running or now >= one.until_s:
+                one.go()
+            else:
+                self._waiting.append(one)
+
+    async def _withdraw_own(self) -> bool:
+        """Withdraw an intention whose transaction has ended without a writeset.
+
+        Returns:
+            Whether that transaction has not ended.
+        """
         mine = self._state.intention(self._member)
         if mine is None or mine.incarnation != self._incarnation:
-            return
+            return False
         rows = await self._connection.execute(
             "SELECT pg_xact_status($1::text::xid8) = 'in progress'", (str(mine.xid),)
         )
         row = await rows.fetchone()
-        if row is None or not row[0]:
-            self._withdraw(self._member)
+        if row is not None and row[0]:
+            return True
+        self._withdraw(self._member)
+        return False
 
     def _withdraw_late(self) -> None:
         """Withdraw the intentions of all members that have taken too long."""

@@ -17,17 +17,23 @@ from typing import Any
 import psycopg
 import structlog
 
-from pgherd_sidecar.agent import startup, verdicts
-from pgherd_sidecar.agent.adminport import ExportedSnapshot, StatusValue, Unavailable
+from pgherd_sidecar.agent import holding, startup, verdicts
+from pgherd_sidecar.agent.adminport import ExportedSnapshot, Refused, StatusValue, Unavailable
+from pgherd_sidecar.agent.applying import OF_THE_MEMBER
+from pgherd_sidecar.agent.attempts import Attempts
 from pgherd_sidecar.agent.changes import Changes
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import (
     DivergedError,
+    EntryFailedError,
     LeftBehindError,
     RebuildNeededError,
     SupersededError,
+    UnreadableError,
 )
+from pgherd_sidecar.agent.explain import Explainer
 from pgherd_sidecar.agent.identity import Identity
+from pgherd_sidecar.agent.incidents import Incidents
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.opening import session
@@ -36,13 +42,26 @@ from pgherd_sidecar.agent.recovery.partners import NoPartnerError
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.roles import Roles
 from pgherd_sidecar.agent.session import ReplicaSession
+from pgherd_sidecar.agent.standing import Standing, Way
 from pgherd_sidecar.agent.views import Views
+from pgherd_sidecar.core.databases import Databases
+from pgherd_sidecar.env.tls import TlsError
+from pgherd_sidecar.pg import indexes
 from pgherd_sidecar.pg.checksum import TableChecksum
 from pgherd_sidecar.pg.pipeline import ServerGoneError
 
 log = structlog.get_logger()
 
-_RETRY_S = 0.2
+_TABLE_HASHES = """
+SELECT pgherd.name_hash('table ' || t.name), 'table ' || t.name
+  FROM (SELECT format('%I.%I', n.nspname, c.relname) AS name
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_') t
+UNION ALL SELECT pgherd.name_hash('schema'), 'the schema'
+"""
+_LOOK_S = 0.5
+_FATAL = (*OF_THE_MEMBER, TlsError)
+"""The log or this member's standing is not what it was: the process ends, and says so."""
 
 
 class Replica:
@@ -52,17 +71,22 @@ class Replica:
         self._config = config
         self._host = host
         self._identity = identity
-        self.views = Views(config, host)
+        self.views = Views(config, host, lambda: self._databases)
         self._markers = Markers(config)
         self._verdicts = verdicts.load(config.data_dir)
         self.changes = Changes(host, self._verdicts, self._ready)
         self.roles = Roles(config, self._ready)
+        self._explainer = Explainer(host, self._verdicts, self._table_hashes)
         recovery = config.recovery
         self._rebuild = (
             Rebuild(config, recovery, LocalMeans(config, recovery, host)) if recovery else None
         )
         self._session: ReplicaSession | None = None
+        self._attempts = Attempts()
+        self._incidents = Incidents(config.data_dir)
         self._reason = "starting"
+        self._standing = Standing(config, host)
+        self._diverged: DivergedError | None = None
         self._halted: RebuildNeededError | None = None
         self._stopping = asyncio.Event()
         self._interrupted = asyncio.Event()
@@ -89,6 +113,8 @@ class Replica:
         await asyncio.wait({task, interrupted}, return_when=asyncio.FIRST_COMPLETED)
         task.cancel()
         await asyncio.wait({task})
+        if self._session is not None:
+            self._standing.go_on_from(self._session.state)
         self._session = None
         self._interrupted.clear()
         error = None if task.cancelled() else task.exception()
@@ -97,15 +123,20 @@ class Replica:
             self._need_rebuild(behind)
         elif not task.cancelled():
             self._judge(error)
-            await asyncio.wait({interrupted}, timeout=_RETRY_S)
+            await asyncio.wait({interrupted}, timeout=self._attempts.pause_s)
         interrupted.cancel()
 
     async def _work(self) -> None:
         """One session, after a rebuild if there is one to do."""
+        if self._diverged is not None:
+            await self._choose(self._diverged)
         if self._halted is not None:
             await self._fence(f"it has stopped for good: {self._reason}")
-            await self._interrupted.wait()
-            return
+            if isinstance(self._halted, UnreadableError):
+                await self._interrupted.wait()  # its database is whole: a newer version goes on
+                return
+            await self._standing.failed()
+            self._halted = None  # an administrator has had the entry skipped
         if self._host.splitter.sealed:
             self._reason = self._host.splitter.reason
             await self._fence(self._reason)
@@ -115,19 +146,50 @@ class Replica:
             raise LeftBehindError("it joins the herd")
         if self._rebuild is not None and self._rebuild.under_way:
             await self._fence(self._rebuild.reason)
-            if not await self._rebuild.run():
+            way = Way.REBUILD
+            if self._rebuild.begins:
+                way = await self._standing.rebuilding(asked=self._rebuild.asked)
+            if way is Way.ON:
+                self._rebuild.drop()
+                self._incidents.cure(rebuilt=False)
+            elif not await self._standing.rebuild(self._rebuild.run()):
+                self._incidents.end(self._rebuild.given_up or self._rebuild.reason)
                 raise LeftBehindError(self._rebuild.cause)
+            self._attempts.forget()
         if not self._host.whole.is_set():
             await self._fence("its log is damaged")
             await self._host.whole.wait()  # what its database has may be missing
         async with session(
-            self._config, self._host, self._identity, self._markers, self._verdicts
+            self._config,
+            self._host,
+            self._identity,
+            self._markers,
+            self._verdicts,
+            self._standing,
+            singly_to=self._attempts.gid,
         ) as opened:
             self._session, keep_house = opened
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._session.run(keep_house))
+                group.create_task(self._standing.speak(self._session.caught_up))
+                group.create_task(self._end_incident(self._session.caught_up))
                 if self._rebuild is not None:
                     group.create_task(self._rebuild.escort(self._session.caught_up))
+
+    async def _choose(self, error: DivergedError) -> None:
+        """Say in the log that this database has diverged, and see how it goes on with it."""
+        await self._fence(self._reason)
+        willing = self._rebuild is not None and self._rebuild.willing
+        way = await self._standing.stopped(error, willing=willing)
+        self._diverged = None
+        if way is not Way.ON:
+            self._incidents.cure(rebuilt=self._begin_rebuild(error))
+
+    async def _end_incident(self, caught_up: asyncio.Event) -> None:
+        """Whatever stopped this node before does not any more."""
+        await caught_up.wait()
+        self._attempts.forget()
+        self._incidents.end()
 
     async def _fence(self, reason: str) -> None:
         """Have writes on a node that can't take them fail with the reason (C25)."""
@@ -143,10 +205,19 @@ class Replica:
                 self._need_rebuild(cause)
                 return
         for cause in causes:
+            if isinstance(cause, _FATAL) or not isinstance(cause, Exception):
+                raise cause
             if isinstance(cause, SupersededError):
                 self._identity.skip_incarnations(cause.newest)
+            elif isinstance(cause, EntryFailedError):
+                diverged = self._attempts.failed(cause.failure)
+                if diverged is not None:
+                    self._need_rebuild(diverged)
+                    return
             elif not isinstance(cause, (psycopg.OperationalError, ServerGoneError)):
-                raise cause
+                # A defect beside the server must not take this member's vote from the herd.
+                log.critical("session.crashed", error=str(cause), exc_info=cause)
+                self._attempts.crashed()
         self._reason = f"PostgreSQL: {causes[0]}".strip() if causes else "session ended"
         log.warning("session.ended", reason=self._reason)
         rebuild = self._rebuild
@@ -163,23 +234,58 @@ class Replica:
         )
         self._interrupted.set()
 
+    @property
+    def _databases(self) -> Databases | None:
+        """What is known of the herd's databases, by the session or without one."""
+        session = self._session
+        return self._standing.databases if session is None else session.state.databases
+
+    def _held(self) -> str | None:
+        """Why the herd takes no writes, None if it does or that is not known."""
+        known = self._databases
+        return None if known is None else holding.why_held(known, self._host.membership)
+
+    def _why_stopped(self) -> str:
+        held = self._held()
+        return self._reason if held is None else f"{self._reason}; {held}"
+
     def _need_rebuild(self, cause: RebuildNeededError) -> None:
-        """Begin a rebuild, or stop for good."""
+        """Begin a rebuild, or stop for good; what has diverged says so first (``_choose``)."""
         self._reason = str(cause)
         log.error("node.needs_rebuild", reason=self._reason, kind=type(cause).__name__)
-        if self._rebuild is not None and self._rebuild.begin(self._reason):
-            self._halted = None
+        if isinstance(cause, DivergedError):
+            self._incidents.begin(cause, rebuilt=False)
+            self._diverged = cause
             return
+        joins = self._rebuild is not None and self._rebuild.due_to_join
+        begun = self._begin_rebuild(cause)
+        if not joins:
+            self._incidents.begin(cause, rebuilt=begun)
+
+    def _begin_rebuild(self, cause: RebuildNeededError) -> bool:
+        """Begin a rebuild, or stop for good and return False."""
+        curable = self._rebuild is not None and not isinstance(cause, UnreadableError)
+        if curable and self._rebuild is not None and self._rebuild.begin(self._reason):
+            self._halted = None
+            return True
         self._halted = cause
         if self._rebuild is not None and self._rebuild.given_up is not None:
             self._reason = f"{self._reason}; {self._rebuild.given_up}"
+        return False
 
     # ---- admin API ---------------------------------------------------------------------------
 
     async def status(self) -> Mapping[str, StatusValue]:
         """See AdminBackend."""
         current, rebuild = self._session, self._rebuild
-        refusal = current.refusal() if current is not None else self._reason
+        if current is None and self._standing.databases is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._standing.follow()
+        refusal = current.refusal() if current is not None else self._why_stopped()
+        failed = self._attempts.reason(_settled(current))
+        if failed is not None and self._halted is None:
+            refusal = failed
         if rebuild is not None and rebuild.under_way:
             refusal = rebuild.reason
         return {
@@ -192,16 +298,20 @@ class Replica:
             "incarnation": self._identity.incarnation,
             **self._host.status(),
             **self.views.status(),
+            **holding.status(self._databases, self._host.membership),
             "log_position": self._host.commit_position,
             **(current.status() if current is not None else {}),
             **(rebuild.status() if rebuild is not None else {}),
+            **self._incidents.status(),
         }
 
     def _state(self, refusal: str | None) -> str:
         if self._host.peers.has_left:
             return "departed"
-        if self._halted is not None:
-            return "diverged" if isinstance(self._halted, DivergedError) else "stranded"
+        waits = self._diverged if self._held() is not None else None  # for an administrator
+        stopped = self._halted or waits
+        if stopped is not None:
+            return "diverged" if isinstance(stopped, DivergedError) else "stranded"
         if self._rebuild is not None and self._rebuild.under_way:
             return "rebuilding"
         if self._session is None and not self._host.splitter.sealed:
@@ -226,7 +336,45 @@ class Replica:
         self._interrupted.set()
         async with self._turn:  # a step of an earlier rebuild that still ends belongs to that one
             self._rebuild.request(partner, rate_bytes_s)
-            self._halted = None
+            self._incidents.request()
+            self._halted = self._diverged = None
+
+    async def skip(self, gid: int, *, act: bool) -> Mapping[str, StatusValue]:
+        """See AdminBackend."""
+        if self._session is None and not await self._standing.follow():
+            raise Unavailable(f"node {self._config.name} does not know what the log says now")
+        known, names = self._databases, holding.names_of(self._host.membership)
+        assert known is not None
+        done, stopped = gid in known.skipped, known.stopped_at(gid)
+        if not (done or stopped):
+            raise Refused(holding.nothing_to_skip(gid, known, names))
+        plan: dict[str, StatusValue] = {
+            "gid": gid,
+            "stopped": [names.get(number, str(number)) for number in stopped],
+            "rebuilt": [name for number, name in names.items() if number not in stopped],
+        }
+        if act and not done:
+            session = self._session
+            databases = None if session is None else session.state.databases
+            await self._standing.order_skip(gid, databases)
+        return plan
+
+    async def explain(self, gid: int, *, rows: bool) -> Mapping[str, StatusValue]:
+        """See AdminBackend."""
+        told: Mapping[str, StatusValue] = await self._explainer.explain(gid, rows=rows)
+        if self._databases is not None and gid in self._databases.skipped:
+            told = {**told, "verdict": "skipped"}
+        met = self._incidents.of(gid)
+        return {**told, "incidents": met} if met else told
+
+    async def _table_hashes(self) -> Mapping[int, str]:
+        """See ``explain.TableHashes``."""
+        try:
+            async with await startup.connect(self._config, "pgherd") as connection:
+                rows = await connection.execute(_TABLE_HASHES)
+                return dict(await rows.fetchall())
+        except psycopg.Error:
+            return {}
 
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """See AdminBackend."""
@@ -259,9 +407,24 @@ class Replica:
         """See AdminBackend."""
         return await self._markers.keys(marker, table, bucket)
 
+    async def check_indexes(self) -> indexes.IndexReport:
+        """See AdminBackend."""
+        self._ready()
+        try:
+            async with await startup.connect(
+                self._config, "pgherd indexes", psycopg.AsyncCursor
+            ) as connection:
+                return await indexes.check_all(connection)
+        except psycopg.OperationalError as error:
+            raise Unavailable(f"node {self._config.name}: {error}") from error
+
     async def drop_marker(self, marker: str) -> None:
         """See AdminBackend."""
         await self._markers.drop(marker)
+
+
+def _settled(session: ReplicaSession | None) -> int | None:
+    return None if session is None else session.chain.settled_gid
 
 
 def _leaves(error: BaseException) -> "list[BaseException]":

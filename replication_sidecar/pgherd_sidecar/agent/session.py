@@ -18,12 +18,14 @@ import structlog
 
 from pgherd_sidecar.agent import startup, upkeep
 from pgherd_sidecar.agent.announcement import Announcement
-from pgherd_sidecar.agent.applier import Applier
+from pgherd_sidecar.agent.applier import Applier, Work
+from pgherd_sidecar.agent.applying import undeliverable
 from pgherd_sidecar.agent.chain import Chain
 from pgherd_sidecar.agent.commits import Commits
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
-from pgherd_sidecar.agent.errors import LeftBehindError
+from pgherd_sidecar.agent.errors import LeftBehindError, SkippedError
+from pgherd_sidecar.agent.holding import why_held
 from pgherd_sidecar.agent.hook import HookServer
 from pgherd_sidecar.agent.hookpieces import HookLimits
 from pgherd_sidecar.agent.large import LargeTransactions, Surroundings
@@ -34,16 +36,20 @@ from pgherd_sidecar.agent.markerorders import MarkerOrders
 from pgherd_sidecar.agent.markers import Markers
 from pgherd_sidecar.agent.outcomes import Outcomes
 from pgherd_sidecar.agent.precedence import Precedence
+from pgherd_sidecar.agent.scrub import Scrub
 from pgherd_sidecar.agent.settler import Settler
 from pgherd_sidecar.agent.verdicts import Verdicts
 from pgherd_sidecar.agent.victims import VictimWatch
 from pgherd_sidecar.agent.views import no_majority
+from pgherd_sidecar.agent.vigil import Vigil
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.certifier import Conflict
 from pgherd_sidecar.core.entries import (
     FLAG_DDL,
     FLAG_PIECES,
     PIECE_LAST,
+    Condition,
+    DatabaseState,
     Entry,
     Incarnation,
     Intention,
@@ -51,6 +57,7 @@ from pgherd_sidecar.core.entries import (
     Members,
     Piece,
     Publish,
+    Skip,
     Writeset,
     encode_entry,
     iter_entries,
@@ -65,6 +72,9 @@ log = structlog.get_logger()
 _READ_BYTES = 1 << 20
 _QUEUE_BYTES = 64 << 20
 _FULL_S = 0.01
+_STAND_S = 1.0
+_DECIDED = (DecisionKind.COMMIT, DecisionKind.ABORT, DecisionKind.REFUSED)
+_WITHOUT_EFFECT = Decision(DecisionKind.ABORT)
 
 
 class ReplicaSession:
@@ -87,6 +97,9 @@ class ReplicaSession:
         appliers: tuple[Pipeline, Pipeline],
         markers: Markers,
         verdicts: Verdicts,
+        skips: frozenset[int],
+        passed: set[int],
+        singly_to: int = 0,
     ) -> None:
         self.state = state
         self.ready = False
@@ -98,6 +111,8 @@ class ReplicaSession:
         self._incarnation = incarnation
         self._admin = admin
         self._skip_to = server.chain_end
+        self._skips = skips
+        self._passed = passed
         self._old = host.commit_position
         self.chain = Chain(server.chain_end)
         rows = RowStatements(partial(describe, admin))
@@ -122,6 +137,7 @@ class ReplicaSession:
             writers=writers,
             repair=self.settler.repair,
             on_token=lambda: self._commits.tokens_taken(),  # noqa: PLW0108 - made below
+            singly_to=singly_to,
         )
         self.hook = self._hook_server(server.secret)
         self._commits = Commits(
@@ -135,6 +151,7 @@ class ReplicaSession:
         self._house: upkeep.Upkeep | None = None
         self._delivery: asyncio.TimerHandle | None = None
         self.marker_orders = MarkerOrders(config.name, host.submit, self.applier, markers)
+        self._scrub = Scrub(config, host, self)
         self._leaks = Leaks(admin, config.number)
         self._outcomes = Outcomes()
         mine = Incarnation(config.number, incarnation)
@@ -184,6 +201,7 @@ class ReplicaSession:
 
         Raises:
             RebuildNeededError: this node must not go on.
+            EntryFailedError: an entry could not be applied now.
             psycopg.Error, ServerGoneError: the server is gone.
         """
         house = self._house = upkeep.Upkeep(
@@ -196,6 +214,7 @@ class ReplicaSession:
             publish=self._publish,
             leaked=lambda xid: self._leaks.order(xid, self.hook),
             refusal=self.refusal,
+            held=self.held,
         )
         await self.applier.take_tokens()
         await self._leaks.look_back()
@@ -210,7 +229,9 @@ class ReplicaSession:
                 group.create_task(self._watch.run())
                 group.create_task(self._precedence.run())
                 await self._begin()
+                group.create_task(self._stand())
                 group.create_task(house.run())
+                group.create_task(self._scrub.run())
         finally:
             self.ready = False
             if self._delivery is not None:
@@ -218,6 +239,7 @@ class ReplicaSession:
             self._decider.stop()
             self._host.on_commit = self._host.on_proposer = lambda: None
             self.marker_orders.fail()
+            await self._scrub.close()
             await self.hook.stop()
             await self._large.close()
 
@@ -234,6 +256,22 @@ class ReplicaSession:
 
     async def _raise_failure(self) -> None:
         await self._failed
+
+    async def _stand(self) -> None:
+        """Say that this database is whole whenever the log says otherwise: it has caught up.
+
+        Hear whether the rebuilds of others go on.
+        """
+        number, silent_s = self._config.number, self._config.timing.rebuild_silent_ms / 1000
+        vigil = Vigil(number, silent_s, self._host.submit, self._loop.time)
+        while not self._failed.done():
+            own = self.state.databases.of(number)
+            if own is not None and own.condition is not Condition.WHOLE:
+                whole = DatabaseState(number, Condition.WHOLE, own.since)
+                self._host.submit(encode_entry(whole), 1)
+            else:
+                vigil.listen(self.state.databases)
+            await asyncio.sleep(_STAND_S)
 
     # ---- delivery ----------------------------------------------------------------------------
 
@@ -284,7 +322,8 @@ class ReplicaSession:
             else:
                 decision = self.state.deliver(gid, entry)
                 self._take_other(gid, entry, decision)
-            self._verdicts.note(gid, committed=decision.kind is DecisionKind.COMMIT)
+            committed = decision.kind is DecisionKind.COMMIT and gid not in self._skips
+            self._verdicts.note(gid, committed=committed)
             self._counts[decision.kind] += 1
         if taken:
             self.hook.writesets.tell_losers(taken, self.state.preview)
@@ -295,7 +334,7 @@ class ReplicaSession:
         """Go on after the decision on a writeset in pieces, of which the first is at ``first``."""
         self.hook.resume_deadlines()
         self._take_writeset(gid, writeset, array("q"), decision, first)
-        committed = decision.kind is DecisionKind.COMMIT
+        committed = decision.kind is DecisionKind.COMMIT and gid not in self._skips
         self._verdicts.note(gid, committed=committed, pieces_from=first)
         self._counts[decision.kind] += 1
         if committed:
@@ -305,7 +344,7 @@ class ReplicaSession:
 
     def _fail(self, error: BaseException) -> None:
         if not self._failed.done():
-            self._failed.set_exception(error)
+            self._failed.set_exception(undeliverable(error, self.state.position))
 
     def _take_writeset(
         self,
@@ -315,11 +354,16 @@ class ReplicaSession:
         decision: Decision,
         pieces_from: int = 0,
     ) -> None:
+        if gid in self._skips and decision.kind is DecisionKind.COMMIT:
+            self._pass_by(gid, writeset)
+            return
         self._outcomes.note(gid, writeset, decision)
+        if writeset.flags & FLAG_DDL:
+            self._precedence.delivered()
         pending = None
         if writeset.member == self._config.number and writeset.incarnation == self._incarnation:
             pending = self.hook.take(writeset.sequence)
-        decided = decision.kind in (DecisionKind.COMMIT, DecisionKind.ABORT)
+        decided = decision.kind in _DECIDED
         if decided and gid > self._skip_to and self._leaks.holds(writeset):
             self.applier.add_alone(gid, self._leaks.adoption(gid, writeset, decision.kind))
         elif decision.kind is DecisionKind.COMMIT:
@@ -329,12 +373,37 @@ class ReplicaSession:
                 self._commits.local(gid, pending, pieces_from)
             else:
                 self._commits.remote(gid, writeset, keys, pieces_from)
+        elif decision.kind is DecisionKind.REFUSED and pending is not None:
+            reason = why_held(self.state.databases, self._host.membership)
+            self.hook.writesets.refused(pending, reason or "the herd takes no writes")
         elif decision.conflict is not None and pending is not None:
             if writeset.flags & FLAG_DDL:
                 self._precedence.lost(pending.keys)
             self.hook.writesets.aborted(pending, decision.conflict)
         elif decision.kind is DecisionKind.STALE and pending is not None:
             self.hook.writesets.ruled_out(pending)
+
+    def _pass_by(self, gid: int, writeset: Writeset) -> None:
+        """An administrator has had it skipped: it becomes a link of the chain, without effect."""
+        self._outcomes.note(gid, writeset, _WITHOUT_EFFECT)
+        self._passed.add(gid)
+        if gid <= self._skip_to:
+            return
+
+        async def run(work: Work) -> None:
+            await self._admin.execute("SELECT pgherd.pass_by($1, $2)", (gid, work.link.prev))
+            log.warning("entry.skipped", gid=gid)
+
+        self.applier.add_alone(gid, run)
+
+    def _take_skip(self, skip: Skip) -> None:
+        """Whoever has applied what is skipped needs a copy of one that has not.
+
+        Raises:
+            SkippedError: this database has.
+        """
+        if skip.gid in self.state.databases.skipped and skip.gid not in self._passed:
+            raise SkippedError(skip.gid)
 
     def _take_other(self, gid: int, entry: Entry, decision: Decision) -> None:
         if isinstance(entry, Piece):
@@ -345,6 +414,10 @@ class ReplicaSession:
             self._precedence.delivered()
         if isinstance(entry, Incarnation):
             self._announcement.delivered(gid, entry)
+        elif isinstance(entry, Skip):
+            self._take_skip(entry)
+        elif isinstance(entry, Marker) and gid > self._old and self._scrub.take(gid, entry):
+            pass
         elif isinstance(entry, Marker) and gid > self._old and self.ready:
             self.marker_orders.take(gid, entry)  # whoever ordered it waits, and counts on us
 
@@ -372,14 +445,23 @@ class ReplicaSession:
         """See changes.Reader."""
         return self._admin
 
+    @property
+    def idle(self) -> bool:
+        """See scrub.Surroundings."""
+        return not self.hook.writesets.pending and not self.applier.queued_bytes
+
     # ---- HookBackend -------------------------------------------------------------------------
 
     def refusal(self) -> str | None:
         """See HookBackend."""
         alone = None if self._host.primary else no_majority(self._host)
         if self.ready:
-            return alone
+            return alone or why_held(self.state.databases, self._host.membership)
         return "it is catching up" if alone is None else f"it is catching up; {alone}"
+
+    def held(self) -> bool:
+        """See HookBackend."""
+        return self.ready and self._host.primary and self.state.databases.hold is not None
 
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         """See HookBackend."""
@@ -400,6 +482,10 @@ class ReplicaSession:
     def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
         """See HookBackend."""
         self._precedence.ask(xid, keys, answer)
+
+    def when_free(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
+        """See HookBackend."""
+        self._precedence.when_free(xid, keys, go)
 
     def command_lost(self, keys: "array[int]") -> None:
         """See HookBackend."""
@@ -425,5 +511,6 @@ class ReplicaSession:
             "victims": self._watch.victims,
             "index_keys": self.state.index_size,
             **(self._house.status() if self._house is not None else {}),
+            **self._scrub.status(),
             **{f"decisions_{kind.value}": count for kind, count in self._counts.items()},
         }

@@ -15,20 +15,16 @@ from typing import Any
 import psycopg
 import structlog
 
-from pgherd_sidecar.agent.applier import awaited
+from pgherd_sidecar.agent.applier import awaited, comparisons
+from pgherd_sidecar.agent.applying import About, applying
 from pgherd_sidecar.agent.chain import Chain, LocalLink
 from pgherd_sidecar.agent.ddlrun import DdlRunner
-from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.large import LargeTransactions
+from pgherd_sidecar.agent.rowwriter import RowWriter
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import FLAG_DDL, FLAG_PIECES, key_array
-from pgherd_sidecar.core.merge import decode_body, merge_writesets
-from pgherd_sidecar.pg.pipeline import (
-    Pipeline,
-    RoundFailedError,
-    ServerGoneError,
-    is_transient,
-)
+from pgherd_sidecar.core.merge import decode_body
+from pgherd_sidecar.pg.pipeline import Pipeline, RoundFailedError
 from pgherd_sidecar.pg.rows import RowStatements
 
 log = structlog.get_logger()
@@ -144,33 +140,25 @@ class Settler:
 
         Raises:
             DivergedError: it can't be applied.
-            ServerGoneError: the server is gone, or can't do it now.
+            EntryFailedError: the server is gone, or can't do it now.
         """
         await self.visible(link.prev)
         async with self._repairing:
             if link.gid <= self._chain.settled_gid:
                 return
-            if link.writeset.flags & FLAG_DDL:
-                await self._ddl.run(link.writeset, link.gid, link.prev)
-            elif link.writeset.flags & FLAG_PIECES:
-                await self._large.apply(link.writeset, link.gid, link.prev, link.pieces_from)
-            else:
-                await self._write(link)
+            with applying(link.gid, link.prev) as about:
+                if link.writeset.flags & FLAG_DDL:
+                    await self._ddl.run(link.writeset, link.gid, link.prev)
+                elif link.writeset.flags & FLAG_PIECES:
+                    await self._large.apply(link.writeset, link.gid, link.prev, link.pieces_from)
+                else:
+                    await self._write(link, about)
             self.repairs += 1
             log.info("transaction.repaired", gid=link.gid, xid=link.xid)
             self._chain.settle(link.gid)
 
-    async def _write(self, link: LocalLink) -> None:
-        items = decode_body(link.writeset.body)
-        await self._rows.learn([table for table, _, _ in items])
-        plan = merge_writesets([(key_array(link.writeset.keys), items)], self._rows.key_columns)
-        statements = self._rows.prepared(plan, link.gid, link.prev)
-        for statement in statements:
-            if not self._pipeline.knows(statement.name):
-                self._pipeline.prepare(statement.name, self._rows.query(statement.name))
-        try:
-            with self._writers.writing(self._pipeline.backend_pid, link.gid):
-                await self._pipeline.run(statements)
-        except RoundFailedError as error:
-            kind = ServerGoneError if is_transient(error.sqlstate) else DivergedError
-            raise kind(f"GID {link.gid}: {error}") from error
+    async def _write(self, link: LocalLink, about: About) -> None:
+        keys, items = key_array(link.writeset.keys), decode_body(link.writeset.body)
+        compare = comparisons(link.gid, link.writeset)
+        with self._writers.writing(self._pipeline.backend_pid, link.gid):
+            await RowWriter(self._pipeline, self._rows).write(about, keys, items, compare)

@@ -76,7 +76,8 @@ async def connect(
     )
     await connection.execute(
         "SET session_replication_role = replica; SET statement_timeout = 0; SET lock_timeout = 0;"
-        " SET idle_in_transaction_session_timeout = 0; SET client_min_messages = warning"
+        " SET idle_in_transaction_session_timeout = 0; SET client_min_messages = warning;"
+        f" {trusted.AFTERWARDS}"
     )
     return connection
 
@@ -206,8 +207,8 @@ async def _fence(
         await connection.execute("DELETE FROM pgherd.node")
         await connection.execute(
             "INSERT INTO pgherd.node (member, member_name, slots, incarnation, epoch, secret,"
-            " hook_conninfo, writable, reason, piece_bytes)"
-            " VALUES ($1, $2, $3, $4, $4, $5, $6, false, $7, $8)",
+            " hook_conninfo, writable, reason, piece_bytes, fingerprint_every)"
+            " VALUES ($1, $2, $3, $4, $4, $5, $6, false, $7, $8, $9)",
             (
                 config.number,
                 config.name,
@@ -217,6 +218,7 @@ async def _fence(
                 hook,
                 "it is starting",
                 config.limits.piece_bytes,
+                config.fingerprint_every,
             ),
         )
         await connection.execute("INSERT INTO pgherd.alive VALUES (true) ON CONFLICT DO NOTHING")
@@ -241,8 +243,13 @@ async def set_writable(
     connection: psycopg.AsyncConnection[Any],
     writable: bool,
     reason: str,
+    *,
+    held: bool = False,
 ) -> None:
-    """Let the first write of a transaction pass, or fail with this reason."""
+    """Let the first write of a transaction pass, or fail with this reason.
+
+    ``held`` is true if it fails because the herd takes none: the node can be copied all the same.
+    """
     await connection.execute(
-        "UPDATE pgherd.node SET writable = $1, reason = $2", (writable, reason)
+        "UPDATE pgherd.node SET writable = $1, reason = $2, held = $3", (writable, reason, held)
     )

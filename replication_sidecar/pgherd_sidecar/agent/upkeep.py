@@ -52,6 +52,7 @@ class Upkeep:
         publish: orders a PUBLISH entry with this base GID.
         leaked: what to do with an xid that committed without certification.
         refusal: why this node takes no writes, None if it does.
+        held: whether that is only because the herd takes none.
         host: the log that is trimmed.
     """
 
@@ -67,6 +68,7 @@ class Upkeep:
         publish: Callable[[int], None],
         leaked: Callable[[int], Awaitable[None]],
         refusal: Callable[[], str | None],
+        held: Callable[[], bool],
     ) -> None:
         self._holds: list[dict[str, str | int]] = []
         self._capture_off: list[str] = []
@@ -79,6 +81,7 @@ class Upkeep:
         self._publish = publish
         self._leaked = leaked
         self._refusal = refusal
+        self._held = held
         self._fenced: str | None = None
         self._limits = limits = config.limits
         self._checkpoint_s = limits.checkpoint_ms / 1000
@@ -130,7 +133,7 @@ class Upkeep:
         refusal = self._refusal()
         if refusal != self._fenced:
             self._fenced = refusal
-            await set_writable(self._connection, refusal is None, refusal or "")
+            await set_writable(self._connection, refusal is None, refusal or "", held=self._held())
 
     async def _audit(self) -> None:
         rows = await self._connection.execute(

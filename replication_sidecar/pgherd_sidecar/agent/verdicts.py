@@ -58,6 +58,12 @@ class Verdicts:
         if committed and pieces_from is not None:
             self._pieces[position] = pieces_from
 
+    def take_back(self, position: int) -> None:
+        """What committed there has no effect any more: it was skipped."""
+        if self.first <= position <= self.last:
+            self._known[position - self.first] = _NOT
+            self._pieces.pop(position, None)
+
     def between(self, first: int, last: int) -> str:
         """A '1' for each position that committed, '0' for each other; all of them are known."""
         return self._known[first - self.first : last - self.first + 1].decode()

@@ -14,7 +14,9 @@ Slony-II 12.3). Who that is decides how:
 * works on its transaction, if with short pauses: it gets a grace to reach COMMIT, where it is told
   40001; then its statement is cancelled, and only if that does not help its session is ended;
 * idle in its transaction for longer than a program takes to think: its session is ended, since
-  PostgreSQL has no way to fail the transaction of an idle session.
+  PostgreSQL has no way to fail the transaction of an idle session;
+* prepared (PREPARE TRANSACTION): rolled back. It has written no replicated row, or it could not
+  have been prepared, but it may have locked some, and only its coordinator would ever end it.
 
 Called by ``session``. Nothing survives a restart.
 """
@@ -25,6 +27,7 @@ from typing import Any
 
 import psycopg
 import structlog
+from psycopg import sql
 
 from pgherd_sidecar.agent.chain import Chain, LocalLink
 from pgherd_sidecar.agent.hook import HookServer
@@ -91,16 +94,20 @@ class VictimWatch:
             self._first_seen = {}
             return
         rows = await self._connection.execute(
-            "SELECT waiter, pid, xid, waits_s, idle_s FROM pgherd.blockers($1)", (list(waiting),)
+            "SELECT waiter, pid, xid, waits_s, idle_s, prepared FROM pgherd.blockers($1)",
+            (list(waiting),),
         )
         blockers = await rows.fetchall()
         # What was seen of a writer that has since turned to something else is of no use.
         present = waiting.items() & (dict(self._writers.at_work) | self._stuck(now)).items()
         now = self._loop.time()
-        seen = {(pid, xid): now for _, pid, xid, _, _ in blockers}
+        seen = {(pid, xid): now for _, pid, xid, *_ in blockers}
         self._first_seen = {key: self._first_seen.get(key, now) for key in seen}
-        for waiter, pid, xid, waits_s, idle_s in blockers:
+        for waiter, pid, xid, waits_s, idle_s, prepared in blockers:
             if (waiter, waiting[waiter]) not in present or pid in self._writers.at_work:
+                continue
+            if prepared is not None:
+                await self._roll_back(prepared, xid)
                 continue
             link = self._certified(pid, xid)
             if link is not None:
@@ -145,6 +152,17 @@ class VictimWatch:
         elif waits_s or (seen_s > _BUSY_S and not idle_s):
             log.info("victim.cancelled", pid=pid)
             await self._cancel(pid, xid)
+
+    async def _roll_back(self, prepared: str, xid: int) -> None:
+        """Deal with a prepared transaction; its coordinator has the grace that a statement has."""
+        if self._seen_s(0, xid) <= 2 * _BUSY_S:
+            return
+        self.victims += 1
+        log.warning("victim.prepared", transaction=prepared)
+        with contextlib.suppress(psycopg.errors.UndefinedObject):  # it has just ended by itself
+            await self._connection.execute(
+                sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(prepared))
+            )
 
     def _seen_s(self, pid: int, xid: int) -> float:
         """How long it has been in the way; it may just have been ended for another one's sake."""

@@ -7,12 +7,15 @@ whoever wants to be sure asks again.
 Called through the admin API. Keeps nothing.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from pgherd_sidecar.agent import roster
 from pgherd_sidecar.agent.adminport import Refused, Unavailable
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.core.databases import Databases
+from pgherd_sidecar.core.entries import Condition
 from pgherd_sidecar.core.log import Member, View
 
 _PATIENCE_S = 10.0
@@ -25,11 +28,18 @@ class Views:
     Args:
         config: this member's.
         host: its log.
+        databases: returns what is known of the members' databases.
     """
 
-    def __init__(self, config: NodeConfig, host: LogHost) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        host: LogHost,
+        databases: Callable[[], Databases | None] = lambda: None,
+    ) -> None:
         self._config = config
         self._host = host
+        self._databases = databases
 
     def status(self) -> dict[str, Any]:
         """Return ``view``, ``quorum``, ``peers``, and whether this member has ``departed``."""
@@ -68,21 +78,24 @@ class Views:
                 raise Refused(refusal)
             self._host.change(join=member)
 
-    def leave(self, name: str, disk: str) -> None:
+    def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
         """Have a member leave, or be evicted: to the log that is the same.
 
         Args:
             name: of the member.
             disk: only if it is on this one; empty for whatever disk it is on.
+            dead: what only its database holds is lost already.
 
         Raises:
-            Refused: the herd would lose its last database.
+            Refused: the herd would lose its last database, or the last that is whole.
             Unavailable: there is no primary component here, or none would be left.
         """
         self._require_primary()
         known = self._find(name, disk)
         if known is not None:
             self._require_spare(name)
+            if not dead:
+                self._require_whole(known)
             self._host.change(leave=((name, disk or known.disk),))
 
     def part(self, names: list[str], *, act: bool) -> dict[str, Any]:
@@ -120,6 +133,15 @@ class Views:
     def _require_primary(self) -> None:
         if not self._host.primary:
             raise Unavailable(f"{self._config.name}: {no_majority(self._host)}")
+
+    def _require_whole(self, leaving: Member) -> None:
+        known, number = self._databases(), roster.contact(leaving).number
+        if known is None or (one := known.of(number)) is None or known.whole_beside(number):
+            return
+        if one.condition is Condition.WHOLE or one.stopped:
+            raise Refused(
+                f"only {leaving.name} holds what was committed last: rebuild others first"
+            )
 
     def _require_spare(self, name: str) -> None:
         view = self._host.membership.view

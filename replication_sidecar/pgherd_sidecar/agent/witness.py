@@ -13,10 +13,12 @@ from typing import NoReturn
 
 from pgherd_sidecar.agent.adminport import ExportedSnapshot, StatusValue, Unavailable
 from pgherd_sidecar.agent.config import NodeConfig
+from pgherd_sidecar.agent.explain import Explainer
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.views import Views, no_majority
 from pgherd_sidecar.pg.checksum import TableChecksum
+from pgherd_sidecar.pg.indexes import IndexReport
 
 _TRIM_S = 60.0
 
@@ -74,6 +76,10 @@ class Witness:
         trouble = self._host.reader.trouble
         return trouble or (None if self._host.primary else no_majority(self._host))
 
+    async def explain(self, gid: int, *, rows: bool) -> Mapping[str, StatusValue]:
+        """See AdminBackend; no verdicts are made here."""
+        return await Explainer(self._host, None, _no_hashes).explain(gid, rows=rows)
+
     async def shutdown(self) -> None:
         """See AdminBackend."""
         await self.stop()
@@ -82,6 +88,10 @@ class Witness:
         raise Unavailable(f"{self._config.name} is a witness: it has no database")
 
     async def rebuild(self, partner: str | None, rate_bytes_s: int | None) -> None:
+        """See AdminBackend."""
+        self._refuse()
+
+    async def skip(self, gid: int, *, act: bool) -> Mapping[str, StatusValue]:
         """See AdminBackend."""
         self._refuse()
 
@@ -109,6 +119,14 @@ class Witness:
         """See AdminBackend."""
         self._refuse()
 
+    async def check_indexes(self) -> IndexReport:
+        """See AdminBackend."""
+        self._refuse()
+
     async def drop_marker(self, marker: str) -> None:
         """See AdminBackend."""
         self._refuse()
+
+
+async def _no_hashes() -> Mapping[int, str]:
+    return {}

@@ -6,6 +6,7 @@ between calls: the command line makes few.
 
 import asyncio
 import http.client
+import json
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,6 +66,77 @@ class LogHold(BaseModel):
     until: str
 
 
+class ScrubDifference(BaseModel):
+    """Something that the scrub has found to differ twice.
+
+    Attributes:
+        kind: ``rows`` of a table, an ``index``, or the ``tables`` themselves.
+        keys: some of them, as JSON, with the members that each concerns.
+        members: whom a majority contradicts; all where there is no majority.
+        gid: where it was seen last.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    kind: str
+    table: str
+    index: str
+    keys: dict[str, tuple[str, ...]]
+    more_keys: int
+    members: tuple[str, ...]
+    majority: bool
+    gid: int
+    first_gid: int
+    text: str
+
+
+class ScrubStatus(BaseModel):
+    """How far the scrub is, as far as this member knows.
+
+    ``not_answering`` has the numbers of members that have not answered lately.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    interval_s: float
+    share: float
+    table: str
+    began: str | None
+    finished: str | None
+    not_answering: tuple[int, ...]
+    differences: tuple[ScrubDifference, ...]
+
+
+class Incident(BaseModel):
+    """What stopped a node's database, or had it rebuilt, and how that ended; see the sidecar."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    number: int
+    at: str
+    kind: str
+    reason: str
+    gid: int = 0
+    sqlstate: str = ""
+    table: str = ""
+    statement: str = ""
+    cure: str = ""
+    outcome: str = ""
+    ended_at: str = ""
+
+
+class DatabaseSeen(BaseModel):
+    """What the log says of a member's database."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    condition: str
+    since: int = 0
+    gid: int = 0
+    cause: str = ""
+
+
 class Status(BaseModel):
     """Answer of ``GET /status``. More fields (counters) are kept as they are."""
 
@@ -86,6 +158,14 @@ class Status(BaseModel):
     peers: dict[str, Peer] = {}
     log_holds: tuple[LogHold, ...] = ()
     capture_off: tuple[str, ...] = ()
+    scrub: ScrubStatus | None = None
+    incidents: tuple[Incident, ...] = ()
+    divergences_total: dict[str, int] = {}
+    rebuilds_total: dict[str, int] = {}
+    held: str | None = None
+    held_since: int | None = None
+    held_gid: int | None = None
+    databases: tuple[DatabaseSeen, ...] = ()
 
 
 class _Released(BaseModel):
@@ -108,6 +188,21 @@ class PartingPlan(BaseModel):
     members: tuple[str, ...]
     left: tuple[str, ...]
     gid: int
+
+
+class SkipPlan(BaseModel):
+    """What it means that an entry counts as having no effect.
+
+    Attributes:
+        stopped: members that could not apply it, and go on behind it.
+        rebuilt: members that are made anew from those, unless they have yet to come by it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    gid: int
+    stopped: tuple[str, ...]
+    rebuilt: tuple[str, ...]
 
 
 class Marker(BaseModel):
@@ -140,6 +235,20 @@ class TableSummary(BaseModel):
     rows: int
     checksum: str
     columns: str
+
+
+class IndexSummary(BaseModel):
+    """What one node found when it compared its indexes with their tables.
+
+    ``available`` says whether its server has amcheck.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    available: bool
+    checked: int
+    faults: dict[str, str]
+    skipped: dict[str, str]
 
 
 class ChangedTable(BaseModel):
@@ -210,6 +319,30 @@ class AdminClient:
         body = {"partner": partner, "rate_bytes_s": rate_bytes_s}
         await self._request("POST", "/rebuild", body, timeout_s=2 * _ANSWER_S + _ANSWER_S)
 
+    async def explain(self, gid: int, *, rows: bool) -> dict[str, Any]:
+        """What the entry of the log at a position is; with the values of rows if they are wanted.
+
+        Raises:
+            AdminError: there is none, or none any more; or no answer.
+        """
+        body = {"gid": gid, "rows": rows}
+        content = await self._request("POST", "/explain", body, timeout_s=_CHANGES_S)
+        try:
+            told: dict[str, Any] = json.loads(content)
+        except ValueError as error:
+            raise AdminError(f"POST /explain: unexpected answer {content[:200]!r}") from error
+        return told
+
+    async def skip(self, gid: int, *, act: bool) -> SkipPlan:
+        """Have an entry count as having no effect that some members can't apply.
+
+        Args:
+            gid: of the entry.
+            act: otherwise it is only told what would be done.
+        """
+        body = {"gid": gid, "act": act}
+        return await self._call("POST", "/skip", SkipPlan, body, timeout_s=3 * _ANSWER_S)
+
     async def leave(self, name: str, disk_id: str) -> None:
         """Have a member leave the view; returns when that is under way, or was done before."""
         await self._request("POST", "/view/leave", {"name": name, "disk_id": disk_id})
@@ -266,6 +399,10 @@ class AdminClient:
         """Checksum of each row of one bucket, by key."""
         path, body = f"/marker/{marker}/keys", {"table": table, "bucket": bucket}
         return (await self._call("POST", path, _Keys, body, timeout_s)).keys
+
+    async def check_indexes(self, timeout_s: float) -> IndexSummary:
+        """Have the node compare its indexes with their tables."""
+        return await self._call("POST", "/indexes", IndexSummary, timeout_s=timeout_s)
 
     async def drop_marker(self, marker: str) -> None:
         """Give the marker's snapshot back."""

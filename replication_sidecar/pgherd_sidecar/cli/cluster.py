@@ -17,6 +17,10 @@ from pgherd_sidecar.cli.errors import HerdError
 from pgherd_sidecar.cli.view import Peer
 
 PRIMARY = "primary"
+_SUMMARY = (
+    "view", "term", "proposer", "quorum", "component",
+    "held", "held_since", "held_gid", "databases",
+)  # fmt: skip
 _POLL_S = 0.1
 _ASK_AGAIN_S = 1.0
 _SILENT_S = 2.0
@@ -65,11 +69,24 @@ def required(voices: Iterable[Voice]) -> Voice:
     return found
 
 
-def summary(said: Status | None) -> dict[str, Any]:
-    """What the speaker says of the herd, for ``--json``."""
-    if said is None:
-        return dict.fromkeys(("view", "term", "proposer", "quorum", "component"))
-    return said.model_dump(mode="json", include={"view", "term", "proposer", "quorum", "component"})
+def summary(said: Status | None, knows: Status | None = None) -> dict[str, Any]:
+    """What is said of the herd, for ``--json``.
+
+    Args:
+        said: the speaker.
+        knows: the one that speaks for the databases, if that is another.
+    """
+    herd: dict[str, Any] = dict.fromkeys(_SUMMARY)
+    if said is not None:
+        herd = said.model_dump(mode="json", include=set(_SUMMARY))
+    knows = said if knows is None else knows
+    databases = {"databases", "held", "held_since", "held_gid"}
+    return herd | (knows.model_dump(mode="json", include=databases) if knows is not None else {})
+
+
+def informed(statuses: Iterable[Status]) -> Status | None:
+    """Whoever speaks for the databases: a witness knows nothing of them."""
+    return speaker(status for status in statuses if status.databases)
 
 
 def seen(said: Status | None, name: str) -> Peer:

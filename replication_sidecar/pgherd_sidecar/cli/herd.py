@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pgherd_sidecar.agent.config import FINGERPRINT_EVERY, Scrub
 from pgherd_sidecar.cli.errors import HerdError
 
 FORMAT = 1
@@ -84,6 +85,10 @@ class Herd(BaseModel):
         slots: no member has a higher number.
         evict_s: a member that was silent for so long is thrown out of the view; 0: none ever is.
         split_s: members that were without a majority for so long become another cluster; 0: never.
+        scrub_s: all rows of all members are compared once in so long; 0: never.
+        scrub_share: percent of one core that this may take.
+        fingerprint_every: one of so many transactions ships hashes of its rows.
+        on_divergence: whether writes go on while one whole database is left, and others get copies.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,6 +105,10 @@ class Herd(BaseModel):
     slots: int = SLOTS
     evict_s: Annotated[float, Field(ge=0)] = 0
     split_s: Annotated[float, Field(ge=0)] = 0
+    scrub_s: Annotated[float, Field(ge=0)] = Scrub().interval_s
+    scrub_share: Annotated[float, Field(gt=0, le=100)] = Scrub().share
+    fingerprint_every: Annotated[int, Field(ge=1)] = FINGERPRINT_EVERY
+    on_divergence: Literal["rebuild", "pause"] = "rebuild"
     members: tuple[Member, ...]
 
     @property
@@ -214,10 +223,8 @@ def new_herd(
     port_base: int,
     postgres_bin: Path,
     witnesses: int = 0,
-    evict_s: float = 0,
-    split_s: float = 0,
 ) -> Herd:
-    """Describe a herd that does not exist yet.
+    """Describe a herd that does not exist yet; what may be changed later is as by default.
 
     Raises:
         HerdError: the ports do not fit, or the witnesses are too many.
@@ -239,8 +246,6 @@ def new_herd(
         superuser_password=secrets.token_urlsafe(18),
         app_password=secrets.token_urlsafe(18),
         slots=max(SLOTS, total),
-        evict_s=evict_s,
-        split_s=split_s,
         members=(
             *(_member(port_base, number, f"n{number}") for number in range(1, nodes + 1)),
             *(

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pgherd_sidecar.cli import binaries, certificates, herd
 from pgherd_sidecar.cli.directory import (
@@ -30,6 +31,16 @@ DEFAULT_PORT_BASE = 7500
 _POLL_S = 0.05
 
 
+_TUNABLE = (
+    "evict_s",
+    "split_s",
+    "scrub_s",
+    "scrub_share",
+    "fingerprint_every",
+    "on_divergence",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class UpOptions:
     """What the user asked for; None means: the default, or what the existing herd has.
@@ -44,6 +55,10 @@ class UpOptions:
     witnesses: int | None = None
     evict_s: float | None = None
     split_s: float | None = None
+    scrub_s: float | None = None
+    scrub_share: float | None = None
+    fingerprint_every: int | None = None
+    on_divergence: Literal["rebuild", "pause"] | None = None
     fill: Callable[[Herd], Awaitable[None]] | None = None
 
 
@@ -81,9 +96,8 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             port_base=DEFAULT_PORT_BASE if options.port_base is None else options.port_base,
             postgres_bin=binaries.find(options.postgres_bin),
             witnesses=options.witnesses or 0,
-            evict_s=options.evict_s or 0,
-            split_s=options.split_s or 0,
         )
+        description = _tuned(description, options)
         require_space(description, len(description.databases))
         nodes = nodes_of(description)
         for node in nodes:
@@ -126,6 +140,14 @@ def _founded(description: Herd) -> None:
         herd.save(description.model_copy(update={"founded": True}))
 
 
+def _tuned(description: Herd, options: UpOptions) -> Herd:
+    """With what is asked for of that which may be changed at any time."""
+    asked = {name: getattr(options, name) for name in _TUNABLE}
+    return description.model_copy(
+        update={name: one for name, one in asked.items() if one is not None}
+    )
+
+
 def _adapted(description: Herd, options: UpOptions) -> Herd:
     """Check that the options fit the existing herd; some may be others from now on."""
     for option, asked, has in (
@@ -138,10 +160,9 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
                 f"{description.directory} holds another herd, with {option} {has}: "
                 "leave the option out or choose another --dir"
             )
-    patience = {"evict_s": options.evict_s, "split_s": options.split_s}
-    changed = {key: value for key, value in patience.items() if value is not None}
-    if changed:
-        description = description.model_copy(update=changed)
+    adapted = _tuned(description, options)
+    if adapted != description:
+        description = adapted
         herd.save(description)
     if options.postgres_bin in (None, description.postgres_bin):
         binaries.find(description.postgres_bin)

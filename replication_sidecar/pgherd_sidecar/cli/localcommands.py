@@ -5,6 +5,7 @@ from typing import Literal
 
 import click
 
+from pgherd_sidecar.agent.config import FINGERPRINT_EVERY
 from pgherd_sidecar.cli import (
     comparing,
     delegate,
@@ -54,6 +55,24 @@ def local_group() -> None:
     " [default: 0, never]",
 )  # fmt: skip
 @click.option(
+    "--scrub-interval", "scrub_s", type=click.FloatRange(min=0),
+    help="Seconds in which all rows of all members are compared once; 0: never. [default: a week]",
+)  # fmt: skip
+@click.option(
+    "--scrub-share", type=click.FloatRange(min=0, min_open=True, max=100),
+    help="Percent of one core that this may take. [default: 2]",
+)  # fmt: skip
+@click.option(
+    "--fingerprint-every", type=click.IntRange(min=1),
+    help="One of so many transactions ships hashes of its rows, which the others compare; 1: all."
+    f" [default: {FINGERPRINT_EVERY}]",
+)  # fmt: skip
+@click.option(
+    "--on-divergence", type=click.Choice(["rebuild", "pause"]),
+    help="When one whole database is left: take writes while others are rebuilt from it, or none"
+    " until you have chosen. [default: rebuild]",
+)  # fmt: skip
+@click.option(
     "--port-base", type=int, help="Node i listens on P+i, its log on P+100+i. [default: 7500]"
 )
 @click.option(
@@ -70,6 +89,10 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     witnesses: int | None,
     evict_s: float | None,
     split_s: float | None,
+    scrub_s: float | None,
+    scrub_share: float | None,
+    fingerprint_every: int | None,
+    on_divergence: Literal["rebuild", "pause"] | None,
     port_base: int | None,
     postgres_bin: Path | None,
     user: str | None,
@@ -86,6 +109,10 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         witnesses=witnesses,
         evict_s=evict_s,
         split_s=split_s,
+        scrub_s=scrub_s,
+        scrub_share=scrub_share,
+        fingerprint_every=fingerprint_every,
+        on_divergence=on_divergence,
         port_base=port_base,
         postgres_bin=postgres_bin.resolve() if postgres_bin else None,
         timeout_s=timeout_s,

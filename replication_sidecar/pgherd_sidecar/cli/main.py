@@ -5,6 +5,7 @@ admin API. What is done to a herd on this machine only is in ``localcommands.py`
 stdout, progress and errors (one line) to stderr; the exit statuses are listed in ``errors.py``.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from pgherd_sidecar.cli import (
     changes,
     cluster,
     delegate,
+    explaining,
     growing,
     herd,
     jobs,
@@ -25,6 +27,7 @@ from pgherd_sidecar.cli import (
     parting,
     promoting,
     render,
+    skipping,
     splitting,
 )
 from pgherd_sidecar.cli.admin import AdminClient, Status
@@ -115,6 +118,37 @@ def release(hold: str, directory: Path | None, admin: Path | None) -> None:
     """
     names = options.run(cluster.release(_listen(directory, admin), hold))
     click.echo(f"{', '.join(names)}: nothing is kept for {hold} any more")
+
+
+@main.command()
+@click.argument("gid", type=click.IntRange(min=1))
+@_herd
+@click.option("--on", metavar="NODE", help="Ask this node; by default one that knows the most.")
+@click.option("--rows", is_flag=True, help="Show the values of rows, too: they may be private.")
+@options.as_json
+def explain(
+    gid: int, directory: Path | None, admin: Path | None, on: str | None, rows: bool, as_json: bool
+) -> None:
+    """Show what the entry of the log at a GID is: of whom, what it changes, and its verdict."""
+    listen = _listen(directory, admin)
+    told = options.run(explaining.explain(listen, gid, rows=rows, on=on))
+    click.echo(json.dumps(told, indent=2) if as_json else explaining.text(told))
+
+
+@main.command()
+@click.argument("gid", type=click.IntRange(min=1))
+@_herd
+@click.option("--yes", is_flag=True, help="What is told to be lost may be lost.")
+def skip(gid: int, directory: Path | None, admin: Path | None, yes: bool) -> None:
+    """Have the transaction at a GID count as without effect, which some nodes can't apply.
+
+    They go on behind it with their own databases; nodes that have applied it are rebuilt from them.
+    """
+    plan = options.run(skipping.skip(_listen(directory, admin), gid, yes=yes))
+    click.echo(
+        f"GID {plan.gid} is skipped: {', '.join(plan.stopped) or 'nobody'} went on behind it; "
+        "`pgherd status` shows who is being rebuilt"
+    )
 
 
 @main.command(hidden=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pgherd_sidecar.cli import cluster
-from pgherd_sidecar.cli.admin import Status
+from pgherd_sidecar.cli.admin import ScrubDifference, Status
 from pgherd_sidecar.cli.herd import Herd
 from pgherd_sidecar.cli.node import NodeState
 from pgherd_sidecar.cli.verify import Comparison, Difference
@@ -20,7 +20,8 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
             _state(herd, node) | _known(node, cluster.seen(said, node.member.name))
             for node in nodes
         ]
-        head = {"cluster_id": str(herd.cluster_id), **cluster.summary(said)}
+        knows = cluster.informed(node.answer for node in nodes if node.answer is not None)
+        head = {"cluster_id": str(herd.cluster_id), **cluster.summary(said, knows)}
         return json.dumps({**head, "members": members}, indent=2)
     rows = [
         (
@@ -44,15 +45,51 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
         if (lagging_s := cluster.seen(said, node.member.name).lagging_s)
     ]
     notes = [line for node in nodes if node.answer is not None for line in _notes(node.answer)]
-    return "\n".join([text, *reasons, *lagging, *notes])
+    scrubbed = next((_scrubbed(node.answer) for node in nodes if node.answer is not None), [])
+    return "\n".join([text, *reasons, *lagging, *notes, *scrubbed])
+
+
+def _scrubbed(said: Status) -> list[str]:
+    """What the scrub has found: every member knows the same."""
+    return [_found(one) for one in said.scrub.differences] if said.scrub is not None else []
+
+
+def _found(one: ScrubDifference) -> str:
+    names = ", ".join(one.members)
+    if one.kind == "index":
+        return f"index {one.index} differs from its table {one.table}: {one.text}"
+    who = f"{names} differs from the others" if one.majority else f"{names} differ"
+    keys = [f"({', '.join(json.loads(key))})" for key in one.keys] if one.kind == "rows" else []
+    keys = list(one.keys) if one.kind == "tables" else keys
+    more = f" and {one.more_keys} more" if one.more_keys else ""
+    what = f"table {one.table}" if one.kind == "rows" else "the tables"
+    where = f", {'key' if one.kind == 'rows' else 'table'} {', '.join(keys)}{more}" if keys else ""
+    return f"scrub: {what}{where}: {who}, at GID {one.gid}"
 
 
 def _notes(said: Status) -> list[str]:
     off = [f"{said.name}: what this lets by is not replicated: {one}" for one in said.capture_off]
-    return off + [
-        f"{said.name}: keeps its log after GID {one.after} for {one.hold}, until {one.until}"
-        for one in said.log_holds
-    ]
+    return (
+        off
+        + _incidents(said)
+        + [
+            f"{said.name}: keeps its log after GID {one.after} for {one.hold}, until {one.until}"
+            for one in said.log_holds
+        ]
+    )
+
+
+def _incidents(said: Status) -> list[str]:
+    """A line for the newest incident: what stopped the node's database is told for good."""
+    if not said.incidents:
+        return []
+    one = said.incidents[-1]
+    what = [f"GID {one.gid}" if one.gid else "", one.statement, one.table, one.sqlstate]
+    where = ", ".join(filter(None, what))
+    how = one.outcome or ("being rebuilt" if one.cure == "rebuild" else "waits for you")
+    count = f" ({one.number} so far)" if one.number > 1 else ""
+    about = f"{one.kind}{f' at {where}' if where else ''}"
+    return [f"{said.name}: {one.at}: {about}: {how}{count}; --json tells all"]
 
 
 def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
@@ -70,6 +107,10 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
         "sidecar": "up" if node.sidecar else "down",
         "log_holds": [one.model_dump() for one in node.answer.log_holds] if node.answer else [],
         "capture_off": list(node.answer.capture_off) if node.answer else [],
+        "scrub": node.answer.scrub.model_dump() if node.answer and node.answer.scrub else None,
+        "incidents": [one.model_dump() for one in node.answer.incidents] if node.answer else [],
+        "divergences_total": node.answer.divergences_total if node.answer else {},
+        "rebuilds_total": node.answer.rebuilds_total if node.answer else {},
         **node.details,
     }
 
@@ -95,7 +136,9 @@ def one(said: Status, *, as_json: bool) -> str:
         return said.model_dump_json(indent=2)
     row = (said.name, said.state, _number(said.gid), _number(said.log_position))
     reason = [f"{said.name}: {said.reason}"] if said.reason else []
-    return "\n".join([_table(("NAME", "STATE", "GID", "LOG"), [row]), *reason, *_notes(said)])
+    return "\n".join(
+        [_table(("NAME", "STATE", "GID", "LOG"), [row]), *reason, *_notes(said), *_scrubbed(said)]
+    )
 
 
 def view(said: Status, *, as_json: bool) -> str:
@@ -155,6 +198,7 @@ def comparison(result: Comparison) -> str:
     ]
     lines = [_table(("TABLE", "NODE", "ROWS", "CHECKSUM", "RESULT"), rows)]
     lines += [_sentence(difference) for difference in result.differences]
+    lines += _of_indexes(result)
     verdict = "identical" if result.identical else "DIFFERENT"
     lines.append(f"{len(result.tables)} tables at GID {result.gid}: {verdict}")
     return "\n".join(lines)
@@ -173,6 +217,25 @@ def _sentence(difference: Difference) -> str:
             f", differs: {where}" if len(groups) > 1 else ""
         )
     return f"{difference.table} key {difference.key}: differs: {where}"
+
+
+def _of_indexes(result: Comparison) -> list[str]:
+    lines = [
+        f"{name}: index {index} differs from its table: {fault}"
+        for name, one in result.indexes.items()
+        if one is not None
+        for index, fault in one.faults.items()
+    ]
+    lines += [
+        f"{name}: index {index} was not checked: {why}"
+        for name, one in result.indexes.items()
+        if one is not None
+        for index, why in one.skipped.items()
+    ]
+    without = [name for name, one in result.indexes.items() if one is None or not one.available]
+    if without:
+        lines.append(f"indexes were not checked on {', '.join(without)}: no amcheck there")
+    return lines
 
 
 def _groups(difference: Difference) -> list[list[str]]:
@@ -202,6 +265,10 @@ def comparison_json(result: Comparison) -> str:
                 }
                 for table in result.tables
             ],
+            "indexes": {
+                name: one.model_dump() if one is not None else None
+                for name, one in result.indexes.items()
+            },
             "differences": [
                 {
                     "table": difference.table,

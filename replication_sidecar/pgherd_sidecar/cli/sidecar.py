@@ -17,6 +17,7 @@ from pgherd_sidecar.agent.config import (
     PartnerServer,
     PostgresAddress,
     Recovery,
+    Scrub,
     Timing,
     Tls,
 )
@@ -150,7 +151,10 @@ class Sidecar:
                 evict_ms=round(herd.evict_s * 1000),
                 **({"partition_split_ms": round(herd.split_s * 1000)} if herd.split_s else {}),
             ),
+            fingerprint_every=herd.fingerprint_every,
             partition_policy="permanent" if herd.split_s else "primary",
+            scrub=Scrub(interval_s=herd.scrub_s, share=herd.scrub_share),
+            on_divergence=herd.on_divergence,
             data_dir=self._paths.sidecar_data,
             admin_socket=self._paths.admin_socket,
             tls=Tls(directory=self._paths.tls),

@@ -1,8 +1,10 @@
-"""Compare every replicated table on all nodes at one and the same GID.
+"""Compare every replicated table and materialized view on all nodes at one and the same GID.
 
 A marker entry is ordered in the log; each node holds a snapshot at exactly its GID, also under
 load; PostgreSQL computes a checksum of each table in it. Only where those differ are the keys
-looked for: buckets of the keys' hashes first, then the rows of the differing buckets.
+looked for: buckets of the keys' hashes first, then the rows of the differing buckets. A row in
+another leaf of a partitioned table is another row. Each node also compares its indexes with their
+tables, where its server has amcheck.
 """
 
 import asyncio
@@ -11,12 +13,20 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from pgherd_sidecar.cli.admin import AdminClient, AdminError, Marker, TableSummary
+from pgherd_sidecar.cli.admin import (
+    AdminClient,
+    AdminError,
+    IndexSummary,
+    Marker,
+    TableSummary,
+)
 from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.node import Node, require_all_up, states_of
 
 DIFFERENT = 1
 """Exit status when the nodes differ."""
+
+_UNKNOWN_ROUTE = 404
 
 Answer = TypeVar("Answer")
 
@@ -64,11 +74,14 @@ class Comparison:
     skipped: tuple[str, ...]
     tables: tuple[TableComparison, ...]
     differences: tuple[Difference, ...]
+    indexes: Mapping[str, IndexSummary | None]
+    """Of each node, as they were some time after the GID; None of one that can't say."""
 
     @property
     def identical(self) -> bool:
-        """No table differs."""
-        return all(table.identical for table in self.tables)
+        """No table differs, and no index from its table."""
+        found = (one.faults for one in self.indexes.values() if one is not None)
+        return all(table.identical for table in self.tables) and not any(found)
 
 
 async def verify(nodes: list[Node], options: Options) -> Comparison:
@@ -140,9 +153,20 @@ async def _compare(
         for table in tables:
             if not table.identical:
                 differences += await _differences(clients, marker, table, options)
-        return Comparison(marker.gid, skipped, tables, tuple(differences))
     finally:
         await _drop(clients, marker)
+    indexes = await _on_each(clients, lambda node: _indexes(node, options.timeout_s))
+    return Comparison(marker.gid, skipped, tables, tuple(differences), indexes)
+
+
+async def _indexes(node: AdminClient, timeout_s: float) -> IndexSummary | None:
+    """What a node says of its indexes; a sidecar of an earlier version does not know how."""
+    try:
+        return await node.check_indexes(timeout_s)
+    except AdminError as error:
+        if error.code == _UNKNOWN_ROUTE:
+            return None
+        raise
 
 
 async def _differences(

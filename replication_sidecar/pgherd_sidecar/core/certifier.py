@@ -62,6 +62,7 @@ class AbortReason(IntEnum):
     TOO_OLD = 2
     MALFORMED = 3
     INTENDED = 4
+    HELD = 5  # the herd takes no writes: see ``databases``
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Conflict:
         reason: what was found.
         key: the certification key it was found on (mode bits included); 0 if there is none.
         winner: GID of the newest commit, or of the intention, that excludes this one; the horizon
-            if too old; else 0.
+            if too old; since when the herd is held, if it is; else 0.
     """
 
     reason: AbortReason

@@ -16,7 +16,12 @@ from array import array
 from collections.abc import Iterable
 
 _MAGIC = b"pgherdSt"
-_VERSION = 5
+_VERSION = 6
+WITHOUT_DATABASES = 5
+"""A version that is read, too: nothing was known of the databases, so all of them were whole."""
+WITHOUT_INTENTIONS = 4
+"""Likewise: nobody could declare an intention."""
+_READ = (WITHOUT_INTENTIONS, WITHOUT_DATABASES, _VERSION)
 _FRAME = struct.Struct(">8sHI")
 _COUNT = struct.Struct(">Q")
 
@@ -34,8 +39,8 @@ def pack(arrays: "Iterable[array[int]]") -> bytes:
     return _FRAME.pack(_MAGIC, _VERSION, zlib.crc32(payload)) + payload
 
 
-def unpack(data: bytes) -> "list[array[int]]":
-    """Return the arrays that ``pack`` was given.
+def unpack(data: bytes) -> "tuple[int, list[array[int]]]":
+    """Return the version, and the arrays that ``pack`` was given.
 
     Raises:
         CheckpointError: damaged, cut off, or of another version.
@@ -45,7 +50,7 @@ def unpack(data: bytes) -> "list[array[int]]":
     magic, version, checksum = _FRAME.unpack_from(data)
     if magic != _MAGIC:
         raise CheckpointError("not a state checkpoint")
-    if version != _VERSION:
+    if version not in _READ:
         raise CheckpointError(f"version {version}, this member reads {_VERSION}")
     payload = memoryview(data)[_FRAME.size :]
     if zlib.crc32(payload) != checksum:
@@ -56,7 +61,7 @@ def unpack(data: bytes) -> "list[array[int]]":
         (count,) = _COUNT.unpack_from(payload, position)
         start, position = position + _COUNT.size, position + _COUNT.size + 8 * count
         arrays.append(_swapped(array("q", bytes(payload[start:position]))))
-    return arrays
+    return version, arrays
 
 
 def _swapped(numbers: "array[int]") -> "array[int]":

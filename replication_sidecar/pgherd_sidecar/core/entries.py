@@ -29,6 +29,8 @@ FLAG_DDL = 1
 """The writeset holds DDL: it is executed alone, never merged with others."""
 FLAG_PIECES = 2
 """Keys and rows of the writeset are in PIECE entries before it; its body is a `PiecesBody`."""
+FLAG_FINGERPRINT = 4
+"""The last item of the body is a fingerprint (``merge.FINGERPRINT``)."""
 PIECE_KEYS = 1
 """The piece holds keys; without it, rows."""
 PIECE_MORE = 2
@@ -36,7 +38,7 @@ PIECE_MORE = 2
 PIECE_LAST = 4
 """Nothing more will come, and no writeset: the origin has given the transaction up."""
 
-_KNOWN_FLAGS = FLAG_DDL | FLAG_PIECES
+_KNOWN_FLAGS = FLAG_DDL | FLAG_PIECES | FLAG_FINGERPRINT
 _KNOWN_PIECE_FLAGS = PIECE_KEYS | PIECE_MORE | PIECE_LAST
 _HEADER = struct.Struct(">IBBH")  # length of the whole entry, kind, version, flags
 _WRITESET = struct.Struct(">HIqqqI")  # member, incarnation, sequence, low water, xid, keys' length
@@ -44,6 +46,17 @@ _PIECE = struct.Struct(">HIqI")  # member, incarnation, serial, number
 _INCARNATION = struct.Struct(">HI")
 _PUBLISH = struct.Struct(">Hq")
 _INTENTION = struct.Struct(">HIq")  # member, incarnation, xid
+_DATABASE = struct.Struct(">HBBqqqI")  # member, condition, flags, after, gid, at, within
+_SKIP = struct.Struct(">q")
+CAUSE_BYTES = 64
+"""A cause of divergence takes no more, in UTF-8."""
+STATE_PAUSE = 1
+"""Its member is configured to have an administrator decide."""
+STATE_ASKED = 2
+"""An administrator has asked for this rebuild."""
+STATE_STOPPED = 4
+"""The database is still as it was before the entry that it could not apply."""
+_KNOWN_STATE_FLAGS = STATE_PAUSE | STATE_ASKED | STATE_STOPPED
 _MARKER_ID_BYTES = 16
 _NAMES_END = "\0"
 
@@ -63,6 +76,21 @@ class EntryKind(IntEnum):
     MEMBERS = 5
     PIECE = 6
     INTENTION = 7
+    DATABASE = 8
+    SKIP = 9
+
+
+class Condition(IntEnum):
+    """What a member says of its database; the number is on the wire and in checkpoints."""
+
+    #: it has applied what was acknowledged, or can
+    WHOLE = 0
+    #: it could not apply an entry, and is as it was before that
+    DIVERGED = 1
+    #: it is being replaced by a copy of another one
+    REBUILDING = 2
+    #: it is not, and will not be until an administrator says so
+    FAILED = 3
 
 
 class Noop(msgspec.Struct, frozen=True):
@@ -180,7 +208,49 @@ class Intention(msgspec.Struct, frozen=True, gc=False):
     keys: bytes = b""
 
 
-Entry = Noop | Writeset | Piece | Incarnation | Publish | Marker | Members | Intention
+class DatabaseState(msgspec.Struct, frozen=True, gc=False):
+    """A member says what has become of its database (see ``databases``).
+
+    Attributes:
+        member: number of the member whose database it is.
+        condition: what it is.
+        after: position of the entry that said last what it was, 0 if none did; it says nothing
+            unless that is so when it is delivered.
+        gid: the entry that could not be applied, 0 if there is none.
+        at_s: when, in seconds since the epoch, by the member's clock.
+        within_s: for so long the same cause counts as one that comes again.
+        flags: ``STATE_PAUSE``, ``STATE_ASKED``, ``STATE_STOPPED`` or 0.
+        cause: why, in a few words that are the same wherever it is the same, without values.
+    """
+
+    member: int
+    condition: Condition
+    after: int
+    gid: int = 0
+    at_s: int = 0
+    within_s: int = 0
+    flags: int = 0
+    cause: str = ""
+
+
+class Skip(msgspec.Struct, frozen=True, gc=False):
+    """An administrator has an entry count as having no effect, since some can't apply it."""
+
+    gid: int
+
+
+Entry = (
+    Noop
+    | Writeset
+    | Piece
+    | Incarnation
+    | Publish
+    | Marker
+    | Members
+    | Intention
+    | DatabaseState
+    | Skip
+)
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -213,6 +283,11 @@ def encode_entry(entry: Entry) -> bytes:
                 kind, payload = EntryKind.MEMBERS, _members_payload(entry.numbers)
             case Intention():
                 kind, payload = EntryKind.INTENTION, _intention_payload(entry)
+            case DatabaseState():
+                kind, payload = EntryKind.DATABASE, _database_payload(entry)
+            case Skip():
+                _require(entry.gid > 0, "GIDs begin with 1")
+                kind, payload = EntryKind.SKIP, _SKIP.pack(entry.gid)
             case _:
                 assert_never(entry)
         return _HEADER.pack(_HEADER.size + len(payload), kind, VERSION, flags) + payload
@@ -354,7 +429,7 @@ def _ascending(numbers: tuple[int, ...]) -> bool:
     return all(before < after for before, after in pairwise((0, *numbers)))
 
 
-def _read_small(kind: int, payload: bytes) -> Entry:
+def _read_small(kind: int, payload: bytes) -> Entry:  # noqa: PLR0911 - one for each kind
     try:
         match kind:
             case EntryKind.NOOP:
@@ -372,6 +447,12 @@ def _read_small(kind: int, payload: bytes) -> Entry:
                 return Members(_read_members(payload))
             case EntryKind.INTENTION:
                 return _read_intention(payload)
+            case EntryKind.DATABASE:
+                return _read_database(payload)
+            case EntryKind.SKIP:
+                (gid,) = _SKIP.unpack(payload)
+                _require(gid > 0, "GIDs begin with 1")
+                return Skip(gid)
             case _:
                 raise EntryFormatError(f"entry kind {kind} unknown to version {VERSION}")
     except struct.error:
@@ -392,6 +473,38 @@ def _read_marker(payload: bytes) -> Marker:
     except UnicodeDecodeError as error:
         raise EntryFormatError(f"names in a marker: {error}") from None
     return Marker(payload[:_MARKER_ID_BYTES], tuple(filter(None, names.split(_NAMES_END))))
+
+
+def _database_payload(state: DatabaseState) -> bytes:
+    _require(state.flags & ~_KNOWN_STATE_FLAGS == 0, f"flags {state.flags:#x} unknown")
+    _require(min(state.after, state.gid, state.at_s) >= 0, "negative position or time")
+    cause = state.cause.encode()
+    _require(len(cause) <= CAUSE_BYTES, f"a cause takes at most {CAUSE_BYTES} bytes")
+    _require(b"\0" not in cause, "a cause with a zero byte")
+    head = _DATABASE.pack(
+        state.member,
+        state.condition,
+        state.flags,
+        state.after,
+        state.gid,
+        state.at_s,
+        state.within_s,
+    )
+    return head + cause
+
+
+def _read_database(payload: bytes) -> DatabaseState:
+    head, cause = payload[: _DATABASE.size], payload[_DATABASE.size :]
+    member, condition, flags, after, gid, at_s, within_s = _DATABASE.unpack(head)
+    known = flags & ~_KNOWN_STATE_FLAGS == 0 and condition in Condition._value2member_map_
+    _require(known, f"condition {condition} or flags {flags:#x} unknown")
+    _require(min(after, gid, at_s) >= 0, "negative position or time")
+    _require(len(cause) <= CAUSE_BYTES and b"\0" not in cause, "not a cause")
+    try:
+        text = cause.decode()
+    except UnicodeDecodeError as error:
+        raise EntryFormatError(f"cause: {error}") from None
+    return DatabaseState(member, Condition(condition), after, gid, at_s, within_s, flags, text)
 
 
 def _require(condition: bool, message: str) -> None:

@@ -88,19 +88,37 @@ class Intentions:
         elif mine is not None and (mine.incarnation, mine.xid) == (entry.incarnation, entry.xid):
             del self._declared[entry.member]
 
-    def settle(self, writeset: Writeset, taken: "array[int] | KeyCollector") -> Conflict | None:
-        """What a writeset that is decided now loses against; its own intention ends here."""
-        own = self._declared.get(writeset.member)
-        if own is not None and (own.incarnation, own.xid) != (writeset.incarnation, writeset.xid):
-            own = None
-        if own is not None:
-            del self._declared[writeset.member]
-        for other in self._declared.values():
-            if own is None or other.gid < own.gid:
+    def against(
+        self, member: int, incarnation: int, xid: int, taken: "array[int] | KeyCollector"
+    ) -> tuple[int, Conflict] | None:
+        """The intention that a transaction loses against, if it is decided now.
+
+        Args:
+            member: of the transaction.
+            incarnation: of its member.
+            xid: its id there.
+            taken: its keys, as of ``Declared.excludes``.
+
+        Returns:
+            Whose intention it is, and the conflict.
+        """
+        own = self._declared.get(member)
+        mine = own is not None and (own.incarnation, own.xid) == (incarnation, xid)
+        for whose, other in self._declared.items():
+            if not mine or own is None or other.gid < own.gid:
                 key = other.excludes(taken)
                 if key is not None:
-                    return Conflict(AbortReason.INTENDED, key, other.gid)
+                    return whose, Conflict(AbortReason.INTENDED, key, other.gid)
         return None
+
+    def settle(self, writeset: Writeset, taken: "array[int] | KeyCollector") -> Conflict | None:
+        """What a writeset that is decided now loses against; its own intention ends here."""
+        member, incarnation, xid = writeset.member, writeset.incarnation, writeset.xid
+        found = self.against(member, incarnation, xid, taken)
+        own = self._declared.get(member)
+        if own is not None and (own.incarnation, own.xid) == (incarnation, xid):
+            del self._declared[member]
+        return found[1] if found is not None else None
 
     def forget(self, member: int) -> None:
         """A member has begun anew, or has left."""

@@ -34,6 +34,11 @@ from pgherd_sidecar.core.recordtext import join_record, split_record
 Item = tuple[str, list[int], list[str]]
 """Rows of one table: quoted qualified name, primary-key hash of each row, record of each row."""
 
+FINGERPRINT = "="
+"""In place of a table: an item that tells how the rows of the items before it look at the end.
+
+What it says is PostgreSQL's business alone: ``pg/sql/035_fingerprint.sql``."""
+
 KeyColumns = Callable[[str], Sequence[int]]
 """Positions of a table's primary-key columns among its live columns, from 0."""
 
@@ -94,7 +99,19 @@ class Plan:
 
 
 def decode_body(body: bytes) -> list[Item]:
-    """Decode a writeset's body.
+    """Decode what a writeset's body changes.
+
+    Raises:
+        EntryFormatError: not a body of version 1.
+    """
+    items = decode_items(body)
+    if items and items[-1][0] == FINGERPRINT:
+        items.pop()
+    return items
+
+
+def decode_items(body: bytes) -> list[Item]:
+    """Decode a writeset's body with its fingerprint, if it has one.
 
     Raises:
         EntryFormatError: not a body of version 1.
@@ -125,7 +142,7 @@ def merge_writesets(
     batch = _Batch(key_columns)
     try:
         for keys, items in writesets:
-            batch.add(_exclusive_keys(keys), items)
+            batch.add(exclusive_keys(keys), items)
     except ValueError as error:
         raise EntryFormatError(f"writeset body: {error}") from None
     return Plan([Wave(_statements(wave)) for wave in batch.waves])
@@ -253,7 +270,7 @@ class _Batch:
         group.append(join_record(fields))
 
 
-def _exclusive_keys(keys: "array[int]") -> list[int]:
+def exclusive_keys(keys: "array[int]") -> list[int]:
     """The keys taken in NO KEY UPDATE or UPDATE mode."""
     exclusive: list[int] = []
     position, end = 0, len(keys)
@@ -262,6 +279,17 @@ def _exclusive_keys(keys: "array[int]") -> list[int]:
         position = first + keys[position + 1]
         exclusive += [key for key in keys[first:position] if key & 2]
     return exclusive
+
+
+def slots(keys: "array[int]") -> set[int]:
+    """All keys of all groups, with their mode bits clear."""
+    found: set[int] = set()
+    position, end = 0, len(keys)
+    while position < end:
+        first = position + 2
+        position = first + keys[position + 1]
+        found.update(key & -4 for key in keys[first:position])
+    return found
 
 
 def _inserted_keys(operations: Set[str], exclusive: list[int], items: list[Item]) -> Set[int]:

@@ -32,9 +32,11 @@ from typing import assert_never
 
 from pgherd_sidecar.core import checkpoint as frame
 from pgherd_sidecar.core.certifier import INDEX_LIMIT, AbortReason, Certifier, Conflict
+from pgherd_sidecar.core.databases import Databases
 from pgherd_sidecar.core.dedup import FirstVerdict, Origin
 from pgherd_sidecar.core.entries import (
     FLAG_PIECES,
+    DatabaseState,
     Entry,
     Incarnation,
     Intention,
@@ -43,6 +45,7 @@ from pgherd_sidecar.core.entries import (
     Noop,
     Piece,
     Publish,
+    Skip,
     Writeset,
     key_array,
     pieces_body,
@@ -59,6 +62,8 @@ class DecisionKind(Enum):
     COMMIT = "commit"
     #: The writeset lost; ``conflict`` says against what.
     ABORT = "abort"
+    #: The herd takes no writes: the writeset has no effect, on any member (``databases``).
+    REFUSED = "refused"
     #: A copy of a writeset decided before: do nothing; ``first_gid`` and ``conflict`` repeat the
     #: first verdict (it committed if ``conflict`` is None).
     DUPLICATE = "duplicate"
@@ -95,11 +100,21 @@ class ReplicatedState:
         index_limit: stamps the certification index may hold; the same on every member.
     """
 
-    __slots__ = ("_certifier", "_intentions", "_origins", "_pieces", "_retired", "position")
+    __slots__ = (
+        "_certifier",
+        "_intentions",
+        "_origins",
+        "_pieces",
+        "_retired",
+        "databases",
+        "position",
+    )
 
     def __init__(self, members: Iterable[int], index_limit: int = INDEX_LIMIT) -> None:
         self.position = 0
+        members = tuple(members)
         self._certifier = Certifier(index_limit)
+        self.databases = Databases(members)
         self._origins = {member: Origin() for member in sorted(members)}
         self._pieces = OpenPieces()
         self._intentions = Intentions()
@@ -127,6 +142,12 @@ class ReplicatedState:
     def intention(self, member: int) -> Declared | None:
         """What a transaction of this member is going to take, if one has said so."""
         return self._intentions.of(member)
+
+    def intended(
+        self, member: int, incarnation: int, xid: int, keys: "array[int]"
+    ) -> tuple[int, Conflict] | None:
+        """See ``Intentions.against``."""
+        return self._intentions.against(member, incarnation, xid, keys)
 
     def incarnation(self, member: int) -> int:
         """The newest incarnation in the log of the member with this number, 0 before its first."""
@@ -163,7 +184,7 @@ class ReplicatedState:
             What to read from the log, and what takes the keys of its pieces; to be handed to
             ``deliver`` then. None if it does not take them to decide.
         """
-        if self._known(writeset) is not None:
+        if self.databases.hold is not None or self._known(writeset) is not None:
             return None
         body = pieces_body(writeset.body)
         transaction = self._pieces.get(writeset.member, body.serial)
@@ -213,13 +234,17 @@ class ReplicatedState:
             case Incarnation():
                 self._start_incarnation(entry)
             case Publish():
-                if entry.member in self._origins:
-                    self._publish(entry)
+                self._publish(entry)
             case Members():
                 self._install(entry.numbers)
+                self.databases.install(gid, entry.numbers)
             case Intention():
                 if self.has_begun(entry.member, entry.incarnation):
                     self._intentions.take(gid, entry)
+            case DatabaseState():
+                self.databases.take(gid, entry)
+            case Skip():
+                self.databases.skip(gid, entry)
             case Noop() | Marker():
                 pass
             case _:
@@ -244,6 +269,8 @@ class ReplicatedState:
         if known is not None:
             return known
         excluded = self._intentions.settle(writeset, keys) if self._intentions else None
+        if self.databases.hold is not None:
+            return self._refused(gid, writeset)
         if excluded is None:
             conflict = self._certifier.certify(gid, keys)
         else:
@@ -261,6 +288,9 @@ class ReplicatedState:
             taken = array("q") if examination is None else examination.collected
             excluded = self._intentions.settle(writeset, taken)
         serial = pieces_body(writeset.body).serial
+        if self.databases.hold is not None:
+            self._pieces.end(writeset.member, serial)
+            return self._refused(gid, writeset)
         if self._pieces.get(writeset.member, serial) is None:
             conflict: Conflict | None = Conflict(AbortReason.TOO_OLD, 0, self._certifier.horizon)
         elif examination is None:
@@ -282,6 +312,13 @@ class ReplicatedState:
             return Decision(DecisionKind.DUPLICATE, first.conflict, first.gid)
         return None
 
+    def _refused(self, gid: int, writeset: Writeset) -> Decision:
+        """Refuse it for good, also a copy that comes when the herd takes writes again."""
+        assert self.databases.hold is not None
+        conflict = Conflict(AbortReason.HELD, 0, self.databases.hold.since)
+        self._decided(gid, writeset, conflict)
+        return Decision(DecisionKind.REFUSED, conflict)
+
     def _decided(self, gid: int, writeset: Writeset, conflict: Conflict | None) -> Decision:
         origin = self._origins[writeset.member]
         origin.decided(writeset.sequence, FirstVerdict(gid, conflict))
@@ -289,8 +326,9 @@ class ReplicatedState:
         return _COMMIT if conflict is None else Decision(DecisionKind.ABORT, conflict)
 
     def _publish(self, entry: Publish) -> None:
-        self._origins[entry.member].published = entry.base
-        self._release()
+        if entry.member in self._origins:
+            self._origins[entry.member].published = entry.base
+            self._release()
 
     def _release(self) -> None:
         if self._origins:
@@ -327,11 +365,14 @@ class ReplicatedState:
         retired = array("q")
         for number in sorted(self._retired):
             retired.extend((number, self._retired[number]))
-        pieces = self._pieces.dump()
-        intentions = self._intentions.dump()
-        return frame.pack(
-            [head, members, retired, intentions, *pieces, *origins, *self._certifier.dump()]
-        )
+        parts = [
+            self._intentions.dump(),
+            *self._pieces.dump(),
+            self.databases.dump(),
+            *origins,
+            *self._certifier.dump(),
+        ]
+        return frame.pack([head, members, retired, *parts])
 
     @classmethod
     def restore(cls, data: bytes) -> "ReplicatedState":
@@ -340,12 +381,18 @@ class ReplicatedState:
         Raises:
             CheckpointError: damaged, cut off, or of another version.
         """
-        head, members, retired, intentions, newest, open_pieces, *rest = frame.unpack(data)
+        version, arrays = frame.unpack(data)
+        if version <= frame.WITHOUT_INTENTIONS:
+            arrays.insert(3, Intentions().dump())
+        if version <= frame.WITHOUT_DATABASES:
+            arrays.insert(6, Databases(arrays[1]).dump())
+        head, members, retired, intentions, newest, open_pieces, databases, *rest = arrays
         state = cls(members)
         (state.position,) = head
         state._retired = dict(zip(retired[::2], retired[1::2], strict=True))
         state._intentions = Intentions.load(intentions)
         state._pieces = OpenPieces.load(newest, open_pieces)
+        state.databases = Databases.load(databases)
         for number, numbers in zip(members, rest, strict=False):
             state._origins[number] = Origin.load(numbers)
         state._certifier = Certifier.load(rest[len(members) :])

@@ -1,15 +1,18 @@
-"""Checksums of the replicated tables in one snapshot, for comparing nodes.
+"""Checksums of replicated tables and materialized views in one snapshot, for comparing nodes.
 
-The caller (the sidecar, for ``pgherd local verify``) has opened a REPEATABLE READ transaction at
+The caller (``pgherd local verify``, the scrub) has opened a REPEATABLE READ transaction at
 the GID to compare; everything is computed inside PostgreSQL in that transaction's snapshot. The
 transaction's settings are changed, so it should serve nothing else. Nothing is kept.
+
+The leaf of a partitioned table that holds a row is part of the row. A materialized view is a bag of
+rows, and has no checksum of rows where it is not populated.
 
 Two nodes hold the same rows of a table if the 128-bit checksums are equal (up to chance). Where
 they differ, ``bucket_checksums`` and then ``key_checksums`` narrow it down to the keys.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
@@ -17,6 +20,8 @@ from typing import Any, LiteralString, cast
 
 from psycopg import AsyncConnection, errors, sql
 
+UNPOPULATED = "not populated"
+"""In place of the checksum of a materialized view's rows."""
 _HALF_BITS = 64
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
@@ -39,24 +44,55 @@ class TableChecksum:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class Table:
+    """What is compared, as the catalog has it in the snapshot.
+
+    Attributes:
+        rows: where its rows are read.
+        view: it is a materialized view.
+        populated: of a materialized view: it has contents.
+        columns: checksum of the columns' definition.
+        key: columns of the primary key and their types; empty where there is none.
+        sortable: ranges of the key can be read.
+        files: of it or its leaves, by oid.
+        leaves: names of the leaves by oid, of a partitioned table.
+    """
+
     name: str
     rows: sql.Composed
+    view: bool
+    populated: bool
     columns: str
-    key: sql.Composed
+    key: tuple[tuple[str, str], ...]
+    sortable: bool
     oid: int
     files: str
+    leaves: str | None
+
+    @property
+    def leaf(self) -> sql.Composed:
+        """The name of the leaf that holds a row; NULL where there are none."""
+        if self.leaves is None:
+            return sql.SQL("NULL::text").format()
+        names = sql.Literal(self.leaves)
+        return sql.SQL("({}::jsonb ->> format('%s', t.tableoid))").format(names)
+
+    @property
+    def row(self) -> sql.Composed:
+        """All that counts of a row, as a record."""
+        if self.leaves is None:
+            return sql.SQL("ROW(t.*)").format()
+        return sql.SQL("ROW({}, t.*)").format(self.leaf)
 
 
 async def table_checksums(connection: AsyncConnection[Any]) -> dict[str, TableChecksum]:
-    """Return the checksum of each table in ``pgherd.replicated_tables``, by its name there.
+    """Return the checksum of each replicated table and materialized view, by its name.
 
     Raises:
         ChangedTable: one is not what it was in the snapshot.
     """
-    return {
-        table.name: await _table_checksum(connection, table) for table in await _tables(connection)
-    }
+    found = await list_tables(connection)
+    return {table.name: await _table_checksum(connection, table) for table in found}
 
 
 async def bucket_checksums(connection: AsyncConnection[Any], name: str) -> dict[int, str]:
@@ -66,94 +102,149 @@ async def bucket_checksums(connection: AsyncConnection[Any], name: str) -> dict[
         UnknownTable: no such replicated table.
         ChangedTable: it is not what it was in the snapshot.
     """
-    table = await _table(connection, name)
-    rows = await _read(connection, table, _query("buckets", table))
-    return {bucket: _hex(first, second) for bucket, first, second in rows}
+    found = await find_table(connection, name)
+    if not found.populated:
+        return {}
+    rows = await read(connection, found, _query("buckets", found))
+    return {bucket: hexadecimal(first, second) for bucket, first, second in rows}
 
 
 async def key_checksums(connection: AsyncConnection[Any], name: str, bucket: int) -> dict[str, str]:
     """Return the checksum of each row of one bucket, by the record literal of its key.
 
+    The name of the leaf that holds the row is behind the checksum. Equal rows without a key count
+    together.
+
     Raises:
         UnknownTable: no such replicated table.
         ChangedTable: it is not what it was in the snapshot.
     """
-    table = await _table(connection, name)
-    rows = await _read(connection, table, _query("keys", table), {"bucket": bucket})
-    return {key: _hex(first, second) for key, first, second in rows}
+    found = await find_table(connection, name)
+    if not found.populated:
+        return {}
+    query = _query("keys", found, bucket=sql.Literal(bucket))
+    rows = await read(connection, found, query)
+    sums: dict[str, list[str]] = {}
+    for key, first, second, leaf in rows:
+        one = hexadecimal(first, second)
+        sums.setdefault(key, []).append(f"{one} in {leaf}" if leaf else one)
+    return {key: _together(found) for key, found in sums.items()}
 
 
-async def _table_checksum(connection: AsyncConnection[Any], table: _Table) -> TableChecksum:
+def _together(sums: list[str]) -> str:
+    return sums[0] if len(sums) == 1 else f"{sorted(sums)[0]} and {len(sums) - 1} more"
+
+
+async def _table_checksum(connection: AsyncConnection[Any], table: Table) -> TableChecksum:
+    if not table.populated:
+        return TableChecksum(0, UNPOPULATED, table.columns)
     # An aggregate without GROUP BY has exactly one row.
-    ((rows, first, second),) = await _read(connection, table, _query("table", table))
-    return TableChecksum(rows, _hex(first or 0, second or 0), table.columns)
+    ((rows, first, second),) = await read(connection, table, _query("table", table))
+    return TableChecksum(rows, hexadecimal(first or 0, second or 0), table.columns)
 
 
-async def _read(
-    connection: AsyncConnection[Any],
-    table: _Table,
-    query: sql.Composed,
-    parameters: Mapping[str, object] | None = None,
+async def read(
+    connection: AsyncConnection[Any], table: Table, query: sql.Composed
 ) -> list[tuple[Any, ...]]:
     """Run a query of a table that is, before and after, what it was in the snapshot.
 
     A snapshot protects neither from another table or a view under the name, whose code would run
     with our rights, nor from another file. A lock does not keep the name of the table's schema.
+
+    Raises:
+        ChangedTable: it is not.
     """
     try:
-        await connection.execute(_STATEMENTS["lock"].format(table=table.rows))
-    except (errors.UndefinedTable, errors.InvalidSchemaName, errors.WrongObjectType) as error:
+        if table.view:  # a view in its place must not be planned, either
+            await connection.execute(STATEMENTS["restrict"], {"kinds": "view, foreign-table"})
+            await connection.execute(STATEMENTS["lock_view"].format(table=table.rows))
+        else:
+            await connection.execute(STATEMENTS["lock"].format(table=table.rows))
+    except (
+        errors.UndefinedTable,
+        errors.InvalidSchemaName,
+        errors.WrongObjectType,
+        errors.ObjectNotInPrerequisiteState,
+    ) as error:
         raise ChangedTable(f"{table.name} was dropped or renamed since the marker") from error
-    await connection.execute(_STATEMENTS["restrict"], {"kinds": "view, foreign-table"})
+    await connection.execute(STATEMENTS["restrict"], {"kinds": "view, foreign-table"})
     await _require_unchanged(connection, table)
-    cursor = await connection.execute(query, parameters)
+    cursor = await connection.execute(query)  # names in it may have a %
     rows = await cursor.fetchall()
     await _require_unchanged(connection, table)
     return rows
 
 
-async def _require_unchanged(connection: AsyncConnection[Any], table: _Table) -> None:
+async def _require_unchanged(connection: AsyncConnection[Any], table: Table) -> None:
     asked = {"name": table.name, "oid": table.oid, "files": table.files}
-    cursor = await connection.execute(_STATEMENTS["unchanged"], asked)
+    cursor = await connection.execute(STATEMENTS["unchanged"], asked)
     if await cursor.fetchone() != (True,):
         raise ChangedTable(f"{table.name} was truncated, rewritten or replaced since the marker")
 
 
-async def _table(connection: AsyncConnection[Any], name: str) -> _Table:
-    for table in await _tables(connection):
-        if table.name == name:
-            return table
+async def find_table(connection: AsyncConnection[Any], name: str) -> Table:
+    """Return one table.
+
+    Raises:
+        UnknownTable: there is none of this name that is replicated.
+    """
+    for found in await list_tables(connection, name):
+        return found
     raise UnknownTable(name)
 
 
-async def _tables(connection: AsyncConnection[Any]) -> Iterable[_Table]:
-    await connection.execute(_STATEMENTS["settings"])
-    await connection.execute(_STATEMENTS["restrict"], {"kinds": ""})
-    cursor = await connection.execute(_STATEMENTS["replicated_tables"])
-    return [
-        _Table(name, _rows(schema, relation, partitioned=part), columns, _key(key), oid, files)
-        for name, schema, relation, part, columns, key, oid, files in await cursor.fetchall()
-    ]
+async def list_tables(connection: AsyncConnection[Any], name: str | None = None) -> Iterable[Table]:
+    """Return all that is compared, or what has one name; readies the transaction for ``read``."""
+    await connection.execute(STATEMENTS["settings"])
+    await connection.execute(STATEMENTS["restrict"], {"kinds": ""})
+    cursor = await connection.execute(STATEMENTS["compared_tables"], {"name": name})
+    return [_made(*row) for row in await cursor.fetchall()]
 
 
-def _rows(schema: str, relation: str, *, partitioned: bool) -> sql.Composed:
-    """All rows of a partitioned table, but of an inheritance parent only its own."""
+def _made(  # noqa: PLR0913, PLR0917 - the columns of a row of the catalog
+    name: str,
+    schema: str,
+    relation: str,
+    kind: str,
+    populated: bool,
+    columns: str,
+    key: list[str] | None,
+    types: list[str] | None,
+    sortable: bool,
+    oid: int,
+    files: str,
+    leaves: str,
+) -> Table:
+    partitioned = kind == "p"
+    # All rows of a partitioned table, but of an inheritance parent only its own.
     only = sql.SQL("") if partitioned else sql.SQL("ONLY ")
-    return sql.Composed([only, sql.Identifier(schema, relation)])
+    return Table(
+        name=name,
+        rows=sql.Composed([only, sql.Identifier(schema, relation)]),
+        view=kind == "m",
+        populated=populated,
+        columns=columns,
+        key=tuple(zip(key or (), types or (), strict=True)),
+        sortable=sortable,
+        oid=oid,
+        files=files,
+        leaves=leaves if partitioned else None,
+    )
 
 
-def _key(columns: list[str] | None) -> sql.Composed:
-    """The key's columns; the whole row where there is no key, for want of anything better."""
-    if not columns:
-        return sql.SQL("t.*").format()
-    return sql.SQL(", ").join(sql.Identifier("t", column) for column in columns)
+def _query(name: str, table: Table, **parts: sql.Composable) -> sql.Composed:
+    # The whole row is the key where there is none, for want of anything better.
+    key = (
+        sql.SQL(", ").join(sql.Identifier("t", column) for column, _ in table.key)
+        if table.key
+        else sql.SQL("t.*").format()
+    )
+    return STATEMENTS[name].format(
+        table=table.rows, key=key, row=table.row, leaf=table.leaf, **parts
+    )
 
 
-def _query(name: str, table: _Table) -> sql.Composed:
-    return _STATEMENTS[name].format(table=table.rows, key=table.key)
-
-
-def _hex(first: Decimal | int, second: Decimal | int) -> str:
+def hexadecimal(first: Decimal | int, second: Decimal | int) -> str:
     """Join the sums of both hashes, which PostgreSQL returns as numeric, modulo 2^64 each."""
     mask = (1 << _HALF_BITS) - 1
     return f"{(int(first) & mask) << _HALF_BITS | (int(second) & mask):032x}"
@@ -169,4 +260,4 @@ def _load_statements() -> dict[str, sql.SQL]:
     }
 
 
-_STATEMENTS = _load_statements()
+STATEMENTS = _load_statements()

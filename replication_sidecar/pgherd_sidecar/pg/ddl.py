@@ -3,7 +3,7 @@
 At the origin the event triggers (``sql/043_command_events.sql``) captured each command with the
 text of the client's whole message and the stack of functions it ran in. ``resolve_commands`` turns
 that into the exact text of one statement, or refuses; nothing is ordered then. On the other members
-``execute_command`` runs it. Which statement it is, ``ddl_statements`` knows; what cannot give the
+``execution`` runs it. Which statement it is, ``ddl_statements`` knows; what cannot give the
 same result on every member, ``ddl_rules``, as far as the words tell it: most is judged in
 PostgreSQL, by the catalog as the command leaves it (``sql/042_command_rules.sql``).
 
@@ -11,10 +11,10 @@ Resolving is a pure function, called by the hook once per transaction with DDL. 
 it returns is the body of a writeset and survives in the ordered log.
 """
 
+import re
 from typing import Any, Final
 
 import msgspec
-import psycopg
 
 from pgherd_sidecar.core.merge import Item
 from pgherd_sidecar.pg.ddl_everywhere import resolve_everywhere
@@ -27,8 +27,13 @@ from pgherd_sidecar.pg.ddl_statements import (
     statements_of,
 )
 
-__all__ = ["DdlNotSupported", "execute_command", "resolve_commands"]
+__all__ = ["DdlNotSupported", "execution", "kind_of", "resolve_commands"]
 
+_WORD: Final = re.compile(r"[A-Z]+")
+_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_FILLERS: Final = frozenset(
+    {"OR", "REPLACE", "UNIQUE", "MATERIALIZED", "UNLOGGED", "FOREIGN", "TEXT", "SEARCH"}
+)
 _EXECUTE: Final = "SELECT pgherd.execute_command($1::jsonb)"
 
 
@@ -40,8 +45,10 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
         role: whose rights it runs with.
         settings: settings of the session that give the text its meaning.
         rels: relations concerned, by the names they have afterwards.
-        roles, grants: roles and memberships that a member needs for it.
+        roles, grants, database: roles, memberships and privileges on the database that a member
+            needs for it.
         everything: other relations may be concerned, too.
+        print: what the catalog says of what it made, in hashes (``sql/047_command_print.sql``).
     """
 
     sql: str
@@ -51,6 +58,8 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     roles: list[str]
     grants: list[tuple[str, str]]
     everything: bool = False
+    database: list[tuple[str, str]] = []
+    print: dict[str, Any] | None = None
 
 
 def resolve_commands(items: list[Item]) -> list[Item]:
@@ -107,6 +116,8 @@ def _resolve(captured: Captured, statement: Statement | None, record: str) -> st
         roles,
         captured.grants,
         captured.everything,
+        captured.database,
+        captured.print,
     )
     return msgspec.json.encode(command).decode()
 
@@ -127,14 +138,33 @@ def _quote_identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-async def execute_command(connection: psycopg.AsyncConnection[Any], command: str) -> None:
-    """Execute one command of an ordered writeset, inside the transaction that applies it.
+def execution(command: str) -> tuple[str, tuple[str]]:
+    """The query that executes a command of an ordered writeset, and its parameters.
+
+    It is for a connection of a superuser, in replica role, with server-side parameters (``$1``),
+    inside the transaction that applies the writeset. It fails here only if this member differs:
+    the command worked at its origin.
 
     Args:
-        connection: of a superuser, in replica role, with server-side parameters (``$1``).
         command: as ``resolve_commands`` made it.
-
-    Raises:
-        psycopg.Error: it fails here though it worked at its origin: this member differs.
     """
-    await connection.execute(_EXECUTE, (command,))
+    return _EXECUTE, (command,)
+
+
+def kind_of(command: str) -> str:
+    """What kind of command it is, for people: ``ALTER TABLE``; never fails."""
+    try:
+        said = msgspec.json.decode(command)
+        if "fill" in said:
+            return "CREATE TABLE AS"
+        if said.get("act") is not None:
+            return f"pgherd.{said['act']}"
+        words = _WORD.findall(_COMMENT.sub(" ", said["sql"]).lstrip()[:100].upper())
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return "command"
+    kind: list[str] = []
+    for word in words:
+        kind.append(word)
+        if len(kind) > 1 and word not in _FILLERS:
+            break
+    return " ".join(kind) or "command"

@@ -36,6 +36,7 @@ _SHARED: Final = {
     enums.ObjectType.OBJECT_ROLE,
 }
 _ABOUT_OBJECTS: Final = {
+    ast.AlterOwnerStmt: "objectType",
     ast.CommentStmt: "objtype",
     ast.GrantStmt: "objtype",
     ast.RenameStmt: "renameType",
@@ -63,6 +64,8 @@ def resolve_everywhere(captured: Captured) -> str:
         "role": captured.role,
         "roles": captured.roles,
         "grants": captured.grants,
+        "grantees": captured.grantees,
+        "database": captured.database,
     }
     if isinstance(statement.node, ast.DropRoleStmt):
         command |= {"sql": "", "dropped": captured.dropped}

@@ -8,11 +8,11 @@ Called by ``ddl``. Keeps nothing.
 """
 
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 from pglast import ast, enums
 
+from pgherd_sidecar.pg.ddl_grammar import nodes, refuse_newer_syntax
 from pgherd_sidecar.pg.ddl_refusal import DdlNotSupported
 from pgherd_sidecar.pg.ddl_statements import Captured
 
@@ -71,16 +71,36 @@ _CERTAIN_FUNCTIONS: Final = frozenset(
 )
 
 
-def nodes(root: Any) -> Iterator[Any]:
-    """All nodes of a parse tree, the root first."""
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, ast.Node):
-            yield node
-            stack += [getattr(node, slot) for slot in node]
-        elif isinstance(node, tuple | list):
-            stack += node
+#: What an expression may be made of, and has the same value everywhere if its functions do. What is
+#: not listed has to be thought about first: SQL/JSON functions, subqueries, CURRENT_DATE.
+_EXPRESSIONS: Final = (
+    ast.A_ArrayExpr,
+    ast.A_Const,
+    ast.A_Expr,
+    ast.A_Indices,
+    ast.A_Indirection,
+    ast.BitString,
+    ast.BoolExpr,
+    ast.Boolean,
+    ast.BooleanTest,
+    ast.CaseExpr,
+    ast.CaseWhen,
+    ast.CoalesceExpr,
+    ast.CollateClause,
+    ast.ColumnRef,
+    ast.Float,
+    ast.FuncCall,
+    ast.Integer,
+    ast.MinMaxExpr,
+    ast.NamedArgExpr,
+    ast.NullTest,
+    ast.PartitionBoundSpec,
+    ast.PartitionRangeDatum,
+    ast.RowExpr,
+    ast.String,
+    ast.TypeCast,
+    ast.TypeName,
+)
 
 
 def concerns_temporary(statement: Any, temporary: list[str] | None) -> bool:
@@ -130,6 +150,7 @@ def refuse_unsafe(statement: Any, captured: Captured) -> None:
     Raises:
         DdlNotSupported: it would or could differ between members.
     """
+    refuse_newer_syntax(statement, captured.version)
     _refuse_kinds(statement)
     for node in nodes(statement):
         _refuse_names(node, captured)
@@ -235,7 +256,16 @@ def _refuse_settings(statement: Any) -> None:
 def _refuse_subcommand(command: Any, captured: Captured) -> None:
     if command.subtype == enums.AlterTableType.AT_SetIdentity:
         _refuse_range(command.def_)
-    elif command.subtype == enums.AlterTableType.AT_AlterColumnType and captured.rewrites:
+        return
+    if command.subtype != enums.AlterTableType.AT_AlterColumnType:
+        return
+    if captured.shrinks:
+        raise DdlNotSupported(
+            f"the smaller type of column {command.name} gives its sequence a smaller range, while"
+            " members stand at different numbers",
+            "First ALTER COLUMN ... DROP IDENTITY, then change the type, then ADD GENERATED.",
+        )
+    if captured.rewrites:
         certain = command.name not in (captured.uncertain or ())
         own = _names(command.def_.typeName) if certain else None
         what = f"the new type of column {command.name}"
@@ -255,7 +285,7 @@ def _refuse_computed(
     """
     for node in nodes(expression):
         if (
-            isinstance(node, ast.SQLValueFunction)
+            not isinstance(node, _EXPRESSIONS)
             or _reads_moving_date(node)
             or (isinstance(node, ast.FuncCall | ast.A_Expr) and not _is_certain(node, captured))
             or (

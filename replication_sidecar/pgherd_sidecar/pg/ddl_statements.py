@@ -3,7 +3,8 @@
 PostgreSQL tells an event trigger the text of the client's whole message, the command's tag, and the
 stack of functions it runs in. A command at the top level is found by its place: in a transaction
 that commits, each statement of the message that fires event triggers has fired them once, in
-order. A command inside a function is quoted in the stack. Whatever is not certain is refused.
+order. A command inside a function is quoted in the stack, and where the quotation ends the server
+has found out (``sql/047_statement_text.sql``). Whatever is not certain is refused.
 
 Called by ``ddl``. Knows nothing of what a statement does. Keeps nothing.
 """
@@ -17,10 +18,8 @@ from typing import Any, Final
 import msgspec
 from pglast import ast, enums, parser
 
+from pgherd_sidecar.pg.ddl_grammar import hint_for, refuse_uncertain_literals
 from pgherd_sidecar.pg.ddl_refusal import DdlNotSupported
-
-_QUOTE: Final = 'SQL statement "'
-_READINGS_MAX: Final = 64
 
 #: Statements that change shared or session state only: PostgreSQL fires no event trigger for them.
 _SILENT: Final = (
@@ -94,14 +93,19 @@ class Captured(msgspec.Struct, frozen=True):
         query: text of the client's message; None: that of an earlier command of the message.
         message: identifies the client's message within the transaction.
         context: the stack of functions, innermost first.
+        quoted: the statement that the stack quotes; None if that is not certain.
+        version: of the server, as its ``server_version_num``.
         temporary: names of the session's temporary relations and types.
         local_roles: names of the roles that other members lack.
         local: it concerned temporary objects only, or nothing.
-        rewrites, uncertain, shadows, dates: see ``what_words_tell`` in ``sql/044_command_end.sql``.
+        rewrites, uncertain, shadows, dates, shrinks: see ``what_words_tell`` in
+            ``sql/044_command_end.sql``.
         made: for CREATE TABLE AS, the table it made.
         extension: for CREATE EXTENSION, name, schema and version.
-        rels, everything: see ``ddl.Command``.
+        rels, everything, print: see ``ddl.Command``.
         grants: memberships, as pairs of role and member, on which the role's rights rest.
+        database: likewise privileges on the database, as pairs of grantee and privilege.
+        grantees: those whose privileges a command about the database may have changed.
         fill, act, sql, verifiers, roles, dropped: of commands that are no statement, see
             ``sql/052_requests.sql``.
     """
@@ -113,6 +117,8 @@ class Captured(msgspec.Struct, frozen=True):
     query: str | None = None
     message: str = ""
     context: str = ""
+    quoted: str | None = None
+    version: int = 0
     temporary: list[str] | None = None
     local_roles: list[str] | None = None
     local: bool = False
@@ -120,11 +126,15 @@ class Captured(msgspec.Struct, frozen=True):
     uncertain: list[str] | None = None
     shadows: list[str] | None = None
     dates: bool = False
+    shrinks: bool = False
     made: str | None = None
     extension: list[str] | None = None
     rels: list[str] = []
     everything: bool = False
+    print: dict[str, Any] | None = None
     grants: list[tuple[str, str]] = []
+    database: list[tuple[str, str]] = []
+    grantees: list[str] = []
     fill: str | None = None
     act: str | None = None
     sql: str = ""
@@ -161,13 +171,14 @@ def statements_of(captured: Sequence[Captured]) -> list[Statement | None]:
     for place, command in enumerate(captured):
         if not command.tag:
             continue
-        stack = _stack(command)
-        if stack and not command.local:
-            found[place] = _quoted_statement(command.tag, stack)
+        if _stack(command) and not command.local:
+            found[place] = _quoted_statement(command)
         messages[command.message].append(place)
     for places in messages.values():
         query = next(text for place in places if (text := captured[place].query) is not None)
         unquoted = [place for place in places if not _stack(captured[place])]
+        if all(captured[place].local for place in unquoted):
+            continue
         texts = _statements_at_top(query, [captured[place].tag for place in unquoted])
         for place, statement in zip(unquoted, texts, strict=True):
             found[place] = statement
@@ -184,9 +195,7 @@ def parse(text: str) -> list[Statement]:
         nodes = parser.parse_sql(text)
         slices = parser.split(text, only_slices=True)
     except parser.ParseError as error:
-        raise DdlNotSupported(
-            f"this DDL is not understood: {error}", "Write it in the syntax of PostgreSQL's manual."
-        ) from None
+        raise DdlNotSupported(f"this DDL is not understood: {error}", hint_for(text)) from None
     return [Statement(text[part], node.stmt) for part, node in zip(slices, nodes, strict=True)]
 
 
@@ -197,11 +206,11 @@ def _stack(command: Captured) -> str:
 
 def _statements_at_top(query: str, tags: Sequence[str]) -> list[Statement]:
     """The statements of a message that one of its transactions executed, given their tags."""
-    if not tags:
-        return []
+    statements = parse(query)
+    refuse_uncertain_literals(query, [statement.node for statement in statements])
     readings = [
         part
-        for part in _transactions(parse(query))
+        for part in _transactions(statements)
         if len(part) == len(tags) and all(map(_agrees, part, tags))
     ]
     if not readings or any(
@@ -262,32 +271,17 @@ def _agrees(statement: Statement, tag: str) -> bool:
     return all(word in words for word in tag.split())
 
 
-def _quoted_statement(tag: str, stack: str) -> Statement:
-    """The statement quoted by the innermost entry of a stack.
-
-    The quotation is not escaped, so its end is where the text before it is one statement of the
-    right kind; a text that could be read in two ways is refused.
-    """
-    readings = []
-    if stack.startswith(_QUOTE):
-        quoted = stack[len(_QUOTE) :]
-        ends = [i for i, c in enumerate(quoted) if c == '"' and quoted[i + 1 : i + 2] in ("", "\n")]
-        readings = [
-            statement
-            for end in ends[:_READINGS_MAX]
-            if (statement := _single(quoted[:end])) is not None and _agrees(statement, tag)
-        ]
-    if len(readings) != 1:
+def _quoted_statement(command: Captured) -> Statement:
+    """The statement that the innermost entry of the stack quotes."""
+    statements = [] if command.quoted is None else parse(command.quoted)
+    if (
+        len(statements) != 1
+        or not _fires(statements[0].node)
+        or not _agrees(statements[0], command.tag)
+    ):
         raise DdlNotSupported(
-            f"{tag} inside a function: its text cannot be told",
-            "Execute it at the top level, or in PL/pgSQL with one statement in each EXECUTE.",
+            f"{command.tag} inside a function: its text cannot be told",
+            "Execute it at the top level, or in PL/pgSQL with one statement in each EXECUTE, and"
+            " without a double quote at the end of a line.",
         )
-    return readings[0]
-
-
-def _single(text: str) -> Statement | None:
-    try:
-        statements = parse(text)
-    except DdlNotSupported:
-        return None
-    return statements[0] if len(statements) == 1 and _fires(statements[0].node) else None
+    return statements[0]

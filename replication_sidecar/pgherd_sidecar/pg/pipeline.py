@@ -17,6 +17,8 @@ from typing import Final
 from psycopg import Error, pq
 from psycopg.pq.abc import PGresult
 
+PLPGSQL: Final = "pl_exec.c"
+"""Where in PostgreSQL's source an error comes from that a statement RAISE has made."""
 _OK: Final = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
@@ -24,26 +26,41 @@ class ServerGoneError(Exception):
     """The connection broke; whether the last round committed is not known."""
 
 
+class NoConnectionError(ServerGoneError):
+    """No connection could be made: nothing was begun on it."""
+
+
 class RoundFailedError(Exception):
     """The server refused a statement; the round was rolled back as a whole.
 
     Attributes:
         sqlstate: five characters.
+        primary: the message, without details.
         statement: which of the round's statements failed, from 0.
+        table, constraint: those that the server names, empty if it names none.
+        raised: a statement RAISE of PL/pgSQL chose the SQLSTATE.
+        detail: the server's, empty if there is none.
     """
 
-    def __init__(self, sqlstate: str, message: str, statement: int) -> None:
+    def __init__(
+        self,
+        sqlstate: str,
+        message: str,
+        statement: int,
+        *,
+        table: str = "",
+        constraint: str = "",
+        raised: bool = False,
+        detail: str = "",
+    ) -> None:
         super().__init__(f"{sqlstate}: {message}")
         self.sqlstate = sqlstate
+        self.primary = message
         self.statement = statement
-
-
-def is_transient(sqlstate: str) -> bool:
-    """Whether the same round may succeed later: nothing is wrong with the data.
-
-    Resources (a full disk), objects in use, interventions and failures of the system, deadlocks.
-    """
-    return sqlstate[:2] in ("53", "55", "57", "58") or sqlstate == "40P01"
+        self.table = table
+        self.constraint = constraint
+        self.raised = raised
+        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +79,7 @@ class Prepared:
 @dataclass(slots=True)
 class _Round:
     future: "asyncio.Future[None]"
-    prepares: int
+    prepares: deque[bytes]
     results: int = 0
     error: RoundFailedError | None = None
 
@@ -79,7 +96,7 @@ class Pipeline:
         self._loop = asyncio.get_running_loop()
         self._rounds: deque[_Round] = deque()
         self._prepared: set[bytes] = set()
-        self._pending_prepares = 0
+        self._pending_prepares: deque[bytes] = deque()
         self._writing = False
         self.closed = False
 
@@ -122,7 +139,7 @@ class Pipeline:
             self.close()
             return
         self._prepared.add(name)
-        self._pending_prepares += 1
+        self._pending_prepares.append(name)
 
     def run(self, statements: Sequence[Prepared], *, more: bool = False) -> "asyncio.Future[None]":
         """Send a round: one transaction.
@@ -141,7 +158,7 @@ class Pipeline:
             return future
         pg = self._pg
         self._rounds.append(_Round(future, self._pending_prepares))
-        self._pending_prepares = 0
+        self._pending_prepares = deque()
         try:
             for statement in statements:
                 pg.send_query_prepared(
@@ -213,25 +230,39 @@ class Pipeline:
                 round_.future.set_exception(round_.error)
             return
         if round_.prepares:
-            round_.prepares -= 1
+            name = round_.prepares.popleft()
+            if status not in _OK:
+                self._prepared.discard(name)  # it was refused, or left out after another one
         else:
             round_.results += 1
         if status not in _OK and status != pq.ExecStatus.PIPELINE_ABORTED and round_.error is None:
-            round_.error = RoundFailedError(
-                (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode(),
-                (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(),
-                max(round_.results - 1, 0),
-            )
+            round_.error = _failure(result, max(round_.results - 1, 0))
+
+
+def _failure(result: PGresult, statement: int) -> RoundFailedError:
+    def field(name: pq.DiagnosticField) -> str:
+        return (result.error_field(name) or b"").decode(errors="replace")
+
+    named = (field(pq.DiagnosticField.SCHEMA_NAME), field(pq.DiagnosticField.TABLE_NAME))
+    return RoundFailedError(
+        field(pq.DiagnosticField.SQLSTATE),
+        field(pq.DiagnosticField.MESSAGE_PRIMARY),
+        statement,
+        table=".".join(filter(None, named)),
+        constraint=field(pq.DiagnosticField.CONSTRAINT_NAME),
+        raised=field(pq.DiagnosticField.SOURCE_FILE) == PLPGSQL,
+        detail=field(pq.DiagnosticField.MESSAGE_DETAIL),
+    )
 
 
 def _connect(conninfo: str, setup: Sequence[str]) -> pq.abc.PGconn:
     pg = pq.PGconn.connect(conninfo.encode())
     if pg.status != pq.ConnStatus.OK:
-        raise ServerGoneError(pg.get_error_message())
+        raise NoConnectionError(pg.get_error_message())
     for statement in setup:
         result = pg.exec_(statement.encode())
         if result.status not in _OK:
-            raise ServerGoneError(result.get_error_message())
+            raise NoConnectionError(result.get_error_message())
     pg.nonblocking = 1
     pg.enter_pipeline_mode()
     return pg

@@ -19,6 +19,7 @@ from operator import attrgetter
 from psycopg import sql
 
 from pgherd_sidecar.core.merge import Op, Plan, Statement
+from pgherd_sidecar.core.recordtext import split_record
 from pgherd_sidecar.pg.pipeline import Prepared
 
 _INT32 = struct.Struct("!i")
@@ -120,6 +121,27 @@ class RowStatements:
         """The rows of a plan as queries and parameters, for an ordinary connection."""
         return [(self.query(self._name(s, linked=False)), _values(s)) for s in _stages(plan)]
 
+    def single(self, statement: Statement) -> Prepared:
+        """A statement of a plan, alone; see ``rows_of``."""
+        return self._prepared([statement])
+
+    def plain_single(self, plan: Plan) -> list[tuple[bytes, list[list[str] | int]]]:
+        """Like ``plain``, with one row in each query."""
+        return [(self.query(self._name([s], linked=False)), _values([s])) for s in rows_of(plan)]
+
+    def link(self, gid: int, prev: int) -> Prepared:
+        """The statement that adds nothing but a link to the chain."""
+        return self._prepared([], (_INT64.pack(gid), _INT64.pack(prev)))
+
+    def primary_key(self, statement: Statement) -> str:
+        """The primary key of a statement of one row, for people; empty if it has no row."""
+        if not statement.records:
+            return ""
+        shape = self._shapes[statement.table]
+        values = split_record(statement.records[0])
+        named = [(shape.columns[i], values[i]) for i in shape.pk if i < len(values)]
+        return ", ".join(f"{name} = {value}" for name, value in named)
+
     def _parts(self, stage: list[Statement]) -> list[list[Statement]]:
         """The stage as one statement, or each change alone if too many joint ones are prepared."""
         if len(stage) == 1 or stage[0].op is Op.TRUNCATE:
@@ -218,6 +240,16 @@ def _stages(plan: Plan) -> list[list[Statement]]:
     for statements in stages:
         statements.sort(key=_table)  # so that equal work has equal shapes
     return stages
+
+
+def rows_of(plan: Plan) -> list[Statement]:
+    """The plan as statements of one row each, in order; a truncation as it is."""
+    return [
+        Statement(one.op, one.table, one.bitmap, records)
+        for stage in _stages(plan)
+        for one in stage
+        for records in ([[record] for record in one.records] or [[]])
+    ]
 
 
 def _shape(stage: list[Statement]) -> _Shape:

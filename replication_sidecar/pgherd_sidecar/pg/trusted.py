@@ -2,24 +2,34 @@
 
 ``ALTER DATABASE ... SET`` is open to the owner of a database, who is no superuser. A search path of
 his would have our superuser's queries call his functions, and a read-only default or a timeout
-would stop the sidecar. What a client sends as it connects goes before such settings.
+would stop the sidecar. What a client sends as it connects goes before such settings. Which
+settings these are, ``settings`` knows.
 
 Called by whoever connects with more rights than an application has. Holds no state.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
-_SETTINGS = {
-    "search_path": "pg_catalog",
+from pgherd_sidecar.pg import settings
+
+_SETTINGS: Final = settings.FIXED | {
     "role": "none",
-    "default_transaction_read_only": "off",
     "default_transaction_deferrable": "off",
-    "default_transaction_isolation": "read committed",
-    "statement_timeout": "0",
-    "lock_timeout": "0",
     "idle_session_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
+
+
+_VALUES: Final = ", ".join(
+    f"('{name}', '{value}')" for name, value in settings.FIXED_WHERE_KNOWN.items()
+)
+AFTERWARDS: Final = (
+    "SELECT set_config(v.name, v.value, false)"  # noqa: S608 - of constants of this package
+    f" FROM (VALUES {_VALUES}) AS v(name, value)"
+    " WHERE current_setting(v.name, true) IS NOT NULL"
+)
+"""What sessions execute first: not every server knows these settings, so they can't be sent."""
 
 
 def options(more: Mapping[str, str] | None = None) -> str:

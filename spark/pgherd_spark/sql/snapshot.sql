@@ -53,3 +53,7 @@ SELECT r.name FROM pgherd.roles r ORDER BY r.name;
 
 -- name: memberships
 SELECT m.role, m.member FROM pgherd.memberships m ORDER BY m.role, m.member;
+
+-- name: database_rights
+-- Grantee and privilege of each on the database that every member has.
+SELECT d.grantee, d.privilege FROM pgherd.database_rights d ORDER BY d.grantee, d.privilege;

@@ -19,7 +19,15 @@ from pgherd_sidecar.agent.config import (
 )
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost
-from pgherd_sidecar.core.entries import Marker, Members, Noop, encode_entry, iter_entries
+from pgherd_sidecar.core.entries import (
+    DatabaseState,
+    Marker,
+    Members,
+    Noop,
+    Skip,
+    encode_entry,
+    iter_entries,
+)
 from pgherd_sidecar.core.log import Member
 from places import free_port
 
@@ -90,7 +98,7 @@ class Node:
                 number = int.from_bytes(found.id, "big")
                 assert self.delivered.setdefault(gid, number) == number
             else:
-                assert isinstance(found, Noop | Members)
+                assert isinstance(found, Noop | Members | DatabaseState | Skip)
                 if isinstance(found, Members):
                     self.members = found.numbers
 

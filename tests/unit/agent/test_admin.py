@@ -22,6 +22,7 @@ from pgherd_sidecar.agent.roster import contact
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_sidecar.core.log import Member
 from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
+from pgherd_sidecar.pg.indexes import IndexReport
 from pgherd_sidecar.pg.roles import Wanted
 
 MARKER = "00ff"
@@ -39,10 +40,10 @@ class ViewStub:
             raise Refused("number 3 belongs to n3")
         self.told.append(f"join {member.name} {member.disk} {contact(member)} {member.witness}")
 
-    def leave(self, name: str, disk: str) -> None:
+    def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
         if name == "n9":
             raise Unavailable("no majority")
-        self.told.append(f"leave {name} {disk}")
+        self.told.append(f"leave {name} {disk}{' dead' * dead}")
 
     def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
         self.told.append(f"part {names} {act}")
@@ -121,6 +122,17 @@ class Backend:
             raise Unavailable("n9 does not take writes")
         self.told.append(f"rebuild {partner} {rate_bytes_s}")
 
+    async def explain(self, gid: int, *, rows: bool) -> Mapping[str, StatusValue]:
+        if gid > 9:
+            raise Refused(f"GID {gid} has not been ordered yet")
+        return {"gid": gid, "rows": rows}
+
+    async def skip(self, gid: int, *, act: bool) -> Mapping[str, StatusValue]:
+        if gid == 9:
+            raise Refused("no database has stopped at GID 9")
+        self.told.append(f"skip {gid}, act {act}")
+        return {"gid": gid, "stopped": ["n2"], "rebuilt": ["n1"]}
+
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         if not self.orders:
             raise Unavailable("no proposer")
@@ -151,6 +163,9 @@ class Backend:
     async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
         self._check(marker)
         return {f"{table} {bucket}": "ab"}
+
+    async def check_indexes(self) -> IndexReport:
+        return IndexReport(True, 2, {"public.i": "heap tuple lacks a match"}, {"public.k": "busy"})
 
     async def drop_marker(self, marker: str) -> None:
         self.told.append(f"drop {marker}")
@@ -190,6 +205,10 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
         assert (await call(tmp_path / "s", "POST", "/view/join", b'{"name": "n3"}'))[0] == 400
         await client.leave("n2", "d2")
         await client.evict("n2", "")
+        assert (await client.skip(7, act=False)).stopped == ("n2",)
+        assert (await client.skip(7, act=True)).rebuilt == ("n1",)
+        with pytest.raises(AdminError, match="no database has stopped at GID 9"):
+            await client.skip(9, act=True)
         with pytest.raises(AdminError, match="no majority") as refused:
             await client.leave("n9", "")
         assert refused.value.may_pass
@@ -203,7 +222,9 @@ async def test_requests_about_the_membership_reach_the_views(tmp_path: Path) -> 
     assert backend.told == [
         "join n3 d Contact(number=3, host='h', port=1, postgres_host='', postgres_port=0) True",
         "leave n2 d2",
-        "leave n2 ",
+        "leave n2  dead",
+        "skip 7, act False",
+        "skip 7, act True",
         "block ['n1', 'n2'] []",
         "part ['n1'] False",
     ]
@@ -259,9 +280,14 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         assert tables['public."T"'].rows == 2
         assert await client.buckets(MARKER, "t", 5) == {3: "ab"}
         assert await client.keys(MARKER, "t", 3, 5) == {"t 3": "ab"}
+        found = await client.check_indexes(5)
+        assert (found.available, found.checked) == (True, 2)
+        assert found.faults == {"public.i": "heap tuple lacks a match"}
+        assert found.skipped == {"public.k": "busy"}
         await client.drop_marker(MARKER)
         await client.rebuild("n2", 1 << 20)
         await client.rebuild(None, None)
+        assert await client.explain(8, rows=True) == {"gid": 8, "rows": True}
         await client.shutdown()
     assert backend.told == [
         "marker for ('n1', 'n2')",
@@ -296,6 +322,9 @@ async def test_every_call_of_the_command_line_is_answered(tmp_path: Path) -> Non
         ("POST", "/marker", b'{"members": ["%s"]}' % (b"n" * 64), 400),
         ("POST", "/rebuild", b'{"partner": "n9"}', 503),
         ("POST", "/rebuild", b'{"rate_bytes_s": 1}', 400),
+        ("POST", "/explain", b'{"gid": 10}', 409),
+        ("POST", "/explain", b'{"gid": 0}', 400),
+        ("POST", "/explain", b"{}", 400),
     ],
 )
 async def test_errors_are_json_under_a_telling_status(
@@ -356,4 +385,12 @@ async def test_metrics_are_the_numbers_of_the_status(tmp_path: Path) -> None:
         'pgherd_commits{member="n\\"1"} 3',
         'pgherd_fenced{member="n\\"1"} 0',
         'pgherd_flush_s{member="n\\"1"} 0.5',
+    ]
+
+
+def test_sums_by_something_are_told_with_a_label() -> None:
+    text = to_metrics({"name": "n1", "state": "primary", "rebuilds_total": {"done": 2, "x": 1}})
+    assert text.splitlines()[1:] == [
+        'pgherd_rebuilds_total{member="n1",outcome="done"} 2',
+        'pgherd_rebuilds_total{member="n1",outcome="x"} 1',
     ]

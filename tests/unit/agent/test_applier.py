@@ -9,9 +9,11 @@ import msgspec
 import pytest
 from pgherd_sidecar.agent.applier import TOKEN_WINDOW, WRITER_SETTINGS, Applier, Work
 from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
-from pgherd_sidecar.agent.errors import DivergedError
+from pgherd_sidecar.agent.errors import DivergedError, EntryFailedError
 from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import Writeset, key_array
+from pgherd_sidecar.core.entries import FLAG_FINGERPRINT, Writeset, key_array
+from pgherd_sidecar.env.segments import StorageError
+from pgherd_sidecar.pg.failures import Trouble
 from pgherd_sidecar.pg.pipeline import Prepared, RoundFailedError, ServerGoneError
 from pgherd_sidecar.pg.rows import RowStatements, TableShape
 
@@ -25,8 +27,10 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.rounds: list[tuple[list[str], asyncio.Future[None]]] = []
-        self.texts: dict[bytes, bytes] = {}
+        # One of those that the connection has from its beginning.
+        self.texts: dict[bytes, bytes] = {b"pgherd_compare": b""}
         self.together: list[bool] = []
+        self.parameters: list[list[bytes | None]] = []
 
     def knows(self, name: bytes) -> bool:
         return name in self.texts
@@ -38,6 +42,7 @@ class Pipeline:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.rounds.append(([self._kind(statement) for statement in statements], future))
         self.together.append(more)
+        self.parameters += [list(s.parameters) for s in statements if s.name == b"pgherd_compress"]
         return future
 
     def _kind(self, statement: Prepared) -> str:
@@ -74,7 +79,7 @@ class Node:
 
     running: "asyncio.Future[None]"
 
-    def __init__(self, collect_s: float = 0) -> None:
+    def __init__(self, collect_s: float = 0, singly_to: int = 0) -> None:
         self.pipeline = Pipeline()
         self.chain = Chain(10)
         self.repaired: list[int] = []
@@ -88,6 +93,7 @@ class Node:
             repair=self._repair,
             on_token=self._more,
             collect_s=collect_s,
+            singly_to=singly_to,
         )
 
     async def _describe(self, table: str) -> TableShape:
@@ -113,8 +119,8 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def running(collect_s: float) -> AsyncIterator[Node]:
-    node = Node(collect_s)
+async def running(collect_s: float, singly_to: int = 0) -> AsyncIterator[Node]:
+    node = Node(collect_s, singly_to)
     taking = asyncio.ensure_future(node.applier.take_tokens())
     await settled()
     await node.pipeline.end(0)
@@ -124,7 +130,7 @@ async def running(collect_s: float) -> AsyncIterator[Node]:
     node.running = asyncio.ensure_future(node.applier.run())
     yield node
     node.running.cancel()
-    with contextlib.suppress(asyncio.CancelledError, DivergedError, ServerGoneError):
+    with contextlib.suppress(asyncio.CancelledError, DivergedError, ServerGoneError, StorageError):
         await node.running
 
 
@@ -151,6 +157,49 @@ async def test_a_batch_that_nobody_waits_for_collects(patient: Node) -> None:
     assert patient.pipeline.kinds == [["rows"], ["pass"]]
     await patient.pipeline.end(0)
     assert patient.chain.settled_gid == 12
+
+
+def marked(gid: int, *, row: int, shared: int = 400, exclusive: bool = False) -> Writeset:
+    """An update of a row that carries a fingerprint; its table's key is shared, or taken."""
+    body = b'[["t",[%d],["U01(%d,x)"]],["=",[0],["[1]"]]]' % (row * 4, row)
+    numbers = (0, 2, row * 4 + 2, shared + (3 if exclusive else 0))
+    keys = b"".join(n.to_bytes(8, "big") for n in numbers)
+    return Writeset(2, 1, gid, 1, gid, FLAG_FINGERPRINT, keys, body)
+
+
+async def test_rows_are_compared_with_their_fingerprint_when_all_of_the_batch_is_written(
+    patient: Node,
+) -> None:
+    for one in (writeset(11), marked(12, row=1), marked(13, row=2), writeset(14)):
+        patient.applier.add(one.sequence, one, key_array(one.keys))
+    patient.local(15)
+    await settled()
+    assert patient.pipeline.kinds == [["rows", "compare", "compare"], ["pass"]]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [marked(12, row=1), marked(12, row=2, exclusive=True)],
+    ids=["the same row", "all rows of the table"],
+)
+async def test_whoever_changes_a_row_with_a_fingerprint_again_is_of_a_later_batch(
+    node: Node, later: Writeset
+) -> None:
+    for one in (marked(11, row=1), later):
+        node.applier.add(one.sequence, one, key_array(one.keys))
+    node.applier.close()
+    await settled()
+    assert node.pipeline.kinds == [["rows", "compare"]]
+    await node.pipeline.end(0)
+    assert node.pipeline.kinds[1:] == [["rows", "compare"]]
+
+
+async def test_a_fingerprint_may_follow_other_changes_of_its_row(patient: Node) -> None:
+    for one in (writeset(11), marked(12, row=11)):
+        patient.applier.add(one.sequence, one, key_array(one.keys))
+    patient.local(13)
+    await settled()
+    assert patient.pipeline.kinds == [["rows", "compare"], ["pass"]]
 
 
 async def test_what_stands_alone_ends_a_batch_that_collects(patient: Node) -> None:
@@ -277,8 +326,128 @@ async def test_who_is_told_to_wait_for_a_batch_under_way_gets_its_token(node: No
 async def test_a_batch_that_cannot_be_applied_stops_the_node(node: Node) -> None:
     node.remote(11)
     await settled()
-    await node.pipeline.end(0, RoundFailedError("PH001", "0 rows affected instead of 1", 0))
-    with pytest.raises(DivergedError, match="GID 11"):
+    wrong = RoundFailedError("PH001", "0 rows affected instead of 1", 0)
+    await node.pipeline.end(0, wrong)  # then alone, then row by row
+    assert node.pipeline.kinds == [["rows"], ["rows"]]
+    await node.pipeline.end(1, wrong)
+    assert node.pipeline.kinds[2] == ["compress", "3", "rows"]
+    await node.pipeline.end(2, RoundFailedError("PH001", "0 rows affected instead of 1", 1))
+    with pytest.raises(DivergedError, match="GID 11: UPDATE t: PH001: 0 rows") as diverged:
+        await node.running
+    failure = diverged.value.failure
+    assert failure is not None
+    assert (failure.gid, failure.prev, failure.table, failure.row) == (11, 10, "t", "id = 11")
+
+
+async def test_a_batch_that_fails_is_compared_writeset_by_writeset(patient: Node) -> None:
+    for one in (marked(11, row=1), writeset(12), marked(13, row=2)):
+        patient.applier.add(one.sequence, one, key_array(one.keys))
+    patient.applier.close()
+    await settled()
+    assert patient.pipeline.kinds == [["rows", "compare", "compare"]]
+    differs = RoundFailedError("PH003", "a row is not the same", 1, table="t", detail="id = 2")
+    await patient.pipeline.end(0, differs)
+    await patient.pipeline.end(1)
+    await patient.pipeline.end(2)
+    assert patient.chain.settled_gid == 12
+    assert patient.pipeline.kinds[1:] == [["rows", "compare"], ["rows"], ["rows", "compare"]]
+    await patient.pipeline.end(3, differs)
+    with pytest.raises(DivergedError, match="GID 13: t: PH003: a row is not the same") as diverged:
+        await patient.running
+    failure = diverged.value.failure
+    assert failure is not None
+    assert (failure.gid, failure.prev, failure.table, failure.row) == (13, 12, "t", "id = 2")
+
+
+async def test_rows_that_are_written_one_by_one_are_compared(node: Node) -> None:
+    one = marked(11, row=1)
+    node.applier.add(11, one, key_array(one.keys))
+    node.applier.close()
+    await settled()
+    large = RoundFailedError("54000", "index row size exceeds the maximum", 0)
+    await node.pipeline.end(0, large)
+    await node.pipeline.end(1, large)
+    assert node.pipeline.kinds[2] == ["compress", "3", "rows", "compare"]
+
+
+async def test_of_a_batch_that_fails_the_writesets_before_the_one_to_blame_are_applied(
+    node: Node,
+) -> None:
+    wrong = RoundFailedError("23505", "duplicate key value", 0, table="public.t", constraint="t_v")
+    node.pipeline.run([])  # something is under way, so the next ones collect
+    node.remote(11, 12)
+    await settled()
+    await node.pipeline.end(1, wrong)
+    await node.pipeline.end(2)
+    assert node.chain.settled_gid == 11
+    await node.pipeline.end(3, wrong)
+    await node.pipeline.end(4, RoundFailedError("23505", "duplicate", 1, constraint="t_v"))
+    with pytest.raises(DivergedError) as diverged:
+        await node.running
+    failure = diverged.value.failure
+    assert failure is not None
+    assert (failure.gid, failure.prev, failure.key) == (12, 11, "t_v")
+
+
+async def test_an_index_that_takes_a_value_compressed_otherwise_stops_nobody(node: Node) -> None:
+    large = RoundFailedError("54000", "index row size 7368 exceeds maximum 2704", 1)
+    node.remote(11)
+    await settled()
+    for number in range(3):
+        await node.pipeline.end(number, large)
+    assert node.pipeline.kinds[3] == ["compress", "3", "rows"]
+    assert node.pipeline.parameters == [[b"pglz"], [b"lz4"]]
+    await node.pipeline.end(3)
+    assert node.chain.settled_gid == 11
+
+
+@pytest.mark.parametrize("sqlstate", ["54000", "22023"])
+async def test_a_row_that_no_compression_makes_small_enough_stops_the_node(
+    node: Node, sqlstate: str
+) -> None:
+    node.remote(11)
+    await settled()
+    for number in range(3):
+        await node.pipeline.end(number, RoundFailedError("54000", "index row size", 1))
+    await node.pipeline.end(3, RoundFailedError(sqlstate, "again", 1))
+    with pytest.raises(DivergedError, match="54000: index row size"):
+        await node.running
+
+
+async def test_a_deadlock_that_goes_on_does_not_keep_the_applier_busy_for_ever(node: Node) -> None:
+    node.remote(11)
+    await settled()
+    for number in range(10):
+        await node.pipeline.end(number, RoundFailedError("40P01", "deadlock", 0))
+    with pytest.raises(EntryFailedError):
+        await node.running
+
+
+async def test_what_a_function_raises_as_a_deadlock_is_none(node: Node) -> None:
+    node.remote(11)
+    await settled()
+    await node.pipeline.end(0, RoundFailedError("40P01", "as I like", 0, raised=True))
+    with pytest.raises(EntryFailedError) as failed:
+        await node.running
+    assert failed.value.failure.trouble is Trouble.FAILED
+
+
+async def test_an_exception_of_any_type_is_a_divergence_of_this_database(node: Node) -> None:
+    async def run(work: Work) -> None:
+        raise TypeError("SQL values must be strings, got None instead")
+
+    node.applier.add_alone(11, run)
+    with pytest.raises(DivergedError, match="GID 11: TypeError: SQL values") as diverged:
+        await node.running
+    assert isinstance(diverged.value.__cause__, TypeError)
+
+
+async def test_a_log_that_cannot_be_read_is_no_divergence(node: Node) -> None:
+    async def run(work: Work) -> None:
+        raise StorageError("the log does not hold position 7")
+
+    node.applier.add_alone(11, run)
+    with pytest.raises(StorageError):
         await node.running
 
 
@@ -291,6 +460,20 @@ async def test_what_the_server_cannot_do_now_ends_the_session_and_is_no_divergen
     await node.pipeline.end(0, RoundFailedError(sqlstate, "not now", 0))
     with pytest.raises(ServerGoneError, match="GID 11"):
         await node.running
+
+
+async def test_where_something_failed_before_each_writeset_is_a_batch() -> None:
+    async with running(0, singly_to=12) as node:
+        node.pipeline.run([])  # something is under way, so the next ones collect
+        node.remote(11, 12, 13, 14)
+        await settled()
+        await node.pipeline.end(1)
+        assert node.chain.settled_gid == 11
+        await node.pipeline.end(2, RoundFailedError("58030", "could not read", 0))
+        with pytest.raises(EntryFailedError) as failed:
+            await node.running
+        assert (failed.value.failure.gid, failed.value.failure.prev) == (12, 11)
+        assert [work.gids for work in node.applier._queue] == [[13, 14]]
 
 
 async def test_a_verdict_may_name_a_batch_only_when_its_token_is_held(node: Node) -> None:
@@ -333,4 +516,4 @@ def test_no_timeout_ends_a_writer(timeout: str) -> None:
     """The last one is not known to servers before PostgreSQL 17, so it can't simply be set."""
     switched_off = [s for s in WRITER_SETTINGS if f"{timeout}_timeout" in s.split("'") + s.split()]
     assert len(switched_off) == 1
-    assert switched_off[0].startswith("SELECT set_config") == (timeout == "transaction")
+    assert ("set_config" in switched_off[0]) == (timeout == "transaction")

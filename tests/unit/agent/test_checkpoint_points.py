@@ -129,6 +129,7 @@ class Node:
             publish=lambda base: None,
             leaked=cast(Any, None),
             refusal=lambda: None,
+            held=lambda: False,
         )
 
     def assert_fits(self) -> None:

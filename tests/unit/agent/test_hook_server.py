@@ -34,9 +34,14 @@ class Backend:
         self.outcomes: dict[str, str] = {}
         self.asked: list[tuple[int, list[int]]] = []
         self.commands_lost: list[list[int]] = []
+        self.waits = False
+        self.waiting: list[Callable[[], None]] = []
 
     def refusal(self) -> str | None:
         return None
+
+    def held(self) -> bool:
+        return False
 
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         wake()
@@ -53,6 +58,11 @@ class Backend:
     def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
         self.asked.append((xid, list(keys)))
         answer()
+
+    def when_free(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
+        self.waiting.append(go)
+        if not self.waits:
+            go()
 
     def command_lost(self, keys: "array[int]") -> None:
         self.commands_lost.append(list(keys))
@@ -410,3 +420,41 @@ async def test_a_command_that_has_lost_already_is_remembered_for_its_next_try(ho
     assert hook.session(b"W s3 77 1 1\n4:7\n[%b]" % command).answers == ["40001"]
     assert hook.session(write(2)).answers == ["40001"]
     assert hook.backend.commands_lost == [[4, 1, 7]]
+
+
+async def test_a_writeset_is_ordered_when_the_replica_says_so(hook: Hook) -> None:
+    hook.backend.waits = True
+    session = hook.session(write(1001), write(1001))
+    assert session.answers == ["08007"]
+    hook.server.resubmit()
+    assert hook.ordered() == []
+    hook.backend.waiting[0]()
+    hook.server.resubmit()
+    assert hook.ordered() == [1001]
+
+
+async def test_what_has_lost_while_it_waited_is_never_ordered(hook: Hook) -> None:
+    hook.backend.waits = True
+    session = hook.session(write(1001))
+    hook.backend.conflict = LOST
+    hook.backend.waiting[0]()
+    hook.server.resubmit()
+    assert session.answers == ["40001"]
+    assert hook.ordered() == []
+
+
+async def test_who_was_interrupted_while_it_waited_is_never_ordered(hook: Hook) -> None:
+    hook.backend.waits = True
+    hook.session(write(1001))
+    assert hook.session(b"R s3 1001").answers == ["40001"]
+    hook.backend.waiting[0]()
+    hook.server.resubmit()
+    assert hook.ordered() == []
+
+
+async def test_a_session_that_ends_while_it_waited_is_never_ordered(hook: Hook) -> None:
+    hook.backend.waits = True
+    hook.session(write(1001)).connection_lost(None)
+    hook.backend.waiting[0]()
+    hook.server.resubmit()
+    assert hook.ordered() == []

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from pgherd_sidecar.agent import precedence
+from pgherd_sidecar.agent.hooktext import wire_keys
 from pgherd_sidecar.agent.precedence import Precedence
 from pgherd_sidecar.core.entries import Incarnation, Intention, Writeset, iter_entries, key_array
 from pgherd_sidecar.core.state import ReplicatedState
@@ -153,3 +154,67 @@ async def test_what_ends_with_its_writeset_is_not_withdrawn() -> None:
         await asyncio.sleep(0.3)
         task.cancel()
     assert world.withdrawn() == []
+
+
+def group(*keys: int) -> "array[int]":
+    return array("q", [0, len(keys), *keys])
+
+
+async def waits(world: World, xid: int, *keys: int) -> asyncio.Event:
+    """A writeset that is to be ordered; the event says that it is."""
+    ordered = asyncio.Event()
+    world.precedence.when_free(xid, group(*keys), ordered.set)
+    return ordered
+
+
+async def test_what_no_intention_excludes_is_ordered_at_once() -> None:
+    world = World()
+    world.deliver(Intention(2, 1, 77, wire_keys(array("q", [SCHEMA])).tobytes()))
+    assert (await waits(world, 901, 5 << 2 | 3)).is_set()
+
+
+async def test_a_writeset_waits_until_the_intention_of_a_failed_command_is_withdrawn() -> None:
+    world = World()
+    await world.asks(900, SCHEMA)
+    world.in_progress.clear()
+    ordered = await waits(world, 901, SCHEMA)
+    assert not ordered.is_set()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(world.precedence.run())
+        await until(ordered.is_set)
+        task.cancel()
+    assert world.state.intention(1) is None
+
+
+async def test_a_writeset_does_not_wait_for_a_command_that_may_wait_for_its_locks() -> None:
+    world = World()
+    await world.asks(900, SCHEMA)
+    ordered = await waits(world, 901, SCHEMA)
+    assert not ordered.is_set()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(world.precedence.run())
+        await until(ordered.is_set)
+        task.cancel()
+    assert world.state.intention(1) is not None
+
+
+async def test_a_writeset_waits_for_the_command_of_another_member_but_not_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(precedence, "_WAITING_S", 0.2)
+    world = World()
+    world.deliver(Intention(2, 1, 77, wire_keys(array("q", [SCHEMA])).tobytes()))
+    ordered = await waits(world, 901, SCHEMA)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(world.precedence.run())
+        await asyncio.sleep(0.1)
+        assert not ordered.is_set()
+        await until(ordered.is_set)
+        task.cancel()
+    assert world.state.intention(2) is not None
+
+
+async def test_the_command_that_declared_its_keys_is_ordered_at_once() -> None:
+    world = World()
+    await world.asks(900, SCHEMA)
+    assert (await waits(world, 900, SCHEMA)).is_set()

@@ -18,7 +18,7 @@ from pgherd_sidecar.agent.config import (
     Recovery,
     Tls,
 )
-from pgherd_sidecar.agent.errors import DivergedError, UnfitError
+from pgherd_sidecar.agent.errors import DivergedError, LeftBehindError, UnfitError
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.recovery import certstate
@@ -28,6 +28,7 @@ from pgherd_sidecar.agent.recovery.programs import ProgramError
 from pgherd_sidecar.agent.recovery.progress import Phase, load
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.replica import Replica
+from pgherd_sidecar.agent.standing import Standing
 from pgherd_sidecar.core.log import LogBase, Membership
 from psycopg.conninfo import conninfo_to_dict
 
@@ -521,10 +522,13 @@ class Running:
 async def running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[[World], Running]]:
-    """Run a replica whose rebuilds do their work on a world."""
+    """Run a replica whose rebuilds do their work on a world; its log says nothing about that."""
     config, _ = config_in(tmp_path)
     identity = Identity(config)
     tasks: list[asyncio.Task[None]] = []
+
+    async def unknown(_: Standing) -> bool:
+        return False
 
     def run(world: World) -> Running:
         monkeypatch.setattr(replica_module, "LocalMeans", lambda *_: world)
@@ -536,6 +540,7 @@ async def running(
                 made.stopped.set()
 
         monkeypatch.setattr(Replica, "_fence", fence)
+        monkeypatch.setattr(Standing, "follow", unknown)
         tasks.append(asyncio.create_task(made.replica.run()))
         return made
 
@@ -562,7 +567,7 @@ async def test_a_node_that_has_stopped_goes_on_when_a_rebuild_is_begun_after_all
 ) -> None:
     replica = running(World()).replica
     replica._halted = DivergedError("it has diverged")
-    replica._need_rebuild(DivergedError("left behind"))
+    replica._need_rebuild(LeftBehindError("left behind"))
     assert load(tmp_path).phase is Phase.COPYING
     assert replica._halted is None
 

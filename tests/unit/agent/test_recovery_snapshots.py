@@ -8,8 +8,12 @@ import pytest
 from pgherd_sidecar.agent.errors import UnfitError
 from pgherd_sidecar.agent.recovery import snapshots
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
+from pgherd_sidecar.core.state import ReplicatedState
 
-STATE = CertificationState("c", position=20, last_commit=15, term=3, membership="", state=b"")
+CHECKPOINT = ReplicatedState((1,)).checkpoint()
+STATE = CertificationState(
+    "c", position=20, last_commit=15, term=3, membership="", state=CHECKPOINT
+)
 
 
 def write(directory: Path, gid: int) -> None:

@@ -80,6 +80,8 @@ def session(host: Host, directory: Path) -> ReplicaSession:
         appliers=(pipeline, pipeline),
         markers=NOBODY,
         verdicts=Verdicts(),
+        skips=frozenset(),
+        passed=set(),
     )
 
 

@@ -11,6 +11,8 @@ from pgherd_sidecar.agent.adminport import Refused, Unavailable
 from pgherd_sidecar.agent.identity import Identity
 from pgherd_sidecar.agent.views import Views, no_majority
 from pgherd_sidecar.agent.witness import Witness
+from pgherd_sidecar.core.databases import Databases
+from pgherd_sidecar.core.entries import Condition, DatabaseState
 
 
 def views(node: Node) -> Views:
@@ -82,6 +84,19 @@ async def test_the_last_database_is_not_let_go(tmp_path: Path) -> None:
         await until(lambda: not last.host.membership.joint and last.host.primary)
         with pytest.raises(Refused, match="n2 is the last member with a database"):
             views(last).leave("n2", "")
+
+
+async def test_the_last_database_that_is_whole_is_let_go_only_if_it_is_dead(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        leader = await settled(herd)
+        databases = Databases((1, 2, 3))
+        asked = Views(leader.config, leader.host, lambda: databases)
+        for member in (2, 3):
+            databases.take(member, DatabaseState(member, Condition.DIVERGED, 0, 1, 9, 9, 0, "rows"))
+        with pytest.raises(Refused, match="only n1 holds what was committed last"):
+            asked.leave("n1", "")
+        asked.leave("n1", "", dead=True)
+        await until(lambda: "n1" not in leader.host.membership.names)
 
 
 async def test_nobody_is_let_go_whose_votes_the_rest_needs(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 from pgherd_sidecar.cli import render
-from pgherd_sidecar.cli.admin import AdminError, Marker, TableSummary
+from pgherd_sidecar.cli.admin import AdminError, IndexSummary, Marker, TableSummary
 from pgherd_sidecar.cli.errors import HerdError
 from pgherd_sidecar.cli.herd import Member
 from pgherd_sidecar.cli.node import Node, NodeState
@@ -26,6 +26,10 @@ class FakeNode:
     columns: str = "c"
     state_name: str = "primary"
     fails_at: str = ""
+    fault: str = ""
+    skipped: str = ""
+    amcheck: bool = True
+    old: bool = False
     calls: list[str] = field(default_factory=list)
 
     @property
@@ -87,6 +91,14 @@ class FakeAdmin:
     async def drop_marker(self, _marker: str) -> None:
         self._called("drop")
 
+    async def check_indexes(self, _timeout_s: float) -> IndexSummary:
+        self._called("indexes")
+        if self._node.old:
+            raise AdminError("no such route", 404)
+        faults = {"public.i": self._node.fault} if self._node.fault else {}
+        skipped = {"public.k": self._node.skipped} if self._node.skipped else {}
+        return IndexSummary(available=self._node.amcheck, checked=1, faults=faults, skipped=skipped)
+
 
 async def compare(*nodes: FakeNode, options: Options = OPTIONS) -> Comparison:
     return await verify(cast(list[Node], list(nodes)), options)
@@ -105,9 +117,9 @@ async def test_equal_nodes_are_identical_without_a_look_at_keys() -> None:
     assert result.identical
     assert (result.gid, result.differences) == (9, ())
     assert [node.calls for node in nodes] == [
-        ["order", "wait", "tables", "drop"],
-        ["wait", "tables", "drop"],
-        ["wait", "tables", "drop"],
+        ["order", "wait", "tables", "drop", "indexes"],
+        ["wait", "tables", "drop", "indexes"],
+        ["wait", "tables", "drop", "indexes"],
     ]
 
 
@@ -192,3 +204,27 @@ async def test_a_node_that_fails_midway_is_an_error_and_snapshots_are_given_back
     with pytest.raises(HerdError, match="verify could not be done: n2: broken pipe"):
         await compare(*nodes)
     assert [node.calls[-1] for node in nodes] == ["drop", "drop"]
+
+
+async def test_an_index_that_differs_from_its_table_is_a_difference() -> None:
+    good = FakeNode("n1", table())
+    found = await compare(good, FakeNode("n2", table(), fault="lacks a tuple", skipped="57014: x"))
+    assert not found.identical
+    assert found.differences == ()
+    text = render.comparison(found)
+    assert "n2: index public.i differs from its table: lacks a tuple" in text
+    assert "n2: index public.k was not checked: 57014: x" in text
+    assert text.endswith("DIFFERENT")
+    said = json.loads(render.comparison_json(found))["indexes"]
+    assert said["n1"]["faults"] == {}
+    assert said["n2"]["faults"] == {"public.i": "lacks a tuple"}
+    assert good.calls[-2:] == ["drop", "indexes"]  # no snapshot is held for them
+
+
+async def test_nodes_that_cannot_check_indexes_are_named_and_differ_in_nothing() -> None:
+    nodes = [FakeNode(name, table()) for name in ("n1", "n2", "n3")]
+    nodes[0].amcheck, nodes[2].old = False, True
+    found = await compare(*nodes)
+    assert found.identical
+    assert "indexes were not checked on n1, n3: no amcheck there" in render.comparison(found)
+    assert found.indexes["n3"] is None

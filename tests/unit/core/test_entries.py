@@ -7,7 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pgherd_sidecar.core.entries import (
+    CAUSE_BYTES,
     FLAG_DDL,
+    FLAG_FINGERPRINT,
+    Condition,
+    DatabaseState,
     Entry,
     EntryFormatError,
     Incarnation,
@@ -16,6 +20,7 @@ from pgherd_sidecar.core.entries import (
     Members,
     Noop,
     Publish,
+    Skip,
     Writeset,
     encode_entry,
     iter_entries,
@@ -40,6 +45,18 @@ _entries: st.SearchStrategy[Entry] = st.one_of(
         st.lists(st.sampled_from(["n1", "n2", "ñ"]), max_size=3).map(tuple),
     ),
     st.builds(Members, st.sets(st.integers(1, 1023), max_size=9).map(lambda n: tuple(sorted(n)))),
+    st.builds(Skip, st.integers(1, 2**63 - 1)),
+    st.builds(
+        DatabaseState,
+        _U16,
+        st.sampled_from(Condition),
+        _U63,
+        _U63,
+        _U63,
+        _U32,
+        st.integers(0, 7),
+        st.sampled_from(["", "P0001 in rows", "ñ" * (CAUSE_BYTES // 2)]),
+    ),
     st.builds(
         Writeset,
         _U16,
@@ -47,7 +64,7 @@ _entries: st.SearchStrategy[Entry] = st.one_of(
         _U63,
         _U63,
         _U63,
-        st.sampled_from([0, FLAG_DDL]),
+        st.sampled_from([0, FLAG_DDL, FLAG_FINGERPRINT, FLAG_DDL | FLAG_FINGERPRINT]),
         _key_bytes,
         st.binary(max_size=50),
     ),
@@ -125,7 +142,7 @@ def test_c26_version_1_stays_as_it_was_written() -> None:
         Publish(70_000, 1),
         Incarnation(1, 2**32),
         Writeset(1, 1, -1, 1, 1, 0, b"", b""),
-        Writeset(1, 1, 1, 1, 1, 4, b"", b""),
+        Writeset(1, 1, 1, 1, 1, 8, b"", b""),
         Writeset(1, 1, 1, 1, 1, 0, b"1234567", b""),
     ],
 )

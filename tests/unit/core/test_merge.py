@@ -14,7 +14,9 @@ from pgherd_sidecar.core.merge import (
     Statement,
     Wave,
     decode_body,
+    decode_items,
     merge_writesets,
+    slots,
 )
 from table_model import PK_COLUMNS, History, NaiveDatabase
 from writeset_strategies import groups, key
@@ -204,6 +206,17 @@ def test_a_malformed_row_is_refused(record: str) -> None:
 def test_a_malformed_second_update_is_refused(record: str) -> None:
     with pytest.raises(EntryFormatError):
         merge(rows("U0010(1,,a,)"), rows(record))
+
+
+def test_a_fingerprint_is_no_row() -> None:
+    body = b'[["public.t",[-8],["I(1)"]],["=",[0],["[1,[\\"public.t\\",[7]]]"]]]'
+    row = ("public.t", [-8], ["I(1)"])
+    assert decode_body(body) == [row]
+    assert decode_items(body) == [row, ("=", [0], ['[1,["public.t",[7]]]'])]
+
+
+def test_a_key_is_guarded_in_every_mode_and_group() -> None:
+    assert slots(array("q", [5, 2, 8 | 3, 12, 6, 0, 7, 1, -16 | 2])) == {8, 12, -16}
 
 
 def test_bodies_are_decoded() -> None:

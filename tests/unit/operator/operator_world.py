@@ -51,6 +51,10 @@ class Process:
     silent: bool = False
     diverged: bool = False
     capture_off: tuple[str, ...] = ()
+    differences: tuple[dict[str, Any], ...] = ()
+    scrubs: bool = True
+    incidents: tuple[dict[str, Any], ...] = ()
+    held: str | None = None
     broken: bool = False
     """It never becomes a working member: its configuration is bad."""
 
@@ -245,6 +249,10 @@ class World(ApiServer):
             "proposer": names.member(NAME, min(self.voters(), default=0)),
             "gid": 7,
             "capture_off": list(process.capture_off),
+            "scrub": {"differences": list(process.differences)} if process.scrubs else None,
+            "incidents": list(process.incidents),
+            "held": process.held,
+            "databases": [] if process.witness else [{"name": "herd-1", "condition": "whole"}],
             "view": None if self.view is None or not inside else {
                 "id": self.view.id,
                 "members": [

@@ -349,6 +349,15 @@ async def test_the_partition_policy_reaches_the_sidecars() -> None:
     assert json.loads(config["data"]["node.json"])["partition_policy"] == "permanent"
 
 
+async def test_the_settings_of_the_scrub_reach_the_sidecars_where_they_are_others() -> None:
+    world = await running(maintenance={"scrubHours": 24, "scrubShare": 10})
+    config = world.objects["ConfigMap", f"{NAME}-1"]
+    told = json.loads(config["data"]["node.json"])["scrub"]
+    assert told == {"interval_s": 86_400, "share": 10}
+    world = await running()
+    assert "scrub" not in json.loads(world.objects["ConfigMap", f"{NAME}-1"]["data"]["node.json"])
+
+
 async def test_an_edited_status_changes_nothing() -> None:
     world = await running()
     world.resource["status"] = {"clusterId": "another", "members": "nonsense", "conditions": 3}

@@ -18,7 +18,8 @@ def command(tag: str, query: str | None, *, message: str = "m1", **more: Any) ->
 
 
 def inside(tag: str, text: str, query: str | None = "SELECT f()", **more: Any) -> Item:
-    return command(tag, query, context=f'{_OWN}\nSQL statement "{text}"\n{_FRAME}', **more)
+    context = f'{_OWN}\nSQL statement "{text}"\n{_FRAME}'
+    return command(tag, query, context=context, **{"quoted": text} | more)
 
 
 def texts(*items: Item) -> list[str]:
@@ -78,22 +79,90 @@ def test_command_inside_a_function_is_quoted_in_the_stack() -> None:
     ]
 
 
-def test_quotation_that_pretends_to_end_early_is_read_to_its_end() -> None:
-    text = f"CREATE TABLE a (x text DEFAULT '\"\n{_FRAME}')"
-    assert texts(inside("CREATE TABLE", text)) == [text]
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        None,  # the server cannot tell
+        "CREATE TABLE a (); CREATE TABLE b ()",
+        "SELECT 1",
+        "CREATE VIEW a AS SELECT 1",
+        "CREATE TABLE evil () inherits (system_user)",  # names a key word of a later version
+    ],
+)
+def test_quotation_that_is_not_the_one_command_is_refused(quoted: str | None) -> None:
+    with pytest.raises(DdlNotSupported) as refusal:
+        texts(inside("CREATE TABLE", "CREATE TABLE evil ()", quoted=quoted))
+    assert refusal.value.hint
 
 
-def test_quotation_that_can_be_read_in_two_ways_is_refused() -> None:
-    text = f'CREATE TABLE a () /*"\n{_FRAME}*/'
-    assert texts(inside("CREATE TABLE", text)) == [text]
-    with pytest.raises(DdlNotSupported):
-        texts(inside("CREATE TABLE", f'CREATE TABLE a () --"\n--{_FRAME}'))
+def test_only_the_servers_reading_of_a_quotation_counts() -> None:
+    quoted = f"CREATE TABLE a (x text DEFAULT '\"\n{_FRAME}')"
+    assert texts(inside("CREATE TABLE", "CREATE TABLE a ()", quoted=quoted)) == [quoted]
 
 
 @pytest.mark.parametrize("stack", ['SQL function "f" statement 1', "PL/Perl function f"])
 def test_command_without_a_quotation_is_refused(stack: str) -> None:
     with pytest.raises(DdlNotSupported):
         resolve_commands([command("CREATE TABLE", "SELECT f()", context=f"{_OWN}\n{stack}")])
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        r"SET standard_conforming_strings = on; CREATE TABLE a (x text DEFAULT 'x\', y int) --')",
+        r"RESET ALL; CREATE TABLE a (x text DEFAULT 'x\')",
+        r"SELECT f('\'); CREATE TABLE a (); SELECT ')'",
+        r"INSERT INTO t VALUES ('\'); CREATE TABLE a ()",
+        r"DO $$ $$; CREATE TABLE a (x text DEFAULT N'\')",
+    ],
+)
+def test_literals_that_may_have_been_read_in_another_way_are_refused(script: str) -> None:
+    with pytest.raises(DdlNotSupported) as refusal:
+        texts(command("CREATE TABLE", script))
+    assert "backslash" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        r"CREATE TABLE a (x text CHECK (x ~ '^\d$'))",
+        r"BEGIN; SET search_path = s; CREATE TABLE a (x text CHECK (x ~ '^\d$')); COMMIT",
+        r"SELECT f(); CREATE TABLE a (x text DEFAULT E'a\n' || e'\\' || $$\$$ || U&'\0041')",
+        "SELECT f(); CREATE TABLE a ()",
+    ],
+)
+def test_literals_with_one_reading_pass(script: str) -> None:
+    assert len(texts(command("CREATE TABLE", script))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE VIEW v AS SELECT json_scalar(1)",
+        "CREATE VIEW v AS SELECT json_value(a, 'b') FROM t",
+        "CREATE VIEW v AS SELECT json_array(1)",
+        "CREATE VIEW v AS SELECT merge_action()",
+        "CREATE VIEW v AS SELECT x FROM t WHERE system_user = 'me'",
+    ],
+)
+def test_name_that_is_syntax_in_a_later_version_is_refused(text: str) -> None:
+    assert texts(command("CREATE VIEW", text, version=180000)) == [text]
+    with pytest.raises(DdlNotSupported) as refusal:
+        texts(command("CREATE VIEW", text, version=150000))
+    assert "double quotes" in refusal.value.hint
+
+
+def test_name_that_is_reserved_in_a_later_version_has_to_be_quoted() -> None:
+    with pytest.raises(DdlNotSupported) as refusal:
+        texts(command("CREATE TABLE", "CREATE TABLE system_user (id int)", version=150000))
+    assert "system_user" in refusal.value.hint
+    quoted = 'CREATE TABLE "system_user" (id int)'
+    assert texts(command("CREATE TABLE", quoted, version=150000)) == [quoted]
+
+
+def test_temporary_objects_may_have_any_name() -> None:
+    local = command("CREATE TABLE", "CREATE TEMP TABLE system_user (id int)", local=True)
+    assert resolve_commands([local]) == []
 
 
 def test_commands_at_the_top_and_inside_blocks_keep_their_order() -> None:

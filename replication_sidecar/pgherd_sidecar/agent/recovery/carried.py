@@ -34,7 +34,10 @@ class Carried:
         known_roles: names of roles that every member has; None if that is not known, as of an
             old snapshot: all that there are then count as such.
         memberships: role and member of each membership that every member has; None likewise.
+        database_rights: grantee and privilege of each on the database that every member has; None
+            likewise.
         sizes: bytes of each table's rows, by name.
+        skipped: GIDs of entries that have no effect on them, though others may have applied them.
     """
 
     gid: int
@@ -48,7 +51,9 @@ class Carried:
     sequences: dict[str, dict[str, int]] = field(default_factory=dict)
     known_roles: list[str] | None = None
     memberships: list[list[str]] | None = None
+    database_rights: list[list[str]] | None = None
     sizes: dict[str, int] = field(default_factory=dict)
+    skipped: list[int] = field(default_factory=list)
 
     def save(self, directory: Path) -> None:
         """Write it.

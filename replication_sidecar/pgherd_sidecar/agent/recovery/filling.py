@@ -283,6 +283,8 @@ async def _take_over(inside: NodeConfig, carried: Carried) -> None:
         "sequences": carried.sequences,
         "known_roles": carried.known_roles,
         "memberships": carried.memberships,
+        "database_rights": carried.database_rights,
+        "skipped": carried.skipped,
     }
     async with await startup.connect(inside, "pgherd load") as connection:
         await startup.install(connection)

@@ -35,6 +35,7 @@ from pgherd_sidecar.env import durable
 log = structlog.get_logger()
 
 _STAGED = "checkpoint.copy"
+_ASKED = "an administrator asked for it"
 _FAILURES_MAX = 10
 _BEGUN_MAX = 3
 _WINDOW_S = 3600.0
@@ -73,6 +74,25 @@ class Rebuild:
     def under_way(self) -> bool:
         """A rebuild has been begun and the node has not caught up since."""
         return self._progress.phase is not Phase.IDLE and not self._progress.given_up
+
+    @property
+    def asked(self) -> bool:
+        """An administrator has asked for the one that is under way."""
+        return self.under_way and self._progress.reason == _ASKED
+
+    @property
+    def begins(self) -> bool:
+        """The database that is to be replaced is still there as it was, if it was."""
+        return self._progress.phase is Phase.COPYING
+
+    def drop(self) -> None:
+        """The old database can go on after all."""
+        self._save(Progress(begun=self._progress.begun))
+
+    @property
+    def willing(self) -> bool:
+        """``begin`` would begin one."""
+        return self._recovery.automatic and self.possible and not self._in_vain()
 
     @property
     def possible(self) -> bool:
@@ -149,7 +169,7 @@ class Rebuild:
         self._save(
             Progress(
                 Phase.COPYING,
-                "an administrator asked for it",
+                _ASKED,
                 wanted=wanted,
                 rate_bytes_s=rate_bytes_s,
                 begun=self._progress.begun,
@@ -163,15 +183,22 @@ class Rebuild:
         administrator asks for it, also after a restart; after ``_BEGUN_MAX`` rebuilds it is none
         until the window is over.
         """
-        now = time.time()
-        begun = tuple(when for when in self._progress.begun if 0 <= now - when < _WINDOW_S)
-        hopeless = self._failed_too_often or self._progress.refusal != ""
-        given_up = hopeless or len(begun) >= _BEGUN_MAX
+        begun, given_up = self._recently(), self._in_vain()
         if given_up or not (self._recovery.automatic and self.possible):
             self._save(replace(self._progress, given_up=given_up, begun=begun))
             return False
-        self._save(Progress(Phase.COPYING, reason, begun=(*begun, now)))
+        self._save(Progress(Phase.COPYING, reason, begun=(*begun, time.time())))
         return True
+
+    def _recently(self) -> tuple[float, ...]:
+        """When rebuilds were begun within the window."""
+        now = time.time()
+        return tuple(when for when in self._progress.begun if 0 <= now - when < _WINDOW_S)
+
+    def _in_vain(self) -> bool:
+        """Another one is no use."""
+        hopeless = self._failed_too_often or self._progress.refusal != ""
+        return hopeless or len(self._recently()) >= _BEGUN_MAX
 
     async def run(self) -> bool:
         """Do what is left until the server runs on the copy; False when it is given up."""

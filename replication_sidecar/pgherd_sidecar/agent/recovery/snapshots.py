@@ -21,6 +21,7 @@ from pgherd_sidecar.agent.recovery.filling import check_snapshot, fetch_head, fe
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Partners
 from pgherd_sidecar.agent.recovery.programs import ProgramError
 from pgherd_sidecar.core.checkpoint import CheckpointError
+from pgherd_sidecar.core.state import ReplicatedState
 
 _REMOTE = "s3://"
 _FETCHED = "snapshot"
@@ -127,6 +128,8 @@ def _read(snapshot: Path, location: str) -> tuple[Carried, CertificationState]:
             local_tables=manifest["local_tables"],
             known_roles=manifest.get("known_roles"),
             memberships=manifest.get("memberships"),
+            database_rights=manifest.get("database_rights"),
+            skipped=list(ReplicatedState.restore(state.state).databases.skipped),
         )
     except (OSError, ValueError, KeyError, StopIteration, CheckpointError) as error:
         raise UnfitError(f"{location} holds no whole snapshot: {error}") from error

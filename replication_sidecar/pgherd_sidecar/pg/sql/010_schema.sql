@@ -18,7 +18,9 @@ CREATE TABLE IF NOT EXISTS pgherd.installed (fingerprint text NOT NULL);
 --   epoch     one start of the sidecar; names the dblink connection, so that no session talks to a dead one
 --   secret    proves to the sidecar that a message comes from certify(), not from a user of dblink
 --   piece_bytes  a transaction that writes more is sent in pieces (034_pieces.sql)
+--   fingerprint_every  one of so many transactions carries a fingerprint (035_fingerprint.sql)
 --   writable  false outside the primary component: the first write fails early (the fence itself is certify())
+--   held      it is false only because the herd takes no writes until another database is whole: it can be copied
 CREATE TABLE IF NOT EXISTS pgherd.node (
     only_row      bool PRIMARY KEY DEFAULT true CHECK (only_row),
     member        int  NOT NULL,
@@ -33,6 +35,8 @@ CREATE TABLE IF NOT EXISTS pgherd.node (
 );
 
 ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS piece_bytes int8 NOT NULL DEFAULT 1048576;
+ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS fingerprint_every int8 NOT NULL DEFAULT 1;
+ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS held bool NOT NULL DEFAULT false;
 
 -- The commit chain: one row per local transaction or merged batch of remote writesets, written in the
 -- same transaction, so that the last committed GID is exactly as durable as the rows (C8).
@@ -43,22 +47,39 @@ CREATE TABLE IF NOT EXISTS pgherd.applied (
     xid  xid8
 );
 
+-- Entries that this database has come by without applying them, as an administrator has ordered. One that goes
+-- beyond a skipped entry and does not know of it here has applied it, and needs a copy of one that has not.
+CREATE TABLE IF NOT EXISTS pgherd.skipped (gid int8 PRIMARY KEY);
+
 -- Captured rows, keyed by transaction. Which of the two tables a transaction uses is a function of its
 -- xid (pgherd.capture_side): a side whose xids have all ended is truncated while nobody can hold a lock
 -- on it. Unlogged: a crash ends the transactions too.
---   first  true on one row per transaction: that row arms the pre-commit hook
---   tab    the replicated table, as a JSON string of its qualified name
+--   seq    the row's place in its transaction: 1, 2, 3 ... Whoever captures a row sees all earlier ones, so a
+--          savepoint that is rolled back takes the last numbers away, and they are given again. PostgreSQL's own
+--          cmin is no order: a row inserted and deleted by one transaction has another one there.
+--          The row with 1 arms the pre-commit hook. Some sentinels stand outside this order.
+--   tab    the replicated table, as a JSON string of its qualified name; '""' and 'sentinel' are explained
+--          in 040_command_rows.sql
 --   keys   certification keys, "k1,k2,..." in decimal (low two bits: lock mode)
 --   pks    per row: hash of its primary key, mode bits clear
 --   recs   per row: "I(...)", "D(...)", "U0101(...)", "T", see docs/writeset-format.md
+-- A captured row is never updated or deleted: what it says is taken back by a row that is added.
 DO $$
-DECLARE side int;
+DECLARE
+    side int;
+    old  bool; -- made by a version that ordered rows by cmin
 BEGIN
     FOR side IN 0..1 LOOP
+        old := EXISTS (SELECT FROM pg_attribute a
+                        WHERE a.attrelid = to_regclass(format('pgherd.capture_%s', side)) AND a.attname = 'first');
+        IF old THEN
+            EXECUTE format('ALTER TABLE pgherd.capture_%1$s RENAME TO old_capture_%1$s', side);
+            EXECUTE format('DROP INDEX pgherd.capture_%s_order', side);
+        END IF;
         EXECUTE format(
             'CREATE UNLOGGED TABLE IF NOT EXISTS pgherd.capture_%s (
                  xid   xid8   NOT NULL,
-                 first bool   NOT NULL,
+                 seq   int8   NOT NULL,
                  base  int8   NOT NULL,
                  tab   text   NOT NULL,
                  keys  text   NOT NULL,
@@ -66,10 +87,18 @@ BEGIN
                  recs  text[] NOT NULL
              ) WITH (autovacuum_enabled = off)', side);
         EXECUTE format(
-            'CREATE INDEX IF NOT EXISTS capture_%1$s_order ON pgherd.capture_%1$s (xid, first)', side);
+            'CREATE INDEX IF NOT EXISTS capture_%1$s_order ON pgherd.capture_%1$s (xid, seq DESC)', side);
         EXECUTE format('DROP INDEX IF EXISTS pgherd.capture_%s_xid', side);
         -- Compressing costs more than it saves on what is read once; and so its size is known without reading it.
         EXECUTE format('ALTER TABLE pgherd.capture_%s ALTER COLUMN recs SET STORAGE EXTERNAL', side);
+        IF old THEN -- what they hold has ended, and may have to be audited yet, in the order of that version
+            EXECUTE format(
+                'INSERT INTO pgherd.capture_%1$s
+                 SELECT c.xid, row_number() OVER (PARTITION BY c.xid ORDER BY c.cmin::text::int8), c.base, c.tab,
+                        c.keys, c.pks, c.recs FROM pgherd.old_capture_%1$s c', side);
+            -- Views and functions that read it are made anew by the files after this one.
+            EXECUTE format('DROP TABLE pgherd.old_capture_%s CASCADE', side);
+        END IF;
     END LOOP;
 END $$;
 
@@ -105,9 +134,9 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN batch + 5786207870273454080;
 
 -- The newest GID committed here, as this snapshot sees it. Commits become visible in GID order, so all
--- GIDs up to it are visible too.
+-- GIDs up to it are visible too. With the owner's rights, since a user may have switched row security off.
 CREATE OR REPLACE FUNCTION pgherd.last_gid() RETURNS int8
-LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0);
 END;
@@ -117,7 +146,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'this node takes no writes: %', reason
         USING ERRCODE = '25006',
-              HINT = 'Connect to a member whose state is "primary", or wait until this one has caught up.';
+              HINT = CASE WHEN reason LIKE 'no writes since GID %' -- the sidecar's word for a herd that is held
+                          THEN 'No member takes writes until an administrator has chosen: see `pgherd status`.'
+                          ELSE 'Connect to a member whose state is "primary", or wait until this one has caught up.' END;
 END $$;
 
 -- Holds one row from the start of an incarnation until the server crashes, which empties unlogged tables. In

@@ -48,7 +48,8 @@ BEGIN
         END IF;
     END IF;
     EXECUTE 'SET CONSTRAINTS pgherd.arm DEFERRED';
-    EXECUTE format('INSERT INTO pgherd.capture_%s VALUES ($1, true, $2, ''sentinel'', '''', ARRAY[$3], ''{}'')',
+    -- It needs no place among the rows: nobody reads it but the next firing.
+    EXECUTE format('INSERT INTO pgherd.capture_%s VALUES ($1, 1, $2, ''sentinel'', '''', ARRAY[$3], ''{}'')',
                    pgherd.capture_side(x)) USING x, seen, now_at;
     RETURN true;
 END $$;
@@ -74,6 +75,8 @@ BEGIN
     SELECT * INTO found FROM pgherd.open_cursors;
     IF found.others OR found.read_only THEN
         PERFORM pgherd.refuse_commit(found.others);
+    ELSIF found.ends_sessions THEN
+        PERFORM pgherd.keep_session();
     END IF;
     IF found.ours THEN
         CLOSE ours; -- of an earlier transaction of this session
@@ -82,14 +85,33 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- What arm() has to know of the session: is our cursor open, are there holdable cursors of this transaction?
-CREATE OR REPLACE VIEW pgherd.open_cursors AS
-SELECT bool_or(u.name = 'pgherd_commit') AS ours,
-       -- In a procedure the transaction may be younger than the client's statement.
-       bool_or(u.is_holdable AND u.name <> 'pgherd_commit'
-               AND u.creation_time >= least(transaction_timestamp(), statement_timestamp())) AS others,
-       current_setting('transaction_read_only') = 'on' AS read_only
-  FROM pg_cursor() u;
+-- What arm() has to know of the session: is our cursor open, are there holdable cursors of this transaction? Would an
+-- interruption end the session (keep_session)? PostgreSQL has had transaction_timeout since 17; to ask for it elsewhere
+-- would cost as much as the rest.
+DO $do$
+BEGIN
+    EXECUTE format($f$
+        CREATE OR REPLACE VIEW pgherd.open_cursors AS
+        SELECT bool_or(u.name = 'pgherd_commit') AS ours,
+               -- In a procedure the transaction may be younger than the client's statement.
+               bool_or(u.is_holdable AND u.name <> 'pgherd_commit'
+                       AND u.creation_time >= least(transaction_timestamp(), statement_timestamp())) AS others,
+               current_setting('transaction_read_only') = 'on' AS read_only,
+               current_setting('exit_on_error') = 'on'%s AS ends_sessions
+          FROM pg_cursor() u $f$,
+        CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
+             THEN $f$ OR current_setting('transaction_timeout') <> '0'$f$ ELSE '' END);
+END $do$;
+
+-- Under these settings an interruption of COMMIT would end the session before certify() could trap it. The client
+-- would hear 57014, say, and take what is committed for aborted (C4). They are back when the transaction has ended.
+CREATE OR REPLACE FUNCTION pgherd.keep_session() RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT pg_catalog.set_config(s.name, s.value, true)
+      FROM (VALUES ('exit_on_error', 'off'), ('transaction_timeout', '0')) AS s(name, value)
+     WHERE pg_catalog.current_setting(s.name, true) IS NOT NULL
+$$;
 
 -- What would make the transaction fail after it was ordered, or run the user's code then.
 CREATE OR REPLACE FUNCTION pgherd.refuse_commit(cursors bool) RETURNS void
@@ -111,7 +133,7 @@ BEGIN
         EXECUTE format('DROP TRIGGER IF EXISTS arm ON pgherd.capture_%s', side);
         EXECUTE format(
             'CREATE CONSTRAINT TRIGGER arm AFTER INSERT ON pgherd.capture_%s
-                 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.first)
+                 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.seq = 1)
                  EXECUTE FUNCTION pgherd.arm()', side);
     END LOOP;
 END $$;
@@ -151,7 +173,7 @@ BEGIN
                 IF FOUND THEN
                     RETURN;
                 END IF;
-                SELECT count(*), coalesce(bool_or(c.tab = '""'), false), string_agg(c.base || ':' || c.keys, ';'),
+                SELECT count(*), coalesce(bool_or(c.tab = '""'), false), string_agg(c.base || ':' || c.keys, ';') FILTER (WHERE c.keys <> ''),
                        string_agg(pgherd.item(c.tab, c.pks, c.recs), ','),
                        string_to_array(string_agg(array_to_string(c.pks, ','), ','), ',')
                   INTO statements, ddl, keys, body, pks
@@ -159,7 +181,7 @@ BEGIN
                 IF ddl THEN
                     SELECT * INTO statements, keys, body FROM pgherd.ordered_body(x);
                 ELSIF statements > 1 AND (SELECT count(*) > count(DISTINCT k) OR bool_or(k = '0') FROM unnest(pks) AS k) THEN
-                    body := pgherd.final_state_%1$s(x, -1);
+                    body := pgherd.final_state_%1$s(x, 0);
                 END IF;
             END $$ $f$, side);
     END LOOP;
@@ -180,24 +202,24 @@ BEGIN
     statements := c.statements; ddl := c.ddl; keys := c.keys; body := c.body;
 END $$;
 
--- Among the rows captured after statement `since` (cmin) of the transaction.
-CREATE OR REPLACE FUNCTION pgherd.touches_a_row_twice(x xid8, since int8 DEFAULT -1) RETURNS bool
+-- Among the rows that the transaction captured after the one with number `since`.
+CREATE OR REPLACE FUNCTION pgherd.touches_a_row_twice(x xid8, since int8 DEFAULT 0) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE twice bool;
 BEGIN
     EXECUTE format(
         $f$SELECT count(*) <> count(DISTINCT k) OR coalesce(bool_or(k = 0), false)
              FROM pgherd.capture_%s c, unnest(c.pks) AS k
-            WHERE c.xid = $1 AND c.tab NOT IN ('sentinel', '""') AND c.cmin::text::int8 > $2$f$, pgherd.capture_side(x))
+            WHERE c.xid = $1 AND c.tab NOT IN ('sentinel', '""') AND c.seq > $2$f$, pgherd.capture_side(x))
        INTO twice USING x, since;
     RETURN twice;
 END $$;
 
 -- What certify() has to do for a transaction, in one query, because each statement and each expression of
 -- PL/pgSQL costs microseconds in every transaction. `todo`: '' for the usual case, one captured statement
--- that `request` carries; otherwise what is different about it. One row is enough to tell, because only the
--- row captured first is marked `first`, and comes last in the index. Asked for in the order of the index, the
--- planner takes it, whatever it believes of the table.
+-- that `request` carries; otherwise what is different about it. One row is enough to tell, the one captured last:
+-- if its number is 1 it is alone. Asked for in the order of the index, the planner takes it, whatever it
+-- believes of the table.
 DO $do$
 DECLARE side int;
 BEGIN
@@ -206,8 +228,9 @@ BEGIN
             DROP VIEW IF EXISTS pgherd.committing_%1$s;
             CREATE VIEW pgherd.committing_%1$s AS
             SELECT CASE WHEN NOT n.token THEN 'token'
-                        WHEN c.first IS NOT TRUE OR c.tab IN ('sentinel', '""')
-                             OR pg_column_size(c.recs) > n.piece_bytes THEN 'collect'
+                        WHEN c.seq IS DISTINCT FROM 1 OR c.tab IN ('sentinel', '""')
+                             OR pg_column_size(c.recs) > n.piece_bytes
+                             OR mod(hashint8(c.xid::text::int8), n.fingerprint_every) = 0 THEN 'collect'
                         WHEN n.conn = ANY (pgherd.dblink_get_connections()) THEN ''
                         ELSE 'connect'
                    END AS todo,
@@ -215,12 +238,12 @@ BEGIN
                    CASE WHEN pg_column_size(c.recs) <= n.piece_bytes
                         THEN concat('W ', n.secret, ' ', pg_backend_pid(), ' ', c.xid, E' 0\n', c.base, ':', c.keys,
                                     E'\n[', pgherd.item(c.tab, c.pks, c.recs), ']') END AS request
-              FROM (SELECT 'pgherd_' || n.epoch AS conn, n.secret, n.hook_conninfo, n.piece_bytes,
+              FROM (SELECT 'pgherd_' || n.epoch AS conn, n.secret, n.hook_conninfo, n.piece_bytes, n.fingerprint_every,
                            -- held until the commit is visible; never waited for, where nobody watches
                            pg_try_advisory_xact_lock(pgherd.token_of_xid(pg_current_xact_id())) AS token
                       FROM pgherd.node n) n
               LEFT JOIN (SELECT * FROM pgherd.capture_%1$s c WHERE c.xid >= pg_current_xact_id()
-                          ORDER BY c.xid, c.first LIMIT 1) c ON c.xid = pg_current_xact_id() $f$, side);
+                          ORDER BY c.xid, c.seq DESC LIMIT 1) c ON c.xid = pg_current_xact_id() $f$, side);
     END LOOP;
 END $do$;
 
@@ -241,28 +264,33 @@ CREATE OR REPLACE FUNCTION pgherd.unusual_request(
     todo text, x xid8, conn text, conninfo text, secret text, request text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    n     record;
     c     record;
-    most  int8;
     large bool := false;
+    mark  text := '';
 BEGIN
     IF todo = 'token' THEN
         PERFORM pgherd.take_token(pgherd.token_of_xid(x));
     END IF;
     IF todo <> 'connect' THEN
-        most := (SELECT n.piece_bytes FROM pgherd.node n);
-        c := pgherd.captured(x, most);
+        SELECT k.piece_bytes, k.fingerprint_every INTO n FROM pgherd.node k;
+        c := pgherd.captured(x, n.piece_bytes);
         IF c.statements = 0 THEN
             RETURN NULL;
         END IF;
         large := c.statements < 0;
-        request := concat('W ', secret, ' ', pg_backend_pid(), ' ', x,
-                          CASE WHEN c.ddl THEN E' 1\n' ELSE E' 0\n' END, c.keys, E'\n[', c.body, ']');
+        IF mod(hashint8(x::text::int8), n.fingerprint_every) = 0 AND NOT large THEN
+            mark := pgherd.fingerprint(concat('[', c.body, ']'));
+        END IF;
+        request := concat('W ', secret, ' ', pg_backend_pid(), ' ', x, ' ',
+                          CASE WHEN c.ddl THEN 1 ELSE 0 END + CASE WHEN mark <> '' THEN 4 ELSE 0 END, E'\n',
+                          c.keys, E'\n[', concat_ws(',', c.body, nullif(mark, '')), ']');
     END IF;
     IF (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE THEN
         PERFORM pgherd.connect_hook(conn, conninfo);
     END IF;
     IF large THEN
-        RETURN pgherd.send_pieces(x, conn, secret, most);
+        RETURN pgherd.send_pieces(x, conn, secret, n.piece_bytes);
     END IF;
     RETURN request;
 END $$;

@@ -122,6 +122,7 @@ BEGIN
                 WHEN NOT EXISTS (SELECT FROM pg_depend d
                                   WHERE d.classid = 'pg_class'::regclass AND d.objid = idx AND d.refclassid IN
                                         ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass))
+                     AND NOT pgherd.reads_whole_row(idx) -- it names the table, which is not there
                 THEN format('(SELECT %s FROM (SELECT %s.*) r)', pg_get_indexdef(idx, k.pos::int, false), alias)
            END,
            ia.atttypid, i.indcollation[k.pos - 1], o.amopopr
@@ -171,16 +172,26 @@ BEGIN ATOMIC
 END;
 
 -- The key of the parent row that a foreign key of `alias` names: the same value as index_key() of the parent.
+-- Which parent that is may depend on the session (timestamptz and date are compared in its TimeZone): then the
+-- parent's whole table excludes its other writers.
 CREATE OR REPLACE FUNCTION pgherd.foreign_key(con oid, alias text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT pgherd.key_of_values(f.conindid, array(
+    SELECT CASE WHEN EXISTS (SELECT FROM unnest(f.conpfeqop) AS e(op) JOIN pg_operator o ON o.oid = e.op
+                               JOIN pg_proc p ON p.oid = o.oprcode WHERE p.provolatile <> 'i')
+                THEN (pgherd.name_hash('table ' || (
+                         SELECT format('%I.%I', n.nspname, c.relname)
+                           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                          WHERE c.oid = coalesce(pg_partition_root(f.confrelid)::oid, f.confrelid))) | 3)::text
+                ELSE pgherd.key_of_values(f.conindid, array(
                SELECT format(CASE WHEN pgherd.base_type(a.atttypid) = pgherd.base_type(c.typ) THEN '%s.%I'
                                   ELSE '(%s.%I)::%s' END, alias, a.attname, pgherd.type_name(pgherd.base_type(c.typ)))
-                 FROM pgherd.index_columns(f.conindid, alias) c
+                 FROM (SELECT i.pos, i.attnum, -- an index stores a name as cstring
+                              CASE i.typ WHEN 'cstring'::regtype THEN 'name'::regtype ELSE i.typ END AS typ
+                         FROM pgherd.index_columns(f.conindid, alias) i) c
                  JOIN pg_attribute a ON a.attrelid = f.conrelid
                                     AND a.attnum = f.conkey[array_position(f.confkey, c.attnum)]
-                ORDER BY c.pos))
+                ORDER BY c.pos)) END
       FROM pg_constraint f WHERE f.oid = con;
 END;
 

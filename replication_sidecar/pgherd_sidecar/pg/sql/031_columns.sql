@@ -15,6 +15,14 @@ BEGIN ATOMIC
     SELECT t.relid FROM tree t;
 END;
 
+-- Does an expression or predicate of the index read the whole row? Then every column counts.
+CREATE OR REPLACE FUNCTION pgherd.reads_whole_row(idx oid) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM pg_index i
+                    WHERE i.indexrelid = idx AND concat(i.indexprs, i.indpred) LIKE '%:varattno 0 %');
+END;
+
 -- In PL/pgSQL, here and in index_columns(), because it keeps the plan: a table's source asks twenty times.
 CREATE OR REPLACE FUNCTION pgherd.columns(
     root oid, OUT pos int, OUT col text, OUT typ oid, OUT coll oid, OUT generated bool, OUT is_notnull bool,
@@ -27,7 +35,8 @@ BEGIN
     RETURN QUERY
     SELECT (row_number() OVER (ORDER BY a.attnum))::int, quote_ident(a.attname), a.atttypid, a.attcollation,
            a.attgenerated <> '', a.attnotnull,
-           coalesce(a.attnum = ANY (pk.indkey::int2[]), false),
+           -- INCLUDE columns stand behind those of the key
+           coalesce(a.attnum = ANY ((pk.indkey::int2[])[0:pk.indnkeyatts - 1]), false),
            -- A change of one of these travels as delete and insert (C10): columns of unique and exclusion
            -- indexes, of any partition too, with those their expressions and predicates read, and
            -- identity columns, which PostgreSQL does not let anybody UPDATE.
@@ -40,7 +49,7 @@ BEGIN
                        SELECT FROM pg_depend d
                         WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
                           AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid
-                          AND d.refobjsubid = ia.attnum)))
+                          AND (d.refobjsubid = ia.attnum OR pgherd.reads_whole_row(i.indexrelid)))))
       FROM pg_attribute a
       LEFT JOIN pg_index pk ON pk.indrelid = a.attrelid AND pk.indisprimary
      WHERE a.attrelid = root AND a.attnum > 0 AND NOT a.attisdropped
@@ -116,33 +125,46 @@ CREATE OR REPLACE FUNCTION pgherd.primary_index(root oid) RETURNS oid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = root AND i.indisprimary);
 
+-- Keys as arguments of concat_ws, which like every function takes 100 at most.
+CREATE OR REPLACE FUNCTION pgherd.arguments(terms text[]) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE WHEN cardinality(terms) <= 40 THEN array_to_string(terms, ', ')
+            ELSE (SELECT string_agg(p.part, ', ' ORDER BY p.n)
+                    FROM (SELECT u.i / 40 AS n, format('nullif(pg_catalog.concat_ws('','', %s), '''')',
+                                                       string_agg(u.term, ', ' ORDER BY u.i)) AS part
+                            FROM unnest(terms) WITH ORDINALITY u(term, i) GROUP BY u.i / 40) p) END;
+
 -- Unique keys of a row (mode UPDATE): every unique index of the table, and those of single partitions.
 -- An exclusion constraint has one key for all; it can only be violated by what is inserted.
 CREATE OR REPLACE FUNCTION pgherd.unique_keys(root oid, alias text, inserted bool) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT format('pg_catalog.concat_ws('','', %s)',
-                  string_agg(DISTINCT pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3', ', '))
+                  pgherd.arguments(array_agg(DISTINCT pgherd.index_key(i.indexrelid, alias)
+                                             || ' OPERATOR(pg_catalog.|) 3')))
       FROM pg_index i
      WHERE (i.indisunique OR (i.indisexclusion AND inserted))
        AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pgherd.partitions(root) t)
                                   AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)));
 END;
 
--- Foreign keys of a row (mode KEY SHARE on the parent's key); NULL when the table has none.
+-- Foreign keys of a row (mode KEY SHARE on the parent's key), those of single partitions too: a key that is
+-- not the row's only costs conflicts. NULL when the table has none.
 -- `only_changed`: those whose columns differ between o and n.
 CREATE OR REPLACE FUNCTION pgherd.parent_keys(root oid, alias text, only_changed bool) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT string_agg(
+    SELECT pgherd.arguments(array_agg(DISTINCT
                CASE WHEN only_changed
                     THEN format('CASE WHEN %s THEN %s END',
                                 (SELECT string_agg(pgherd.changed(quote_ident(a.attname), a.atttypid, a.attcollation,
-                                                                  a.attnotnull), ' OR ')
-                                   FROM pg_attribute a WHERE a.attrelid = root AND a.attnum = ANY (f.conkey)),
+                                                                  a.attnotnull), ' OR ' ORDER BY a.attnum)
+                                   FROM pg_attribute a JOIN pg_attribute c ON c.attname = a.attname
+                                  WHERE a.attrelid = root AND c.attrelid = f.conrelid AND c.attnum = ANY (f.conkey)),
                                 pgherd.foreign_key(f.oid, alias))
-                    ELSE pgherd.foreign_key(f.oid, alias) END, ', ' ORDER BY f.conname)
-      FROM pg_constraint f WHERE f.conrelid = root AND f.contype = 'f' AND f.conparentid = 0;
+                    ELSE pgherd.foreign_key(f.oid, alias) END))
+      FROM pg_constraint f
+     WHERE f.conrelid IN (SELECT t.relid FROM pgherd.partitions(root) t) AND f.contype = 'f' AND f.conparentid = 0;
 END;
 
 -- The row type in which records are read: the table's own, or one without domains, since a record leaves

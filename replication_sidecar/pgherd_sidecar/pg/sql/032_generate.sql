@@ -5,46 +5,57 @@
 -- rows in chunks of 1,000. Tables in a (non-partitioned) inheritance tree are captured row by row,
 -- because a statement trigger of the parent does not tell which child a row belongs to.
 
+-- The number of the next row of the transaction `v_xid`. The smallest xid from ours on is asked for, because only
+-- that makes the planner use the index whatever it believes of a table that is empty now and then.
+CREATE OR REPLACE FUNCTION pgherd.next_seq(side int) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN format(
+    'GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_%s c
+                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     OPERATOR(pg_catalog.+) 1', side);
+
 -- INSERT INTO capture ... for one row or one pair of rows. Checks and values in one statement, because every
 -- executor start counts: nothing is inserted if the node takes no writes, `counted` holds more rows, or
--- `condition` is false.
--- `first` asks for the smallest xid from ours on, because only that makes the planner use the index whatever
--- it believes of a table that is empty now and then.
+-- `condition` is false. `checked`: the base of the foreign keys' checks, where the row may be a parent's.
+DROP FUNCTION IF EXISTS pgherd.capture_one(int, text, text, text, text, text, text, text);
 CREATE OR REPLACE FUNCTION pgherd.capture_one(
-    side int, tab text, keys text, pks text, recs text, source text, counted text, condition text) RETURNS text
+    side int, tab text, keys text, pks text, recs text, source text, counted text, condition text, checked text)
+RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN format(
     'INSERT INTO pgherd.capture_%1$s
-     SELECT v_xid, coalesce((SELECT c.xid FROM pgherd.capture_%1$s c
-                              WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid LIMIT 1)
-                            OPERATOR(pg_catalog.<>) v_xid, true),
-            least(coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0), v_checked),
+     SELECT v_xid, %8$s, %9$s,
             %2$L, %3$s, %4$s, %5$s
        FROM %6$s, pgherd.node s
       WHERE s.writable
         AND pg_catalog.current_setting(''transaction_isolation'') OPERATOR(pg_catalog.<>) ''serializable''%7$s;',
     side, tab, keys, pks, recs, source,
     CASE WHEN condition <> '' THEN format(' AND %s', condition) ELSE '' END
-    || CASE WHEN counted <> '' THEN format(' AND NOT EXISTS (SELECT FROM %s OFFSET 1)', counted) ELSE '' END);
+    || CASE WHEN counted <> '' THEN format(' AND NOT EXISTS (SELECT FROM %s OFFSET 1)', counted) ELSE '' END,
+    pgherd.next_seq(side),
+    format(CASE WHEN checked <> '' THEN 'LEAST(%s, %s)' ELSE '%s' END,
+           'coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0)', checked));
 
--- The same for many: `keys`, `pks`, `recs` are per source row, the last two arrays of equal length.
+-- The same for many: `keys`, `pks`, `recs` are per source row, the last two arrays of equal length; and so is
+-- `ended`: something that a foreign key may refer to has gone.
+DROP FUNCTION IF EXISTS pgherd.capture_many(int, text, text, text, text, text, text);
 CREATE OR REPLACE FUNCTION pgherd.capture_many(
-    side int, tab text, table_keys text, keys text, pks text, recs text, source text) RETURNS text
+    side int, tab text, table_keys text, keys text, pks text, recs text, source text, ended text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN format(
     'INSERT INTO pgherd.capture_%1$s
-     SELECT v_xid, r.chunk OPERATOR(pg_catalog.=) 0
-                   AND coalesce((SELECT c.xid FROM pgherd.capture_%1$s c
-                                  WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid LIMIT 1)
-                                OPERATOR(pg_catalog.<>) v_xid, true), least(v_base, v_checked), %2$L,
+     SELECT v_xid, %8$s OPERATOR(pg_catalog.+) r.chunk, %9$s, %2$L,
             pg_catalog.concat_ws('','', %3$L,
                 pg_catalog.string_agg(CASE WHEN u.i OPERATOR(pg_catalog.=) 1 THEN r.keys END, '','')),
             pg_catalog.array_agg(u.pk), pg_catalog.array_agg(u.rec)
        FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk,
-                    %4$s AS keys, %5$s AS pks, %6$s AS recs FROM %7$s) r
+                    %4$s AS keys, %5$s AS pks, %6$s AS recs%10$s FROM %7$s) r
       CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(r.pks), pg_catalog.unnest(r.recs))
                          WITH ORDINALITY AS u(pk, rec, i)
-      GROUP BY r.chunk;', side, tab, table_keys, keys, pks, recs, source);
+      GROUP BY r.chunk;', side, tab, table_keys, keys, pks, recs, source, pgherd.next_seq(side),
+    CASE WHEN ended <> '' THEN 'CASE WHEN pg_catalog.bool_or(r.ended) THEN LEAST(v_base, v_checked) ELSE v_base END'
+         ELSE 'v_base' END,
+    CASE WHEN ended <> '' THEN format(', %s AS ended', ended) ELSE '' END);
 
 -- A function that nobody may call. Its body is a quoted literal: the names in it are the user's, and one
 -- that holds a dollar quote must not end it.
@@ -68,7 +79,7 @@ RETURN pgherd.function_source(
 DECLARE
     v_xid  pg_catalog.xid8 := pg_catalog.pg_current_xact_id_if_assigned();
     v_base pg_catalog.int8;
-    v_checked pg_catalog.int8%6$s;
+    v_checked pg_catalog.int8;
 BEGIN
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
         %2$s
@@ -78,7 +89,7 @@ BEGIN
     IF FOUND THEN
         RETURN NULL;
     END IF;%1$s
-    v_base := pgherd.check_capture();
+    v_base := pgherd.check_capture();%6$s
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
         %4$s
     ELSE
@@ -88,7 +99,7 @@ BEGIN
 END $f$, CASE WHEN counted <> '' THEN format(E'\n    IF NOT EXISTS (SELECT FROM %s) THEN\n        RETURN NULL;\n    END IF;', counted)
            ELSE '' END,
       one0, one1, coalesce(many0, 'NULL;'), coalesce(many1, 'NULL;'),
-      CASE WHEN checked THEN ' := pgherd.base_of_checks()' ELSE '' END));
+      CASE WHEN checked THEN E'\n    v_checked := pgherd.base_of_checks(v_xid);' ELSE '' END));
 
 -- What is captured of a row of UPDATE, one expression for each of four cases: the row is new under its key, or
 -- gone; it kept its identity; or it did not (C10). `joined`: rows are paired by key, so that the first two occur.
@@ -105,57 +116,107 @@ END;
 
 -- A parent's end is certified by what was there when its foreign keys were checked, not later: a child that is
 -- applied between the check and the capture has not been seen by it. Their triggers are rows' and fire in the
--- order of names, ours of statements come last; so a row's trigger before them keeps the base. One for each depth
--- of triggers, because what cascades is captured in between. Whoever sets it by hand can only lose for it.
+-- order of names, ours of statements come last; so a row's trigger before them keeps the base, among the captured
+-- rows, where no user can touch it. It is kept for all that one message of the client does, whatever is nested
+-- in it: an older base costs conflicts, a younger one would miss them. Its number is below those of captured rows and
+-- of bases kept before, so that the first in the index tells.
 CREATE OR REPLACE FUNCTION pgherd.before_checks() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE kept text := 'pgherd.base_' || pg_trigger_depth();
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    x    xid8 := pg_current_xact_id();
+    at   int8 := extract(epoch FROM statement_timestamp()) * -1000000;
+    side int  := pgherd.capture_side(x);
 BEGIN
-    IF coalesce(current_setting(kept, true), '') = '' THEN
-        PERFORM set_config(kept, pgherd.last_gid()::text, true);
+    IF side = 0 AND (SELECT c.xid = x AND c.seq <= at FROM pgherd.capture_0 c
+                      WHERE c.xid <= x ORDER BY c.xid DESC, c.seq LIMIT 1) IS NOT TRUE THEN
+        INSERT INTO pgherd.capture_0 VALUES (x, at, pgherd.last_gid(), 'sentinel', 'checks', '{0}', '{}');
+    ELSIF side = 1 AND (SELECT c.xid = x AND c.seq <= at FROM pgherd.capture_1 c
+                         WHERE c.xid <= x ORDER BY c.xid DESC, c.seq LIMIT 1) IS NOT TRUE THEN
+        INSERT INTO pgherd.capture_1 VALUES (x, at, pgherd.last_gid(), 'sentinel', 'checks', '{0}', '{}');
     END IF;
     RETURN NULL;
 END $$;
 
--- What was kept for the statement that is being captured; NULL if nothing was.
-CREATE OR REPLACE FUNCTION pgherd.base_of_checks() RETURNS int8
+-- What was kept for the message that is being executed. Without it the transaction can only lose.
+DROP FUNCTION IF EXISTS pgherd.base_of_checks();
+CREATE OR REPLACE FUNCTION pgherd.base_of_checks(x xid8) RETURNS int8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    kept text := 'pgherd.base_' || pg_trigger_depth();
-    base int8 := nullif(current_setting(kept, true), '');
+    at   int8 := extract(epoch FROM statement_timestamp()) * -1000000;
+    kept record;
 BEGIN
-    IF base IS NOT NULL THEN
-        PERFORM set_config(kept, '', true);
+    IF pgherd.capture_side(x) = 0 THEN
+        SELECT c.xid, c.seq, c.base INTO kept FROM pgherd.capture_0 c WHERE c.xid <= x ORDER BY c.xid DESC, c.seq LIMIT 1;
+    ELSE
+        SELECT c.xid, c.seq, c.base INTO kept FROM pgherd.capture_1 c WHERE c.xid <= x ORDER BY c.xid DESC, c.seq LIMIT 1;
     END IF;
-    RETURN base;
+    RETURN CASE WHEN kept.xid = x AND kept.seq <= at THEN kept.base ELSE 0 END;
 END $$;
 
--- Columns of a table, or of its partitions, that foreign keys refer to.
-CREATE OR REPLACE FUNCTION pgherd.referenced(rel oid) RETURNS TABLE (relid oid, col text)
+-- Does a foreign key refer to the table, or to one of its partitions?
+CREATE OR REPLACE FUNCTION pgherd.is_referenced(root oid) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN EXISTS (SELECT FROM pg_constraint f
+                WHERE f.contype = 'f' AND f.confrelid IN (SELECT p.relid FROM pgherd.partitions(root) p));
+
+-- Their names sort before those of foreign keys, RI_ConstraintTrigger. They fire for each row of which the capture
+-- asks for the base: that is gone, or has another identity.
+DROP FUNCTION IF EXISTS pgherd.checks_source(oid);
+DROP FUNCTION IF EXISTS pgherd.referenced(oid);
+CREATE OR REPLACE FUNCTION pgherd.checks_triggers(rel oid, root oid) RETURNS TABLE (name text, source text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT DISTINCT f.confrelid, quote_ident(a.attname)
-      FROM pg_constraint f JOIN pg_attribute a ON a.attrelid = f.confrelid AND a.attnum = ANY (f.confkey)
-     WHERE f.contype = 'f' AND (f.confrelid = rel
-           OR f.confrelid IN (SELECT p.relid::oid FROM pg_partition_tree(rel::regclass) p));
+    WITH k AS (
+        SELECT t.name, string_agg('OLD.' || c.col, ', ' ORDER BY c.pos) AS old,
+               string_agg('NEW.' || c.col, ', ' ORDER BY c.pos) AS new
+          FROM pgherd.user_tables t CROSS JOIN pgherd.columns(root) c
+         WHERE t.relid = rel AND NOT t.partitioned AND (c.in_pk OR c.in_unique) AND pgherd.is_referenced(root)
+         GROUP BY t.name
+    )
+    SELECT 'Pgherd_delete', format('CREATE TRIGGER "Pgherd_delete" AFTER DELETE ON %s FOR EACH ROW'
+                                   ' EXECUTE FUNCTION pgherd.before_checks()', k.name) FROM k
+    UNION ALL
+    SELECT 'Pgherd_update', format('CREATE TRIGGER "Pgherd_update" AFTER UPDATE ON %s FOR EACH ROW'
+                                   ' WHEN (ROW(%s)::record OPERATOR(pg_catalog.*<>) ROW(%s)::record)'
+                                   ' EXECUTE FUNCTION pgherd.before_checks()', k.name, k.old, k.new) FROM k;
 END;
 
--- Their names sort before those of foreign keys, RI_ConstraintTrigger.
-CREATE OR REPLACE FUNCTION pgherd.checks_source(rel oid) RETURNS text
+-- All tables that are tied to this one by inheritance or partitioning, this one with them.
+CREATE OR REPLACE FUNCTION pgherd.family(rel oid) RETURNS oid[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format(E'CREATE TRIGGER "Pgherd_delete" AFTER DELETE ON %1$s FOR EACH ROW'
-                           ' EXECUTE FUNCTION pgherd.before_checks();\n'
-                           'CREATE TRIGGER "Pgherd_update" AFTER UPDATE ON %1$s FOR EACH ROW WHEN (%2$s)'
-                           ' EXECUTE FUNCTION pgherd.before_checks();\n', min(t.name),
-                           string_agg(format('ROW(OLD.%1$s)::record OPERATOR(pg_catalog.*<>) ROW(NEW.%1$s)::record', r.col),
-                                      ' OR ' ORDER BY r.col))
-      FROM pgherd.user_tables t JOIN pgherd.referenced(rel) r USING (relid)
-     WHERE t.relid = rel AND NOT t.partitioned
-    HAVING count(*) > 0;
+    WITH RECURSIVE tree(relid) AS (
+        SELECT rel
+        UNION
+        SELECT CASE WHEN i.inhrelid = t.relid THEN i.inhparent ELSE i.inhrelid END
+          FROM tree t JOIN pg_inherits i ON t.relid IN (i.inhrelid, i.inhparent))
+    SELECT array_agg(t.relid) FROM tree t;
 END;
 
--- Everything that a statement of one kind needs: its function and its trigger.
+-- Where the user has triggers that fire after a statement, two of ours tell whether all that a statement changed
+-- has been captured: one before each statement, one behind our captures (see 047_open_points.sql).
+CREATE OR REPLACE FUNCTION pgherd.statement_triggers(rel oid) RETURNS TABLE (name text, source text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT m.name, format('CREATE TRIGGER %s %s INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT'
+                          ' EXECUTE FUNCTION pgherd.mark_statement(%L)', m.name, m.moment, t.name, m.mark)
+      FROM pgherd.user_tables t
+     CROSS JOIN (VALUES ('pgherd_a', 'BEFORE', 'opened'), ('pgherd_z', 'AFTER', 'closed')) AS m(name, moment, mark)
+     WHERE t.relid = rel
+       AND EXISTS (SELECT FROM pg_trigger u JOIN pg_proc p ON p.oid = u.tgfoid
+                    WHERE u.tgrelid = ANY (pgherd.family(rel)) AND NOT u.tgisinternal
+                      AND u.tgtype & 67 = 0 -- neither of rows, nor BEFORE, nor INSTEAD OF
+                      AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace));
+END;
+
+CREATE OR REPLACE FUNCTION pgherd.mark_statement() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgherd.put(pg_current_xact_id(), TG_RELID::int8, 'sentinel', TG_ARGV[0], '{0}', '{}');
+    RETURN NULL;
+END $$;
+
+-- The trigger function for statements of one kind.
 -- kind: INSERT, UPDATE or DELETE. A single row that UPDATE gave another identity goes the way of many.
 CREATE OR REPLACE FUNCTION pgherd.capture_source(rel oid, root oid, kind text, by_row bool) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -181,6 +242,10 @@ DECLARE
     one        text[];
     many       text[];
     condition  text := '';
+    referenced bool := kind <> 'INSERT' AND pgherd.is_referenced(root);
+    -- the base of the checks: of one row, and which of many rows ask for it
+    checked    text := CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END;
+    ended      text := CASE WHEN referenced THEN 'true' ELSE '' END;
 BEGIN
     IF kind = 'INSERT' THEN
         one := ARRAY[k_ins, format('ARRAY[%s]', pk_new), format('ARRAY[%s]', ins_rec), n];
@@ -196,7 +261,14 @@ BEGIN
                            format('ARRAY[%s, %s]', del_rec, ins_rec))) AS p(i, made, gone, kept, replaced);
         IF by_row THEN
             one := many || (o || ', ' || n);
+            IF referenced THEN
+                checked := format('CASE WHEN NOT (%s) THEN %s END', pgherd.same_identity(root), checked);
+            END IF;
         ELSE
+            checked := ''; -- it keeps its identity
+            IF referenced THEN
+                ended := pgherd.by_change(root, true, 'true', 'true', 'false', 'true');
+            END IF;
             one := ARRAY[k_upd, format('ARRAY[%s]', pk_new), format('ARRAY[%s]', upd_rec), o || ', ' || n];
             -- Paired by key: what is new under a key is that key's final state, whichever row it was before.
             many := many || format('old_rows o FULL JOIN new_rows n ON (%s)', pgherd.key_equal(root));
@@ -208,25 +280,25 @@ BEGIN
     many[1] := format(ws, many[1]);
     RETURN pgherd.capture_function(
                fname, settings, counted,
-               pgherd.capture_one(0, tab, one[1], one[2], one[3], one[4], counted, condition),
-               pgherd.capture_one(1, tab, one[1], one[2], one[3], one[4], counted, condition),
+               pgherd.capture_one(0, tab, one[1], one[2], one[3], one[4], counted, condition, checked),
+               pgherd.capture_one(1, tab, one[1], one[2], one[3], one[4], counted, condition, checked),
                CASE WHEN NOT by_row
-                    THEN pgherd.capture_many(0, tab, table_keys, many[1], many[2], many[3], many[4]) END,
+                    THEN pgherd.capture_many(0, tab, table_keys, many[1], many[2], many[3], many[4], ended) END,
                CASE WHEN NOT by_row
-                    THEN pgherd.capture_many(1, tab, table_keys, many[1], many[2], many[3], many[4]) END,
-               kind <> 'INSERT' AND EXISTS (SELECT FROM pgherd.referenced(rel)))
-        || pgherd.trigger_source(rel, kind, by_row, fname);
+                    THEN pgherd.capture_many(1, tab, table_keys, many[1], many[2], many[3], many[4], ended) END,
+               referenced AND NOT by_row);
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.trigger_source(rel oid, kind text, by_row bool, fname text) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.trigger_source(oid, text, bool, text);
+CREATE OR REPLACE FUNCTION pgherd.capture_trigger(rel oid, kind text, by_row bool) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format(E'CREATE TRIGGER pgherd_%s AFTER %s ON %s%s FOR EACH %s EXECUTE FUNCTION pgherd_gen.%I();\n',
+    SELECT format('CREATE TRIGGER pgherd_%1$s AFTER %2$s ON %3$s%4$s FOR EACH %5$s EXECUTE FUNCTION pgherd_gen.%1$s_%6$s()',
                   lower(kind), kind, t.name,
                   CASE WHEN by_row THEN ''
                        ELSE ' REFERENCING' || CASE WHEN kind <> 'INSERT' THEN ' OLD TABLE AS old_rows' ELSE '' END
                                            || CASE WHEN kind <> 'DELETE' THEN ' NEW TABLE AS new_rows' ELSE '' END END,
-                  CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, fname)
+                  CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, rel)
       FROM pgherd.user_tables t WHERE t.relid = rel;
 END;
 
@@ -248,26 +320,32 @@ DECLARE
     t     pgherd.user_tables;
     keys  text := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' ||
                       (SELECT u.name FROM pgherd.user_tables u WHERE u.relid = root)) | 3);
-    fname text := format('truncate_%s', rel);
-    restart text := '';
 BEGIN
     SELECT * INTO t FROM pgherd.user_tables u WHERE u.relid = rel;
-    IF EXISTS (SELECT FROM pgherd.user_sequences s WHERE s.owner = rel) THEN
-        restart := format(E'CREATE TRIGGER pgherd_truncate_restart AFTER TRUNCATE ON %s FOR EACH STATEMENT'
-                          ' EXECUTE FUNCTION pgherd.capture_restart();\n', t.name);
-    END IF;
     IF t.partitioned THEN
-        RETURN restart;
+        RETURN '';
     END IF;
-    RETURN pgherd.capture_function(fname, '', '',
+    RETURN pgherd.capture_function('truncate_' || rel, '', '',
                pgherd.capture_one(0, to_json(t.name)::text, quote_literal(keys),
-                                  'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', '', ''),
+                                  'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', '', '', ''),
                pgherd.capture_one(1, to_json(t.name)::text, quote_literal(keys),
-                                  'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', '', ''),
-               NULL, NULL)
-        || format(E'CREATE TRIGGER pgherd_truncate AFTER TRUNCATE ON %s FOR EACH STATEMENT'
-                  ' EXECUTE FUNCTION pgherd_gen.%I();\n', t.name, fname)
-        || restart;
+                                  'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', '', '', ''),
+               NULL, NULL);
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.truncate_triggers(rel oid) RETURNS TABLE (name text, source text)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN QUERY
+    SELECT 'pgherd_truncate', format('CREATE TRIGGER pgherd_truncate AFTER TRUNCATE ON %s FOR EACH STATEMENT'
+                                     ' EXECUTE FUNCTION pgherd_gen.truncate_%s()', t.name, rel)
+      FROM pgherd.user_tables t WHERE t.relid = rel AND NOT t.partitioned
+    UNION ALL
+    SELECT 'pgherd_truncate_restart',
+           format('CREATE TRIGGER pgherd_truncate_restart AFTER TRUNCATE ON %s FOR EACH STATEMENT'
+                  ' EXECUTE FUNCTION pgherd.capture_restart()', t.name)
+      FROM pgherd.user_tables t
+     WHERE t.relid = rel AND EXISTS (SELECT FROM pgherd.user_sequences s WHERE s.owner = rel);
 END $$;
 
 -- A table that cannot be replicated says so on the first write.
@@ -275,43 +353,79 @@ CREATE OR REPLACE FUNCTION pgherd.refuse_without_key() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE tab text := format('%I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME);
 BEGIN
+    IF TG_NARGS > 0 THEN
+        RAISE EXCEPTION 'table % cannot be replicated: %', tab, TG_ARGV[0]
+            USING ERRCODE = '0A000',
+                  HINT = format('Change or drop that, or keep the table local: SELECT pgherd.set_local(%L).', tab);
+    END IF;
     RAISE EXCEPTION 'table % has no primary key and cannot be replicated', tab
         USING ERRCODE = '0A000',
               HINT = format('Add one (ALTER TABLE %s ADD PRIMARY KEY ...),'
                             ' or keep the table local: SELECT pgherd.set_local(%L).', tab, tab);
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.refusal_source(rel oid, by_row bool) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.refusal_source(oid, bool);
+DROP FUNCTION IF EXISTS pgherd.refusal_trigger(oid, bool);
+CREATE OR REPLACE FUNCTION pgherd.refusal_trigger(rel oid, by_row bool, why text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format(E'CREATE TRIGGER pgherd_refuse BEFORE INSERT OR UPDATE OR DELETE%s ON %s FOR EACH %s'
-                  ' EXECUTE FUNCTION pgherd.refuse_without_key();\n',
+    SELECT format('CREATE TRIGGER pgherd_refuse BEFORE INSERT OR UPDATE OR DELETE%s ON %s FOR EACH %s'
+                  ' EXECUTE FUNCTION pgherd.refuse_without_key(%s)',
                   CASE WHEN by_row THEN '' ELSE ' OR TRUNCATE' END, t.name,
-                  CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END)
+                  CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, quote_literal(why))
       FROM pgherd.user_tables t WHERE t.relid = rel;
 END;
 
--- All generated SQL of one table; '' for a table that is not replicated.
+-- The table that a table's rows are captured for: itself, or the partitioned one; NULL if it is not replicated, or
+-- has no primary key.
+CREATE OR REPLACE FUNCTION pgherd.captured_for(rel oid) RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN (SELECT CASE WHEN pgherd.primary_index(t.root_relid) IS NOT NULL THEN t.root_relid
+                    WHEN pgherd.primary_index(rel) IS NOT NULL THEN rel END
+          FROM pgherd.user_tables t WHERE t.relid = rel);
+
+-- All generated functions and types of one table; '' for a table that has none.
 CREATE OR REPLACE FUNCTION pgherd.table_source(rel oid) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    t    pgherd.user_tables;
-    root oid;
+    root   oid  := pgherd.captured_for(rel);
+    by_row bool := (SELECT t.inherits FROM pgherd.user_tables t WHERE t.relid = rel);
 BEGIN
-    SELECT * INTO t FROM pgherd.user_tables u WHERE u.relid = rel;
-    IF t.relid IS NULL THEN
+    IF root IS NULL THEN
         RETURN '';
     END IF;
-    root := CASE WHEN pgherd.primary_index(t.root_relid) IS NOT NULL THEN t.root_relid ELSE rel END;
-    IF pgherd.primary_index(root) IS NULL THEN
-        RETURN pgherd.refusal_source(rel, t.inherits);
+    IF pgherd.why_uncertain(rel) IS NOT NULL THEN -- what is in the log already is applied all the same
+        RETURN CASE WHEN rel = root THEN pgherd.row_type_source(root) || pgherd.final_source(root)
+                                         || pgherd.fingerprint_source(root) ELSE '' END;
     END IF;
-    RETURN pgherd.capture_source(rel, root, 'INSERT', t.inherits)
-        || pgherd.capture_source(rel, root, 'UPDATE', t.inherits)
-        || pgherd.capture_source(rel, root, 'DELETE', t.inherits)
+    RETURN pgherd.capture_source(rel, root, 'INSERT', by_row)
+        || pgherd.capture_source(rel, root, 'UPDATE', by_row)
+        || pgherd.capture_source(rel, root, 'DELETE', by_row)
         || pgherd.truncate_source(rel, root)
-        || coalesce(pgherd.checks_source(rel), '')
-        || CASE WHEN rel = root THEN pgherd.row_type_source(root) || pgherd.final_source(root) ELSE '' END;
+        || CASE WHEN rel = root
+                THEN pgherd.row_type_source(root) || pgherd.final_source(root) || coalesce(pgherd.doubled_source(root), '')
+                     || pgherd.fingerprint_source(root)
+                ELSE '' END;
+END $$;
+
+-- All our triggers on one table; none on a table that is not replicated.
+CREATE OR REPLACE FUNCTION pgherd.table_triggers(rel oid) RETURNS TABLE (name text, source text)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    root   oid  := pgherd.captured_for(rel);
+    by_row bool := (SELECT t.inherits FROM pgherd.user_tables t WHERE t.relid = rel);
+    why    text := CASE WHEN root IS NOT NULL THEN pgherd.why_uncertain(rel) END;
+BEGIN
+    IF root IS NOT NULL AND why IS NULL THEN
+        RETURN QUERY
+        SELECT 'pgherd_' || lower(k.kind), pgherd.capture_trigger(rel, k.kind, by_row)
+          FROM (VALUES ('INSERT'), ('UPDATE'), ('DELETE')) AS k(kind)
+        UNION ALL SELECT t.* FROM pgherd.truncate_triggers(rel) t
+        UNION ALL SELECT t.* FROM pgherd.checks_triggers(rel, root) t
+        UNION ALL SELECT t.* FROM pgherd.statement_triggers(rel) t;
+    ELSIF by_row IS NOT NULL THEN
+        RETURN QUERY SELECT 'pgherd_refuse', pgherd.refusal_trigger(rel, by_row, why);
+    END IF;
 END $$;
 
 -- Makes what is generated agree with the catalog: for the given relations, or for all.
@@ -320,6 +434,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages =
 DECLARE
     r      record;
     source text;
+    wanted text;
     old    text;
     trig   text;
 BEGIN
@@ -329,15 +444,31 @@ BEGIN
                      OR EXISTS (SELECT FROM pgherd.generated g WHERE g.relid = c.oid))
               ORDER BY c.oid LOOP
         source := pgherd.table_source(r.relid);
+        wanted := md5(source || (SELECT coalesce(string_agg(t.source, ';' ORDER BY t.name), '')
+                                   FROM pgherd.table_triggers(r.relid) t));
         SELECT g.fingerprint INTO old FROM pgherd.generated g WHERE g.relid = r.relid;
-        CONTINUE WHEN old IS NOT DISTINCT FROM md5(source);
-        FOR trig IN SELECT t.tgname FROM pg_trigger t WHERE t.tgrelid = r.relid AND t.tgname ILIKE E'pgherd\\_%' LOOP
-            EXECUTE format('DROP TRIGGER %I ON %s', trig, r.name);
-        END LOOP;
+        CONTINUE WHEN old IS NOT DISTINCT FROM wanted;
+        BEGIN
+            FOR trig IN SELECT t.tgname FROM pg_trigger t WHERE t.tgrelid = r.relid AND t.tgname ILIKE E'pgherd\\_%' LOOP
+                EXECUTE format('DROP TRIGGER %I ON %s', trig, r.name);
+            END LOOP;
+        EXCEPTION WHEN object_in_use THEN
+            -- The statement around this command changes the table: a new foreign key refers to it. The triggers that
+            -- it has are the right ones, some may be missing; those that it needs no more may stay until the next time.
+            wanted := wanted || ' in use';
+            IF EXISTS (SELECT FROM pg_trigger t JOIN pgherd.user_tables u ON u.relid = t.tgrelid
+                        WHERE t.tgrelid = r.relid AND t.tgname = 'pgherd_insert' AND (t.tgtype & 1 = 1) <> u.inherits) THEN
+                RAISE; -- it has become part of an inheritance tree, or ceased to be one
+            END IF;
+        END;
         IF source <> '' THEN
             EXECUTE source;
         END IF;
-        INSERT INTO pgherd.generated VALUES (r.relid, md5(source))
+        FOR trig IN SELECT t.source FROM pgherd.table_triggers(r.relid) t
+                     WHERE NOT EXISTS (SELECT FROM pg_trigger p WHERE p.tgrelid = r.relid AND p.tgname = t.name) LOOP
+            EXECUTE trig;
+        END LOOP;
+        INSERT INTO pgherd.generated VALUES (r.relid, wanted)
             ON CONFLICT (relid) DO UPDATE SET fingerprint = EXCLUDED.fingerprint;
     END LOOP;
     FOR r IN DELETE FROM pgherd.generated g
@@ -353,7 +484,7 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc p
               WHERE p.pronamespace = 'pgherd_gen'::regnamespace
                 AND p.proname IN ('insert_' || rel, 'update_' || rel, 'delete_' || rel, 'truncate_' || rel,
-                                  'final_' || rel) LOOP
+                                  'final_' || rel, 'doubled_' || rel, 'fingerprint_' || rel) LOOP
         EXECUTE format('DROP FUNCTION %s', f);
     END LOOP;
     EXECUTE format('DROP TYPE IF EXISTS pgherd_gen.row_%s', rel);

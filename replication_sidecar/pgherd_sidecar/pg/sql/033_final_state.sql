@@ -25,6 +25,7 @@ BEGIN
     RETURN pgherd.function_source(
         format('pgherd_gen.%I(tab pg_catalog.text, recs pg_catalog.text[], erasing pg_catalog.bool, writing pg_catalog.bool)',
                'final_' || root),
+        -- its arguments by number: columns of the user's may have their names
         -- one plan for each session, by the index of the primary key
         'RETURNS pg_catalog.text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp'
         ' SET plan_cache_mode = force_generic_plan'
@@ -35,17 +36,17 @@ BEGIN
     WITH k AS (
         SELECT substr(r, strpos(r, '('))::%13$s AS image, left(r, 1) = 'U' AS updated,
                CASE WHEN left(r, 1) = 'U' THEN substr(r, 2, %2$s)::bit(%2$s) END AS bits
-          FROM unnest(recs) r WHERE left(r, 1) <> 'T'
+          FROM unnest($2) r WHERE left(r, 1) <> 'T'
     ), s AS (
         SELECT %3$s, bool_and(k.updated) AS only_updates, bit_or(k.bits) AS bits FROM k GROUP BY %11$s
     )
-    SELECT '[' || tab || ',[' || string_agg(concat_ws(',', CASE WHEN m.erased <> '' THEN m.pk END,
+    SELECT '[' || $1 || ',[' || string_agg(concat_ws(',', CASE WHEN m.erased <> '' THEN m.pk END,
                                                       CASE WHEN m.written <> '' THEN m.pk END), ',')
            || '],[' || string_agg(concat_ws(',', m.erased, m.written), ',') || ']]'
       FROM (SELECT %4$s AS pk,
-                   CASE WHEN erasing AND NOT (s.only_updates AND n.%5$s IS DISTINCT FROM NULL)
+                   CASE WHEN $3 AND NOT (s.only_updates AND n.%5$s IS DISTINCT FROM NULL)
                         THEN to_json(concat('E', %6$s))::text END AS erased,
-                   CASE WHEN NOT writing OR n.%5$s IS NOT DISTINCT FROM NULL THEN NULL
+                   CASE WHEN NOT $4 OR n.%5$s IS NOT DISTINCT FROM NULL THEN NULL
                         WHEN s.only_updates THEN to_json(concat('U', s.bits::text, ROW(%7$s)::text))::text
                         ELSE to_json(concat('I', %8$s))::text END AS written
               FROM s CROSS JOIN LATERAL (SELECT %12$s) o LEFT JOIN %9$s%1$s n ON (%10$s)) m
@@ -55,6 +56,23 @@ END $f$, t.name, c.width, c.parsed, pgherd.index_key(pgherd.primary_index(root),
          CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END, pgherd.key_equal(root), c.grouped, c.named,
          pgherd.row_type(root)));
 END $$;
+
+-- Does a key that these records name have more than one row now? A deferrable primary key allows it until COMMIT.
+CREATE OR REPLACE FUNCTION pgherd.doubled_source(root oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT pgherd.function_source(
+               format('pgherd_gen.%I(pg_catalog.text[])', 'doubled_' || root),
+               'RETURNS pg_catalog.bool LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp'
+               || pgherd.text_settings(root),
+               format($f$
+BEGIN
+    RETURN EXISTS (SELECT FROM unnest($1) r CROSS JOIN LATERAL (SELECT (substr(r, strpos(r, '('))::%1$s).*) o
+                    WHERE (SELECT count(*) FROM %2$s%3$s n WHERE %4$s) > 1);
+END $f$, pgherd.row_type(root), CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END, t.name, pgherd.key_equal(root)))
+      FROM pgherd.user_tables t JOIN pg_index i ON i.indrelid = t.relid AND i.indisprimary AND NOT i.indimmediate
+     WHERE t.relid = root;
+END;
 
 -- The records captured of one table as items of a body that touches no row twice: final states instead of steps
 -- (C3). A truncation comes first: what was under a key before it is gone without a word.
@@ -73,7 +91,7 @@ BEGIN
     RETURN concat_ws(',', CASE WHEN 'T' = ANY (recs) THEN pgherd.item(tab, '{0}', '{T}') END, items);
 END $$;
 
--- The same of all rows that a transaction captured after statement `since` (cmin).
+-- The same of all rows that a transaction captured after the one with number `since`.
 DO $do$
 DECLARE side int;
 BEGIN
@@ -85,7 +103,7 @@ BEGIN
                 RETURN (SELECT string_agg(pgherd.final_items(t.tab, t.recs), ',' ORDER BY t.truncated DESC)
                           FROM (SELECT c.tab, array_agg(r) AS recs, bool_or(r = 'T') AS truncated
                                   FROM pgherd.capture_%1$s c, unnest(c.recs) AS r
-                                 WHERE c.xid = x AND c.cmin::text::int8 > since AND c.tab NOT IN ('sentinel', '""')
+                                 WHERE c.xid = x AND c.seq > since AND c.tab NOT IN ('sentinel', '""')
                                  GROUP BY c.tab) t);
             END $$ $f$, side);
     END LOOP;

@@ -27,8 +27,8 @@ DECLARE
     size   int8 := 0;
     c      record;
 BEGIN
-    FOR c IN EXECUTE format('SELECT c.base, c.keys FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.tab <> ''sentinel''',
-                            pgherd.capture_side(x)) USING x LOOP
+    FOR c IN EXECUTE format('SELECT c.base, c.keys FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.tab <> ''sentinel'''
+                            ' AND c.keys <> ''''', pgherd.capture_side(x)) USING x LOOP
         groups := array_append(groups, concat(c.base, ':', c.keys));
         size := size + octet_length(c.keys);
         IF size >= most THEN

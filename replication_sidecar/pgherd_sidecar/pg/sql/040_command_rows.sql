@@ -5,88 +5,149 @@
 -- command itself, and finished when it ends, when PostgreSQL can say which objects were touched. Rows of
 -- commands, told apart by `tab` and `keys`:
 --   '""'                a command to replicate (recs: JSON), or certification keys alone (recs empty);
---                       a run of row changes ends and the next begins here, unless `pks` is {1}
+--                       a run of row changes ends and the next begins here, unless `pks` is {1}: then the run
+--                       goes on, and the others execute the command before all rows of the run (047)
 --   'sentinel', open    a command that is running
 --   'sentinel', note    what another event said about the running command
 --   'sentinel', nested  a command of an extension's script that is running inside CREATE EXTENSION
+--   'sentinel', end     the command, or the one inside it, that began with row `base` is not running any more:
+--                       it and the notes about it count for nothing
+--   'sentinel', settled the row changes between row `base` and this one have been brought to their final state,
+--                       which follows: only their certification keys count
 --   'sentinel', local   a command that concerns this node only (temporary objects, IF EXISTS without
 --                       effect): kept so that the statements of a message can be counted
+--   'sentinel', opened and closed
+--                       a statement that changes rows of the table `base` begins, and ends (047)
+-- Outside the order of the rows: 'sentinel' without keys (fires_early), and checks (before_checks).
 
 CREATE OR REPLACE FUNCTION pgherd.put(
     x xid8, base int8, tab text, keys text, pks int8[], recs text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     EXECUTE format('INSERT INTO pgherd.capture_%1$s
-                    SELECT $1, NOT EXISTS (SELECT FROM pgherd.capture_%1$s c WHERE c.xid = $1), $2, $3, $4, $5, $6',
+                    SELECT $1, 1 + greatest((SELECT CASE WHEN c.xid = $1 THEN c.seq END FROM pgherd.capture_%1$s c
+                                              WHERE c.xid >= $1 ORDER BY c.xid, c.seq DESC LIMIT 1), 0),
+                           $2, $3, $4, $5, $6',
                    pgherd.capture_side(x))
         USING x, base, tab, keys, pks, recs;
 END $$;
 
--- A transaction's captured rows, and the number of the statement (cmin) that wrote each: their order.
-CREATE OR REPLACE FUNCTION pgherd.capture_rows(
-    x xid8, OUT cid int8, OUT base int8, OUT tab text, OUT keys text, OUT pks int8[], OUT recs text[])
+-- A transaction's captured rows as they count, by their numbers: without what has ended, and with no row changes
+-- where they are settled. A later row of its kind says so; the next one behind has the smallest `base`, because
+-- what they take back does not overlap, or is nested.
+DROP FUNCTION IF EXISTS pgherd.is_nested(xid8); -- depends on the next
+DROP FUNCTION IF EXISTS pgherd.capture_rows(xid8);
+CREATE FUNCTION pgherd.capture_rows(
+    x xid8, OUT seq int8, OUT base int8, OUT tab text, OUT keys text, OUT pks int8[], OUT recs text[])
 RETURNS SETOF record
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
     RETURN QUERY EXECUTE format(
-        'SELECT c.cmin::text::int8, c.base, c.tab, c.keys, c.pks, c.recs
-           FROM pgherd.capture_%s c WHERE c.xid = $1', pgherd.capture_side(x)) USING x;
+        $f$SELECT c.seq, c.base, c.tab, c.keys, CASE WHEN c.settled THEN '{}' ELSE c.pks END,
+                  CASE WHEN c.settled THEN '{}' ELSE c.recs END
+             FROM (SELECT c.*,
+                          c.tab NOT IN ('sentinel', '""')
+                          AND coalesce(min(c.base) FILTER (WHERE c.tab = 'sentinel' AND c.keys = 'settled') OVER later
+                                       < c.seq, false) AS settled,
+                          c.tab = 'sentinel' AND c.keys IN ('open', 'note', 'nested', 'end')
+                          AND coalesce(min(c.base) FILTER (WHERE c.tab = 'sentinel' AND c.keys = 'end') OVER later
+                                       <= c.seq, false) AS ended
+                     FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.seq > 0
+                   WINDOW later AS (ORDER BY c.seq ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)) c
+            WHERE NOT c.ended ORDER BY c.seq$f$, pgherd.capture_side(x)) USING x;
 END $$;
 
--- Takes the row changes after statement `since` out, but not their certification keys.
-CREATE OR REPLACE FUNCTION pgherd.empty_rows(x xid8, since int8) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+-- The command that is running, or the one inside it, does not any more.
+DROP FUNCTION IF EXISTS pgherd.remove_open(xid8);
+CREATE OR REPLACE FUNCTION pgherd.end_open(x xid8) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    EXECUTE format(
-        'WITH gone AS (DELETE FROM pgherd.capture_%1$s c
-                        WHERE c.xid = $1 AND c.cmin::text::int8 > $2
-                          AND c.tab NOT IN (''sentinel'', ''""'') RETURNING c.*)
-         INSERT INTO pgherd.capture_%1$s
-         SELECT g.xid, false, g.base, g.tab, g.keys, ''{}'', ''{}'' FROM gone g',
-        pgherd.capture_side(x)) USING x, since;
-END $$;
-
--- Removes the row of the command that is running, with the notes about it, or that of one inside it.
-CREATE OR REPLACE FUNCTION pgherd.remove_open(x xid8) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-DECLARE
-    since int8 := (SELECT max(c.cid) FROM pgherd.capture_rows(x) c
-                    WHERE c.tab = 'sentinel' AND c.keys IN ('open', 'nested'));
-BEGIN
-    EXECUTE format('DELETE FROM pgherd.capture_%s c
-                     WHERE c.xid = $1 AND c.cmin::text::int8 >= $2 AND c.tab = ''sentinel''',
-                   pgherd.capture_side(x)) USING x, since;
+    PERFORM pgherd.put(x, (SELECT max(c.seq) FROM pgherd.capture_rows(x) c
+                            WHERE c.tab = 'sentinel' AND c.keys IN ('open', 'nested')), 'sentinel', 'end', '{0}', '{}');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.is_nested(x xid8) RETURNS bool
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 RETURN EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.tab = 'sentinel' AND c.keys = 'nested');
 
--- Ends a run of row changes: rows touched twice in it are brought to their final state (C3), while their
--- tables still have the row types under which they were captured.
+-- The command behind which the present run of row changes began, or the row behind which it was settled last.
+CREATE OR REPLACE FUNCTION pgherd.run_begin(x xid8, settled bool DEFAULT false) RETURNS int8
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE first int8;
+BEGIN
+    EXECUTE format(
+        $f$SELECT coalesce(max(c.seq), 0) FROM pgherd.capture_%s c
+            WHERE c.xid = $1 AND (c.tab = '""' AND c.pks <> '{1}' OR $2 AND c.tab = 'sentinel' AND c.keys = 'settled')$f$,
+        pgherd.capture_side(x)) INTO first USING x, settled;
+    RETURN first;
+END $$;
+
+-- Brings the rows that were touched twice in the present run to their final state (C3), while their tables still
+-- have the row types under which they were captured.
 CREATE OR REPLACE FUNCTION pgherd.settle(x xid8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    since int8 := coalesce((SELECT max(c.cid) FROM pgherd.capture_rows(x) c WHERE c.tab = '""' AND c.pks <> '{1}'), -1);
+    since int8 := pgherd.run_begin(x, true);
     items json;
 BEGIN
     IF pgherd.touches_a_row_twice(x, since) THEN
         items := concat('[', pgherd.final_state(x, since), ']');
-        PERFORM pgherd.empty_rows(x, since);
+        PERFORM pgherd.put(x, since, 'sentinel', 'settled', '{0}', '{}');
         PERFORM pgherd.put(x, 0, (i -> 0)::text, '', array(SELECT json_array_elements_text(i -> 1)::int8),
                            array(SELECT json_array_elements_text(i -> 2)))
            FROM json_array_elements(items) AS i;
     END IF;
 END $$;
 
--- The body of a writeset with DDL: everything in the order of its execution.
+-- A table of which two rows that were changed in the present run have one primary key, as a deferrable one allows
+-- until COMMIT. The run must not end then: which of them is meant by what follows, nobody could tell.
+CREATE OR REPLACE FUNCTION pgherd.doubled_table(x xid8) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    since   int8 := pgherd.run_begin(x);
+    t       record;
+    doubled bool;
+BEGIN
+    FOR t IN EXECUTE format(
+        $f$SELECT u.relid, u.name, d.tab
+             FROM (SELECT DISTINCT c.tab FROM pgherd.capture_%s c
+                    WHERE c.xid = $1 AND c.seq > $2 AND c.tab NOT IN ('sentinel', '""')) d
+             JOIN pgherd.user_tables u ON u.relid = to_regclass(d.tab::json #>> '{}')
+             JOIN pg_index i ON i.indrelid = u.relid AND i.indisprimary AND NOT i.indimmediate
+            WHERE to_regproc('pgherd_gen.doubled_' || u.relid) IS NOT NULL$f$, pgherd.capture_side(x)) USING x, since
+    LOOP
+        EXECUTE format('SELECT pgherd_gen.%I(array(SELECT r FROM pgherd.capture_rows($1) c, unnest(c.recs) r
+                                                   WHERE c.seq > $2 AND c.tab = $3 AND r <> ''T''))',
+                       'doubled_' || t.relid) INTO doubled USING x, since, t.tab;
+        IF doubled THEN
+            RETURN t.name;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.refuse_doubled(tab text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF tab IS NOT NULL THEN
+        PERFORM pgherd.refuse(
+            format('a command while rows of table %s violate its deferred primary key is not supported', tab),
+            'Execute it before they do, or when their keys are unique again.');
+    END IF;
+END $$;
+
+-- The body of a writeset with DDL: in the order of its execution, but that the commands in a run come before its
+-- rows. Only such commands are let into a run to which that makes no difference.
 CREATE OR REPLACE FUNCTION pgherd.ordered_body(x xid8, OUT statements int8, OUT keys text, OUT body text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgherd.settle(x);
     SELECT count(*), string_agg(c.base || ':' || c.keys, ';') FILTER (WHERE c.keys <> '' AND c.tab <> 'sentinel'),
            string_agg(concat('[', CASE c.tab WHEN 'sentinel' THEN '""' ELSE c.tab END, ',',
-                             array_to_json(c.pks), ',', array_to_json(c.recs), ']'), ',' ORDER BY c.cid)
+                             array_to_json(c.pks), ',', array_to_json(c.recs), ']'), ','
+                      ORDER BY c.run, c.tab NOT IN ('sentinel', '""'), c.seq)
                FILTER (WHERE c.recs <> '{}')
-      INTO statements, keys, body FROM pgherd.capture_rows(x) c;
+      INTO statements, keys, body
+      FROM (SELECT r.*, count(*) FILTER (WHERE r.tab = '""' AND r.pks <> '{1}') OVER (ORDER BY r.seq) AS run
+              FROM pgherd.capture_rows(x) r) c;
 END $$;

@@ -23,6 +23,16 @@ BEGIN
     END IF;
 END $$;
 
+-- `made_by`: the transaction here that made the table, as long as that may be the running one.
+ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS made_by xid8;
+
+-- Did the running command or its transaction make this table? Then no other member holds rows of it yet.
+CREATE OR REPLACE FUNCTION pgherd.is_made_here(rel oid) RETURNS bool
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT coalesce((SELECT coalesce(t.made_by = pg_current_xact_id(), false) FROM pgherd.tables t WHERE t.relid = rel), true);
+END;
+
 -- `relid`: the local table on this member; its name follows when it is renamed.
 ALTER TABLE pgherd.local_tables ADD COLUMN IF NOT EXISTS relid oid;
 
@@ -40,6 +50,44 @@ BEGIN ATOMIC
         WHEN 'pg_statistic_ext'::regclass THEN (SELECT s.stxrelid FROM pg_statistic_ext s WHERE s.oid = obj)
     END;
 END;
+
+-- Relations with all others of their partition and inheritance trees.
+CREATE OR REPLACE FUNCTION pgherd.trees_of(rels oid[]) RETURNS oid[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE tree(relid) AS (
+        SELECT u.r FROM unnest(rels) AS u(r)
+        UNION
+        SELECT CASE WHEN i.inhrelid = t.relid THEN i.inhparent ELSE i.inhrelid END
+          FROM tree t JOIN pg_inherits i ON t.relid IN (i.inhrelid, i.inhparent)
+    )
+    SELECT coalesce(array_agg(t.relid), '{}') FROM tree t;
+END;
+
+-- The tables and materialized views that hold values of some types, through any number of others: arrays, domains,
+-- ranges, composite types, row types of tables and views; and tables that are made OF one of them.
+CREATE OR REPLACE FUNCTION pgherd.tables_of_types(types oid[]) RETURNS oid[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE used(typ) AS (
+        SELECT u.t FROM unnest(types) AS u(t)
+        UNION
+        SELECT CASE WHEN d.classid = 'pg_type'::regclass THEN d.objid ELSE c.reltype END
+          FROM used u
+          JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid = u.typ
+                          AND d.classid IN ('pg_type'::regclass, 'pg_class'::regclass)
+          LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+         WHERE c.oid IS NULL OR c.reltype <> 0
+    )
+    SELECT coalesce(array_agg(DISTINCT c.oid), '{}')
+      FROM used u JOIN pg_type t ON t.oid = u.typ JOIN pg_class c ON c.oid = t.typrelid
+     WHERE c.relkind IN ('r', 'p', 'm');
+END;
+
+-- The same for the row types of relations: who changes one changes the values that these hold (C16).
+CREATE OR REPLACE FUNCTION pgherd.holders_of_rows(rels oid[]) RETURNS oid[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN pgherd.tables_of_types(array(SELECT c.reltype FROM pg_class c WHERE c.oid = ANY (rels) AND c.reltype <> 0));
 
 -- With each relation go the table that owns it (a sequence), the tables of its inheritance or partition
 -- tree, then those that a foreign key ties to one of them: their triggers know each other's columns.
@@ -63,6 +111,13 @@ BEGIN ATOMIC
     )
     SELECT coalesce(array_agg(r.relid ORDER BY r.relid), '{}') FROM related r;
 END;
+
+-- What was a partition when the event triggers saw it last, and is none any more: PostgreSQL reports the table that
+-- it was detached from only.
+CREATE OR REPLACE FUNCTION pgherd.former_partitions() RETURNS oid[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN array(SELECT t.relid FROM pgherd.tables t JOIN pg_class c ON c.oid = t.relid
+              WHERE t.names[1] <> t.names[2] AND NOT c.relispartition);
 
 -- Certification keys of tables, exclusively (C16): under the names that writers have used so far, and
 -- under those they will use from now on.

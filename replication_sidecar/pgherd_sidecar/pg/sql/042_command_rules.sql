@@ -65,31 +65,82 @@ BEGIN
     END LOOP;
 END $$;
 
--- What is computed again whenever a row is applied must not depend on where, when and under what settings.
-CREATE OR REPLACE FUNCTION pgherd.check_expressions() RETURNS void
+-- What is computed again whenever a row is applied, with the table it belongs to (0: a domain's).
+--   decides  whether rows are equal, which values they have or whether they are allowed depends on it
+CREATE OR REPLACE VIEW pgherd.row_expressions AS
+SELECT 'pg_constraint'::regclass AS class, c.oid AS id, c.conrelid AS rel, c.conbin::text AS tree,
+       c.xmin AS made, true AS decides
+  FROM pg_constraint c WHERE c.conbin IS NOT NULL
+UNION ALL
+SELECT 'pg_attrdef'::regclass, d.oid, d.adrelid, d.adbin::text, d.xmin, true
+  FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum AND a.attgenerated <> ''
+UNION ALL
+SELECT 'pg_class'::regclass, p.partrelid, p.partrelid, p.partexprs::text, p.xmin, true
+  FROM pg_partitioned_table p WHERE p.partexprs IS NOT NULL
+UNION ALL -- an index that is not unique only must not fail for one member's settings
+SELECT 'pg_class'::regclass, i.indexrelid, i.indrelid, concat(i.indexprs, i.indpred), i.xmin,
+       i.indisunique OR i.indisexclusion
+  FROM pg_index i WHERE i.indexprs IS NOT NULL OR i.indpred IS NOT NULL;
+
+-- Tables whose rows go to partitions by a hash that is made of oids: to others on each member. With OFFSET nobody can
+-- write the catalog through it, with the rights of its owner.
+CREATE OR REPLACE VIEW pgherd.unportable_partitions AS
+SELECT p.partrelid AS rel
+  FROM pg_partitioned_table p
+ WHERE p.partstrat = 'h'
+   AND EXISTS (
+       SELECT FROM unnest(p.partattrs::int2[], p.partclass::oid[]) AS k(attnum, class)
+         JOIN pg_opclass o ON o.oid = k.class
+         LEFT JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = k.attnum AND k.attnum > 0
+        WHERE NOT pgherd.hash_is_portable(coalesce(a.atttypid, o.opcintype))
+           OR a.attnum IS NULL AND o.opcintype::regtype::text LIKE ANY ('{any%,record}'))
+OFFSET 0;
+
+-- What is computed again whenever a row is applied must not depend on where, when and under what settings: what is new,
+-- or all of some tables.
+DROP FUNCTION IF EXISTS pgherd.check_expressions();
+CREATE OR REPLACE FUNCTION pgherd.check_expressions(rels oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r record;
 BEGIN
-    FOR r IN SELECT pg_describe_object(e.class, e.id, 0) AS what
-               FROM (SELECT 'pg_constraint'::regclass AS class, c.oid AS id, c.conbin AS tree, c.xmin AS made
-                       FROM pg_constraint c
-                     UNION ALL
-                     SELECT 'pg_attrdef'::regclass, d.oid, d.adbin, d.xmin
-                       FROM pg_attrdef d
-                       JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum AND a.attgenerated <> ''
-                     UNION ALL
-                     SELECT 'pg_class'::regclass, p.partrelid, p.partexprs, p.xmin FROM pg_partitioned_table p) e
-              WHERE pgherd.is_new(e.made) AND e.tree IS NOT NULL
-                AND NOT pgherd.is_certain(e.tree::text) LOOP
+    FOR r IN SELECT pg_describe_object(e.class, e.id, 0) AS what FROM pgherd.row_expressions e
+              WHERE CASE WHEN rels IS NULL THEN pgherd.is_new(e.made) ELSE e.rel = ANY (rels) END
+                AND NOT pgherd.is_certain(e.tree) LOOP
         PERFORM pgherd.refuse(format('the expression of %s may have another value on another member', r.what),
-            'Use immutable functions only (yours is VOLATILE unless declared otherwise), and no conversion between'
-            ' text and dates, floats or bytea.');
+            'Use immutable functions only (yours is VOLATILE unless declared otherwise), no system columns, no hashes of'
+            ' enums, arrays or records, and no conversion between text and dates, floats or bytea.');
+    END LOOP;
+    FOR r IN SELECT u.rel::regclass AS rel FROM pgherd.unportable_partitions u
+              WHERE rels IS NULL OR u.rel = ANY (rels) LOOP
+        PERFORM pgherd.refuse(format('rows of %s would be in other partitions on other members', r.rel),
+            'Its partition key has the hash of an enum or an oid, which is local to a server: partition BY LIST or RANGE,'
+            ' or by the hash of another column.');
     END LOOP;
     FOR r IN SELECT pg_describe_object('pg_cast'::regclass, c.oid, 0) AS what FROM pg_cast c
               WHERE pgherd.is_new(c.xmin) AND c.castmethod = 'i' AND NOT pgherd.text_is_certain(c.casttarget, true) LOOP
         PERFORM pgherd.refuse(format('the %s may have another result on another member', r.what),
             'It reads dates, or names of objects, from text.');
     END LOOP;
+END $$;
+
+-- Why no row of a table may be written though its commands were never judged: it was there before this database was
+-- replicated, or before this was refused. NULL if nothing speaks against it.
+CREATE OR REPLACE FUNCTION pgherd.why_uncertain(rel oid) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE relatives oid[] := pgherd.trees_of(ARRAY[rel]);
+BEGIN
+    RETURN coalesce(
+        (SELECT format('its partition key %s has a hash that is local to a server', pg_get_partkeydef(u.rel))
+           FROM pgherd.unportable_partitions u WHERE u.rel = ANY (relatives) ORDER BY u.rel LIMIT 1),
+        (SELECT format('%s may have another value on another member', pg_describe_object(e.class, e.id, 0))
+           FROM pgherd.row_expressions e
+          WHERE e.decides AND e.rel = ANY (relatives) AND NOT pgherd.is_certain(e.tree)
+          ORDER BY e.class, e.id LIMIT 1),
+        (SELECT format('%s may have another value on another member', pg_describe_object(e.class, e.id, 0))
+           FROM pgherd.row_expressions e JOIN pg_constraint c ON c.oid = e.id AND e.class = 'pg_constraint'::regclass
+          WHERE e.decides AND e.rel = 0 AND NOT pgherd.is_certain(e.tree)
+            AND relatives && pgherd.tables_of_types(ARRAY[c.contypid])
+          ORDER BY e.id LIMIT 1));
 END $$;
 
 -- Does a value of this type name objects or roles, which another member may not have?
@@ -302,4 +353,35 @@ BEGIN
         PERFORM pgherd.refuse(format('%s exists on this node only', stray),
             format('First DROP %s, which stays local.', stray));
     END IF;
+END $$;
+
+-- Indexes that exist here only: REINDEX CONCURRENTLY, which is local, leaves one behind where it does not get to its end.
+-- (CREATE INDEX CONCURRENTLY is refused, and those of partitioned tables are made by commands.) Also one that is
+-- being built right now.
+CREATE OR REPLACE FUNCTION pgherd.broken_indexes() RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT jsonb_object_agg(i.indexrelid::text, true)
+      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+     WHERE NOT i.indisvalid AND c.relkind = 'i' AND c.relpersistence <> 't'
+       AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)
+       AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid);
+END;
+
+-- What is left of those, on a member that executes a command: an index of that name may have been made elsewhere. Who
+-- is at work on one holds a lock on it that writers do not take.
+CREATE OR REPLACE FUNCTION pgherd.drop_broken_indexes() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+DECLARE r record;
+BEGIN
+    FOR r IN SELECT b.key::oid::regclass AS name
+               FROM jsonb_each(coalesce(pgherd.broken_indexes(), '{}')) AS b
+              WHERE NOT EXISTS (
+                    SELECT FROM pg_locks l
+                     WHERE l.relation = b.key::oid AND l.pid <> pg_backend_pid()
+                       AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                       AND l.mode NOT IN ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock')) LOOP
+        EXECUTE format('DROP INDEX %s', r.name);
+        RAISE WARNING 'index % was dropped: an interrupted REINDEX CONCURRENTLY left it on this node', r.name;
+    END LOOP;
 END $$;

@@ -20,6 +20,14 @@ BEGIN
             transform_null_equals, xmlbinary, xmloption}'::pg_catalog.text[]) AS s(name)))::pg_catalog.text, true);
 END $$;
 
+-- What the command's own snapshot sees: its query reads with that, and it is taken before the command waits for a lock
+--. Only a STABLE function sees it; all others get one of their own for each query.
+CREATE OR REPLACE FUNCTION pgherd.command_snapshot() RETURNS event_trigger
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM set_config('pgherd.command_snapshot', pgherd.last_gid()::text, true);
+END $$;
+
 -- Names of the session's temporary relations and types: the sidecar's parser sees names, not objects.
 CREATE OR REPLACE FUNCTION pgherd.temporary_names() RETURNS json
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -36,6 +44,7 @@ DECLARE
     command jsonb := current_setting('pgherd.command_context');
     message text  := extract(epoch FROM statement_timestamp())::text || md5(current_query());
     context text;
+    in_use  oid[];
 BEGIN
     IF TG_TAG = 'REINDEX' THEN
         RETURN; -- changes nothing that anybody could see
@@ -55,7 +64,11 @@ BEGIN
     IF TG_TAG NOT IN ('DROP TABLE', 'DROP MATERIALIZED VIEW') THEN -- or its owner does it himself
         PERFORM pgherd.drop_strays();
     END IF;
-    PERFORM pgherd.settle(x);
+    in_use := pgherd.tables_in_use(x, context);
+    IF in_use = '{}' THEN
+        PERFORM pgherd.settle(x);
+        command := command || jsonb_build_object('doubled', pgherd.doubled_table(x));
+    END IF;
     PERFORM pgherd.intend(x, TG_TAG);
     -- A script of many commands in one message is kept once.
     IF EXISTS (SELECT FROM pgherd.capture_rows(x) c
@@ -66,21 +79,35 @@ BEGIN
         command := command || jsonb_build_object('query', current_query());
     END IF;
     command := command || jsonb_build_object(
-        'tag', TG_TAG, 'message', message, 'context', context,
-        'temporary', pgherd.temporary_names(), 'local_roles', pgherd.local_roles());
+        'tag', TG_TAG, 'message', message, 'context', context, 'in_use', in_use,
+        'quoted', pgherd.quoted_statement(substr(context, nullif(strpos(context, E'\n'), 0) + 1)),
+        'version', current_setting('server_version_num')::int,
+        'temporary', pgherd.temporary_names(), 'local_roles', pgherd.local_roles(),
+        'before', json_build_object('snapshot', current_setting('pgherd.command_snapshot')::int8,
+                                    'started', extract(epoch FROM clock_timestamp()),
+                                    'local', pgherd.local_shapes(), 'broken', pgherd.broken_indexes()));
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);
+END $$;
+
+-- What was noted when the running command began.
+CREATE OR REPLACE FUNCTION pgherd.noted_before(x xid8) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT c.recs[1]::jsonb -> 'before' FROM pgherd.capture_rows(x) c WHERE c.keys = 'open');
 END $$;
 
 -- sql_drop: which relations are concerned. Dropped tables by oid, tables that lost a part by name.
 CREATE OR REPLACE FUNCTION pgherd.command_drops() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    d    record;
-    note jsonb;
+    d      record;
+    note   jsonb;
+    broken jsonb;
 BEGIN
     IF pgherd.is_nested(pg_current_xact_id()) THEN
         RETURN;
     END IF;
+    broken := pgherd.noted_before(pg_current_xact_id()) -> 'broken';
     FOR d IN SELECT o.address_names AS names FROM pg_event_trigger_dropped_objects() o
               WHERE o.object_type = 'trigger' AND o.address_names[3] ILIKE E'pgherd\\_%'
                 AND to_regclass(format('%I.%I', o.address_names[1], o.address_names[2]))
@@ -91,19 +118,28 @@ BEGIN
     END LOOP;
     SELECT jsonb_build_object(
                'dropped', true,
-               'ours', bool_or(o.schema_name IN ('pgherd', 'pgherd_gen')
+               -- A generated row type goes with the types of its columns, and is made anew like the triggers.
+               'ours', bool_or(o.schema_name = 'pgherd' OR o.schema_name = 'pgherd_gen' AND o.original
                                OR o.object_identity IN ('pgherd', 'pgherd_gen') AND o.object_type = 'schema'),
                'temporary', bool_and(o.is_temporary OR coalesce(o.address_names[1] = 'pg_temp', false)),
                'some_temporary', bool_or(o.is_temporary),
-               'strays', bool_and(o.object_type IN ('table', 'materialized view') AND t.relid IS NULL)
-                         FILTER (WHERE o.original),
-               'rels', jsonb_agg(DISTINCT coalesce(t.relid, r.relid))
-                       FILTER (WHERE t.relid IS NOT NULL OR r.relid IS NOT NULL))
+               'strays', bool_and(u.is_stray OR u.is_temporary) FILTER (WHERE o.original),
+               'some_strays', bool_or(u.is_stray) FILTER (WHERE o.original),
+               'rels', jsonb_agg(DISTINCT coalesce(t.relid, c.oid))
+                       FILTER (WHERE t.relid IS NOT NULL OR c.oid IS NOT NULL))
       INTO note
       FROM pg_event_trigger_dropped_objects() o
       LEFT JOIN pgherd.tables t ON o.classid = 'pg_class'::regclass AND t.relid = o.objid
-      LEFT JOIN pgherd.all_tables r ON r.relid = CASE WHEN cardinality(o.address_names) > 1
-                THEN to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) END;
+      -- a composite type or a view, too: there are tables that hold its rows
+      LEFT JOIN pg_class c ON c.oid = CASE WHEN cardinality(o.address_names) > 1
+                THEN to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) END
+                          AND c.relkind IN ('r', 'p', 'm', 'v', 'c') AND c.relpersistence <> 't'
+                          AND o.address_names[1] NOT IN ('pgherd', 'pgherd_gen')
+     CROSS JOIN LATERAL (SELECT o.is_temporary OR coalesce(o.address_names[1] = 'pg_temp', false) AS is_temporary) e
+     CROSS JOIN LATERAL (
+           SELECT e.is_temporary,
+                  o.object_type IN ('table', 'materialized view') AND t.relid IS NULL AND NOT e.is_temporary
+                  OR o.object_type = 'index' AND coalesce(broken ? o.objid::text, false) AS is_stray) u;
     PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY[note::text]);
 END $$;
 
@@ -116,6 +152,10 @@ DECLARE
 BEGIN
     IF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) OR pgherd.is_nested(pg_current_xact_id()) THEN
         RETURN;
+    END IF;
+    IF EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = rel) AND NOT pgherd.is_made_here(rel)
+       AND pg_event_trigger_table_rewrite_reason() & ~1 <> 0 THEN -- 1: SET LOGGED, which looks at no value
+        PERFORM pgherd.refuse_local(rel, 'its rows would be written anew');
     END IF;
     PERFORM pgherd.check_user_code(); -- the same command may have made an index, and what follows is planned
     BEGIN

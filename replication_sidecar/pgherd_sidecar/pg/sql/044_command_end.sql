@@ -18,11 +18,12 @@ CREATE OR REPLACE FUNCTION pgherd.command_effect(
     x xid8, tag text, OUT rels oid[], OUT made oid[], OUT coarse bool, OUT here_only bool, OUT rewrites bool)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    done  record;
-    notes record;
+    done   record;
+    notes  record;
+    broken jsonb := pgherd.noted_before(x) -> 'broken';
 BEGIN
     SELECT count(*) AS objects,
-           bool_and(u.temporary) AS temporary, bool_or(u.temporary) AS some_temporary,
+           bool_and(u.temporary OR u.broken) AS temporary, bool_or(u.temporary) AS some_temporary,
            bool_or(coalesce(o.schema_name, '') IN ('pgherd', 'pgherd_gen')
                    OR o.object_type = 'schema' AND o.object_identity IN ('pgherd', 'pgherd_gen')) AS ours,
            bool_or(c.oid IS NULL AND NOT pgherd.concerns_no_rows(o.command_tag, o.object_type)) AS coarse,
@@ -35,12 +36,14 @@ BEGIN
                o.schema_name = 'pg_temp'
                OR c.relpersistence = 't' AND o.object_type <> 'statistics object' -- they have a schema of their own
                OR (SELECT t.typnamespace = pg_my_temp_schema() FROM pg_constraint k JOIN pg_type t ON t.oid = k.contypid
-                    WHERE o.classid = 'pg_constraint'::regclass AND k.oid = o.objid), false) AS temporary) u;
+                    WHERE o.classid = 'pg_constraint'::regclass AND k.oid = o.objid), false) AS temporary,
+               o.classid = 'pg_class'::regclass AND coalesce(broken ? o.objid::text, false) AS broken) u;
     SELECT count(*) FILTER (WHERE n.j ->> 'dropped' = 'true') AS drops,
            bool_and((n.j ->> 'temporary')::bool) AS temporary,
            bool_or((n.j ->> 'some_temporary')::bool) AS some_temporary,
            bool_or((n.j ->> 'ours')::bool) AS ours,
            bool_and(coalesce((n.j ->> 'strays')::bool, false)) FILTER (WHERE n.j ? 'dropped') AS strays,
+           bool_or((n.j ->> 'some_strays')::bool) AS some_strays,
            coalesce(bool_or((n.j ->> 'rewrites')::bool), false) AS rewrites,
            (SELECT array_agg(r.oid::oid)
               FROM pgherd.capture_rows(x) c, jsonb_array_elements_text(c.recs[1]::jsonb -> 'rels') AS r(oid)
@@ -57,13 +60,18 @@ BEGIN
         PERFORM pgherd.refuse(tag || ' of temporary and permanent objects together is not supported',
             'Use one command for each kind.');
     END IF;
+    IF NOT here_only AND coalesce(notes.some_strays, false) THEN
+        PERFORM pgherd.refuse(tag || ' of something that exists on this node only, together with other things',
+            'Use one command for each.');
+    END IF;
     rewrites := notes.rewrites;
     coarse := coalesce(done.coarse, false) OR tag = 'DROP OWNED';
     made := coalesce(done.rels, '{}') || array(
         SELECT d.objid FROM pg_event_trigger_ddl_commands() o
           JOIN pg_depend d ON d.refclassid = o.classid AND d.refobjid = o.objid
          WHERE o.object_type = 'extension' AND d.classid = 'pg_class'::regclass AND d.deptype = 'e');
-    rels := pgherd.with_relatives(made || coalesce(notes.rels, '{}'));
+    rels := made || coalesce(notes.rels, '{}') || pgherd.former_partitions();
+    rels := pgherd.with_relatives(rels || pgherd.holders_of_rows(pgherd.trees_of(rels)));
 END $$;
 
 -- After a command, on every member: registers tables and their columns, interleaves sequences, makes triggers anew.
@@ -74,11 +82,12 @@ SET client_min_messages = warning AS $$
 BEGIN
     DELETE FROM pgherd.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.relid);
     INSERT INTO pgherd.tables AS t
-    SELECT a.relid, ARRAY[a.name, a.root_name], a.columns FROM pgherd.all_tables a
+    SELECT a.relid, ARRAY[a.name, a.root_name], a.columns, pg_current_xact_id() FROM pgherd.all_tables a
      WHERE everything AND EXISTS (SELECT FROM pgherd.tables k WHERE k.relid = a.relid) OR a.relid = ANY (rels)
         ON CONFLICT (relid) DO UPDATE SET names = EXCLUDED.names, columns = EXCLUDED.columns
      WHERE (t.names, t.columns) IS DISTINCT FROM (EXCLUDED.names, EXCLUDED.columns);
     PERFORM pgherd.note_shapes(rels, everything);
+    PERFORM pgherd.note_sequence_ranges();
     PERFORM pgherd.follow_local_tables();
     PERFORM pgherd.align_sequences(rels, everything);
     PERFORM pgherd.reconcile(CASE WHEN NOT everything THEN rels END);
@@ -107,7 +116,8 @@ BEGIN ATOMIC
 END;
 
 -- The rows of a table that the command has filled, as a command of its own for each thousand.
-CREATE OR REPLACE FUNCTION pgherd.put_filled_table(x xid8, rel regclass) RETURNS void
+DROP FUNCTION IF EXISTS pgherd.put_filled_table(xid8, regclass);
+CREATE OR REPLACE FUNCTION pgherd.put_filled_table(x xid8, rel regclass, hoisted bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET DateStyle = 'ISO, YMD' SET IntervalStyle = 'postgres'
 SET TimeZone = 'UTC' SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmlbinary = 'base64'
 SET quote_all_identifiers = off AS $$
@@ -118,7 +128,7 @@ BEGIN
            FROM (SELECT ROW(t.*)::text AS row_text, row_number() OVER () / 1000 AS n FROM ONLY %s t) r
           GROUP BY r.n ORDER BY r.n', rel)
     LOOP
-        PERFORM pgherd.put(x, 0, '""', '', '{0}',
+        PERFORM pgherd.put(x, 0, '""', '', ARRAY[hoisted::int],
                            ARRAY[json_build_object('fill', rel::text, 'rows', chunk.rows)::text]);
     END LOOP;
 END $$;
@@ -135,7 +145,8 @@ BEGIN
     END IF;
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.check_command(effect record, rights jsonb) RETURNS void
+DROP FUNCTION IF EXISTS pgherd.check_command(record, jsonb);
+CREATE OR REPLACE FUNCTION pgherd.check_command(effect record, rights jsonb, before jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgherd.check_writable();
@@ -145,10 +156,13 @@ BEGIN
     PERFORM pgherd.check_tables(effect.rels);
     PERFORM pgherd.check_columns(false);
     PERFORM pgherd.check_temporary();
-    PERFORM pgherd.check_expressions();
+    PERFORM pgherd.check_expressions(NULL);
     PERFORM pgherd.check_user_code();
     PERFORM pgherd.check_new_columns(effect.rels);
     PERFORM pgherd.check_materialized_views(effect.made);
+    PERFORM pgherd.check_marks(effect.rels);
+    PERFORM pgherd.check_local_tables(before -> 'local');
+    PERFORM pgherd.check_settings(effect.made);
 END $$;
 
 -- What the sidecar needs in order to judge the words of a command where the catalog does not show it.
@@ -156,11 +170,13 @@ END $$;
 --   uncertain  columns whose type has more than one reading
 --   shadows    names of PostgreSQL's functions, and operators, that an ordinary user has made, too
 --   dates      there are new constants that may have been read from 'now'
+--   shrinks    a sequence got a smaller range, in which another member's may not stand
 CREATE OR REPLACE FUNCTION pgherd.what_words_tell(effect record) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN jsonb_build_object(
         'dates', pgherd.made_dates(),
+        'shrinks', pgherd.shrinks_sequence(),
         'rewrites', effect.rewrites,
         'uncertain', CASE WHEN effect.rewrites THEN (
             SELECT jsonb_agg(DISTINCT a.attname) FROM pg_attribute a
@@ -186,21 +202,25 @@ DECLARE
     opened  record;
     effect  record;
     command jsonb;
+    in_use  oid[];
+    before  jsonb;
 BEGIN
     SELECT * INTO opened FROM pgherd.capture_rows(x) c WHERE c.keys = 'open';
     IF NOT FOUND THEN
         RETURN;
     ELSIF pgherd.is_nested(x) THEN
-        PERFORM pgherd.remove_open(x);
+        PERFORM pgherd.end_open(x);
         RETURN;
     END IF;
     SELECT * INTO effect FROM pgherd.command_effect(x, TG_TAG);
-    IF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.cid > opened.cid AND c.tab <> 'sentinel') THEN
+    IF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.seq > opened.seq AND c.tab <> 'sentinel') THEN
         PERFORM pgherd.refuse(TG_TAG || ' wrote rows of replicated tables while it ran, which is not supported',
             'A function that it called does this.');
     END IF;
-    PERFORM pgherd.remove_open(x);
-    command := opened.recs[1]::jsonb;
+    PERFORM pgherd.end_open(x);
+    command := opened.recs[1]::jsonb - 'before';
+    before := opened.recs[1]::jsonb -> 'before';
+    in_use := array(SELECT jsonb_array_elements_text(command -> 'in_use')::oid);
     IF effect.here_only THEN
         IF effect.made <> '{}' THEN -- deferred triggers, indexes of temporary children
             PERFORM pgherd.check_user_code();
@@ -208,8 +228,14 @@ BEGIN
         PERFORM pgherd.put(x, 0, 'sentinel', 'local', '{0}', ARRAY[(command || '{"local": true}')::text]);
         RETURN;
     END IF;
-    command := command || jsonb_build_object('grants', pgherd.rights_of(command ->> 'role'));
-    PERFORM pgherd.check_command(effect, command -> 'grants');
+    command := command || jsonb_build_object('grants', pgherd.rights_of(command ->> 'role'),
+                                             'database', pgherd.database_rights_of(command ->> 'role', TG_TAG));
+    PERFORM pgherd.check_command(effect, command -> 'grants', before);
+    PERFORM pgherd.refuse_doubled(command ->> 'doubled');
+    IF in_use <> '{}' THEN
+        PERFORM pgherd.check_hoisted(x, TG_TAG, effect.rels, effect.made, effect.coarse, in_use);
+    END IF;
+    command := command - '{in_use,doubled}'::text[];
     IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
         command := command || jsonb_build_object('made', pgherd.table_made(effect.made[1]));
     ELSIF TG_TAG = 'CREATE EXTENSION' THEN
@@ -218,33 +244,88 @@ BEGIN
               FROM pg_event_trigger_ddl_commands() o JOIN pg_extension e ON e.oid = o.objid
               JOIN pg_namespace n ON n.oid = e.extnamespace WHERE o.object_type = 'extension' LIMIT 1);
     END IF;
-    PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || pgherd.what_words_tell(effect));
+    PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || pgherd.what_words_tell(effect),
+                               in_use <> '{}');
     IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
-        PERFORM pgherd.put_filled_table(x, effect.made[1]);
+        PERFORM pgherd.put_filled_table(x, effect.made[1], in_use <> '{}');
+    ELSIF TG_TAG IN ('CREATE MATERIALIZED VIEW', 'REFRESH MATERIALIZED VIEW') THEN
+        PERFORM pgherd.put_tables_read(x, pgherd.fill_again(effect.made, before, command), effect.made, in_use <> '{}');
+    END IF;
+END $$;
+
+-- A materialized view was filled with the snapshot of its command. That is older than the intention that makes others
+-- give way, so the command would lose to whoever committed in between, each time again. Where something was committed,
+-- the view is therefore filled once more, unless that took long: an intention does not last, and others' commits may
+-- concern other tables. Returns the GID up to which it holds everything.
+CREATE OR REPLACE FUNCTION pgherd.fill_again(made oid[], before jsonb, command jsonb) RETURNS int8
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+DECLARE
+    filled int8 := before ->> 'snapshot';
+    newer  int8 := pgherd.last_gid(); -- the next query sees at least as much
+    view   record;
+BEGIN
+    IF newer = filled OR clock_timestamp() > to_timestamp((before ->> 'started')::float8) + interval '2 s'
+       OR current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN filled;
+    END IF;
+    FOR view IN SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                 WHERE c.oid = ANY (made) AND c.relkind = 'm' AND c.relispopulated LOOP
+        PERFORM pgherd.refresh(format('%I.%I', view.nspname, view.relname), command -> 'settings' ->> 'search_path');
+    END LOOP;
+    RETURN newer;
+END $$;
+
+-- Under the search path of the command, as other members do it; the query's names are bound already.
+CREATE OR REPLACE FUNCTION pgherd.refresh(view text, path text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    statement pg_catalog.text := 'REFRESH MATERIALIZED VIEW ' || view;
+BEGIN
+    PERFORM set_config('search_path', path, true);
+    EXECUTE statement;
+END $$;
+
+-- The tables that a materialized view was filled from, as the command's snapshot saw them: who wrote to one since then,
+-- on any member, is not in the view here, but would be on others. Then the command has lost.
+CREATE OR REPLACE FUNCTION pgherd.put_tables_read(x xid8, snapshot int8, made oid[], hoisted bool) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    tables text;
+BEGIN
+    SELECT nullif(pgherd.table_keys(array_agg(u.relid)), '') INTO tables
+      FROM pg_class c CROSS JOIN LATERAL unnest(pgherd.tables_of_view(c.oid)) AS u(relid)
+     WHERE c.oid = ANY (made) AND c.relkind = 'm' AND c.relispopulated;
+    IF tables IS NOT NULL THEN
+        PERFORM pgherd.put(x, snapshot, '""', tables, ARRAY[hoisted::int], '{}');
     END IF;
 END $$;
 
 -- Puts a command that has been executed here among the captured rows, with its certification keys (C16).
 -- `base`: what it saw of the schema; what it saw of the tables' rows, under their locks, is all up to now.
 -- Two commands always exclude each other; a command and a writer only if one of its tables is concerned.
-CREATE OR REPLACE FUNCTION pgherd.put_command(x xid8, base int8, rels oid[], coarse bool, command jsonb) RETURNS void
+-- `hoisted`: the run of row changes goes on, and the others execute the command before it (047).
+DROP FUNCTION IF EXISTS pgherd.put_command(xid8, int8, oid[], bool, jsonb);
+CREATE OR REPLACE FUNCTION pgherd.put_command(
+    x xid8, base int8, rels oid[], coarse bool, command jsonb, hoisted bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     tables text := pgherd.table_keys(rels);
 BEGIN
     PERFORM pgherd.follow_command(rels, coarse);
-    command := command || jsonb_build_object('rels', pgherd.relation_names(rels), 'everything', coarse);
+    command := command || jsonb_build_object('rels', pgherd.relation_names(rels), 'everything', coarse)
+               || CASE WHEN command ? 'tag' THEN pgherd.command_print(command ->> 'tag', rels) ELSE '{}' END;
     PERFORM pgherd.put(x, base, '""', (pgherd.name_hash('schema') | CASE WHEN coarse THEN 3 ELSE 2 END)::text,
-                       '{0}', ARRAY[command::text]);
+                       ARRAY[hoisted::int], ARRAY[command::text]);
     IF tables <> '' THEN
-        PERFORM pgherd.put(x, pgherd.last_gid(), '""', tables, '{}', '{}');
+        PERFORM pgherd.put(x, pgherd.last_gid(), '""', tables, ARRAY[hoisted::int], '{}');
     END IF;
 END $$;
 
 DO $$
 DECLARE e record;
 BEGIN
-    FOR e IN SELECT * FROM (VALUES ('pgherd_1_context', 'ddl_command_start', 'command_context'),
+    FOR e IN SELECT * FROM (VALUES ('pgherd_0_snapshot', 'ddl_command_start', 'command_snapshot'),
+                                   ('pgherd_1_context', 'ddl_command_start', 'command_context'),
                                    ('pgherd_2_start', 'ddl_command_start', 'command_start'),
                                    ('pgherd_drop', 'sql_drop', 'command_drops'),
                                    ('pgherd_rewrite', 'table_rewrite', 'command_rewrites'),

@@ -52,16 +52,42 @@ BEGIN ATOMIC
     SELECT NULL, r.typ[1]::oid FROM regexp_matches(tree, ':resulttype ([0-9]+) :resultcollid', 'g') AS r(typ);
 END;
 
+-- Is this one of PostgreSQL's own functions that look at oids, which are local to a server, or at the text form of a
+-- value, which obeys settings? Many of them are called immutable. What tells them is the catalog, not a list of names:
+--   hash support functions of types that are made of oids, or may be: enums, arrays, records, ranges
+--   whatever takes or gives an oid or a name of an object, but for comparisons and conversions to and from numbers
+--   input and output functions
+-- The order of records by their bytes has no such mark: an enum's bytes are an oid.
+CREATE OR REPLACE FUNCTION pgherd.looks_at_oids(f pg_proc) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT f.oid < 16384
+       AND (f.pronamespace <> 'pg_catalog'::regnamespace
+            OR f.proname ~ '^(record_image_(lt|le|gt|ge)|btrecordimagecmp|satisfies_hash_partition|quote_ident)$'
+            OR EXISTS (
+                SELECT FROM pg_amproc h
+                  JOIN pg_opfamily o ON o.oid = h.amprocfamily
+                  JOIN pg_am m ON m.oid = o.opfmethod AND m.amname = 'hash'
+                 WHERE h.amproc = f.oid
+                   AND (NOT pgherd.hash_is_portable(h.amproclefttype)
+                        OR h.amproclefttype = ANY (
+                            '{anyenum,anyarray,anyrange,anymultirange,record,oid,oidvector,aclitem}'::regtype[]::oid[])))
+            OR f.proname !~ '^(oid(eq|ne|lt|le|gt|ge|larger|smaller)|btoidcmp|int8|oid|min|max)$'
+               AND EXISTS (
+                   SELECT FROM unnest(f.prorettype || f.proargtypes::oid[]) AS u(typ)
+                    WHERE u.typ = ANY ('{cstring,oid,oidvector,aclitem,aclitem[]}'::regtype[]::oid[])
+                       OR u.typ <> ALL ('{regconfig,regdictionary}'::regtype[]::oid[])
+                          AND EXISTS (SELECT FROM pg_type t WHERE t.oid = u.typ AND t.typname LIKE 'reg%')));
+END;
+
 -- Does the value of an expression depend on nothing but the values in it?
 CREATE OR REPLACE FUNCTION pgherd.is_certain(tree text) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT tree !~ '[{](SQLVALUEFUNCTION|NEXTVALUEEXPR|XMLEXPR|JSONEXPR|JSONCONSTRUCTOREXPR) '
+       AND tree !~ ':varattno -' -- a system column: tableoid, ctid, xmin
        AND NOT EXISTS (
-           SELECT FROM pgherd.functions_in(tree) f
-            WHERE f.provolatile <> 'i'
-               -- these are called immutable, and yet obey settings
-               OR f.oid = ANY ('{float4out,float8out,byteaout,quote_ident}'::regproc[]::oid[]))
+           SELECT FROM pgherd.functions_in(tree) f WHERE f.provolatile <> 'i' OR pgherd.looks_at_oids(f))
        AND NOT EXISTS (
            SELECT FROM pgherd.conversions_in(tree) c
             WHERE CASE WHEN c.read IS NULL THEN NOT pgherd.text_is_certain(coalesce(c.written, 0), false)
@@ -70,7 +96,9 @@ BEGIN ATOMIC
        AND NOT EXISTS (
            SELECT FROM regexp_matches(tree, ':consttype (?:24|2202|2203|2204|2205|2206|4089|4096|4191) [^{}]*'
                                             ':constvalue 4 [[] -?[0-9]+ (-?[0-9]+) (-?[0-9]+) (-?[0-9]+)', 'g') AS c(b)
-            WHERE c.b[1]::int NOT BETWEEN 0 AND 63 OR c.b[2] <> '0' OR c.b[3] <> '0');
+            WHERE c.b[1]::int NOT BETWEEN 0 AND 63 OR c.b[2] <> '0' OR c.b[3] <> '0')
+       -- A text search configuration or dictionary may stand there, but not be looked at as a number.
+       AND NOT (tree ~ ':consttype (3734|3769) ' AND tree ~ ':resulttype 26 ');
 END;
 
 -- Has a query the same result for every member at one GID, under the settings that travel with a command? Not
@@ -78,8 +106,9 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.same_everywhere(tree text) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT tree !~ '[{](SQLVALUEFUNCTION|NEXTVALUEEXPR|JSONEXPR) ' AND tree !~ ':varattno -'
+    SELECT tree !~ '[{](SQLVALUEFUNCTION|NEXTVALUEEXPR|JSONEXPR|TABLESAMPLECLAUSE) ' AND tree !~ ':varattno -'
        AND NOT pgherd.calls_user_code(tree)
+       AND NOT EXISTS (SELECT FROM pgherd.functions_in(tree) f WHERE pgherd.looks_at_oids(f))
        AND NOT EXISTS (
            SELECT FROM pgherd.functions_in(tree) f
             WHERE f.provolatile = 'v'
@@ -96,10 +125,16 @@ BEGIN ATOMIC
            SELECT FROM (SELECT DISTINCT t.id[1]::oid AS oid
                           FROM regexp_matches(tree, ':[a-z]+type ([0-9]+)', 'g') AS t(id)) u
             WHERE u.oid <> ALL ('{regconfig,regdictionary}'::regtype[]::oid[]) AND pgherd.names_objects(u.oid))
-       AND NOT EXISTS (SELECT FROM pgherd.conversions_in(tree) c WHERE NOT pgherd.text_is_certain(c.read, true))
+       AND NOT EXISTS (SELECT FROM pgherd.conversions_in(tree) c
+                        WHERE c.read IS NOT NULL AND NOT pgherd.text_is_certain(c.read, true))
        AND NOT EXISTS (
            SELECT FROM regexp_matches(tree, ':relid ([0-9]+)', 'g') AS r(id)
-            WHERE r.id[1]::int8 BETWEEN 1 AND 16383 OR r.id[1]::oid IN (SELECT l.relid FROM pgherd.local_tables l));
+            WHERE r.id[1]::int8 BETWEEN 1 AND 16383 OR r.id[1]::oid IN (SELECT l.relid FROM pgherd.local_tables l)
+               -- where a sequence stands, and our own tables
+               OR EXISTS (SELECT FROM pg_class c
+                           WHERE c.oid = r.id[1]::oid
+                             AND (c.relkind = 'S'
+                                  OR c.relnamespace IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace))));
 END;
 
 -- The trees that a view's query consists of, with those of the views it reads and of the policies of its tables.
@@ -120,6 +155,32 @@ BEGIN ATOMIC
       JOIN pg_rewrite w ON w.ev_class = c.oid
     UNION ALL
     SELECT p.polqual::text FROM reads r JOIN pg_policy p ON p.polrelid = r.relid WHERE p.polqual IS NOT NULL;
+END;
+
+-- The tables and materialized views whose rows a materialized view is made of, with their partitions and inheritance
+-- children: those in its query, in the views that it reads, and in the policies of its tables.
+CREATE OR REPLACE FUNCTION pgherd.tables_of_view(rel oid) RETURNS oid[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH RECURSIVE reads(relid) AS (
+        SELECT rel
+        UNION
+        SELECT n.relid FROM reads r JOIN pg_class c ON c.oid = r.relid
+         CROSS JOIN LATERAL (
+               SELECT d.refobjid AS relid FROM pg_rewrite w
+                 JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid
+                                 AND d.refclassid = 'pg_class'::regclass
+                WHERE w.ev_class = c.oid AND (c.relkind = 'v' OR c.oid = rel)
+               UNION ALL
+               SELECT d.refobjid FROM pg_policy p
+                 JOIN pg_depend d ON d.classid = 'pg_policy'::regclass AND d.objid = p.oid
+                                 AND d.refclassid = 'pg_class'::regclass
+                WHERE p.polrelid = c.oid
+               UNION ALL
+               SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = c.oid) n
+    )
+    SELECT coalesce(array_agg(r.relid), '{}') FROM reads r JOIN pg_class c ON c.oid = r.relid AND c.relkind IN ('r', 'p', 'm')
+     WHERE r.relid <> rel;
 END;
 
 -- Was a row of a catalog written by this transaction? (Or by a later one, which is harmless here.) Of the functions

@@ -94,6 +94,100 @@ BEGIN ATOMIC
     INSERT INTO pgherd.memberships SELECT p.pair ->> 0, p.pair ->> 1 FROM jsonb_array_elements(granted) AS p(pair);
 END;
 
+-- Privileges on the database, and who owns it: PostgreSQL tells no event trigger of them either, and yet whether a
+-- command works may rest on them. The owner of the database has the rights of pg_database_owner, above all on the
+-- schema public. `grantee` is 'public' for everybody.
+CREATE OR REPLACE VIEW pgherd.database_grants AS
+SELECT coalesce(r.rolname::text, 'public') AS grantee, a.privilege_type AS privilege
+  FROM pg_database d
+ CROSS JOIN LATERAL aclexplode(coalesce(d.datacl, acldefault('d', d.datdba))) a
+  LEFT JOIN pg_roles r ON r.oid = a.grantee
+ WHERE d.datname = current_database() AND (a.grantee = 0 OR r.oid IS NOT NULL)
+UNION
+SELECT r.rolname::text, 'OWNER' FROM pg_database d JOIN pg_roles r ON r.oid = d.datdba WHERE d.datname = current_database();
+
+-- Those that every member has.
+DO $$
+BEGIN
+    IF to_regclass('pgherd.database_rights') IS NULL THEN
+        CREATE TABLE pgherd.database_rights (grantee text, privilege text, PRIMARY KEY (grantee, privilege));
+        INSERT INTO pgherd.database_rights SELECT g.grantee, g.privilege FROM pgherd.database_grants g;
+    END IF;
+END $$;
+
+-- The privileges on which a command of a role may rest, as pairs of grantee and privilege. Says no where it rests on one
+-- that was granted on this node only.
+CREATE OR REPLACE FUNCTION pgherd.database_rights_of(role text, tag text) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    names  jsonb := jsonb_build_array(role, 'public') || jsonb_path_query_array(pgherd.rights_of(role), '$[*][0]');
+    rights jsonb := '[]';
+    needed text;
+    known  jsonb;
+    holder text;
+BEGIN
+    IF (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = role) THEN
+        RETURN rights;
+    END IF;
+    FOREACH needed IN ARRAY CASE WHEN tag ~ ' (SCHEMA|EXTENSION|PUBLICATION|LANGUAGE)$' THEN '{OWNER,CREATE}'::text[]
+                                 ELSE '{OWNER}' END LOOP
+        SELECT jsonb_agg(jsonb_build_array(g.grantee, g.privilege)) FILTER (WHERE k.grantee IS NOT NULL),
+               min(g.grantee) INTO known, holder
+          FROM pgherd.database_grants g LEFT JOIN pgherd.database_rights k USING (grantee, privilege)
+         WHERE g.privilege = needed AND names ? g.grantee;
+        IF known IS NULL AND holder IS NOT NULL THEN
+            PERFORM pgherd.refuse_database_right(holder, needed);
+        END IF;
+        rights := rights || coalesce(known, '[]');
+    END LOOP;
+    RETURN rights;
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.database_command(grantee text, privilege text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE WHEN privilege = 'OWNER' THEN format('ALTER DATABASE %I OWNER TO %I', current_database(), grantee)
+            WHEN grantee = 'public' THEN format('GRANT %s ON DATABASE %I TO PUBLIC', privilege, current_database())
+            ELSE format('GRANT %s ON DATABASE %I TO %I', privilege, current_database(), grantee) END;
+
+CREATE OR REPLACE FUNCTION pgherd.refuse_database_right(grantee text, privilege text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgherd.refuse(
+        CASE WHEN privilege = 'OWNER' THEN format('role %I owns the database on this node only', grantee)
+             ELSE format('role %I has %s on the database on this node only', grantee, privilege) END,
+        format('Have a superuser execute SELECT pgherd.run_everywhere(%L).', pgherd.database_command(grantee, privilege)));
+END $$;
+
+-- Gives a member what it has lost.
+CREATE OR REPLACE FUNCTION pgherd.ensure_database_rights(rights jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE g record;
+BEGIN
+    PERFORM pgherd.ensure_roles(jsonb_path_query_array(rights, '$[*][0] ? (@ <> "public")'));
+    FOR g IN SELECT p.pair ->> 0 AS grantee, p.pair ->> 1 AS privilege FROM jsonb_array_elements(rights) AS p(pair)
+             EXCEPT SELECT k.grantee, k.privilege FROM pgherd.database_grants k LOOP
+        EXECUTE pgherd.database_command(g.grantee, g.privilege);
+    END LOOP;
+END $$;
+
+-- After a command about the database: what those that it named have now, on every member.
+CREATE OR REPLACE FUNCTION pgherd.database_rights_among(names jsonb) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN (SELECT coalesce(jsonb_agg(jsonb_build_array(g.grantee, g.privilege)), '[]') FROM pgherd.database_grants g
+         WHERE names ? g.grantee);
+
+CREATE OR REPLACE FUNCTION pgherd.follow_database_rights(names jsonb, granted jsonb) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    DELETE FROM pgherd.database_rights k
+     WHERE names ? k.grantee
+        -- there is but one owner, and a new one takes the privileges of the old one over
+        OR jsonb_path_exists(granted, 'strict $[*] ? (@[1] == "OWNER")')
+           AND NOT EXISTS (SELECT FROM pgherd.database_grants g
+                            WHERE (g.grantee, g.privilege) = (k.grantee, k.privilege));
+    INSERT INTO pgherd.database_rights SELECT p.pair ->> 0, p.pair ->> 1 FROM jsonb_array_elements(granted) AS p(pair);
+END;
+
 -- CREATE ROLE on a member where somebody has made a role of that name by hand.
 CREATE OR REPLACE FUNCTION pgherd.reset_role(role text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -112,6 +206,7 @@ BEGIN
     FOR r IN SELECT n.name FROM jsonb_array_elements_text(names) AS n(name) LOOP
         DELETE FROM pgherd.roles k WHERE k.name = r;
         DELETE FROM pgherd.memberships m WHERE r IN (m.role, m.member);
+        DELETE FROM pgherd.database_rights d WHERE d.grantee = r;
         BEGIN
             EXECUTE format('DROP ROLE IF EXISTS %I', r);
         EXCEPTION WHEN dependent_objects_still_exist THEN

@@ -186,3 +186,34 @@ BEGIN
     INSERT INTO pgherd.clean_since DEFAULT VALUES;
     RETURN moved;
 END $$;
+
+-- The ranges of all sequences, those of local tables too, as the event triggers have last seen them. Each member stands
+-- somewhere else in it, so a smaller range may be refused by one and not by another.
+DO $$
+BEGIN
+    IF to_regclass('pgherd.sequence_ranges') IS NULL THEN
+        CREATE TABLE pgherd.sequence_ranges (relid oid PRIMARY KEY, low int8 NOT NULL, high int8 NOT NULL, made xid8);
+        INSERT INTO pgherd.sequence_ranges SELECT s.seqrelid, s.seqmin, s.seqmax FROM pg_sequence s;
+    END IF;
+END $$;
+
+-- `made`: the transaction that made it here: on other members nobody can have used it.
+CREATE OR REPLACE FUNCTION pgherd.note_sequence_ranges() RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    DELETE FROM pgherd.sequence_ranges r WHERE NOT EXISTS (SELECT FROM pg_sequence s WHERE s.seqrelid = r.relid);
+    INSERT INTO pgherd.sequence_ranges AS r
+    SELECT s.seqrelid, s.seqmin, s.seqmax, pg_current_xact_id()
+      FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid AND c.relpersistence <> 't'
+        ON CONFLICT (relid) DO UPDATE SET low = EXCLUDED.low, high = EXCLUDED.high
+     WHERE (r.low, r.high) <> (EXCLUDED.low, EXCLUDED.high);
+END;
+
+-- Has the running command made the range of a sequence smaller?
+CREATE OR REPLACE FUNCTION pgherd.shrinks_sequence() RETURNS bool
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (SELECT FROM pgherd.sequence_ranges r JOIN pg_sequence s ON s.seqrelid = r.relid
+                    WHERE (s.seqmin > r.low OR s.seqmax < r.high)
+                      AND r.made IS DISTINCT FROM pg_current_xact_id());
+END;

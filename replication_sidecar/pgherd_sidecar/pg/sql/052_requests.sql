@@ -24,26 +24,27 @@ END $$;
 CREATE OR REPLACE TRIGGER a_own_request BEFORE INSERT ON pgherd.request
     FOR EACH ROW EXECUTE FUNCTION pgherd.own_request();
 
+-- A client that has set row_security off would be refused by the policies of the table of requests.
 CREATE OR REPLACE FUNCTION pgherd.set_local("table" regclass) RETURNS void
-LANGUAGE sql VOLATILE BEGIN ATOMIC
+LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object) VALUES ('set_local', "table"::oid::text);
 END;
 
 CREATE OR REPLACE FUNCTION pgherd.set_replicated("table" regclass) RETURNS void
-LANGUAGE sql VOLATILE BEGIN ATOMIC
+LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object) VALUES ('set_replicated', "table"::oid::text);
 END;
 
 -- As PostgreSQL's setval, for all members; each goes on with the next number of its own share.
 CREATE OR REPLACE FUNCTION pgherd.setval(sequence regclass, value int8, is_called bool DEFAULT true) RETURNS int8
-LANGUAGE sql VOLATILE BEGIN ATOMIC
+LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object, value, called) VALUES ('setval', sequence::oid::text, value, is_called);
     SELECT value;
 END;
 
 -- For what belongs to the server and not to the database, and so fires no event trigger: roles above all.
 CREATE OR REPLACE FUNCTION pgherd.run_everywhere(command text) RETURNS void
-LANGUAGE sql VOLATILE BEGIN ATOMIC
+LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object) VALUES ('run', command);
 END;
 
@@ -71,7 +72,8 @@ BEGIN
         IF command ->> 'sql' <> '' THEN
             EXECUTE command ->> 'sql';
         END IF;
-        PERFORM pgherd.follow_grants(command -> 'roles', command -> 'grants');
+        PERFORM pgherd.follow_grants(command -> 'roles', command -> 'grants'),
+                pgherd.follow_database_rights(command -> 'grantees', command -> 'database');
         RETURN '{}';
     END IF;
     rel := (command ->> 'object')::regclass;
@@ -117,15 +119,23 @@ DECLARE
     gone    jsonb;
     named   jsonb;
     granted jsonb;
+    grantees jsonb := '[]';
+    privileges jsonb;
 BEGIN
     EXECUTE command;
     named := pgherd.roles_named(command);
+    IF command ~* E'\\mdatabase\\M' THEN
+        grantees := named || CASE WHEN command ~* E'\\mpublic\\M' THEN '["public"]'::jsonb ELSE '[]' END;
+    END IF;
+    privileges := pgherd.database_rights_among(grantees);
     gone := (SELECT jsonb_agg(u.name) FROM unnest(roles, names) AS u(id, name)
               WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = u.id));
     granted := pgherd.memberships_among(named);
-    PERFORM pgherd.ensure_roles(named), pgherd.drop_roles(gone), pgherd.follow_grants(named, granted);
+    PERFORM pgherd.ensure_roles(named), pgherd.drop_roles(gone), pgherd.follow_grants(named, granted),
+            pgherd.follow_database_rights(grantees, privileges);
     RETURN jsonb_build_object(
         'act', 'run', 'sql', command, 'roles', named, 'grants', granted, 'dropped', coalesce(gone, '[]'),
+        'grantees', grantees, 'database', privileges,
         'verifiers', (SELECT coalesce(jsonb_object_agg(v.key, v.value), '{}') FROM jsonb_each(pgherd.verifiers()) v
                        WHERE v.value IS DISTINCT FROM before -> v.key));
 END $$;
@@ -137,9 +147,18 @@ DECLARE
     base    int8 := pgherd.last_gid();
     rels    oid[] := '{}';
     command jsonb;
+    context text;
+    in_use  oid[] := '{}';
 BEGIN
     PERFORM pgherd.check_request(NEW);
-    PERFORM pgherd.settle(x);
+    IF NEW.act <> 'setval' THEN -- which makes no difference to rows, nor they to it
+        GET DIAGNOSTICS context = PG_CONTEXT;
+        in_use := pgherd.tables_in_use(x, context);
+        IF in_use = '{}' THEN
+            PERFORM pgherd.settle(x);
+            PERFORM pgherd.refuse_doubled(pgherd.doubled_table(x));
+        END IF;
+    END IF;
     IF NEW.act = 'run' THEN
         command := pgherd.run_at_origin(NEW.object);
     ELSE
@@ -147,12 +166,16 @@ BEGIN
             'act', NEW.act, 'object', NEW.object::oid::regclass::text, 'value', NEW.value, 'called', NEW.called);
         rels := pgherd.perform(command);
         IF NEW.act = 'set_local' THEN
-            PERFORM pgherd.check_tables(rels);
+            PERFORM pgherd.check_tables(rels), pgherd.check_marks(rels);
         ELSIF NEW.act = 'set_replicated' THEN
-            PERFORM pgherd.check_columns(true), pgherd.check_user_code();
+            PERFORM pgherd.check_columns(true), pgherd.check_user_code(), pgherd.check_marks(rels),
+                    pgherd.check_expressions(pgherd.trees_of(ARRAY[NEW.object::oid]));
         END IF;
     END IF;
-    PERFORM pgherd.put_command(x, base, rels, false, command);
+    IF in_use <> '{}' THEN
+        PERFORM pgherd.check_hoisted(x, 'pgherd.' || NEW.act, rels, rels, false, in_use);
+    END IF;
+    PERFORM pgherd.put_command(x, base, rels, false, command, NEW.act = 'setval' OR in_use <> '{}');
     RETURN NULL;
 END $$;
 

@@ -36,8 +36,9 @@ DECLARE
     role      name := command ->> 'role';
     statement text := command ->> 'sql';
 BEGIN
-    PERFORM pgherd.drop_strays(), pgherd.reset_role(command ->> 'created'), pgherd.ensure_roles(command -> 'roles'),
-            pgherd.ensure_rights(command -> 'grants');
+    PERFORM pgherd.drop_strays(), pgherd.drop_broken_indexes(), pgherd.reset_role(command ->> 'created'),
+            pgherd.ensure_roles(command -> 'roles'), pgherd.ensure_rights(command -> 'grants'),
+            pgherd.ensure_database_rights(command -> 'database');
     IF command ? 'fill' THEN
         EXECUTE format('INSERT INTO %1$s SELECT (u.r::%1$s).* FROM unnest($1) AS u(r)', command ->> 'fill')
             USING array(SELECT jsonb_array_elements_text(command -> 'rows'));
@@ -48,10 +49,14 @@ BEGIN
         SELECT jsonb_object_agg(s.key, current_setting(s.key)) INTO before
           FROM jsonb_each_text(command -> 'settings') s;
         PERFORM pgherd.set_for_command(s.key, s.value) FROM jsonb_each_text(command -> 'settings') s;
+        IF current_setting('icu_validation_level', true) <> 'disabled' THEN -- judged by the origin, too
+            PERFORM pg_catalog.set_config('icu_validation_level', 'disabled', true);
+        END IF;
         PERFORM pgherd.run_as(role, statement);
         PERFORM pg_catalog.set_config(s.key, s.value, true) FROM pg_catalog.jsonb_each_text(before) s;
     END IF;
     SELECT array_agg(DISTINCT c.oid) INTO rels
       FROM jsonb_array_elements_text(command -> 'rels') AS r(name) JOIN pg_class c ON c.oid = to_regclass(r.name);
     PERFORM pgherd.follow_command(coalesce(rels, '{}'), coalesce((command ->> 'everything')::bool, false));
+    PERFORM pgherd.check_command_print(command -> 'print');
 END $$;

@@ -57,12 +57,13 @@ CREATE OR REPLACE VIEW pgherd.own_sessions AS
        AND s.datname = current_database() AND s.usename IN (current_user, 'pgherd_apply');
 
 -- Sessions that hold what these wait for: who waits, who holds it in which transaction (0: it has no xid), for
--- how long that one has waited for a lock itself, and for how long it has been idle (0: not at all). The activity
+-- how long that one has waited for a lock itself, and for how long it has been idle (0: not at all). A prepared
+-- transaction has no session (pid 0): it is known by its name, `prepared`. The activity
 -- is one snapshot, older than the locks. On a busy machine most of those that take long wait for nobody, and the
 -- view of all activity costs far more than to see that.
 DROP FUNCTION IF EXISTS pgherd.blockers(int[]);
 CREATE FUNCTION pgherd.blockers(
-    waiting int[], OUT waiter int, OUT pid int, OUT xid int8, OUT waits_s float8, OUT idle_s float8)
+    waiting int[], OUT waiter int, OUT pid int, OUT xid int8, OUT waits_s float8, OUT idle_s float8, OUT prepared text)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -70,13 +71,23 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT DISTINCT s.pid, b.pid, coalesce(o.backend_xid::text::int8, 0),
+    SELECT DISTINCT s.pid, b.pid, coalesce(o.backend_xid::text::int8, p.transaction::text::int8, 0),
            coalesce((SELECT max(extract(epoch FROM clock_timestamp() - l.waitstart))
                        FROM pg_locks l WHERE l.pid = b.pid AND NOT l.granted), 0)::float8,
-           CASE WHEN o.state LIKE 'idle%' THEN extract(epoch FROM clock_timestamp() - o.state_change) ELSE 0 END::float8
+           CASE WHEN o.state LIKE 'idle%' THEN extract(epoch FROM clock_timestamp() - o.state_change) ELSE 0 END::float8,
+           p.gid
       FROM pg_stat_activity s
      CROSS JOIN LATERAL unnest(pg_blocking_pids(s.pid)) AS b(pid)
       LEFT JOIN pg_stat_activity o ON o.pid = b.pid
+      LEFT JOIN pg_prepared_xacts p ON b.pid = 0 AND p.database = current_database() AND EXISTS (
+           SELECT FROM pg_locks w
+             JOIN pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.transactionid = p.transaction
+             JOIN pg_locks h ON h.pid IS NULL AND h.virtualtransaction = x.virtualtransaction
+                                  AND (h.locktype, h.database, h.relation, h.page, h.tuple, h.transactionid, h.classid,
+                                       h.objid, h.objsubid) IS NOT DISTINCT FROM
+                                      (w.locktype, w.database, w.relation, w.page, w.tuple, w.transactionid, w.classid,
+                                       w.objid, w.objsubid)
+            WHERE w.pid = s.pid AND NOT w.granted)
      WHERE s.pid = ANY (waiting) AND s.wait_event_type = 'Lock' AND NOT (b.pid = s.pid)
        -- The applier holds tokens that commits wait for, also in the moment between two batches.
        AND b.pid NOT IN (SELECT w.pid FROM pgherd.own_sessions w WHERE w.name <> 'pgherd large');

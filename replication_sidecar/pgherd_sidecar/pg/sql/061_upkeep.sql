@@ -28,6 +28,14 @@ BEGIN ATOMIC
     INSERT INTO pgherd.applied VALUES (gid, prev, x::xid8);
 END;
 
+-- Makes an entry that counts as having no effect a link of the commit chain.
+CREATE OR REPLACE FUNCTION pgherd.pass_by(gid int8, prev int8) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    INSERT INTO pgherd.applied VALUES (gid, prev);
+    INSERT INTO pgherd.skipped VALUES (gid);
+END;
+
 -- Up to where the audit has come. It survives a restart of the sidecar, because after one the rows in
 -- `applied` that prove older captured rows certified may be gone.
 CREATE TABLE IF NOT EXISTS pgherd.audited (

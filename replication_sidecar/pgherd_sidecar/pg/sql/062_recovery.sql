@@ -56,11 +56,11 @@ BEGIN ATOMIC
     SELECT s.log_base FROM pgherd.recovery_source s;
 END;
 
--- How suitable this server is as a partner: whether it takes writes, how far it is, how many copies it is making.
+-- How suitable this server is as a partner: whether it takes writes, or would if the herd did, how far it is, how many copies it is making.
 CREATE OR REPLACE FUNCTION pgherd.partner_status(OUT cluster_id text, OUT writable bool, OUT gid int8, OUT copies int)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT s.cluster_id, n.writable, pgherd.last_gid(), (SELECT count(*) FROM pg_stat_progress_basebackup)
+    SELECT s.cluster_id, n.writable OR n.held, pgherd.last_gid(), (SELECT count(*) FROM pg_stat_progress_basebackup)
       FROM pgherd.recovery_source s CROSS JOIN pgherd.node n;
 END;
 
@@ -137,7 +137,7 @@ BEGIN
         RAISE EXCEPTION 'the copy stands at GID %, its chain is broken at %, needed is %', chain.gid, chain.broken_at, needed;
     END IF;
     UPDATE pgherd.node SET member = number, member_name = name, incarnation = 0, epoch = 0, hook_conninfo = '',
-           secret = gen_random_uuid()::text, writable = false, reason = 'it is being rebuilt';
+           secret = gen_random_uuid()::text, writable = false, held = false, reason = 'it is being rebuilt';
     DELETE FROM pgherd.log_hold;
     INSERT INTO pgherd.copied_transaction SELECT p.gid, p.database FROM pg_prepared_xacts p ON CONFLICT DO NOTHING;
     -- They start where the partner's numbers do: that is not what users mean by START.

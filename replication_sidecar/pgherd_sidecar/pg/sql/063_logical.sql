@@ -23,16 +23,20 @@ BEGIN ATOMIC
 END;
 
 -- What a dump does not say, to be read in its snapshot: the GID at which it stands, what users mean by INCREMENT and
--- START, which tables are local, and which roles and memberships every member has.
+-- START, which tables are local, and which roles, memberships and privileges on the database every member has.
 CREATE OR REPLACE FUNCTION pgherd.carried() RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT jsonb_build_object(
         'gid', pgherd.last_gid(),
+        'skipped', (SELECT coalesce(jsonb_agg(k.gid ORDER BY k.gid), '[]') FROM pgherd.skipped k),
         'local_tables', (SELECT coalesce(jsonb_agg(l.name), '[]') FROM pgherd.local_tables l),
         'known_roles', (SELECT coalesce(jsonb_agg(r.name ORDER BY r.name), '[]') FROM pgherd.roles r),
         'memberships', (SELECT coalesce(jsonb_agg(jsonb_build_array(m.role, m.member) ORDER BY m.role, m.member), '[]')
                           FROM pgherd.memberships m),
+        'database_rights', (SELECT coalesce(jsonb_agg(jsonb_build_array(d.grantee, d.privilege)
+                                                      ORDER BY d.grantee, d.privilege), '[]')
+                              FROM pgherd.database_rights d),
         'sequences', (SELECT coalesce(jsonb_object_agg(format('%I.%I', n.nspname, c.relname),
                                                        jsonb_build_object('step', k.step, 'start', k.start)), '{}')
                         FROM pgherd.sequences k JOIN pg_class c ON c.oid = k.relid
@@ -48,6 +52,7 @@ BEGIN
     INSERT INTO pgherd.node (member, member_name, slots, incarnation, epoch, secret, hook_conninfo, writable, reason)
     VALUES (number, name, slots, 0, 0, gen_random_uuid()::text, '', false, 'it is being made');
     INSERT INTO pgherd.applied (gid, prev) SELECT stands, stands - 1 WHERE stands > 0;
+    INSERT INTO pgherd.skipped SELECT k.gid::int8 FROM jsonb_array_elements_text(carried->'skipped') AS k(gid);
     INSERT INTO pgherd.local_tables (name, relid)
     SELECT l.name, to_regclass(l.name) FROM jsonb_array_elements_text(carried->'local_tables') AS l(name);
     INSERT INTO pgherd.sequences
@@ -59,6 +64,12 @@ BEGIN
         DELETE FROM pgherd.memberships;
         INSERT INTO pgherd.memberships
         SELECT p.pair->>0, p.pair->>1 FROM jsonb_array_elements(carried->'memberships') AS p(pair);
+    END IF;
+    IF jsonb_typeof(carried->'database_rights') = 'array' THEN
+        PERFORM pgherd.ensure_database_rights(carried->'database_rights');
+        DELETE FROM pgherd.database_rights;
+        INSERT INTO pgherd.database_rights
+        SELECT p.pair->>0, p.pair->>1 FROM jsonb_array_elements(carried->'database_rights') AS p(pair);
     END IF;
     PERFORM pgherd.reconcile();
 END $$;

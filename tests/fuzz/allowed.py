@@ -1,0 +1,52 @@
+"""What a herd may say where a plain PostgreSQL says nothing: every such answer, and why.
+
+docs/ddl.md and docs/isolation.md tell users of each. Any other difference is a finding.
+"""
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A statement that a plain server takes, and a herd need not.
+
+    Attributes:
+        sqlstate: what it says.
+        statement: of which statements, as a regular expression.
+        reason: where users are told.
+    """
+
+    sqlstate: str
+    statement: str
+    reason: str
+
+
+REFUSALS = (
+    Refusal("0A000", "", "docs/ddl.md: what can't be replicated is refused, with a hint"),
+    Refusal("42501", r"\bsetval\(|\blo_\w+\(", "docs/ddl.md: setval and large objects"),
+)
+
+REPEATED = {
+    "40001": "docs/isolation.md: a conflict with what was committed on another member",
+    "40P01": "a deadlock",
+    "08007": "docs/guarantees.md: the outcome is not known to the client",
+    "25006": "docs/guarantees.md: the member has no majority for a moment, on a busy machine",
+    "57P01": "docs/isolation.md: the session was in the way of what another member has committed",
+    "57P03": "the server is just starting",
+    "57014": "docs/isolation.md: the statement was in the way of what another member has committed",
+    "55P03": "the client's own lock_timeout",
+    "08006": "the connection was lost",
+    "25P03": "the client's own idle_in_transaction_session_timeout",
+}
+"""By SQLSTATE: what a client has to repeat; the fuzzer does."""
+
+
+def is_refusal(sqlstate: str, statement: str) -> bool:
+    """Whether a herd may answer so to what a plain server takes."""
+    return any(one.sqlstate == sqlstate and re.search(one.statement, statement) for one in REFUSALS)
+
+
+def is_repeated(sqlstate: str) -> bool:
+    """Whether the transaction is to be repeated."""
+    return sqlstate in REPEATED

@@ -1,0 +1,257 @@
+"""What is captured in which order: commands beside rows, savepoints, triggers, foreign keys."""
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from .localherd import LocalHerd, free_port_base, home, query, settle
+from .nodes import Connection, Nodes, nodes_of, run, sql_cases
+from .test_certification_end_to_end import HESITANT, LOST, ORPHANS, WAITING
+
+CASES = sql_cases("border_capture")
+_BAD = ("needs_rebuild", '"diverged"', '"crashed"')
+
+
+@pytest.fixture(scope="module")
+def nodes(herd: LocalHerd) -> Iterator[Nodes]:
+    with nodes_of(herd) as nodes:
+        yield nodes
+
+
+@pytest.fixture(autouse=True)
+def _nobody_stops(herd: LocalHerd) -> Iterator[None]:
+    """A quick rebuild would hide that members differed."""
+    before = complaints(herd)
+    yield
+    assert complaints(herd) == before
+
+
+def complaints(herd: LocalHerd) -> list[str]:
+    """Lines of the sidecars' logs that tell of a member that could not go on."""
+    lines = [
+        line
+        for log in sorted(home(herd).glob("*/sidecar.log"))
+        for line in log.read_text(errors="replace").splitlines()
+    ]
+    return [line for line in lines if any(word in line for word in _BAD)]
+
+
+def messages(text: str) -> list[str]:
+    """The messages of a case: each ends with a line that ends in a semicolon."""
+    code = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
+    return [part.strip() for part in re.split(r"(?<=;)\n", code) if part.strip()]
+
+
+def play(connection: Connection, text: str) -> str | None:
+    """Send a case's messages; the SQLSTATE of the first that fails, after a rollback."""
+    for message in messages(text):
+        try:
+            run(connection, message)
+        except psycopg.Error as error:
+            run(connection, "ROLLBACK")
+            return error.sqlstate
+    return None
+
+
+def tables_of(text: str) -> list[str]:
+    found = re.search(r"-- tables: (.*)", text)
+    assert found is not None
+    return found[1].split(", ")
+
+
+@pytest.mark.parametrize("text", CASES.values(), ids=CASES)
+def test_all_members_have_what_the_first_has(nodes: Nodes, text: str) -> None:
+    assert play(nodes.app[0], text) == ("0A000" if "\n-- refused" in text else None)
+    nodes.equal_rows(*tables_of(text))
+
+
+#: How a session that deletes parent 1 may try to have it certified later than its check was made.
+_LEAVING = {
+    "MERGE that updates and deletes": "MERGE INTO parent USING (VALUES (1), (2)) v (id)"
+    " ON parent.id = v.id WHEN MATCHED AND parent.id = 2 THEN UPDATE SET id = 100"
+    " WHEN MATCHED THEN DELETE",
+    "MERGE that deletes and updates": "MERGE INTO parent USING (VALUES (1), (2)) v (id)"
+    " ON parent.id = v.id WHEN MATCHED AND parent.id = 1 THEN UPDATE SET id = 100"
+    " WHEN MATCHED THEN DELETE",
+    "a setting by hand": "SET pgherd.base_1 = '9223372036854775807';"
+    " DELETE FROM parent WHERE id = 1",
+    "settings erased": "RESET ALL; SELECT set_config('pgherd.base_1', '', false);"
+    " DELETE FROM parent",
+    "rows deleted before": "BEGIN; DELETE FROM parent WHERE id = 3; SAVEPOINT s; DELETE FROM parent"
+    " WHERE id = 4; ROLLBACK TO s; DELETE FROM parent WHERE id < 3; COMMIT",
+}
+
+
+@pytest.mark.parametrize("leaving", _LEAVING.values(), ids=_LEAVING)
+def test_a_parents_end_is_certified_by_what_its_checks_saw(nodes: Nodes, leaving: str) -> None:
+    run(nodes.app[0], "DROP TABLE IF EXISTS child, parent CASCADE")
+    nodes.create(
+        "CREATE TABLE parent (id int PRIMARY KEY);"
+        "CREATE TABLE child (id int PRIMARY KEY, parent int NOT NULL REFERENCES parent);"
+        + HESITANT.format("parent")
+        + "INSERT INTO parent SELECT generate_series(1, 4)"
+    )
+    holder, leaver = nodes.connect(2), nodes.connect(2)
+    run(holder, "SELECT pg_advisory_lock(4711)")
+    with ThreadPoolExecutor(1) as others:
+        left = others.submit(run, leaver, leaving)
+        while not run(nodes.admin[2], WAITING):
+            assert not left.done()
+        run(nodes.app[1], "INSERT INTO child VALUES (1, 1)")
+        nodes.settle()
+        run(holder, "SELECT pg_advisory_unlock(4711)")
+        with pytest.raises(LOST):
+            left.result()
+    assert run(nodes.app[0], ORPHANS) == [(0,)]
+    nodes.equal_rows("parent", "child")
+
+
+def test_parents_that_nobody_refers_to_are_deleted_and_moved_in_any_way(nodes: Nodes) -> None:
+    """What has to lose for want of a base must never be an ordinary statement."""
+    nodes.create(
+        "CREATE TABLE up (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);"
+        "CREATE TABLE up_1 PARTITION OF up FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE up_2 PARTITION OF up FOR VALUES FROM (10) TO (20);"
+        "CREATE TABLE down (id int PRIMARY KEY, p int REFERENCES up_1);"
+        "CREATE TABLE tree (id int PRIMARY KEY, up int REFERENCES tree ON DELETE CASCADE, v int);"
+        "CREATE TABLE old (id int PRIMARY KEY, u int UNIQUE); CREATE TABLE young () INHERITS (old);"
+        "ALTER TABLE young ADD PRIMARY KEY (id);"
+        "CREATE TABLE to_old (id int PRIMARY KEY, p int REFERENCES old, u int REFERENCES old (u))"
+    )
+    for statement in (
+        "INSERT INTO up SELECT g, g FROM generate_series(1, 19) g",
+        "DELETE FROM up WHERE id = 15",
+        "DELETE FROM up_2 WHERE id = 16",
+        "UPDATE up SET id = 15 WHERE id = 5",
+        "UPDATE up SET v = 0",
+        "UPDATE up SET v = 1 WHERE id = 17",
+        "DELETE FROM up WHERE id IN (3, 4, 17)",
+        "BEGIN; DELETE FROM up WHERE id = 6; DELETE FROM up WHERE id IN (7, 18); COMMIT",
+        "INSERT INTO tree VALUES (1, NULL), (2, 1), (3, 2), (4, 3), (5, NULL)",
+        "DELETE FROM tree WHERE id = 3",
+        "UPDATE tree SET id = 6 WHERE id = 5",
+        "DELETE FROM tree",
+        "INSERT INTO old VALUES (1, 1), (2, 2), (3, 3); INSERT INTO young VALUES (4, 4), (5, 5)",
+        "UPDATE old SET u = u + 10 WHERE id <> 3",
+        "UPDATE old SET u = u",
+        "DELETE FROM old WHERE id IN (1, 4)",
+        "DELETE FROM young",
+        "UPDATE old SET id = 9 WHERE id = 3",
+        "MERGE INTO old USING (VALUES (2), (9), (10)) v (id) ON old.id = v.id"
+        " WHEN MATCHED AND old.id = 2 THEN DELETE WHEN MATCHED THEN UPDATE SET u = 77"
+        " WHEN NOT MATCHED THEN INSERT VALUES (v.id, v.id)",
+    ):
+        run(nodes.app[1], statement)
+    nodes.equal_rows("up", "up_1", "up_2", "tree", "old", "young")
+
+
+def test_the_foreign_key_of_a_single_partition_is_certified(nodes: Nodes) -> None:
+    nodes.create(
+        "CREATE TABLE fp (id int PRIMARY KEY);"
+        "CREATE TABLE fc (id int PRIMARY KEY, gone int, pid int) PARTITION BY RANGE (id);"
+        "CREATE TABLE fc1 (pid int NOT NULL, id int PRIMARY KEY, gone int);"
+        "ALTER TABLE fc ATTACH PARTITION fc1 FOR VALUES FROM (0) TO (100);"
+        "CREATE TABLE fc2 PARTITION OF fc FOR VALUES FROM (100) TO (200);"
+        "ALTER TABLE fc DROP COLUMN gone; ALTER TABLE fc1 ADD FOREIGN KEY (pid) REFERENCES fp;"
+        "INSERT INTO fp VALUES (1), (2), (3); INSERT INTO fc VALUES (100, NULL), (2, 2)"
+    )
+    for parent, child in (
+        (1, "INSERT INTO fc VALUES (1, 1)"),
+        (3, "UPDATE fc SET pid = 3 WHERE id = 2"),
+    ):
+        first, second = nodes.connect(0), nodes.connect(1)
+        run(first, "BEGIN; " + child)
+        run(second, f"BEGIN; DELETE FROM fp WHERE id = {parent}")
+        run(first, "COMMIT")
+        with pytest.raises(LOST):
+            run(second, "COMMIT")
+    run(nodes.app[0], "UPDATE fc SET pid = 5 WHERE id = 100")
+    nodes.equal_rows("fp", "fc", "fc1", "fc2")
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC-20"])
+def test_a_foreign_key_that_the_sessions_time_zone_decides_is_certified(
+    nodes: Nodes, zone: str
+) -> None:
+    run(nodes.app[0], "DROP TABLE IF EXISTS moment, day")
+    nodes.create(
+        "CREATE TABLE day (d date PRIMARY KEY);"
+        "CREATE TABLE moment (id int PRIMARY KEY, d timestamptz REFERENCES day);"
+        "INSERT INTO day VALUES ('2024-01-01'), ('2024-01-02'), ('2023-12-31')"
+    )
+    first, second = nodes.connect(0), nodes.connect(1)
+    run(first, f"SET timezone = '{zone}'; BEGIN; INSERT INTO moment VALUES (1, '2024-01-01')")
+    run(second, "BEGIN; DELETE FROM day WHERE d = '2024-01-01'")
+    run(first, "COMMIT")
+    with pytest.raises(LOST):
+        run(second, "COMMIT")
+    nodes.equal_rows("day", "moment")
+
+
+def test_a_table_may_have_more_keys_than_a_function_has_arguments(nodes: Nodes) -> None:
+    many = range(1, 121)
+    nodes.create(
+        "CREATE TABLE hub (id int PRIMARY KEY); CREATE TABLE wide (id int PRIMARY KEY, "
+        + ", ".join(f"c{i} int UNIQUE REFERENCES hub" for i in many)
+        + "); INSERT INTO hub SELECT generate_series(0, 500)"
+    )
+    run(nodes.app[0], f"INSERT INTO wide VALUES (1, {', '.join(map(str, many))})")
+    run(nodes.app[0], "INSERT INTO wide (id, c1, c120) VALUES (2, 200, 201), (3, NULL, 202)")
+    run(nodes.app[1], "UPDATE wide SET c120 = 300 WHERE id = 1")
+    run(nodes.app[1], "UPDATE wide SET c1 = c1 + 100, c119 = id")
+    first, second = nodes.connect(0), nodes.connect(1)
+    run(first, "BEGIN; INSERT INTO wide (id, c119) VALUES (4, 400)")
+    run(second, "BEGIN; DELETE FROM hub WHERE id = 400")
+    run(first, "COMMIT")
+    with pytest.raises(LOST):
+        run(second, "COMMIT")
+    run(nodes.app[2], "DELETE FROM wide WHERE id = 2")
+    nodes.equal_rows("wide", "hub")
+
+
+@pytest.fixture(scope="module")
+def preparing(work_directory: Path) -> Iterator[LocalHerd]:
+    """A herd of which the second member lets transactions be prepared."""
+    herd = LocalHerd(work_directory / "preparing", free_port_base())
+    done = herd.up("--nodes", "2")
+    assert done.returncode == 0, done.stderr
+    query(herd.dsn("n2"), "ALTER SYSTEM SET max_prepared_transactions = 5")
+    herd.must("down")
+    herd.must("up")
+    yield herd
+    herd.must("destroy")
+
+
+@pytest.mark.parametrize(
+    "lock", ["SELECT * FROM prep FOR UPDATE", "SELECT * FROM prep FOR SHARE", "LOCK TABLE prep"]
+)
+def test_locks_of_a_prepared_transaction_hold_up_nobody_for_long(
+    preparing: LocalHerd, lock: str
+) -> None:
+    """They have no process that could be ended, and its coordinator may never come back."""
+    with (
+        psycopg.connect(preparing.app_dsn("n1"), autocommit=True) as writer,
+        psycopg.connect(preparing.app_dsn("n2"), autocommit=True) as holder,
+    ):
+        run(writer, "CREATE TABLE IF NOT EXISTS prep (id int PRIMARY KEY, v int)")
+        run(writer, "TRUNCATE prep; INSERT INTO prep VALUES (1, 0)")
+        settle(preparing)
+        for statement in ("BEGIN", lock, "PREPARE TRANSACTION 'it''s'"):
+            run(holder, statement)
+        run(writer, "UPDATE prep SET v = 1")
+        settle(preparing)
+        assert run(holder, "SELECT v FROM prep") == [(1,)]
+        assert run(holder, "SELECT gid FROM pg_prepared_xacts") == []
+
+
+def test_a_transaction_that_has_written_is_not_prepared(preparing: LocalHerd) -> None:
+    with psycopg.connect(preparing.app_dsn("n2"), autocommit=True) as writer:
+        run(writer, "CREATE TABLE prepared_rows (id int PRIMARY KEY)")
+        run(writer, "BEGIN; INSERT INTO prepared_rows VALUES (1)")
+        with pytest.raises(psycopg.Error):
+            run(writer, "PREPARE TRANSACTION 'x'")
+        assert run(writer, "SELECT gid FROM pg_prepared_xacts") == []

@@ -1,0 +1,538 @@
+"""DDL that each member computes for itself gives the same on all, or is refused.
+
+What reads oids, system columns, settings or what is local to a member gets nowhere near partition
+routing, generated columns, checks, unique indexes and materialized views; and commands exclude
+whoever wrote what they depend on. The cases are in ``border_ddl_cases``.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+from pgherd_sidecar.agent.startup import install
+from psycopg import conninfo
+
+from .border_ddl_cases import ALLOWED, REFUSED
+from .localherd import LocalHerd
+from .members import (
+    Connection,
+    assert_refused,
+    assert_same_schema,
+    caught_up,
+    failure,
+    run,
+    same_everywhere,
+    superusers,
+)
+
+_PATIENCE_S = 60
+_FILLED_AGAIN_S = 2  # a view that was filled in less is filled again instead of losing
+_LOST = ("40001", "57P01")  # certification, or the applier that needs the table
+
+
+@pytest.fixture(autouse=True)
+async def schema_is_everywhere(connections: list[Connection], schema: str) -> None:
+    await caught_up(connections)
+
+
+@contextlib.asynccontextmanager
+async def another(connection: Connection, schema: str) -> AsyncIterator[Connection]:
+    """One more connection of the same role to the same node."""
+    dsn = conninfo.make_conninfo(connection.info.dsn, password=connection.info.password)
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as one:
+        await run(one, f"SET search_path = {schema}, public")
+        yield one
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_differs_between_members_is_refused(
+    connections: list[Connection], schema: str, case: str
+) -> None:
+    before, statement = REFUSED[case]
+    if before:
+        await run(connections[0], before)
+    await assert_refused(connections, schema, statement)
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+async def test_what_is_next_to_it_works_everywhere(
+    connections: list[Connection], schema: str, case: str
+) -> None:
+    await run(connections[0], ALLOWED[case])
+    await assert_same_schema(connections, schema)
+    views = await same_everywhere(
+        connections, f"SELECT matviewname FROM pg_matviews WHERE schemaname = '{schema}' ORDER BY 1"
+    )
+    for (view,) in views:
+        assert await same_everywhere(connections, f"SELECT v::text FROM {view} v ORDER BY 1")
+
+
+async def test_rows_go_to_the_same_partition_on_every_member(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE TYPE en AS ENUM ('a', 'b');"
+        "CREATE TABLE t (id text, e en, PRIMARY KEY (id, e)) PARTITION BY LIST (e);"
+        "CREATE TABLE a PARTITION OF t FOR VALUES IN ('a') PARTITION BY HASH (id);"
+        "CREATE TABLE b PARTITION OF t FOR VALUES IN ('b');"
+        "CREATE TABLE a0 PARTITION OF a FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
+        "CREATE TABLE a1 PARTITION OF a FOR VALUES WITH (MODULUS 2, REMAINDER 1);"
+        "INSERT INTO t SELECT i, (ARRAY['a', 'b'])[i % 2 + 1]::en FROM generate_series(1, 40) i",
+    )
+    await caught_up(connections)
+    await run(connections[1], "TRUNCATE a0")
+    await run(connections[1], "ALTER TABLE t DETACH PARTITION b")
+    left = await same_everywhere(connections, "SELECT id FROM t ORDER BY id")
+    assert 0 < len(left) < 20
+
+
+async def test_table_that_was_there_before_takes_no_writes(herd: LocalHerd) -> None:
+    """A database that is taken over: nobody has judged its tables when they were made."""
+    node = herd.nodes()[0]
+    tables = {
+        "hashed": "CREATE TABLE hashed (id int, e en, PRIMARY KEY (id, e)) PARTITION BY HASH (e);"
+        "CREATE TABLE leaf PARTITION OF hashed FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
+        "generated": "CREATE TABLE generated (id int PRIMARY KEY,"
+        " g int8 GENERATED ALWAYS AS (tableoid::int8) STORED)",
+        "settings": "CREATE TABLE settings (id int PRIMARY KEY, f float8);"
+        "CREATE UNIQUE INDEX ON settings ((f::text))",
+        "typed": "CREATE DOMAIN d AS en CHECK (hashenum(VALUE) <> 5);"
+        "CREATE TABLE typed (id int PRIMARY KEY, d d[])",
+    }
+    async with await psycopg.AsyncConnection.connect(node.dsn, autocommit=True) as admin:
+        await run(admin, "CREATE DATABASE taken_over")
+        try:
+            dsn = conninfo.make_conninfo(node.dsn, dbname="taken_over")
+            async with await psycopg.AsyncConnection.connect(
+                dsn, autocommit=True, cursor_factory=psycopg.AsyncRawCursor
+            ) as there:
+                await run(there, "CREATE TYPE en AS ENUM ('a', 'b')")
+                for statement in tables.values():
+                    await run(there, statement)
+                await run(
+                    there,
+                    "CREATE TABLE good (id int PRIMARY KEY, f float8 CHECK (f > 0));"
+                    "CREATE INDEX ON good ((f::text))",
+                )
+                await run(there, "SET session_replication_role = replica")
+                await install(there)
+                await run(there, "RESET session_replication_role")
+                for table in (*tables, "leaf"):
+                    error = await failure(there, f"DELETE FROM {table}")
+                    assert error.sqlstate == "0A000", table
+                    assert "cannot be replicated: " in str(error)
+                    assert "set_local" in (error.diag.message_hint or "")
+                # this one would be written, if the database had a sidecar
+                with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+                    await run(there, "INSERT INTO good VALUES (1, 1)")
+        finally:
+            await run(admin, "DROP DATABASE IF EXISTS taken_over WITH (FORCE)")
+
+
+#: What a materialized view reads, and who writes it elsewhere while it is filled.
+VIEWS = {
+    "table": ("", "SELECT count(*) FROM t", "INSERT INTO t VALUES (1)"),
+    "truncated": ("INSERT INTO t VALUES (1)", "SELECT count(*) FROM t", "TRUNCATE t"),
+    "view": (
+        "CREATE VIEW x AS SELECT * FROM t; CREATE VIEW y AS SELECT * FROM x",
+        "SELECT count(*) FROM y",
+        "INSERT INTO t VALUES (1)",
+    ),
+    "partition": (
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE q PARTITION OF p FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (id);"
+        "CREATE TABLE r PARTITION OF q FOR VALUES FROM (0) TO (9)",
+        "SELECT count(*) FROM p",
+        "INSERT INTO r VALUES (1)",
+    ),
+    "partition_by_its_table": (
+        "CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE r PARTITION OF p FOR VALUES FROM (0) TO (9)",
+        "SELECT count(*) FROM r",
+        "INSERT INTO p VALUES (1)",
+    ),
+    "child": (
+        "CREATE TABLE c (PRIMARY KEY (id)) INHERITS (t)",
+        "SELECT count(*) FROM t",
+        "INSERT INTO c VALUES (1)",
+    ),
+    "policy": (
+        "CREATE TABLE s (id int PRIMARY KEY); INSERT INTO t VALUES (1);"
+        "CREATE POLICY p ON t USING (id IN (SELECT s.id FROM s));"
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY; ALTER TABLE t FORCE ROW LEVEL SECURITY",
+        "SELECT count(*) FROM t",
+        "INSERT INTO s VALUES (1)",
+    ),
+    "another_view": (
+        "CREATE MATERIALIZED VIEW w AS SELECT count(*) FROM t; INSERT INTO t VALUES (1)",
+        "SELECT * FROM w",
+        "REFRESH MATERIALIZED VIEW w",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VIEWS)
+async def test_view_that_others_would_fill_otherwise_loses(
+    connections: list[Connection], schema: str, case: str
+) -> None:
+    before, query, write = VIEWS[case]
+    await run(connections[0], f"CREATE TABLE t (id int PRIMARY KEY); {before}")
+    await run(connections[0], f"CREATE MATERIALIZED VIEW v AS {query}")
+    for statement in ("REFRESH MATERIALIZED VIEW v", f"CREATE MATERIALIZED VIEW n AS {query}"):
+        await caught_up(connections)
+        await run(connections[0], "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        await run(connections[1], write)
+        await caught_up(connections[1:])
+        async with another(connections[0], schema) as watcher:
+            await caught_up([watcher, connections[1]])
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            await run(connections[0], f"{statement}; COMMIT")
+        await run(connections[0], "ROLLBACK")
+        await run(connections[1], "DELETE FROM t" if "INSERT INTO t" in write else "SELECT 1")
+        if write.startswith("INSERT") and "INTO t " not in write:
+            await run(connections[1], f"TRUNCATE {write.split()[2]}")
+        await caught_up(connections)
+        await run(connections[0], statement)
+    assert len(await same_everywhere(connections, "SELECT v::text || n::text FROM v, n")) == 1
+
+
+@pytest.mark.parametrize("held_s", [0, 2.5])
+async def test_view_that_waited_with_an_old_snapshot_is_the_same_on_every_member(
+    connections: list[Connection], schema: str, held_s: float
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
+    await run(connections[0], "CREATE MATERIALIZED VIEW v AS SELECT count(*) FROM t")
+    await caught_up(connections)
+    async with (
+        another(connections[0], schema) as reader,
+        another(connections[0], schema) as watcher,
+    ):
+        await run(reader, "BEGIN; TABLE v")
+        refresh = asyncio.create_task(run(connections[0], "REFRESH MATERIALIZED VIEW v"))
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'v'::regclass"
+        while await run(watcher, waits) == [(0,)]:
+            await run(watcher, "SELECT pg_sleep(0.02)")
+        await run(connections[1], "INSERT INTO t VALUES (1)")
+        await caught_up([watcher, connections[1]])
+        assert await run(watcher, "SELECT id FROM t") == [(1,)]
+        assert await run(watcher, waits) == [(1,)]
+        await run(reader, "SELECT pg_sleep($1); COMMIT".replace("$1", str(held_s)))
+        if held_s > _FILLED_AGAIN_S:
+            with pytest.raises(psycopg.errors.SerializationFailure):
+                await refresh
+            await run(connections[0], "REFRESH MATERIALIZED VIEW v")
+        else:
+            with contextlib.suppress(psycopg.errors.SerializationFailure):
+                await refresh
+    assert len(await same_everywhere(connections, "TABLE v")) == 1
+    await run(connections[0], "REFRESH MATERIALIZED VIEW v")
+    assert await same_everywhere(connections, "TABLE v") == [(1,)]
+
+
+async def test_views_refreshed_beside_writers_are_the_same_on_every_member(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
+    await run(connections[0], "CREATE MATERIALIZED VIEW v AS SELECT count(*), sum(id) FROM t")
+    await caught_up(connections)
+    stop = asyncio.Event()
+
+    async def write(connection: Connection, number: int) -> None:
+        while not stop.is_set():
+            number += 3
+            with contextlib.suppress(psycopg.errors.SerializationFailure):
+                await run(connection, f"INSERT INTO t VALUES ({number})")
+            await asyncio.sleep(0.05)
+
+    writers = [asyncio.create_task(write(connections[number], number)) for number in (1, 2)]
+    done = 0
+    async with asyncio.timeout(_PATIENCE_S):
+        while done < 3:
+            with contextlib.suppress(psycopg.errors.SerializationFailure):
+                await run(connections[0], "REFRESH MATERIALIZED VIEW v")
+                done += 1
+    stop.set()
+    await asyncio.gather(*writers)
+    assert len(await same_everywhere(connections, "TABLE v")) == 1
+
+
+#: How values of a type get into the table `t`, and what changes the type elsewhere (C16).
+TYPES = {
+    "attribute_dropped": ("", "c", "ROW(1, 2)", "ALTER TYPE c DROP ATTRIBUTE b"),
+    "attribute_added": ("", "c", "ROW(1, 2)", "ALTER TYPE c ADD ATTRIBUTE z int"),
+    "attribute_exchanged": (
+        "",
+        "c",
+        "ROW(1, 2)",
+        "ALTER TYPE c DROP ATTRIBUTE b, ADD ATTRIBUTE z text",
+    ),
+    "array": ("", "c[]", "ARRAY[ROW(1, 2)::c]", "ALTER TYPE c ADD ATTRIBUTE z int"),
+    "nested": (
+        "CREATE TYPE o AS (x int, y c[])",
+        "o",
+        "ROW(1, ARRAY[ROW(1, 2)::c])",
+        "ALTER TYPE c ADD ATTRIBUTE z int",
+    ),
+    "domain": (
+        "CREATE DOMAIN d AS c; CREATE TYPE o AS (d d)",
+        "o",
+        "ROW(ROW(1, 2))",
+        "ALTER TYPE c DROP ATTRIBUTE b",
+    ),
+    "row_of_table": (
+        "CREATE TABLE r (a int PRIMARY KEY, b int)",
+        "r",
+        "ROW(1, 2)",
+        "ALTER TABLE r ADD z int",
+    ),
+    "row_of_partitioned_table": (
+        "CREATE TABLE r (a int, b int) PARTITION BY LIST (a);CREATE TABLE q PARTITION OF r DEFAULT",
+        "q",
+        "ROW(1, 2)",
+        "ALTER TABLE r ADD z int",
+    ),
+    "row_of_view": (
+        "CREATE VIEW w AS SELECT 1 AS a, 2 AS b",
+        "w",
+        "ROW(1, 2)",
+        "CREATE OR REPLACE VIEW w AS SELECT 1 AS a, 2 AS b, 3 AS z",
+    ),
+    "attribute_gone_with_its_type": (
+        "CREATE TYPE i AS (n int); CREATE TYPE o AS (a int, i i)",
+        "o",
+        "ROW(1, NULL)",
+        "DROP TYPE i CASCADE",
+    ),
+    "label": ("CREATE TYPE en AS ENUM ('a')", "en", "'a'", "ALTER TYPE en RENAME VALUE 'a' TO 'b'"),
+    "check_of_domain": ("CREATE DOMAIN d AS int", "d", "5", "ALTER DOMAIN d ADD CHECK (VALUE < 3)"),
+}
+
+
+@pytest.mark.parametrize("case", TYPES)
+async def test_change_of_a_type_excludes_who_writes_its_values(
+    connections: list[Connection], schema: str, case: str
+) -> None:
+    before, typ, value, change = TYPES[case]
+    await run(
+        connections[0],
+        f"CREATE TYPE c AS (a int, b int); {before}; CREATE TABLE t (id int PRIMARY KEY, v {typ})",
+    )
+    await caught_up(connections)
+    await run(connections[0], f"BEGIN; INSERT INTO t VALUES (1, {value})")
+    await run(connections[1], change)
+    with pytest.raises(psycopg.Error) as refusal:
+        await run(connections[0], "COMMIT")
+    assert refusal.value.sqlstate in (*_LOST, None)
+    await assert_same_schema(connections[1:], schema)
+    assert await same_everywhere(connections[1:], "SELECT count(*) FROM t") == [(0,)]
+
+
+async def test_rows_around_the_change_of_a_type_in_one_transaction(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        """
+        CREATE TYPE c AS (a int, b int);
+        CREATE TABLE r (a int PRIMARY KEY, b int);
+        CREATE TABLE t (id int PRIMARY KEY, v c, w c[], r r);
+        INSERT INTO t VALUES (1, ROW(1, 2), '{"(3,4)"}', ROW(5, 6));
+        BEGIN;
+        INSERT INTO t VALUES (2, ROW(1, 2), '{"(3,4)"}', ROW(5, 6));
+        UPDATE t SET v = ROW(7, 8);
+        ALTER TYPE c ADD ATTRIBUTE z text;
+        INSERT INTO t VALUES (3, ROW(1, 2, 'z'), '{"(3,4,z)"}', ROW(5, 6));
+        UPDATE t SET w = array_append(w, ROW(9, 9, 'y')::c) WHERE id < 3;
+        UPDATE t SET id = 4 WHERE id = 3;
+        ALTER TYPE c DROP ATTRIBUTE b;
+        ALTER TABLE r ADD n text;
+        UPDATE t SET v = ROW(0, 'x'), r = ROW(1, 2, 'n') WHERE id = 2;
+        DELETE FROM t WHERE id = 4;
+        ALTER TYPE c DROP ATTRIBUTE a, ADD ATTRIBUTE a text;
+        UPDATE t SET v = ROW('p', 'q') WHERE id = 1;
+        COMMIT
+        """,
+    )
+    await assert_same_schema(connections, schema)
+    rows = await same_everywhere(connections, "SELECT id, v::text, r::text FROM t ORDER BY id")
+    assert rows == [(1, "(p,q)", "(5,6,)"), (2, "(x,)", "(1,2,n)")]
+    await run(connections[2], "UPDATE t SET v = ROW('r', 's')")
+    assert len(await same_everywhere(connections, "SELECT t::text FROM t ORDER BY id")) == 2
+
+
+@pytest.mark.parametrize("drop", ["DROP DOMAIN s.d CASCADE", "DROP SCHEMA s CASCADE"])
+async def test_type_goes_with_the_columns_that_have_it(
+    connections: list[Connection], schema: str, drop: str
+) -> None:
+    drop = drop.replace(" s", f" s_{schema}")
+    await run(
+        connections[0],
+        f"""
+        CREATE SCHEMA s_{schema};
+        CREATE DOMAIN s_{schema}.d AS int;
+        CREATE DOMAIN e AS text;
+        CREATE TABLE t (id int PRIMARY KEY, a s_{schema}.d, b s_{schema}.d[], e e, x text);
+        INSERT INTO t VALUES (1, 2, '{{3}}', 'e', 'x');
+        BEGIN;
+        UPDATE t SET x = 'y';
+        UPDATE t SET x = 'z';
+        {drop};
+        INSERT INTO t VALUES (2, 'f', 'w');
+        UPDATE t SET e = 'g' WHERE id = 2;
+        COMMIT
+        """,
+    )
+    await assert_same_schema(connections, schema)
+    await run(connections[1], "UPDATE t SET e = e || x")
+    rows = await same_everywhere(connections, "SELECT * FROM t ORDER BY id")
+    assert rows == [(1, "ez", "z"), (2, "gw", "w")]
+    if "DOMAIN" in drop:
+        await run(connections[1], f"DROP SCHEMA s_{schema}")
+
+
+async def test_what_belongs_to_replication_is_not_dropped(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    await run(
+        connections[0],
+        "CREATE DOMAIN d AS int; CREATE TABLE t (id int PRIMARY KEY, a d, b d[])",
+    )
+    async with superusers(herd, schema) as admins:
+        (row_type,) = (await run(admins[0], "SELECT 'pgherd_gen.row_' || 't'::regclass::oid"))[0]
+        for statement in (f"DROP TYPE {row_type} CASCADE", "DROP SCHEMA pgherd_gen CASCADE"):
+            assert (await failure(admins[0], statement)).sqlstate == "0A000"
+
+
+async def test_privileges_on_the_database_are_those_of_every_member(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    role = f"maker_{schema}"
+    make = f"SET ROLE {role}; CREATE SCHEMA s_{schema}"
+    drop = f"RESET ROLE; DROP SCHEMA s_{schema}"
+    grant = f"GRANT CREATE ON DATABASE app TO {role}"
+    revoke = f"REVOKE CREATE ON DATABASE app FROM {role}"
+    async with superusers(herd, schema) as admins:
+        await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE ROLE {role}')")
+        await run(admins[0], f"GRANT ALL ON SCHEMA {schema} TO {role}")
+        await caught_up(admins)
+        await run(connections[0], grant)  # the owner of the database may
+        error = await failure(admins[0], make)
+        assert error.sqlstate == "0A000"
+        assert grant in (error.diag.message_hint or "")
+        # what rests on no such privilege is not disturbed
+        await run(admins[0], f"SET ROLE {role}; CREATE TABLE t (id int PRIMARY KEY); RESET ROLE")
+        await run(admins[0], f"SELECT pgherd.run_everywhere('{grant}')")
+        await caught_up(admins)
+        await run(admins[1], make)
+        await caught_up(admins)
+        await run(admins[1], drop)
+        await caught_up(admins)
+        await run(admins[2], revoke)  # one that has lost it gets it back
+        await run(admins[0], make)
+        await caught_up(admins)
+        await run(admins[0], drop)
+        await run(admins[0], f"SELECT pgherd.run_everywhere('{revoke}')")
+        await caught_up(admins)
+        known = f"SELECT * FROM pgherd.database_rights WHERE grantee = '{role}'"
+        assert await same_everywhere(admins, known) == []
+        assert (
+            await same_everywhere(
+                admins, f"SELECT FROM pgherd.database_grants WHERE grantee = '{role}'"
+            )
+            == []
+        )
+        await run(admins[0], f"DROP OWNED BY {role}")
+        await run(admins[0], f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
+        await assert_same_schema(connections, schema)
+
+
+async def test_database_has_one_owner_on_every_member(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    role = f"owner_{schema}"
+    made = f"SET ROLE {role}; CREATE TABLE public.{role} (id int PRIMARY KEY); RESET ROLE"
+    owner = f"ALTER DATABASE app OWNER TO {role}"
+    back = "ALTER DATABASE app OWNER TO app"
+    async with superusers(herd, schema) as admins:
+        await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE ROLE {role}')")
+        await caught_up(admins)
+        await run(admins[0], owner)
+        error = await failure(admins[0], made)
+        assert error.sqlstate == "0A000"
+        assert owner in (error.diag.message_hint or "")
+        await run(admins[0], f"RESET ROLE; SELECT pgherd.run_everywhere('{owner}')")
+        await caught_up(admins)
+        await run(admins[1], made)
+        await caught_up(admins)
+        await run(admins[1], f"DROP TABLE public.{role}")
+        await run(admins[1], f"SELECT pgherd.run_everywhere('{back}')")
+        await caught_up(admins)
+        owners = "SELECT * FROM pgherd.database_rights WHERE privilege = 'OWNER'"
+        assert await same_everywhere(admins, owners) == [("app", "OWNER")]
+        await run(admins[0], f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
+    await assert_same_schema(connections, schema)
+
+
+async def _interrupted_reindex(connection: Connection, schema: str, index: str) -> None:
+    """Leave an index behind that is not valid, on one member."""
+    async with another(connection, schema) as writer:
+        await run(writer, "BEGIN; INSERT INTO t VALUES (99, 99)")
+        await run(connection, "SET statement_timeout = '500ms'")
+        error = await failure(connection, f"REINDEX INDEX CONCURRENTLY {index}")
+        assert error.sqlstate == "57014"
+        await run(connection, "RESET statement_timeout")
+        await run(writer, "ROLLBACK")
+
+
+async def test_index_that_reindex_left_is_dropped_where_it_is(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE INDEX i ON t (v)")
+    await caught_up(connections)
+    await _interrupted_reindex(connections[0], schema, "i")
+    error = await failure(connections[0], "DROP INDEX i_ccnew, i")
+    assert error.sqlstate == "0A000"
+    await run(connections[0], "ALTER INDEX i_ccnew RENAME TO left_over")
+    await run(connections[0], "DROP INDEX left_over")
+    await assert_same_schema(connections, schema)
+    # another member makes one of that name
+    await _interrupted_reindex(connections[0], schema, "t_pkey")
+    await run(connections[1], "CREATE INDEX t_pkey_ccnew ON t (v)")
+    await assert_same_schema(connections, schema)
+    await run(connections[0], "INSERT INTO t VALUES (1, 1)")
+    await run(connections[0], "DROP INDEX t_pkey_ccnew")
+    await assert_same_schema(connections, schema)
+
+
+async def test_what_explain_made_is_not_dropped_together_with_what_all_have(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
+    await caught_up(connections)
+    await run(connections[0], "EXPLAIN ANALYZE CREATE TABLE stray AS SELECT 1 AS id")
+    assert (await failure(connections[0], "DROP TABLE stray, t")).sqlstate == "0A000"
+    await run(connections[0], "DROP TABLE stray")
+    await assert_same_schema(connections, schema)
+
+
+async def test_inheritance_children_follow_the_mark_of_their_table(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (PRIMARY KEY (id)) INHERITS (a);"
+        "SELECT pgherd.set_local('a'); CREATE TABLE c (PRIMARY KEY (id)) INHERITS (b)",
+    )
+    await caught_up(connections)
+    for number, connection in enumerate(connections):
+        await run(connection, f"INSERT INTO a VALUES ({number}); INSERT INTO b VALUES ({number})")
+        await run(connection, f"INSERT INTO c VALUES ({number})")
+        assert await run(connection, "SELECT id FROM a") == [(number,)] * 3
+    await run(connections[0], "DELETE FROM a; SELECT pgherd.set_replicated('a')")
+    await caught_up(connections)
+    await run(connections[1], "INSERT INTO c VALUES (7)")
+    assert await same_everywhere(connections, "SELECT id FROM a") == [(7,)]
