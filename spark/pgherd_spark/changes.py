@@ -39,7 +39,8 @@ class Change:
         xid: its transaction id there.
         table: qualified name, quoted where SQL needs it; None for a command.
         op: insert, update, delete (of a row that may not have been there), truncate, command.
-        key: the primary key's columns; None for a truncate or a command.
+        key: the primary key's columns, or those of a unique index; of a table without, all that is
+            written; None for a truncate or a command.
         values: all columns after an insert, those that were set by an update; without generated
             ones.
         command: a command as JSON: ``sql`` with ``role`` and ``settings``, or an ``act`` of pgherd.
@@ -169,6 +170,7 @@ def _values(table: str, literal: str, bitmap: str, columns: _Columns) -> tuple[V
     named = dict(zip(shape.columns, fields, strict=True))
     key = {column: named[column] for column in shape.key}
     if not bitmap:
-        return key, {column: named[column] for column in named if column not in shape.generated}
+        written = {column: named[column] for column in named if column not in shape.generated}
+        return key or written, written
     chosen = zip(shape.columns, bitmap, strict=True)
     return key, {column: named[column] for column, bit in chosen if bit == "1"}

@@ -38,7 +38,8 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
     """
     try:
         rows = await connection.execute(
-            'SELECT columns, pk, generated, same_key, "only", row_type FROM pgherd.describe($1)',
+            'SELECT columns, pk, generated, same_key, "only", row_type, erase'
+            " FROM pgherd.describe($1)",
             (table,),
         )
         row = await rows.fetchone()
@@ -47,12 +48,12 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
         if found.trouble is not Trouble.REFUSED:
             raise
         raise DivergedError(f"table {table}: {found.cause}") from error
-    if row is None or row[1] is None:
-        raise DivergedError(f"table {table} has no primary key here")
-    columns, pk, generated, same_key, only, row_type = row
+    if row is None or row[0] is None:
+        raise DivergedError(f"table {table} has no columns here")
+    columns, pk, generated, same_key, only, row_type, erase = row
     if row_type is None:
         raise DivergedError(f"table {table} is not a replicated table here")
-    return TableShape(columns, pk, frozenset(generated), same_key, only, row_type)
+    return TableShape(columns, pk, frozenset(generated), same_key, only, row_type, erase)
 
 
 class DdlRunner:

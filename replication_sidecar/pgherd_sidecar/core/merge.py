@@ -13,6 +13,10 @@ a wave truncations come first, then deletes, updates and inserts:
   or before, and deletes run first;
 * an update of a row that the batch updated last is folded into that earlier update.
 
+Rows of a table without identity come as deletes and inserts of whole images. An insert takes no key
+there, as equal rows don't exclude each other; a delete takes the image's. So the images inserted
+count as taken, too: a later delete must find them.
+
 Keys are hashes, so equal hashes may be different rows. That only ever costs a wave: rows are
 folded only if their primary keys are equal as text, column by column.
 
@@ -163,7 +167,8 @@ class _Batch:
         self.waves: list[_Groups] = []
         self._key_columns = key_columns
         self._floor = 0  # the wave of the last truncation: no later writeset goes below
-        self._taken: dict[int, int] = {}  # key -> last wave in which it was taken
+        # key -> last wave in which it was taken, or a row inserted under it
+        self._taken: dict[int, int] = {}
         self._updates: dict[int, _Update] = {}  # primary-key hash -> update, if it came last
 
     def add(self, exclusive: list[int], items: list[Item]) -> None:
@@ -211,8 +216,11 @@ class _Batch:
                 group = groups[prefix] = []
             if operation == "U":
                 self._updates[pk_key] = table, wave, prefix, group, len(group)
-            elif pk_key in self._updates:
-                del self._updates[pk_key]
+            else:
+                if pk_key in self._updates:
+                    del self._updates[pk_key]
+                if operation == "I" and self._taken.get(pk_key, -1) < wave:
+                    self._taken[pk_key] = wave
             group.append(literal)
 
     def _fold(self, exclusive: list[int], items: list[Item]) -> tuple[list[Item], list[int]]:

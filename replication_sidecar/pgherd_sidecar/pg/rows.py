@@ -46,11 +46,14 @@ class TableShape:
 
     Attributes:
         columns: quoted names of the live columns, in order.
-        pk: positions of the primary key's columns, from 0.
+        pk: positions of the columns that are a row's identity, from 0: mostly the primary key's.
+            Empty where rows have none but their whole image.
         generated: positions of generated columns, which are never written.
-        same_key: SQL condition, rows ``o`` and ``n`` have the same primary key.
+        same_key: SQL condition, rows ``o`` and ``n`` have the same identity.
         only: the table has inheritance children, which are written under their own names.
         row_type: the type in which records are read.
+        erase: where rows have no identity, the function that takes rows with given images away,
+            as many as there are images, and returns how many there were; else empty.
     """
 
     columns: Sequence[str]
@@ -59,6 +62,7 @@ class TableShape:
     same_key: str
     only: bool
     row_type: str
+    erase: str = ""
 
 
 Describe = Callable[[str], Awaitable[TableShape]]
@@ -97,7 +101,7 @@ class RowStatements:
         self._queries.clear()
 
     def key_columns(self, table: str) -> Sequence[int]:
-        """Positions of a known table's primary-key columns (see ``core.merge``)."""
+        """Positions of a known table's identity columns (see ``core.merge``)."""
         return self._shapes[table].pk
 
     def query(self, name: bytes) -> bytes:
@@ -134,7 +138,7 @@ class RowStatements:
         return self._prepared([], (_INT64.pack(gid), _INT64.pack(prev)))
 
     def primary_key(self, statement: Statement) -> str:
-        """The primary key of a statement of one row, for people; empty if it has no row."""
+        """The identity of a statement of one row, for people; empty if it has no row or none."""
         if not statement.records:
             return ""
         shape = self._shapes[statement.table]
@@ -181,7 +185,8 @@ class RowStatements:
         for i, statement in enumerate(stage, 1):
             name, change = sql.Identifier(f"c{i}"), self._change(statement, _parameter(i))
             if statement.expected_rows is not None:
-                change += sql.SQL(" RETURNING 1")
+                if not self._by_image(statement):
+                    change += sql.SQL(" RETURNING 1")
                 counted.append(sql.SQL("SELECT FROM {}").format(name))
             changes.append(sql.SQL("{} AS ({})").format(name, change))
         last = len(stage) + bool(counted)
@@ -191,8 +196,18 @@ class RowStatements:
         check = _CHECK.format(rows=rows, wanted=_parameter(last)) if counted else sql.SQL("SELECT")
         return sql.SQL("WITH {} {}").format(sql.SQL(", ").join(changes), check)
 
+    def _by_image(self, statement: Statement) -> bool:
+        """Whether a statement takes away rows that have no identity."""
+        erases = statement.op in (Op.DELETE, Op.ERASE)
+        return erases and bool(self._shapes[statement.table].erase)
+
     def _change(self, statement: Statement, records: sql.Composable) -> sql.Composed:
         shape = self._shapes[statement.table]
+        if self._by_image(statement):
+            # As many rows as it has taken away: they are counted like those of other statements.
+            return sql.SQL("SELECT FROM generate_series(1, {}({}::text[]))").format(
+                _raw(shape.erase), records
+            )
         parts: dict[str, sql.Composable] = {
             "table": (sql.SQL("ONLY ") if shape.only else sql.SQL("")) + _raw(statement.table),
             "name": _raw(statement.table),

@@ -144,3 +144,32 @@ async def test_an_ordinary_connection_gets_queries_with_plain_parameters() -> No
     assert none == []
     assert parameters == [["(0,x,)", "(1,x,)"], ["(0,x,)"], 3]
     assert b"pgherd.applied" not in query
+
+
+async def bags() -> RowStatements:
+    async def describe(table: str) -> TableShape:
+        return TableShape(["v", "w"], [], frozenset(), "", False, table, "pgherd_gen.erase_7")
+
+    rows = RowStatements(describe)
+    await rows.learn(["bag"])
+    return rows
+
+
+async def test_rows_without_identity_are_taken_away_by_their_images_and_counted() -> None:
+    rows = await bags()
+    work = plan([Statement(Op.DELETE, "bag", "", ["(1,)", "(1,)", "(2,)"])])
+    (one,) = rows.prepared(work, 9, 8)
+    text = rows.query(one.name).decode()
+    assert text.startswith(
+        'WITH "c1" AS (SELECT FROM generate_series(1, pgherd_gen.erase_7($1::text[])))'
+    )
+    assert "count(*) <> $2::int8" in text
+    assert one.parameters[:2] == [text_array(["(1,)", "(1,)", "(2,)"]), struct.pack("!q", 3)]
+
+
+async def test_rows_without_identity_are_deleted_one_by_one_and_have_no_key_for_people() -> None:
+    rows = await bags()
+    work = plan([Statement(Op.DELETE, "bag", "", ["(1,)", "(1,)"])])
+    queries_ = rows.plain_single(work)
+    assert [parameters for _, parameters in queries_] == [[["(1,)"], 1], [["(1,)"], 1]]
+    assert not rows.primary_key(work.waves[0].statements[0])

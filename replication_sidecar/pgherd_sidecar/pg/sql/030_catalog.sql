@@ -17,8 +17,28 @@ SELECT c.oid AS relid,
 CREATE OR REPLACE VIEW pgherd.replicated_tables AS
 SELECT t.relid, t.name
   FROM pgherd.user_tables t
- WHERE t.relid = t.root_relid
-   AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = t.relid AND i.indisprimary);
+ WHERE t.relid = t.root_relid;
+
+-- The index whose columns are a row's identity: the primary key's, or else a unique one that says as much. Which of
+-- several it is must be the same on all members. NULL for a table without: there a row's identity is its image,
+-- the text of all its columns, and rows with equal images are interchangeable.
+CREATE OR REPLACE FUNCTION pgherd.identity_index(root oid) RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT i.indexrelid
+      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+     WHERE i.indrelid = root
+       AND (i.indisprimary
+            OR i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+               AND NOT EXISTS (
+                   SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) AS k(attnum)
+                     JOIN pg_attribute a ON a.attrelid = root AND a.attnum = k.attnum
+                    WHERE NOT a.attnotnull OR a.attgenerated <> ''
+                       -- from PostgreSQL 18 on a column may be marked although it still holds NULLs
+                       OR EXISTS (SELECT FROM pg_constraint n WHERE n.conrelid = root AND n.contype = 'n'
+                                                                AND NOT n.convalidated AND n.conkey[1] = k.attnum)))
+     ORDER BY i.indisprimary DESC, i.indnkeyatts, c.relname COLLATE "C" LIMIT 1;
+END;
 
 -- May a value's hash, as PostgreSQL's operator class makes it, be compared between members? Not where
 -- it is made of oids, which are local to a server (enums above all).

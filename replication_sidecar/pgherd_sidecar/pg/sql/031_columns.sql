@@ -30,7 +30,8 @@ CREATE OR REPLACE FUNCTION pgherd.columns(
 RETURNS SETOF record LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
+    tree     oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
+    identity oid   := pgherd.identity_index(root);
 BEGIN
     RETURN QUERY
     SELECT (row_number() OVER (ORDER BY a.attnum))::int, quote_ident(a.attname), a.atttypid, a.attcollation,
@@ -51,7 +52,7 @@ BEGIN
                           AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid
                           AND (d.refobjsubid = ia.attnum OR pgherd.reads_whole_row(i.indexrelid)))))
       FROM pg_attribute a
-      LEFT JOIN pg_index pk ON pk.indrelid = a.attrelid AND pk.indisprimary
+      LEFT JOIN pg_index pk ON pk.indexrelid = identity
      WHERE a.attrelid = root AND a.attnum > 0 AND NOT a.attisdropped
      ORDER BY a.attnum;
 END $$;
@@ -121,9 +122,11 @@ BEGIN ATOMIC
       FROM pgherd.columns(root) c WHERE c.in_pk OR c.in_unique;
 END;
 
-CREATE OR REPLACE FUNCTION pgherd.primary_index(root oid) RETURNS oid
+-- The key of a row without identity, as SQL text without mode bits: a hash of its image.
+CREATE OR REPLACE FUNCTION pgherd.image_key(root oid, image text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = root AND i.indisprimary);
+RETURN format('(pg_catalog.hashtextextended(%s COLLATE pg_catalog."C", %s) OPERATOR(pg_catalog.&) -4)', image,
+              pgherd.name_hash('image ' || (SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root)));
 
 -- Keys as arguments of concat_ws, which like every function takes 100 at most.
 CREATE OR REPLACE FUNCTION pgherd.arguments(terms text[]) RETURNS text
@@ -134,19 +137,24 @@ RETURN CASE WHEN cardinality(terms) <= 40 THEN array_to_string(terms, ', ')
                                                        string_agg(u.term, ', ' ORDER BY u.i)) AS part
                             FROM unnest(terms) WITH ORDINALITY u(term, i) GROUP BY u.i / 40) p) END;
 
--- Unique keys of a row (mode UPDATE): every unique index of the table, and those of single partitions.
--- An exclusion constraint has one key for all; it can only be violated by what is inserted.
-CREATE OR REPLACE FUNCTION pgherd.unique_keys(root oid, alias text, inserted bool) RETURNS text
+-- Unique keys of a row (mode UPDATE) as arguments of concat_ws: every unique index of the table, and those of single
+-- partitions; NULL when it has none. An exclusion constraint has one key for all; it can only be violated by what is
+-- inserted.
+CREATE OR REPLACE FUNCTION pgherd.unique_arguments(root oid, alias text, inserted bool) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format('pg_catalog.concat_ws('','', %s)',
-                  pgherd.arguments(array_agg(DISTINCT pgherd.index_key(i.indexrelid, alias)
-                                             || ' OPERATOR(pg_catalog.|) 3')))
+    SELECT pgherd.arguments(array_agg(DISTINCT pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3'))
       FROM pg_index i
      WHERE (i.indisunique OR (i.indisexclusion AND inserted))
        AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pgherd.partitions(root) t)
-                                  AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)));
+                                  AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)))
+    HAVING count(*) > 0;
 END;
+
+-- The same as one text.
+CREATE OR REPLACE FUNCTION pgherd.unique_keys(root oid, alias text, inserted bool) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN format('pg_catalog.concat_ws('','', %s)', pgherd.unique_arguments(root, alias, inserted));
 
 -- Foreign keys of a row (mode KEY SHARE on the parent's key), those of single partitions too: a key that is
 -- not the row's only costs conflicts. NULL when the table has none.

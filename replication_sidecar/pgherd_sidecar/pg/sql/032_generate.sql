@@ -176,9 +176,12 @@ BEGIN ATOMIC
     SELECT 'Pgherd_delete', format('CREATE TRIGGER "Pgherd_delete" AFTER DELETE ON %s FOR EACH ROW'
                                    ' EXECUTE FUNCTION pgherd.before_checks()', k.name) FROM k
     UNION ALL
-    SELECT 'Pgherd_update', format('CREATE TRIGGER "Pgherd_update" AFTER UPDATE ON %s FOR EACH ROW'
-                                   ' WHEN (ROW(%s)::record OPERATOR(pg_catalog.*<>) ROW(%s)::record)'
-                                   ' EXECUTE FUNCTION pgherd.before_checks()', k.name, k.old, k.new) FROM k;
+    SELECT 'Pgherd_update', format('CREATE TRIGGER "Pgherd_update" AFTER UPDATE ON %s FOR EACH ROW%s'
+                                   ' EXECUTE FUNCTION pgherd.before_checks()', k.name,
+                                   -- without identity an updated row is a row that is gone, and one that is new
+                                   CASE WHEN pgherd.identity_index(root) IS NULL THEN ''
+                                        ELSE format(' WHEN (ROW(%s)::record OPERATOR(pg_catalog.*<>) ROW(%s)::record)',
+                                                    k.old, k.new) END) FROM k;
 END;
 
 -- All tables that are tied to this one by inheritance or partitioning, this one with them.
@@ -223,7 +226,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     tab        text := to_json((SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root))::text;
     table_keys text := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' || (tab::json #>> '{}')));
-    pk         oid  := pgherd.primary_index(root);
+    pk         oid  := pgherd.identity_index(root);
     fname      text := format('%s_%s', lower(kind), rel);
     settings   text := pgherd.text_settings(root);
     k_ins      text := concat_ws(', ', pgherd.unique_keys(root, 'n', true), pgherd.parent_keys(root, 'n', false));
@@ -289,6 +292,63 @@ BEGIN
                referenced AND NOT by_row);
 END $$;
 
+-- The same for a table whose rows have no identity. An updated row is one that is gone and one that is new; nothing
+-- pairs them. Who takes a row away excludes the others who take one with the same image. Rows that are only added
+-- exclude nobody: of equal rows as many are there in the end, in whatever order they come.
+CREATE OR REPLACE FUNCTION pgherd.capture_image_source(rel oid, root oid, kind text, by_row bool) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    tab        text := to_json((SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root))::text;
+    table_keys text := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' || (tab::json #>> '{}')));
+    -- computed once, though it is used twice
+    imaged     text := '%s CROSS JOIN LATERAL (SELECT %s AS image OFFSET 0) %s';
+    o          text := format(imaged, CASE WHEN by_row THEN '(SELECT OLD.*) o' ELSE 'old_rows o' END,
+                              pgherd.record_full(root, 'o'), 'oi');
+    n          text := format(imaged, CASE WHEN by_row THEN '(SELECT NEW.*) n' ELSE 'new_rows n' END,
+                              pgherd.record_full(root, 'n'), 'ni');
+    counted    text := CASE WHEN by_row THEN '' WHEN kind = 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
+    ws         text := 'pg_catalog.concat_ws('','', %s)';
+    referenced bool := kind <> 'INSERT' AND pgherd.is_referenced(root);
+    perhaps    text := 'CASE WHEN pg_catalog.concat_ws('','', %1$s) OPERATOR(pg_catalog.<>) '''''
+                       ' THEN pg_catalog.concat_ws('','', %1$s) END';
+    -- certification keys, hashes of the images, records, rows
+    gone       text[];
+    made       text[];
+    one        text[];
+    many       text[];
+BEGIN
+    gone := ARRAY[concat_ws(', ', pgherd.unique_arguments(root, 'o', false),
+                            pgherd.image_key(root, 'oi.image') || ' OPERATOR(pg_catalog.|) 3'),
+                  pgherd.image_key(root, 'oi.image'), 'pg_catalog.concat(''D'', oi.image)', o];
+    made := ARRAY[coalesce(nullif(concat_ws(', ', pgherd.unique_arguments(root, 'n', true),
+                                            pgherd.parent_keys(root, 'n', false)), ''), 'NULL'),
+                  pgherd.image_key(root, 'ni.image'), 'pg_catalog.concat(''I'', ni.image)', n];
+    one := CASE kind WHEN 'INSERT' THEN made
+                     WHEN 'DELETE' THEN gone
+                     ELSE array(SELECT concat_ws(', ', g.part, m.part)
+                                  FROM unnest(gone) WITH ORDINALITY AS g(part, i)
+                                  JOIN unnest(made) WITH ORDINALITY AS m(part, i) USING (i) ORDER BY i) END;
+    IF NOT by_row THEN
+        FOR side IN 0..1 LOOP
+            many[side] := concat_ws(E'\n',
+                CASE WHEN kind <> 'INSERT'
+                     THEN pgherd.capture_many(side, tab, table_keys, format(ws, gone[1]), format('ARRAY[%s]', gone[2]),
+                                              format('ARRAY[%s]', gone[3]), gone[4],
+                                              CASE WHEN referenced THEN 'true' ELSE '' END) END,
+                CASE WHEN kind <> 'DELETE'
+                     THEN pgherd.capture_many(side, tab, table_keys, format(perhaps, made[1]), format('ARRAY[%s]', made[2]),
+                                              format('ARRAY[%s]', made[3]), made[4], '') END);
+        END LOOP;
+    END IF;
+    one := ARRAY[format('pg_catalog.concat_ws('','', %L, %s)', table_keys, one[1]), format('ARRAY[%s]', one[2]),
+                 format('ARRAY[%s]', one[3]), one[4], CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END];
+    RETURN pgherd.capture_function(
+               format('%s_%s', lower(kind), rel), pgherd.text_settings(root), counted,
+               pgherd.capture_one(0, tab, one[1], one[2], one[3], one[4], counted, '', one[5]),
+               pgherd.capture_one(1, tab, one[1], one[2], one[3], one[4], counted, '', one[5]),
+               many[0], many[1], referenced AND NOT by_row);
+END $$;
+
 DROP FUNCTION IF EXISTS pgherd.trigger_source(oid, text, bool, text);
 CREATE OR REPLACE FUNCTION pgherd.capture_trigger(rel oid, kind text, by_row bool) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -302,13 +362,13 @@ BEGIN ATOMIC
       FROM pgherd.user_tables t WHERE t.relid = rel;
 END;
 
--- o.key = n.key with the operators of the primary key's own index.
+-- o.key = n.key with the operators of the identity's own index; NULL where there is none.
 CREATE OR REPLACE FUNCTION pgherd.key_equal(root oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT string_agg(format('o.%1$I OPERATOR(%2$I.%3$s) n.%1$I', a.attname, n.nspname, p.oprname), ' AND '
                       ORDER BY k.pos)
-      FROM pgherd.index_columns(pgherd.primary_index(root), 'n') k
+      FROM pgherd.index_columns(pgherd.identity_index(root), 'n') k
       JOIN pg_attribute a ON a.attrelid = root AND a.attnum = k.attnum
       JOIN pg_operator p ON p.oid = k.equality JOIN pg_namespace n ON n.oid = p.oprnamespace;
 END;
@@ -358,10 +418,9 @@ BEGIN
             USING ERRCODE = '0A000',
                   HINT = format('Change or drop that, or keep the table local: SELECT pgherd.set_local(%L).', tab);
     END IF;
-    RAISE EXCEPTION 'table % has no primary key and cannot be replicated', tab
+    RAISE EXCEPTION 'table % has no columns that hold anything, and cannot be replicated', tab
         USING ERRCODE = '0A000',
-              HINT = format('Add one (ALTER TABLE %s ADD PRIMARY KEY ...),'
-                            ' or keep the table local: SELECT pgherd.set_local(%L).', tab, tab);
+              HINT = format('Add one that is not generated, or keep the table local: SELECT pgherd.set_local(%L).', tab);
 END $$;
 
 DROP FUNCTION IF EXISTS pgherd.refusal_source(oid, bool);
@@ -377,12 +436,54 @@ BEGIN ATOMIC
 END;
 
 -- The table that a table's rows are captured for: itself, or the partitioned one; NULL if it is not replicated, or
--- has no primary key.
+-- has nothing that could be written.
 CREATE OR REPLACE FUNCTION pgherd.captured_for(rel oid) RETURNS oid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT CASE WHEN pgherd.primary_index(t.root_relid) IS NOT NULL THEN t.root_relid
-                    WHEN pgherd.primary_index(rel) IS NOT NULL THEN rel END
-          FROM pgherd.user_tables t WHERE t.relid = rel);
+RETURN (SELECT t.root_relid FROM pgherd.user_tables t
+         WHERE t.relid = rel
+           AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = t.root_relid AND a.attnum > 0
+                                                    AND NOT a.attisdropped AND a.attgenerated = ''));
+
+-- Takes away rows without identity, as many of equal ones as there are records with their image; returns how many
+-- there were. The images are joined to the table in one pass, whatever the planner is told to do otherwise.
+CREATE OR REPLACE FUNCTION pgherd.erase_source(root oid) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    settings text := pgherd.text_settings(root);
+    fname    text := format('pgherd_gen.%I(pg_catalog.text[])', 'erase_' || root);
+    t        pgherd.user_tables;
+BEGIN
+    IF pgherd.identity_index(root) IS NOT NULL THEN
+        RETURN '';
+    ELSIF settings = '' THEN
+        settings := ' SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off';
+    END IF;
+    SELECT * INTO t FROM pgherd.user_tables u WHERE u.relid = root;
+    RETURN pgherd.function_source(
+        fname,
+        'RETURNS pg_catalog.int8 LANGUAGE plpgsql SET plan_cache_mode = auto SET enable_seqscan = on'
+        ' SET enable_hashjoin = on SET enable_hashagg = on SET enable_tidscan = on SET enable_nestloop = off' || settings,
+        format($f$
+DECLARE
+    found  record;
+    erased int8;
+    result int8 := 0;
+BEGIN
+    FOR found IN
+        SELECT m.leaf, array_agg(m.place) AS places
+          FROM (SELECT n.tableoid AS leaf, n.ctid AS place, k.wanted, row_number() OVER (PARTITION BY k.image) AS i
+                  FROM (SELECT r COLLATE "C" AS image, count(*) AS wanted FROM unnest($1) AS r GROUP BY 1) k
+                  JOIN %1$s n ON %2$s COLLATE "C" = k.image) m
+         WHERE m.i <= m.wanted GROUP BY m.leaf
+    LOOP
+        EXECUTE format('DELETE FROM ONLY %%s o WHERE o.ctid = ANY ($1)', found.leaf::regclass) USING found.places;
+        GET DIAGNOSTICS erased = ROW_COUNT;
+        result := result + erased;
+    END LOOP;
+    RETURN result;
+END $f$, CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END || t.name, pgherd.record_full(root, 'n')))
+        || format(E'GRANT EXECUTE ON FUNCTION %s TO pgherd_apply;\n', fname);
+END $$;
 
 -- All generated functions and types of one table; '' for a table that has none.
 CREATE OR REPLACE FUNCTION pgherd.table_source(rel oid) RETURNS text
@@ -396,15 +497,16 @@ BEGIN
     END IF;
     IF pgherd.why_uncertain(rel) IS NOT NULL THEN -- what is in the log already is applied all the same
         RETURN CASE WHEN rel = root THEN pgherd.row_type_source(root) || pgherd.final_source(root)
-                                         || pgherd.fingerprint_source(root) ELSE '' END;
+                                         || pgherd.fingerprint_source(root) || pgherd.erase_source(root) ELSE '' END;
     END IF;
-    RETURN pgherd.capture_source(rel, root, 'INSERT', by_row)
-        || pgherd.capture_source(rel, root, 'UPDATE', by_row)
-        || pgherd.capture_source(rel, root, 'DELETE', by_row)
+    RETURN (SELECT string_agg(CASE WHEN pgherd.identity_index(root) IS NULL
+                                   THEN pgherd.capture_image_source(rel, root, k.kind, by_row)
+                                   ELSE pgherd.capture_source(rel, root, k.kind, by_row) END, '' ORDER BY k.i)
+              FROM unnest('{INSERT,UPDATE,DELETE}'::text[]) WITH ORDINALITY AS k(kind, i))
         || pgherd.truncate_source(rel, root)
         || CASE WHEN rel = root
                 THEN pgherd.row_type_source(root) || pgherd.final_source(root) || coalesce(pgherd.doubled_source(root), '')
-                     || pgherd.fingerprint_source(root)
+                     || pgherd.fingerprint_source(root) || pgherd.erase_source(root)
                 ELSE '' END;
 END $$;
 
@@ -484,7 +586,7 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc p
               WHERE p.pronamespace = 'pgherd_gen'::regnamespace
                 AND p.proname IN ('insert_' || rel, 'update_' || rel, 'delete_' || rel, 'truncate_' || rel,
-                                  'final_' || rel, 'doubled_' || rel, 'fingerprint_' || rel) LOOP
+                                  'final_' || rel, 'doubled_' || rel, 'fingerprint_' || rel, 'erase_' || rel) LOOP
         EXECUTE format('DROP FUNCTION %s', f);
     END LOOP;
     EXECUTE format('DROP TYPE IF EXISTS pgherd_gen.row_%s', rel);
@@ -492,16 +594,19 @@ END $$;
 
 -- What the applier must know of a table to write it, by its name as it stands in writesets: see TableShape.
 -- It should take no lock that a session may hold which waits for the answer; if it does, it gives up.
-CREATE OR REPLACE FUNCTION pgherd.describe(
+DROP FUNCTION IF EXISTS pgherd.describe(text);
+CREATE FUNCTION pgherd.describe(
     tab text, OUT columns text[], OUT pk int[], OUT generated int[], OUT same_key text, OUT "only" bool,
-    OUT row_type text)
+    OUT row_type text, OUT erase text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s'
 BEGIN ATOMIC
     SELECT array_agg(c.col ORDER BY c.pos),
-           array_agg(c.pos - 1 ORDER BY c.pos) FILTER (WHERE c.in_pk),
+           coalesce(array_agg(c.pos - 1 ORDER BY c.pos) FILTER (WHERE c.in_pk), '{}'),
            coalesce(array_agg(c.pos - 1 ORDER BY c.pos) FILTER (WHERE c.generated), '{}'),
-           pgherd.key_equal(tab::regclass),
+           coalesce(pgherd.key_equal(tab::regclass), ''),
            (SELECT u.inherits FROM pgherd.user_tables u WHERE u.relid = tab::regclass),
-           pgherd.row_type(tab::regclass)
+           pgherd.row_type(tab::regclass),
+           CASE WHEN pgherd.identity_index(tab::regclass) IS NULL
+                THEN format('pgherd_gen.erase_%s', tab::regclass::oid) ELSE '' END
       FROM pgherd.columns(tab::regclass) c;
 END;

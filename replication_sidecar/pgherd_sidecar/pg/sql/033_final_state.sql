@@ -10,6 +10,9 @@ DECLARE
     t pgherd.user_tables;
     c record;
 BEGIN
+    IF pgherd.identity_index(root) IS NULL THEN
+        RETURN pgherd.final_images_source(root);
+    END IF;
     SELECT * INTO t FROM pgherd.user_tables u WHERE u.relid = root;
     SELECT string_agg(format('(k.image).%s AS k%s', k.col, k.pos), ', ' ORDER BY k.pos)
                FILTER (WHERE k.in_pk) AS parsed,
@@ -26,7 +29,7 @@ BEGIN
         format('pgherd_gen.%I(tab pg_catalog.text, recs pg_catalog.text[], erasing pg_catalog.bool, writing pg_catalog.bool)',
                'final_' || root),
         -- its arguments by number: columns of the user's may have their names
-        -- one plan for each session, by the index of the primary key
+        -- one plan for each session, by the index of the identity
         'RETURNS pg_catalog.text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp'
         ' SET plan_cache_mode = force_generic_plan'
         ' SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off' || pgherd.text_settings(root),
@@ -51,11 +54,36 @@ BEGIN
                         ELSE to_json(concat('I', %8$s))::text END AS written
               FROM s CROSS JOIN LATERAL (SELECT %12$s) o LEFT JOIN %9$s%1$s n ON (%10$s)) m
      WHERE m.erased <> '' OR m.written <> '');
-END $f$, t.name, c.width, c.parsed, pgherd.index_key(pgherd.primary_index(root), 'o'), c.first_key,
+END $f$, t.name, c.width, c.parsed, pgherd.index_key(pgherd.identity_index(root), 'o'), c.first_key,
          pgherd.record_key(root, 'o'), c.changes, pgherd.record_full(root, 'n'),
          CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END, pgherd.key_equal(root), c.grouped, c.named,
          pgherd.row_type(root)));
 END $$;
+
+-- The same for rows without identity: of each image as many are added, or taken away, as all records say together. So
+-- it does not matter in which order they were captured, but that nothing counts from before a truncation.
+CREATE OR REPLACE FUNCTION pgherd.final_images_source(root oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN pgherd.function_source(
+    format('pgherd_gen.%I(tab pg_catalog.text, recs pg_catalog.text[], erasing pg_catalog.bool, writing pg_catalog.bool)',
+           'final_' || root),
+    'RETURNS pg_catalog.text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp',
+    format($f$
+BEGIN
+    RETURN (
+    WITH r AS (
+        SELECT u.r COLLATE "C" AS rec, u.i FROM unnest($2) WITH ORDINALITY AS u(r, i)
+    ), k AS (
+        SELECT substr(r.rec, 2) AS image, sum(CASE left(r.rec, 1) WHEN 'I' THEN 1 ELSE -1 END)::int8 AS added
+          FROM r
+         WHERE r.rec <> 'T' AND r.i > coalesce((SELECT max(c.i) FROM r c WHERE c.rec = 'T'), 0)
+         GROUP BY 1
+    )
+    SELECT '[' || $1 || ',[' || string_agg(m.pk::text, ',') || '],[' || string_agg(m.rec, ',') || ']]'
+      FROM (SELECT %1$s AS pk, to_json(concat(CASE WHEN k.added < 0 THEN 'D' ELSE 'I' END, k.image))::text AS rec
+              FROM k CROSS JOIN LATERAL generate_series(1, abs(k.added))
+             WHERE CASE WHEN k.added < 0 THEN $3 ELSE $4 END) m);
+END $f$, pgherd.image_key(root, 'k.image')));
 
 -- Does a key that these records name have more than one row now? A deferrable primary key allows it until COMMIT.
 CREATE OR REPLACE FUNCTION pgherd.doubled_source(root oid) RETURNS text
@@ -91,6 +119,30 @@ BEGIN
     RETURN concat_ws(',', CASE WHEN 'T' = ANY (recs) THEN pgherd.item(tab, '{0}', '{T}') END, items);
 END $$;
 
+-- Which of the rows without identity that a transaction wrote into a partitioned table have gone with one of its
+-- partitions, nobody could tell: their records do not name it.
+CREATE OR REPLACE FUNCTION pgherd.may_truncate(x xid8, since int8, tab text) RETURNS bool
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    rel     oid := (tab::json #>> '{}')::regclass;
+    root    oid := pg_partition_root(rel);
+    written bool;
+BEGIN
+    IF root <> rel AND pgherd.identity_index(root) IS NULL THEN
+        EXECUTE format('SELECT EXISTS (SELECT FROM pgherd.capture_%1$s t JOIN pgherd.capture_%1$s c ON c.xid = t.xid'
+                       ' WHERE t.xid = $1 AND t.seq > $2 AND t.tab = $3 AND t.recs = ''{T}'''
+                       ' AND c.seq > $2 AND c.seq < t.seq AND c.tab = $4)', pgherd.capture_side(x))
+            INTO written USING x, since, tab, (SELECT to_json(u.name)::text FROM pgherd.user_tables u WHERE u.relid = root);
+        IF written THEN
+            PERFORM pgherd.refuse(
+                format('TRUNCATE of %s in a transaction that has written rows of %s, which has no primary key,'
+                       ' is not supported', rel::regclass, root::regclass),
+                'Truncate first, or in a transaction of its own, or add a primary key.');
+        END IF;
+    END IF;
+    RETURN true;
+END $$;
+
 -- The same of all rows that a transaction captured after the one with number `since`.
 DO $do$
 DECLARE side int;
@@ -100,9 +152,10 @@ BEGIN
             CREATE OR REPLACE FUNCTION pgherd.final_state_%1$s(x xid8, since int8) RETURNS text
             LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
             BEGIN
-                RETURN (SELECT string_agg(pgherd.final_items(t.tab, t.recs), ',' ORDER BY t.truncated DESC)
-                          FROM (SELECT c.tab, array_agg(r) AS recs, bool_or(r = 'T') AS truncated
-                                  FROM pgherd.capture_%1$s c, unnest(c.recs) AS r
+                RETURN (SELECT string_agg(nullif(pgherd.final_items(t.tab, t.recs), ''), ',' ORDER BY t.truncated DESC)
+                               FILTER (WHERE NOT t.truncated OR pgherd.may_truncate(x, since, t.tab))
+                          FROM (SELECT c.tab, array_agg(u.r ORDER BY c.seq, u.i) AS recs, bool_or(u.r = 'T') AS truncated
+                                  FROM pgherd.capture_%1$s c, unnest(c.recs) WITH ORDINALITY AS u(r, i)
                                  WHERE c.xid = x AND c.seq > since AND c.tab NOT IN ('sentinel', '""')
                                  GROUP BY c.tab) t);
             END $$ $f$, side);

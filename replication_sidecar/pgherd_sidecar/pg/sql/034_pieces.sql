@@ -88,8 +88,15 @@ BEGIN
     FOR c IN EXECUTE format(
         $f$SELECT s.tab, array_agg(s.rec) AS recs
              FROM (SELECT c.tab, u.rec, sum(octet_length(u.rec)) OVER (PARTITION BY c.tab ORDER BY u.pk) / $2 AS part
-                     FROM pgherd.capture_%s c, unnest(c.pks, c.recs) u(pk, rec)
-                    WHERE c.xid = $1 AND c.tab <> 'sentinel' AND u.rec <> 'T') s
+                     FROM pgherd.capture_%1$s c
+                     LEFT JOIN (SELECT t.tab, max(t.seq) AS seq FROM pgherd.capture_%1$s t
+                                 WHERE t.xid = $1
+                                   AND CASE WHEN t.recs = '{T}'
+                                            THEN pgherd.identity_index((t.tab::json #>> '{}')::regclass) IS NULL END
+                                 GROUP BY t.tab) t ON t.tab = c.tab,
+                          unnest(c.pks, c.recs) u(pk, rec)
+                    -- of rows without identity nothing counts from before a truncation
+                    WHERE c.xid = $1 AND c.seq > coalesce(t.seq, 0) AND c.tab <> 'sentinel' AND u.rec <> 'T') s
             GROUP BY s.tab, s.part$f$, pgherd.capture_side(x)) USING x, most LOOP
         item := pgherd.final_items(c.tab, c.recs, erasing, NOT erasing);
         CONTINUE WHEN item = '';
@@ -116,7 +123,7 @@ BEGIN
     PERFORM pgherd.send_keys(x, conn, concat('B ', whose, E' 1\n'), most / 2);
     IF pgherd.touches_a_row_twice(x) THEN
         EXECUTE format('SELECT array_agg(pgherd.item(t.tab, ''{0}'', ''{T}'')) FROM (SELECT DISTINCT c.tab FROM pgherd.capture_%s c'
-                       ' WHERE c.xid = $1 AND c.recs = ''{T}'') t', pgherd.capture_side(x)) INTO truncated USING x;
+                       ' WHERE c.xid = $1 AND c.recs = ''{T}'') t WHERE pgherd.may_truncate($1, 0, t.tab)', pgherd.capture_side(x)) INTO truncated USING x;
         PERFORM pgherd.send_piece(conn, head, ',', coalesce(truncated, '{}'), 1, 1);
         PERFORM pgherd.send_final_rows(x, conn, head, true, most);
         PERFORM pgherd.send_final_rows(x, conn, head, false, most);

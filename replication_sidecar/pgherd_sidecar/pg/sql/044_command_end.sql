@@ -246,11 +246,28 @@ BEGIN
     END IF;
     PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || pgherd.what_words_tell(effect),
                                in_use <> '{}');
+    IF TG_TAG LIKE 'CREATE TABLE%' OR TG_TAG = 'SELECT INTO' THEN
+        PERFORM pgherd.notice_without_key(effect.made);
+    END IF;
     IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
         PERFORM pgherd.put_filled_table(x, effect.made[1], in_use <> '{}');
     ELSIF TG_TAG IN ('CREATE MATERIALIZED VIEW', 'REFRESH MATERIALIZED VIEW') THEN
         PERFORM pgherd.put_tables_read(x, pgherd.fill_again(effect.made, before, command), effect.made, in_use <> '{}');
     END IF;
+END $$;
+
+-- Says once what a table without identity costs.
+CREATE OR REPLACE FUNCTION pgherd.notice_without_key(made oid[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE tab text;
+BEGIN
+    FOR tab IN SELECT t.name FROM pgherd.replicated_tables t
+                WHERE t.relid = ANY (made) AND pgherd.identity_index(t.relid) IS NULL ORDER BY t.name LOOP
+        RAISE NOTICE 'table % has no primary key', tab
+            USING DETAIL = 'Its rows are told apart by all their columns, so an UPDATE or DELETE makes the other'
+                           ' members read the whole table.',
+                  HINT = format('A primary key is faster: ALTER TABLE %s ADD PRIMARY KEY (...).', tab);
+    END LOOP;
 END $$;
 
 -- A materialized view was filled with the snapshot of its command. That is older than the intention that makes others

@@ -24,7 +24,7 @@ CREATE OR REPLACE VIEW pgherd.present_shapes AS
 SELECT c.oid AS relid, format('%I.%I', s.nspname, c.relname) AS tab, a.columns, a.types,
        array(SELECT k.attname::text FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS u(attnum, pos)
                JOIN pg_attribute k ON k.attrelid = c.oid AND k.attnum = u.attnum
-              WHERE i.indrelid = c.oid AND i.indisprimary ORDER BY u.pos) AS key,
+              WHERE i.indexrelid = pgherd.identity_index(c.oid) AND u.pos <= i.indnkeyatts ORDER BY u.pos) AS key,
        a.generated
   FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace
  CROSS JOIN LATERAL (SELECT coalesce(array_agg(t.attname::text ORDER BY t.attnum), '{}') AS columns,

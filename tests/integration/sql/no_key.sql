@@ -1,0 +1,266 @@
+-- Tables without a primary key: each case leaves all members with the same rows, as many of equal ones.
+-- A message ends with a line that ends in a semicolon.
+
+-- case: identical rows, one of them is deleted
+-- tables: bag
+CREATE TABLE bag (v int, w text);
+INSERT INTO bag VALUES (1, 'a'), (1, 'a'), (1, 'a'), (NULL, NULL), (NULL, NULL), (2, '');
+DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE v = 1);
+DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE v IS NULL);
+
+-- case: updates that chain and swap
+-- tables: bag
+CREATE TABLE bag (v int);
+INSERT INTO bag SELECT g / 2 FROM generate_series(1, 40) g;
+UPDATE bag SET v = v + 1;
+UPDATE bag SET v = CASE v WHEN 3 THEN 5 WHEN 5 THEN 3 ELSE v END;
+UPDATE bag SET v = v;
+UPDATE bag SET v = 7 WHERE ctid = (SELECT min(ctid) FROM bag WHERE v = 3);
+
+-- case: rows touched twice in one transaction
+-- tables: bag
+CREATE TABLE bag (v int, w text);
+INSERT INTO bag VALUES (1, 'a'), (1, 'a'), (2, 'b'), (3, 'c');
+BEGIN;
+INSERT INTO bag VALUES (1, 'a'), (9, 'z');
+UPDATE bag SET w = w || '!' WHERE v = 1;
+DELETE FROM bag WHERE v = 9;
+UPDATE bag SET v = v - 1;
+INSERT INTO bag VALUES (2, 'c');
+DELETE FROM bag WHERE ctid = (SELECT max(ctid) FROM bag WHERE v = 2);
+COMMIT;
+
+-- case: a transaction without effect
+-- tables: bag, other
+CREATE TABLE bag (v int);
+CREATE TABLE other (v int);
+INSERT INTO bag VALUES (1), (1);
+BEGIN;
+INSERT INTO bag VALUES (5);
+DELETE FROM bag WHERE v = 5;
+COMMIT;
+BEGIN;
+INSERT INTO bag VALUES (5);
+DELETE FROM bag WHERE v = 5;
+INSERT INTO other VALUES (6);
+INSERT INTO other VALUES (6);
+COMMIT;
+
+-- case: savepoints
+-- tables: bag
+CREATE TABLE bag (v int);
+INSERT INTO bag VALUES (1), (1), (2);
+BEGIN;
+DELETE FROM bag WHERE v = 2;
+SAVEPOINT s;
+DELETE FROM bag;
+ROLLBACK TO s;
+INSERT INTO bag VALUES (2), (2);
+SAVEPOINT t;
+UPDATE bag SET v = v + 10 WHERE v = 1;
+RELEASE t;
+COMMIT;
+
+-- case: TRUNCATE between rows
+-- tables: bag
+CREATE TABLE bag (v int);
+INSERT INTO bag VALUES (1), (1), (2);
+BEGIN;
+DELETE FROM bag WHERE v = 2;
+INSERT INTO bag VALUES (1), (8);
+TRUNCATE bag;
+INSERT INTO bag VALUES (1), (3), (3);
+DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE v = 3);
+COMMIT;
+TRUNCATE bag;
+INSERT INTO bag VALUES (4);
+
+-- case: a unique index that is not null is the identity, until it is not
+-- tables: u
+CREATE TABLE u (a int NOT NULL, b text);
+INSERT INTO u VALUES (1, 'x'), (2, 'y');
+CREATE UNIQUE INDEX u_a ON u (a);
+UPDATE u SET b = 'z' WHERE a = 1;
+BEGIN;
+UPDATE u SET b = b || '!';
+ALTER TABLE u ALTER a DROP NOT NULL;
+UPDATE u SET b = b || '?';
+INSERT INTO u VALUES (NULL, 'n'), (NULL, 'n');
+COMMIT;
+DELETE FROM u WHERE ctid = (SELECT min(ctid) FROM u WHERE a IS NULL);
+UPDATE u SET a = a + 1 WHERE a IS NOT NULL AND a > 1;
+
+-- case: unique values that move between rows without identity
+-- tables: u
+CREATE TABLE u (a int UNIQUE, b text);
+INSERT INTO u VALUES (1, 'x'), (2, 'y'), (3, 'z'), (NULL, ''), (NULL, '');
+BEGIN;
+DELETE FROM u WHERE a = 2;
+UPDATE u SET a = 2 WHERE a = 1;
+UPDATE u SET a = 1 WHERE a = 3;
+INSERT INTO u VALUES (3, 'y') ON CONFLICT (a) DO UPDATE SET b = 'conflict';
+INSERT INTO u VALUES (1, 'y') ON CONFLICT (a) DO UPDATE SET b = 'conflict';
+COMMIT;
+MERGE INTO u USING (VALUES (1), (2), (4)) v (a) ON u.a = v.a
+  WHEN MATCHED AND u.a = 1 THEN DELETE
+  WHEN MATCHED THEN UPDATE SET b = 'merged'
+  WHEN NOT MATCHED THEN INSERT VALUES (v.a, 'new');
+
+-- case: parents and children without a primary key
+-- tables: p, c
+CREATE TABLE p (a int UNIQUE, b text);
+CREATE TABLE c (a int REFERENCES p (a) ON UPDATE CASCADE ON DELETE SET NULL, n int);
+INSERT INTO p VALUES (1, 'x'), (2, 'y'), (3, 'z');
+INSERT INTO c VALUES (1, 1), (1, 1), (2, 1), (3, 1), (NULL, 1);
+UPDATE p SET b = 'w' WHERE a = 1;
+UPDATE p SET a = 10 WHERE a = 1;
+DELETE FROM p WHERE a = 2;
+
+-- case: a primary key comes and goes in the transaction that writes
+-- tables: k
+BEGIN;
+CREATE TABLE k (a int, b text);
+INSERT INTO k VALUES (1, 'a'), (2, 'b'), (3, 'c');
+UPDATE k SET b = b || b WHERE a > 1;
+ALTER TABLE k ADD PRIMARY KEY (a);
+UPDATE k SET b = 'keyed' WHERE a = 2;
+UPDATE k SET b = b || '!' WHERE a = 2;
+DELETE FROM k WHERE a = 3;
+COMMIT;
+UPDATE k SET b = 'later' WHERE a = 1;
+BEGIN;
+UPDATE k SET b = 'once';
+ALTER TABLE k DROP CONSTRAINT k_pkey;
+INSERT INTO k SELECT * FROM k;
+UPDATE k SET b = 'twice' WHERE ctid = (SELECT min(ctid) FROM k WHERE a = 1);
+COMMIT;
+DELETE FROM k WHERE ctid = (SELECT min(ctid) FROM k WHERE a = 2);
+
+-- case: temporary tables and local commands between rows touched twice
+-- tables: bag
+CREATE TABLE bag (v int);
+INSERT INTO bag VALUES (1), (1);
+BEGIN;
+INSERT INTO bag VALUES (2);
+UPDATE bag SET v = 3 WHERE v = 2;
+CREATE TEMPORARY TABLE scratch (v int);
+DELETE FROM bag WHERE v = 3;
+UPDATE bag SET v = 4 WHERE ctid = (SELECT min(ctid) FROM bag WHERE v = 1);
+DROP TABLE scratch;
+CREATE TABLE made (v int);
+UPDATE bag SET v = v + 1;
+COMMIT;
+
+-- case: a table made by a query, and its columns
+-- tables: q
+CREATE TABLE q AS SELECT g / 3 AS v, repeat('x', g) AS w FROM generate_series(1, 9) g;
+DELETE FROM q WHERE v = 0;
+ALTER TABLE q ADD COLUMN n int DEFAULT 7;
+UPDATE q SET n = v WHERE v > 1;
+ALTER TABLE q DROP COLUMN v;
+INSERT INTO q (n, w) VALUES (1, 'a'), (1, 'a');
+DELETE FROM q WHERE n = 7;
+ALTER TABLE q RENAME TO q_other;
+DELETE FROM q_other WHERE ctid = (SELECT min(ctid) FROM q_other WHERE w = 'a');
+ALTER TABLE q_other RENAME TO q;
+UPDATE q SET w = 'b' WHERE w = 'a';
+
+-- case: types of every kind, generated columns, domains
+-- tables: ty
+CREATE TYPE mood AS ENUM ('sad', 'glad');
+CREATE DOMAIN few AS int NOT NULL CHECK (VALUE < 10);
+CREATE TABLE ty (f float8, n numeric, j json, b jsonb, t timestamptz, i interval, m mood, x bytea, a text[], p point,
+                 r int4range, d few, c char(5), g int GENERATED ALWAYS AS (d * 2) STORED,
+                 ident int GENERATED ALWAYS AS IDENTITY, "Odd ""name" xml);
+INSERT INTO ty (f, n, j, b, t, i, m, x, a, p, r, d, c, "Odd ""name") VALUES
+  (0.1, 1.0, '{"a": 1,  "a": 2}', '{"a": [1, null]}', '2024-02-01 12:00+03', '1 mon 2 days', 'sad', '\x00ff', '{a,"b c",NULL}', '(1,2)', '[1,5)', 1, 'a', '<a>1</a>'),
+  ('-0', 1.00, NULL, NULL, 'infinity', '30 days', 'glad', '', '{}', '(0.1,-0)', 'empty', 2, 'ab', NULL),
+  ('NaN', 'NaN', '[]', '1.10', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 3, NULL, '');
+SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Tokyo'; SET IntervalStyle = 'iso_8601'; SET bytea_output = 'escape';
+SET extra_float_digits = -5;
+UPDATE ty SET d = d + 1 WHERE f <> 0;
+UPDATE ty SET n = 1.0 WHERE n = 1;
+DELETE FROM ty WHERE f = 'NaN';
+RESET ALL;
+
+-- case: partitions without a primary key
+-- tables: pt, pt_a, pt_b
+CREATE TABLE pt (k int, v text) PARTITION BY LIST (k);
+CREATE TABLE pt_a (v text, gone int, k int);
+ALTER TABLE pt_a DROP COLUMN gone;
+ALTER TABLE pt ATTACH PARTITION pt_a FOR VALUES IN (1, 2);
+CREATE TABLE pt_b PARTITION OF pt (PRIMARY KEY (k, v)) FOR VALUES IN (3, 4);
+INSERT INTO pt VALUES (1, 'a'), (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd');
+INSERT INTO pt_a (k, v) VALUES (1, 'a');
+UPDATE pt SET k = 3 WHERE k = 2;
+UPDATE pt_b SET v = 'e' WHERE k = 4;
+DELETE FROM pt_a WHERE ctid = (SELECT min(ctid) FROM pt_a WHERE k = 1);
+BEGIN;
+TRUNCATE pt_b;
+INSERT INTO pt VALUES (3, 'n'), (1, 'n');
+UPDATE pt SET v = 'm' WHERE v = 'n';
+COMMIT;
+
+-- case: TRUNCATE of a partition behind rows of its table
+-- tables: pt
+-- refused
+CREATE TABLE pt (k int, v text) PARTITION BY LIST (k);
+CREATE TABLE pt_a PARTITION OF pt FOR VALUES IN (1);
+CREATE TABLE pt_b PARTITION OF pt FOR VALUES IN (2);
+INSERT INTO pt VALUES (1, 'a'), (2, 'b');
+BEGIN;
+INSERT INTO pt VALUES (1, 'c'), (2, 'd');
+TRUNCATE pt_a;
+COMMIT;
+
+-- case: inheritance
+-- tables: ONLY parent, ONLY child
+CREATE TABLE parent (v int);
+CREATE TABLE child (w int) INHERITS (parent);
+INSERT INTO parent VALUES (1), (1);
+INSERT INTO child VALUES (1, 2), (1, 2);
+UPDATE parent SET v = v + 1;
+DELETE FROM ONLY parent WHERE ctid = (SELECT min(ctid) FROM ONLY parent);
+DELETE FROM child WHERE ctid = (SELECT min(ctid) FROM child);
+
+-- case: a trigger that writes the rows of its own statement again
+-- tables: bag
+CREATE TABLE bag (v int, seen bool);
+CREATE FUNCTION mark() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN UPDATE bag SET seen = true WHERE v = NEW.v; RETURN NULL; END $$;
+CREATE TRIGGER mark AFTER INSERT ON bag FOR EACH ROW EXECUTE FUNCTION mark();
+INSERT INTO bag VALUES (1), (1), (2);
+INSERT INTO bag VALUES (1);
+
+-- case: a table without columns that hold anything
+-- tables: tide
+-- refused
+CREATE TABLE nothing ();
+INSERT INTO nothing DEFAULT VALUES;
+
+-- case: a local table becomes replicated
+-- tables: bag
+CREATE TABLE bag (v int);
+SELECT pgherd.set_local('bag');
+SELECT pgherd.set_replicated('bag');
+INSERT INTO bag VALUES (1), (1);
+DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag);
+
+-- case: a large transaction, touched once
+-- tables: big
+CREATE TABLE big (v int, w text);
+INSERT INTO big SELECT g % 1000, repeat('x', 100) FROM generate_series(1, 30000) g;
+DELETE FROM big WHERE v < 500;
+
+-- case: a large transaction, touched twice, with a truncation
+-- tables: big
+CREATE TABLE big (v int, w text);
+INSERT INTO big SELECT g % 100, 'first' FROM generate_series(1, 1000) g;
+BEGIN;
+DELETE FROM big WHERE v < 50;
+INSERT INTO big SELECT g % 100, repeat('y', 100) FROM generate_series(1, 3000) g;
+TRUNCATE big;
+INSERT INTO big SELECT g % 1000, repeat('x', 100) FROM generate_series(1, 30000) g;
+DELETE FROM big WHERE v < 500 AND ctid IN (SELECT min(ctid) FROM big GROUP BY v);
+UPDATE big SET w = 'short' WHERE v = 700;
+COMMIT;
+UPDATE big SET v = v + 1;
