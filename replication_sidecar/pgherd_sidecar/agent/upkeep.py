@@ -6,6 +6,7 @@ A joiner that waits for a checkpoint need not wait for the clock, too: the serve
 * truncates the capture table whose transactions have all ended (C14: never waiting for a lock);
 * looks for committed transactions that were never certified (C1) and reports them;
 * says where a superuser's settings keep transactions from being captured at all;
+* lists tables without a primary key, for people;
 * prunes ``pgherd.applied``;
 * has the server use a certificate that was replaced;
 * publishes the oldest base GID that a running transaction may have (C17);
@@ -40,6 +41,8 @@ _PACE_S = 1.0
 _LEAST_S = 0.1
 """Not more often, whoever sends notifications: every user of the server can."""
 _SAMPLES_MAX = 900
+_TABLES_S = 10.0
+"""So often the tables are looked through."""
 
 
 class Upkeep:
@@ -72,6 +75,7 @@ class Upkeep:
     ) -> None:
         self._holds: list[dict[str, str | int]] = []
         self._capture_off: list[str] = []
+        self._without_key: list[str] = []
         self._connection = connection
         self._config = config
         self._host = host
@@ -89,6 +93,7 @@ class Upkeep:
         self._published = 0
         self._audited_xid = 0
         self._loop = asyncio.get_running_loop()
+        self._tables_due = self._loop.time()
         self._checkpoint_due = self._loop.time() + self._checkpoint_s
         self._checkpointed = self._covered = state.position
 
@@ -110,6 +115,7 @@ class Upkeep:
             await self._fence()
             await self._audit()
             await self._see_capture()
+            await self._see_tables()
             await self._truncate_capture()
             await self._publish_base()
             await self._connection.execute("SELECT pgherd.number_shapes()")
@@ -126,6 +132,7 @@ class Upkeep:
             "log_holds": self._holds,
             "capture_off": self._capture_off,
             "capture_off_settings": len(self._capture_off),
+            "without_key": self._without_key,
         }
 
     async def _fence(self) -> None:
@@ -164,6 +171,15 @@ class Upkeep:
             log.warning("capture.off", settings=found, remedy="RESET them, then run verify")
         else:
             log.info("capture.on")
+
+    async def _see_tables(self) -> None:
+        if self._loop.time() < self._tables_due:
+            return
+        self._tables_due = self._loop.time() + _TABLES_S
+        rows = await self._connection.execute("SELECT pgherd.tables_without_key()")
+        row = await rows.fetchone()
+        assert row is not None
+        self._without_key = row[0]
 
     async def _truncate_capture(self) -> None:
         try:

@@ -158,6 +158,7 @@ class Status(BaseModel):
     peers: dict[str, Peer] = {}
     log_holds: tuple[LogHold, ...] = ()
     capture_off: tuple[str, ...] = ()
+    without_key: tuple[str, ...] = ()
     scrub: ScrubStatus | None = None
     incidents: tuple[Incident, ...] = ()
     divergences_total: dict[str, int] = {}

@@ -11,6 +11,8 @@ from pgherd_sidecar.cli.node import NodeState
 from pgherd_sidecar.cli.verify import Comparison, Difference
 from pgherd_sidecar.cli.view import Peer
 
+_NAMES_MAX = 10
+
 
 def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
     """Render the state of every node."""
@@ -46,12 +48,22 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
     ]
     notes = [line for node in nodes if node.answer is not None for line in _notes(node.answer)]
     scrubbed = next((_scrubbed(node.answer) for node in nodes if node.answer is not None), [])
-    return "\n".join([text, *reasons, *lagging, *notes, *scrubbed])
+    keyless = next((_keyless(one) for node in nodes if (one := node.answer) is not None), [])
+    return "\n".join([text, *reasons, *lagging, *notes, *scrubbed, *keyless])
 
 
 def _scrubbed(said: Status) -> list[str]:
     """What the scrub has found: every member knows the same."""
     return [_found(one) for one in said.scrub.differences] if said.scrub is not None else []
+
+
+def _keyless(said: Status) -> list[str]:
+    """The tables that a primary key would make faster: every member has the same."""
+    if not said.without_key:
+        return []
+    more = len(said.without_key) - _NAMES_MAX
+    names = ", ".join(said.without_key[:_NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+    return [f"without a primary key, so updates and deletes are slow: {names}"]
 
 
 def _found(one: ScrubDifference) -> str:
@@ -107,6 +119,7 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
         "sidecar": "up" if node.sidecar else "down",
         "log_holds": [one.model_dump() for one in node.answer.log_holds] if node.answer else [],
         "capture_off": list(node.answer.capture_off) if node.answer else [],
+        "without_key": list(node.answer.without_key) if node.answer else [],
         "scrub": node.answer.scrub.model_dump() if node.answer and node.answer.scrub else None,
         "incidents": [one.model_dump() for one in node.answer.incidents] if node.answer else [],
         "divergences_total": node.answer.divergences_total if node.answer else {},
@@ -137,7 +150,13 @@ def one(said: Status, *, as_json: bool) -> str:
     row = (said.name, said.state, _number(said.gid), _number(said.log_position))
     reason = [f"{said.name}: {said.reason}"] if said.reason else []
     return "\n".join(
-        [_table(("NAME", "STATE", "GID", "LOG"), [row]), *reason, *_notes(said), *_scrubbed(said)]
+        [
+            _table(("NAME", "STATE", "GID", "LOG"), [row]),
+            *reason,
+            *_notes(said),
+            *_scrubbed(said),
+            *_keyless(said),
+        ]
     )
 
 

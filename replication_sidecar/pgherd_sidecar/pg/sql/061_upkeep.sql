@@ -91,6 +91,12 @@ BEGIN ATOMIC
       FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8 AS x) n;
 END;
 
+-- Tables whose rows have no identity but their image, by name; not more than `most`.
+CREATE OR REPLACE FUNCTION pgherd.tables_without_key(most int DEFAULT 1000) RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+RETURN array(SELECT t.name FROM pgherd.replicated_tables t WHERE pgherd.identity_index(t.relid) IS NULL
+              ORDER BY t.name COLLATE "C" LIMIT most);
+
 -- Settings that keep our triggers from firing, for sessions of this database: in words; NULL if there are none. Our own
 -- session has what the server has but where ALTER ROLE or DATABASE says otherwise, which is told of anyway.
 CREATE OR REPLACE FUNCTION pgherd.capture_off() RETURNS text[]
