@@ -17,6 +17,8 @@ from pgherd_spark.sources import Relation, Source, TableChangedError
 
 Places = dict[str, tuple[Found, ...]]
 """By member: where the row of one key is."""
+HOW_MANY = "(rows)"
+"""In place of a column, for rows of a table without a key: so many are equal."""
 Values = dict[str, str | None]
 """Of one row, by column, as text."""
 
@@ -109,6 +111,8 @@ def name_rows(
             return None
         for key, values in read:
             versions[key][member] = values
+    if not comparison.tables[table].key:
+        _count_equal_rows(rows, versions)
     return [_difference(comparison.tables[table], key, one) for key, one in versions.items()]
 
 
@@ -122,8 +126,21 @@ def _values(
         return source.member, None
 
 
+def _count_equal_rows(
+    rows: Mapping[str, Places], versions: Mapping[str, dict[str, Values | None]]
+) -> None:
+    """Without a key all that can differ is how many rows of one kind there are."""
+    for key, found in versions.items():
+        for member, row in found.items():
+            if row is not None:
+                found[member] = {**row, HOW_MANY: str(len(rows[key][member]))}
+
+
 def _difference(table: Table, key: str, versions: Mapping[str, Values | None]) -> RowDifference:
     there = [row for row in versions.values() if row is not None]
-    columns = tuple(column for column in table.columns if len({row[column] for row in there}) > 1)
+    compared = table.columns if table.key else (HOW_MANY,)
+    columns = tuple(column for column in compared if len({row[column] for row in there}) > 1)
     texts = {member: None if row is None else repr(row) for member, row in versions.items()}
-    return RowDifference(table.name, table.key, key, columns, versions, odd_ones(texts))
+    return RowDifference(
+        table.name, table.key or (HOW_MANY,), key, columns, versions, odd_ones(texts)
+    )
