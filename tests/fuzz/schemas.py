@@ -222,6 +222,15 @@ def _additions(chance: random.Random, schema: Schema, table: Table) -> Iterator[
         yield f"CREATE STATISTICS {name}_st ON v, t FROM {name}"
     if chance.random() < 0.1:
         yield f"ALTER TABLE {name} REPLICA IDENTITY FULL"
+    if chance.random() < 0.2:  # rows may be equal, or are told apart by something else
+        keys = ", ".join(one.name for one in table.key)
+        yield f"ALTER TABLE {name} DROP CONSTRAINT {name}_pkey CASCADE"
+        yield from chance.choice(
+            ([], [], [f"ALTER TABLE {name} ALTER {table.key[0].name} DROP NOT NULL"],
+             [f"ALTER TABLE {name} ADD UNIQUE ({keys})"],
+             [f"ALTER TABLE {name} ALTER {table.key[0].name} DROP NOT NULL",
+              f"ALTER TABLE {name} ADD UNIQUE ({keys})"])
+        )  # fmt: skip
 
 
 def _indexes(chance: random.Random, table: Table) -> Iterator[str]:
