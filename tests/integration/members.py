@@ -103,7 +103,7 @@ def dump(connection: Connection, schema: str) -> str:
     """A schema as pg_dump writes it, without the numbers at which sequences start."""
     info = connection.info
     done = subprocess.run(
-        [_pg_dump(info.server_version // 10000), "--schema-only", "--schema", schema],
+        [program("pg_dump", info.server_version // 10000), "--schema-only", "--schema", schema],
         env=os.environ
         | {
             "PGHOST": info.host,
@@ -122,8 +122,9 @@ def dump(connection: Connection, schema: str) -> str:
     return "\n".join(line for line in lines if not line.startswith(own) and "pgherd_" not in line)
 
 
-def _pg_dump(major: int) -> str:
-    debian = _DEBIAN / str(major) / "bin" / "pg_dump"
-    path = str(debian) if debian.exists() else shutil.which("pg_dump")
-    assert path is not None, "pg_dump is missing"
+def program(name: str, major: int) -> str:
+    """A program of PostgreSQL, as it belongs to the server."""
+    debian = _DEBIAN / str(major) / "bin" / name
+    path = str(debian) if debian.exists() else shutil.which(name)
+    assert path is not None, f"{name} is missing"
     return path

@@ -1,6 +1,8 @@
 """Tables without a primary key: all members have as many of equal rows."""
 
+import os
 import random
+import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,45 +11,23 @@ import psycopg
 import pytest
 
 from .localherd import LocalHerd
+from .members import program
 from .nodes import Connection, Nodes, nodes_of, run, sql_cases
 from .test_border_capture import complaints, play, tables_of
 
 CASES = sql_cases("no_key")
 LOST = ("40001", "40P01", "25006", "57P01")
 
-#: What `pgbench -i` of PostgreSQL 15 sends, with option -q: all its steps, in its words.
-PGBENCH = (
-    "drop table if exists pgbench_accounts, pgbench_branches, pgbench_history, pgbench_tellers",
-    "create table pgbench_history(tid int,bid int,aid    int,delta int,mtime timestamp,"
-    "filler char(22))",
-    "create table pgbench_tellers(tid int not null,bid int,tbalance int,filler char(84))"
-    " with (fillfactor=100)",
-    "create table pgbench_accounts(aid    int not null,bid int,abalance int,filler char(84))"
-    " with (fillfactor=100)",
-    "create table pgbench_branches(bid int not null,bbalance int,filler char(88))"
-    " with (fillfactor=100)",
+#: Steps of `pgbench -i`, in all its ways to load.
+_PGBENCH = (
+    ("--init-steps=dtgvp",),
+    ("--init-steps=dtGvpf",),
+    ("--foreign-keys", "--unlogged-tables"),
+    ("--foreign-keys",),
+    ("--partitions=3",),
+    ("--partitions=2", "--partition-method=hash", "--init-steps=dtpg"),
 )
-PGBENCH_FILL = (
-    "begin",
-    "truncate table pgbench_accounts, pgbench_branches, pgbench_history, pgbench_tellers",
-    "insert into pgbench_branches(bid,bbalance) values(1,0)",
-    *(f"insert into pgbench_tellers(tid,bid,tbalance) values ({tid},1,0)" for tid in range(1, 11)),
-)
-PGBENCH_KEYS = (
-    "vacuum analyze pgbench_branches",
-    "vacuum analyze pgbench_tellers",
-    "vacuum analyze pgbench_accounts",
-    "vacuum analyze pgbench_history",
-    "alter table pgbench_branches add primary key (bid)",
-    "alter table pgbench_tellers add primary key (tid)",
-    "alter table pgbench_accounts add primary key (aid)",
-    "alter table pgbench_tellers add constraint pgbench_tellers_bid_fkey"
-    " foreign key (bid) references pgbench_branches",
-    "alter table pgbench_accounts add constraint pgbench_accounts_bid_fkey"
-    " foreign key (bid) references pgbench_branches",
-    "alter table pgbench_history add constraint pgbench_history_bid_fkey"
-    " foreign key (bid) references pgbench_branches",
-)
+_PGBENCH_TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_history", "pgbench_tellers")
 
 
 @pytest.fixture(scope="module")
@@ -177,34 +157,45 @@ def test_a_key_that_comes_excludes_those_who_wrote_without_it(nodes: Nodes) -> N
     with pytest.raises(psycopg.Error) as lost:
         run(nodes.app[1], "COMMIT")
     assert lost.value.sqlstate in LOST
+    nodes.settle()
     run(nodes.app[1], "UPDATE k SET b = 2 WHERE a = 5")
     assert len(nodes.equal_rows("k")) == 10
 
 
-def test_copy_and_pgbench_s_initialization_in_its_own_words(nodes: Nodes) -> None:
-    app = nodes.app[0]
-    for statement in (*PGBENCH, *PGBENCH_FILL):
-        run(app, statement)
-    with (
-        app.cursor() as cursor,
-        cursor.copy("copy pgbench_accounts from stdin with (freeze on)") as copy,
-    ):
-        for aid in range(1, 20_001):
-            copy.write(f"{aid}\t1\t0\t\n")
-    run(app, "commit")
-    for statement in PGBENCH_KEYS:
-        run(app, statement)
-    for number in range(3):
-        attempt(
-            nodes.app[number],
-            f"begin; update pgbench_accounts set abalance = abalance + 1 where aid = {number + 1};"
-            f" update pgbench_tellers set tbalance = tbalance + 1 where tid = {number + 1};"
-            " insert into pgbench_history (tid, bid, aid, delta, mtime)"
-            f" values ({number + 1}, 1, {number + 1}, 1, current_timestamp); commit",
-        )
-    names = ("accounts", "branches", "history", "tellers")
-    rows = nodes.equal_rows(*(f"pgbench_{name}" for name in names))
-    assert len(rows) == 20_000 + 1 + 10 + 3
+@pytest.mark.parametrize("options", _PGBENCH, ids=" ".join)
+def test_pgbench_initializes_and_runs(nodes: Nodes, options: tuple[str, ...]) -> None:
+    if "--unlogged-tables" in options:
+        done = pgbench(nodes, 0, "-i", *options)
+        assert done.returncode != 0
+        assert "unlogged" in done.stderr
+        return
+    done = pgbench(nodes, 0, "-i", *options)
+    assert done.returncode == 0, done.stderr
+    assert len(nodes.equal_rows(*_PGBENCH_TABLES)) == 100_000 + 1 + 10
+    done = pgbench(nodes, 1, "-n", "-t", "20", "--max-tries=100")
+    assert done.returncode == 0, done.stderr
+    assert len(nodes.equal_rows(*_PGBENCH_TABLES)) > 100_000 + 1 + 10
+
+
+def pgbench(nodes: Nodes, number: int, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run pgbench on a member, in the schema of the test."""
+    info = nodes.app[number].info
+    return subprocess.run(
+        [program("pgbench", info.server_version // 10000), *options],
+        env=os.environ
+        | {
+            "PGHOST": info.host,
+            "PGPORT": str(info.port),
+            "PGUSER": info.user,
+            "PGPASSWORD": info.password,
+            "PGDATABASE": info.dbname,
+            "PGOPTIONS": f"-c search_path={nodes.schema},public",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
 
 
 def test_a_notice_says_that_a_key_would_be_faster(nodes: Nodes) -> None:

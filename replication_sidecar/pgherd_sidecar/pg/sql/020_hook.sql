@@ -113,6 +113,26 @@ AS $$
      WHERE pg_catalog.current_setting(s.name, true) IS NOT NULL
 $$;
 
+-- Closes the cursor that an earlier transaction of this session has left, before a TRUNCATE: COPY ... FREEZE, which
+-- follows one in the same transaction, wants none to be open. Not where rows have been captured already, since the
+-- cursor may be this transaction's then.
+CREATE OR REPLACE FUNCTION pgherd.close_old_cursor() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    x        xid8 := pg_current_xact_id_if_assigned();
+    ours     refcursor := 'pgherd_commit';
+    captured bool := false;
+BEGIN
+    IF x IS NOT NULL THEN
+        EXECUTE format('SELECT EXISTS (SELECT FROM pgherd.capture_%s c WHERE c.xid = $1)', pgherd.capture_side(x))
+            INTO captured USING x;
+    END IF;
+    IF NOT captured AND EXISTS (SELECT FROM pg_cursor() c WHERE c.name = 'pgherd_commit') THEN
+        CLOSE ours;
+    END IF;
+    RETURN NULL;
+END $$;
+
 -- What would make the transaction fail after it was ordered, or run the user's code then.
 CREATE OR REPLACE FUNCTION pgherd.refuse_commit(cursors bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -401,6 +401,10 @@ BEGIN
                                      ' EXECUTE FUNCTION pgherd_gen.truncate_%s()', t.name, rel)
       FROM pgherd.user_tables t WHERE t.relid = rel AND NOT t.partitioned
     UNION ALL
+    SELECT 'pgherd_truncate_before', format('CREATE TRIGGER pgherd_truncate_before BEFORE TRUNCATE ON %s'
+                                            ' FOR EACH STATEMENT EXECUTE FUNCTION pgherd.close_old_cursor()', t.name)
+      FROM pgherd.user_tables t WHERE t.relid = rel AND NOT t.partitioned
+    UNION ALL
     SELECT 'pgherd_truncate_restart',
            format('CREATE TRIGGER pgherd_truncate_restart AFTER TRUNCATE ON %s FOR EACH STATEMENT'
                   ' EXECUTE FUNCTION pgherd.capture_restart()', t.name)
