@@ -23,9 +23,7 @@ _PGBENCH = (
     ("--init-steps=dtgvp",),
     ("--init-steps=dtGvpf",),
     ("--foreign-keys", "--unlogged-tables"),
-    ("--foreign-keys",),
-    ("--partitions=3",),
-    ("--partitions=2", "--partition-method=hash", "--init-steps=dtpg"),
+    ("--partitions=2", "--partition-method=hash"),
 )
 _PGBENCH_TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_history", "pgbench_tellers")
 
