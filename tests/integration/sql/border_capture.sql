@@ -436,6 +436,24 @@ UPDATE wr SET b = b || 'x';
 UPDATE wr SET b = 'y' WHERE id = 2;
 COMMIT;
 
+-- case: truncation of partitioned tables that refer to each other
+-- tables: tp, tq
+CREATE TABLE tp (id int PRIMARY KEY, up int REFERENCES tp) PARTITION BY RANGE (id);
+CREATE TABLE tp_0 PARTITION OF tp FOR VALUES FROM (0) TO (100);
+CREATE TABLE tp_1 PARTITION OF tp FOR VALUES FROM (100) TO (200) PARTITION BY LIST (id);
+CREATE TABLE tp_1d PARTITION OF tp_1 DEFAULT;
+CREATE TABLE tq (id int PRIMARY KEY, tp int REFERENCES tp) PARTITION BY HASH (id);
+INSERT INTO tp VALUES (1, NULL), (2, 1), (150, 2);
+TRUNCATE tp, tq;
+INSERT INTO tp VALUES (1, 1), (150, 1);
+CREATE TABLE tq_0 PARTITION OF tq FOR VALUES WITH (MODULUS 1, REMAINDER 0);
+BEGIN;
+INSERT INTO tq VALUES (1, 150);
+UPDATE tp SET up = 150 WHERE id = 1;
+TRUNCATE tp CASCADE;
+INSERT INTO tp VALUES (3, 3);
+COMMIT;
+
 -- case: truncation with restart between rows
 -- tables: tr, tr_o
 CREATE TABLE tr (id serial PRIMARY KEY, v int);
