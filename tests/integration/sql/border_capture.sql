@@ -436,6 +436,21 @@ UPDATE wr SET b = b || 'x';
 UPDATE wr SET b = 'y' WHERE id = 2;
 COMMIT;
 
+-- case: keys of domains over enums, arrays and ranges
+-- tables: de
+CREATE TYPE de_e AS ENUM ('a', 'b', 'c');
+CREATE DOMAIN de_de AS de_e;
+CREATE DOMAIN de_da AS int[];
+CREATE DOMAIN de_dr AS int4range CHECK (lower(VALUE) > 0);
+CREATE TABLE de (e de_de, a de_da, r de_dr, v int, PRIMARY KEY (e, a, r));
+INSERT INTO de VALUES ('a', '{1}', '[1,2)', 1), ('b', '{2}', '[3,4)', 2), ('c', '{}', '[5,)', 3);
+BEGIN;
+UPDATE de SET v = 4 WHERE v = 1;
+UPDATE de SET v = v + 1;
+DELETE FROM de WHERE v = 3;
+UPDATE de SET e = 'b', v = 9 WHERE v = 4;
+COMMIT;
+
 -- case: truncation of partitioned tables that refer to each other
 -- tables: tp, tq
 CREATE TABLE tp (id int PRIMARY KEY, up int REFERENCES tp) PARTITION BY RANGE (id);
