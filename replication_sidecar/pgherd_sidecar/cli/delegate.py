@@ -18,13 +18,19 @@ import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from pgherd_sidecar.cli import herd, runtime
+from pgherd_sidecar.cli import herd
 from pgherd_sidecar.cli.directory import create, remove_if_empty, require_empty
 from pgherd_sidecar.cli.errors import HerdError, progress
+from pgherd_sidecar.cli.lazily import lazily
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.cli import runtime
+else:
+    runtime = lazily("pgherd_sidecar.cli.runtime")
 
 DEFAULT_USER = "postgres"
 _LINK = "herd"
@@ -176,7 +182,7 @@ def _go_on_as(account: pwd.struct_passwd, home: Path) -> NoReturn:
     raise SystemExit
 
 
-def _started(interpreter: runtime.Interpreter, account: pwd.struct_passwd, home: Path) -> int:
+def _started(interpreter: "runtime.Interpreter", account: pwd.struct_passwd, home: Path) -> int:
     """Run the command by another Python; return its process."""
     return subprocess.Popen(
         [*interpreter.command, "-m", "pgherd_sidecar.cli.main", *_arguments(home)],

@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pgherd_sidecar.agent.config import FINGERPRINT_EVERY, Scrub
+from pgherd_sidecar.agent.defaults import FINGERPRINT_EVERY, SCRUB_INTERVAL_S, SCRUB_SHARE
 from pgherd_sidecar.cli.errors import HerdError
 
 FORMAT = 1
@@ -105,8 +105,8 @@ class Herd(BaseModel):
     slots: int = SLOTS
     evict_s: Annotated[float, Field(ge=0)] = 0
     split_s: Annotated[float, Field(ge=0)] = 0
-    scrub_s: Annotated[float, Field(ge=0)] = Scrub().interval_s
-    scrub_share: Annotated[float, Field(gt=0, le=100)] = Scrub().share
+    scrub_s: Annotated[float, Field(ge=0)] = SCRUB_INTERVAL_S
+    scrub_share: Annotated[float, Field(gt=0, le=100)] = SCRUB_SHARE
     fingerprint_every: Annotated[int, Field(ge=1)] = FINGERPRINT_EVERY
     on_divergence: Literal["rebuild", "pause"] = "rebuild"
     members: tuple[Member, ...]

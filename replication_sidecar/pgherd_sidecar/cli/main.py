@@ -11,29 +11,47 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from pgherd_sidecar.cli import (
-    changes,
-    cluster,
-    delegate,
-    explaining,
-    growing,
-    herd,
-    jobs,
-    local,
-    options,
-    parting,
-    promoting,
-    render,
-    skipping,
-    splitting,
-)
-from pgherd_sidecar.cli.admin import AdminClient, Status
+from pgherd_sidecar.cli import changes, jobs, options
 from pgherd_sidecar.cli.errors import HerdError
+from pgherd_sidecar.cli.lazily import lazily
 from pgherd_sidecar.cli.localcommands import local_group, show
-from pgherd_sidecar.cli.sidecar import Sidecar
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.cli import (
+        admin as admins,
+    )
+    from pgherd_sidecar.cli import (
+        cluster,
+        delegate,
+        explaining,
+        growing,
+        herd,
+        local,
+        parting,
+        promoting,
+        render,
+        sidecar,
+        skipping,
+        splitting,
+    )
+else:
+    admins = lazily("pgherd_sidecar.cli.admin")
+    cluster = lazily("pgherd_sidecar.cli.cluster")
+    delegate = lazily("pgherd_sidecar.cli.delegate")
+    explaining = lazily("pgherd_sidecar.cli.explaining")
+    growing = lazily("pgherd_sidecar.cli.growing")
+    herd = lazily("pgherd_sidecar.cli.herd")
+    local = lazily("pgherd_sidecar.cli.local")
+    parting = lazily("pgherd_sidecar.cli.parting")
+    promoting = lazily("pgherd_sidecar.cli.promoting")
+    render = lazily("pgherd_sidecar.cli.render")
+    sidecar = lazily("pgherd_sidecar.cli.sidecar")
+    skipping = lazily("pgherd_sidecar.cli.skipping")
+    splitting = lazily("pgherd_sidecar.cli.splitting")
 
 
 @click.group(cls=options.Commands)
@@ -158,7 +176,7 @@ def relay(admin: Path) -> None:
 
     What asks from outside of a container is `kubectl pgherd`, by `kubectl exec`.
     """
-    answer = options.run(AdminClient(admin).exchange(sys.stdin.buffer.read()))
+    answer = options.run(admins.AdminClient(admin).exchange(sys.stdin.buffer.read()))
     sys.stdout.buffer.write(answer)
 
 
@@ -202,9 +220,9 @@ def promote_partition(
     _listen(directory, admin)  # checks them
     if admin is None:
         description = herd.load(options.owned(directory or Path()))
-        client = Sidecar(description, description.member(nodes[0])).admin
+        client = sidecar.Sidecar(description, description.member(nodes[0])).admin
     else:
-        client = AdminClient(admin)
+        client = admins.AdminClient(admin)
     plan = options.run(options.within(timeout_s, parting.part(client, nodes, yes=yes)))
     click.echo(
         f"{' and '.join(plan.members)} are cluster {plan.cluster_id}; "
@@ -226,7 +244,7 @@ def _promote_into(
     )
 
 
-def _speaker(directory: Path | None, admin: Path | None) -> Status:
+def _speaker(directory: Path | None, admin: Path | None) -> "admins.Status":
     """Whoever speaks for the herd."""
     voices = options.run(_all(_listen(directory, admin)))
     said = cluster.speaker(voice.status for voice in voices)
@@ -235,18 +253,18 @@ def _speaker(directory: Path | None, admin: Path | None) -> Status:
     return said
 
 
-async def _all(listen: cluster.Listen) -> list[cluster.Voice]:
+async def _all(listen: "cluster.Listen") -> "list[cluster.Voice]":
     return await listen()
 
 
-def _listen(directory: Path | None, admin: Path | None) -> cluster.Listen:
+def _listen(directory: Path | None, admin: Path | None) -> "cluster.Listen":
     """How to ask the sidecars."""
     if (directory is None) == (admin is None):
         raise click.UsageError("Give either --dir or --admin.")
     if directory is not None:
         return partial(growing.voices, herd.load(options.owned(directory)))
     assert admin is not None
-    return partial(cluster.listen, AdminClient(admin))
+    return partial(cluster.listen, admins.AdminClient(admin))
 
 
 if __name__ == "__main__":

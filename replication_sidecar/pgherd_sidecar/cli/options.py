@@ -1,15 +1,19 @@
 """What the commands have in common: options, errors of one line, and how they are run."""
 
-import asyncio
 import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgherd_sidecar.cli import delegate
 from pgherd_sidecar.cli.errors import HerdError, from_os_error
+from pgherd_sidecar.cli.lazily import lazily
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.cli import delegate
+else:
+    delegate = lazily("pgherd_sidecar.cli.delegate")
 
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -90,6 +94,7 @@ def owned(directory: Path) -> Path:
 
 def run(action: Coroutine[Any, Any, Result]) -> Result:
     """Run to the end, or until a signal asks for an orderly end."""
+    import asyncio  # noqa: PLC0415 - not for --help
 
     async def interruptible() -> Result:
         task = asyncio.current_task()
@@ -110,6 +115,8 @@ async def within(timeout_s: float, action: Coroutine[Any, Any, Result]) -> Resul
     Raises:
         HerdError: it took longer.
     """
+    import asyncio  # noqa: PLC0415 - not for --help
+
     try:
         async with asyncio.timeout(timeout_s):
             return await action

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgherd_sidecar.cli import cluster
 from pgherd_sidecar.cli.admin import ScrubDifference, Status
 from pgherd_sidecar.cli.herd import Herd
 from pgherd_sidecar.cli.node import NodeState
-from pgherd_sidecar.cli.verify import Comparison, Difference
 from pgherd_sidecar.cli.view import Peer
+
+if TYPE_CHECKING:  # its home takes long to import, and most commands compare nothing
+    from pgherd_sidecar.cli.verify import Comparison, Difference
 
 
 def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
@@ -183,7 +185,7 @@ def members(said: Status, *, as_json: bool) -> str:
     return _table(("NAME", "NUMBER", "VOTE", "ROLE", "LAG", "HEARD", "DISK"), lines)
 
 
-def comparison(result: Comparison) -> str:
+def comparison(result: "Comparison") -> str:
     """Render what ``verify`` found: a line for each table and node, then the differences."""
     rows = [
         (
@@ -204,7 +206,7 @@ def comparison(result: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _sentence(difference: Difference) -> str:
+def _sentence(difference: "Difference") -> str:
     missing = [name for name, version in difference.versions.items() if version is None]
     if difference.kind == "table":
         return f"{difference.table}: does not exist on {', '.join(missing)}"
@@ -219,7 +221,7 @@ def _sentence(difference: Difference) -> str:
     return f"{difference.table} key {difference.key}: differs: {where}"
 
 
-def _of_indexes(result: Comparison) -> list[str]:
+def _of_indexes(result: "Comparison") -> list[str]:
     lines = [
         f"{name}: index {index} differs from its table: {fault}"
         for name, one in result.indexes.items()
@@ -238,7 +240,7 @@ def _of_indexes(result: Comparison) -> list[str]:
     return lines
 
 
-def _groups(difference: Difference) -> list[list[str]]:
+def _groups(difference: "Difference") -> list[list[str]]:
     """Return the nodes that have it, grouped by what they have."""
     groups: dict[str, list[str]] = {}
     for name, version in difference.versions.items():
@@ -247,7 +249,7 @@ def _groups(difference: Difference) -> list[list[str]]:
     return list(groups.values())
 
 
-def comparison_json(result: Comparison) -> str:
+def comparison_json(result: "Comparison") -> str:
     """Render what ``verify`` found for programs."""
     return json.dumps(
         {
