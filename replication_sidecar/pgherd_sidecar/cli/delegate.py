@@ -56,7 +56,7 @@ def require_no_other(user: str | None) -> None:
 def up(directory: Path, user: str | None) -> NoReturn:
     """Run ``up`` as ``user`` or, for an existing herd, as its owner."""
     directory = directory.resolve()
-    home = _home(directory)
+    home = home_of(directory)
     if herd.is_herd(home):
         account = _owner(home)
         if user not in (None, account.pw_name):
@@ -82,7 +82,7 @@ def provide(wanted: Path, directory: Path) -> None:
     """
     if wanted.exists():
         return
-    home = _home(directory.resolve())
+    home = home_of(directory.resolve())
     herd.load(home)
     account = _owner(home)
     wanted.mkdir(mode=0o700)
@@ -91,7 +91,7 @@ def provide(wanted: Path, directory: Path) -> None:
 
 def command(directory: Path) -> NoReturn:
     """Run any other command as the herd's owner."""
-    home = _home(directory)
+    home = home_of(directory)
     herd.load(home)
     status = _run_as(_owner(home), home)
     if status == 0 and not herd.is_herd(home):  # destroyed
@@ -99,7 +99,8 @@ def command(directory: Path) -> NoReturn:
     raise SystemExit(status)
 
 
-def _home(directory: Path) -> Path:
+def home_of(directory: Path) -> Path:
+    """Return where the herd lives that was asked for in a directory."""
     link = directory / _LINK
     return link.readlink() if link.is_symlink() else directory
 

@@ -6,18 +6,20 @@ Layout of the directory::
 
     herd.json  herd.lock
     n1/pgdata  n1/sidecar   the server's and the sidecar's data
-    n1/node.json  n1/pgpass  the sidecar's configuration, and passwords for copying other nodes
+    n1/node.json  n1/pgpass  the sidecar's configuration, and passwords as libpq reads them
     n1/overlay              configuration files of the server that are this node's own
     tls  n1/tls             certificates, see certificates.py
     n1/sidecar.log  n1/postgres.log  n1/log/    what they say
     n1/run  n1/hook         sockets (elsewhere when their path would be too long)
 """
 
+import errno
 import os
 import re
 import secrets
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -195,6 +197,14 @@ class Herd(BaseModel):
         """Connection string of the ordinary role ``app``."""
         return f"postgresql://app:{self.app_password}@127.0.0.1:{member.port}/app"
 
+    def silent_dsn(self, member: Member) -> str:
+        """Connection string of ``app`` that names a file with the password in its place.
+
+        Whoever may read the file may use it: the herd's account and root.
+        """
+        passfile = quote(str(self.node(member).passfile))
+        return f"postgresql://app@127.0.0.1:{member.port}/app?passfile={passfile}"
+
 
 class NodePaths:
     """Files and directories of one node."""
@@ -311,12 +321,14 @@ def load(directory: Path) -> Herd:
         herd = Herd.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise HerdError(
-            f"{directory} is not a herd directory: create a herd with `pgherd local up`"
+            f"{directory} is not a herd directory: create a herd with `pgherd local up` or "
+            "give the --dir of one"
         ) from error
     except NotADirectoryError as error:
         raise HerdError(f"{directory} is a file: give the herd's directory") from error
     except OSError as error:
-        raise HerdError(f"cannot read {path}: {error.strerror}") from error
+        remedy = ": only the account that owns the herd may" if error.errno == errno.EACCES else ""
+        raise HerdError(f"cannot read {path}: {error.strerror}{remedy}") from error
     except ValidationError as error:
         raise HerdError(f"{path} is damaged ({error.errors()[0]['msg']}): restore it") from error
     if herd.format != FORMAT:

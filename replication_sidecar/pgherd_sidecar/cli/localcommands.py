@@ -95,6 +95,7 @@ def local_group() -> None:
 )
 @click.option("--user", help="Account for the processes when started as root. [default: postgres]")
 @options.timeout(120)
+@options.show_passwords
 @options.as_json
 def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     directory: Path,
@@ -110,9 +111,12 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     postgres_bin: Path | None,
     user: str | None,
     timeout_s: float,
+    show_passwords: bool,
     as_json: bool,
 ) -> None:
     """Create a herd or resume it; returns when every node takes writes."""
+    if options.is_default("directory"):
+        progress(f"the herd's directory is {directory}; `pgherd psql` connects to it")
     if delegate.is_root():
         delegate.up(directory, user)
     delegate.require_no_other(user)
@@ -131,22 +135,24 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         timeout_s=timeout_s,
     )
     states = options.run(local.up(directory, asked))
-    click.echo(render.states(herd.load(directory), states, as_json=as_json))
+    text = render.states(herd.load(directory), states, as_json=as_json, passwords=show_passwords)
+    click.echo(text)
 
 
 @local_group.command()
 @options.herd_directory
+@options.show_passwords
 @options.as_json
-def status(directory: Path, as_json: bool) -> None:
+def status(directory: Path, show_passwords: bool, as_json: bool) -> None:
     """Show every node."""
-    show(options.owned(directory), as_json=as_json)
+    show(options.owned(directory), as_json=as_json, passwords=show_passwords)
 
 
-def show(directory: Path, *, as_json: bool) -> None:
+def show(directory: Path, *, as_json: bool, passwords: bool = False) -> None:
     """Print the state of every node of a herd on this machine."""
     description = herd.load(directory)
     states = options.run(noding.states_of(local.nodes_of(description)))
-    click.echo(render.states(description, states, as_json=as_json))
+    click.echo(render.states(description, states, as_json=as_json, passwords=passwords))
 
 
 @local_group.command()

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
         skipping,
         splitting,
     )
+    from pgherd_sidecar.cli import (
+        psql as psqls,
+    )
 else:
     admins = lazily("pgherd_sidecar.cli.admin")
     cluster = lazily("pgherd_sidecar.cli.cluster")
@@ -48,6 +51,7 @@ else:
     local = lazily("pgherd_sidecar.cli.local")
     parting = lazily("pgherd_sidecar.cli.parting")
     promoting = lazily("pgherd_sidecar.cli.promoting")
+    psqls = lazily("pgherd_sidecar.cli.psql")
     render = lazily("pgherd_sidecar.cli.render")
     sidecar = lazily("pgherd_sidecar.cli.sidecar")
     skipping = lazily("pgherd_sidecar.cli.skipping")
@@ -77,7 +81,7 @@ def _herd(command: Callable[..., None]) -> Callable[..., None]:
         "--dir",
         "directory",
         type=options.HERD_DIRECTORY,
-        help="Directory of a herd on this machine.",
+        help="Directory of a herd on this machine. [default: as of `pgherd local up`]",
     )
     admin = click.option(
         "--admin",
@@ -89,14 +93,29 @@ def _herd(command: Callable[..., None]) -> Callable[..., None]:
 
 @main.command()
 @_herd
+@options.show_passwords
 @options.as_json
-def status(directory: Path | None, admin: Path | None, as_json: bool) -> None:
+def status(directory: Path | None, admin: Path | None, show_passwords: bool, as_json: bool) -> None:
     """Show every node or, given --admin, that one."""
-    if directory is not None and admin is None:
-        show(options.owned(directory), as_json=as_json)
+    if admin is None:
+        directory = directory or options.default_directory()
+        show(options.owned(directory), as_json=as_json, passwords=show_passwords)
         return
     said = _speaker(directory, admin)
     click.echo(render.one(said, as_json=as_json))
+
+
+@main.command(
+    context_settings={"ignore_unknown_options": True},
+    options_metavar="[--dir D] [--superuser]",
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[NODE] [PSQL-ARGUMENT]...")
+@options.herd_directory
+@click.option("--superuser", is_flag=True, help="As `postgres`. [default: as `app`]")
+def psql(words: tuple[str, ...], directory: Path, superuser: bool) -> None:
+    """Run psql on a node of a herd on this machine, by default the first that takes writes."""
+    directory = options.read_only(directory)
+    options.run(psqls.connect(directory, words, superuser=superuser))
 
 
 @main.command()
@@ -212,14 +231,15 @@ def promote_partition(
     timeout_s: float,
 ) -> None:
     """Have nodes without a majority go on, for good, as a cluster of their own."""
-    if into is not None and directory is not None:
+    if into is not None and admin is None:
+        directory = directory or options.default_directory()
         _promote_into(directory, into.resolve(), nodes, yes=yes, timeout_s=timeout_s)
         return
     if into is not None:
         raise click.UsageError("--into is for a herd in a --dir.")
     _listen(directory, admin)  # checks them
     if admin is None:
-        description = herd.load(options.owned(directory or Path()))
+        description = herd.load(options.owned(directory or options.default_directory()))
         client = sidecar.Sidecar(description, description.member(nodes[0])).admin
     else:
         client = admins.AdminClient(admin)
@@ -259,11 +279,11 @@ async def _all(listen: "cluster.Listen") -> "list[cluster.Voice]":
 
 def _listen(directory: Path | None, admin: Path | None) -> "cluster.Listen":
     """How to ask the sidecars."""
-    if (directory is None) == (admin is None):
-        raise click.UsageError("Give either --dir or --admin.")
-    if directory is not None:
+    if admin is None:
+        directory = directory or options.default_directory()
         return partial(growing.voices, herd.load(options.owned(directory)))
-    assert admin is not None
+    if directory is not None:
+        raise click.UsageError("Give either --dir or --admin.")
     return partial(cluster.listen, admins.AdminClient(admin))
 
 

@@ -14,8 +14,17 @@ if TYPE_CHECKING:  # its home takes long to import, and most commands compare no
     from pgherd_sidecar.cli.verify import Comparison, Difference
 
 
-def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
-    """Render the state of every node."""
+def states(
+    herd: Herd, nodes: Sequence[NodeState], *, as_json: bool, passwords: bool = False
+) -> str:
+    """Render the state of every node.
+
+    Args:
+        herd: on this machine.
+        nodes: all of it.
+        as_json: for programs; with the passwords of both roles.
+        passwords: in the text, too.
+    """
     said = cluster.speaker(node.answer for node in nodes if node.answer is not None)
     if as_json:
         members = [
@@ -25,13 +34,14 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
         knows = cluster.informed(node.answer for node in nodes if node.answer is not None)
         head = {"cluster_id": str(herd.cluster_id), **cluster.summary(said, knows)}
         return json.dumps({**head, "members": members}, indent=2)
+    dsn = herd.app_dsn if passwords else herd.silent_dsn
     rows = [
         (
             node.member.name,
             node.state,
             _number(node.gid),
             _number(node.log_position),
-            "-" if node.member.witness else herd.dsn(node.member),
+            "-" if node.member.witness else dsn(node.member),
         )
         for node in nodes
     ]

@@ -186,7 +186,10 @@ class Sidecar:
         fresh = self._paths.passfile.with_suffix(".new")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
-            file.write(f"{_HOST}:*:*:postgres:{self._herd.superuser_password}\n")
+            file.write(
+                f"{_HOST}:*:*:postgres:{self._herd.superuser_password}\n"
+                f"{_HOST}:*:*:app:{self._herd.app_password}\n"
+            )
         fresh.replace(self._paths.passfile)
 
     def _rotate_log(self) -> None:
