@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from pgherd_sidecar.cli import (
         psql as psqls,
     )
+    from pgherd_sidecar.cli import (
+        top as tops,
+    )
 else:
     admins = lazily("pgherd_sidecar.cli.admin")
     cluster = lazily("pgherd_sidecar.cli.cluster")
@@ -56,6 +59,7 @@ else:
     sidecar = lazily("pgherd_sidecar.cli.sidecar")
     skipping = lazily("pgherd_sidecar.cli.skipping")
     splitting = lazily("pgherd_sidecar.cli.splitting")
+    tops = lazily("pgherd_sidecar.cli.top")
 
 
 @click.group(cls=options.Commands)
@@ -132,6 +136,26 @@ def members(directory: Path | None, admin: Path | None, as_json: bool) -> None:
 def view(directory: Path | None, admin: Path | None, as_json: bool) -> None:
     """Show the view: who votes, who proposes, and whether they are a quorum."""
     click.echo(render.view(_speaker(directory, admin), as_json=as_json))
+
+
+@main.command()
+@_herd
+@click.option(
+    "--interval", "interval_s", type=click.FloatRange(min=0.1, max=3600), default=1,
+    show_default=True, help="Seconds from one look to the next.",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="Print what is seen in one interval, and end.")
+def top(directory: Path | None, admin: Path | None, interval_s: float, once: bool) -> None:
+    """Show what the herd does now: members, rates, waits in COMMIT, conflicts. `q` ends it.
+
+    Given --admin, only that sidecar is asked.
+    """
+    listen = _listen(directory, admin)
+    names: tuple[str, ...] = ()
+    if admin is None:
+        description = herd.load(options.owned(directory or options.default_directory()))
+        names = tuple(member.name for member in description.members)
+    options.run(tops.top(listen, tops.Options(interval_s, once, names)))
 
 
 @main.command()

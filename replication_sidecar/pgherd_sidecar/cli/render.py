@@ -45,7 +45,7 @@ def states(
         )
         for node in nodes
     ]
-    text = _table(("NAME", "STATE", "GID", "LOG", "DSN"), rows)
+    text = aligned(("NAME", "STATE", "GID", "LOG", "DSN"), rows)
     reasons = [
         f"{node.member.name}: {' '.join(node.reason.split())}"
         for node in nodes
@@ -149,7 +149,7 @@ def one(said: Status, *, as_json: bool) -> str:
     row = (said.name, said.state, _number(said.gid), _number(said.log_position))
     reason = [f"{said.name}: {said.reason}"] if said.reason else []
     return "\n".join(
-        [_table(("NAME", "STATE", "GID", "LOG"), [row]), *reason, *_notes(said), *_scrubbed(said)]
+        [aligned(("NAME", "STATE", "GID", "LOG"), [row]), *reason, *_notes(said), *_scrubbed(said)]
     )
 
 
@@ -167,7 +167,7 @@ def view(said: Status, *, as_json: bool) -> str:
         ("told by", said.name),
         ("cluster", said.cluster_id),
     ]
-    return _table(rows[0], rows[1:]) + (f"\n{said.reason}" if said.reason else "")
+    return aligned(rows[0], rows[1:]) + (f"\n{said.reason}" if said.reason else "")
 
 
 def members(said: Status, *, as_json: bool) -> str:
@@ -192,7 +192,7 @@ def members(said: Status, *, as_json: bool) -> str:
                 one.disk_id or "-",
             )
         )
-    return _table(("NAME", "NUMBER", "VOTE", "ROLE", "LAG", "HEARD", "DISK"), lines)
+    return aligned(("NAME", "NUMBER", "VOTE", "ROLE", "LAG", "HEARD", "DISK"), lines)
 
 
 def comparison(result: "Comparison") -> str:
@@ -208,7 +208,7 @@ def comparison(result: "Comparison") -> str:
         for table in result.tables
         for name, node in table.nodes.items()
     ]
-    lines = [_table(("TABLE", "NODE", "ROWS", "CHECKSUM", "RESULT"), rows)]
+    lines = [aligned(("TABLE", "NODE", "ROWS", "CHECKSUM", "RESULT"), rows)]
     lines += [_sentence(difference) for difference in result.differences]
     lines += _of_indexes(result)
     verdict = "identical" if result.identical else "DIFFERENT"
@@ -298,7 +298,8 @@ def comparison_json(result: "Comparison") -> str:
     )
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def aligned(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return lines with columns as wide as what is in them."""
     lines = [tuple(header), *map(tuple, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join(
