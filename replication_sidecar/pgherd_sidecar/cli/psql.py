@@ -53,12 +53,17 @@ def named(description: Herd, name: str) -> Member:
     """Return the node of this name, whatever its state: it may be there to be read.
 
     Raises:
-        HerdError: there is none, or it has no database.
+        HerdError: there is none, it has no database, or its server does not run.
     """
     member = description.member(name)
     if member.witness:
         databases = ", ".join(one.name for one in description.databases)
         raise HerdError(f"{name} is a witness and has no database: choose one of {databases}")
+    if Node(description, member).server.process() is None:
+        raise HerdError(
+            f"PostgreSQL of {name} does not run: `pgherd local start {name}` starts it, or leave "
+            "the node out"
+        )
     return member
 
 

@@ -118,7 +118,7 @@ def frame(before: Sample, now: Sample) -> list[str]:
     head = [
         f"cluster {said.cluster_id}   GID {_count(said.gid)}   {said.component or '-'} component, "
         f"term {_count(said.term)}, proposer {said.proposer or '-'}",
-        f"{len(now.names)} members"
+        f"{len(now.names)} member{'' if len(now.names) == 1 else 's'}"
         + (f", {missing} not asked or not answering" if missing else "")
         + f"   {commits:,.0f} commits/s   {conflicts:,.1f} conflicts/s",
         "",

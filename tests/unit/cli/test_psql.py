@@ -86,6 +86,7 @@ def test_the_connection_string_that_is_shown_holds_no_password(tmp_path: Path) -
     [
         (["n9"], "unknown node n9: this herd has n1, n2, w1"),
         (["w1"], "w1 is a witness and has no database: choose one of n1, n2"),
+        (["n2"], "PostgreSQL of n2 does not run: `pgherd local start n2` starts it"),
         ([], "no node takes writes"),
     ],
 )
@@ -97,7 +98,7 @@ def test_what_cannot_be_is_one_line(description: Herd, words: list[str], complai
 
 
 def test_options_of_psql_reach_it(description: Herd, tmp_path: Path) -> None:
-    """A stand-in for psql tells its arguments; root takes its own psql and not the herd's."""
+    """A stand-in for psql tells its arguments; a session is root's if root begins it."""
     programs = tmp_path / "programs"
     programs.mkdir()
     stand_in = programs / "psql"
@@ -106,9 +107,10 @@ def test_options_of_psql_reach_it(description: Herd, tmp_path: Path) -> None:
     program = f"""
 import os
 from pathlib import Path
-from pgherd_sidecar.cli import binaries
+from pgherd_sidecar.cli import binaries, psql
 from pgherd_sidecar.cli.main import main
 binaries.find = lambda _: Path({str(programs)!r})
+psql.named = lambda description, name: description.member(name)  # its server does not run
 os.geteuid = lambda: 0
 main()
 """
