@@ -11,6 +11,8 @@ from pgherd_operator.api.resource import Cluster
 from pgherd_operator.objects import names
 
 Manifest = dict[str, Any]
+ANY_HOST = "0.0.0.0"
+"""All addresses of IPv4."""
 
 
 class Role(StrEnum):
@@ -54,12 +56,14 @@ class Release:
     Attributes:
         postgres_image: with ``{version}`` for the major version.
         operator_namespace: where the operator runs, for network policies.
+        listen_host: where the sidecars listen: all addresses of the family that pods have here.
     """
 
     postgres_image: str = "ghcr.io/pgherd/postgres:{version}"
     sidecar_image: str = "ghcr.io/pgherd/sidecar:0.1.0"
     spark_image: str = "ghcr.io/pgherd/spark:0.1.0"
     operator_namespace: str = "pgherd-system"
+    listen_host: str = ANY_HOST
 
 
 def digest(value: object) -> str:

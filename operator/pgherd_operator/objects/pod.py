@@ -34,7 +34,8 @@ def pod(cluster: Cluster, cluster_id: str, seat: Seat, release: Release) -> Mani
     spec = _spec(cluster, seat, release)
     seeding = _seeding(cluster, seat, release)
     files = config.member_files(cluster, cluster_id, seat)
-    node = config.node_json(cluster, cluster_id, replace(seat, origin=Origin.JOINER))
+    joiner = replace(seat, origin=Origin.JOINER)
+    node = config.node_json(cluster, cluster_id, joiner, release.listen_host)
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -5,7 +5,7 @@ write nothing to the objects (no annotations, no finalizers), so it cannot put s
 annotations or fight another operator. The herd's own finalizer is the reconciler's.
 
 Configured by the environment: POD_NAMESPACE, POD_NAME, PGHERD_NAMESPACES (empty: all),
-PGHERD_POSTGRES_IMAGE, PGHERD_SIDECAR_IMAGE, PGHERD_SPARK_IMAGE.
+PGHERD_POSTGRES_IMAGE, PGHERD_SIDECAR_IMAGE, PGHERD_SPARK_IMAGE, PGHERD_LOG_LEVEL.
 """
 
 import asyncio
@@ -24,13 +24,14 @@ from aiohttp import web
 from pgherd_operator.api import CHECK, GROUP, KIND, PLURAL, SCHEDULE, SNAPSHOT, VERSION
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
+from pgherd_operator.shell import logs
 from pgherd_operator.shell.client import Access, Client
 from pgherd_operator.shell.controller import Environment, reconcile_once
 from pgherd_operator.shell.drivers import HttpDrivers
 from pgherd_operator.shell.election import Election
 from pgherd_operator.shell.events import EventPoster
 from pgherd_operator.shell.https import HttpsSidecars
-from pgherd_operator.shell.jobs import Jobs
+from pgherd_operator.shell.jobs import Jobs, is_at_rest
 from pgherd_operator.shell.kubernetes import ApiError
 from pgherd_operator.shell.queue import Queue
 
@@ -140,6 +141,10 @@ def release(environment: Mapping[str, str]) -> Release:
         sidecar_image=environment.get("PGHERD_SIDECAR_IMAGE") or default.sidecar_image,
         spark_image=environment.get("PGHERD_SPARK_IMAGE") or default.spark_image,
         operator_namespace=environment.get("POD_NAMESPACE") or default.operator_namespace,
+        # Pods have addresses of the family that the API server's service has.
+        listen_host="::"
+        if ":" in environment.get("KUBERNETES_SERVICE_HOST", "")
+        else default.listen_host,
     )
 
 
@@ -230,20 +235,15 @@ async def _resync(client: Client, queues: Mapping[str, Queue], namespaces: list[
                 log.warning("resync.failed", kind=kind, namespace=namespace, reason=str(error))
                 continue
             for item in found:
+                if kind in (SNAPSHOT, CHECK) and is_at_rest(item):
+                    continue
                 queue.wake(item["metadata"]["namespace"], item["metadata"]["name"])
         await asyncio.sleep(_RESYNC_S)
 
 
 def main() -> None:
     """Run until SIGTERM."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,  # with no values of variables
-            structlog.processors.JSONRenderer(),
-        ]
-    )
+    logs.configure(os.environ.get("PGHERD_LOG_LEVEL") or "info")
     asyncio.run(run(os.environ))
 
 
