@@ -15,7 +15,13 @@ from pgherd_operator.objects.model import Manifest, Retired
 
 @dataclass(frozen=True, slots=True)
 class AddFinalizer:
-    """Have the deletion of the resource wait for us: the volumes' fate is to be settled first."""
+    """Have the deletion of the resource wait for us: the volumes' fate is to be settled first.
+
+    Attributes:
+        operator: the release that takes charge; empty where it has no name.
+    """
+
+    operator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,13 @@ class Apply:
 @dataclass(frozen=True, slots=True)
 class Create:
     """Create, unless the name is taken."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Ask whether this would be made, were its name free; it fails in the words of who refuses."""
 
     manifest: Manifest
 
@@ -156,8 +169,8 @@ class AskEvict:
 
 Action = (
     AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | GeneratePassword
-    | GenerateAuthority | IssueCertificate | Apply | Create | Delete | GrowVolume | RetireVolume
-    | SettleVolume | AskLeave | AskEvict
+    | GenerateAuthority | IssueCertificate | Apply | Create | Admit | Delete | GrowVolume
+    | RetireVolume | SettleVolume | AskLeave | AskEvict
 )  # fmt: skip
 
 
@@ -165,6 +178,7 @@ class Reason(StrEnum):
     """Reasons of Events and conditions: stable, listed in docs/operator.md."""
 
     FOUNDING = "Founding"
+    OTHER_OPERATOR = "OtherOperator"
     ADOPTED = "VolumesAdopted"
     CREDENTIALS_MISSING = "CredentialsMissing"
     FOREIGN_VOLUMES = "ForeignVolumes"

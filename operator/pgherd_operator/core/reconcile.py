@@ -11,6 +11,7 @@ touches a member that works.
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.status import ClusterStatus
 from pgherd_operator.core import founding, membership, rollout, status, taken, upkeep, users
 from pgherd_operator.core.actions import (
@@ -80,8 +81,9 @@ def _steps(observed: Observed, group: Group, now: datetime, release: Release) ->
     cluster = observed.cluster
     if cluster.deleting:
         return _let_go(observed)
-    if names.FINALIZER not in cluster.finalizers:
-        return [Step(Reason.FOUNDING, "taking charge", (AddFinalizer(),))]
+    unclaimed = bool(release.operator) and cluster.operator != release.operator
+    if names.FINALIZER not in cluster.finalizers or unclaimed:
+        return [Step(Reason.FOUNDING, "taking charge", (AddFinalizer(release.operator),))]
     shared = upkeep.shared_objects(observed, group, release)
     steps = [Step(Reason.MEMBER_STARTING, "services and policies", tuple(shared))] if shared else []
     certificates = upkeep.certificates(observed, now)
@@ -157,6 +159,14 @@ def _sleep(observed: Observed) -> list[Step]:
         text += "herd (hibernated: false) until others have taken their places"
         return [Step(Reason.HIBERNATED, text, actions, warning=True)]
     return [Step(Reason.HIBERNATED, "stopping all members", actions)] if actions else []
+
+
+def is_of_another(cluster: Cluster, release: Release) -> bool:
+    """Whether another release of the operator looks after this herd.
+
+    Two that do would replace each other's pods for ever: what they render is each one's own.
+    """
+    return bool(cluster.operator and release.operator) and cluster.operator != release.operator
 
 
 def _let_go(observed: Observed) -> list[Step]:

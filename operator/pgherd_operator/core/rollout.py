@@ -3,10 +3,13 @@
 A member that does no work is replaced first and at once: it is likely to be the victim of the
 change before this one, and the wait for it to get well would never end. A member that works is
 replaced only while all others do.
+
+Before a pod is deleted the API server is asked whether it would take the new one. What it refuses
+(limits below requests, a policy, a missing priority class) costs no member.
 """
 
 from pgherd_operator.core import upkeep
-from pgherd_operator.core.actions import Delete, Kind, Reason, Step
+from pgherd_operator.core.actions import Admit, Delete, Kind, Reason, Step
 from pgherd_operator.core.group import Group, Member
 from pgherd_operator.core.observed import Observed
 from pgherd_operator.objects import names, pod
@@ -40,13 +43,13 @@ def step(observed: Observed, group: Group, release: Release) -> Step | None:
         return Step(Reason.WAITING, "a pod is being replaced")
     for member in members:
         if not member.healthy and _is_no_loss(observed, group, member):
-            return _replace(observed, member)
+            return _replace(observed, member, release)
     proposer = group.authority.proposer if group.authority is not None else None
     for member in sorted(
         members, key=lambda m: names.member(observed.cluster.name, m.number) == proposer
     ):
         if member.healthy and group.others_are_well(member.number):
-            return _replace(observed, member)
+            return _replace(observed, member, release)
     return Step(Reason.WAITING, f"{len(members)} pods are out of date; others are not well yet")
 
 
@@ -61,8 +64,11 @@ def _is_no_loss(observed: Observed, group: Group, member: Member) -> bool:
     return not any(live.ready for live in observed.pods.values())
 
 
-def _replace(observed: Observed, member: Member) -> Step:
-    assert member.pod is not None
+def _replace(observed: Observed, member: Member, release: Release) -> Step:
+    assert member.pod is not None and member.volume is not None and observed.ledger is not None
+    seat, cluster_id = member.volume.seat(), observed.ledger.cluster_id
+    successor = pod.pod(observed.cluster, cluster_id, seat, release)
     name = names.member(observed.cluster.name, member.number)
     text = f"{name} is out of date: replacing its pod"
-    return Step(Reason.MEMBER_RESTARTING, text, (Delete(Kind.POD, name, member.pod.uid),))
+    actions = (Admit(successor), Delete(Kind.POD, name, member.pod.uid))
+    return Step(Reason.MEMBER_RESTARTING, text, actions)

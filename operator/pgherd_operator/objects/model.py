@@ -55,6 +55,7 @@ class Release:
 
     Attributes:
         postgres_image: with ``{version}`` for the major version.
+        operator: this release's own namespace and name; empty where it has none.
         operator_namespace: where the operator runs, for network policies.
         listen_host: where the sidecars listen: all addresses of the family that pods have here.
     """
@@ -62,6 +63,7 @@ class Release:
     postgres_image: str = "ghcr.io/pgherd/postgres:{version}"
     sidecar_image: str = "ghcr.io/pgherd/sidecar:0.1.0"
     spark_image: str = "ghcr.io/pgherd/spark:0.1.0"
+    operator: str = ""
     operator_namespace: str = "pgherd-system"
     listen_host: str = ANY_HOST
 

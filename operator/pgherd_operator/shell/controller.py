@@ -5,19 +5,19 @@ trouble never delays another's. Nothing is kept between calls.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
 import structlog
 
-from pgherd_operator.api import GROUP, KIND, VERSION
+from pgherd_operator.api import GROUP, KIND, OPERATOR, VERSION
 from pgherd_operator.api.resource import Cluster, InvalidSpec, parse
 from pgherd_operator.api.status import ClusterStatus
 from pgherd_operator.core import status
 from pgherd_operator.core import users as core_users
 from pgherd_operator.core.actions import Event, Reason, Step
-from pgherd_operator.core.reconcile import Plan, reconcile
+from pgherd_operator.core.reconcile import Plan, is_of_another, reconcile
 from pgherd_operator.objects.model import Release
 from pgherd_operator.shell import users
 from pgherd_operator.shell.executor import Executor
@@ -48,6 +48,7 @@ class Environment:
     Attributes:
         sidecars: of a herd.
         now: the wall clock, in UTC.
+        left: uids of herds that another release looks after, and of which that was told.
     """
 
     api: KubernetesApi
@@ -55,6 +56,7 @@ class Environment:
     events: Events
     now: Callable[[], datetime]
     release: Release
+    left: set[str] = field(default_factory=set)
 
 
 async def reconcile_once(env: Environment, namespace: str, name: str) -> float | None:
@@ -78,6 +80,9 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
             await _refuse(env, body, cluster, str(error))
             return _SETTLED_S
         # It goes whatever its spec was; by the default one, which keeps the volumes.
+    if is_of_another(cluster, env.release):
+        _stand_aside(env, cluster)
+        return _SETTLED_S
     sidecars = env.sidecars(cluster)
     now = env.now()
     observed = await observe(env.api, sidecars, cluster)
@@ -100,6 +105,18 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     if plan.idle:
         return _SETTLED_S if plan.settled else _WAITING_S
     return _SOON_S
+
+
+def _stand_aside(env: Environment, cluster: Cluster) -> None:
+    """Say that another release looks after this herd; nothing else is done, nor written."""
+    log.warning("cluster.of_another", cluster=cluster.name, namespace=cluster.namespace,
+                operator=cluster.operator)  # fmt: skip
+    if cluster.uid in env.left:
+        return
+    env.left.add(cluster.uid)
+    text = f"operator {cluster.operator} looks after this herd, so {env.release.operator} does not."
+    text += f" If that one is gone: kubectl annotate herd {cluster.name} {OPERATOR}-"
+    env.events.tell(cluster, Event(Reason.OTHER_OPERATOR, text, "Warning"))
 
 
 async def _refuse(env: Environment, body: dict[str, Any], cluster: Cluster, why: str) -> None:

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from pgherd_sidecar.cli.authority import subject
 
-from pgherd_operator.api import KIND
+from pgherd_operator.api import KIND, OPERATOR
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core import actions as act
 from pgherd_operator.core.observed import Ledger, Phase
@@ -55,12 +55,13 @@ class Executor:
         match action:
             case act.Apply():
                 await self._put(action.manifest, action.uid)
-            case act.Create():
-                await self._create(action.manifest)
+            case act.Create() | act.Admit():
+                admitted = isinstance(action, act.Admit)
+                await (self._api.admit if admitted else self._create)(action.manifest)
             case act.Delete():
                 await self._delete(action)
             case act.AddFinalizer() | act.RemoveFinalizer():
-                await self._finalizer(wanted=isinstance(action, act.AddFinalizer))
+                await self._finalizer(action)
             case act.CreateLedger():
                 await self._create(self._ledger(action.ledger))
             case act.MarkFounded():
@@ -114,10 +115,13 @@ class Executor:
     async def _patch(self, kind: str, name: str, patch: Manifest) -> None:
         await self._api.patch(kind, self._namespace, name, patch)
 
-    async def _finalizer(self, *, wanted: bool) -> None:
+    async def _finalizer(self, action: act.AddFinalizer | act.RemoveFinalizer) -> None:
         others = [name for name in self._cluster.finalizers if name != names.FINALIZER]
-        finalizers = [*others, names.FINALIZER] if wanted else others
-        patch = {"metadata": {"finalizers": finalizers}}
+        patch: Manifest = {"metadata": {"finalizers": others}}
+        if isinstance(action, act.AddFinalizer):
+            patch["metadata"]["finalizers"] = [*others, names.FINALIZER]
+            if action.operator:
+                patch["metadata"]["annotations"] = {OPERATOR: action.operator}
         await self._patch(KIND, self._cluster.name, patch)
 
     def _ledger(self, ledger: Ledger) -> Manifest:

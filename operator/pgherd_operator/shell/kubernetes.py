@@ -44,6 +44,14 @@ class KubernetesApi(Protocol):
         """Create, and return what there is now; ``ConflictError`` when the name is taken."""
         ...
 
+    async def admit(self, manifest: Manifest) -> None:
+        """Ask, without making anything, whether this would be made; a taken name is no refusal.
+
+        Neither is an exceeded quota, which counts what is to be replaced, too, nor a web hook that
+        cannot be asked: then nobody knows before it is tried.
+        """
+        ...
+
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
         """Server-side apply under our field manager, taking over fields that others changed.
 

@@ -71,6 +71,11 @@ class ApiServer:
             self.objects[kind, name] = item
             return copy.deepcopy(item)
 
+    async def admit(self, manifest: Manifest) -> None:
+        """See KubernetesApi."""
+        self.calls.add(("create", manifest["kind"]))
+        self._refuse("create", manifest["kind"])
+
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
         """See KubernetesApi."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]

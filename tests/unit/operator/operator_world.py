@@ -80,6 +80,8 @@ class World(ApiServer):
     owners: set[str] = field(default_factory=set)
     asked: int = 0
     """How often a sidecar was asked for roles."""
+    release: Release = field(default_factory=Release)
+    """Of the operator that looks."""
     unseen: set[int] = field(default_factory=set)
     """Numbers of those who have joined since the operator's last look began."""
 
@@ -127,7 +129,7 @@ class World(ApiServer):
     async def reconcile(self) -> float | None:
         """Let the operator look once."""
         self.unseen.clear()
-        env = Environment(self, lambda _: self, self, lambda: self.now, Release())
+        env = Environment(self, lambda _: self, self, lambda: self.now, self.release)
         return await reconcile_once(env, NAMESPACE, NAME)
 
     def tell(self, cluster: Cluster, event: Event) -> None:

@@ -6,16 +6,19 @@ import logging
 
 import pytest
 import structlog
+from aiohttp import web
 from jobs_world import JOB, WRITTEN
 from operator_world import NAME, World
 from pgherd_operator.api import SNAPSHOT
-from pgherd_operator.objects import config, network
-from pgherd_operator.shell import logs
+from pgherd_operator.objects import config, names, network
+from pgherd_operator.shell import logs, watching
+from pgherd_operator.shell.client import Access, Client
 from pgherd_operator.shell.jobs import is_at_rest
 from pgherd_operator.shell.main import release
 from pgherd_operator.shell.queue import Queue
 from test_jobs import world as jobs_world
 from test_objects import DATABASE, cluster
+from test_operator_shell import serving
 
 
 async def test_a_herd_that_is_woken_all_the_time_is_not_looked_at_all_the_time() -> None:
@@ -52,6 +55,70 @@ async def test_a_wake_does_not_end_a_back_off_at_once() -> None:
                 await asyncio.sleep(0.01)
             raise asyncio.CancelledError
     assert looks == 1
+
+
+async def test_ten_thousand_pods_of_others_are_neither_sent_nor_kept() -> None:
+    """An API server that does as it is told by the selector, with pods of others and of herds."""
+    others = [{"name": f"pod-{n}", "namespace": "n", "labels": {"app": "x"}} for n in range(10_000)]
+    ours = [
+        {"name": f"h{n}-1", "namespace": "n", "labels": {names.CLUSTER: f"h{n}"}} for n in range(3)
+    ]
+    asked: list[tuple[str, str]] = []
+    sent = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        assert request.query["watch"] == "true"
+        asked.append((request.query.get("labelSelector", ""), request.headers["Accept"]))
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for metadata in others + ours:
+            if request.query.get("labelSelector", "") in ("", *metadata["labels"]):
+                line = json.dumps({"type": "ADDED", "object": {"metadata": metadata}}) + "\n"
+                sent += len(line)
+                for part in (line[:20], line[20:]):  # a chunk is no line
+                    await response.write(part.encode())
+        await response.write_eof()
+        return response
+
+    woken: list[tuple[str, str]] = []
+
+    async def enough(_: float) -> None:
+        raise asyncio.CancelledError
+
+    async with serving(answer) as url:
+        client = Client(Access(url))
+        with pytest.raises(asyncio.CancelledError):
+            await watching.follow(client, "Pod", "", lambda *key: woken.append(key), enough)
+        await client.close()
+    assert woken == [("n", "h0"), ("n", "h1"), ("n", "h2")]
+    ((selector, accept),) = asked
+    assert selector == names.CLUSTER
+    assert accept.startswith("application/json;as=PartialObjectMetadata")
+    assert sent < 1000
+
+
+@pytest.mark.parametrize("answer", ["403", "gone", "nonsense"])
+async def test_a_watch_that_fails_is_begun_again_each_time_later(answer: str) -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        if answer == "403":
+            return web.json_response({"message": "pods is forbidden"}, status=403)
+        gone = {"type": "ERROR", "object": {"code": 410, "message": "too old"}}
+        return web.Response(text=(json.dumps(gone) if answer == "gone" else "[1]") + "\n")
+
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 8:
+            raise asyncio.CancelledError
+
+    async with serving(refuse) as url:
+        client = Client(Access(url))
+        with pytest.raises(asyncio.CancelledError):
+            await watching.follow(client, "Pod", "n", lambda *_: None, sleep)
+        await client.close()
+    assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, 32.0, 32.0, 32.0]
 
 
 async def test_a_snapshot_that_ended_long_ago_costs_one_request_and_rests() -> None:

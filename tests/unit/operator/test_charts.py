@@ -89,11 +89,11 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def render(chart: str, *arguments: str) -> list[dict[str, Any]]:
+def render(chart: str, *arguments: str, release: str = "it") -> list[dict[str, Any]]:
     """The manifests that helm makes of a chart."""
     done = helm(
-        "template", "it", str(CHARTS / chart), "--kube-version", "1.34.0", "--namespace", "system",
-        *arguments,
+        "template", release, str(CHARTS / chart), "--kube-version", "1.34.0",
+        "--namespace", "system", *arguments,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [item for item in yaml.safe_load_all(done.stdout) if item]
@@ -125,6 +125,26 @@ def test_with_namespaces_there_are_no_rights_elsewhere() -> None:
     roles = [item for item in render("pgherd", "--set", "namespaces={a,b}")
              if item["kind"] == "Role"]  # fmt: skip
     assert {role["metadata"]["namespace"] for role in roles} == {"system", "a", "b"}
+
+
+@needs_helm
+def test_two_releases_in_a_namespace_have_each_a_lease_of_its_own() -> None:
+    def lease(release: str) -> tuple[str, list[str]]:
+        """What a release calls its lease, and which ones it may write."""
+        items = render("pgherd", release=release)
+        (deployment,) = [item for item in items if item["kind"] == "Deployment"]
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        given = {one["name"]: one.get("value") for one in container["env"]}
+        allowed = [
+            name
+            for item in items
+            if item["kind"] == "Role"
+            for rule in item["rules"]
+            for name in rule.get("resourceNames", ())
+        ]
+        return given["PGHERD_RELEASE"], allowed
+
+    assert [lease(one) for one in ("it", "other")] == [("it", ["it"]), ("other", ["other"])]
 
 
 @needs_helm

@@ -1,5 +1,6 @@
 """Whatever stops progress is told in the words of who refused, and stops nothing else."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from aiohttp import ClientSession
 from operator_world import NAME, World
 from pgherd_operator.core.observed import Pod
 from pgherd_operator.objects import config, network
+from pgherd_operator.objects.model import Release
 from pgherd_operator.shell import main
 from pgherd_operator.shell.election import Election
 from pgherd_operator.shell.kubernetes import ApiError, Manifest, NotFoundError
@@ -66,6 +68,51 @@ async def test_a_pod_over_the_quota_does_not_keep_the_herd_from_shrinking() -> N
     assert condition(world, "Ready")["status"] == "True"
     assert world.resource["status"]["instances"] == 3
     assert world.voters() == {1, 2, 3}
+
+
+async def test_a_pod_whose_successor_would_be_refused_stays_where_it_is() -> None:
+    world = await running()
+    before = {
+        key: item["metadata"]["uid"] for key, item in world.objects.items() if key[0] == "Pod"
+    }
+    text = "must be less than or equal to memory limit of 1Mi"
+    world.refused = {"create Pod": ApiError(422, text)}
+    world.change(
+        resources={"postgres": {"requests": {"memory": "2Mi"}, "limits": {"memory": "1Mi"}}}
+    )
+    await looks(world, 10)
+    after = {key: item["metadata"]["uid"] for key, item in world.objects.items() if key[0] == "Pod"}
+    assert after == before
+    assert all(world.works(number) for number in (1, 2, 3))
+    assert text in condition(world, "Reconciled")["message"]
+    world.refused.clear()
+    await world.settle()
+    assert condition(world, "Reconciled")["status"] == "True"
+    after = {key: item["metadata"]["uid"] for key, item in world.objects.items() if key[0] == "Pod"}
+    assert not {*after.values()} & {*before.values()}
+
+
+async def test_two_releases_over_the_same_herds_do_not_fight() -> None:
+    world = World(release=Release(operator="a/pgherd"))
+    world.submit()
+    await world.settle()
+    assert world.resource["metadata"]["annotations"] == {"pgherd.dev/operator": "a/pgherd"}
+    before = copy.deepcopy(world.objects)
+    world.release = Release(operator="b/pgherd", sidecar_image="another")
+    await looks(world, 5)
+    assert world.objects == before
+    assert "a/pgherd looks after this herd" in world.events[-1].message
+    # The one that is named is gone, and the user does as he is told.
+    del world.resource["metadata"]["annotations"]
+    await world.settle()
+    assert world.resource["metadata"]["annotations"] == {"pgherd.dev/operator": "b/pgherd"}
+
+
+async def test_a_herd_of_an_operator_without_a_name_is_taken_over() -> None:
+    world = await running()
+    world.release = Release(operator="a/pgherd")
+    await world.settle()
+    assert world.resource["metadata"]["annotations"] == {"pgherd.dev/operator": "a/pgherd"}
 
 
 async def test_a_refusal_is_told_once_as_an_event() -> None:
