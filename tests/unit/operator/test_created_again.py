@@ -21,3 +21,21 @@ async def test_a_herd_is_founded_anew_when_the_volumes_of_the_former_one_are_gon
     await world.settle()
     assert world.voters() == {1, 2, 3}
     assert world.cluster_id() != former
+
+
+async def test_a_herd_that_is_created_again_may_have_another_authority() -> None:
+    world = World()
+    world.submit()
+    await world.settle()
+    former = world.cluster_id()
+    world.remove_resource()
+    while ("ReplicatedCluster", NAME) in world.objects:
+        await world.reconcile()
+    world.tick()
+    for key in [key for key in world.objects if key[0] == "Secret" and key[1].endswith("-tls")]:
+        del world.objects[key]
+    world.submit(tls={"mode": "CertManager", "issuer": {"name": "ours"}})
+    await world.settle()
+    assert world.voters() == {1, 2, 3}
+    assert world.cluster_id() == former
+    assert ("Certificate", f"{NAME}-1-tls") in world.objects
