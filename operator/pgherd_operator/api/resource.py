@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pgherd_operator.api import GROUP, KIND, OPERATOR, VERSION
-from pgherd_operator.api.spec import ClusterSpec
+from pgherd_operator.api.spec import OWNED_PARAMETERS, OWNED_PREFIXES, ClusterSpec
 from pgherd_operator.api.status import ClusterStatus
 
 
@@ -44,6 +44,20 @@ class Cluster:
             "controller": True,
             "blockOwnerDeletion": True,
         }
+
+
+def without_owned(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec without those parameters of PostgreSQL that are pgherd's own."""
+    found = dict(spec)
+    postgres = found.get("postgres")
+    if isinstance(postgres, dict) and isinstance(postgres.get("parameters"), dict):
+        kept = {
+            name: value
+            for name, value in postgres["parameters"].items()
+            if name not in OWNED_PARAMETERS and not name.startswith(OWNED_PREFIXES)
+        }
+        found["postgres"] = {**postgres, "parameters": kept}
+    return found
 
 
 def parse(body: Mapping[str, Any]) -> Cluster:

@@ -303,6 +303,13 @@ class Maintenance(Section):
     """What the operator may do by itself."""
 
     paused: Annotated[bool, Field(description="observe, report, renew certificates only")] = False
+    upgrades: Annotated[
+        Literal["Automatic", "Manual"],
+        Field(
+            description="Automatic: after an upgrade of the operator members are replaced, one "
+            "herd after the other; Manual: not until this is Automatic"
+        ),
+    ] = "Automatic"
     rebuild_diverged: Annotated[
         bool, Field(description="replace a member that says of itself that it has diverged")
     ] = True

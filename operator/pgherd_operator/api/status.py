@@ -27,6 +27,7 @@ class ConditionType(StrEnum):
     USERS_READY = "UsersReady"
     VOLUMES_SIZED = "VolumesSized"
     RECONCILED = "Reconciled"
+    UPGRADED = "Upgraded"
 
 
 GENERATION = Annotated[int, Field(description="generation of the spec that this is about")]

@@ -28,11 +28,23 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the operator has to remember of a herd: its identity and how it began."""
+    """What the operator has to remember of a herd: its identity and how it began.
+
+    Attributes:
+        release: id of the operator's release that the herd has; empty where an older one made it.
+        sidecar_image, postgres_image: those that the release brought.
+        upgrading: not all members have that release yet.
+        spec: the last one that could be used, as JSON; empty if none was kept.
+    """
 
     cluster_id: str
     phase: Phase
     founders: tuple[tuple[int, Role], ...] = ()
+    release: str = ""
+    sidecar_image: str = ""
+    postgres_image: str = ""
+    upgrading: bool = False
+    spec: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,8 @@ class Pod:
     finished: bool = False
     """Its containers ended for good (the kubelet evicted it, say): it has to be made anew."""
     node: str = ""
+    wish: str = ""
+    """Digest of that part of the spec which it was made from."""
     trouble: str = ""
     """Why it does not run, in the words of the scheduler or the kubelet; empty if nobody says."""
 

@@ -16,8 +16,12 @@ from pgherd_operator.objects import names, pod
 from pgherd_operator.objects.model import Release
 
 
-def outdated(observed: Observed, release: Release) -> set[int]:
-    """Numbers of the pods that were made from something else than today's spec."""
+def outdated(observed: Observed, release: Release, *, by_user: bool = False) -> set[int]:
+    """Numbers of the pods that were made from something else than today's spec.
+
+    Args:
+        by_user: only those that a change of the spec has made so, not the operator's release.
+    """
     ledger = observed.ledger
     if ledger is None:
         return set()
@@ -25,6 +29,7 @@ def outdated(observed: Observed, release: Release) -> set[int]:
         seat.number
         for seat in observed.seats()
         if seat.number in observed.pods
+        and not (by_user and observed.pods[seat.number].wish in ("", pod.wish(observed.cluster)))
         and upkeep.can_start(observed, seat.number)
         and observed.pods[seat.number].revision
         != pod.pod(observed.cluster, ledger.cluster_id, seat, release)["metadata"]["annotations"][
@@ -33,9 +38,8 @@ def outdated(observed: Observed, release: Release) -> set[int]:
     }
 
 
-def step(observed: Observed, group: Group, release: Release) -> Step | None:
-    """Replace the next pod, or wait until it can be; None when all are up to date."""
-    numbers = outdated(observed, release)
+def step(observed: Observed, group: Group, release: Release, numbers: set[int]) -> Step | None:
+    """Replace the next of these pods, or wait until it can be; None when there are none."""
     members = [member for member in group.members if member.number in numbers]
     if not members:
         return None

@@ -64,9 +64,9 @@ class Executor:
                 await self._finalizer(action)
             case act.CreateLedger():
                 await self._create(self._ledger(action.ledger))
-            case act.MarkFounded():
-                founded: Manifest = {"data": {"phase": Phase.FOUNDED.value}}
-                await self._patch("ConfigMap", names.ledger(self._cluster.name), founded)
+            case act.MarkFounded() | act.AdoptRelease() | act.FinishUpgrade() | act.RememberSpec():
+                noted: Manifest = {"data": _noted(action)}
+                await self._patch("ConfigMap", names.ledger(self._cluster.name), noted)
             case act.GrowVolume():
                 size: Manifest = {"resources": {"requests": {"storage": action.size}}}
                 larger = {"metadata": {"uid": action.uid}, "spec": size}
@@ -181,6 +181,28 @@ class Executor:
         body: dict[str, object] = {"name": action.name, "disk_id": action.disk_id}
         route = "/view/leave" if isinstance(action, act.AskLeave) else "/view/evict"
         await self._sidecars.request(action.via, route, body)
+
+
+def _noted(
+    action: act.MarkFounded | act.AdoptRelease | act.FinishUpgrade | act.RememberSpec,
+) -> dict[str, str]:
+    """What is written into the ledger."""
+    match action:
+        case act.MarkFounded():
+            return {"phase": Phase.FOUNDED.value}
+        case act.AdoptRelease(release):
+            return {
+                "release": release.id,
+                "sidecarImage": release.sidecar_image,
+                "postgresImage": release.postgres_image,
+                "upgrading": "true",
+            }
+        case act.FinishUpgrade():
+            return {"upgrading": "false"}
+        case act.RememberSpec(spec):
+            return {"spec": spec}
+        case _:
+            assert_never(action)
 
 
 def _encoded(data: Mapping[str, bytes]) -> dict[str, str]:

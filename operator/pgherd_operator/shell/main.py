@@ -24,6 +24,7 @@ import structlog
 from aiohttp import web
 
 from pgherd_operator.api import CHECK, GROUP, KIND, PLURAL, SCHEDULE, SNAPSHOT, VERSION
+from pgherd_operator.core.upgrade import Turns
 from pgherd_operator.objects.model import Release
 from pgherd_operator.shell import logs, watching
 from pgherd_operator.shell.client import Access, Client
@@ -42,6 +43,8 @@ HEALTH_PORT = 8080
 _LEASE = "pgherd-operator"
 """Where no release gives it another name."""
 _RESYNC_S = 60.0
+_UNDER_WAY_FIRST_S = 120.0
+"""In which every herd has been looked at: who is being upgraded keeps its turn."""
 
 
 class _Ended(Exception):
@@ -133,6 +136,7 @@ def release(environment: Mapping[str, str]) -> Release:
     default = Release()
     namespace, own = environment.get("POD_NAMESPACE", ""), environment.get("PGHERD_RELEASE", "")
     return Release(
+        version=environment.get("PGHERD_VERSION") or default.version,
         postgres_image=environment.get("PGHERD_POSTGRES_IMAGE") or default.postgres_image,
         sidecar_image=environment.get("PGHERD_SIDECAR_IMAGE") or default.sidecar_image,
         spark_image=environment.get("PGHERD_SPARK_IMAGE") or default.spark_image,
@@ -199,6 +203,8 @@ async def _serve(
         events=events,
         now=lambda: datetime.now(UTC),
         release=release(environment),
+        began=datetime.now(UTC),
+        turns=Turns(_UNDER_WAY_FIRST_S),
     )
 
     async def look(namespace: str, name: str) -> float | None:

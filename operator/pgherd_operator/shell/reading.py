@@ -180,6 +180,7 @@ def parse_pod(item: Manifest) -> Pod:
         uid=metadata["uid"],
         revision=metadata.get("annotations", {}).get(names.REVISION, ""),
         role=Role(metadata["labels"][names.ROLE]),
+        wish=metadata.get("annotations", {}).get(names.WISH, ""),
         ready=conditions.get("Ready") == "True",
         deleting="deletionTimestamp" in metadata,
         finished=status.get("phase") in ("Failed", "Succeeded"),
@@ -237,6 +238,11 @@ def parse_ledger(item: Mapping[str, Any] | None) -> Ledger | None:
                     entry.partition(":") for entry in data["founders"].split(",") if entry
                 )
             ),
+            release=data.get("release", ""),
+            sidecar_image=data.get("sidecarImage", ""),
+            postgres_image=data.get("postgresImage", ""),
+            upgrading=data.get("upgrading") == "true",
+            spec=data.get("spec", ""),
         )
     except (KeyError, ValueError):
         return None
@@ -248,6 +254,11 @@ def ledger_data(ledger: Ledger) -> dict[str, str]:
         "clusterId": ledger.cluster_id,
         "phase": ledger.phase.value,
         "founders": ",".join(f"{number}:{role}" for number, role in ledger.founders),
+        "release": ledger.release,
+        "sidecarImage": ledger.sidecar_image,
+        "postgresImage": ledger.postgres_image,
+        "upgrading": "true" if ledger.upgrading else "false",
+        "spec": ledger.spec,
     }
 
 
