@@ -55,6 +55,7 @@ class Volume:
         version: changes with each change of the claim.
         capacity: what it has, empty if nobody says.
         growth: what those say who make it larger.
+        pending: there is no disk for it yet.
     """
 
     number: int
@@ -68,6 +69,7 @@ class Volume:
     version: str = ""
     capacity: str = ""
     growth: str = ""
+    pending: bool = False
 
     @property
     def usable(self) -> bool:
@@ -96,6 +98,8 @@ class Pod:
     finished: bool = False
     """Its containers ended for good (the kubelet evicted it, say): it has to be made anew."""
     node: str = ""
+    pending: bool = False
+    """No container of it has ever run."""
     wish: str = ""
     """Digest of that part of the spec which it was made from."""
     trouble: str = ""

@@ -147,6 +147,16 @@ def replaced(described: ClusterStatus, one: Condition) -> ClusterStatus:
     return described.model_copy(update={"conditions": (*others, one)})
 
 
+def unobserved(cluster: Cluster, why: str, now: datetime) -> ClusterStatus:
+    """The status of a herd that cannot be looked at: as it was last seen, and nobody knows."""
+    text = f"the herd cannot be looked at, so nothing is done: {why}"
+    unknown: Verdict = (ConditionType.READY, "Unknown", Reason.ACTION_FAILED, text)
+    failed: Verdict = (ConditionType.RECONCILED, "False", Reason.ACTION_FAILED, text)
+    shown = replaced(cluster.status, condition(cluster, unknown, now))
+    shown = replaced(shown, condition(cluster, failed, now))
+    return shown.model_copy(update={"step": text[:1024]})
+
+
 def refused(
     cluster: Cluster, why: str, now: datetime, shown: ClusterStatus | None
 ) -> ClusterStatus:

@@ -15,7 +15,13 @@ import aiohttp
 
 from pgherd_operator.api import CHECK, GROUP, KIND, SCHEDULE, SNAPSHOT, VERSION
 from pgherd_operator.objects import names
-from pgherd_operator.shell.kubernetes import ApiError, ConflictError, Manifest, NotFoundError
+from pgherd_operator.shell.kubernetes import (
+    ApiError,
+    ConflictError,
+    Manifest,
+    Manifests,
+    NotFoundError,
+)
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TIMEOUT = aiohttp.ClientTimeout(total=30)
@@ -89,9 +95,15 @@ class Client:
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
         """See KubernetesApi."""
-        found = await self._call(
-            "GET", _path(kind, namespace), parameters={"labelSelector": selector}
-        )
+        return await self._listed(kind, namespace, {"labelSelector": selector})
+
+    async def warnings(self, namespace: str, uid: str) -> Manifests:
+        """See KubernetesApi."""
+        wanted = f"involvedObject.uid={uid},type=Warning"
+        return await self._listed("Event", namespace, {"fieldSelector": wanted})
+
+    async def _listed(self, kind: str, namespace: str, parameters: Mapping[str, str]) -> Manifests:
+        found = await self._call("GET", _path(kind, namespace), parameters=parameters)
         items = found.get("items")
         if not isinstance(items, list):
             raise ApiError(0, f"GET {_path(kind, namespace)}: the answer is no list")

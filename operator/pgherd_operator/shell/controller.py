@@ -96,7 +96,7 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
         return _SETTLED_S
     sidecars = env.sidecars(cluster)
     now = env.now()
-    observed = await observe(env.api, sidecars, cluster)
+    observed = await _observed(env, sidecars, body, cluster)
     turn = _turn(env, observed)
     plan = reconcile(observed, now, env.release, turn=turn, care=care)
     executor = Executor(env.api, sidecars, cluster, now)
@@ -131,6 +131,18 @@ def _stand_aside(env: Environment, cluster: Cluster) -> None:
     text = f"operator {cluster.operator} looks after this herd, so {env.release.operator} does not."
     text += f" If that one is gone: kubectl annotate herd {cluster.name} {OPERATOR}-"
     env.events.tell(cluster, Event(Reason.OTHER_OPERATOR, text, "Warning"))
+
+
+async def _observed(
+    env: Environment, sidecars: Sidecars, body: dict[str, Any], cluster: Cluster
+) -> Observed:
+    """Look at everything; where that is refused say so in the status, and raise."""
+    try:
+        return await observe(env.api, sidecars, cluster)
+    except ApiError as error:
+        if error.status and not cluster.deleting:
+            await _show(env, body, status.unobserved(cluster, str(error), env.now()))
+        raise
 
 
 def _turn(env: Environment, observed: Observed) -> str:

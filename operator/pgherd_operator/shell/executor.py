@@ -164,15 +164,20 @@ class Executor:
             "uri": f"postgresql://{action.user}:{password}@{host}:{port}/{database}",
             "jdbc-uri": f"jdbc:postgresql://{host}:{port}/{database}"
             f"?user={action.user}&password={password}",
+            "pgpass": f"{host}:{port}:{database}:{action.user}:{password}\n",
         }
         encoded = _encoded({key: value.encode() for key, value in data.items()})
-        return self._secret_manifest(action.secret, encoded, owned=False)
+        return self._secret_manifest(
+            action.secret, encoded, owned=False, kind="kubernetes.io/basic-auth"
+        )
 
     def _certified(self, name: str, issued: certificates.Issued, *, owned: bool) -> Manifest:
         return self._secret_manifest(name, _encoded(issued.data), owned=owned)
 
-    def _secret_manifest(self, name: str, data: Mapping[str, str], *, owned: bool) -> Manifest:
-        content = {"type": "Opaque", "data": dict(data)}
+    def _secret_manifest(
+        self, name: str, data: Mapping[str, str], *, owned: bool, kind: str = "Opaque"
+    ) -> Manifest:
+        content = {"type": kind, "data": dict(data)}
         found = manifest(self._cluster, "v1", "Secret", name, content, owned=owned)
         del found["metadata"]["annotations"]  # no hash of secrets in public
         return found

@@ -7,6 +7,7 @@ say when to look. The real client is ``client``; the tests have a server in memo
 from typing import Any, Protocol
 
 Manifest = dict[str, Any]
+Manifests = list[Manifest]
 
 
 class ApiError(Exception):
@@ -38,6 +39,10 @@ class KubernetesApi(Protocol):
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
         """Return the objects with these labels."""
+        ...
+
+    async def warnings(self, namespace: str, uid: str) -> Manifests:
+        """Return the Events of type Warning about one object."""
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:

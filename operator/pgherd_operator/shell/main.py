@@ -168,6 +168,7 @@ async def run(environment: Mapping[str, str]) -> None:
             group.create_task(election.keep())
             group.create_task(_serve(client, group, environment, identity))
     except* _Ended:
+        await election.release()  # nothing of ours acts any more
         log.info("operator.ended")
     finally:
         await health.cleanup()

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from pgherd_operator.shell.kubernetes import ApiError, ConflictError, Manifest, NotFoundError
+from pgherd_operator.shell.kubernetes import (
+    ApiError,
+    ConflictError,
+    Manifest,
+    Manifests,
+    NotFoundError,
+)
 
 Fault = Literal["error", "lost-answer", "killed-before", "killed-after"]
 
@@ -54,6 +60,16 @@ class ApiServer:
             copy.deepcopy(item)
             for (found, _), item in self.objects.items()
             if found == kind and item["metadata"].get("labels", {}).get(key) == value
+        ]
+
+    async def warnings(self, namespace: str, uid: str) -> Manifests:
+        """See KubernetesApi."""
+        self.calls.add(("list", "Event"))
+        self._refuse("list", "Event")
+        return [
+            copy.deepcopy(item)
+            for (kind, _), item in self.objects.items()
+            if kind == "Event" and item["involvedObject"]["uid"] == uid
         ]
 
     async def create(self, manifest: Manifest) -> Manifest:

@@ -142,6 +142,22 @@ async def test_a_leader_whose_renewal_hangs_steps_down() -> None:
         await leader.keep()
 
 
+async def test_a_leader_that_ends_gives_the_lease_back() -> None:
+    leases, clock = Leases(), Clock()
+    first = candidate(leases, "a", clock)
+    await first.acquire()
+    await first.release()
+    assert holder(leases) == ""
+    began = clock.now
+    second = candidate(leases, "b", clock)
+    await second.acquire()
+    assert (holder(leases), clock.now) == ("b", began)
+    await first.release()  # it is another's now
+    assert holder(leases) == "b"
+    leases.down = True
+    await second.release()  # nobody hears it, and the duration does it
+
+
 async def test_a_leader_that_was_replaced_steps_down() -> None:
     leases, clock = Leases(), Clock()
     leader = candidate(leases, "a", clock)
@@ -251,6 +267,15 @@ async def test_refusals_have_a_type_and_the_servers_words(
     client, _ = server
     with pytest.raises(error, match=f"it is {name}"):
         await client.get("Pod", "n", name)
+
+
+async def test_warnings_are_those_about_one_object(
+    server: tuple[Client, list[dict[str, Any]]],
+) -> None:
+    client, seen = server
+    assert await client.warnings("n", "u-7") == []
+    assert seen[0]["path"] == "/api/v1/namespaces/n/events"
+    assert seen[0]["query"] == {"fieldSelector": "involvedObject.uid=u-7,type=Warning"}
 
 
 REFUSALS = {
