@@ -50,7 +50,8 @@ def _contains(live: Any, wanted: Any) -> bool:
             and len(live) == len(wanted)
             and all(map(_contains, live, wanted))
         )
-    return bool(live == wanted)
+    # Of a field that is false the API server may keep nothing.
+    return bool(live == wanted) or (wanted is False and live is None)
 
 
 def shared_objects(observed: Observed, group: Group, release: Release) -> list[Action]:

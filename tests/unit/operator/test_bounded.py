@@ -171,6 +171,14 @@ async def test_reads_through_the_services_meet_no_member_that_is_being_copied() 
     it.submit()
     await it.settle()
     assert ("Service", f"{NAME}-any") in it.objects
+    spec = it.objects["Service", f"{NAME}-ro"]["spec"]
+    spec["publishNotReadyAddresses"] = True  # as an earlier release made it
+    await it.settle()
+    assert it.objects["Service", f"{NAME}-ro"]["spec"]["publishNotReadyAddresses"] is False
+    del it.objects["Service", f"{NAME}-ro"]["spec"]["publishNotReadyAddresses"]
+    it.writes.clear()
+    await it.settle()
+    assert not it.writes  # as the API server shows one that is false
 
 
 def test_libraries_log_in_the_form_of_our_own_lines(capsys: pytest.CaptureFixture[str]) -> None:
