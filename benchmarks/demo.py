@@ -129,7 +129,7 @@ def print_how_to_go_on(members: Sequence[Member], herd: Herd) -> None:
     """Say how to connect to the herd that is left running, and how to stop it."""
     print("\nThe herd is still running; every node takes writes:")
     for member in members:
-        print(f"  psql '{member.app_dsn}'    # {member.name}")
+        print(f"  pgherd psql {member.name} --dir {herd.directory}")
     print(f"Stop it with:   pgherd local down --dir {herd.directory}")
     print(f"Remove it with: pgherd local destroy --dir {herd.directory}")
 

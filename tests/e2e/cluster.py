@@ -24,15 +24,17 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kubectl:
-    """Calls kubectl on one cluster, in the herd's namespace.
+    """Calls kubectl on one cluster, in one namespace.
 
     Attributes:
         program: its path.
         kubeconfig: of the cluster.
+        namespace: of what is named, unless an option says otherwise.
     """
 
     program: Path
     kubeconfig: Path
+    namespace: str = NAMESPACE
 
     def __call__(self, *arguments: str, stdin: str = "") -> str:
         """Return what it prints; an error fails the test with its words."""
@@ -44,7 +46,11 @@ class Kubectl:
 
     def command(self, *arguments: str) -> list[str]:
         """The whole command line."""
-        own = [str(self.program), f"--kubeconfig={self.kubeconfig}", f"--namespace={NAMESPACE}"]
+        own = [
+            str(self.program),
+            f"--kubeconfig={self.kubeconfig}",
+            f"--namespace={self.namespace}",
+        ]
         return [*own, *arguments]
 
     def apply(self, *manifests: Object) -> None:

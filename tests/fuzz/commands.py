@@ -29,6 +29,7 @@ def _make_table(chance: random.Random, schema: Schema) -> str:
             f"CREATE TABLE {name} (LIKE {table.name} INCLUDING ALL)",
             f"CREATE TABLE {name} AS SELECT * FROM {table.name}",
             f"CREATE TEMP TABLE temp{name} (k int PRIMARY KEY, v int)",
+            f"CREATE TEMP TABLE temp{name} () INHERITS ({table.name})",
             f"CREATE TABLE {name} (k int, v int)",
             f"CREATE UNLOGGED TABLE {name} (k int PRIMARY KEY)",
             f"DROP TABLE IF EXISTS {name}",
@@ -112,6 +113,11 @@ def _partition(chance: random.Random, schema: Schema) -> str:
             f"ALTER TABLE {table.name} ATTACH PARTITION loc {bound}",
             f"DROP TABLE {leaf}",
             f"CREATE TABLE {leaf} PARTITION OF {table.name} {bound}",
+            f"DO $part$ BEGIN INSERT INTO {table.name} ({names(table.written)}) VALUES"
+            f" {values(chance, table)}; ALTER TABLE {table.name} DETACH PARTITION {leaf};"
+            f" UPDATE {leaf} SET v = v + 1;"
+            f" ALTER TABLE {table.name} ATTACH PARTITION {leaf} {bound};"
+            f" DELETE FROM {table.name} WHERE v = 3; END $part$",
             f"INSERT INTO {leaf} ({names(table.written)}) VALUES {values(chance, table)}",
         )
     )
@@ -160,6 +166,7 @@ def _materialized(chance: random.Random, schema: Schema) -> str:
             "REFRESH MATERIALIZED VIEW CONCURRENTLY mv",
             f"CREATE MATERIALIZED VIEW mv2 AS SELECT count(*) AS c, max(v) AS v FROM {table.name}",
             "DROP MATERIALIZED VIEW IF EXISTS mv2",
+            f"CREATE MATERIALIZED VIEW mv2 AS SELECT sum(v::float8) FROM {table.name}",
             "REFRESH MATERIALIZED VIEW mv2",
             "CREATE MATERIALIZED VIEW mv2 AS "
             f"SELECT v, array_agg(t) AS t FROM {table.name} GROUP BY v",

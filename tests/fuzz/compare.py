@@ -40,7 +40,11 @@ SELECT c.relname::text FROM pgherd.local_tables l JOIN pg_class c ON c.oid = l.r
  WHERE c.relnamespace = to_regnamespace(%s)
 """
 _FOREIGN_KEYS = """
-SELECT k.conname, k.conrelid::regclass::text, k.confrelid::regclass::text,
+SELECT k.conname, -- a key concerns partitions, but no inheritance children
+       (SELECT CASE c.relkind WHEN 'r' THEN 'ONLY ' ELSE '' END || c.oid::regclass::text
+          FROM pg_class c WHERE c.oid = k.conrelid),
+       (SELECT CASE c.relkind WHEN 'r' THEN 'ONLY ' ELSE '' END || c.oid::regclass::text
+          FROM pg_class c WHERE c.oid = k.confrelid),
        (SELECT array_agg(a.attname::text ORDER BY o) FROM unnest(k.conkey) WITH ORDINALITY u (n, o)
           JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n),
        (SELECT array_agg(a.attname::text ORDER BY o) FROM unnest(k.confkey) WITH ORDINALITY u (n, o)

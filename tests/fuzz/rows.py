@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 from fuzz.schemas import Column, Schema, Table, row
-from fuzz.types import INT, literal
+from fuzz.types import INT, computed, literal
 
 Draw = Callable[[random.Random, Schema, Table], str]
 
@@ -18,7 +18,7 @@ def rows(chance: random.Random, schema: Schema) -> str:
     forms: tuple[tuple[int, Draw], ...] = (
         (22, _insert), (16, _update), (8, _update_key), (10, _delete), (8, _upsert),
         (5, _update_from), (4, _delete_using), (7, _merge), (5, _cte), (3, _truncate),
-        (4, _insert_select), (3, _of_leaf), (3, _swap), (2, _cursor),
+        (4, _insert_select), (3, _insert_outer), (3, _of_leaf), (3, _swap), (2, _cursor),
     )  # fmt: skip
     (draw,) = chance.choices([form for _, form in forms], [weight for weight, _ in forms])
     return draw(chance, schema, table)
@@ -48,7 +48,7 @@ def _where(chance: random.Random, table: Table) -> str:
 
 def _assignment(chance: random.Random, table: Table) -> str:
     column = chance.choice(table.columns)
-    value = f"{literal(chance, column.kind, null=0.1)}::{column.kind.type}"
+    value = f"({computed(chance, column.kind)})::{column.kind.type}"
     if column.name == "v":
         value = chance.choice((value, "v + 1", "-v", "coalesce(v, 0) + 1"))
     elif column.name == "t":
@@ -70,6 +70,16 @@ def _insert_select(chance: random.Random, schema: Schema, table: Table) -> str:
         f"SELECT {value}::{key.kind.type}{rest}, g "
         f"FROM generate_series({chance.randint(1, 5)}, {chance.randint(5, 30)}) g "
         "ON CONFLICT DO NOTHING"
+    )
+
+
+def _insert_outer(chance: random.Random, _: Schema, table: Table) -> str:
+    """A NULL of a column's own type, which no cast has seen."""
+    column = chance.choice(table.columns)
+    keys = ", ".join(f"{literal(chance, one.kind)}::{one.kind.type}" for one in table.key)
+    return (
+        f"INSERT INTO {table.name} ({names(list(table.key))}, {column.name}) "
+        f"SELECT {keys}, o.{column.name} FROM (VALUES (1)) one LEFT JOIN {table.name} o ON false"
     )
 
 

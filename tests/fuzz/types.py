@@ -10,6 +10,7 @@ from dataclasses import dataclass
 OWN_TYPES = (
     "CREATE TYPE en AS ENUM ('a', 'b', 'c', 'd')",
     "CREATE DOMAIN dom AS int CHECK (VALUE < 1000)",
+    "CREATE DOMAIN domnn AS int NOT NULL",
     "CREATE DOMAIN domen AS en",
     "CREATE TYPE co AS (a int, b text)",
     "CREATE TYPE nest AS (c co, n numeric)",
@@ -26,12 +27,14 @@ class Kind:
         values: as SQL.
         key: it can be a key.
         hashed: PostgreSQL lets it be a hash partition key.
+        computed: values that cannot be read again from their text, or are read as others.
     """
 
     type: str
     values: tuple[str, ...]
     key: bool = True
     hashed: bool = True
+    computed: tuple[str, ...] = ()
 
 
 _NUMBERS = tuple(map(str, range(1, 9)))
@@ -51,7 +54,16 @@ KINDS = (
     Kind("date", ("'2024-02-29'", "'2023-12-31'", "'infinity'")),
     Kind("timestamptz", ("'2024-01-01 12:00+00'", "'2024-01-01 13:00+01'", "'2020-06-01Z'")),
     Kind("time", ("'12:00'", "'24:00'")),
-    Kind("interval", ("'1 mon'", "'30 days'", "'720 hours'", "'-1 day 01:00'")),
+    Kind(
+        "interval",
+        ("'1 mon'", "'30 days'", "'720 hours'", "'-1 day 01:00'"),
+        computed=("make_interval(months => -2147483647) - '1 mon'",),
+    ),
+    Kind(
+        "timetz",
+        ("'10:00+01'", "'09:00+00'"),
+        computed=("timezone(interval '400 hours', timetz '00:00+00')",),
+    ),
     Kind("uuid", tuple(f"'{str(n) * 8}-0000-0000-0000-000000000000'" for n in range(1, 6))),
     Kind("bytea", ("'\\x61'::bytea", "'\\x'::bytea", "'\\xff00'::bytea")),
     Kind("float8", ("0.1::float8+0.2", "0.3", "'-0'::float8", "'0'::float8", "'NaN'")),
@@ -71,7 +83,14 @@ KINDS = (
     Kind("nest", ("ROW(ROW(1,'x'),1.0)", "NULL"), key=False),
     Kind("jsonb", ("'{\"a\": 1.0}'", "'{\"a\": 1}'", "'[]'")),
     Kind("json", ("'{\"a\": 1}'", "'{\"a\":1}'"), key=False),
-    Kind("xml", ("'<a/>'", "'<a></a>'"), key=False),
+    Kind(
+        "xml",
+        ("'<a/>'", "'<a></a>'"),
+        key=False,
+        computed=("xmlconcat('<!DOCTYPE a><a/>', '<b/>')",),
+    ),
+    Kind("circle", ("'<(0,0),1>'",), key=False, computed=("circle(point(0, 0), -1)",)),
+    Kind("domnn", _NUMBERS),
     Kind("point", ("'(1,2)'", "'(1,3)'"), key=False),
     Kind("money", ("1.5", "2"), hashed=False),
     Kind("bit(4)", ("B'0101'", "B'1111'"), hashed=False),
@@ -92,6 +111,13 @@ def key_kind(chance: random.Random) -> Kind:
     if chance.random() < 0.45:
         return INT
     return chance.choice([kind for kind in KINDS if kind.key])
+
+
+def computed(chance: random.Random, kind: Kind) -> str:
+    """A value as SQL; now and then one that cannot travel as text."""
+    if kind.computed and chance.random() < 0.3:
+        return chance.choice(kind.computed)
+    return literal(chance, kind, null=0.1)
 
 
 def literal(chance: random.Random, kind: Kind, *, null: float = 0.0) -> str:

@@ -50,7 +50,7 @@ class Nodes:
     def settle(self) -> None:
         """Wait until each node shows all that was committed before, the first also what waits."""
         for app in (*self.app, self.app[0]):
-            run(app, "INSERT INTO public.tide DEFAULT VALUES")
+            _insert_after_all(app)
 
     def rows(self, table: str) -> list[list[str]]:
         """The rows of a table on each node, as text, sorted, with settings that hide nothing."""
@@ -84,6 +84,13 @@ def nodes_of(herd: LocalHerd) -> Iterator[Nodes]:
         yield nodes
         nodes.settle()
         run(nodes.connect(0), f"SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE")
+
+
+def _insert_after_all(connection: Connection) -> None:
+    while True:
+        with contextlib.suppress(psycopg.errors.SerializationFailure):  # to a command on its way
+            run(connection, "INSERT INTO public.tide DEFAULT VALUES")
+            return
 
 
 def run(connection: Connection, statements: str) -> list[tuple[Any, ...]]:

@@ -536,3 +536,37 @@ async def test_inheritance_children_follow_the_mark_of_their_table(
     await caught_up(connections)
     await run(connections[1], "INSERT INTO c VALUES (7)")
     assert await same_everywhere(connections, "SELECT id FROM a") == [(7,)]
+
+
+async def test_temporary_objects_of_a_member_give_way_to_commands(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE TYPE e AS ENUM ('a'); CREATE TABLE t (id int PRIMARY KEY, v int, w e)",
+    )
+    await caught_up(connections)
+    await run(connections[1], "CREATE TEMP VIEW tv AS SELECT v FROM t")
+    await run(connections[1], "CREATE TEMP TABLE tt (a e); CREATE TEMP TABLE own (id int)")
+    await run(connections[2], "BEGIN; CREATE TEMP VIEW tv AS SELECT w FROM t; SELECT * FROM tv")
+    await run(connections[0], "ALTER TABLE t DROP COLUMN v; ALTER TABLE t DROP COLUMN w")
+    await run(connections[0], "DROP TYPE e")
+    await caught_up(connections[:2])
+    assert (await failure(connections[1], "SELECT * FROM tv")).sqlstate == "42P01"
+    await run(connections[1], "SELECT * FROM own")
+    with contextlib.suppress(psycopg.Error):  # its session was in the way
+        await run(connections[2], "ROLLBACK")
+
+
+async def test_a_setval_of_null_does_nothing_on_any_member(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0], "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int)"
+    )
+    await run(
+        connections[0], "INSERT INTO t (v) VALUES (1); SELECT pgherd.setval('t_id_seq', NULL)"
+    )
+    await caught_up(connections)
+    await run(connections[1], "INSERT INTO t (v) VALUES (2)")
+    assert await same_everywhere(connections, "SELECT v FROM t ORDER BY v") == [(1,), (2,)]

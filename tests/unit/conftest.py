@@ -31,3 +31,9 @@ def pytest_asyncio_loop_factories(
 def tmp_path() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="pgherd-", dir=in_memory(_ROOM_BYTES)) as directory:
         yield Path(directory)
+
+
+@pytest.fixture(autouse=True)
+def _no_default_herd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither meet nor make the herd that whoever runs the tests has by default."""
+    monkeypatch.setenv("PGHERD_DIR", "/dev/null/herd")

@@ -117,7 +117,8 @@ def test_lower_layers_depend_on_few_libraries(layer: str) -> None:
 def test_the_command_line_knows_only_the_configuration_of_the_sidecar() -> None:
     # It speaks to a running sidecar through the admin API, like any other tool; what can be done to
     # a stopped one only is a module of its own.
-    known = {f"{PACKAGE}.agent", f"{PACKAGE}.agent.config", f"{PACKAGE}.agent.bootstrap"}
+    modules = ("config", "defaults", "bootstrap")
+    known = {f"{PACKAGE}.agent", *(f"{PACKAGE}.agent.{name}" for name in modules)}
     wrong = [
         f"{module} imports {imported}"
         for module, path in modules_of("cli")

@@ -59,7 +59,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [get, create, patch, delete]  # by name: no list, no watch
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [create, list]  # what is said of pods and volumes that wait
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, create, patch]

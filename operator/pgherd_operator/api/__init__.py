@@ -5,4 +5,6 @@ VERSION = "v1alpha1"
 KIND = "ReplicatedCluster"
 PLURAL = "replicatedclusters"
 SHORT_NAMES = ["herd"]
+OPERATOR = f"{GROUP}/operator"
+"""Annotation of a ReplicatedCluster: namespace and name of the release that looks after it."""
 SNAPSHOT, SCHEDULE, CHECK = "Snapshot", "SnapshotSchedule", "ConsistencyCheck"

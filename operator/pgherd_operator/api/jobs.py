@@ -12,7 +12,7 @@ from pydantic import Field
 from pgherd_operator.api.base import Line, Name, Quantity, Reported, Section, rules, section
 from pgherd_operator.api.places import Destination, Volume
 from pgherd_operator.api.spec import ContainerResources
-from pgherd_operator.api.status import BY_TYPE, ConditionBase
+from pgherd_operator.api.status import BY_TYPE, GENERATION, ConditionBase
 
 _EMPTY: dict[str, Any] = {}
 _FINAL = rules(("self == oldSelf", "a job runs once and cannot be changed: make another one"))
@@ -54,7 +54,9 @@ class Spark(Section):
     cpu_request: Annotated[Quantity, Field(description="of each pod of a SparkApplication")] = (
         "500m"
     )
-    node_selector: Annotated[dict[str, str], Field(max_length=16)] = _EMPTY
+    node_selector: Annotated[
+        dict[str, str], Field(max_length=16, description="labels that a node has to have")
+    ] = _EMPTY
     tolerations: Annotated[
         tuple[dict[str, Any], ...], Field(max_length=16, description="as in a pod")
     ] = ()
@@ -135,7 +137,7 @@ class ScheduleSpec(Section):
     time_zone: Annotated[
         str, Field(max_length=64, pattern=r"^[A-Za-z0-9_+/-]+$", description="as Europe/Berlin")
     ] = "UTC"
-    suspend: bool = False
+    suspend: Annotated[bool, Field(description="no more snapshots until it is false")] = False
     keep: Annotated[
         int | None, Field(ge=1, le=10000, description="snapshots of the herd to keep there")
     ] = None
@@ -161,34 +163,38 @@ class JobConditionType(StrEnum):
 class JobCondition(ConditionBase):
     """A condition of a job."""
 
-    type: JobConditionType
+    type: Annotated[JobConditionType, Field(description="what it is about")]
+
+
+_Message = Annotated[str, Field(max_length=4096, description="how it is, in words")]
 
 
 class JobStatus(Reported):
     """A job."""
 
-    observed_generation: int = 0
+    observed_generation: GENERATION = 0
     phase: Annotated[Phase, Field(description="Succeeded and Failed are for good")] = "Pending"
     runner: Annotated[str | None, Field(description="SparkApplication or Job")] = None
     progress: Annotated[str, Field(description="what it does, and how many tasks are done")] = ""
-    message: Annotated[str, Field(max_length=4096)] = ""
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
+    message: _Message = ""
+    started_at: Annotated[datetime | None, Field(description="when its workload was made")] = None
+    finished_at: Annotated[datetime | None, Field(description="when its end was seen")] = None
     gid: Annotated[int | None, Field(description="the position that was read")] = None
     location: Annotated[str | None, Field(description="what was written, in its destination")] = (
         None
     )
-    tables: int | None = None
+    tables: Annotated[int | None, Field(description="how many were read")] = None
     conditions: Annotated[
-        tuple[JobCondition, ...], Field(max_length=16, json_schema_extra={**BY_TYPE})
+        tuple[JobCondition, ...],
+        Field(max_length=16, description="see docs/jobs.md", json_schema_extra={**BY_TYPE}),
     ] = ()
 
 
 class SnapshotStatus(JobStatus):
     """A snapshot."""
 
-    rows: int | None = None
-    bytes: int | None = None
+    rows: Annotated[int | None, Field(description="how many were written")] = None
+    bytes: Annotated[int | None, Field(description="that they take there")] = None
 
 
 class CheckStatus(JobStatus):
@@ -198,10 +204,16 @@ class CheckStatus(JobStatus):
         Literal["consistent", "different", "incomplete"] | None,
         Field(description="incomplete: not everything could be compared; it proves nothing"),
     ] = None
-    different_rows: int | None = None
-    different_tables: Annotated[tuple[str, ...], Field(max_length=100)] = ()
-    different_definitions: Annotated[tuple[str, ...], Field(max_length=100)] = ()
-    not_compared: Annotated[tuple[str, ...], Field(max_length=100)] = ()
+    different_rows: Annotated[int | None, Field(description="in all tables together")] = None
+    different_tables: Annotated[
+        tuple[str, ...], Field(max_length=100, description="whose rows differ")
+    ] = ()
+    different_definitions: Annotated[
+        tuple[str, ...], Field(max_length=100, description="tables, indexes and more")
+    ] = ()
+    not_compared: Annotated[
+        tuple[str, ...], Field(max_length=100, description="what was skipped, and why")
+    ] = ()
     odd_members: Annotated[
         tuple[str, ...], Field(max_length=100, description="whom a majority contradicts")
     ] = ()
@@ -210,9 +222,13 @@ class CheckStatus(JobStatus):
 class ScheduleStatus(Reported):
     """A schedule."""
 
-    observed_generation: int = 0
-    last_schedule_time: datetime | None = None
-    next_schedule_time: datetime | None = None
-    last_successful_time: datetime | None = None
+    observed_generation: GENERATION = 0
+    last_schedule_time: Annotated[
+        datetime | None, Field(description="of the last Snapshot that was made")
+    ] = None
+    next_schedule_time: Annotated[datetime | None, Field(description="of the next one")] = None
+    last_successful_time: Annotated[
+        datetime | None, Field(description="when one succeeded last")
+    ] = None
     active: Annotated[str | None, Field(description="the Snapshot under way")] = None
-    message: Annotated[str, Field(max_length=4096)] = ""
+    message: _Message = ""

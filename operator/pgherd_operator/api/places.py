@@ -29,7 +29,13 @@ class Volume(Section):
 class S3(Section):
     """A bucket of an S3-compatible object store."""
 
-    bucket: Annotated[str, Field(min_length=3, max_length=63, pattern=r"^[a-z0-9][a-z0-9.-]*$")]
+    bucket: Annotated[
+        str,
+        Field(
+            min_length=3, max_length=63, pattern=r"^[a-z0-9][a-z0-9.-]*$",
+            description="its name; it has to be there",
+        ),
+    ]  # fmt: skip
     prefix: Annotated[Path, Field(description="what the names of all objects begin with")] = ""
     endpoint: Annotated[Line | None, Field(description="URL of the server; default: Amazon's")] = (
         None

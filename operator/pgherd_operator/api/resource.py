@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pgherd_operator.api import GROUP, KIND, VERSION
-from pgherd_operator.api.spec import ClusterSpec
+from pgherd_operator.api import GROUP, KIND, OPERATOR, VERSION
+from pgherd_operator.api.spec import OWNED_PARAMETERS, OWNED_PREFIXES, ClusterSpec
 from pgherd_operator.api.status import ClusterStatus
 
 
@@ -21,6 +21,7 @@ class Cluster:
 
     Attributes:
         status: as last written; for transition times only.
+        operator: the release of the operator that looks after it; empty while none has said so.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Cluster:
     finalizers: tuple[str, ...]
     spec: ClusterSpec
     status: ClusterStatus
+    operator: str = ""
 
     def owner(self) -> dict[str, Any]:
         """The owner reference that makes an object go with the resource."""
@@ -42,6 +44,20 @@ class Cluster:
             "controller": True,
             "blockOwnerDeletion": True,
         }
+
+
+def without_owned(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec without those parameters of PostgreSQL that are pgherd's own."""
+    found = dict(spec)
+    postgres = found.get("postgres")
+    if isinstance(postgres, dict) and isinstance(postgres.get("parameters"), dict):
+        kept = {
+            name: value
+            for name, value in postgres["parameters"].items()
+            if name not in OWNED_PARAMETERS and not name.startswith(OWNED_PREFIXES)
+        }
+        found["postgres"] = {**postgres, "parameters": kept}
+    return found
 
 
 def parse(body: Mapping[str, Any]) -> Cluster:
@@ -70,4 +86,5 @@ def parse(body: Mapping[str, Any]) -> Cluster:
         finalizers=tuple(metadata.get("finalizers", ())),
         spec=spec,
         status=status,
+        operator=(metadata.get("annotations") or {}).get(OPERATOR, ""),
     )

@@ -45,8 +45,13 @@ class Images(Section):
         Line | None, Field(description="default: the operator's image for postgres.version")
     ] = None
     sidecar: Annotated[Line | None, Field(description="default: the operator's own release")] = None
-    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    pull_secrets: Annotated[tuple[Name, ...], Field(max_length=8)] = ()
+    pull_policy: Annotated[
+        Literal["Always", "IfNotPresent", "Never"], Field(description="as in a pod")
+    ] = "IfNotPresent"
+    pull_secrets: Annotated[
+        tuple[Name, ...],
+        Field(max_length=8, description="Secrets for registries that want a password"),
+    ] = ()
 
 
 class Postgres(Section):
@@ -121,16 +126,31 @@ class Storage(Section):
     ] = "Delete"
 
 
+_REQUESTS_WITHIN_LIMITS = (
+    "!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits)"
+    " || quantity(self.requests[name]).compareTo(quantity(self.limits[name])) <= 0)"
+)
+
+
 class ContainerResources(Section):
     """Requests and limits of one container, as in a pod."""
 
-    requests: Annotated[dict[str, Quantity], Field(max_length=8)] = _EMPTY
-    limits: Annotated[dict[str, Quantity], Field(max_length=8)] = _EMPTY
+    model_config = Section.model_config | {
+        "json_schema_extra": rules(
+            (_REQUESTS_WITHIN_LIMITS, "a request is larger than the limit of its name")
+        )
+    }
+    requests: Annotated[
+        dict[str, Quantity], Field(max_length=8, description="what a node has to have for it")
+    ] = _EMPTY
+    limits: Annotated[
+        dict[str, Quantity], Field(max_length=8, description="what it may take at most")
+    ] = _EMPTY
 
 
 _POSTGRES_REQUESTS = {"memory": "512Mi"}  # no CPU: a herd shall fit a laptop (docs/sizing.md)
 _SIDECAR_REQUESTS = {"memory": "256Mi"}
-_SIDECAR_LIMITS = {"memory": "512Mi"}
+_SIDECAR_LIMITS = {"memory": "768Mi"}  # six of the largest rows, beside what it has under load
 
 
 class Resources(Section):
@@ -155,20 +175,33 @@ class Scheduling(Section):
             "stays pending; with as many hosts as members each has one of its own"
         ),
     ] = "Preferred"
-    node_selector: Annotated[dict[str, str], Field(max_length=16)] = _EMPTY
+    node_selector: Annotated[
+        dict[str, str], Field(max_length=16, description="labels that a node has to have")
+    ] = _EMPTY
     tolerations: Annotated[
         tuple[dict[str, Any], ...],
         Field(max_length=16, description="as in a pod"),
     ] = ()
     affinity: Annotated[dict[str, Any], Field(description="as in a pod")] = _EMPTY
-    priority_class_name: Name | None = None
+    priority_class_name: Annotated[
+        Name | None, Field(description="a PriorityClass that is there")
+    ] = None
 
 
 class IssuerReference(Section):
     """An issuer of cert-manager."""
 
-    name: Name
-    kind: Literal["Issuer", "ClusterIssuer"] = "Issuer"
+    name: Annotated[Name, Field(description="of the issuer")]
+    kind: Annotated[
+        Literal["Issuer", "ClusterIssuer"],
+        Field(description="Issuer: in the same namespace"),
+    ] = "Issuer"
+
+
+_SAME_AUTHORITY = (
+    "self.mode == oldSelf.mode && has(self.issuer) == has(oldSelf.issuer)"
+    " && (!has(self.issuer) || self.issuer == oldSelf.issuer)"
+)
 
 
 class Tls(Section):
@@ -183,6 +216,11 @@ class Tls(Section):
             (
                 "self.mode == 'CertManager' || !has(self.issuer)",
                 "tls.issuer is for mode CertManager",
+            ),
+            (
+                _SAME_AUTHORITY,
+                "tls.mode and tls.issuer cannot change under running members, who would trust each "
+                "other no more: see docs/operator.md, Another authority",
             ),
         )
     }
@@ -203,8 +241,8 @@ class Tls(Section):
 class SecretKey(Section):
     """A key of a Secret in the same namespace."""
 
-    name: Name
-    key: Annotated[str, Field(min_length=1, max_length=253)] = "dsn"
+    name: Annotated[Name, Field(description="of the Secret")]
+    key: Annotated[str, Field(min_length=1, max_length=253, description="in the Secret")] = "dsn"
 
 
 class Import(Section):
@@ -265,6 +303,13 @@ class Maintenance(Section):
     """What the operator may do by itself."""
 
     paused: Annotated[bool, Field(description="observe, report, renew certificates only")] = False
+    upgrades: Annotated[
+        Literal["Automatic", "Manual"],
+        Field(
+            description="Automatic: after an upgrade of the operator members are replaced, one "
+            "herd after the other; Manual: not until this is Automatic"
+        ),
+    ] = "Automatic"
     rebuild_diverged: Annotated[
         bool, Field(description="replace a member that says of itself that it has diverged")
     ] = True
@@ -277,12 +322,21 @@ class Maintenance(Section):
     ] = SCRUB_SHARE
 
 
+_OWN_IMAGES = (
+    "pgherd's images have PostgreSQL 17: for another version name your own, with its programs in "
+    "both, in images.postgres and images.sidecar"
+)
 _SPEC_RULES = rules(
     ("self.witnesses < self.instances", "witnesses must be fewer than instances"),
     (
         "has(self.bootstrap) == has(oldSelf.bootstrap) && "
         "(!has(self.bootstrap) || self.bootstrap == oldSelf.bootstrap)",
         "bootstrap describes how the herd began: it cannot be changed",
+    ),
+    (
+        "!has(self.postgres) || !has(self.postgres.version) || self.postgres.version == '17' || "
+        "(has(self.images) && has(self.images.postgres) && has(self.images.sidecar))",
+        _OWN_IMAGES,
     ),
 )
 
@@ -328,6 +382,13 @@ class ClusterSpec(Section):
     def _witnesses_are_a_minority(self) -> Self:
         if self.witnesses >= self.instances:
             raise ValueError("witnesses must be fewer than instances")
+        return self
+
+    @model_validator(mode="after")
+    def _there_are_images_of_its_version(self) -> Self:
+        own = self.images.postgres is not None and self.images.sidecar is not None
+        if self.postgres.version != "17" and not own:
+            raise ValueError(_OWN_IMAGES)
         return self
 
     @model_validator(mode="after")

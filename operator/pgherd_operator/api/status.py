@@ -27,16 +27,24 @@ class ConditionType(StrEnum):
     USERS_READY = "UsersReady"
     VOLUMES_SIZED = "VolumesSized"
     RECONCILED = "Reconciled"
+    UPGRADED = "Upgraded"
+
+
+GENERATION = Annotated[int, Field(description="generation of the spec that this is about")]
 
 
 class ConditionBase(Reported):
     """As the Kubernetes API conventions define it, but for its type."""
 
-    status: Literal["True", "False", "Unknown"]
-    reason: Annotated[str, Field(pattern=r"^[A-Za-z]+$", max_length=128)]
-    message: Annotated[str, Field(max_length=4096)] = ""
-    observed_generation: int = 0
-    last_transition_time: datetime
+    status: Annotated[
+        Literal["True", "False", "Unknown"], Field(description="whether it is as its type says")
+    ]
+    reason: Annotated[
+        str, Field(pattern=r"^[A-Za-z]+$", max_length=128, description="why, in one word")
+    ]
+    message: Annotated[str, Field(max_length=4096, description="why, in words")] = ""
+    observed_generation: GENERATION = 0
+    last_transition_time: Annotated[datetime, Field(description="when the status changed last")]
 
 
 class Condition(ConditionBase):
@@ -47,6 +55,7 @@ class Condition(ConditionBase):
         # Without a list of the types: helm never upgrades definitions, and a newer operator's
         # status would be refused as a whole.
         WithJsonSchema({"type": "string", "pattern": "^[A-Za-z]+$", "maxLength": 64}),
+        Field(description="what it is about"),
     ]
 
 
@@ -57,19 +66,24 @@ BY_TYPE = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type
 class MemberStatus(Reported):
     """One member, in its sidecar's words; without an answer only what Kubernetes shows."""
 
-    name: str
-    number: int
+    name: Annotated[str, Field(description="of the member, and of its pod")]
+    number: Annotated[int, Field(description="of the member, and of its volume")]
     role: Annotated[Literal["Database", "Witness"], Field(description="what it is there for")] = (
         "Database"
     )
     state: Annotated[str, Field(description="the sidecar's word, or Silent")] = "Silent"
-    reason: str | None = None
+    reason: Annotated[
+        str | None,
+        Field(description="of that state; of a silent one, why its pod does not run"),
+    ] = None
     in_view: Annotated[
         Literal["Voter", "Learner", "No", "Unknown"],
         Field(description="as the primary component says"),
     ] = "Unknown"
     gid: Annotated[int | None, Field(description="newest position applied")] = None
-    lag_bytes: int | None = None
+    lag_bytes: Annotated[
+        int | None, Field(description="of the log that it has not applied yet")
+    ] = None
     incidents: Annotated[
         int, Field(description="how often its database was stopped by an entry, or rebuilt")
     ] = 0
@@ -82,21 +96,28 @@ class MemberStatus(Reported):
 class ClusterStatus(Reported):
     """One herd."""
 
-    observed_generation: int = 0
-    cluster_id: str | None = None
+    observed_generation: GENERATION = 0
+    cluster_id: Annotated[
+        str | None, Field(description="identity of the herd, on each of its volumes")
+    ] = None
     component: Annotated[
         Literal["Primary", "None", "Unknown"],
         Field(description="None: members answer and none is in a primary component"),
     ] = "Unknown"
     view: Annotated[int | None, Field(description="number of the view in force")] = None
-    term: int | None = None
-    proposer: str | None = None
+    term: Annotated[int | None, Field(description="number of the last election")] = None
+    proposer: Annotated[str | None, Field(description="the member that orders commits for all")] = (
+        None
+    )
     gid: Annotated[int | None, Field(description="newest position known")] = None
-    members: Annotated[tuple[MemberStatus, ...], Field(max_length=1023)] = ()
+    members: Annotated[
+        tuple[MemberStatus, ...], Field(max_length=1023, description="each by its number")
+    ] = ()
     members_ready: Annotated[str, Field(description="writable of wanted, as 3/3")] = "0/0"
     instances: Annotated[int, Field(description="members with a volume, for scaling")] = 0
     selector: Annotated[str, Field(description="labels of the pods, for autoscalers")] = ""
     step: Annotated[str, Field(description="what is being done, or waited for")] = ""
     conditions: Annotated[
-        tuple[Condition, ...], Field(max_length=16, json_schema_extra={**BY_TYPE})
+        tuple[Condition, ...],
+        Field(max_length=16, description="see docs/operator.md", json_schema_extra={**BY_TYPE}),
     ] = ()

@@ -38,8 +38,10 @@ def _none_of(names: tuple[str, ...], *prefixes: str) -> str:
 class PasswordKey(Section):
     """A key of a Secret in the same namespace."""
 
-    name: Name
-    key: Annotated[str, Field(min_length=1, max_length=253)] = "password"
+    name: Annotated[Name, Field(description="of the Secret")]
+    key: Annotated[str, Field(min_length=1, max_length=253, description="in the Secret")] = (
+        "password"
+    )
 
 
 class User(Section):
@@ -48,6 +50,7 @@ class User(Section):
     name: Annotated[
         _UserName,
         Field(
+            description="of the role",
             json_schema_extra=rules(
                 (
                     _none_of(RESERVED_USERS, *RESERVED_PREFIXES).format("self"),
@@ -61,7 +64,7 @@ class User(Section):
         Literal["present", "absent"],
         Field(description="absent: dropped; who is taken out of the list stays as he is"),
     ] = "present"
-    login: bool = True
+    login: Annotated[bool, Field(description="whether it may begin sessions")] = True
     connection_limit: Annotated[
         int, Field(ge=-1, le=10000, description="sessions on each member; -1: any number")
     ] = -1

@@ -10,12 +10,18 @@ from enum import StrEnum
 from typing import Literal
 
 from pgherd_operator.core.observed import Ledger
-from pgherd_operator.objects.model import Manifest, Retired
+from pgherd_operator.objects.model import Manifest, Release, Retired
 
 
 @dataclass(frozen=True, slots=True)
 class AddFinalizer:
-    """Have the deletion of the resource wait for us: the volumes' fate is to be settled first."""
+    """Have the deletion of the resource wait for us: the volumes' fate is to be settled first.
+
+    Attributes:
+        operator: the release that takes charge; empty where it has no name.
+    """
+
+    operator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,25 @@ class CreateLedger:
 @dataclass(frozen=True, slots=True)
 class MarkFounded:
     """No volume is made from nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptRelease:
+    """Remember that the herd takes over this release: from now on its pods are made by it."""
+
+    release: Release
+
+
+@dataclass(frozen=True, slots=True)
+class FinishUpgrade:
+    """Remember that all members have the release."""
+
+
+@dataclass(frozen=True, slots=True)
+class RememberSpec:
+    """Remember the spec, for the day on which there is one that cannot be used."""
+
+    spec: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +108,13 @@ class Apply:
 @dataclass(frozen=True, slots=True)
 class Create:
     """Create, unless the name is taken."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Ask whether this would be made, were its name free; it fails in the words of who refuses."""
 
     manifest: Manifest
 
@@ -155,9 +187,10 @@ class AskEvict:
 
 
 Action = (
-    AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | GeneratePassword
-    | GenerateAuthority | IssueCertificate | Apply | Create | Delete | GrowVolume | RetireVolume
-    | SettleVolume | AskLeave | AskEvict
+    AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | AdoptRelease | FinishUpgrade
+    | RememberSpec | GeneratePassword
+    | GenerateAuthority | IssueCertificate | Apply | Create | Admit | Delete | GrowVolume
+    | RetireVolume | SettleVolume | AskLeave | AskEvict
 )  # fmt: skip
 
 
@@ -165,6 +198,7 @@ class Reason(StrEnum):
     """Reasons of Events and conditions: stable, listed in docs/operator.md."""
 
     FOUNDING = "Founding"
+    OTHER_OPERATOR = "OtherOperator"
     ADOPTED = "VolumesAdopted"
     CREDENTIALS_MISSING = "CredentialsMissing"
     FOREIGN_VOLUMES = "ForeignVolumes"
@@ -178,6 +212,8 @@ class Reason(StrEnum):
     MEMBER_LEAVING = "MemberLeaving"
     MEMBER_REMOVED = "MemberRemoved"
     MEMBER_RESTARTING = "MemberRestarting"
+    UPGRADING = "Upgrading"
+    UPGRADE_WAITS = "UpgradeWaits"
     VOLUME_GROWING = "VolumeGrowing"
     VOLUME_REFUSED = "VolumeGrowthRefused"
     USERS_CHANGED = "UsersChanged"
@@ -216,15 +252,17 @@ class Step:
     Attributes:
         text: for the status; what it is and why.
         actions: none when it is something to wait for.
+        quiet: nobody needs to hear of it.
     """
 
     reason: Reason
     text: str
     actions: tuple[Action, ...] = ()
     warning: bool = False
+    quiet: bool = False
 
     def event(self) -> Event | None:
         """What to tell: acts, and what somebody has to see to; not waiting."""
-        if not self.actions and not self.warning:
+        if self.quiet or (not self.actions and not self.warning):
             return None
         return Event(self.reason, self.text, "Warning" if self.warning else "Normal")

@@ -5,6 +5,7 @@ founders' volumes, *founded*. Pods exist only after that; so while the ledger sa
 volume holds anything, and afterwards no volume is ever made from nothing again.
 """
 
+from dataclasses import replace
 from uuid import NAMESPACE_URL, uuid5
 
 from pgherd_operator.api import GROUP
@@ -22,14 +23,14 @@ from pgherd_operator.core.actions import (
 )  # fmt: skip
 from pgherd_operator.core.observed import Ledger, Observed, Phase
 from pgherd_operator.objects import names, pod
-from pgherd_operator.objects.model import Origin, Role, Seat
+from pgherd_operator.objects.model import Origin, Release, Role, Seat
 
 
-def found(observed: Observed) -> Step | None:
+def found(observed: Observed, release: Release) -> Step | None:
     """The next step of the founding; None when the herd is founded."""
     if observed.ledger is None:
         free = observed.is_free("ConfigMap", names.ledger(observed.cluster.name))
-        return _begin(observed) if free else taken.step(observed)
+        return _begin(observed, release) if free else taken.step(observed)
     return _provide_secrets(observed) or _provide_volumes(observed)
 
 
@@ -43,7 +44,7 @@ def foreign_volumes(observed: Observed) -> str:
     return f"not used and not deleted, as it is of another herd: {found}; remove or rename it"
 
 
-def _begin(observed: Observed) -> Step:
+def _begin(observed: Observed, release: Release) -> Step:
     cluster = observed.cluster
     known = {volume.cluster_id for volume in observed.volumes.values() if volume.usable}
     known |= {report.cluster_id for report in observed.reports.values()}
@@ -55,7 +56,7 @@ def _begin(observed: Observed) -> Step:
             warning=True,
         )
     if known:  # the ledger was deleted, or the resource was and has been created again
-        adopted = Ledger(known.pop(), Phase.FOUNDED)
+        adopted = _of_release(Ledger(known.pop(), Phase.FOUNDED), release)
         text = f"going on with the volumes of herd {adopted.cluster_id}"
         return Step(Reason.ADOPTED, text, (CreateLedger(adopted),), warning=True)
     if any(volume.deleting for volume in observed.volumes.values()):
@@ -71,7 +72,18 @@ def _begin(observed: Observed) -> Step:
         Phase.FOUNDING,
         tuple(enumerate(roles, start=1)),
     )
-    return Step(Reason.FOUNDING, f"a new herd, {new.cluster_id}", (CreateLedger(new),))
+    return Step(
+        Reason.FOUNDING, f"a new herd, {new.cluster_id}", (CreateLedger(_of_release(new, release)),)
+    )
+
+
+def _of_release(ledger: Ledger, release: Release) -> Ledger:
+    return replace(
+        ledger,
+        release=release.id,
+        sidecar_image=release.sidecar_image,
+        postgres_image=release.postgres_image,
+    )
 
 
 def _provide_secrets(observed: Observed) -> Step | None:

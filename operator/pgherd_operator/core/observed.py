@@ -28,11 +28,23 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the operator has to remember of a herd: its identity and how it began."""
+    """What the operator has to remember of a herd: its identity and how it began.
+
+    Attributes:
+        release: id of the operator's release that the herd has; empty where an older one made it.
+        sidecar_image, postgres_image: those that the release brought.
+        upgrading: not all members have that release yet.
+        spec: the last one that could be used, as JSON; empty if none was kept.
+    """
 
     cluster_id: str
     phase: Phase
     founders: tuple[tuple[int, Role], ...] = ()
+    release: str = ""
+    sidecar_image: str = ""
+    postgres_image: str = ""
+    upgrading: bool = False
+    spec: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,7 @@ class Volume:
         version: changes with each change of the claim.
         capacity: what it has, empty if nobody says.
         growth: what those say who make it larger.
+        pending: there is no disk for it yet.
     """
 
     number: int
@@ -56,6 +69,7 @@ class Volume:
     version: str = ""
     capacity: str = ""
     growth: str = ""
+    pending: bool = False
 
     @property
     def usable(self) -> bool:
@@ -84,6 +98,10 @@ class Pod:
     finished: bool = False
     """Its containers ended for good (the kubelet evicted it, say): it has to be made anew."""
     node: str = ""
+    pending: bool = False
+    """No container of it has ever run."""
+    wish: str = ""
+    """Digest of that part of the spec which it was made from."""
     trouble: str = ""
     """Why it does not run, in the words of the scheduler or the kubelet; empty if nobody says."""
 

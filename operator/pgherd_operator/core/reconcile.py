@@ -10,15 +10,27 @@ touches a member that works.
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 
+from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.status import ClusterStatus
-from pgherd_operator.core import founding, membership, rollout, status, taken, upkeep, users
+from pgherd_operator.core import (
+    founding,
+    membership,
+    rollout,
+    status,
+    taken,
+    upgrade,
+    upkeep,
+    users,
+)
 from pgherd_operator.core.actions import (
     Action,
     AddFinalizer,
     Delete,
     Kind,
     Reason,
+    RememberSpec,
     RemoveFinalizer,
     Step,
 )
@@ -51,10 +63,42 @@ class Plan:
         return self.idle and not self.status.step
 
 
-def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
-    """Decide what to do next for one herd."""
+class Care(StrEnum):
+    """How much of the spec can be relied on."""
+
+    FULL = "Full"
+    NO_REPLACING = "NoReplacing"
+    """It is not the user's own: pods that are gone are made, and none that is there is replaced."""
+    CERTIFICATES = "Certificates"
+    """Nothing but what it says of certificates."""
+
+
+def reconcile(
+    observed: Observed,
+    now: datetime,
+    release: Release,
+    *,
+    turn: str = "",
+    care: Care = Care.FULL,
+) -> Plan:
+    """Decide what to do next for one herd.
+
+    Args:
+        turn: why it may not take over another release, see ``upgrade``; empty if it may.
+    """
     group = look(observed)
-    steps = _steps(observed, group, now, release)
+    unadopted = upgrade.stage(observed, release) is upgrade.Stage.WAITING
+    made_by = upgrade.pinned(observed.ledger, release)
+    outdated = rollout.outdated(observed, made_by, by_user=unadopted)
+    begun = upgrade.step(observed, group, release, turn, outdated=bool(outdated))
+    if care is Care.CERTIFICATES:
+        issued = upkeep.certificates(observed, now)
+        return Plan(tuple(issued), status.describe(observed, group, None, set(), now))
+    replaced = outdated if care is Care.FULL else set()
+    steps = _steps(observed, group, now, made_by, replaced)
+    if care is Care.FULL and not observed.cluster.deleting:
+        upgrading = [begun] if begun is not None else []
+        steps = [*_remembering(observed), *upgrading, *steps]
     told = taken.step(observed)
     acting = any(step.actions for step in steps if step.reason is not Reason.VOLUME_GROWING)
     if told is not None and told not in steps and not acting and not observed.cluster.deleting:
@@ -63,9 +107,12 @@ def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
         steps = [Step(Reason.FOREIGN_VOLUMES, founding.foreign_volumes(observed), warning=True)]
     # The one that a human waits for is the last: the others are done along the way. Nobody waits
     # for larger volumes: they may be refused for ever.
-    awaited = [step for step in steps if step.reason is not Reason.VOLUME_GROWING] or steps
+    told_of = [step for step in steps if not step.quiet]
+    awaited = [step for step in told_of if step.reason is not Reason.VOLUME_GROWING] or told_of
     shown = _with_troubles(awaited[-1], group) if awaited else None
-    described = status.describe(observed, group, shown, rollout.outdated(observed, release), now)
+    described = status.describe(observed, group, shown, outdated, now)
+    why = upgrade.why_waiting(observed, group, turn) if unadopted and begun is None else ""
+    described = status.upgraded(described, observed.cluster, release, why, now)
     described = users.shown(described, observed.cluster, None, now)
     if observed.cluster.spec.maintenance.paused and not observed.cluster.deleting:
         paused = Step(Reason.PAUSED, "paused by the spec")
@@ -76,16 +123,32 @@ def reconcile(observed: Observed, now: datetime, release: Release) -> Plan:
     return Plan(tuple(steps), described, users.whom_to_ask(observed, group))
 
 
-def _steps(observed: Observed, group: Group, now: datetime, release: Release) -> list[Step]:
+def _remembering(observed: Observed) -> list[Step]:
+    """Keep the spec where it is found when there is one that cannot be used."""
+    ledger, spec = observed.ledger, kept(observed.cluster)
+    if ledger is None or ledger.spec == spec:
+        return []
+    return [Step(Reason.WAITING, "keeping the spec", (RememberSpec(spec),), quiet=True)]
+
+
+def kept(cluster: Cluster) -> str:
+    """The spec as it is kept."""
+    return cluster.spec.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def _steps(
+    observed: Observed, group: Group, now: datetime, release: Release, outdated: set[int]
+) -> list[Step]:
     cluster = observed.cluster
     if cluster.deleting:
         return _let_go(observed)
-    if names.FINALIZER not in cluster.finalizers:
-        return [Step(Reason.FOUNDING, "taking charge", (AddFinalizer(),))]
+    unclaimed = bool(release.operator) and cluster.operator != release.operator
+    if names.FINALIZER not in cluster.finalizers or unclaimed:
+        return [Step(Reason.FOUNDING, "taking charge", (AddFinalizer(release.operator),))]
     shared = upkeep.shared_objects(observed, group, release)
     steps = [Step(Reason.MEMBER_STARTING, "services and policies", tuple(shared))] if shared else []
     certificates = upkeep.certificates(observed, now)
-    first = founding.found(observed)
+    first = founding.found(observed, release)
     if first is not None:  # which may wait for a human for longer than certificates are valid
         return [*steps, *certificates, first]
     if cluster.spec.hibernated:
@@ -98,7 +161,7 @@ def _steps(observed: Observed, group: Group, now: datetime, release: Release) ->
     one = membership.step(observed, group)
     if one is None or not one.actions:
         # Waiting for one member must not keep another from being repaired by a newer spec.
-        replacing = rollout.step(observed, group, release)
+        replacing = rollout.step(observed, group, release, outdated)
         one = replacing if replacing is not None and (one is None or replacing.actions) else one
     if one is None:
         one = _unwell(group)
@@ -157,6 +220,14 @@ def _sleep(observed: Observed) -> list[Step]:
         text += "herd (hibernated: false) until others have taken their places"
         return [Step(Reason.HIBERNATED, text, actions, warning=True)]
     return [Step(Reason.HIBERNATED, "stopping all members", actions)] if actions else []
+
+
+def is_of_another(cluster: Cluster, release: Release) -> bool:
+    """Whether another release of the operator looks after this herd.
+
+    Two that do would replace each other's pods for ever: what they render is each one's own.
+    """
+    return bool(cluster.operator and release.operator) and cluster.operator != release.operator
 
 
 def _let_go(observed: Observed) -> list[Step]:

@@ -3,18 +3,25 @@
 A member that does no work is replaced first and at once: it is likely to be the victim of the
 change before this one, and the wait for it to get well would never end. A member that works is
 replaced only while all others do.
+
+Before a pod is deleted the API server is asked whether it would take the new one. What it refuses
+(limits below requests, a policy, a missing priority class) costs no member.
 """
 
 from pgherd_operator.core import upkeep
-from pgherd_operator.core.actions import Delete, Kind, Reason, Step
+from pgherd_operator.core.actions import Admit, Delete, Kind, Reason, Step
 from pgherd_operator.core.group import Group, Member
 from pgherd_operator.core.observed import Observed
 from pgherd_operator.objects import names, pod
 from pgherd_operator.objects.model import Release
 
 
-def outdated(observed: Observed, release: Release) -> set[int]:
-    """Numbers of the pods that were made from something else than today's spec."""
+def outdated(observed: Observed, release: Release, *, by_user: bool = False) -> set[int]:
+    """Numbers of the pods that were made from something else than today's spec.
+
+    Args:
+        by_user: only those that a change of the spec has made so, not the operator's release.
+    """
     ledger = observed.ledger
     if ledger is None:
         return set()
@@ -22,6 +29,7 @@ def outdated(observed: Observed, release: Release) -> set[int]:
         seat.number
         for seat in observed.seats()
         if seat.number in observed.pods
+        and not (by_user and observed.pods[seat.number].wish in ("", pod.wish(observed.cluster)))
         and upkeep.can_start(observed, seat.number)
         and observed.pods[seat.number].revision
         != pod.pod(observed.cluster, ledger.cluster_id, seat, release)["metadata"]["annotations"][
@@ -30,9 +38,8 @@ def outdated(observed: Observed, release: Release) -> set[int]:
     }
 
 
-def step(observed: Observed, group: Group, release: Release) -> Step | None:
-    """Replace the next pod, or wait until it can be; None when all are up to date."""
-    numbers = outdated(observed, release)
+def step(observed: Observed, group: Group, release: Release, numbers: set[int]) -> Step | None:
+    """Replace the next of these pods, or wait until it can be; None when there are none."""
     members = [member for member in group.members if member.number in numbers]
     if not members:
         return None
@@ -40,13 +47,13 @@ def step(observed: Observed, group: Group, release: Release) -> Step | None:
         return Step(Reason.WAITING, "a pod is being replaced")
     for member in members:
         if not member.healthy and _is_no_loss(observed, group, member):
-            return _replace(observed, member)
+            return _replace(observed, member, release)
     proposer = group.authority.proposer if group.authority is not None else None
     for member in sorted(
         members, key=lambda m: names.member(observed.cluster.name, m.number) == proposer
     ):
         if member.healthy and group.others_are_well(member.number):
-            return _replace(observed, member)
+            return _replace(observed, member, release)
     return Step(Reason.WAITING, f"{len(members)} pods are out of date; others are not well yet")
 
 
@@ -61,8 +68,11 @@ def _is_no_loss(observed: Observed, group: Group, member: Member) -> bool:
     return not any(live.ready for live in observed.pods.values())
 
 
-def _replace(observed: Observed, member: Member) -> Step:
-    assert member.pod is not None
+def _replace(observed: Observed, member: Member, release: Release) -> Step:
+    assert member.pod is not None and member.volume is not None and observed.ledger is not None
+    seat, cluster_id = member.volume.seat(), observed.ledger.cluster_id
+    successor = pod.pod(observed.cluster, cluster_id, seat, release)
     name = names.member(observed.cluster.name, member.number)
     text = f"{name} is out of date: replacing its pod"
-    return Step(Reason.MEMBER_RESTARTING, text, (Delete(Kind.POD, name, member.pod.uid),))
+    actions = (Admit(successor), Delete(Kind.POD, name, member.pod.uid))
+    return Step(Reason.MEMBER_RESTARTING, text, actions)

@@ -12,10 +12,16 @@ from pgherd_operator.core.group import Group, Member
 from pgherd_operator.core.observed import Observed, Phase, last_view
 from pgherd_operator.core.quantity import parse
 from pgherd_operator.objects import names, pod
-from pgherd_operator.objects.model import Role
+from pgherd_operator.objects.model import Release, Role
 
 _Truth = Literal["True", "False", "Unknown"]
-_BESIDES = (Reason.PAUSED, Reason.VOLUME_GROWING, Reason.FOREIGN_VOLUMES, Reason.NAME_TAKEN)
+_BESIDES = (
+    Reason.UPGRADING,
+    Reason.PAUSED,
+    Reason.VOLUME_GROWING,
+    Reason.FOREIGN_VOLUMES,
+    Reason.NAME_TAKEN,
+)
 """Steps that say nothing about how well the members are."""
 _FOR_A_HUMAN = (
     Reason.ACTION_FAILED,
@@ -120,20 +126,48 @@ def reconciled(
     return described
 
 
+def upgraded(
+    described: ClusterStatus, cluster: Cluster, release: Release, why: str, now: datetime
+) -> ClusterStatus:
+    """The status with what is to be told of the operator's release.
+
+    Args:
+        why: the herd has not taken it over; empty if it has.
+    """
+    verdict: Verdict = (ConditionType.UPGRADED, "True", Reason.AS_WANTED, release.version)
+    if why:
+        text = f"release {release.version} waits, and members go on with their images: {why}"
+        verdict = (ConditionType.UPGRADED, "False", Reason.UPGRADE_WAITS, text)
+    return replaced(described, condition(cluster, verdict, now))
+
+
 def replaced(described: ClusterStatus, one: Condition) -> ClusterStatus:
     """The status with this condition in place of the one of its type."""
     others = (other for other in described.conditions if other.type is not one.type)
     return described.model_copy(update={"conditions": (*others, one)})
 
 
-def refused(cluster: Cluster, why: str, now: datetime) -> ClusterStatus:
-    """The status of a herd whose spec cannot be used: as it was last seen, but not ready.
+def unobserved(cluster: Cluster, why: str, now: datetime) -> ClusterStatus:
+    """The status of a herd that cannot be looked at: as it was last seen, and nobody knows."""
+    text = f"the herd cannot be looked at, so nothing is done: {why}"
+    unknown: Verdict = (ConditionType.READY, "Unknown", Reason.ACTION_FAILED, text)
+    failed: Verdict = (ConditionType.RECONCILED, "False", Reason.ACTION_FAILED, text)
+    shown = replaced(cluster.status, condition(cluster, unknown, now))
+    shown = replaced(shown, condition(cluster, failed, now))
+    return shown.model_copy(update={"step": text[:1024]})
+
+
+def refused(
+    cluster: Cluster, why: str, now: datetime, shown: ClusterStatus | None
+) -> ClusterStatus:
+    """The status of a herd whose spec cannot be used: as it is, but not ready.
 
     Args:
         cluster: with another spec in place of the one that is refused.
+        shown: how it is; None: as it was last seen.
     """
     ready = condition(cluster, (ConditionType.READY, "False", Reason.INVALID_SPEC, why), now)
-    return replaced(cluster.status, ready).model_copy(
+    return replaced(shown or cluster.status, ready).model_copy(
         update={
             "observed_generation": cluster.generation,
             "step": f"{Reason.INVALID_SPEC}: {why}",

@@ -50,7 +50,8 @@ def _contains(live: Any, wanted: Any) -> bool:
             and len(live) == len(wanted)
             and all(map(_contains, live, wanted))
         )
-    return bool(live == wanted)
+    # Of a field that is false the API server may keep nothing.
+    return bool(live == wanted) or (wanted is False and live is None)
 
 
 def shared_objects(observed: Observed, group: Group, release: Release) -> list[Action]:
@@ -130,7 +131,7 @@ def _dns_names(observed: Observed, ledger: Ledger, seat: Seat) -> tuple[str, ...
     """First the name by which the peers know the member, then those that clients connect to."""
     cluster = observed.cluster
     name = names.member(cluster.name, seat.number)
-    services = (name, f"{cluster.name}-rw", f"{cluster.name}-ro")
+    services = (name, *(f"{cluster.name}-{one}" for one in ("rw", "ro", "any")))
     return (
         f"{name}.{ledger.cluster_id}.pgherd",
         names.address(cluster.name, cluster.namespace, seat.number),
@@ -195,7 +196,7 @@ def _member(observed: Observed, seat: Seat, release: Release) -> Step | None:
     actions = _apply(observed, network.of_member(cluster, seat))
     # An out-of-date pod keeps the configuration it was made with until it is its turn.
     if live is None or live.revision == wanted["metadata"]["annotations"][names.REVISION]:
-        actions += _configuration(observed, ledger, seat)
+        actions += _configuration(observed, ledger, seat, release)
     if live is None:
         if lacks_certificate(observed, seat):
             if actions:
@@ -209,14 +210,20 @@ def _member(observed: Observed, seat: Seat, release: Release) -> Step | None:
     return Step(Reason.MEMBER_STARTING, text, tuple(actions))
 
 
-def _configuration(observed: Observed, ledger: Ledger, seat: Seat) -> list[Action]:
+def _configuration(
+    observed: Observed, ledger: Ledger, seat: Seat, release: Release
+) -> list[Action]:
     """The member's files, if they are not as wanted.
 
     Who else is a member changes with time and restarts nobody: a difference in that alone is left
     until the pod is made anew.
     """
     wanted = config.config_map(
-        observed.cluster, ledger.cluster_id, seat, _companions(observed, ledger, seat)
+        observed.cluster,
+        ledger.cluster_id,
+        seat,
+        _companions(observed, ledger, seat),
+        release.listen_host,
     )
     live = observed.objects.get(("ConfigMap", wanted["metadata"]["name"]))
     if (

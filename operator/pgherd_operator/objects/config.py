@@ -10,7 +10,7 @@ from typing import Any
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.spec import SCRUB_HOURS, SCRUB_SHARE, Bootstrap
 from pgherd_operator.objects import names
-from pgherd_operator.objects.model import Manifest, Origin, Role, Seat, manifest
+from pgherd_operator.objects.model import ANY_HOST, Manifest, Origin, Role, Seat, manifest
 
 DATA = "/var/lib/pgherd"
 RUN = "/run/pgherd"
@@ -51,15 +51,22 @@ _ACCESS_DEFAULT = (
 )
 
 
-def config_map(cluster: Cluster, cluster_id: str, seat: Seat, members: Iterable[Seat]) -> Manifest:
+def config_map(
+    cluster: Cluster,
+    cluster_id: str,
+    seat: Seat,
+    members: Iterable[Seat],
+    listen_host: str = ANY_HOST,
+) -> Manifest:
     """The files of one member.
 
     Args:
         members: whom a founder founds the herd with; whom a joiner asks.
+        listen_host: see Release.
     """
     files = member_files(cluster, cluster_id, seat)
     seats = sorted(members, key=lambda one: one.number)
-    node = node_json(cluster, cluster_id, seat)
+    node = node_json(cluster, cluster_id, seat, listen_host)
     node["members"] = [_address(cluster, one) for one in seats]
     if "recovery" in node:
         others = [one for one in seats if one.role is Role.DATABASE and one != seat]
@@ -121,7 +128,9 @@ def member_files(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, str
     }
 
 
-def node_json(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, Any]:
+def node_json(
+    cluster: Cluster, cluster_id: str, seat: Seat, listen_host: str = ANY_HOST
+) -> dict[str, Any]:
     """The sidecar's configuration, but for the addresses of the members.
 
     Those are learned from the view once a member is in it, so they make no pod out of date.
@@ -133,7 +142,7 @@ def node_json(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, Any]:
         "data_dir": f"{DATA}/sidecar",
         "admin_socket": f"{RUN}/server/admin.sock",
         "hook_dir": f"{RUN}/hook",
-        "listen_host": "0.0.0.0",
+        "listen_host": listen_host,
         "admin_port": names.ADMIN_PORT,
         "health_port": names.HEALTH_PORT,
         "founder": seat.origin is Origin.FOUNDER,

@@ -11,6 +11,8 @@ from pgherd_operator.api.resource import Cluster
 from pgherd_operator.objects import names
 
 Manifest = dict[str, Any]
+ANY_HOST = "0.0.0.0"
+"""All addresses of IPv4."""
 
 
 class Role(StrEnum):
@@ -52,14 +54,25 @@ class Release:
     """What this release of the operator brings.
 
     Attributes:
+        version: of the operator.
         postgres_image: with ``{version}`` for the major version.
+        operator: this release's own namespace and name; empty where it has none.
         operator_namespace: where the operator runs, for network policies.
+        listen_host: where the sidecars listen: all addresses of the family that pods have here.
     """
 
+    version: str = "development"
     postgres_image: str = "ghcr.io/pgherd/postgres:{version}"
     sidecar_image: str = "ghcr.io/pgherd/sidecar:0.1.0"
     spark_image: str = "ghcr.io/pgherd/spark:0.1.0"
+    operator: str = ""
     operator_namespace: str = "pgherd-system"
+    listen_host: str = ANY_HOST
+
+    @property
+    def id(self) -> str:
+        """Another one wherever pods would be made from other images or by another operator."""
+        return digest([self.version, self.postgres_image, self.sidecar_image])
 
 
 def digest(value: object) -> str:

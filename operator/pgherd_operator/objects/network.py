@@ -22,8 +22,12 @@ def shared(cluster: Cluster, release_namespace: str, voters: int = 0) -> list[Ma
     found = [
         _peers(cluster),
         _clients(cluster, "rw", {}),
-        # Secondaries are not ready, but may be read; who does not listen refuses at once.
-        _clients(cluster, "ro", {"publishNotReadyAddresses": True}),
+        # For reads, which may go elsewhere one day: no connection of theirs meets a member that is
+        # just being copied, or one in a minority that knows the past only.
+        # Said aloud, since an earlier release had it otherwise.
+        _clients(cluster, "ro", {"publishNotReadyAddresses": False}),
+        # All that run, up to date or not; who does not listen refuses at once.
+        _clients(cluster, "any", {"publishNotReadyAddresses": True}),
         _disruption_budget(cluster, voters),
         _policy(cluster, release_namespace),
         manifest(

@@ -34,7 +34,8 @@ def pod(cluster: Cluster, cluster_id: str, seat: Seat, release: Release) -> Mani
     spec = _spec(cluster, seat, release)
     seeding = _seeding(cluster, seat, release)
     files = config.member_files(cluster, cluster_id, seat)
-    node = config.node_json(cluster, cluster_id, replace(seat, origin=Origin.JOINER))
+    joiner = replace(seat, origin=Origin.JOINER)
+    node = config.node_json(cluster, cluster_id, joiner, release.listen_host)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -42,11 +43,27 @@ def pod(cluster: Cluster, cluster_id: str, seat: Seat, release: Release) -> Mani
             "name": names.member(cluster.name, seat.number),
             "namespace": cluster.namespace,
             "labels": names.member_labels(cluster.name, seat.number, seat.role),
-            "annotations": {names.REVISION: digest([spec, files, node])},
+            "annotations": {
+                names.REVISION: digest([spec, files, node]),
+                names.WISH: wish(cluster),
+            },
             "ownerReferences": [cluster.owner()],
         },
         "spec": spec | seeding | {"volumes": spec["volumes"] + seeding.get("volumes", [])},
     }
+
+
+def wish(cluster: Cluster) -> str:
+    """What of the spec may have pods made anew; the rest of a revision is the operator's release.
+
+    A field that a release adds makes another one of it. That costs a pod that is replaced sooner.
+    """
+    sections = ("images", "postgres", "resources", "scheduling", "bootstrap", "partition_policy")
+    others = ("on_divergence", "maintenance")
+    wanted = cluster.spec.model_dump(mode="json", include={*sections, *others}, exclude_none=True)
+    for mine in ("paused", "upgrades"):  # what the operator may do says nothing of pods
+        del wanted["maintenance"][mine]
+    return digest(wanted)
 
 
 def volume(cluster: Cluster, cluster_id: str, seat: Seat) -> Manifest:

@@ -4,25 +4,30 @@ Errors end up as the status' step and as Events, and the herd is looked at again
 trouble never delays another's. Nothing is kept between calls.
 """
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
 import structlog
 
-from pgherd_operator.api import GROUP, KIND, VERSION
-from pgherd_operator.api.resource import Cluster, InvalidSpec, parse
+from pgherd_operator.api import GROUP, KIND, OPERATOR, VERSION
+from pgherd_operator.api.resource import Cluster, InvalidSpec, parse, without_owned
 from pgherd_operator.api.status import ClusterStatus
-from pgherd_operator.core import status
+from pgherd_operator.core import status, upgrade
 from pgherd_operator.core import users as core_users
 from pgherd_operator.core.actions import Event, Reason, Step
-from pgherd_operator.core.reconcile import Plan, reconcile
+from pgherd_operator.core.group import look
+from pgherd_operator.core.observed import Observed
+from pgherd_operator.core.reconcile import Care, Plan, is_of_another, reconcile
+from pgherd_operator.core.upgrade import Turns
+from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
 from pgherd_operator.shell import users
 from pgherd_operator.shell.executor import Executor
 from pgherd_operator.shell.kubernetes import ApiError, KubernetesApi, NotFoundError
-from pgherd_operator.shell.reading import observe
+from pgherd_operator.shell.reading import observe, parse_ledger
 from pgherd_operator.shell.sidecars import SidecarError, Sidecars
 
 log = structlog.get_logger()
@@ -48,6 +53,9 @@ class Environment:
     Attributes:
         sidecars: of a herd.
         now: the wall clock, in UTC.
+        began: when the process did.
+        turns: of the herds, to take over another release.
+        left: uids of herds that another release looks after, and of which that was told.
     """
 
     api: KubernetesApi
@@ -55,6 +63,9 @@ class Environment:
     events: Events
     now: Callable[[], datetime]
     release: Release
+    began: datetime
+    turns: Turns
+    left: set[str] = field(default_factory=set)
 
 
 async def reconcile_once(env: Environment, namespace: str, name: str) -> float | None:
@@ -69,25 +80,33 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     try:
         body = await env.api.get(KIND, namespace, name)
     except NotFoundError:
+        env.turns.leave((namespace, name))
         return None
+    invalid, care = "", Care.FULL
     try:
         cluster = parse(body)
     except InvalidSpec as error:
         cluster = parse({**body, "spec": {}})
-        if not cluster.deleting:
-            await _refuse(env, body, cluster, str(error))
-            return _SETTLED_S
         # It goes whatever its spec was; by the default one, which keeps the volumes.
+        if not cluster.deleting:
+            invalid = str(error)
+            cluster, care = await _usable(env, body, cluster)
+    if is_of_another(cluster, env.release):
+        _stand_aside(env, cluster)
+        return _SETTLED_S
     sidecars = env.sidecars(cluster)
     now = env.now()
-    observed = await observe(env.api, sidecars, cluster)
-    plan = reconcile(observed, now, env.release)
+    observed = await _observed(env, sidecars, body, cluster)
+    turn = _turn(env, observed)
+    plan = reconcile(observed, now, env.release, turn=turn, care=care)
     executor = Executor(env.api, sidecars, cluster, now)
     failures = await _act(executor, env, cluster, plan)
     shown, later = status.reconciled(plan.status, observed, failures, now), False
     for event in status.news(cluster.status, shown):
         env.events.tell(cluster, event)
-    if plan.users_via:
+    if invalid:
+        shown = _refuse(env, cluster, invalid, shown if care is Care.NO_REPLACING else None)
+    elif plan.users_via:
         outcome = await users.ensure(env.api, sidecars, executor, cluster, plan.users_via)
         for event in core_users.events(cluster, outcome):
             env.events.tell(cluster, event)
@@ -102,13 +121,82 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     return _SOON_S
 
 
-async def _refuse(env: Environment, body: dict[str, Any], cluster: Cluster, why: str) -> None:
-    """Say that the spec cannot be used; nothing else is done."""
+def _stand_aside(env: Environment, cluster: Cluster) -> None:
+    """Say that another release looks after this herd; nothing else is done, nor written."""
+    log.warning("cluster.of_another", cluster=cluster.name, namespace=cluster.namespace,
+                operator=cluster.operator)  # fmt: skip
+    if cluster.uid in env.left:
+        return
+    env.left.add(cluster.uid)
+    text = f"operator {cluster.operator} looks after this herd, so {env.release.operator} does not."
+    text += f" If that one is gone: kubectl annotate herd {cluster.name} {OPERATOR}-"
+    env.events.tell(cluster, Event(Reason.OTHER_OPERATOR, text, "Warning"))
+
+
+async def _observed(
+    env: Environment, sidecars: Sidecars, body: dict[str, Any], cluster: Cluster
+) -> Observed:
+    """Look at everything; where that is refused say so in the status, and raise."""
+    try:
+        return await observe(env.api, sidecars, cluster)
+    except ApiError as error:
+        if error.status and not cluster.deleting:
+            await _show(env, body, status.unobserved(cluster, str(error), env.now()))
+        raise
+
+
+def _turn(env: Environment, observed: Observed) -> str:
+    """Take the turn or give it back, see Turns."""
+    herd = observed.cluster.namespace, observed.cluster.name
+    at = upgrade.stage(observed, env.release)
+    age_s = (env.now() - env.began).total_seconds()
+    return env.turns.ask(herd, at, ready=upgrade.is_ready(observed, look(observed)), age_s=age_s)
+
+
+async def _usable(env: Environment, body: dict[str, Any], cluster: Cluster) -> tuple[Cluster, Care]:
+    """A herd by a spec that can be used in place of its own, and how far it can be relied on.
+
+    That is the last one that could be. Where a newer operator does not know even that one, it may
+    be for a parameter that is ours now; certificates can be renewed in any case.
+
+    Args:
+        cluster: with the default spec.
+    """
+    try:
+        found = await env.api.get("ConfigMap", cluster.namespace, names.ledger(cluster.name))
+    except NotFoundError:
+        return cluster, Care.CERTIFICATES
+    ledger = parse_ledger(found)
+    try:
+        last = json.loads(ledger.spec) if ledger is not None and ledger.spec else {}
+    except ValueError:  # somebody's edit
+        last = {}
+    own = body.get("spec") or {}
+    for spec in (last, without_owned(last), without_owned(own)):
+        try:
+            if spec:
+                return parse({**body, "spec": spec}), Care.NO_REPLACING
+        except InvalidSpec:
+            continue
+    try:
+        return parse({**body, "spec": {"tls": own.get("tls") or {}}}), Care.CERTIFICATES
+    except InvalidSpec:
+        return cluster, Care.CERTIFICATES
+
+
+def _refuse(
+    env: Environment, cluster: Cluster, why: str, shown: ClusterStatus | None
+) -> ClusterStatus:
+    """Say that the spec cannot be used.
+
+    Args:
+        shown: how the herd is; None where nobody knows without its spec.
+    """
     log.warning("cluster.invalid", cluster=cluster.name, namespace=cluster.namespace, reason=why)
-    shown = status.refused(cluster, why, env.now())
-    if shown.step != cluster.status.step:
+    refused = status.refused(cluster, why, env.now(), shown)
+    if refused.step != cluster.status.step:
         env.events.tell(cluster, Event(Reason.INVALID_SPEC, why, "Warning"))
-    await _show(env, body, shown)
+    return refused
 
 
 async def _act(

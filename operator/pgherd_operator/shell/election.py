@@ -21,6 +21,7 @@ log = structlog.get_logger()
 DURATION_S = 15
 RENEW_S = 3
 _GIVE_UP_S = 10.0
+_RELEASE_S = 3.0
 _FAILURES_TOLD = 20
 """One line in the log for so many failures in a row: a minute."""
 
@@ -89,6 +90,17 @@ class Election:
                 if self.clock() - self._renewed > _GIVE_UP_S:
                     raise LostLeadershipError(f"the lease was not renewed: {error}") from error
 
+    async def release(self) -> None:
+        """Give the Lease back, if it is ours, so that nobody waits for its end."""
+        try:
+            async with asyncio.timeout(_RELEASE_S):
+                lease = await self.api.get("Lease", self.namespace, self.name)
+                if lease["spec"].get("holderIdentity") == self.identity:
+                    transitions = int(lease["spec"].get("leaseTransitions") or 0)
+                    await self._write(self.api.replace, lease["metadata"], transitions, holder="")
+        except (ApiError, TimeoutError) as error:
+            log.warning("lease.kept", lease=self.name, reason=str(error) or "no answer")
+
     async def _try(self) -> bool:
         try:
             async with asyncio.timeout(_GIVE_UP_S):
@@ -123,16 +135,24 @@ class Election:
         return await self._write(self.api.replace, lease["metadata"], transitions)
 
     async def _write(
-        self, write: Callable[[Manifest], Any], metadata: dict[str, Any], transitions: int
+        self,
+        write: Callable[[Manifest], Any],
+        metadata: dict[str, Any],
+        transitions: int,
+        holder: str | None = None,
     ) -> bool:
-        """Write the Lease as ours; the resourceVersion makes sure that nobody did meanwhile."""
+        """Write the Lease as ours; the resourceVersion makes sure that nobody did meanwhile.
+
+        Args:
+            holder: who has it; default: this candidate.
+        """
         wanted = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {"name": self.name, "namespace": self.namespace}
             | {key: metadata[key] for key in ("resourceVersion",) if key in metadata},
             "spec": {
-                "holderIdentity": self.identity,
+                "holderIdentity": self.identity if holder is None else holder,
                 "leaseDurationSeconds": DURATION_S,
                 "leaseTransitions": transitions,
                 "renewTime": datetime.now(UTC).isoformat(timespec="microseconds"),

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from pgherd_sidecar.cli.authority import subject
 
-from pgherd_operator.api import KIND
+from pgherd_operator.api import KIND, OPERATOR
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core import actions as act
 from pgherd_operator.core.observed import Ledger, Phase
@@ -55,17 +55,18 @@ class Executor:
         match action:
             case act.Apply():
                 await self._put(action.manifest, action.uid)
-            case act.Create():
-                await self._create(action.manifest)
+            case act.Create() | act.Admit():
+                admitted = isinstance(action, act.Admit)
+                await (self._api.admit if admitted else self._create)(action.manifest)
             case act.Delete():
                 await self._delete(action)
             case act.AddFinalizer() | act.RemoveFinalizer():
-                await self._finalizer(wanted=isinstance(action, act.AddFinalizer))
+                await self._finalizer(action)
             case act.CreateLedger():
                 await self._create(self._ledger(action.ledger))
-            case act.MarkFounded():
-                founded: Manifest = {"data": {"phase": Phase.FOUNDED.value}}
-                await self._patch("ConfigMap", names.ledger(self._cluster.name), founded)
+            case act.MarkFounded() | act.AdoptRelease() | act.FinishUpgrade() | act.RememberSpec():
+                noted: Manifest = {"data": _noted(action)}
+                await self._patch("ConfigMap", names.ledger(self._cluster.name), noted)
             case act.GrowVolume():
                 size: Manifest = {"resources": {"requests": {"storage": action.size}}}
                 larger = {"metadata": {"uid": action.uid}, "spec": size}
@@ -114,10 +115,13 @@ class Executor:
     async def _patch(self, kind: str, name: str, patch: Manifest) -> None:
         await self._api.patch(kind, self._namespace, name, patch)
 
-    async def _finalizer(self, *, wanted: bool) -> None:
+    async def _finalizer(self, action: act.AddFinalizer | act.RemoveFinalizer) -> None:
         others = [name for name in self._cluster.finalizers if name != names.FINALIZER]
-        finalizers = [*others, names.FINALIZER] if wanted else others
-        patch = {"metadata": {"finalizers": finalizers}}
+        patch: Manifest = {"metadata": {"finalizers": others}}
+        if isinstance(action, act.AddFinalizer):
+            patch["metadata"]["finalizers"] = [*others, names.FINALIZER]
+            if action.operator:
+                patch["metadata"]["annotations"] = {OPERATOR: action.operator}
         await self._patch(KIND, self._cluster.name, patch)
 
     def _ledger(self, ledger: Ledger) -> Manifest:
@@ -160,15 +164,20 @@ class Executor:
             "uri": f"postgresql://{action.user}:{password}@{host}:{port}/{database}",
             "jdbc-uri": f"jdbc:postgresql://{host}:{port}/{database}"
             f"?user={action.user}&password={password}",
+            "pgpass": f"{host}:{port}:{database}:{action.user}:{password}\n",
         }
         encoded = _encoded({key: value.encode() for key, value in data.items()})
-        return self._secret_manifest(action.secret, encoded, owned=False)
+        return self._secret_manifest(
+            action.secret, encoded, owned=False, kind="kubernetes.io/basic-auth"
+        )
 
     def _certified(self, name: str, issued: certificates.Issued, *, owned: bool) -> Manifest:
         return self._secret_manifest(name, _encoded(issued.data), owned=owned)
 
-    def _secret_manifest(self, name: str, data: Mapping[str, str], *, owned: bool) -> Manifest:
-        content = {"type": "Opaque", "data": dict(data)}
+    def _secret_manifest(
+        self, name: str, data: Mapping[str, str], *, owned: bool, kind: str = "Opaque"
+    ) -> Manifest:
+        content = {"type": kind, "data": dict(data)}
         found = manifest(self._cluster, "v1", "Secret", name, content, owned=owned)
         del found["metadata"]["annotations"]  # no hash of secrets in public
         return found
@@ -177,6 +186,28 @@ class Executor:
         body: dict[str, object] = {"name": action.name, "disk_id": action.disk_id}
         route = "/view/leave" if isinstance(action, act.AskLeave) else "/view/evict"
         await self._sidecars.request(action.via, route, body)
+
+
+def _noted(
+    action: act.MarkFounded | act.AdoptRelease | act.FinishUpgrade | act.RememberSpec,
+) -> dict[str, str]:
+    """What is written into the ledger."""
+    match action:
+        case act.MarkFounded():
+            return {"phase": Phase.FOUNDED.value}
+        case act.AdoptRelease(release):
+            return {
+                "release": release.id,
+                "sidecarImage": release.sidecar_image,
+                "postgresImage": release.postgres_image,
+                "upgrading": "true",
+            }
+        case act.FinishUpgrade():
+            return {"upgrading": "false"}
+        case act.RememberSpec(spec):
+            return {"spec": spec}
+        case _:
+            assert_never(action)
 
 
 def _encoded(data: Mapping[str, bytes]) -> dict[str, str]:

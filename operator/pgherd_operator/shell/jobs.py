@@ -44,6 +44,7 @@ from pgherd_operator.shell.reading import by_number, parse_ledger, parse_volume,
 log = structlog.get_logger()
 
 _LOOK_S, _SETTLED_S, _SCHEDULE_S = 3.0, 300.0, 60.0
+_ENDED = ("Succeeded", "Failed")
 _MODELS: Mapping[str, tuple[type[SnapshotSpec | CheckSpec], type[JobStatus]]] = {
     SNAPSHOT: (SnapshotSpec, SnapshotStatus),
     CHECK: (CheckSpec, CheckStatus),
@@ -80,7 +81,8 @@ class Jobs:
         """Bring a Snapshot or ConsistencyCheck one step further.
 
         Returns:
-            In how many seconds to look again at the latest; None when the resource is gone.
+            In how many seconds to look again at the latest; None when the resource is gone, or
+            over for good.
 
         Raises:
             ApiError: something could not be read or written.
@@ -97,7 +99,10 @@ class Jobs:
         if work.deleting:
             return _SETTLED_S
         now = self.now()
-        seen = await self._look(work)
+        over = _is_over(work, now)
+        if over and work.spec.ttl_seconds_after_finished is None:
+            return None
+        seen = Look(work) if over else await self._look(work)
         decision = jobs.decide(seen, now)
         if decision.start is not None:
             try:
@@ -140,7 +145,7 @@ class Jobs:
 
     async def _look(self, work: Work) -> Look:
         workload, has_spark = await self._workload(work)
-        if workload is not None or work.status.phase in ("Running", "Succeeded", "Failed"):
+        if workload is not None or work.status.phase in ("Running", *_ENDED):
             driver = await self._driver(work) if workload is not None else Driver()
             return Look(work, workload=workload, driver=driver, has_spark=has_spark)
         members, cluster_id, waits_for = await self._herd(work)
@@ -256,6 +261,20 @@ class Jobs:
             await self.api.apply(wanted, subresource="status")
         except NotFoundError:
             return  # its deletion has just been completed
+
+
+def _is_over(work: Work, now: datetime) -> bool:
+    """Whether a job ended so long ago that what did it is not looked at any more."""
+    finished = work.status.finished_at
+    if work.status.phase not in _ENDED or finished is None:
+        return False
+    return (now - finished).total_seconds() >= _SETTLED_S
+
+
+def is_at_rest(body: Mapping[str, Any]) -> bool:
+    """Whether nothing happens to a Snapshot or ConsistencyCheck until its spec changes."""
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    return status.get("phase") in _ENDED and spec.get("ttlSecondsAfterFinished") is None
 
 
 def _rest(work: Work, decision: jobs.Decision, now: datetime) -> float:

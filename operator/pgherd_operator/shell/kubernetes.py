@@ -7,6 +7,7 @@ say when to look. The real client is ``client``; the tests have a server in memo
 from typing import Any, Protocol
 
 Manifest = dict[str, Any]
+Manifests = list[Manifest]
 
 
 class ApiError(Exception):
@@ -40,8 +41,20 @@ class KubernetesApi(Protocol):
         """Return the objects with these labels."""
         ...
 
+    async def warnings(self, namespace: str, uid: str) -> Manifests:
+        """Return the Events of type Warning about one object."""
+        ...
+
     async def create(self, manifest: Manifest) -> Manifest:
         """Create, and return what there is now; ``ConflictError`` when the name is taken."""
+        ...
+
+    async def admit(self, manifest: Manifest) -> None:
+        """Ask, without making anything, whether this would be made; a taken name is no refusal.
+
+        Neither is an exceeded quota, which counts what is to be replaced, too, nor a web hook that
+        cannot be asked: then nobody knows before it is tried.
+        """
         ...
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:

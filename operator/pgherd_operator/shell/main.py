@@ -1,11 +1,13 @@
 """The operator's process: ``python -m pgherd_operator.shell.main``.
 
-kopf watches and says which herd may have changed; everything else is ours. Its handlers of events
+kopf watches our own four kinds and says which resource may have changed; everything else is ours.
+What belongs to herds is watched without it (``watching``): kopf picks by labels only after it has
+listed all pods of the cluster. Its handlers of events
 write nothing to the objects (no annotations, no finalizers), so it cannot put secrets into
 annotations or fight another operator. The herd's own finalizer is the reconciler's.
 
-Configured by the environment: POD_NAMESPACE, POD_NAME, PGHERD_NAMESPACES (empty: all),
-PGHERD_POSTGRES_IMAGE, PGHERD_SIDECAR_IMAGE, PGHERD_SPARK_IMAGE.
+Configured by the environment: POD_NAMESPACE, POD_NAME, PGHERD_RELEASE, PGHERD_NAMESPACES (empty:
+all), PGHERD_POSTGRES_IMAGE, PGHERD_SIDECAR_IMAGE, PGHERD_SPARK_IMAGE, PGHERD_LOG_LEVEL.
 """
 
 import asyncio
@@ -22,23 +24,27 @@ import structlog
 from aiohttp import web
 
 from pgherd_operator.api import CHECK, GROUP, KIND, PLURAL, SCHEDULE, SNAPSHOT, VERSION
-from pgherd_operator.objects import names
+from pgherd_operator.core.upgrade import Turns
 from pgherd_operator.objects.model import Release
+from pgherd_operator.shell import logs, watching
 from pgherd_operator.shell.client import Access, Client
 from pgherd_operator.shell.controller import Environment, reconcile_once
 from pgherd_operator.shell.drivers import HttpDrivers
 from pgherd_operator.shell.election import Election
 from pgherd_operator.shell.events import EventPoster
 from pgherd_operator.shell.https import HttpsSidecars
-from pgherd_operator.shell.jobs import Jobs
+from pgherd_operator.shell.jobs import Jobs, is_at_rest
 from pgherd_operator.shell.kubernetes import ApiError
 from pgherd_operator.shell.queue import Queue
 
 log = structlog.get_logger()
 
 HEALTH_PORT = 8080
-LEASE = "pgherd-operator"
+_LEASE = "pgherd-operator"
+"""Where no release gives it another name."""
 _RESYNC_S = 60.0
+_UNDER_WAY_FIRST_S = 120.0
+"""In which every herd has been looked at: who is being upgraded keeps its turn."""
 
 
 class _Ended(Exception):
@@ -105,13 +111,6 @@ def handlers(queue: Queue, jobs: Mapping[str, Queue]) -> kopf.OperatorRegistry:
         if namespace and name and changes.matter(meta):
             queue.wake(namespace, name)
 
-    async def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
-        if namespace:
-            queue.wake(namespace, labels[names.CLUSTER])
-
-    for plural in ("pods", "persistentvolumeclaims", "services"):
-        ours = {names.CLUSTER: kopf.PRESENT}
-        kopf.on.event("", "v1", plural, labels=ours, id=plural, registry=registry)(child_changed)
     for kind, its_queue in jobs.items():
         kopf.on.event(GROUP, VERSION, f"{kind.lower()}s", id=kind, registry=registry)(
             partial(_wake, queue=its_queue, changes=Changes())
@@ -135,11 +134,18 @@ async def _wake(
 def release(environment: Mapping[str, str]) -> Release:
     """What this release of the operator brings."""
     default = Release()
+    namespace, own = environment.get("POD_NAMESPACE", ""), environment.get("PGHERD_RELEASE", "")
     return Release(
+        version=environment.get("PGHERD_VERSION") or default.version,
         postgres_image=environment.get("PGHERD_POSTGRES_IMAGE") or default.postgres_image,
         sidecar_image=environment.get("PGHERD_SIDECAR_IMAGE") or default.sidecar_image,
         spark_image=environment.get("PGHERD_SPARK_IMAGE") or default.spark_image,
-        operator_namespace=environment.get("POD_NAMESPACE") or default.operator_namespace,
+        operator=f"{namespace}/{own}" if namespace and own else "",
+        operator_namespace=namespace or default.operator_namespace,
+        # Pods have addresses of the family that the API server's service has.
+        listen_host="::"
+        if ":" in environment.get("KUBERNETES_SERVICE_HOST", "")
+        else default.listen_host,
     )
 
 
@@ -152,7 +158,9 @@ async def run(environment: Mapping[str, str]) -> None:
     client = Client(Access.of_pod(environment))
     identity = environment.get("POD_NAME") or "development"
     namespace = environment.get("POD_NAMESPACE") or "default"
-    election = Election(client, namespace, LEASE, identity, time.monotonic)
+    # One lease a release: one for other namespaces does not wait for this one.
+    lease = environment.get("PGHERD_RELEASE") or _LEASE
+    election = Election(client, namespace, lease, identity, time.monotonic)
     health = await answer_health(election)
     try:
         await election.acquire()
@@ -160,6 +168,7 @@ async def run(environment: Mapping[str, str]) -> None:
             group.create_task(election.keep())
             group.create_task(_serve(client, group, environment, identity))
     except* _Ended:
+        await election.release()  # nothing of ours acts any more
         log.info("operator.ended")
     finally:
         await health.cleanup()
@@ -195,6 +204,8 @@ async def _serve(
         events=events,
         now=lambda: datetime.now(UTC),
         release=release(environment),
+        began=datetime.now(UTC),
+        turns=Turns(_UNDER_WAY_FIRST_S),
     )
 
     async def look(namespace: str, name: str) -> float | None:
@@ -209,6 +220,8 @@ async def _serve(
     }
     namespaces = [name for name in environment.get("PGHERD_NAMESPACES", "").split(",") if name]
     group.create_task(_resync(client, queues, namespaces))
+    for namespace, kind in product(namespaces or [""], watching.KINDS):
+        group.create_task(watching.follow(client, kind, namespace, queues[KIND].wake))
     await kopf.operator(
         registry=handlers(
             queues[KIND], {kind: queues[kind] for kind in (SNAPSHOT, CHECK, SCHEDULE)}
@@ -230,20 +243,15 @@ async def _resync(client: Client, queues: Mapping[str, Queue], namespaces: list[
                 log.warning("resync.failed", kind=kind, namespace=namespace, reason=str(error))
                 continue
             for item in found:
+                if kind in (SNAPSHOT, CHECK) and is_at_rest(item):
+                    continue
                 queue.wake(item["metadata"]["namespace"], item["metadata"]["name"])
         await asyncio.sleep(_RESYNC_S)
 
 
 def main() -> None:
     """Run until SIGTERM."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,  # with no values of variables
-            structlog.processors.JSONRenderer(),
-        ]
-    )
+    logs.configure(os.environ.get("PGHERD_LOG_LEVEL") or "info")
     asyncio.run(run(os.environ))
 
 

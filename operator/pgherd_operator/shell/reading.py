@@ -6,6 +6,7 @@ member that hangs delays the others' reconciliation by no more than that.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
@@ -59,8 +60,10 @@ async def observe(api: KubernetesApi, sidecars: Sidecars, cluster: Cluster) -> O
         lambda number: names.member(cluster.name, number),
     )
     objects = {key: item for key, item in whose.ours.items() if key[0] != "Pod"}
-    secrets, reports = await asyncio.gather(
-        _secrets(api, cluster, volumes.keys()), _reports(sidecars, pods.keys())
+    secrets, reports, pods = await asyncio.gather(
+        _secrets(api, cluster, volumes.keys()),
+        _reports(sidecars, pods.keys()),
+        _with_warnings(api, cluster, pods, volumes),
     )
     ledger = parse_ledger(objects.get(("ConfigMap", names.ledger(cluster.name))))
     views = [report.view for report in reports.values() if report.view is not None]
@@ -117,6 +120,47 @@ async def _listed(
     return dict(zip(kinds, lists, strict=True)), unreadable
 
 
+async def _with_warnings(
+    api: KubernetesApi, cluster: Cluster, pods: Mapping[int, Pod], volumes: Mapping[int, Volume]
+) -> dict[int, Pod]:
+    """Pods that wait, with the words of those who make disks and mount them.
+
+    Those write nothing into a pod's status, only Events.
+    """
+
+    async def told(number: int, pod: Pod) -> Pod:
+        if not pod.pending:
+            return pod
+        words = [pod.trouble or await _warned(api, cluster.namespace, pod.uid)]
+        volume = volumes.get(number)
+        if volume is not None and volume.pending:
+            claim = await _warned(api, cluster.namespace, volume.uid)
+            words += [f"{names.volume(cluster.name, number)}: {claim}"] if claim else []
+        return replace(pod, trouble="; ".join(filter(None, words)))
+
+    found = await asyncio.gather(*(told(number, pod) for number, pod in pods.items()))
+    return {pod.number: pod for pod in found}
+
+
+async def _warned(api: KubernetesApi, namespace: str, uid: str) -> str:
+    """The newest warning about an object; empty if there is none, or we may not see it."""
+    try:
+        found = await api.warnings(namespace, uid)
+    except ApiError as error:
+        log.warning("warnings.unread", namespace=namespace, reason=str(error))
+        return ""
+    newest = max(found, key=_told_at, default=None)
+    if newest is None:
+        return ""
+    return _words(newest.get("reason") or "", newest.get("message") or "")
+
+
+def _told_at(event: Manifest) -> str:
+    """When, as text that sorts; there are Events of two kinds."""
+    last = event.get("lastTimestamp") or (event.get("series") or {}).get("lastObservedTime")
+    return str(last or event.get("eventTime") or "")
+
+
 def by_number(
     items: Iterable[Manifest], parse: Callable[[Manifest], _Member], name: Callable[[int], str]
 ) -> dict[int, _Member]:
@@ -164,6 +208,7 @@ def parse_volume(item: Manifest) -> Volume:
         version=metadata.get("resourceVersion", ""),
         capacity=(status.get("capacity") or {}).get("storage", ""),
         growth="; ".join(f"{c['type']}: {c.get('message', '')}" for c in conditions),
+        pending=status.get("phase") == "Pending",
     )
 
 
@@ -180,9 +225,11 @@ def parse_pod(item: Manifest) -> Pod:
         uid=metadata["uid"],
         revision=metadata.get("annotations", {}).get(names.REVISION, ""),
         role=Role(metadata["labels"][names.ROLE]),
+        wish=metadata.get("annotations", {}).get(names.WISH, ""),
         ready=conditions.get("Ready") == "True",
         deleting="deletionTimestamp" in metadata,
         finished=status.get("phase") in ("Failed", "Succeeded"),
+        pending=status.get("phase") == "Pending",
         node=item.get("spec", {}).get("nodeName", ""),
         trouble=pod_trouble(status),
     )
@@ -237,6 +284,11 @@ def parse_ledger(item: Mapping[str, Any] | None) -> Ledger | None:
                     entry.partition(":") for entry in data["founders"].split(",") if entry
                 )
             ),
+            release=data.get("release", ""),
+            sidecar_image=data.get("sidecarImage", ""),
+            postgres_image=data.get("postgresImage", ""),
+            upgrading=data.get("upgrading") == "true",
+            spec=data.get("spec", ""),
         )
     except (KeyError, ValueError):
         return None
@@ -248,6 +300,11 @@ def ledger_data(ledger: Ledger) -> dict[str, str]:
         "clusterId": ledger.cluster_id,
         "phase": ledger.phase.value,
         "founders": ",".join(f"{number}:{role}" for number, role in ledger.founders),
+        "release": ledger.release,
+        "sidecarImage": ledger.sidecar_image,
+        "postgresImage": ledger.postgres_image,
+        "upgrading": "true" if ledger.upgrading else "false",
+        "spec": ledger.spec,
     }
 
 

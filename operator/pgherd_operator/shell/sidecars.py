@@ -105,20 +105,6 @@ class _Scrub(BaseModel):
     differences: tuple[_Difference, ...] = ()
 
 
-class _Incident(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    number: int
-    at: str
-    kind: str
-    gid: int = 0
-    statement: str = ""
-    table: str = ""
-    sqlstate: str = ""
-    cure: str = ""
-    outcome: str = ""
-
-
 class _Status(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
@@ -136,7 +122,7 @@ class _Status(BaseModel):
     departed: bool = False
     capture_off: tuple[str, ...] = ()
     scrub: _Scrub | None = None
-    incidents: tuple[_Incident, ...] = ()
+    incidents: tuple[Incident, ...] = ()
     held: str | None = None
     databases: tuple[Mapping[str, Any], ...] = ()
 
@@ -170,7 +156,7 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         differences=None
         if status.scrub is None
         else tuple(one.text() for one in status.scrub.differences),
-        incident=Incident(**status.incidents[-1].model_dump()) if status.incidents else None,
+        incident=status.incidents[-1] if status.incidents else None,
         held=status.held,
         knows_databases=bool(status.databases),
         view=None

@@ -13,14 +13,13 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pgherd_sidecar.agent.defaults import FINGERPRINT_EVERY, SCRUB_INTERVAL_S, SCRUB_SHARE
 from pgherd_sidecar.core.pieces import OPEN_BYTES
 from pgherd_sidecar.env.tls import can_be_certified, certified_name
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Milliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
-FINGERPRINT_EVERY = 64
-"""Then fingerprints take less than a twentieth of the time of small transactions."""
 OPERATOR, JOBS = "operator", "jobs"
 """Who is certified by such a name in place of a member's may use the admin API from elsewhere."""
 
@@ -163,10 +162,10 @@ class Scrub(_Section):
 
     interval_s: Annotated[
         float, Field(ge=0, description="in which all rows are compared once; 0: never")
-    ] = 7 * 86_400.0
+    ] = SCRUB_INTERVAL_S
     share: Annotated[
         float, Field(gt=0, le=100, description="percent of one core that it may take")
-    ] = 2.0
+    ] = SCRUB_SHARE
 
 
 class PartnerServer(_Section):

@@ -26,6 +26,8 @@ from pgherd_sidecar.pg.rows import RowStatements, TableShape
 
 log = structlog.get_logger()
 
+_IN_THE_WAY = ("2BP01", "0A000")
+"""Something depends on what is dropped; a table of another session would have to be altered."""
 _Execute = Callable[[psycopg.AsyncConnection[Any], bytes | str, Sequence[Any]], Awaitable[None]]
 
 
@@ -67,7 +69,8 @@ class DdlRunner:
         """Execute a writeset that holds DDL.
 
         An index may refuse a value that it took at the origin, where values were compressed
-        otherwise (see ``rowwriter``): then each step is tried with both.
+        otherwise (see ``rowwriter``): then each step is tried with both. Temporary objects of this
+        server's sessions may be in the way of a command: then they are dropped first.
 
         Raises:
             DivergedError: it fails here, though it was ordered to commit.
@@ -77,12 +80,18 @@ class DdlRunner:
             try:
                 await self._run(writeset, about, _execute)
             except psycopg.Error as error:
-                if error.sqlstate != TOO_LARGE:
+                if error.sqlstate == TOO_LARGE:
+                    log.warning("command.compressed_otherwise", gid=gid, error=judge(error).cause)
+                    await self._run(writeset, about, _execute_either_way)
+                elif error.sqlstate in _IN_THE_WAY:
+                    log.warning("command.in_the_way", gid=gid, error=judge(error).cause)
+                    await self._run(writeset, about, _execute, alone=True)
+                else:
                     raise
-                log.warning("command.compressed_otherwise", gid=gid, error=judge(error).cause)
-                await self._run(writeset, about, _execute_either_way)
 
-    async def _run(self, writeset: Writeset, about: About, execute: _Execute) -> None:
+    async def _run(
+        self, writeset: Writeset, about: About, execute: _Execute, *, alone: bool = False
+    ) -> None:
         try:
             connection = await connect(self._config, "pgherd ddl")
         except psycopg.OperationalError as error:
@@ -92,6 +101,8 @@ class DdlRunner:
             await connection.execute("; ".join(WRITER_SETTINGS))
             with self._writers.writing(connection.info.backend_pid, gid):
                 async with connection.transaction():
+                    if alone:
+                        await connection.execute("SELECT pgherd.drop_temporary()")
                     await self._items(connection, writeset, about, execute)
                     about.statement = about.table = ""
                     if writeset.flags & FLAG_FINGERPRINT:

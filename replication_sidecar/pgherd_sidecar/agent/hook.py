@@ -243,6 +243,7 @@ class HookServer:
             if flags & FLAG_DDL:
                 self.backend.command_lost(keys)
             connection.fail("40001", *explain(conflict, body), REPEAT)
+            self.writesets.figures.lost(conflict, body)
 
     def _refuses(self, connection: "HookConnection") -> bool:
         """Tell a session so, if this node takes no writes."""
@@ -269,6 +270,7 @@ class HookServer:
             else:
                 self.pieces.give_up(xid)
                 connection.fail("40001", *explain(conflict, b"[]"), REPEAT)
+                self.writesets.figures.lost(conflict, b"[]")
 
     def _order_last(self, connection: "HookConnection", pid: int, xid: int, tables: bytes) -> None:
         """Order the writeset that ends a transaction in pieces."""

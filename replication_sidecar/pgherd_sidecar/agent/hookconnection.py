@@ -26,6 +26,7 @@ class Pending:
     """A local writeset that was sent into the log and has no verdict yet.
 
     ``slots`` are the keys without their modes, to find conflicts fast.
+    ``began_s`` is when it was made, by a clock that is finer than the loop's.
     ``connection`` is None when nobody waits for the verdict any more; the writeset is under way
     all the same, and if it commits it is applied as if remote.
     """
@@ -38,6 +39,7 @@ class Pending:
     connection: "HookConnection | None"
     sent_s: float
     deadline_s: float
+    began_s: float
     lost: bool = False
 
 

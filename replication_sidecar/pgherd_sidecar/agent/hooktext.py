@@ -66,17 +66,33 @@ def explain(conflict: Conflict, body: bytes, flags: int = 0) -> tuple[str, str]:
         f"could not serialize access due to a concurrent commit on another node "
         f"(GID {conflict.winner})"
     )
-    tables = list(pieces_body(body).tables) if flags & FLAG_PIECES else []
-    for table, pks, records in [] if flags & FLAG_PIECES else decode_body(body):
+    tables, record = _found(conflict, body, flags)
+    where = ", ".join(tables)
+    if record:
+        return message, f"{_row(record)} of table {where}, winner GID {conflict.winner}."
+    return message, (
+        f"A unique key, foreign key or table lock of {where or 'its tables'}, "
+        f"winner GID {conflict.winner}."
+    )
+
+
+def tables_of(conflict: Conflict, body: bytes, flags: int) -> list[str]:
+    """Return the table whose row a writeset has lost, or all that it may have lost by."""
+    return _found(conflict, body, flags)[0]
+
+
+def _found(conflict: Conflict, body: bytes, flags: int) -> tuple[list[str], str]:
+    """The table of the conflict and the record of its row; else the tables, and no record."""
+    if flags & FLAG_PIECES:
+        return [table or "the schema" for table in pieces_body(body).tables], ""
+    tables: list[str] = []
+    for table, pks, records in decode_body(body):
         for pk, record in zip(pks, records, strict=True):
             if pk == conflict.key & -4:
-                return message, f"{_row(record)} of table {table}, winner GID {conflict.winner}."
+                return [table], record
         if table not in tables:
             tables.append(table)
-    where = ", ".join(table or "the schema" for table in tables) or "its tables"
-    return message, (
-        f"A unique key, foreign key or table lock of {where}, winner GID {conflict.winner}."
-    )
+    return [table or "the schema" for table in tables], ""
 
 
 def _row(record: str) -> str:

@@ -9,7 +9,9 @@ way (C11, C12).
 import asyncio
 from array import array
 from collections.abc import Callable, Iterable
+from time import perf_counter
 
+from pgherd_sidecar.agent.figures import CommitFigures
 from pgherd_sidecar.agent.hookconnection import HookConnection, Pending
 from pgherd_sidecar.agent.hooktext import explain, key_slots, wire_keys
 from pgherd_sidecar.core.certifier import Conflict
@@ -31,6 +33,7 @@ class WritesetSender:
 
     Attributes:
         pending: what is under way, by sequence, oldest first.
+        figures: what the verdicts were, for people.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class WritesetSender:
         wait_s: float,
     ) -> None:
         self.pending: dict[int, Pending] = {}
+        self.figures = CommitFigures()
         self._by_xid: dict[int, Pending] = {}
         self._member = member
         self._incarnation = incarnation
@@ -83,6 +87,7 @@ class WritesetSender:
             None,
             now,
             now + self._wait_s,
+            perf_counter(),
         )
         self.pending[self._sequence] = pending
         self._by_xid[xid] = pending
@@ -173,12 +178,15 @@ class WritesetSender:
         connection = _detach(pending)
         assert connection is not None
         connection.done(b"C %d %d %b" % (gid, prev, wait))
+        self.figures.committed(perf_counter() - pending.began_s)
 
     def aborted(self, pending: Pending, conflict: Conflict) -> None:
         """Answer ABORT, if somebody still waits (it may have been told before)."""
         connection = _detach(pending)
         if connection is not None:
-            message, detail = explain(conflict, pending.writeset.body, pending.writeset.flags)
+            body, flags = pending.writeset.body, pending.writeset.flags
+            message, detail = explain(conflict, body, flags)
+            self.figures.lost(conflict, body, flags)
             connection.fail("40001", message, detail, REPEAT)
 
     def refused(self, pending: Pending, reason: str) -> None:

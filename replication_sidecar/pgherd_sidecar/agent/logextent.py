@@ -28,6 +28,11 @@ class LogExtent:
         return self._member.last_position
 
     @property
+    def size_bytes(self) -> int:
+        """What the log's segments take on this member's disk."""
+        return self._log.size_bytes
+
+    @property
     def first_numbers(self) -> tuple[int, ...]:
         """Numbers of the databases that were members before what this log holds."""
         return roster.numbers(self.base_at(self.base).membership)

@@ -229,7 +229,8 @@ class LogHost:
 
     def status(self) -> dict[str, int | float | str | None]:
         """Return positions, roles and counters, for people and metrics."""
-        return log_status(self._member, self._writer, self._peers, primary=self.primary)
+        status = log_status(self._member, self._writer, self._peers, primary=self.primary)
+        return {**status, "log_bytes": self.extent.size_bytes}
 
     # ---- inputs ----------------------------------------------------------------------------
 

@@ -512,5 +512,6 @@ class ReplicaSession:
             "index_keys": self.state.index_size,
             **(self._house.status() if self._house is not None else {}),
             **self._scrub.status(),
+            **self.hook.writesets.figures.status(),
             **{f"decisions_{kind.value}": count for kind, count in self._counts.items()},
         }

@@ -137,6 +137,22 @@ class DatabaseSeen(BaseModel):
     cause: str = ""
 
 
+class HotKey(BaseModel):
+    """A key that a member's own transactions have lost by, told by its hash.
+
+    Attributes:
+        table: its table; or those of the transaction; or why, where it was no key.
+        gid: of the one that won last.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    table: str
+    key: str
+    count: int
+    gid: int
+
+
 class Status(BaseModel):
     """Answer of ``GET /status``. More fields (counters) are kept as they are."""
 
@@ -167,6 +183,15 @@ class Status(BaseModel):
     held_since: int | None = None
     held_gid: int | None = None
     databases: tuple[DatabaseSeen, ...] = ()
+    log_bytes: int | None = None
+    lag_entries: int | None = None
+    apply_queue_bytes: int | None = None
+    pending: int | None = None
+    victims: int | None = None
+    own_commits: int | None = None
+    own_conflicts: int | None = None
+    commit_waits: dict[str, int] = {}
+    hot_keys: tuple[HotKey, ...] = ()
 
 
 class _Released(BaseModel):

@@ -1,16 +1,22 @@
 """``pgherd changes``: the change stream as lines of JSON, for pipes and for eyes."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from pgherd_sidecar.cli import herd, options
-from pgherd_sidecar.cli.admin import AdminClient
+from pgherd_sidecar.cli import options
 from pgherd_sidecar.cli.errors import HerdError, progress
+from pgherd_sidecar.cli.lazily import lazily
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.cli import admin, herd
+else:
+    admin = lazily("pgherd_sidecar.cli.admin")
+    herd = lazily("pgherd_sidecar.cli.herd")
 
 _PACE_S = 0.5
 
@@ -29,7 +35,7 @@ def changes(directory: Path, after: int | None, through: int | None, tables: str
 
     description = herd.load(options.owned(directory))
     members = [
-        AdminClient(description.node(member).admin_socket) for member in description.databases
+        admin.AdminClient(description.node(member).admin_socket) for member in description.databases
     ]
     try:
         options.run(_print(members, after, through, tables.split(",") if tables else ()))
@@ -38,8 +44,13 @@ def changes(directory: Path, after: int | None, through: int | None, tables: str
 
 
 async def _print(
-    members: Sequence[AdminClient], after: int | None, through: int | None, tables: Sequence[str]
+    members: "Sequence[admin.AdminClient]",
+    after: int | None,
+    through: int | None,
+    tables: Sequence[str],
 ) -> None:
+    import asyncio  # noqa: PLC0415
+
     from pgherd_spark.changelog import Log  # noqa: PLC0415
 
     log = Log(members)

@@ -1,11 +1,18 @@
 """The command that compares all members, wherever they run: its options, and what it tells."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
-from pgherd_sidecar.cli import options, render
-from pgherd_sidecar.cli.verify import DIFFERENT, Comparison
+from pgherd_sidecar.cli import options
+from pgherd_sidecar.cli.lazily import lazily
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.cli import render, verify
+else:
+    render = lazily("pgherd_sidecar.cli.render")
+    verify = lazily("pgherd_sidecar.cli.verify")
 
 
 def comparison(command: Callable[..., None]) -> Callable[..., None]:
@@ -18,8 +25,8 @@ def comparison(command: Callable[..., None]) -> Callable[..., None]:
     return missing(keys(options.timeout(600)(options.as_json(command))))
 
 
-def tell(found: Comparison, *, as_json: bool) -> None:
+def tell(found: "verify.Comparison", *, as_json: bool) -> None:
     """Print what was found; the exit status is ``DIFFERENT`` where the members are."""
     click.echo((render.comparison_json if as_json else render.comparison)(found))
     if not found.identical:
-        raise SystemExit(DIFFERENT)
+        raise SystemExit(verify.DIFFERENT)

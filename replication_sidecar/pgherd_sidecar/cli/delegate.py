@@ -18,13 +18,19 @@ import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from pgherd_sidecar.cli import herd, runtime
+from pgherd_sidecar.cli import herd
 from pgherd_sidecar.cli.directory import create, remove_if_empty, require_empty
 from pgherd_sidecar.cli.errors import HerdError, progress
+from pgherd_sidecar.cli.lazily import lazily
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.cli import runtime
+else:
+    runtime = lazily("pgherd_sidecar.cli.runtime")
 
 DEFAULT_USER = "postgres"
 _LINK = "herd"
@@ -50,7 +56,7 @@ def require_no_other(user: str | None) -> None:
 def up(directory: Path, user: str | None) -> NoReturn:
     """Run ``up`` as ``user`` or, for an existing herd, as its owner."""
     directory = directory.resolve()
-    home = _home(directory)
+    home = home_of(directory)
     if herd.is_herd(home):
         account = _owner(home)
         if user not in (None, account.pw_name):
@@ -76,7 +82,7 @@ def provide(wanted: Path, directory: Path) -> None:
     """
     if wanted.exists():
         return
-    home = _home(directory.resolve())
+    home = home_of(directory.resolve())
     herd.load(home)
     account = _owner(home)
     wanted.mkdir(mode=0o700)
@@ -85,7 +91,7 @@ def provide(wanted: Path, directory: Path) -> None:
 
 def command(directory: Path) -> NoReturn:
     """Run any other command as the herd's owner."""
-    home = _home(directory)
+    home = home_of(directory)
     herd.load(home)
     status = _run_as(_owner(home), home)
     if status == 0 and not herd.is_herd(home):  # destroyed
@@ -93,7 +99,8 @@ def command(directory: Path) -> NoReturn:
     raise SystemExit(status)
 
 
-def _home(directory: Path) -> Path:
+def home_of(directory: Path) -> Path:
+    """Return where the herd lives that was asked for in a directory."""
     link = directory / _LINK
     return link.readlink() if link.is_symlink() else directory
 
@@ -176,7 +183,7 @@ def _go_on_as(account: pwd.struct_passwd, home: Path) -> NoReturn:
     raise SystemExit
 
 
-def _started(interpreter: runtime.Interpreter, account: pwd.struct_passwd, home: Path) -> int:
+def _started(interpreter: "runtime.Interpreter", account: pwd.struct_passwd, home: Path) -> int:
     """Run the command by another Python; return its process."""
     return subprocess.Popen(
         [*interpreter.command, "-m", "pgherd_sidecar.cli.main", *_arguments(home)],

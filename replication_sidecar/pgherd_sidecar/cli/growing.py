@@ -14,14 +14,21 @@ import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pgherd_sidecar.cli import binaries, certificates, cluster, herd
+from pgherd_sidecar.cli import binaries, cluster, herd
 from pgherd_sidecar.cli.directory import require_space
 from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.herd import COPIED, Herd, Member, Origin
+from pgherd_sidecar.cli.lazily import lazily
 from pgherd_sidecar.cli.lock import locked
 from pgherd_sidecar.cli.node import Node, states_of
 from pgherd_sidecar.cli.rebuild import goes_on, watch
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.cli import certificates
+else:
+    certificates = lazily("pgherd_sidecar.cli.certificates")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,23 +6,25 @@ Layout of the directory::
 
     herd.json  herd.lock
     n1/pgdata  n1/sidecar   the server's and the sidecar's data
-    n1/node.json  n1/pgpass  the sidecar's configuration, and passwords for copying other nodes
+    n1/node.json  n1/pgpass  the sidecar's configuration, and passwords as libpq reads them
     n1/overlay              configuration files of the server that are this node's own
     tls  n1/tls             certificates, see certificates.py
     n1/sidecar.log  n1/postgres.log  n1/log/    what they say
     n1/run  n1/hook         sockets (elsewhere when their path would be too long)
 """
 
+import errno
 import os
 import re
 import secrets
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pgherd_sidecar.agent.config import FINGERPRINT_EVERY, Scrub
+from pgherd_sidecar.agent.defaults import FINGERPRINT_EVERY, SCRUB_INTERVAL_S, SCRUB_SHARE
 from pgherd_sidecar.cli.errors import HerdError
 
 FORMAT = 1
@@ -105,8 +107,8 @@ class Herd(BaseModel):
     slots: int = SLOTS
     evict_s: Annotated[float, Field(ge=0)] = 0
     split_s: Annotated[float, Field(ge=0)] = 0
-    scrub_s: Annotated[float, Field(ge=0)] = Scrub().interval_s
-    scrub_share: Annotated[float, Field(gt=0, le=100)] = Scrub().share
+    scrub_s: Annotated[float, Field(ge=0)] = SCRUB_INTERVAL_S
+    scrub_share: Annotated[float, Field(gt=0, le=100)] = SCRUB_SHARE
     fingerprint_every: Annotated[int, Field(ge=1)] = FINGERPRINT_EVERY
     on_divergence: Literal["rebuild", "pause"] = "rebuild"
     members: tuple[Member, ...]
@@ -194,6 +196,14 @@ class Herd(BaseModel):
     def app_dsn(self, member: Member) -> str:
         """Connection string of the ordinary role ``app``."""
         return f"postgresql://app:{self.app_password}@127.0.0.1:{member.port}/app"
+
+    def silent_dsn(self, member: Member) -> str:
+        """Connection string of ``app`` that names a file with the password in its place.
+
+        Whoever may read the file may use it: the herd's account and root.
+        """
+        passfile = quote(str(self.node(member).passfile))
+        return f"postgresql://app@127.0.0.1:{member.port}/app?passfile={passfile}"
 
 
 class NodePaths:
@@ -311,12 +321,14 @@ def load(directory: Path) -> Herd:
         herd = Herd.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise HerdError(
-            f"{directory} is not a herd directory: create a herd with `pgherd local up`"
+            f"{directory} is not a herd directory: create a herd with `pgherd local up` or "
+            "give the --dir of one"
         ) from error
     except NotADirectoryError as error:
         raise HerdError(f"{directory} is a file: give the herd's directory") from error
     except OSError as error:
-        raise HerdError(f"cannot read {path}: {error.strerror}") from error
+        remedy = ": only the account that owns the herd may" if error.errno == errno.EACCES else ""
+        raise HerdError(f"cannot read {path}: {error.strerror}{remedy}") from error
     except ValidationError as error:
         raise HerdError(f"{path} is damaged ({error.errors()[0]['msg']}): restore it") from error
     if herd.format != FORMAT:

@@ -16,14 +16,34 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgherd_sidecar.cli import delegate, herd, local, options, rebuild, render, seeding
+from pgherd_sidecar.cli import options
 from pgherd_sidecar.cli.errors import COULD_NOT, HerdError, progress
-from pgherd_sidecar.cli.node import require_all_up, states_of
+from pgherd_sidecar.cli.lazily import lazily
 
 if TYPE_CHECKING:
     from pgherd_spark.cluster import Cluster
     from pgherd_spark.findings import Findings
     from pgherd_spark.leases import Member
+
+    from pgherd_sidecar.cli import (
+        delegate,
+        herd,
+        local,
+        rebuild,
+        render,
+        seeding,
+    )
+    from pgherd_sidecar.cli import (
+        node as noding,
+    )
+else:
+    delegate = lazily("pgherd_sidecar.cli.delegate")
+    herd = lazily("pgherd_sidecar.cli.herd")
+    local = lazily("pgherd_sidecar.cli.local")
+    noding = lazily("pgherd_sidecar.cli.node")
+    rebuild = lazily("pgherd_sidecar.cli.rebuild")
+    render = lazily("pgherd_sidecar.cli.render")
+    seeding = lazily("pgherd_sidecar.cli.seeding")
 
 DIFFERENT = 1
 """Exit status when the members differ, as of ``verify``."""
@@ -244,10 +264,10 @@ def _members(directory: Path, *, allow_missing: bool) -> "dict[str, Member]":
 
     description = herd.load(directory)
     nodes = [node for node in local.nodes_of(description) if not node.member.witness]
-    states = options.run(states_of(nodes))
+    states = options.run(noding.states_of(nodes))
     missing = [one for one in states if not one.takes_writes]
     if not allow_missing:
-        require_all_up(missing)
+        noding.require_all_up(missing)
     if missing:
         progress(f"left out: {', '.join(f'{one.member.name} is {one.state}' for one in missing)}")
     up = {one.member.name for one in states if one.takes_writes}

@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pgherd_sidecar.cli import binaries, certificates, herd
+from pgherd_sidecar.cli import binaries, herd
 from pgherd_sidecar.cli.directory import (
     create,
     remove_content,
@@ -22,8 +22,14 @@ from pgherd_sidecar.cli.directory import (
 )
 from pgherd_sidecar.cli.errors import HerdError
 from pgherd_sidecar.cli.herd import Herd
+from pgherd_sidecar.cli.lazily import lazily
 from pgherd_sidecar.cli.lock import locked
 from pgherd_sidecar.cli.node import Node, NodeState
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.cli import certificates
+else:
+    certificates = lazily("pgherd_sidecar.cli.certificates")
 
 DEFAULT_NODES = 3
 DEFAULT_PORT_BASE = 7500

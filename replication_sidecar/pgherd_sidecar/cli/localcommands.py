@@ -1,26 +1,39 @@
 """``pgherd local``: options, and what is printed. The work is done elsewhere."""
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgherd_sidecar.agent.config import FINGERPRINT_EVERY
-from pgherd_sidecar.cli import (
-    comparing,
-    delegate,
-    drills,
-    growing,
-    herd,
-    local,
-    options,
-    rebuild,
-    render,
-    verify,
-)
+from pgherd_sidecar.agent.defaults import FINGERPRINT_EVERY
+from pgherd_sidecar.cli import comparing, options
 from pgherd_sidecar.cli.errors import progress
-from pgherd_sidecar.cli.herd import Origin
-from pgherd_sidecar.cli.node import states_of
+from pgherd_sidecar.cli.lazily import lazily
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.cli import (
+        delegate,
+        drills,
+        growing,
+        herd,
+        local,
+        rebuild,
+        render,
+        verify,
+    )
+    from pgherd_sidecar.cli import (
+        node as noding,
+    )
+else:
+    delegate = lazily("pgherd_sidecar.cli.delegate")
+    drills = lazily("pgherd_sidecar.cli.drills")
+    growing = lazily("pgherd_sidecar.cli.growing")
+    herd = lazily("pgherd_sidecar.cli.herd")
+    local = lazily("pgherd_sidecar.cli.local")
+    noding = lazily("pgherd_sidecar.cli.node")
+    rebuild = lazily("pgherd_sidecar.cli.rebuild")
+    render = lazily("pgherd_sidecar.cli.render")
+    verify = lazily("pgherd_sidecar.cli.verify")
 
 _max_rate = click.option(
     "--max-rate",
@@ -82,6 +95,7 @@ def local_group() -> None:
 )
 @click.option("--user", help="Account for the processes when started as root. [default: postgres]")
 @options.timeout(120)
+@options.show_passwords
 @options.as_json
 def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     directory: Path,
@@ -97,9 +111,12 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     postgres_bin: Path | None,
     user: str | None,
     timeout_s: float,
+    show_passwords: bool,
     as_json: bool,
 ) -> None:
     """Create a herd or resume it; returns when every node takes writes."""
+    if options.is_default("directory"):
+        progress(f"the herd's directory is {directory}; `pgherd psql` connects to it")
     if delegate.is_root():
         delegate.up(directory, user)
     delegate.require_no_other(user)
@@ -118,22 +135,24 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         timeout_s=timeout_s,
     )
     states = options.run(local.up(directory, asked))
-    click.echo(render.states(herd.load(directory), states, as_json=as_json))
+    text = render.states(herd.load(directory), states, as_json=as_json, passwords=show_passwords)
+    click.echo(text)
 
 
 @local_group.command()
 @options.herd_directory
+@options.show_passwords
 @options.as_json
-def status(directory: Path, as_json: bool) -> None:
+def status(directory: Path, show_passwords: bool, as_json: bool) -> None:
     """Show every node."""
-    show(options.owned(directory), as_json=as_json)
+    show(options.owned(directory), as_json=as_json, passwords=show_passwords)
 
 
-def show(directory: Path, *, as_json: bool) -> None:
+def show(directory: Path, *, as_json: bool, passwords: bool = False) -> None:
     """Print the state of every node of a herd on this machine."""
     description = herd.load(directory)
-    states = options.run(states_of(local.nodes_of(description)))
-    click.echo(render.states(description, states, as_json=as_json))
+    states = options.run(noding.states_of(local.nodes_of(description)))
+    click.echo(render.states(description, states, as_json=as_json, passwords=passwords))
 
 
 @local_group.command()
@@ -168,7 +187,7 @@ def add(  # noqa: PLR0913, PLR0917 - click's way to hand over options
 ) -> None:
     """Add a node by a copy of another's database; returns when it takes writes."""
     directory = options.owned(directory)
-    origin = Origin(
+    origin = herd.Origin(
         postgres_bin=postgres_bin.resolve() if postgres_bin else None,
         method=method,
         snapshot=growing.whole_snapshot(snapshot, endpoint) if snapshot else None,

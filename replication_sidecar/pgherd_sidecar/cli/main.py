@@ -11,29 +11,55 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from pgherd_sidecar.cli import (
-    changes,
-    cluster,
-    delegate,
-    explaining,
-    growing,
-    herd,
-    jobs,
-    local,
-    options,
-    parting,
-    promoting,
-    render,
-    skipping,
-    splitting,
-)
-from pgherd_sidecar.cli.admin import AdminClient, Status
+from pgherd_sidecar.cli import changes, jobs, options
 from pgherd_sidecar.cli.errors import HerdError
+from pgherd_sidecar.cli.lazily import lazily
 from pgherd_sidecar.cli.localcommands import local_group, show
-from pgherd_sidecar.cli.sidecar import Sidecar
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.cli import (
+        admin as admins,
+    )
+    from pgherd_sidecar.cli import (
+        cluster,
+        delegate,
+        explaining,
+        growing,
+        herd,
+        local,
+        parting,
+        promoting,
+        render,
+        sidecar,
+        skipping,
+        splitting,
+    )
+    from pgherd_sidecar.cli import (
+        psql as psqls,
+    )
+    from pgherd_sidecar.cli import (
+        top as tops,
+    )
+else:
+    admins = lazily("pgherd_sidecar.cli.admin")
+    cluster = lazily("pgherd_sidecar.cli.cluster")
+    delegate = lazily("pgherd_sidecar.cli.delegate")
+    explaining = lazily("pgherd_sidecar.cli.explaining")
+    growing = lazily("pgherd_sidecar.cli.growing")
+    herd = lazily("pgherd_sidecar.cli.herd")
+    local = lazily("pgherd_sidecar.cli.local")
+    parting = lazily("pgherd_sidecar.cli.parting")
+    promoting = lazily("pgherd_sidecar.cli.promoting")
+    psqls = lazily("pgherd_sidecar.cli.psql")
+    render = lazily("pgherd_sidecar.cli.render")
+    sidecar = lazily("pgherd_sidecar.cli.sidecar")
+    skipping = lazily("pgherd_sidecar.cli.skipping")
+    splitting = lazily("pgherd_sidecar.cli.splitting")
+    tops = lazily("pgherd_sidecar.cli.top")
 
 
 @click.group(cls=options.Commands)
@@ -59,7 +85,7 @@ def _herd(command: Callable[..., None]) -> Callable[..., None]:
         "--dir",
         "directory",
         type=options.HERD_DIRECTORY,
-        help="Directory of a herd on this machine.",
+        help="Directory of a herd on this machine. [default: as of `pgherd local up`]",
     )
     admin = click.option(
         "--admin",
@@ -71,14 +97,29 @@ def _herd(command: Callable[..., None]) -> Callable[..., None]:
 
 @main.command()
 @_herd
+@options.show_passwords
 @options.as_json
-def status(directory: Path | None, admin: Path | None, as_json: bool) -> None:
+def status(directory: Path | None, admin: Path | None, show_passwords: bool, as_json: bool) -> None:
     """Show every node or, given --admin, that one."""
-    if directory is not None and admin is None:
-        show(options.owned(directory), as_json=as_json)
+    if admin is None:
+        directory = directory or options.default_directory()
+        show(options.owned(directory), as_json=as_json, passwords=show_passwords)
         return
     said = _speaker(directory, admin)
     click.echo(render.one(said, as_json=as_json))
+
+
+@main.command(
+    context_settings={"ignore_unknown_options": True},
+    options_metavar="[--dir D] [--superuser]",
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[NODE] [PSQL-ARGUMENT]...")
+@options.herd_directory
+@click.option("--superuser", is_flag=True, help="As `postgres`. [default: as `app`]")
+def psql(words: tuple[str, ...], directory: Path, superuser: bool) -> None:
+    """Run psql on a node of a herd on this machine, by default the first that takes writes."""
+    directory = options.read_only(directory)
+    options.run(psqls.connect(directory, words, superuser=superuser))
 
 
 @main.command()
@@ -95,6 +136,26 @@ def members(directory: Path | None, admin: Path | None, as_json: bool) -> None:
 def view(directory: Path | None, admin: Path | None, as_json: bool) -> None:
     """Show the view: who votes, who proposes, and whether they are a quorum."""
     click.echo(render.view(_speaker(directory, admin), as_json=as_json))
+
+
+@main.command()
+@_herd
+@click.option(
+    "--interval", "interval_s", type=click.FloatRange(min=0.1, max=3600), default=1,
+    show_default=True, help="Seconds from one look to the next.",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="Print what is seen in one interval, and end.")
+def top(directory: Path | None, admin: Path | None, interval_s: float, once: bool) -> None:
+    """Show what the herd does now: members, rates, waits in COMMIT, conflicts. `q` ends it.
+
+    Given --admin, only that sidecar is asked.
+    """
+    listen = _listen(directory, admin)
+    names: tuple[str, ...] = ()
+    if admin is None:
+        description = herd.load(options.owned(directory or options.default_directory()))
+        names = tuple(member.name for member in description.members)
+    options.run(tops.top(listen, tops.Options(interval_s, once, names)))
 
 
 @main.command()
@@ -158,7 +219,7 @@ def relay(admin: Path) -> None:
 
     What asks from outside of a container is `kubectl pgherd`, by `kubectl exec`.
     """
-    answer = options.run(AdminClient(admin).exchange(sys.stdin.buffer.read()))
+    answer = options.run(admins.AdminClient(admin).exchange(sys.stdin.buffer.read()))
     sys.stdout.buffer.write(answer)
 
 
@@ -194,17 +255,18 @@ def promote_partition(
     timeout_s: float,
 ) -> None:
     """Have nodes without a majority go on, for good, as a cluster of their own."""
-    if into is not None and directory is not None:
+    if into is not None and admin is None:
+        directory = directory or options.default_directory()
         _promote_into(directory, into.resolve(), nodes, yes=yes, timeout_s=timeout_s)
         return
     if into is not None:
         raise click.UsageError("--into is for a herd in a --dir.")
     _listen(directory, admin)  # checks them
     if admin is None:
-        description = herd.load(options.owned(directory or Path()))
-        client = Sidecar(description, description.member(nodes[0])).admin
+        description = herd.load(options.owned(directory or options.default_directory()))
+        client = sidecar.Sidecar(description, description.member(nodes[0])).admin
     else:
-        client = AdminClient(admin)
+        client = admins.AdminClient(admin)
     plan = options.run(options.within(timeout_s, parting.part(client, nodes, yes=yes)))
     click.echo(
         f"{' and '.join(plan.members)} are cluster {plan.cluster_id}; "
@@ -226,7 +288,7 @@ def _promote_into(
     )
 
 
-def _speaker(directory: Path | None, admin: Path | None) -> Status:
+def _speaker(directory: Path | None, admin: Path | None) -> "admins.Status":
     """Whoever speaks for the herd."""
     voices = options.run(_all(_listen(directory, admin)))
     said = cluster.speaker(voice.status for voice in voices)
@@ -235,18 +297,18 @@ def _speaker(directory: Path | None, admin: Path | None) -> Status:
     return said
 
 
-async def _all(listen: cluster.Listen) -> list[cluster.Voice]:
+async def _all(listen: "cluster.Listen") -> "list[cluster.Voice]":
     return await listen()
 
 
-def _listen(directory: Path | None, admin: Path | None) -> cluster.Listen:
+def _listen(directory: Path | None, admin: Path | None) -> "cluster.Listen":
     """How to ask the sidecars."""
-    if (directory is None) == (admin is None):
-        raise click.UsageError("Give either --dir or --admin.")
-    if directory is not None:
+    if admin is None:
+        directory = directory or options.default_directory()
         return partial(growing.voices, herd.load(options.owned(directory)))
-    assert admin is not None
-    return partial(cluster.listen, AdminClient(admin))
+    if directory is not None:
+        raise click.UsageError("Give either --dir or --admin.")
+    return partial(cluster.listen, admins.AdminClient(admin))
 
 
 if __name__ == "__main__":

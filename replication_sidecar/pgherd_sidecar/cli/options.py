@@ -1,15 +1,20 @@
 """What the commands have in common: options, errors of one line, and how they are run."""
 
-import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgherd_sidecar.cli import delegate
 from pgherd_sidecar.cli.errors import HerdError, from_os_error
+from pgherd_sidecar.cli.lazily import lazily
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.cli import delegate
+else:
+    delegate = lazily("pgherd_sidecar.cli.delegate")
 
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -26,14 +31,50 @@ class _HerdDirectory(click.Path):
 
 
 HERD_DIRECTORY = _HerdDirectory(path_type=Path)
+DIRECTORY_VARIABLE = "PGHERD_DIR"
+_ROOTS = Path("/var/lib/pgherd/herd")
+
+
+def default_directory() -> Path:
+    """Where a herd is if no ``--dir`` says so: each account has one.
+
+    Root's is not below its home, because the account that the servers run as could not enter it.
+
+    Raises:
+        HerdError: the account has no home.
+    """
+    if named := os.environ.get(DIRECTORY_VARIABLE):
+        return Path(named)
+    if os.geteuid() == 0:
+        return _ROOTS
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():  # then it is to be ignored, as the standard says
+        try:
+            state = Path.home() / ".local" / "state"
+        except RuntimeError as error:
+            raise HerdError("this account has no home directory: give a --dir") from error
+    return state / "pgherd" / "herd"
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+show_passwords = click.option(
+    "--show-passwords", is_flag=True,
+    help="Show them in the connection strings, in place of the file that holds them.",
+)  # fmt: skip
 herd_directory = click.option(
     "--dir",
     "directory",
-    required=True,
+    default=default_directory,
     type=HERD_DIRECTORY,
-    help="The herd's directory.",
+    help="The herd's directory. [default: ~/.local/state/pgherd/herd, root's is"
+    f" {_ROOTS}; {DIRECTORY_VARIABLE} names another]",
 )
+
+
+def is_default(name: str) -> bool:
+    """Say whether a parameter of the command was left out."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.DEFAULT
 
 
 class _Location(click.Path):
@@ -88,8 +129,14 @@ def owned(directory: Path) -> Path:
     return directory
 
 
+def read_only(directory: Path) -> Path:
+    """Return where a herd's files are, for a command that stays who it is and changes none."""
+    return delegate.home_of(directory.resolve())
+
+
 def run(action: Coroutine[Any, Any, Result]) -> Result:
     """Run to the end, or until a signal asks for an orderly end."""
+    import asyncio  # noqa: PLC0415 - not for --help
 
     async def interruptible() -> Result:
         task = asyncio.current_task()
@@ -110,6 +157,8 @@ async def within(timeout_s: float, action: Coroutine[Any, Any, Result]) -> Resul
     Raises:
         HerdError: it took longer.
     """
+    import asyncio  # noqa: PLC0415 - not for --help
+
     try:
         async with asyncio.timeout(timeout_s):
             return await action

@@ -2,20 +2,31 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pgherd_sidecar.cli import cluster
 from pgherd_sidecar.cli.admin import ScrubDifference, Status
 from pgherd_sidecar.cli.herd import Herd
 from pgherd_sidecar.cli.node import NodeState
-from pgherd_sidecar.cli.verify import Comparison, Difference
 from pgherd_sidecar.cli.view import Peer
+
+if TYPE_CHECKING:  # its home takes long to import, and most commands compare nothing
+    from pgherd_sidecar.cli.verify import Comparison, Difference
 
 _NAMES_MAX = 10
 
 
-def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
-    """Render the state of every node."""
+def states(
+    herd: Herd, nodes: Sequence[NodeState], *, as_json: bool, passwords: bool = False
+) -> str:
+    """Render the state of every node.
+
+    Args:
+        herd: on this machine.
+        nodes: all of it.
+        as_json: for programs; with the passwords of both roles.
+        passwords: in the text, too.
+    """
     said = cluster.speaker(node.answer for node in nodes if node.answer is not None)
     if as_json:
         members = [
@@ -25,17 +36,18 @@ def states(herd: Herd, nodes: Sequence[NodeState], *, as_json: bool) -> str:
         knows = cluster.informed(node.answer for node in nodes if node.answer is not None)
         head = {"cluster_id": str(herd.cluster_id), **cluster.summary(said, knows)}
         return json.dumps({**head, "members": members}, indent=2)
+    dsn = herd.app_dsn if passwords else herd.silent_dsn
     rows = [
         (
             node.member.name,
             node.state,
             _number(node.gid),
             _number(node.log_position),
-            "-" if node.member.witness else herd.dsn(node.member),
+            "-" if node.member.witness else dsn(node.member),
         )
         for node in nodes
     ]
-    text = _table(("NAME", "STATE", "GID", "LOG", "DSN"), rows)
+    text = aligned(("NAME", "STATE", "GID", "LOG", "DSN"), rows)
     reasons = [
         f"{node.member.name}: {' '.join(node.reason.split())}"
         for node in nodes
@@ -151,7 +163,7 @@ def one(said: Status, *, as_json: bool) -> str:
     reason = [f"{said.name}: {said.reason}"] if said.reason else []
     return "\n".join(
         [
-            _table(("NAME", "STATE", "GID", "LOG"), [row]),
+            aligned(("NAME", "STATE", "GID", "LOG"), [row]),
             *reason,
             *_notes(said),
             *_scrubbed(said),
@@ -174,7 +186,7 @@ def view(said: Status, *, as_json: bool) -> str:
         ("told by", said.name),
         ("cluster", said.cluster_id),
     ]
-    return _table(rows[0], rows[1:]) + (f"\n{said.reason}" if said.reason else "")
+    return aligned(rows[0], rows[1:]) + (f"\n{said.reason}" if said.reason else "")
 
 
 def members(said: Status, *, as_json: bool) -> str:
@@ -199,10 +211,10 @@ def members(said: Status, *, as_json: bool) -> str:
                 one.disk_id or "-",
             )
         )
-    return _table(("NAME", "NUMBER", "VOTE", "ROLE", "LAG", "HEARD", "DISK"), lines)
+    return aligned(("NAME", "NUMBER", "VOTE", "ROLE", "LAG", "HEARD", "DISK"), lines)
 
 
-def comparison(result: Comparison) -> str:
+def comparison(result: "Comparison") -> str:
     """Render what ``verify`` found: a line for each table and node, then the differences."""
     rows = [
         (
@@ -215,7 +227,7 @@ def comparison(result: Comparison) -> str:
         for table in result.tables
         for name, node in table.nodes.items()
     ]
-    lines = [_table(("TABLE", "NODE", "ROWS", "CHECKSUM", "RESULT"), rows)]
+    lines = [aligned(("TABLE", "NODE", "ROWS", "CHECKSUM", "RESULT"), rows)]
     lines += [_sentence(difference) for difference in result.differences]
     lines += _of_indexes(result)
     verdict = "identical" if result.identical else "DIFFERENT"
@@ -223,7 +235,7 @@ def comparison(result: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _sentence(difference: Difference) -> str:
+def _sentence(difference: "Difference") -> str:
     missing = [name for name, version in difference.versions.items() if version is None]
     if difference.kind == "table":
         return f"{difference.table}: does not exist on {', '.join(missing)}"
@@ -238,7 +250,7 @@ def _sentence(difference: Difference) -> str:
     return f"{difference.table} key {difference.key}: differs: {where}"
 
 
-def _of_indexes(result: Comparison) -> list[str]:
+def _of_indexes(result: "Comparison") -> list[str]:
     lines = [
         f"{name}: index {index} differs from its table: {fault}"
         for name, one in result.indexes.items()
@@ -257,7 +269,7 @@ def _of_indexes(result: Comparison) -> list[str]:
     return lines
 
 
-def _groups(difference: Difference) -> list[list[str]]:
+def _groups(difference: "Difference") -> list[list[str]]:
     """Return the nodes that have it, grouped by what they have."""
     groups: dict[str, list[str]] = {}
     for name, version in difference.versions.items():
@@ -266,7 +278,7 @@ def _groups(difference: Difference) -> list[list[str]]:
     return list(groups.values())
 
 
-def comparison_json(result: Comparison) -> str:
+def comparison_json(result: "Comparison") -> str:
     """Render what ``verify`` found for programs."""
     return json.dumps(
         {
@@ -305,7 +317,8 @@ def comparison_json(result: Comparison) -> str:
     )
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def aligned(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return lines with columns as wide as what is in them."""
     lines = [tuple(header), *map(tuple, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join(

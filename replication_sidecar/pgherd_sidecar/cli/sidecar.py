@@ -9,23 +9,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pgherd_sidecar.agent.config import (
-    MemberAddress,
-    NodeConfig,
-    PartnerServer,
-    PostgresAddress,
-    Recovery,
-    Scrub,
-    Timing,
-    Tls,
-)
 from pgherd_sidecar.cli.admin import AdminClient, AdminError
 from pgherd_sidecar.cli.errors import last_words
 from pgherd_sidecar.cli.herd import Herd, Member
+from pgherd_sidecar.cli.lazily import lazily
 from pgherd_sidecar.cli.postgres import SETTINGS_FILE
 from pgherd_sidecar.env.processes import ProcessId, identify, read_pid_file, write_pid_file
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.agent import config as configuration
+else:
+    configuration = lazily("pgherd_sidecar.agent.config")
 
 SCRIPT_VARIABLE = "PGHERD_SIDECAR_SCRIPT"
 """Environment variable: a Python file to run in place of the sidecar (the tests have some)."""
@@ -120,23 +116,25 @@ class Sidecar:
         text = log.read_text(errors="replace") if log.exists() else ""
         return f"{last_words(text)} (see {log})"
 
-    def config(self, copy_rate_bytes_s: int | None = None) -> NodeConfig:
+    def config(self, copy_rate_bytes_s: int | None = None) -> "configuration.NodeConfig":
         """What the sidecar is told; see ``start``."""
         herd, member = self._herd, self._member
         beside: dict[str, Any] = {"witness": True}
         if not member.witness:
             socket = str(self._paths.run)
             beside = {
-                "postgres": PostgresAddress(host=socket, port=member.port, tcp_host=_HOST),
+                "postgres": configuration.PostgresAddress(
+                    host=socket, port=member.port, tcp_host=_HOST
+                ),
                 "hook_dir": self._paths.hook,
                 "recovery": self._recovery(copy_rate_bytes_s),
             }
-        return NodeConfig(
+        return configuration.NodeConfig(
             cluster_id=herd.cluster_id,
             name=member.name,
             number=member.number,
             members=tuple(
-                MemberAddress(
+                configuration.MemberAddress(
                     name=peer.name,
                     number=peer.number,
                     host=_HOST,
@@ -147,22 +145,22 @@ class Sidecar:
             ),
             founder=not herd.founded,
             sequence_slots=herd.slots,
-            timing=Timing(
+            timing=configuration.Timing(
                 evict_ms=round(herd.evict_s * 1000),
                 **({"partition_split_ms": round(herd.split_s * 1000)} if herd.split_s else {}),
             ),
             fingerprint_every=herd.fingerprint_every,
             partition_policy="permanent" if herd.split_s else "primary",
-            scrub=Scrub(interval_s=herd.scrub_s, share=herd.scrub_share),
+            scrub=configuration.Scrub(interval_s=herd.scrub_s, share=herd.scrub_share),
             on_divergence=herd.on_divergence,
             data_dir=self._paths.sidecar_data,
             admin_socket=self._paths.admin_socket,
-            tls=Tls(directory=self._paths.tls),
+            tls=configuration.Tls(directory=self._paths.tls),
             **beside,
         )
 
-    def _recovery(self, copy_rate_bytes_s: int | None) -> Recovery:
-        found = Recovery(
+    def _recovery(self, copy_rate_bytes_s: int | None) -> "configuration.Recovery":
+        found = configuration.Recovery(
             automatic=True,
             method=self._member.origin.method,
             snapshot=self._member.origin.snapshot,
@@ -173,7 +171,7 @@ class Sidecar:
             overlay=self._paths.overlay,
             server_log=self._paths.postgres_log,
             partners=tuple(
-                PartnerServer(member=peer.name, host=_HOST, port=peer.port)
+                configuration.PartnerServer(member=peer.name, host=_HOST, port=peer.port)
                 for peer in self._herd.databases
                 if peer != self._member
             ),
@@ -188,7 +186,10 @@ class Sidecar:
         fresh = self._paths.passfile.with_suffix(".new")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(os.open(fresh, flags, 0o600), "w") as file:
-            file.write(f"{_HOST}:*:*:postgres:{self._herd.superuser_password}\n")
+            file.write(
+                f"{_HOST}:*:*:postgres:{self._herd.superuser_password}\n"
+                f"{_HOST}:*:*:app:{self._herd.app_password}\n"
+            )
         fresh.replace(self._paths.passfile)
 
     def _rotate_log(self) -> None:

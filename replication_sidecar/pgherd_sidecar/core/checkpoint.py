@@ -3,7 +3,8 @@
 All replicated state is integers, so a checkpoint is a list of int64 arrays; which array means
 what is known to ``state``. The frame is ``magic, version u16, crc32 u32``, then for each array
 its count (u64) and its numbers, everything big-endian, so members of different machine
-architecture can hand checkpoints to each other.
+architecture can hand checkpoints to each other. The checksum covers the version and the arrays,
+up to version 5 the arrays only.
 
 Packing one million numbers takes about 2 ms: the cost of a checkpoint is in making the arrays.
 Called by ``state``; keeps nothing.
@@ -36,7 +37,7 @@ def pack(arrays: "Iterable[array[int]]") -> bytes:
     for numbers in arrays:
         parts += [_COUNT.pack(len(numbers)), _swapped(numbers).tobytes()]
     payload = b"".join(parts)
-    return _FRAME.pack(_MAGIC, _VERSION, zlib.crc32(payload)) + payload
+    return _FRAME.pack(_MAGIC, _VERSION, _checksum(_VERSION, payload)) + payload
 
 
 def unpack(data: bytes) -> "tuple[int, list[array[int]]]":
@@ -53,7 +54,7 @@ def unpack(data: bytes) -> "tuple[int, list[array[int]]]":
     if version not in _READ:
         raise CheckpointError(f"version {version}, this member reads {_VERSION}")
     payload = memoryview(data)[_FRAME.size :]
-    if zlib.crc32(payload) != checksum:
+    if _checksum(version, payload) != checksum:
         raise CheckpointError("checksum does not match")
     arrays = []
     position = 0
@@ -62,6 +63,11 @@ def unpack(data: bytes) -> "tuple[int, list[array[int]]]":
         start, position = position + _COUNT.size, position + _COUNT.size + 8 * count
         arrays.append(_swapped(array("q", bytes(payload[start:position]))))
     return version, arrays
+
+
+def _checksum(version: int, payload: bytes | memoryview) -> int:
+    start = zlib.crc32(version.to_bytes(2)) if version > WITHOUT_DATABASES else 0
+    return zlib.crc32(payload, start)
 
 
 def _swapped(numbers: "array[int]") -> "array[int]":

@@ -103,12 +103,14 @@ class Intentions:
             Whose intention it is, and the conflict.
         """
         own = self._declared.get(member)
-        mine = own is not None and (own.incarnation, own.xid) == (incarnation, xid)
-        for whose, other in self._declared.items():
-            if not mine or own is None or other.gid < own.gid:
-                key = other.excludes(taken)
-                if key is not None:
-                    return whose, Conflict(AbortReason.INTENDED, key, other.gid)
+        if own is not None and (own.incarnation, own.xid) != (incarnation, xid):
+            own = None
+        for whose, other in sorted(self._declared.items(), key=lambda one: one[1].gid):
+            if other is own:  # an earlier one goes before a later one
+                break
+            key = other.excludes(taken)
+            if key is not None:
+                return whose, Conflict(AbortReason.INTENDED, key, other.gid)
         return None
 
     def settle(self, writeset: Writeset, taken: "array[int] | KeyCollector") -> Conflict | None:

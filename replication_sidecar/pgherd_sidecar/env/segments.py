@@ -116,6 +116,11 @@ class SegmentLog:
             return self._index.copy()
 
     @property
+    def size_bytes(self) -> int:
+        """What the segments take on the disk, whatever is in them; the spare one not counted."""
+        return sum(segment.size for segment in tuple(self._segments))
+
+    @property
     def spare_ready(self) -> bool:
         """Whether the next segment is prepared."""
         return self._spare_ready

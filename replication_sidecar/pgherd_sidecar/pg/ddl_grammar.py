@@ -122,7 +122,9 @@ def _quote_hint(words: set[str] | frozenset[str]) -> str:
     )
 
 
-def refuse_uncertain_literals(message: str, statements: Sequence[Any]) -> None:
+def refuse_uncertain_literals(
+    message: str, statements: Sequence[tuple[str, Any]], first: int, strings: str
+) -> None:
     """Refuse a message of which the literals may have been read in another way than its DDL says.
 
     PostgreSQL reads a message as a whole, under the setting with which it begins; an event trigger
@@ -130,21 +132,36 @@ def refuse_uncertain_literals(message: str, statements: Sequence[Any]) -> None:
 
     Args:
         message: the text of the client's message.
-        statements: the parse trees of all its statements.
+        statements: the text and the parse tree of each of its statements.
+        first: the place among them of the first command that was captured.
+        strings: the setting that this command ran under.
 
     Raises:
         DdlNotSupported: a plain literal holds a backslash, and it may have changed.
     """
-    if len(statements) == 1 or "\\" not in message or all(map(_is_quiet, statements)):
+    if len(statements) == 1 or not _has_plain_backslash(message):
         return
-    for token in parser.scan(message):
-        literal = message[token.start : token.end + 1]
-        if token.name == "SCONST" and literal[0] == "'" and "\\" in literal:
-            raise DdlNotSupported(
-                "a literal with a backslash, in one message with a statement that may have"
-                f" changed {_LITERALS_SETTING}",
-                "Send the DDL in a message of its own, or write the literal as E'...'.",
-            )
+    # Where nothing before the first command can have changed it, or is itself read in two ways,
+    # the setting of that command is the message's.
+    if (
+        strings == "on"
+        and all(_is_quiet(node) for _, node in statements[: first + 1])
+        and not any(_has_plain_backslash(text) for text, _ in statements[:first])
+    ):
+        return
+    raise DdlNotSupported(
+        "a literal with a backslash, in one message with a statement that may have"
+        f" changed {_LITERALS_SETTING}",
+        "Send the DDL in a message of its own, or write the literal as E'...'.",
+    )
+
+
+def _has_plain_backslash(text: str) -> bool:
+    """It has a backslash in a literal that the setting gives its meaning."""
+    if "\\" not in text:
+        return False
+    literals = (text[t.start : t.end + 1] for t in parser.scan(text) if t.name == "SCONST")
+    return any(literal[0] == "'" and "\\" in literal for literal in literals)
 
 
 def _is_quiet(statement: Any) -> bool:

@@ -179,7 +179,7 @@ def statements_of(captured: Sequence[Captured]) -> list[Statement | None]:
         unquoted = [place for place in places if not _stack(captured[place])]
         if all(captured[place].local for place in unquoted):
             continue
-        texts = _statements_at_top(query, [captured[place].tag for place in unquoted])
+        texts = _statements_at_top(query, [captured[place] for place in unquoted])
         for place, statement in zip(unquoted, texts, strict=True):
             found[place] = statement
     return found
@@ -204,15 +204,22 @@ def _stack(command: Captured) -> str:
     return command.context.partition("\n")[2]
 
 
-def _statements_at_top(query: str, tags: Sequence[str]) -> list[Statement]:
-    """The statements of a message that one of its transactions executed, given their tags."""
+def _statements_at_top(query: str, captured: Sequence[Captured]) -> list[Statement]:
+    """The statements of a message that one of its transactions executed, given its commands."""
     statements = parse(query)
-    refuse_uncertain_literals(query, [statement.node for statement in statements])
+    tags = [command.tag for command in captured]
     readings = [
         part
         for part in _transactions(statements)
         if len(part) == len(tags) and all(map(_agrees, part, tags))
     ]
+    last = readings[-1][0] if readings else statements[-1]
+    refuse_uncertain_literals(
+        query,
+        [(one.text, one.node) for one in statements],
+        next(place for place, one in enumerate(statements) if one is last),
+        captured[0].standard_strings,
+    )
     if not readings or any(
         [one.text for one in part] != [one.text for one in readings[0]] for part in readings
     ):
@@ -281,7 +288,7 @@ def _quoted_statement(command: Captured) -> Statement:
     ):
         raise DdlNotSupported(
             f"{command.tag} inside a function: its text cannot be told",
-            "Execute it at the top level, or in PL/pgSQL with one statement in each EXECUTE, and"
-            " without a double quote at the end of a line.",
+            "Execute it at the top level, or in PL/pgSQL below at most 32 calls, with one statement"
+            " in each EXECUTE, and without a double quote at the end of a line.",
         )
     return statements[0]

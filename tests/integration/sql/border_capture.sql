@@ -436,6 +436,146 @@ UPDATE wr SET b = b || 'x';
 UPDATE wr SET b = 'y' WHERE id = 2;
 COMMIT;
 
+-- case: a circle that cannot be read again
+-- tables: rc
+-- refused 22P02
+CREATE TABLE rc (id int PRIMARY KEY, c circle, i interval);
+INSERT INTO rc VALUES (1, circle(point(0, 0), 1), interval '-1 mon 3 d'), (2, NULL, interval '1 us');
+UPDATE rc SET c = circle(point(0, 0), -1) WHERE id = 2;
+
+-- case: circles in an array of a composite that cannot be read again
+-- tables: rca
+-- refused 22P02
+CREATE TYPE rca_t AS (n int, c circle);
+CREATE TABLE rca (id int PRIMARY KEY, c rca_t[]);
+INSERT INTO rca VALUES (1, ARRAY[ROW(1, circle(point(0, 0), 1))::rca_t]);
+INSERT INTO rca VALUES (2, ARRAY[ROW(1, circle(point(0, 0), -1))::rca_t]);
+
+-- case: an interval that cannot be read again
+-- tables: ri
+-- refused 22007
+CREATE TABLE ri (id int PRIMARY KEY, i interval);
+INSERT INTO ri VALUES (1, interval '1 mon' + interval '-3 days' + interval '-5 us');
+INSERT INTO ri VALUES (2, interval '-2147483648 mons' + interval '-2147483648 days' + interval '-9223372036854775808 us');
+
+-- case: a time zone that is read as another
+-- tables: rz
+-- refused
+CREATE TABLE rz (id int PRIMARY KEY, z timetz);
+INSERT INTO rz VALUES (1, '10:00+05:30');
+INSERT INTO rz VALUES (2, timezone(interval '400 hours', timetz '00:00+00'));
+
+-- case: a materialized view that sums floats
+-- tables: rf
+-- refused
+CREATE TABLE rf (id int PRIMARY KEY, v float8);
+CREATE MATERIALIZED VIEW rf_v AS SELECT sum(v::numeric) AS s, max(v) AS m FROM rf;
+CREATE MATERIALIZED VIEW rf_w AS SELECT sum(v) AS s FROM rf;
+
+-- case: XML that cannot be read again
+-- tables: rx
+-- refused 2200N
+CREATE TABLE rx (id int PRIMARY KEY, x xml);
+INSERT INTO rx VALUES (1, '<a/>'), (2, xmlconcat('<a/>', 'text'));
+INSERT INTO rx VALUES (3, xmlconcat('<!DOCTYPE a><a/>', '<b/>'));
+
+-- case: a value that cannot be read again in a new table
+-- tables: rn
+-- refused 22P02
+CREATE TABLE rn (id int PRIMARY KEY);
+CREATE TABLE rn_made AS SELECT 1 AS id, circle(point(0, 0), -1) AS c;
+
+-- case: a NULL that a query puts into a domain which forbids it
+-- tables: rd
+-- refused 23502
+CREATE DOMAIN rd_d AS int NOT NULL;
+CREATE TABLE rd (id int PRIMARY KEY, a rd_d);
+INSERT INTO rd VALUES (1, 1);
+INSERT INTO rd VALUES (2, (SELECT a FROM rd WHERE false));
+
+-- case: a NULL that an outer join puts into a domain which forbids it
+-- tables: rj, rj_2
+-- refused 23514
+CREATE DOMAIN rj_d AS int CHECK (VALUE IS NOT NULL);
+CREATE TABLE rj (id int PRIMARY KEY, a rj_d);
+CREATE TABLE rj_2 (id int PRIMARY KEY, a rj_d);
+INSERT INTO rj VALUES (1, 1);
+INSERT INTO rj_2 SELECT g, t.a FROM generate_series(1, 2) g LEFT JOIN rj t ON t.id = g;
+
+-- case: what a domain forbids only since these rows were there
+-- tables: rv
+-- refused 23514
+CREATE DOMAIN rv_d AS int;
+CREATE TABLE rv (id int PRIMARY KEY, a rv_d, b int);
+INSERT INTO rv VALUES (1, -1, 1), (2, 1, 1);
+ALTER DOMAIN rv_d ADD CHECK (VALUE > 0) NOT VALID;
+BEGIN;
+UPDATE rv SET b = 2;
+UPDATE rv SET b = 3;
+COMMIT;
+UPDATE rv SET id = id + 10;
+
+-- case: a comment on a trigger of a foreign key
+-- tables: ct_p, ct_c
+-- refused
+CREATE TABLE ct_p (id int PRIMARY KEY);
+CREATE TABLE ct_c (id int PRIMARY KEY, p int REFERENCES ct_p);
+DO $$ BEGIN EXECUTE (SELECT format('COMMENT ON TRIGGER %I ON ct_c IS ''x''', tgname) FROM pg_trigger WHERE tgrelid = 'ct_c'::regclass AND tgisinternal LIMIT 1); END $$;
+
+-- case: another name for a trigger of a foreign key
+-- tables: cr_p, cr_c
+-- refused
+CREATE TABLE cr_p (id int PRIMARY KEY);
+CREATE TABLE cr_c (id int PRIMARY KEY, p int REFERENCES cr_p);
+DO $$ BEGIN EXECUTE (SELECT format('ALTER TRIGGER %I ON cr_c RENAME TO mine', tgname) FROM pg_trigger WHERE tgrelid = 'cr_c'::regclass AND tgisinternal LIMIT 1); END $$;
+
+-- case: a temporary table inherits from a replicated one
+-- tables: it
+-- refused
+CREATE TABLE it (id int PRIMARY KEY, v int);
+INSERT INTO it VALUES (1, 1);
+CREATE TEMP TABLE it_temp () INHERITS (it);
+
+-- case: a temporary table is made the child of a replicated one
+-- tables: ia
+-- refused
+CREATE TABLE ia (id int PRIMARY KEY, v int);
+CREATE TEMP TABLE ia_temp (id int NOT NULL, v int);
+ALTER TABLE ia_temp INHERIT ia;
+
+-- case: keys of domains over enums, arrays and ranges
+-- tables: de
+CREATE TYPE de_e AS ENUM ('a', 'b', 'c');
+CREATE DOMAIN de_de AS de_e;
+CREATE DOMAIN de_da AS int[];
+CREATE DOMAIN de_dr AS int4range CHECK (lower(VALUE) > 0);
+CREATE TABLE de (e de_de, a de_da, r de_dr, v int, PRIMARY KEY (e, a, r));
+INSERT INTO de VALUES ('a', '{1}', '[1,2)', 1), ('b', '{2}', '[3,4)', 2), ('c', '{}', '[5,)', 3);
+BEGIN;
+UPDATE de SET v = 4 WHERE v = 1;
+UPDATE de SET v = v + 1;
+DELETE FROM de WHERE v = 3;
+UPDATE de SET e = 'b', v = 9 WHERE v = 4;
+COMMIT;
+
+-- case: truncation of partitioned tables that refer to each other
+-- tables: tp, tq
+CREATE TABLE tp (id int PRIMARY KEY, up int REFERENCES tp) PARTITION BY RANGE (id);
+CREATE TABLE tp_0 PARTITION OF tp FOR VALUES FROM (0) TO (100);
+CREATE TABLE tp_1 PARTITION OF tp FOR VALUES FROM (100) TO (200) PARTITION BY LIST (id);
+CREATE TABLE tp_1d PARTITION OF tp_1 DEFAULT;
+CREATE TABLE tq (id int PRIMARY KEY, tp int REFERENCES tp) PARTITION BY HASH (id);
+INSERT INTO tp VALUES (1, NULL), (2, 1), (150, 2);
+TRUNCATE tp, tq;
+INSERT INTO tp VALUES (1, 1), (150, 1);
+CREATE TABLE tq_0 PARTITION OF tq FOR VALUES WITH (MODULUS 1, REMAINDER 0);
+BEGIN;
+INSERT INTO tq VALUES (1, 150);
+UPDATE tp SET up = 150 WHERE id = 1;
+TRUNCATE tp CASCADE;
+INSERT INTO tp VALUES (3, 3);
+COMMIT;
+
 -- case: truncation with restart between rows
 -- tables: tr, tr_o
 CREATE TABLE tr (id serial PRIMARY KEY, v int);

@@ -50,7 +50,7 @@ def test_last_words_are_the_last_complaint_or_the_last_line(log: str, words: str
     ("arguments", "line"),
     [
         (["local", "up", "--nodez", "3"], "local up --help"),
-        (["local", "up"], "Missing option '--dir'"),
+        (["local", "kill", "n1", "--dir", "d"], "Missing option '--process'"),
         (["local", "up", "--dir", ""], "it is empty: name the herd's directory"),
         (["status", "--dir", ""], "it is empty: name the herd's directory"),
         (["local", "kill", "n1", "--dir", "d", "--process", "x"], "'x' is not one of"),

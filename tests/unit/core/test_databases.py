@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from array import array
 
 import pytest
@@ -339,7 +341,7 @@ def test_a_checkpoint_of_a_version_before_is_read_and_all_are_whole(
     for place in lacks:
         del arrays[place]
     old = bytearray(pack(arrays))
-    old[8:10] = version.to_bytes(2, "big")
+    old[8:14] = struct.pack(">HI", version, zlib.crc32(old[14:]))
     assert ReplicatedState.restore(bytes(old)).checkpoint() == state.checkpoint()
 
 

@@ -51,6 +51,15 @@ def test_of_two_that_exclude_each_other_the_earlier_one_goes_first() -> None:
     assert state.deliver(7, writeset(groups((5, [key(7, 3)])), xid=900)) == COMMIT
 
 
+def test_who_loses_to_two_is_told_the_earlier_one_also_after_a_restart() -> None:
+    state = started()
+    state.deliver(4, intention(key(7, 3), member=3, xid=900))
+    state.deliver(5, intention(key(7, 3), member=1, xid=901))
+    small = writeset(groups((5, [key(7, 0)])), member=2)
+    for one in (ReplicatedState.restore(state.checkpoint()), state):
+        assert one.deliver(6, small).conflict == Conflict(AbortReason.INTENDED, key(7, 3), 4)
+
+
 def test_the_earlier_one_does_not_lose_to_the_later_one() -> None:
     state = started()
     state.deliver(4, intention(key(7, 3), member=1, xid=900))

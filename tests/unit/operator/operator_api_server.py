@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from pgherd_operator.shell.kubernetes import ApiError, ConflictError, Manifest, NotFoundError
+from pgherd_operator.shell.kubernetes import (
+    ApiError,
+    ConflictError,
+    Manifest,
+    Manifests,
+    NotFoundError,
+)
 
 Fault = Literal["error", "lost-answer", "killed-before", "killed-after"]
 
@@ -56,6 +62,16 @@ class ApiServer:
             if found == kind and item["metadata"].get("labels", {}).get(key) == value
         ]
 
+    async def warnings(self, namespace: str, uid: str) -> Manifests:
+        """See KubernetesApi."""
+        self.calls.add(("list", "Event"))
+        self._refuse("list", "Event")
+        return [
+            copy.deepcopy(item)
+            for (kind, _), item in self.objects.items()
+            if kind == "Event" and item["involvedObject"]["uid"] == uid
+        ]
+
     async def create(self, manifest: Manifest) -> Manifest:
         """See KubernetesApi."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
@@ -70,6 +86,11 @@ class ApiServer:
             item["metadata"]["resourceVersion"] = self.uid()
             self.objects[kind, name] = item
             return copy.deepcopy(item)
+
+    async def admit(self, manifest: Manifest) -> None:
+        """See KubernetesApi."""
+        self.calls.add(("create", manifest["kind"]))
+        self._refuse("create", manifest["kind"])
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
         """See KubernetesApi."""

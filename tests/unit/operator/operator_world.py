@@ -16,7 +16,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from operator_api_server import ApiServer
@@ -24,6 +24,7 @@ from pgherd_operator.api import GROUP, KIND, VERSION
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core.actions import Event
 from pgherd_operator.core.observed import View, ViewMember
+from pgherd_operator.core.upgrade import Turns
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
 from pgherd_operator.shell import certificates
@@ -80,6 +81,10 @@ class World(ApiServer):
     owners: set[str] = field(default_factory=set)
     asked: int = 0
     """How often a sidecar was asked for roles."""
+    release: Release = field(default_factory=Release)
+    """Of the operator that looks."""
+    began: datetime = datetime(2030, 1, 1, tzinfo=UTC)
+    turns: Turns = field(default_factory=lambda: Turns(0.0))
     unseen: set[int] = field(default_factory=set)
     """Numbers of those who have joined since the operator's last look began."""
 
@@ -127,7 +132,9 @@ class World(ApiServer):
     async def reconcile(self) -> float | None:
         """Let the operator look once."""
         self.unseen.clear()
-        env = Environment(self, lambda _: self, self, lambda: self.now, Release())
+        env = Environment(
+            self, lambda _: self, self, lambda: self.now, self.release, self.began, self.turns
+        )
         return await reconcile_once(env, NAMESPACE, NAME)
 
     def tell(self, cluster: Cluster, event: Event) -> None:

@@ -28,6 +28,8 @@ WATCHED = {("list", plural) for plural in (*OURS, "pods", "services")} | {
 ON_OUR_BEHALF = {("update", "replicatedclusters/finalizers")}
 #: By parts of the shell that the world stands in for: posting Events, finding a herd's identity.
 REPLACED = {("create", "events"), ("get", "configmaps")}
+#: In a life without trouble nobody asks what was said of a pod that waits.
+IN_TROUBLE = {("list", "events")}
 
 
 def declared() -> set[tuple[str, str]]:
@@ -71,7 +73,7 @@ async def used() -> set[tuple[str, str]]:
 
 
 async def test_the_rights_are_those_that_are_used() -> None:
-    assert declared() == await used() | WATCHED | ON_OUR_BEHALF | REPLACED
+    assert declared() == await used() | WATCHED | ON_OUR_BEHALF | REPLACED | IN_TROUBLE
 
 
 def test_no_right_is_unlimited() -> None:
@@ -89,11 +91,11 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def render(chart: str, *arguments: str) -> list[dict[str, Any]]:
+def render(chart: str, *arguments: str, release: str = "it") -> list[dict[str, Any]]:
     """The manifests that helm makes of a chart."""
     done = helm(
-        "template", "it", str(CHARTS / chart), "--kube-version", "1.34.0", "--namespace", "system",
-        *arguments,
+        "template", release, str(CHARTS / chart), "--kube-version", "1.34.0",
+        "--namespace", "system", *arguments,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [item for item in yaml.safe_load_all(done.stdout) if item]
@@ -125,6 +127,65 @@ def test_with_namespaces_there_are_no_rights_elsewhere() -> None:
     roles = [item for item in render("pgherd", "--set", "namespaces={a,b}")
              if item["kind"] == "Role"]  # fmt: skip
     assert {role["metadata"]["namespace"] for role in roles} == {"system", "a", "b"}
+
+
+@needs_helm
+def test_who_may_edit_a_namespace_may_edit_herds() -> None:
+    roles = {
+        item["metadata"]["name"]: item
+        for item in render("pgherd")
+        if item["kind"] == "ClusterRole" and item["metadata"]["name"] != "it"
+    }
+    labels = {name: set(role["metadata"]["labels"]) for name, role in roles.items()}
+    prefix = "rbac.authorization.k8s.io/aggregate-to"
+    assert f"{prefix}-view" in labels["it-view"]
+    assert {f"{prefix}-edit", f"{prefix}-admin"} <= labels["it-edit"]
+    for role in roles.values():
+        assert {group for rule in role["rules"] for group in rule["apiGroups"]} == {"pgherd.dev"}
+        assert {*OURS} <= {name for rule in role["rules"] for name in rule["resources"]}
+
+
+@pytest.mark.parametrize("chart", ["pgherd", "pgherd-cluster"])
+def test_every_value_is_in_the_chart_s_readme(chart: str) -> None:
+    text = (CHARTS / chart / "README.md").read_text()
+    values = yaml.safe_load((CHARTS / chart / "values.yaml").read_text())
+    assert [name for name in values if f"`{name}" not in text] == []
+
+
+@needs_helm
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+def test_a_herd_s_release_says_how_to_connect(tmp_path: Path, policy: str) -> None:
+    # Helm shows its notes after an installation only: here they are made a manifest.
+    chart = shutil.copytree(CHARTS / "pgherd-cluster", tmp_path / "chart") / "templates"
+    notes = (chart / "NOTES.txt").read_text()
+    (chart / "_notes.tpl").write_text(f'{{{{- define "notes" -}}}}\n{notes}{{{{- end }}}}\n')
+    (chart / "notes.yaml").write_text('notes: |\n{{ include "notes" . | indent 2 }}\n')
+    options = ["--kube-version=1.34.0", "--namespace=shop", f"--set=spec.deletionPolicy={policy}"]
+    done = helm("template", "it", str(chart.parent), *options)
+    (text,) = [one["notes"] for one in yaml.safe_load_all(done.stdout) if "notes" in one]
+    assert "it-rw.shop.svc" in text
+    assert "get secret it-app" in text
+    assert ("keeps volumes" in text) == (policy == "Retain")
+
+
+@needs_helm
+def test_two_releases_in_a_namespace_have_each_a_lease_of_its_own() -> None:
+    def lease(release: str) -> tuple[str, list[str]]:
+        """What a release calls its lease, and which ones it may write."""
+        items = render("pgherd", release=release)
+        (deployment,) = [item for item in items if item["kind"] == "Deployment"]
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        given = {one["name"]: one.get("value") for one in container["env"]}
+        allowed = [
+            name
+            for item in items
+            if item["kind"] == "Role"
+            for rule in item["rules"]
+            for name in rule.get("resourceNames", ())
+        ]
+        return given["PGHERD_RELEASE"], allowed
+
+    assert [lease(one) for one in ("it", "other")] == [("it", ["it"]), ("other", ["other"])]
 
 
 @needs_helm

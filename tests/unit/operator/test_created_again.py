@@ -1,5 +1,7 @@
 """A herd that was deleted with its data, and is applied again before everything is gone."""
 
+import base64
+
 from operator_world import NAME, World
 
 
@@ -21,3 +23,32 @@ async def test_a_herd_is_founded_anew_when_the_volumes_of_the_former_one_are_gon
     await world.settle()
     assert world.voters() == {1, 2, 3}
     assert world.cluster_id() != former
+
+
+async def test_a_herd_that_is_created_again_may_have_another_authority() -> None:
+    world = World()
+    world.submit()
+    await world.settle()
+    former = world.cluster_id()
+    world.remove_resource()
+    while ("ReplicatedCluster", NAME) in world.objects:
+        await world.reconcile()
+    world.tick()
+    for key in [key for key in world.objects if key[0] == "Secret" and key[1].endswith("-tls")]:
+        del world.objects[key]
+    world.submit(tls={"mode": "CertManager", "issuer": {"name": "ours"}})
+    await world.settle()
+    assert world.voters() == {1, 2, 3}
+    assert world.cluster_id() == former
+    assert ("Certificate", f"{NAME}-1-tls") in world.objects
+
+
+async def test_the_application_s_secret_has_what_clients_read() -> None:
+    world = World()
+    world.submit()
+    await world.settle()
+    secret = world.objects["Secret", f"{NAME}-app"]
+    assert secret["type"] == "kubernetes.io/basic-auth"
+    data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+    assert data["pgpass"] == f"{data['host']}:5432:app:app:{data['password']}\n"
+    assert data["username"] == "app"

@@ -18,6 +18,7 @@ from pgherd_operator.api import schema
 from pgherd_operator.api.resource import InvalidSpec, parse
 from pgherd_operator.api.spec import OWNED_PARAMETERS, OWNED_PREFIXES, ClusterSpec
 from pgherd_operator.core.quantity import parse as parse_quantity
+from pgherd_sidecar.agent.config import Limits
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -112,6 +113,8 @@ def test_every_rule_says_what_is_wrong() -> None:
         {"instances": 1, "witnesses": 1},
         {"instancs": 3},
         {"postgres": {"version": "14"}},
+        {"postgres": {"version": "16"}},
+        {"postgres": {"version": "16"}, "images": {"postgres": "p:16"}},
         {"postgres": {"pgHba": ["host all all all trust\nhost all"]}},
         {"postgres": {"parameters": {"fsync": "off"}}},
         {"postgres": {"parameters": {"event_triggers": "off"}}},
@@ -138,6 +141,49 @@ def test_nonsense_is_refused(spec: dict[str, Any]) -> None:
     body = {"metadata": {"name": "herd", "namespace": "n", "uid": "u"}, "spec": spec}
     with pytest.raises(InvalidSpec, match=r"^spec"):
         parse(body)
+
+
+@pytest.mark.parametrize("resource", schema.RESOURCES, ids=lambda one: str(one.kind))
+def test_every_field_is_described(resource: schema.Resource) -> None:
+    (version,) = schema.definition(resource)["spec"]["versions"]
+    parts = version["schema"]["openAPIV3Schema"]["properties"]
+    bare = [
+        f"{part}{path}.{name}"
+        for part in ("spec", "status")
+        for path, node in nodes(parts[part])
+        for name, field in node.get("properties", {}).items()
+        if not field.get("description")
+    ]
+    assert bare == []
+
+
+def rules_of(*path: str) -> dict[str, str]:
+    """Rules of a part of the spec, by what they say."""
+    node = spec_schema()
+    for name in path:
+        node = node["properties"][name]
+    return {one["message"]: one["rule"] for one in node["x-kubernetes-validations"]}
+
+
+def test_what_breaks_running_members_cannot_be_changed() -> None:
+    (rule,) = [rule for text, rule in rules_of("tls").items() if "cannot change" in text]
+    assert "self.mode == oldSelf.mode" in rule
+    assert "self.issuer == oldSelf.issuer" in rule
+    (rule,) = [rule for text, rule in rules_of("storage").items() if "className" in text]
+    assert "self.className == oldSelf.className" in rule
+
+
+@pytest.mark.parametrize("container", ["postgres", "sidecar"])
+def test_no_request_is_larger_than_its_limit(container: str) -> None:
+    (rule,) = rules_of("resources", container).values()
+    assert "quantity(self.requests[name]).compareTo(quantity(self.limits[name])) <= 0" in rule
+
+
+def test_a_sidecar_has_room_for_the_largest_row() -> None:
+    resources = ClusterSpec().resources.sidecar
+    under_load = 142_000_000  # docs/sizing.md
+    copies = 6  # docs/critique.md
+    assert Limits().row_bytes * copies + under_load < parse_quantity(resources.limits["memory"])
 
 
 @pytest.mark.parametrize("name", OWNED_PARAMETERS)

@@ -9,7 +9,8 @@ async def test_volumes_grow_without_a_restart() -> None:
     world.writes.clear()
     world.change(storage={"size": "2Gi"})
     await world.settle()
-    assert world.writes == [f"patch PersistentVolumeClaim {NAME}-{n}-data" for n in (1, 2, 3)]
+    asked = [f"patch PersistentVolumeClaim {NAME}-{n}-data" for n in (1, 2, 3)]
+    assert world.writes == [f"patch ConfigMap {NAME}-herd", *asked]  # the spec is kept there
     # The API server has the wish; others do it, and say how far they are.
     waits = {"type": "FileSystemResizePending", "status": "True", "message": "on its node"}
     status = {"capacity": {"storage": "1Gi"}, "conditions": [waits]}

@@ -185,7 +185,8 @@ def test_a_parameter_stays_in_its_line(parameters: dict[str, str]) -> None:
 def test_a_server_that_can_ignore_event_triggers_is_told_not_to(
     version: str, written: bool
 ) -> None:
-    files = config.member_files(cluster(postgres={"version": version}), ID, DATABASE)
+    own = {"postgres": "p:1", "sidecar": "s:1"}  # ours have 17
+    files = config.member_files(cluster(postgres={"version": version}, images=own), ID, DATABASE)
     assert ("event_triggers = 'on'" in files["pgherd.conf"]) is written
 
 

@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from operator_api_server import Fault, Killed
 from operator_world import NAME, World
+from pgherd_operator.core.upgrade import Turns
+from pgherd_operator.objects.model import Release
 from pgherd_operator.shell.kubernetes import ApiError
 
 Act = Callable[[World], None]
@@ -30,6 +32,16 @@ def scale(instances: int, witnesses: int) -> Act:
 
 def parameter(value: str) -> Act:
     return lambda world: world.change(postgres={"parameters": {"work_mem": value}})
+
+
+def upgrade(number: int) -> Act:
+    """The operator is replaced by one of another release."""
+
+    def act(world: World) -> None:
+        world.release = Release(version=str(number), sidecar_image=f"sidecar:{number}")
+        world.turns = Turns(0.0)
+
+    return act
 
 
 def hibernate(asleep: bool) -> Act:
@@ -206,7 +218,7 @@ ACTS = st.one_of(
     *(NUMBERS.map(one) for one in (
         delete_pod, fail_pod, lose_all_pods, lose_volume, silence, kill_node, evict, diverge,
         drop_object, wipe_status, wait, look_while_they_join, hold_joins,
-        take_a_name,
+        take_a_name, upgrade,
     )),
 )  # fmt: skip
 
@@ -262,6 +274,18 @@ def test_it_converges_from_any_story(start: tuple[int, int], begun: bool, story:
     assert all(world.works(voter.number) for voter in voters)
     ready = [c for c in world.resource["status"]["conditions"] if c["type"] == "Ready"]
     assert ready[0]["status"] == "True"
+    assert sidecar_images(world) == {world.release.sidecar_image}
+
+
+def sidecar_images(world: World) -> set[str]:
+    """Of all pods."""
+    return {
+        container["image"]
+        for (kind, _), item in world.objects.items()
+        if kind == "Pod"
+        for container in item["spec"]["containers"]
+        if container["name"] == "sidecar"
+    }
 
 
 @pytest.mark.parametrize("first", range(2))
@@ -288,6 +312,9 @@ async def _a_life(world: World) -> None:
     await _settle_in_spite(world)
     world.change(instances=2)
     await _settle_in_spite(world)
+    upgrade(2)(world)
+    await _settle_in_spite(world)
+    assert sidecar_images(world) == {"sidecar:2"}
 
 
 async def _settle_in_spite(world: World) -> None:

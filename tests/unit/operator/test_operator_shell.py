@@ -3,7 +3,8 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,22 @@ async def test_a_leader_whose_renewal_hangs_steps_down() -> None:
         await leader.keep()
 
 
+async def test_a_leader_that_ends_gives_the_lease_back() -> None:
+    leases, clock = Leases(), Clock()
+    first = candidate(leases, "a", clock)
+    await first.acquire()
+    await first.release()
+    assert holder(leases) == ""
+    began = clock.now
+    second = candidate(leases, "b", clock)
+    await second.acquire()
+    assert (holder(leases), clock.now) == ("b", began)
+    await first.release()  # it is another's now
+    assert holder(leases) == "b"
+    leases.down = True
+    await second.release()  # nobody hears it, and the duration does it
+
+
 async def test_a_leader_that_was_replaced_steps_down() -> None:
     leases, clock = Leases(), Clock()
     leader = candidate(leases, "a", clock)
@@ -252,6 +269,64 @@ async def test_refusals_have_a_type_and_the_servers_words(
         await client.get("Pod", "n", name)
 
 
+async def test_warnings_are_those_about_one_object(
+    server: tuple[Client, list[dict[str, Any]]],
+) -> None:
+    client, seen = server
+    assert await client.warnings("n", "u-7") == []
+    assert seen[0]["path"] == "/api/v1/namespaces/n/events"
+    assert seen[0]["query"] == {"fieldSelector": "involvedObject.uid=u-7,type=Warning"}
+
+
+REFUSALS = {
+    "taken": (409, 'pods "herd-1" already exists', True),
+    "quota": (403, "exceeded quota: pods, requested: pods=1, used: pods=3, limited: pods=3", True),
+    "hook": (400, 'admission webhook "x" does not support dry run', True),
+    "policy": (403, "denied by policy", False),
+    "limits": (422, "must be less than or equal to memory limit", False),
+    "no hook": (500, "failed calling webhook", False),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+async def test_what_would_be_admitted_is_asked_without_making_it(name: str) -> None:
+    status, message, admitted = REFUSALS[name]
+    seen: list[dict[str, str]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append({"path": request.path, **request.query})
+        return web.json_response({"message": message}, status=status)
+
+    async with serving(answer) as url:
+        client = Client(Access(url))
+        try:
+            wanted: Manifest = {"kind": "Pod", "metadata": {"name": "herd-1", "namespace": "n"}}
+            if admitted:
+                await client.admit(wanted)
+            else:
+                with pytest.raises(ApiError, match=message):
+                    await client.admit(wanted)
+        finally:
+            await client.close()
+    assert [(one["path"], one["dryRun"]) for one in seen] == [("/api/v1/namespaces/n/pods", "All")]
+
+
+@asynccontextmanager
+async def serving(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> AsyncIterator[str]:
+    """A server that answers whatever is asked; its address."""
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
 @pytest.mark.parametrize("name", ["proxy", "proxy-binary", "proxy-502", "proxy-502-binary"])
 async def test_what_a_proxy_answers_instead_is_an_error_of_the_api(
     server: tuple[Client, list[dict[str, Any]]], name: str
@@ -322,7 +397,11 @@ def test_a_sidecar_of_today_tells_of_no_view() -> None:
 def test_kopf_is_given_handlers_of_events_only() -> None:
     queue = Queue(lambda *_: asyncio.sleep(0), None)  # type: ignore[arg-type]
     registry = handlers(queue, dict.fromkeys(["Snapshot", "ConsistencyCheck"], queue))
-    assert len(registry._watching.get_all_handlers()) == 6
+    watched = {
+        one.selector.any_name for one in registry._watching.get_all_handlers() if one.selector
+    }
+    # Whoever watches pods with kopf has all pods of the cluster listed.
+    assert watched == {"replicatedclusters", "snapshots", "consistencychecks"}
     assert not registry._changing.get_all_handlers()
     assert not registry._spawning.get_all_handlers()
 

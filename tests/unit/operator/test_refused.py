@@ -1,5 +1,7 @@
 """Whatever stops progress is told in the words of who refused, and stops nothing else."""
 
+import copy
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -7,10 +9,12 @@ from aiohttp import ClientSession
 from operator_world import NAME, World
 from pgherd_operator.core.observed import Pod
 from pgherd_operator.objects import config, network
+from pgherd_operator.objects.model import Release
 from pgherd_operator.shell import main
 from pgherd_operator.shell.election import Election
 from pgherd_operator.shell.kubernetes import ApiError, Manifest, NotFoundError
 from pgherd_operator.shell.reading import parse_pod, pod_trouble
+from pgherd_operator.shell.sidecars import SidecarRefusedError
 from test_objects import DATABASE, cluster
 from test_operator_life import condition, running
 
@@ -66,6 +70,51 @@ async def test_a_pod_over_the_quota_does_not_keep_the_herd_from_shrinking() -> N
     assert condition(world, "Ready")["status"] == "True"
     assert world.resource["status"]["instances"] == 3
     assert world.voters() == {1, 2, 3}
+
+
+async def test_a_pod_whose_successor_would_be_refused_stays_where_it_is() -> None:
+    world = await running()
+    before = {
+        key: item["metadata"]["uid"] for key, item in world.objects.items() if key[0] == "Pod"
+    }
+    text = "must be less than or equal to memory limit of 1Mi"
+    world.refused = {"create Pod": ApiError(422, text)}
+    world.change(
+        resources={"postgres": {"requests": {"memory": "2Mi"}, "limits": {"memory": "1Mi"}}}
+    )
+    await looks(world, 10)
+    after = {key: item["metadata"]["uid"] for key, item in world.objects.items() if key[0] == "Pod"}
+    assert after == before
+    assert all(world.works(number) for number in (1, 2, 3))
+    assert text in condition(world, "Reconciled")["message"]
+    world.refused.clear()
+    await world.settle()
+    assert condition(world, "Reconciled")["status"] == "True"
+    after = {key: item["metadata"]["uid"] for key, item in world.objects.items() if key[0] == "Pod"}
+    assert not {*after.values()} & {*before.values()}
+
+
+async def test_two_releases_over_the_same_herds_do_not_fight() -> None:
+    world = World(release=Release(operator="a/pgherd"))
+    world.submit()
+    await world.settle()
+    assert world.resource["metadata"]["annotations"] == {"pgherd.dev/operator": "a/pgherd"}
+    before = copy.deepcopy(world.objects)
+    world.release = Release(operator="b/pgherd", sidecar_image="another")
+    await looks(world, 5)
+    assert world.objects == before
+    assert "a/pgherd looks after this herd" in world.events[-1].message
+    # The one that is named is gone, and the user does as he is told.
+    del world.resource["metadata"]["annotations"]
+    await world.settle()
+    assert world.resource["metadata"]["annotations"] == {"pgherd.dev/operator": "b/pgherd"}
+
+
+async def test_a_herd_of_an_operator_without_a_name_is_taken_over() -> None:
+    world = await running()
+    world.release = Release(operator="a/pgherd")
+    await world.settle()
+    assert world.resource["metadata"]["annotations"] == {"pgherd.dev/operator": "a/pgherd"}
 
 
 async def test_a_refusal_is_told_once_as_an_event() -> None:
@@ -130,6 +179,122 @@ async def test_the_reason_of_a_pod_that_cannot_start_is_the_step_of_the_herd() -
     assert "Insufficient cpu" in condition(world, "Ready")["message"]
     (member,) = [m for m in world.resource["status"]["members"] if m["number"] == 4]
     assert "Insufficient cpu" in member["reason"]
+
+
+def warn(world: World, about: tuple[str, str], reason: str, message: str, at: int = 1) -> None:
+    """Somebody writes an Event about an object."""
+    world.objects["Event", world.uid()] = {
+        "metadata": {"namespace": "test"}, "type": "Warning", "reason": reason, "message": message,
+        "involvedObject": {"uid": world.objects[about]["metadata"]["uid"]},
+        "lastTimestamp": f"2030-01-01T00:00:{at:02}Z",
+    }  # fmt: skip
+
+
+async def waiting() -> World:
+    """A herd whose fourth member's pod waits."""
+    world = await running()
+    world.change(instances=4)
+    for _ in range(10):
+        await world.reconcile()
+        if ("Pod", f"{NAME}-4") in world.objects:
+            break
+        world.tick()
+    world.objects["Pod", f"{NAME}-4"]["status"] = {"phase": "Pending"}
+    return world
+
+
+MOUNT = "MountVolume.SetUp failed for volume data: no such device"
+DISK = "failed to provision volume with StorageClass fast: no space left in the pool"
+WORDS = {
+    "kubelet": (("Pod", f"{NAME}-4"), "FailedMount", MOUNT),
+    "CSI, attaching": (("Pod", f"{NAME}-4"), "FailedAttachVolume", "Multi-Attach error"),
+    "CSI, provisioning": (("PersistentVolumeClaim", f"{NAME}-4-data"), "ProvisioningFailed", DISK),
+}
+
+
+@pytest.mark.parametrize("who", WORDS)
+async def test_who_says_it_in_an_event_only_is_heard(who: str) -> None:
+    about, reason, message = WORDS[who]
+    world = await waiting()
+    world.objects["PersistentVolumeClaim", f"{NAME}-4-data"]["status"] = {"phase": "Pending"}
+    warn(world, about, "Earlier", "something else", at=1)
+    warn(world, about, reason, message, at=7)
+    await world.reconcile()
+    status = world.resource["status"]
+    assert f"{reason}: {message}" in status["step"]
+    assert f"{reason}: {message}" in condition(world, "Ready")["message"]
+    assert "something else" not in status["step"]
+    assert ("list", "Event") in world.calls
+
+
+async def test_an_operator_that_may_not_see_events_goes_on() -> None:
+    world = await waiting()
+    world.refused = {"list Event": ApiError(403, "events is forbidden")}
+    await world.reconcile()
+    world.tick()
+    await world.settle()
+    assert world.voters() == {1, 2, 3, 4}
+
+
+async def test_the_scheduler_s_word_and_that_about_the_volume_are_both_told() -> None:
+    world = await waiting()
+    unschedulable, words = TROUBLES["no node"]
+    world.objects["Pod", f"{NAME}-4"]["status"] |= unschedulable
+    claim = "PersistentVolumeClaim", f"{NAME}-4-data"
+    world.objects[claim]["status"] = {"phase": "Pending"}
+    warn(world, claim, "ProvisioningFailed", DISK)
+    await world.reconcile()
+    step = world.resource["status"]["step"]
+    assert words in step
+    assert f"{NAME}-4-data: ProvisioningFailed: {DISK}" in step
+
+
+async def test_a_herd_that_cannot_be_looked_at_says_so() -> None:
+    world = await running()
+    text = "GET services: 403 services is forbidden"
+    world.refused = {"list Service": ApiError(403, text)}
+    with pytest.raises(ApiError):
+        await world.reconcile()
+    for kind, status in (("Reconciled", "False"), ("Ready", "Unknown")):
+        found = condition(world, kind)
+        assert (found["status"], found["reason"]) == (status, "ActionFailed")
+        assert text in found["message"]
+    world.refused.clear()
+    await world.settle()
+    assert condition(world, "Ready")["status"] == "True"
+
+
+class Unwilling(World):
+    """A herd that lets nobody leave."""
+
+    async def request(
+        self, number: int, path: str, body: Mapping[str, Any], timeout_s: float = 0
+    ) -> Mapping[str, Any]:
+        if path == "/view/leave":
+            raise SidecarRefusedError("herd-1", "a view is being changed")
+        return await super().request(number, path, body, timeout_s)
+
+
+async def test_what_a_sidecar_refuses_is_told_in_its_words() -> None:
+    world = Unwilling()
+    world.submit()
+    await world.settle()
+    world.change(instances=2)
+    await looks(world, 10)
+    found = condition(world, "Reconciled")
+    assert (found["status"], found["reason"]) == ("False", "ActionFailed")
+    assert "herd-1" in found["message"]
+    assert "a view is being changed" in found["message"]
+
+
+async def test_a_missing_priority_class_is_named_and_costs_no_member() -> None:
+    world = await running()
+    text = "no PriorityClass with name important was found"
+    world.refused = {"create Pod": ApiError(403, text)}
+    world.change(scheduling={"priorityClassName": "important"})
+    await looks(world, 5)
+    assert text in condition(world, "Reconciled")["message"]
+    assert all(world.works(number) for number in (1, 2, 3))
 
 
 def test_no_line_of_the_user_lets_the_superuser_in_by_password() -> None:

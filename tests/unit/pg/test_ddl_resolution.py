@@ -114,6 +114,8 @@ def test_command_without_a_quotation_is_refused(stack: str) -> None:
         r"SELECT f('\'); CREATE TABLE a (); SELECT ')'",
         r"INSERT INTO t VALUES ('\'); CREATE TABLE a ()",
         r"DO $$ $$; CREATE TABLE a (x text DEFAULT N'\')",
+        r"SET a.b = '\''; SELECT f(); CREATE TABLE a (x int); --'; CREATE TABLE a (x text)",
+        r"CREATE TABLE a (x text); COMMIT; SELECT f('\'); CREATE TABLE a (x text)",
     ],
 )
 def test_literals_that_may_have_been_read_in_another_way_are_refused(script: str) -> None:
@@ -129,10 +131,24 @@ def test_literals_that_may_have_been_read_in_another_way_are_refused(script: str
         r"BEGIN; SET search_path = s; CREATE TABLE a (x text CHECK (x ~ '^\d$')); COMMIT",
         r"SELECT f(); CREATE TABLE a (x text DEFAULT E'a\n' || e'\\' || $$\$$ || U&'\0041')",
         "SELECT f(); CREATE TABLE a ()",
+        r"BEGIN; CREATE TABLE a (x text); INSERT INTO a VALUES ('\\d'); COMMIT",
+        r"CREATE TABLE a (x text CHECK (x ~ '^\d$')); SELECT f()",
     ],
 )
 def test_literals_with_one_reading_pass(script: str) -> None:
     assert len(texts(command("CREATE TABLE", script))) == 1
+
+
+def test_setting_of_the_first_command_is_not_that_of_the_message_where_it_is_a_query() -> None:
+    script = r"SELECT f('\') INTO a; SELECT 1"
+    with pytest.raises(DdlNotSupported):
+        texts(command("SELECT INTO", script))
+    script = r"CREATE TEMP TABLE a (); SELECT f(); CREATE TABLE b (x text DEFAULT '\')"
+    with pytest.raises(DdlNotSupported):
+        texts(
+            command("CREATE TABLE", script, local=True, standard_strings="off"),
+            command("CREATE TABLE", None),
+        )
 
 
 @pytest.mark.parametrize(

@@ -358,6 +358,8 @@ BEGIN
             END IF;
             -- The majority has it on disk (Tashkent); only this transaction may skip its own flush (C13).
             ignored := pg_catalog.set_config('synchronous_commit', 'off', true);
+            -- For last_commit_gid(). It counts when this transaction commits, and else is what it was.
+            ignored := pg_catalog.set_config('pgherd.last_commit', verdict[2], false);
             EXIT;
         EXCEPTION
             WHEN query_canceled OR deadlock_detected OR lock_not_available THEN

@@ -366,7 +366,10 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.key_equal(root oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT string_agg(format('o.%1$I OPERATOR(%2$I.%3$s) n.%1$I', a.attname, n.nspname, p.oprname), ' AND '
+    SELECT string_agg(format(CASE WHEN pgherd.base_type(a.atttypid) = a.atttypid THEN 'o.%1$I OPERATOR(%2$I.%3$s) n.%1$I'
+                                  -- "=" of enums, arrays or ranges wants one type on both sides
+                                  ELSE '(o.%1$I)::%4$s OPERATOR(%2$I.%3$s) (n.%1$I)::%4$s' END,
+                             a.attname, n.nspname, p.oprname, pgherd.type_name(pgherd.base_type(a.atttypid))), ' AND '
                       ORDER BY k.pos)
       FROM pgherd.index_columns(pgherd.identity_index(root), 'n') k
       JOIN pg_attribute a ON a.attrelid = root AND a.attnum = k.attnum

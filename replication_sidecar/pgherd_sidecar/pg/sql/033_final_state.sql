@@ -20,9 +20,10 @@ BEGIN
            string_agg(format('s.k%s AS %s', k.pos, k.col), ', ' ORDER BY k.pos) FILTER (WHERE k.in_pk) AS named,
            (array_agg(k.col ORDER BY k.pos) FILTER (WHERE k.in_pk))[1] AS first_key,
            count(*) AS width,
-           string_agg(CASE WHEN k.in_pk THEN 'n.' || k.col
+           string_agg(CASE WHEN k.in_pk THEN pgherd.field('n.' || k.col, k.typ)
                            WHEN k.generated THEN 'NULL'
-                           ELSE format('CASE WHEN get_bit(s.bits, %s) = 1 THEN n.%s END', k.pos - 1, k.col) END,
+                           ELSE format('CASE WHEN get_bit(s.bits, %s) = 1 THEN %s END', k.pos - 1,
+                                       pgherd.field('n.' || k.col, k.typ)) END,
                       ', ' ORDER BY k.pos) AS changes
       INTO c FROM pgherd.columns(root) k;
     RETURN pgherd.function_source(

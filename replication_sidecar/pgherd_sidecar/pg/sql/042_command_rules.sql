@@ -220,7 +220,8 @@ BEGIN
                 AND NOT (SELECT bool_and(pgherd.same_everywhere(v.tree)) FROM pgherd.trees_of_view(c.oid) v(tree)) LOOP
         PERFORM pgherd.refuse(format('materialized view %s may have other contents on other members', r.rel),
             'Its query calls a function that is volatile, an ordinary user''s, or knows the time or the session;'
-            ' reads dates from text; or reads system catalogs or local tables.');
+            ' reads dates from text; sums floats, in the order in which rows lie (sum them as numeric); or reads system'
+            ' catalogs or local tables.');
     END LOOP;
 END $$;
 
@@ -293,6 +294,19 @@ BEGIN
         PERFORM pgherd.refuse(
             format('foreign key %I of %s compares a type of your own with another type', r.name, r.place),
             'Give both columns the same type.');
+    END LOOP;
+END $$;
+
+-- UPDATE and DELETE of a table reach the rows of its children; those of a temporary one are on this node only.
+CREATE OR REPLACE FUNCTION pgherd.check_temporary_children() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE r record;
+BEGIN
+    FOR r IN SELECT i.inhrelid::regclass AS child, u.name
+               FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid AND c.relpersistence = 't'
+               JOIN pgherd.user_tables u ON u.relid = i.inhparent LOOP
+        PERFORM pgherd.refuse(format('%s is temporary, and its parent %s is replicated', r.child, r.name),
+            'Make the table without INHERITS: LIKE copies the columns.');
     END LOOP;
 END $$;
 

@@ -27,6 +27,9 @@ BEGIN
            bool_or(coalesce(o.schema_name, '') IN ('pgherd', 'pgherd_gen')
                    OR o.object_type = 'schema' AND o.object_identity IN ('pgherd', 'pgherd_gen')) AS ours,
            bool_or(c.oid IS NULL AND NOT pgherd.concerns_no_rows(o.command_tag, o.object_type)) AS coarse,
+           bool_or(o.schema_name = 'pg_toast'
+                   OR o.classid = 'pg_trigger'::regclass
+                      AND EXISTS (SELECT FROM pg_trigger t WHERE t.oid = o.objid AND t.tgisinternal)) AS named_by_oid,
            array_agg(c.oid) FILTER (WHERE c.oid IS NOT NULL) AS rels
       INTO done
       FROM pg_event_trigger_ddl_commands() o
@@ -53,6 +56,10 @@ BEGIN
     IF done.ours OR notes.ours THEN
         PERFORM pgherd.refuse('the schemas pgherd and pgherd_gen belong to replication',
             'They are installed by the sidecar and look after themselves.');
+    END IF;
+    IF done.named_by_oid THEN
+        PERFORM pgherd.refuse(tag || ' of what PostgreSQL has made for itself is not supported',
+            'Its name holds a number, which is another one on each member: change the table or the constraint instead.');
     END IF;
     here_only := coalesce(done.temporary, true) AND coalesce(notes.temporary OR notes.strays, true)
                  AND tag <> 'DROP OWNED';
@@ -125,8 +132,10 @@ DECLARE chunk record;
 BEGIN
     FOR chunk IN EXECUTE format(
         'SELECT json_agg(r.row_text) AS rows
-           FROM (SELECT ROW(t.*)::text AS row_text, row_number() OVER () / 1000 AS n FROM ONLY %s t) r
-          GROUP BY r.n ORDER BY r.n', rel)
+           FROM (SELECT ROW(%s)::text AS row_text, row_number() OVER () / 1000 AS n FROM ONLY %s t) r
+          GROUP BY r.n ORDER BY r.n',
+        (SELECT string_agg(pgherd.field(format('t.%I', a.attname), a.atttypid), ', ' ORDER BY a.attnum)
+           FROM pg_attribute a WHERE a.attrelid = rel AND a.attnum > 0), rel)
     LOOP
         PERFORM pgherd.put(x, 0, '""', '', ARRAY[hoisted::int],
                            ARRAY[json_build_object('fill', rel::text, 'rows', chunk.rows)::text]);
@@ -156,6 +165,7 @@ BEGIN
     PERFORM pgherd.check_tables(effect.rels);
     PERFORM pgherd.check_columns(false);
     PERFORM pgherd.check_temporary();
+    PERFORM pgherd.check_temporary_children();
     PERFORM pgherd.check_expressions(NULL);
     PERFORM pgherd.check_user_code();
     PERFORM pgherd.check_new_columns(effect.rels);
@@ -222,6 +232,7 @@ BEGIN
     before := opened.recs[1]::jsonb -> 'before';
     in_use := array(SELECT jsonb_array_elements_text(command -> 'in_use')::oid);
     IF effect.here_only THEN
+        PERFORM pgherd.check_temporary_children();
         IF effect.made <> '{}' THEN -- deferred triggers, indexes of temporary children
             PERFORM pgherd.check_user_code();
         END IF;

@@ -17,6 +17,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF NEW.role <> current_user THEN
         RAISE EXCEPTION 'a request is made in one''s own name only' USING ERRCODE = '42501';
+    ELSIF NEW.act = 'setval' AND num_nulls(NEW.object, NEW.value, NEW.called) > 0 THEN
+        RETURN NULL; -- PostgreSQL's setval does nothing either
     END IF;
     RETURN NEW;
 END $$;
@@ -168,7 +170,8 @@ BEGIN
         IF NEW.act = 'set_local' THEN
             PERFORM pgherd.check_tables(rels), pgherd.check_marks(rels);
         ELSIF NEW.act = 'set_replicated' THEN
-            PERFORM pgherd.check_columns(true), pgherd.check_user_code(), pgherd.check_marks(rels),
+            PERFORM pgherd.check_columns(true), pgherd.check_user_code(), pgherd.check_temporary_children(),
+                    pgherd.check_marks(rels),
                     pgherd.check_expressions(pgherd.trees_of(ARRAY[NEW.object::oid]));
         END IF;
     END IF;

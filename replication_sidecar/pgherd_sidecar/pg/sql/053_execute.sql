@@ -60,3 +60,34 @@ BEGIN
     PERFORM pgherd.follow_command(coalesce(rels, '{}'), coalesce((command ->> 'everything')::bool, false));
     PERFORM pgherd.check_command_print(command -> 'print');
 END $$;
+
+-- Temporary objects that any session here made of permanent ones: a view of a table, a column of a type. A command of
+-- another member that changes these would fail for them. Nobody else has them, so they give way.
+CREATE OR REPLACE FUNCTION pgherd.drop_temporary() RETURNS int
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+DECLARE
+    r       record;
+    dropped int := 0;
+BEGIN
+    FOR r IN
+        WITH RECURSIVE parts(class, id, root_class, root) AS (
+            SELECT d.classid, d.objid, d.classid, d.objid
+              FROM pg_depend d JOIN pg_namespace n ON n.oid = d.refobjid AND n.nspname ~ '^pg_temp_'
+             WHERE d.refclassid = 'pg_namespace'::regclass AND d.classid <> 'pg_default_acl'::regclass
+            UNION
+            SELECT d.classid, d.objid, p.root_class, p.root
+              FROM parts p JOIN pg_depend d ON d.refclassid = p.class AND d.refobjid = p.id
+             WHERE d.deptype IN ('a', 'i', 'P', 'S')
+        )
+        SELECT DISTINCT p.root_class, p.root
+          FROM parts p JOIN pg_depend d ON d.classid = p.class AND d.objid = p.id
+         WHERE d.refobjid >= 16384 AND d.refclassid <> 'pg_namespace'::regclass
+           AND NOT EXISTS (SELECT FROM parts o WHERE o.class = d.refclassid AND o.id = d.refobjid)
+    LOOP
+        -- one may have gone with another
+        EXECUTE coalesce((SELECT format('DROP %s %s CASCADE', replace(o.type, 'composite ', ''), o.identity)
+                            FROM pg_identify_object(r.root_class, r.root, 0) o WHERE o.identity <> ''), 'SELECT');
+        dropped := dropped + 1;
+    END LOOP;
+    RETURN dropped;
+END $$;

@@ -1,10 +1,21 @@
 -- What the role of 095_apply_role.sql needs in a replicated database.
 
--- Truncates tables in one command. Takes no text: its caller must not become its owner.
+-- Truncates tables in one command. Takes no text: its caller must not become its owner. PostgreSQL wants whatever
+-- refers to them in the same command. The origin named partitioned tables, too, but we get their leaves only: so
+-- those that refer, and have no other leaf, are named again.
 CREATE OR REPLACE FUNCTION pgherd.truncate(tables regclass[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+DECLARE
+    roots regclass[] := array(
+        SELECT DISTINCT f.conrelid::regclass
+          FROM pg_constraint f JOIN pg_class c ON c.oid = f.conrelid AND c.relkind = 'p'
+         WHERE f.contype = 'f'
+           AND f.confrelid IN (SELECT unnest(tables) UNION ALL
+                               SELECT a.relid FROM unnest(tables) AS t(name), pg_partition_ancestors(t.name) a)
+           AND NOT EXISTS (SELECT FROM pg_partition_tree(f.conrelid) t JOIN pg_class l ON l.oid = t.relid
+                            WHERE l.relkind <> 'p' AND t.relid <> ALL (tables)));
 BEGIN
-    EXECUTE (SELECT 'TRUNCATE ' || string_agg('ONLY ' || t.name::text, ', ') FROM unnest(tables) AS t(name));
+    EXECUTE 'TRUNCATE ' || array_to_string(roots::text[] || array(SELECT 'ONLY ' || t.name::text FROM unnest(tables) AS t(name)), ', ');
 END $$;
 
 -- Tells whether a constraint, an index, a partition key or a generated column calls a function or an operator.

@@ -1,0 +1,190 @@
+"""A new release of the operator reaches one herd after the other, and only those that are well.
+
+Besides: a spec that another release cannot use.
+"""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from operator_world import NAME, World
+from pgherd_operator.core.upgrade import Stage, Turns
+from pgherd_operator.objects import names
+from pgherd_operator.objects.model import Release
+from test_operator_life import condition, running
+from test_refused import looks
+
+NEW = Release(version="2", sidecar_image="sidecar:2", postgres_image="postgres:2")
+
+
+def uids(world: World) -> dict[str, str]:
+    """Of the pods, by name."""
+    return {name: item["metadata"]["uid"] for (kind, name), item in world.objects.items()
+            if kind == "Pod"}  # fmt: skip
+
+
+def images(world: World) -> set[str]:
+    """Of all containers of all pods."""
+    return {
+        container["image"]
+        for (kind, _), item in world.objects.items()
+        if kind == "Pod"
+        for container in item["spec"]["containers"]
+    }
+
+
+OLD = {Release().sidecar_image, Release().postgres_image.format(version="17")}
+
+
+async def test_a_herd_takes_over_a_release_when_it_is_its_turn() -> None:
+    world = await running()
+    before = uids(world)
+    world.turns.ask(("other", "herd"), Stage.UNDER_WAY, ready=True, age_s=1.0)
+    world.release = NEW
+    await looks(world, 5)
+    assert uids(world) == before
+    found = condition(world, "Upgraded")
+    assert (found["status"], found["reason"]) == ("False", "UpgradeWaits")
+    assert "other/herd is being upgraded" in found["message"]
+    assert condition(world, "Ready")["status"] == "True"
+    world.turns.ask(("other", "herd"), Stage.DONE, ready=True, age_s=1.0)
+    await world.settle()
+    assert images(world) == {"sidecar:2", "postgres:2"}
+    assert not {*uids(world).values()} & {*before.values()}
+    assert condition(world, "Upgraded")["status"] == "True"
+    assert world.turns.ask(("third", "herd"), Stage.WAITING, ready=True, age_s=1.0) == ""
+
+
+async def test_a_pod_that_is_made_anew_before_has_the_images_of_the_others() -> None:
+    world = await running(maintenance={"upgrades": "Manual"})
+    world.release = NEW
+    world.mark_deleted(("Pod", f"{NAME}-2"))
+    await looks(world, 10)
+    assert world.works(2)
+    assert images(world) == OLD
+    assert "upgrades is Manual" in condition(world, "Upgraded")["message"]
+    world.change(maintenance={"upgrades": "Automatic"})
+    await world.settle()
+    assert images(world) == {"sidecar:2", "postgres:2"}
+
+
+async def test_what_a_user_changes_waits_for_no_release() -> None:
+    world = await running(maintenance={"upgrades": "Manual"})
+    before = uids(world)
+    world.release = NEW
+    world.change(postgres={"parameters": {"work_mem": "8MB"}})
+    await world.settle()
+    assert not {*uids(world).values()} & {*before.values()}
+    assert images(world) == OLD
+
+
+async def test_a_herd_that_is_not_well_is_not_upgraded_and_holds_up_no_other() -> None:
+    world = await running()
+    before = uids(world)
+    world.processes[2].silent = True
+    world.release = NEW
+    await looks(world, 5)
+    assert uids(world) == before
+    assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=1.0) == ""
+
+
+async def test_a_herd_that_the_release_broke_keeps_its_turn_after_a_restart_of_the_operator() -> (
+    None
+):
+    world = await running()
+    world.release = NEW
+    for _ in range(20):
+        await world.reconcile()
+        world.tick()
+        for process in world.processes.values():
+            process.silent = process.number == 3  # the first one that is replaced, or another
+        if world.objects["ConfigMap", names.ledger(NAME)]["data"]["upgrading"] == "true":
+            break
+    world.turns = Turns(120.0)  # of the next process
+    await world.reconcile()
+    why = world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0)
+    assert why == f"test/{NAME} is being upgraded"
+
+
+def test_nobody_begins_before_those_under_way_were_heard() -> None:
+    turns = Turns(120.0)
+    assert "just begun" in turns.ask(("n", "a"), Stage.WAITING, ready=True, age_s=60.0)
+    assert turns.ask(("n", "b"), Stage.UNDER_WAY, ready=False, age_s=100.0) == ""
+    assert turns.ask(("n", "a"), Stage.WAITING, ready=True, age_s=200.0) == "n/b is being upgraded"
+    turns.leave(("n", "b"))
+    assert turns.ask(("n", "a"), Stage.WAITING, ready=True, age_s=201.0) == ""
+    assert turns.ask(("n", "c"), Stage.WAITING, ready=True, age_s=202.0) == "n/a is being upgraded"
+
+
+async def test_a_herd_of_before_there_was_a_ledger_of_releases_is_upgraded_in_its_turn() -> None:
+    world = await running()
+    data = world.objects["ConfigMap", names.ledger(NAME)]["data"]
+    for key in ("release", "sidecarImage", "postgresImage", "upgrading", "spec"):
+        del data[key]
+    for (kind, _), item in world.objects.items():
+        if kind == "Pod":
+            item["metadata"]["annotations"][names.REVISION] = "another"
+            del item["metadata"]["annotations"][names.WISH]
+    before = uids(world)
+    world.turns.ask(("other", "herd"), Stage.UNDER_WAY, ready=True, age_s=1.0)
+    await looks(world, 5)
+    assert uids(world) == before
+    world.turns.leave(("other", "herd"))
+    await world.settle()
+    assert not {*uids(world).values()} & {*before.values()}
+
+
+async def invalid(spec: dict[str, Any]) -> World:
+    """A herd that was well, and whose spec then cannot be used."""
+    world = await running(postgres={"parameters": {"work_mem": "8MB"}})
+    world.change(**spec)
+    await world.reconcile()
+    return world
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "made by an older operator"])
+async def test_under_a_spec_that_cannot_be_used_certificates_and_pods_are_looked_after(
+    *, kept: bool
+) -> None:
+    world = await invalid({"postgres": {"parameters": {"work_mem": "8MB", "fsync": "off"}}})
+    ledger = world.objects["ConfigMap", names.ledger(NAME)]["data"]
+    if not kept:
+        ledger["spec"] = ""
+    before, secret = uids(world), world.objects["Secret", f"{NAME}-1-tls"]["data"]["tls.crt"]
+    world.mark_deleted(("Pod", f"{NAME}-2"))
+    world.now += timedelta(days=70)
+    await looks(world, 10)
+    assert world.works(2)
+    assert uids(world)[f"{NAME}-1"] == before[f"{NAME}-1"]
+    assert world.objects["Secret", f"{NAME}-1-tls"]["data"]["tls.crt"] != secret
+    assert "work_mem = '8MB'" in world.objects["ConfigMap", f"{NAME}-2"]["data"]["pgherd.conf"]
+    assert "fsync" not in world.objects["ConfigMap", f"{NAME}-2"]["data"]["pgherd.conf"]
+    ready = condition(world, "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "InvalidSpec")
+
+
+async def test_under_a_spec_of_which_nothing_is_known_certificates_are_renewed() -> None:
+    world = await invalid({"postgres": {"version": "none"}})
+    world.objects["ConfigMap", names.ledger(NAME)]["data"]["spec"] = "damaged"
+    before, secret = uids(world), world.objects["Secret", f"{NAME}-1-tls"]["data"]["tls.crt"]
+    world.now += timedelta(days=70)
+    await looks(world, 5)
+    assert uids(world) == before
+    assert world.objects["Secret", f"{NAME}-1-tls"]["data"]["tls.crt"] != secret
+    assert world.resource["status"]["membersReady"] == "3/3"
+
+
+async def test_the_last_spec_that_could_be_used_is_kept() -> None:
+    world = await running()
+    world.change(instances=4)
+    await world.settle()
+    text = world.objects["ConfigMap", names.ledger(NAME)]["data"]["spec"]
+    assert json.loads(text)["instances"] == 4
+
+
+def test_another_release_has_another_id() -> None:
+    ids = {Release().id, NEW.id, replace(NEW, version="3").id, replace(NEW, sidecar_image="x").id}
+    assert len(ids) == 4
+    assert replace(NEW, operator_namespace="elsewhere").id == NEW.id
