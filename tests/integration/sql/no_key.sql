@@ -264,3 +264,12 @@ DELETE FROM big WHERE v < 500 AND ctid IN (SELECT min(ctid) FROM big GROUP BY v)
 UPDATE big SET w = 'short' WHERE v = 700;
 COMMIT;
 UPDATE big SET v = v + 1;
+
+-- case: rows from before a domain forbade them
+-- tables: bag
+CREATE DOMAIN few AS int;
+CREATE TABLE bag (v few, w int);
+INSERT INTO bag VALUES (-1, 1), (-1, 1), (1, 1), (2, 2);
+ALTER DOMAIN few ADD CHECK (VALUE > 0) NOT VALID;
+DELETE FROM bag WHERE w = 2;
+DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE v = -1);

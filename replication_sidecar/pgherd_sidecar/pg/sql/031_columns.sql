@@ -117,13 +117,16 @@ RETURN CASE WHEN pgherd.reads_back(typ) THEN value
             ELSE format('pgherd.sent(%1$s::%2$s, (CASE WHEN %1$s IS DISTINCT FROM NULL THEN pg_catalog.format(''%%s'', %1$s)'
                         ' END)::%2$s)', value, pgherd.type_name(typ)) END;
 
--- Record literals: the whole row, its key, its key and what changed; and the bitmap of changed columns.
-CREATE OR REPLACE FUNCTION pgherd.record_full(root oid, alias text) RETURNS text
+-- Record literals: the whole row, its key, its key and what changed; and the bitmap of changed columns. A row that is
+-- only named by its text need not be read `again`.
+DROP FUNCTION IF EXISTS pgherd.record_full(oid, text);
+CREATE OR REPLACE FUNCTION pgherd.record_full(root oid, alias text, again bool DEFAULT true) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT format('ROW(%s)::pg_catalog.text',
-                  string_agg(CASE WHEN c.generated THEN 'NULL' ELSE pgherd.field(alias || '.' || c.col, c.typ) END, ', '
-                             ORDER BY c.pos))
+                  string_agg(CASE WHEN c.generated THEN 'NULL'
+                                  WHEN again THEN pgherd.field(alias || '.' || c.col, c.typ)
+                                  ELSE alias || '.' || c.col END, ', ' ORDER BY c.pos))
       FROM pgherd.columns(root) c;
 END;
 

@@ -303,7 +303,7 @@ DECLARE
     -- computed once, though it is used twice
     imaged     text := '%s CROSS JOIN LATERAL (SELECT %s AS image OFFSET 0) %s';
     o          text := format(imaged, CASE WHEN by_row THEN '(SELECT OLD.*) o' ELSE 'old_rows o' END,
-                              pgherd.record_full(root, 'o'), 'oi');
+                              pgherd.record_full(root, 'o', false), 'oi');
     n          text := format(imaged, CASE WHEN by_row THEN '(SELECT NEW.*) n' ELSE 'new_rows n' END,
                               pgherd.record_full(root, 'n'), 'ni');
     counted    text := CASE WHEN by_row THEN '' WHEN kind = 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
@@ -488,7 +488,7 @@ BEGIN
         result := result + erased;
     END LOOP;
     RETURN result;
-END $f$, CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END || t.name, pgherd.record_full(root, 'n')))
+END $f$, CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END || t.name, pgherd.record_full(root, 'n', false)))
         || format(E'GRANT EXECUTE ON FUNCTION %s TO pgherd_apply;\n', fname);
 END $$;
 
