@@ -33,7 +33,9 @@ CLIENTS = 2
 COMMITS = 150  # on each node
 WORKLOADS = {
     "list_append": bodies.LIST_APPEND,
+    "list_append_without_key": bodies.LIST_APPEND_WITHOUT_KEY,
     "bank": bodies.BANK,
+    "bank_without_key": bodies.BANK_WITHOUT_KEY,
     "long_fork": bodies.LONG_FORK,
     "lost_update": bodies.LOST_UPDATE,
     "unique_keys": bodies.UNIQUE_KEYS,
@@ -87,14 +89,14 @@ class Run:
     async def judged(self) -> History:
         """Assert that nothing is wrong with what was recorded."""
         await asyncio.to_thread(self.herd.must, "verify")
-        if self.workload is bodies.LIST_APPEND:
+        if "list" in self.workload.finals:
             assert await self.once("n1", bodies.read_all_lists) is Outcome.OK
         assert self.recorder.surprises == []
         history = self.recorder.history(await gids_of(self.recorder, self.dsns))
         assert_good(history, si.check(history, Order.NODE))
         states = await final_rows(self.dsns, self.workload.finals)
         assert_good(history, si.check_final(history, states))
-        if self.workload is bodies.LIST_APPEND:
+        if "list" in self.workload.finals:
             assert_good(history, violations(elle.check(history, Order.SESSION)))
             assert_good(history, violations(elle.check(history, Order.NODE, log=True)))
         return history
@@ -193,6 +195,7 @@ FAULTS = [
 MORE_FAULTS = [
     ("bank", "killed", "postgres", "proposer"),
     ("list_append", "killed", "node", "proposer"),
+    ("list_append_without_key", "killed", "postgres", "proposer"),
     ("list_append", "stopped", "sidecar", "follower"),
     ("bank", "killed", "sidecar", "follower"),
     ("bank", "stopped", "postgres", "follower"),

@@ -4,8 +4,9 @@ A body gets an attempt that has not begun and a source of chance of its own. Wha
 by itself, because no checker knows the meaning of a balance, goes to ``surprises``.
 """
 
+import functools
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from checkers.history import Key, Read, ReadList, Scan, Write
 
@@ -48,18 +49,18 @@ def _list(attempt: Attempt, chance: random.Random) -> Key:
     return "list", oldest + chance.randrange(_LISTS_AT_A_TIME)
 
 
-async def append_and_read(attempt: Attempt, chance: random.Random) -> None:
+async def append_and_read(attempt: Attempt, chance: random.Random, *, there: bool = False) -> None:
     """A few appends and reads; now and then one statement at READ COMMITTED that does both."""
     if chance.random() < 0.2:
         await attempt.begin(READ_COMMITTED)
         key = _list(attempt, chance)
-        attempt.saw(ReadList(key, await attempt.append(key)))
+        attempt.saw(ReadList(key, await attempt.append(key, there=there)))
         return
     await attempt.begin()
     for _ in range(chance.randint(1, 4)):
         key = _list(attempt, chance)
         if chance.random() < 0.5:
-            await attempt.append(key)
+            await attempt.append(key, there=there)
         else:
             await attempt.read_list(key)
 
@@ -75,6 +76,13 @@ LIST_APPEND = Workload(
     "CREATE TABLE list (id int PRIMARY KEY, elements int[] NOT NULL)",
     append_and_read,
     {"list": "SELECT id, elements FROM list"},
+    nothing,
+)
+LIST_APPEND_WITHOUT_KEY = Workload(
+    "CREATE TABLE list (id int NOT NULL, elements int[] NOT NULL);"
+    "INSERT INTO list SELECT g, '{}' FROM generate_series(0, 999) g",
+    functools.partial(append_and_read, there=True),
+    {"list": "SELECT id, elements FROM list WHERE elements <> '{}'"},
     nothing,
 )
 
@@ -116,6 +124,9 @@ BANK = Workload(
     transfer_or_audit,
     {"account": "SELECT id, value FROM account"},
     open_accounts,
+)
+BANK_WITHOUT_KEY = replace(
+    BANK, ddl="CREATE TABLE account (id int NOT NULL, value int NOT NULL, balance int NOT NULL)"
 )
 
 

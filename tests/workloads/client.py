@@ -108,15 +108,27 @@ class Attempt:
         )
         self._operations.append(Write(key, value))
 
-    async def append(self, key: Key) -> tuple[int, ...]:
-        """Append to a list; return all that it holds now."""
+    async def append(self, key: Key, *, there: bool = False) -> tuple[int, ...]:
+        """Append to a list; return all that it holds now.
+
+        Args:
+            there: the table has no primary key, and all lists from the beginning.
+        """
         table, value = key[0], next(self.recorder.values)
-        elements = await self.value(
-            f"INSERT INTO {table} VALUES (%s, ARRAY[%s::int]) ON CONFLICT (id)"
-            f" DO UPDATE SET elements = {table}.elements || EXCLUDED.elements RETURNING elements",
-            key[1],
-            value,
-        )
+        if there:
+            elements = await self.value(
+                f"UPDATE {table} SET elements = elements || %s::int WHERE id = %s"
+                " RETURNING elements",
+                value,
+                key[1],
+            )
+        else:
+            elements = await self.value(
+                f"INSERT INTO {table} VALUES (%s, ARRAY[%s::int]) ON CONFLICT (id) DO UPDATE"
+                f" SET elements = {table}.elements || EXCLUDED.elements RETURNING elements",
+                key[1],
+                value,
+            )
         self._operations.append(Write(key, value))
         return tuple(elements)
 

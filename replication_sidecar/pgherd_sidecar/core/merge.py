@@ -13,9 +13,10 @@ a wave truncations come first, then deletes, updates and inserts:
   or before, and deletes run first;
 * an update of a row that the batch updated last is folded into that earlier update.
 
-Rows of a table without identity come as deletes and inserts of whole images. An insert takes no key
-there, as equal rows don't exclude each other; a delete takes the image's. So the images inserted
-count as taken, too: a later delete must find them.
+Rows of a table without identity come as deletes, inserts and replacements of whole images. An
+insert takes no key there, as equal rows don't exclude each other; a delete takes the image's. So
+the images inserted count as taken, too: a later delete must find them. A replacement is two
+records: what the row was, and what it has become; without the second it is a delete.
 
 Keys are hashes, so equal hashes may be different rows. That only ever costs a wave: rows are
 folded only if their primary keys are equal as text, column by column.
@@ -56,6 +57,8 @@ class Op(Enum):
     DELETE = "D"
     #: Delete if it exists.
     ERASE = "E"
+    #: Update rows without identity: its records are in pairs, old image and new image.
+    REPLACE = "R"
     UPDATE = "U"
     INSERT = "I"
 
@@ -85,7 +88,9 @@ class Statement:
     @property
     def expected_rows(self) -> int | None:
         """Rows the statement must affect, None if any number is right."""
-        return None if self.op in (Op.TRUNCATE, Op.ERASE) else len(self.records)
+        if self.op in (Op.TRUNCATE, Op.ERASE):
+            return None
+        return len(self.records) // (2 if self.op is Op.REPLACE else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +209,19 @@ class _Batch:
     def _place(self, wave: int, item: Item) -> None:
         table, pk_keys, records = item
         groups = self.waves[wave].setdefault(table, {})
-        for pk_key, record in zip(pk_keys, records, strict=True):
+        replaced = ""
+        for place, (pk_key, record) in enumerate(zip(pk_keys, records, strict=True), 1):
             operation = record[0]
+            if operation == "R":
+                if place < len(records) and records[place][0] == "I":
+                    replaced = record[1:]
+                    continue
+                operation = "D"
+            elif replaced:
+                groups.setdefault("R", []).extend((replaced, record[1:]))
+                self._insert(pk_key, wave)
+                replaced = ""
+                continue
             if operation == "U":
                 start = record.index("(")
                 prefix, literal = record[:start], record[start:]
@@ -219,9 +235,13 @@ class _Batch:
             else:
                 if pk_key in self._updates:
                     del self._updates[pk_key]
-                if operation == "I" and self._taken.get(pk_key, -1) < wave:
-                    self._taken[pk_key] = wave
+                if operation == "I":
+                    self._insert(pk_key, wave)
             group.append(literal)
+
+    def _insert(self, pk_key: int, wave: int) -> None:
+        if self._taken.get(pk_key, -1) < wave:
+            self._taken[pk_key] = wave
 
     def _fold(self, exclusive: list[int], items: list[Item]) -> tuple[list[Item], list[int]]:
         """Fold what can be folded; return the other rows, and the keys that they took."""
@@ -306,7 +326,7 @@ def _inserted_keys(operations: Set[str], exclusive: list[int], items: list[Item]
     A writeset that also deletes does not say which of its unique keys are whose, and a hash that
     an updated row shares with an inserted one is not sure either.
     """
-    if "I" not in operations or not operations.isdisjoint("DE"):
+    if "I" not in operations or not operations.isdisjoint("DER"):
         return _NO_KEYS
     inserted = {key & -4 for key in exclusive if key & 1}
     if "U" in operations:

@@ -53,7 +53,8 @@ class TableShape:
         only: the table has inheritance children, which are written under their own names.
         row_type: the type in which records are read.
         erase: where rows have no identity, the function that takes rows with given images away,
-            as many as there are images, and returns how many there were; else empty.
+            as many as there are images, or gives them new ones, and returns how many there were;
+            else empty.
     """
 
     columns: Sequence[str]
@@ -197,16 +198,17 @@ class RowStatements:
         return sql.SQL("WITH {} {}").format(sql.SQL(", ").join(changes), check)
 
     def _by_image(self, statement: Statement) -> bool:
-        """Whether a statement takes away rows that have no identity."""
-        erases = statement.op in (Op.DELETE, Op.ERASE)
-        return erases and bool(self._shapes[statement.table].erase)
+        """Whether a statement takes away or replaces rows that have no identity."""
+        if statement.op in (Op.DELETE, Op.ERASE):
+            return bool(self._shapes[statement.table].erase)
+        return statement.op is Op.REPLACE
 
     def _change(self, statement: Statement, records: sql.Composable) -> sql.Composed:
         shape = self._shapes[statement.table]
         if self._by_image(statement):
-            # As many rows as it has taken away: they are counted like those of other statements.
-            return sql.SQL("SELECT FROM generate_series(1, {}({}::text[]))").format(
-                _raw(shape.erase), records
+            # As many rows as it has found: they are counted like those of other statements.
+            return sql.SQL("SELECT FROM generate_series(1, {}({}::text[], {}))").format(
+                _raw(shape.erase), records, sql.Literal(statement.op is Op.REPLACE)
             )
         parts: dict[str, sql.Composable] = {
             "table": (sql.SQL("ONLY ") if shape.only else sql.SQL("")) + _raw(statement.table),
@@ -263,8 +265,14 @@ def rows_of(plan: Plan) -> list[Statement]:
         Statement(one.op, one.table, one.bitmap, records)
         for stage in _stages(plan)
         for one in stage
-        for records in ([[record] for record in one.records] or [[]])
+        for records in (_single_rows(one) or [[]])
     ]
+
+
+def _single_rows(statement: Statement) -> list[list[str]]:
+    size = 2 if statement.op is Op.REPLACE else 1
+    records = statement.records
+    return [records[place : place + size] for place in range(0, len(records), size)]
 
 
 def _shape(stage: list[Statement]) -> _Shape:

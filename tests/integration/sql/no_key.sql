@@ -232,8 +232,9 @@ INSERT INTO bag VALUES (1), (1), (2);
 INSERT INTO bag VALUES (1);
 
 -- case: a table without columns that hold anything
--- tables: tide
+-- tables: bag
 -- refused
+CREATE TABLE bag (v int);
 CREATE TABLE nothing ();
 INSERT INTO nothing DEFAULT VALUES;
 
@@ -273,3 +274,41 @@ INSERT INTO bag VALUES (-1, 1), (-1, 1), (1, 1), (2, 2);
 ALTER DOMAIN few ADD CHECK (VALUE > 0) NOT VALID;
 DELETE FROM bag WHERE w = 2;
 DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE v = -1);
+
+-- case: rows that are updated in place elsewhere
+-- tables: bag, pairs, own
+CREATE TABLE bag (gone int, v int, pgherd_pair text, "Odd name" numeric, leaf int, place int, made int, r int, was int, i int);
+ALTER TABLE bag DROP COLUMN gone;
+INSERT INTO bag (v, "Odd name", was) SELECT g % 4, g, g FROM generate_series(1, 30) g;
+UPDATE bag SET v = v + 1;
+UPDATE bag SET v = v + 1, "Odd name" = 1.0 WHERE v = 2;
+UPDATE bag SET "Odd name" = 1.00 WHERE v = 3;
+CREATE TABLE pairs (u int UNIQUE, v int);
+INSERT INTO pairs VALUES (1, 1), (2, 2), (NULL, 3), (NULL, 3);
+UPDATE pairs SET u = u + 10, v = v + 1;
+UPDATE pairs SET u = u - 9 WHERE u = 11;
+UPDATE pairs SET v = v + 1;
+CREATE TABLE own (id int GENERATED ALWAYS AS IDENTITY, v int);
+INSERT INTO own (v) VALUES (1), (1);
+UPDATE own SET v = 2;
+UPDATE own SET id = DEFAULT WHERE v = 2;
+
+-- case: rows that are followed through a transaction
+-- tables: bag, alone
+CREATE TABLE bag (v int, w int UNIQUE);
+INSERT INTO bag VALUES (1, 1), (1, 2), (1, NULL), (1, NULL), (5, NULL);
+BEGIN;
+UPDATE bag SET v = v + 1;
+INSERT INTO bag VALUES (2, NULL), (7, NULL);
+UPDATE bag SET v = v + 1 WHERE v = 2;
+DELETE FROM bag WHERE v = 7;
+UPDATE bag SET w = w + 10, v = 8 WHERE w IS NOT NULL;
+INSERT INTO bag VALUES (1, NULL), (5, NULL);
+UPDATE bag SET v = 1 WHERE ctid = (SELECT max(ctid) FROM bag WHERE v = 3);
+COMMIT;
+CREATE TABLE alone (id int GENERATED ALWAYS AS IDENTITY);
+INSERT INTO alone DEFAULT VALUES;
+BEGIN;
+UPDATE alone SET id = DEFAULT;
+UPDATE alone SET id = DEFAULT;
+COMMIT;

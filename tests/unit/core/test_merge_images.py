@@ -32,6 +32,10 @@ class Bags:
                         rows.subtract(statement.records)
                     case Op.INSERT:
                         rows.update(statement.records)
+                    case Op.REPLACE:
+                        rows.subtract(statement.records[::2])
+                        assert all(count >= 0 for count in rows.values()), statement
+                        rows.update(statement.records[1::2])
                     case _:
                         raise AssertionError(statement)
                 assert all(count >= 0 for count in rows.values()), statement
@@ -66,9 +70,14 @@ class History:
             for _ in range(random.choice([0, 1, 1, 2, 5])):
                 self._change(table, rows, keys)
             keys.add(TABLE_KEYS[table])
-            records = [f"D{image}" for image in (before - rows).elements()]
-            records += [f"I{image}" for image in (rows - before).elements()]
-            random.shuffle(records)
+            gone, made = list((before - rows).elements()), list((rows - before).elements())
+            random.shuffle(gone)
+            random.shuffle(made)
+            pairs = random.randint(0, min(len(gone), len(made))) if table == BAG else 0
+            parts = [[f"R{gone.pop()}", f"I{made.pop()}"] for _ in range(pairs)]
+            parts += [[f"D{image}"] for image in gone] + [[f"I{image}"] for image in made]
+            random.shuffle(parts)
+            records = [record for part in parts for record in part]
             if records:
                 hashes = [self._key(table, record[1:]) for record in records]
                 items.append((table, hashes, records))

@@ -161,10 +161,20 @@ async def test_rows_without_identity_are_taken_away_by_their_images_and_counted(
     (one,) = rows.prepared(work, 9, 8)
     text = rows.query(one.name).decode()
     assert text.startswith(
-        'WITH "c1" AS (SELECT FROM generate_series(1, pgherd_gen.erase_7($1::text[])))'
+        'WITH "c1" AS (SELECT FROM generate_series(1, pgherd_gen.erase_7($1::text[], false)))'
     )
     assert "count(*) <> $2::int8" in text
     assert one.parameters[:2] == [text_array(["(1,)", "(1,)", "(2,)"]), struct.pack("!q", 3)]
+
+
+async def test_rows_without_identity_are_replaced_in_pairs() -> None:
+    rows = await bags()
+    work = plan([Statement(Op.REPLACE, "bag", "", ["(1,)", "(2,)", "(3,)", "(4,)"])])
+    (one,) = rows.prepared(work, 9, 8)
+    assert b"pgherd_gen.erase_7($1::text[], true)" in rows.query(one.name)
+    assert one.parameters[1] == struct.pack("!q", 2)
+    parameters = [parameters for _, parameters in rows.plain_single(work)]
+    assert parameters == [[["(1,)", "(2,)"], 1], [["(3,)", "(4,)"], 1]]
 
 
 async def test_rows_without_identity_are_deleted_one_by_one_and_have_no_key_for_people() -> None:

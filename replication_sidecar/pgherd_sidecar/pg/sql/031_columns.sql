@@ -167,7 +167,8 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.same_identity(root oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT format('NOT (%s)', string_agg(pgherd.changed(c.col, c.typ, c.coll, c.is_notnull), ' OR ' ORDER BY c.pos))
+    SELECT coalesce('NOT (' || string_agg(pgherd.changed(c.col, c.typ, c.coll, c.is_notnull), ' OR ' ORDER BY c.pos)
+                    || ')', 'true')
       FROM pgherd.columns(root) c WHERE c.in_pk OR c.in_unique;
 END;
 

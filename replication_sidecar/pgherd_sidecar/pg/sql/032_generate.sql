@@ -292,61 +292,95 @@ BEGIN
                referenced AND NOT by_row);
 END $$;
 
--- The same for a table whose rows have no identity. An updated row is one that is gone and one that is new; nothing
--- pairs them. Who takes a row away excludes the others who take one with the same image. Rows that are only added
--- exclude nobody: of equal rows as many are there in the end, in whatever order they come.
+-- The old and the new rows of an UPDATE come in the same order. Should they not, nothing could be captured.
+CREATE OR REPLACE FUNCTION pgherd.unpaired() RETURNS text[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'an UPDATE has not as many new rows as old ones' USING ERRCODE = 'internal_error';
+END $$;
+
+-- What sets a row without identity to another image, in the FROM clause m.r; NULL where PostgreSQL lets nobody do that.
+CREATE OR REPLACE FUNCTION pgherd.replaced_columns(root oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT string_agg(format('%1$s = (m.r).%1$s', quote_ident(a.attname)), ', ' ORDER BY a.attnum)
+      FROM pg_attribute a
+     WHERE a.attrelid = root AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attidentity <> 'a';
+END;
+
+-- The rows of an UPDATE in pairs, as o and n, by their place `pair` among the others.
+CREATE OR REPLACE FUNCTION pgherd.update_pairs(root oid, pair text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH c AS (SELECT string_agg('x.' || c.col, ', ' ORDER BY c.pos) AS cols FROM pgherd.columns(root) c)
+    SELECT format('(SELECT pg_catalog.row_number() OVER () AS %1$s, %2$s FROM old_rows x) o FULL JOIN'
+                  ' (SELECT pg_catalog.row_number() OVER () AS %1$s, %2$s FROM new_rows x) n'
+                  ' ON (o.%1$s OPERATOR(pg_catalog.=) n.%1$s)', pair, c.cols) FROM c;
+END;
+
+-- The same for a table whose rows have no identity. Who takes a row away excludes the others who take one with the
+-- same image. Rows that are only added exclude nobody: of equal rows as many are there in the end, in whatever order
+-- they come. An updated row comes as two records: what it was, and what it has become. It is updated in place
+-- elsewhere, too, so that who waits for its lock at READ COMMITTED finds the new version, and not that it has gone;
+-- unless a column of a unique index has changed (C10).
 CREATE OR REPLACE FUNCTION pgherd.capture_image_source(rel oid, root oid, kind text, by_row bool) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     tab        text := to_json((SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root))::text;
     table_keys text := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' || (tab::json #>> '{}')));
     -- computed once, though it is used twice
-    imaged     text := '%s CROSS JOIN LATERAL (SELECT %s AS image OFFSET 0) %s';
-    o          text := format(imaged, CASE WHEN by_row THEN '(SELECT OLD.*) o' ELSE 'old_rows o' END,
-                              pgherd.record_full(root, 'o', false), 'oi');
-    n          text := format(imaged, CASE WHEN by_row THEN '(SELECT NEW.*) n' ELSE 'new_rows n' END,
-                              pgherd.record_full(root, 'n'), 'ni');
+    o_image    text := format(' CROSS JOIN LATERAL (SELECT %s AS image OFFSET 0) oi', pgherd.record_full(root, 'o', false));
+    n_image    text := format(' CROSS JOIN LATERAL (SELECT %s AS image OFFSET 0) ni', pgherd.record_full(root, 'n'));
+    o          text := CASE WHEN by_row THEN '(SELECT OLD.*) o' ELSE 'old_rows o' END;
+    n          text := CASE WHEN by_row THEN '(SELECT NEW.*) n' ELSE 'new_rows n' END;
+    pair       text := (SELECT rpad('pgherd_pair', greatest(11, max(length(a.attname)) + 1), '_')
+                          FROM pg_attribute a WHERE a.attrelid = root AND a.attname ~ '^pgherd_pair');
     counted    text := CASE WHEN by_row THEN '' WHEN kind = 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
-    ws         text := 'pg_catalog.concat_ws('','', %s)';
     referenced bool := kind <> 'INSERT' AND pgherd.is_referenced(root);
-    perhaps    text := 'CASE WHEN pg_catalog.concat_ws('','', %1$s) OPERATOR(pg_catalog.<>) '''''
-                       ' THEN pg_catalog.concat_ws('','', %1$s) END';
+    gone_keys  text := concat_ws(', ', pgherd.unique_arguments(root, 'o', false),
+                                 pgherd.image_key(root, 'oi.image') || ' OPERATOR(pg_catalog.|) 3');
+    made_keys  text := coalesce(nullif(concat_ws(', ', pgherd.unique_arguments(root, 'n', true),
+                                                 pgherd.parent_keys(root, 'n', false)), ''), 'NULL');
+    gone_pk    text := pgherd.image_key(root, 'oi.image');
+    made_pk    text := pgherd.image_key(root, 'ni.image');
+    become     text := CASE WHEN pgherd.replaced_columns(root) IS NULL THEN '''D'''
+                            ELSE format('CASE WHEN %s THEN ''R'' ELSE ''D'' END', pgherd.same_identity(root)) END;
     -- certification keys, hashes of the images, records, rows
-    gone       text[];
-    made       text[];
     one        text[];
     many       text[];
 BEGIN
-    gone := ARRAY[concat_ws(', ', pgherd.unique_arguments(root, 'o', false),
-                            pgherd.image_key(root, 'oi.image') || ' OPERATOR(pg_catalog.|) 3'),
-                  pgherd.image_key(root, 'oi.image'), 'pg_catalog.concat(''D'', oi.image)', o];
-    made := ARRAY[coalesce(nullif(concat_ws(', ', pgherd.unique_arguments(root, 'n', true),
-                                            pgherd.parent_keys(root, 'n', false)), ''), 'NULL'),
-                  pgherd.image_key(root, 'ni.image'), 'pg_catalog.concat(''I'', ni.image)', n];
-    one := CASE kind WHEN 'INSERT' THEN made
-                     WHEN 'DELETE' THEN gone
-                     ELSE array(SELECT concat_ws(', ', g.part, m.part)
-                                  FROM unnest(gone) WITH ORDINALITY AS g(part, i)
-                                  JOIN unnest(made) WITH ORDINALITY AS m(part, i) USING (i) ORDER BY i) END;
-    IF NOT by_row THEN
-        FOR side IN 0..1 LOOP
-            many[side] := concat_ws(E'\n',
-                CASE WHEN kind <> 'INSERT'
-                     THEN pgherd.capture_many(side, tab, table_keys, format(ws, gone[1]), format('ARRAY[%s]', gone[2]),
-                                              format('ARRAY[%s]', gone[3]), gone[4],
-                                              CASE WHEN referenced THEN 'true' ELSE '' END) END,
-                CASE WHEN kind <> 'DELETE'
-                     THEN pgherd.capture_many(side, tab, table_keys, format(perhaps, made[1]), format('ARRAY[%s]', made[2]),
-                                              format('ARRAY[%s]', made[3]), made[4], '') END);
-        END LOOP;
+    one := CASE kind
+        WHEN 'INSERT' THEN ARRAY[made_keys, format('ARRAY[%s]', made_pk),
+                                 'ARRAY[pg_catalog.concat(''I'', ni.image)]', n || n_image]
+        WHEN 'DELETE' THEN ARRAY[gone_keys, format('ARRAY[%s]', gone_pk),
+                                 'ARRAY[pg_catalog.concat(''D'', oi.image)]', o || o_image]
+        ELSE ARRAY[concat_ws(', ', gone_keys, made_keys), format('ARRAY[%s, %s]', gone_pk, made_pk),
+                   format('ARRAY[pg_catalog.concat(%s, oi.image), pg_catalog.concat(''I'', ni.image)]', become),
+                   concat(o, o_image, ' CROSS JOIN ', n, n_image)] END;
+    many := one;
+    IF kind = 'UPDATE' AND NOT by_row THEN
+        many[3] := format('CASE WHEN o.%1$s IS NOT DISTINCT FROM NULL OR n.%1$s IS NOT DISTINCT FROM NULL'
+                          ' THEN pgherd.unpaired() ELSE %2$s END', coalesce(pair, 'pgherd_pair'), one[3]);
+        many[4] := concat(pgherd.update_pairs(root, coalesce(pair, 'pgherd_pair')), o_image, n_image);
     END IF;
-    one := ARRAY[format('pg_catalog.concat_ws('','', %L, %s)', table_keys, one[1]), format('ARRAY[%s]', one[2]),
-                 format('ARRAY[%s]', one[3]), one[4], CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END];
+    one[1] := format('pg_catalog.concat_ws('','', %L, %s)', table_keys, one[1]);
+    -- a statement of many rows may have none of these keys
+    many[1] := format(CASE WHEN kind = 'INSERT' THEN 'CASE WHEN pg_catalog.concat_ws('','', %1$s) OPERATOR(pg_catalog.<>)'
+                                                     ' '''' THEN pg_catalog.concat_ws('','', %1$s) END'
+                           ELSE 'pg_catalog.concat_ws('','', %s)' END, many[1]);
     RETURN pgherd.capture_function(
                format('%s_%s', lower(kind), rel), pgherd.text_settings(root), counted,
-               pgherd.capture_one(0, tab, one[1], one[2], one[3], one[4], counted, '', one[5]),
-               pgherd.capture_one(1, tab, one[1], one[2], one[3], one[4], counted, '', one[5]),
-               many[0], many[1], referenced AND NOT by_row);
+               pgherd.capture_one(0, tab, one[1], one[2], one[3], one[4], counted, '',
+                                  CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END),
+               pgherd.capture_one(1, tab, one[1], one[2], one[3], one[4], counted, '',
+                                  CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END),
+               CASE WHEN NOT by_row
+                    THEN pgherd.capture_many(0, tab, table_keys, many[1], many[2], many[3], many[4],
+                                             CASE WHEN referenced THEN 'true' ELSE '' END) END,
+               CASE WHEN NOT by_row
+                    THEN pgherd.capture_many(1, tab, table_keys, many[1], many[2], many[3], many[4],
+                                             CASE WHEN referenced THEN 'true' ELSE '' END) END,
+               referenced AND NOT by_row);
 END $$;
 
 DROP FUNCTION IF EXISTS pgherd.trigger_source(oid, text, bool, text);
@@ -451,14 +485,16 @@ RETURN (SELECT t.root_relid FROM pgherd.user_tables t
            AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = t.root_relid AND a.attnum > 0
                                                     AND NOT a.attisdropped AND a.attgenerated = ''));
 
--- Takes away rows without identity, as many of equal ones as there are records with their image; returns how many
--- there were. The images are joined to the table in one pass, whatever the planner is told to do otherwise.
+-- Takes away rows without identity, as many of equal ones as there are records with their image; or, where every
+-- other record says what the one before it has become, updates them. Returns how many there were. The images are joined
+-- to the table in one pass, whatever the planner is told to do otherwise.
 CREATE OR REPLACE FUNCTION pgherd.erase_source(root oid) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     settings text := pgherd.text_settings(root);
-    fname    text := format('pgherd_gen.%I(pg_catalog.text[])', 'erase_' || root);
+    fname    text := format('pgherd_gen.%I(pg_catalog.text[], pg_catalog.bool)', 'erase_' || root);
     t        pgherd.user_tables;
+    rel      text;
 BEGIN
     IF pgherd.identity_index(root) IS NOT NULL THEN
         RETURN '';
@@ -466,29 +502,52 @@ BEGIN
         settings := ' SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off';
     END IF;
     SELECT * INTO t FROM pgherd.user_tables u WHERE u.relid = root;
+    rel := CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END || t.name;
     RETURN pgherd.function_source(
         fname,
         'RETURNS pg_catalog.int8 LANGUAGE plpgsql SET plan_cache_mode = auto SET enable_seqscan = on'
         ' SET enable_hashjoin = on SET enable_hashagg = on SET enable_tidscan = on SET enable_nestloop = off' || settings,
         format($f$
+#variable_conflict use_column
 DECLARE
-    found  record;
-    erased int8;
-    result int8 := 0;
+    v_leaves oid[];
+    v_places tid[];
+    v_made   text[];
+    v_leaf   oid;
+    v_erased int8;
+    v_result int8 := 0;
 BEGIN
-    FOR found IN
-        SELECT m.leaf, array_agg(m.place) AS places
-          FROM (SELECT n.tableoid AS leaf, n.ctid AS place, k.wanted, row_number() OVER (PARTITION BY k.image) AS i
-                  FROM (SELECT r COLLATE "C" AS image, count(*) AS wanted FROM unnest($1) AS r GROUP BY 1) k
-                  JOIN %1$s n ON %2$s COLLATE "C" = k.image) m
-         WHERE m.i <= m.wanted GROUP BY m.leaf
-    LOOP
-        EXECUTE format('DELETE FROM ONLY %%s o WHERE o.ctid = ANY ($1)', found.leaf::regclass) USING found.places;
-        GET DIAGNOSTICS erased = ROW_COUNT;
-        result := result + erased;
-    END LOOP;
-    RETURN result;
-END $f$, CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END || t.name, pgherd.record_full(root, 'n', false)))
+    WITH u AS (
+        SELECT u.v COLLATE "C" AS image, lead(u.v) OVER (ORDER BY u.n) AS made, u.n
+          FROM unnest($1) WITH ORDINALITY AS u(v, n)
+    ), w AS (
+        SELECT u.image, u.made, row_number() OVER (PARTITION BY u.image ORDER BY u.n) AS i
+          FROM u WHERE u.n %% 2 = 1 OR NOT $2
+    ), f AS (
+        SELECT n.tableoid AS leaf, n.ctid AS place, k.image, row_number() OVER (PARTITION BY k.image) AS i
+          FROM (SELECT DISTINCT w.image FROM w) k JOIN %1$s n ON %2$s COLLATE "C" = k.image
+    )
+    SELECT array_agg(f.leaf), array_agg(f.place), array_agg(w.made) INTO v_leaves, v_places, v_made
+      FROM w JOIN f ON f.image = w.image AND f.i = w.i;
+    IF $2 THEN
+        PERFORM set_config('enable_nestloop', 'on', true), set_config('enable_hashjoin', 'off', true),
+                set_config('enable_seqscan', 'off', true);
+        UPDATE %1$s o SET %3$s
+          FROM (SELECT p.leaf, p.place, p.made::%4$s AS r FROM unnest(v_leaves, v_places, v_made) AS p(leaf, place, made)
+                OFFSET 0) m
+         WHERE o.tableoid = m.leaf AND o.ctid = m.place;
+        GET DIAGNOSTICS v_result = ROW_COUNT;
+    ELSE
+        FOR v_leaf IN SELECT DISTINCT l FROM unnest(v_leaves) l LOOP
+            EXECUTE format('DELETE FROM ONLY %%s o WHERE o.ctid = ANY ($1)', v_leaf::regclass)
+                USING array(SELECT p.place FROM unnest(v_leaves, v_places) AS p(leaf, place) WHERE p.leaf = v_leaf);
+            GET DIAGNOSTICS v_erased = ROW_COUNT;
+            v_result := v_result + v_erased;
+        END LOOP;
+    END IF;
+    RETURN v_result;
+END $f$, rel, pgherd.record_full(root, 'n', false),
+            coalesce(pgherd.replaced_columns(root), 'none = NULL'), pgherd.row_type(root)))
         || format(E'GRANT EXECUTE ON FUNCTION %s TO pgherd_apply;\n', fname);
 END $$;
 

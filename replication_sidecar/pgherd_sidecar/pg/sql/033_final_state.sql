@@ -61,30 +61,105 @@ END $f$, t.name, c.width, c.parsed, pgherd.index_key(pgherd.identity_index(root)
          pgherd.row_type(root)));
 END $$;
 
--- The same for rows without identity: of each image as many are added, or taken away, as all records say together. So
--- it does not matter in which order they were captured, but that nothing counts from before a truncation.
+-- The same for rows without identity. Which row a record means only its image tells: the one that was last made equal
+-- to it in this transaction, or else one that was there before. So each row is followed through its updates. Nothing
+-- counts from before a truncation.
 CREATE OR REPLACE FUNCTION pgherd.final_images_source(root oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN pgherd.function_source(
     format('pgherd_gen.%I(tab pg_catalog.text, recs pg_catalog.text[], erasing pg_catalog.bool, writing pg_catalog.bool)',
            'final_' || root),
-    'RETURNS pg_catalog.text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp',
+    'RETURNS pg_catalog.text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp' || pgherd.text_settings(root),
     format($f$
+#variable_conflict use_column
+DECLARE
+    v_ops    text[];
+    v_ids    int[];  -- of the images, one for each record
+    v_images text[]; -- by id
+    v_was    int[];  -- of each row that was met: what it was before the transaction, 0: not there
+    v_is     int[];  -- and what it is now
+    v_there  int[];  -- by id: the first of the rows that are so now by a record
+    v_next   int[];  -- the next of these
+    v_rows   int := 0;
+    v_row    int;
+    v_other  int;
+    v_i      int := 1;
+    v_id     int;
 BEGIN
-    RETURN (
     WITH r AS (
-        SELECT u.r COLLATE "C" AS rec, u.i FROM unnest($2) WITH ORDINALITY AS u(r, i)
+        SELECT u.r, u.i FROM unnest($2) WITH ORDINALITY AS u(r, i)
     ), k AS (
-        SELECT substr(r.rec, 2) AS image, sum(CASE left(r.rec, 1) WHEN 'I' THEN 1 ELSE -1 END)::int8 AS added
-          FROM r
-         WHERE r.rec <> 'T' AND r.i > coalesce((SELECT max(c.i) FROM r c WHERE c.rec = 'T'), 0)
-         GROUP BY 1
+        SELECT left(r.r, 1) AS op, substr(r.r, 2) COLLATE "C" AS image, r.i
+          FROM r WHERE r.r <> 'T' AND r.i > coalesce((SELECT max(c.i) FROM r c WHERE c.r = 'T'), 0)
+    ), d AS (
+        SELECT k.op, k.image, k.i, dense_rank() OVER (ORDER BY k.image)::int AS id FROM k
     )
-    SELECT '[' || $1 || ',[' || string_agg(m.pk::text, ',') || '],[' || string_agg(m.rec, ',') || ']]'
-      FROM (SELECT %1$s AS pk, to_json(concat(CASE WHEN k.added < 0 THEN 'D' ELSE 'I' END, k.image))::text AS rec
-              FROM k CROSS JOIN LATERAL generate_series(1, abs(k.added))
-             WHERE CASE WHEN k.added < 0 THEN $3 ELSE $4 END) m);
-END $f$, pgherd.image_key(root, 'k.image')));
+    SELECT array_agg(d.op ORDER BY d.i), array_agg(d.id ORDER BY d.i),
+           (SELECT array_agg(i.image ORDER BY i.id) FROM (SELECT DISTINCT d.image, d.id FROM d) i)
+      INTO v_ops, v_ids, v_images FROM d;
+    IF v_ops IS NOT DISTINCT FROM NULL THEN
+        RETURN NULL;
+    END IF;
+    v_was := array_fill(0, ARRAY[cardinality(v_ops)]);
+    v_is := v_was;
+    v_next := v_was;
+    v_there := array_fill(0, ARRAY[cardinality(v_images)]);
+    WHILE v_i <= cardinality(v_ops) LOOP
+        v_id := v_ids[v_i];
+        IF v_ops[v_i] = 'I' THEN
+            v_rows := v_rows + 1;
+            v_row := v_rows;
+        ELSE
+            v_row := v_there[v_id];
+            IF v_row > 0 THEN
+                v_there[v_id] := v_next[v_row];
+            ELSE
+                v_rows := v_rows + 1;
+                v_row := v_rows;
+                v_was[v_row] := v_id;
+            END IF;
+            IF v_ops[v_i] = 'R' AND v_ops[v_i + 1] = 'I' THEN
+                v_i := v_i + 1;
+                v_id := v_ids[v_i];
+            ELSE
+                v_id := 0;
+            END IF;
+        END IF;
+        v_is[v_row] := v_id;
+        IF v_id > 0 THEN
+            v_next[v_row] := v_there[v_id];
+            v_there[v_id] := v_row;
+        END IF;
+        v_i := v_i + 1;
+    END LOOP;
+    -- A statement inside another one is captured first, so a row may seem to have been there that was made only then.
+    -- One that is the same before as another one is after goes on where that began.
+    FOR v_row IN 1 .. v_rows LOOP
+        WHILE v_was[v_row] > 0 AND v_was[v_row] <> v_is[v_row] AND v_there[v_was[v_row]] > 0 LOOP
+            v_other := v_there[v_was[v_row]];
+            v_there[v_was[v_row]] := v_next[v_other];
+            v_was[v_row] := v_was[v_other];
+            v_was[v_other] := 0;
+            v_is[v_other] := 0;
+        END LOOP;
+    END LOOP;
+    RETURN (
+    WITH f AS (
+        SELECT u.i, v_images[u.was] AS was, v_images[u.became] AS became
+          FROM unnest(v_was, v_is) WITH ORDINALITY AS u(was, became, i) WHERE u.was <> u.became
+    ), p AS (
+        SELECT f.*, $3 AND $4 AND f.was IS DISTINCT FROM NULL AND f.became IS DISTINCT FROM NULL AND %2$s AS pair FROM f
+    )
+    SELECT '[' || $1 || ',[' || string_agg(%1$s::text, ',' ORDER BY m.i, m.op DESC) || '],['
+           || string_agg(to_json(concat(m.op, m.image))::text, ',' ORDER BY m.i, m.op DESC) || ']]'
+      FROM (SELECT CASE WHEN p.pair THEN 'R' ELSE 'D' END AS op, p.was AS image, p.i FROM p
+             WHERE $3 AND p.was IS DISTINCT FROM NULL
+            UNION ALL
+            SELECT 'I', p.became, p.i FROM p WHERE $4 AND p.became IS DISTINCT FROM NULL) m);
+END $f$, pgherd.image_key(root, 'm.image'),
+         CASE WHEN pgherd.replaced_columns(root) IS NULL THEN 'false'
+              ELSE format('(SELECT %1$s FROM (SELECT (f.was::%2$s).*) o, (SELECT (f.became::%2$s).*) n)',
+                          pgherd.same_identity(root), pgherd.row_type(root)) END));
 
 -- Does a key that these records name have more than one row now? A deferrable primary key allows it until COMMIT.
 CREATE OR REPLACE FUNCTION pgherd.doubled_source(root oid) RETURNS text

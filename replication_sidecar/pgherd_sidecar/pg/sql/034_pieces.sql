@@ -39,7 +39,8 @@ BEGIN
     PERFORM pgherd.send_piece(conn, head, ';', groups, 1, 1);
 END $$;
 
--- Captured rows of one statement, those that erase or the others, in parts of about `most` bytes.
+-- Captured rows of one statement, those that erase or the others, in parts of about `most` bytes. What a row without
+-- identity has become goes with what it was: it frees and takes no unique key.
 CREATE OR REPLACE FUNCTION pgherd.parts_of(pks int8[], recs text[], erasing bool, most int8)
 RETURNS TABLE (part_pks int8[], part_recs text[])
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -47,7 +48,7 @@ BEGIN ATOMIC
     SELECT array_agg(s.pk ORDER BY s.i), array_agg(s.rec ORDER BY s.i)
       FROM (SELECT u.*, sum(octet_length(u.rec)) OVER (ORDER BY u.i) / most AS part
               FROM unnest(pks, recs) WITH ORDINALITY u(pk, rec, i)
-             WHERE (left(u.rec, 1) = 'D') = erasing) s
+             WHERE (left(u.rec, 1) IN ('D', 'R') OR u.i > 1 AND left(recs[u.i - 1], 1) = 'R') = erasing) s
      GROUP BY s.part ORDER BY s.part;
 END;
 
