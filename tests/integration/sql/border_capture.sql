@@ -472,6 +472,39 @@ CREATE TABLE rf (id int PRIMARY KEY, v float8);
 CREATE MATERIALIZED VIEW rf_v AS SELECT sum(v::numeric) AS s, max(v) AS m FROM rf;
 CREATE MATERIALIZED VIEW rf_w AS SELECT sum(v) AS s FROM rf;
 
+-- case: materialized views that have an order
+-- tables: ro, ro_a, ro_b, ro_c, ro_d
+CREATE TABLE ro (id int PRIMARY KEY, v int, t text);
+INSERT INTO ro SELECT g, g % 3, g FROM generate_series(1, 20) g;
+CREATE MATERIALIZED VIEW ro_a AS SELECT v, array_agg(t ORDER BY id) AS a, count(*), string_agg(DISTINCT t, ',') AS s FROM ro GROUP BY v;
+CREATE MATERIALIZED VIEW ro_b AS SELECT * FROM ro ORDER BY id LIMIT 3;
+CREATE MATERIALIZED VIEW ro_c AS SELECT id, row_number() OVER (ORDER BY id) AS n, lag(t) OVER (PARTITION BY v ORDER BY id) AS l FROM ro;
+CREATE MATERIALIZED VIEW ro_d AS SELECT rank() OVER (ORDER BY v) AS r, jsonb_agg(v ORDER BY v) AS j FROM ro GROUP BY v;
+
+-- case: a materialized view that lists rows as they lie
+-- tables: ra
+-- refused
+CREATE TABLE ra (id int PRIMARY KEY, v int);
+CREATE MATERIALIZED VIEW ra_v AS SELECT count(DISTINCT v), array_agg(v) FROM ra;
+
+-- case: a materialized view that lists rows as they lie, inside a list that has an order
+-- tables: rs
+-- refused
+CREATE TABLE rs (id int PRIMARY KEY, v int);
+CREATE MATERIALIZED VIEW rs_v AS SELECT array_agg((SELECT string_agg(v::text, ',') FROM rs) ORDER BY id) FROM rs;
+
+-- case: a materialized view of the first rows
+-- tables: rl
+-- refused
+CREATE TABLE rl (id int PRIMARY KEY, v int);
+CREATE MATERIALIZED VIEW rl_v AS SELECT * FROM (SELECT * FROM rl LIMIT 3) s ORDER BY id;
+
+-- case: a materialized view that numbers rows as they lie
+-- tables: rw
+-- refused
+CREATE TABLE rw (id int PRIMARY KEY, v int);
+CREATE MATERIALIZED VIEW rw_v AS SELECT id, row_number() OVER () FROM rw;
+
 -- case: XML that cannot be read again
 -- tables: rx
 -- refused 2200N

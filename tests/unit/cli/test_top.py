@@ -158,8 +158,10 @@ async def test_when_nobody_answers_it_says_what_to_do() -> None:
         await top.top(listen_to(), Options(0.01, once=False))
 
 
+# A shell that starts the tests in the background has them ignore SIGINT.
 PROGRAM = """
-import asyncio, sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {tests!r})
 from test_top import listen_to, said
 from pgherd_sidecar.cli import options, top
@@ -177,10 +179,14 @@ def test_a_key_ends_it_and_the_terminal_is_as_before(key: bytes) -> None:
         stdout=theirs,
         stderr=theirs,
     ) as process:
-        seen = read_until(ours, b"q ends")
-        os.write(ours, key)
-        seen += read_until(ours, b"\x1b[?1049l")
-        process.wait(30)
+        os.close(theirs)
+        try:
+            seen = read_until(ours, b"q ends")
+            os.write(ours, key)
+            seen += read_until(ours, b"\x1b[?1049l")
+            process.wait(30)
+        finally:
+            os.close(ours)  # hangs up, should it still run
     assert process.returncode == 0, seen
     assert b"Traceback" not in seen
     assert seen.index(b"\x1b[?1049h") < seen.index(b"n1 ") < seen.index(b"\x1b[?25h")

@@ -101,6 +101,28 @@ BEGIN ATOMIC
        AND NOT (tree ~ ':consttype (3734|3769) ' AND tree ~ ':resulttype 26 ');
 END;
 
+-- Does a query's result depend on the order in which rows happen to lie? As far as that can be told without knowing
+-- them: an aggregate that keeps it, LIMIT, or the number of a row, without ORDER BY.
+CREATE OR REPLACE FUNCTION pgherd.depends_on_order(tree text) RETURNS bool
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT tree ~ ':sortClause <> :limitOffset ([^<]|<> :limitCount [^<])'
+        OR EXISTS (
+           SELECT FROM pgherd.functions_in(tree) f
+            WHERE f.prokind = 'a' AND f.proargtypes::oid[] && '{float4,float8}'::regtype[]::oid[]
+                  AND f.proname ~ '^(sum|avg|stddev.*|var.*|corr|covar_.*|regr_.*)$'
+               OR f.proname = 'any_value'
+               OR f.prokind = 'w' AND f.proname !~ 'rank|cume_dist' AND tree ~ ':orderClause <>')
+        OR EXISTS (
+           SELECT FROM (SELECT m.part, lead(m.part) OVER (ORDER BY m.i) AS following
+                          FROM regexp_matches(tree, ':(aggfnoid|aggorder) (<> :aggdistinct <>|[0-9]+|.)', 'g')
+                               WITH ORDINALITY AS m(part, i)) a
+             JOIN pg_proc f ON f.oid = CASE a.part[1] WHEN 'aggfnoid' THEN a.part[2]::oid END
+                           AND f.proname ~ '^(array_agg|string_agg|xmlagg|jsonb?_(object_)?agg.*)$'
+            -- what follows at once is another one inside it, or its own order
+            WHERE a.following[1] IS DISTINCT FROM 'aggorder' OR a.following[2] LIKE '<>%');
+END;
+
 -- Has a query the same result for every member at one GID, under the settings that travel with a command? Not
 -- if it calls what knows the time, the session or the server, or reads what each member has for itself.
 CREATE OR REPLACE FUNCTION pgherd.same_everywhere(tree text) RETURNS bool
@@ -109,11 +131,7 @@ BEGIN ATOMIC
     SELECT tree !~ '[{](SQLVALUEFUNCTION|NEXTVALUEEXPR|JSONEXPR|TABLESAMPLECLAUSE) ' AND tree !~ ':varattno -'
        AND NOT pgherd.calls_user_code(tree)
        AND NOT EXISTS (SELECT FROM pgherd.functions_in(tree) f WHERE pgherd.looks_at_oids(f))
-       -- Sums of floats depend on the order in which rows lie.
-       AND NOT EXISTS (
-           SELECT FROM pgherd.functions_in(tree) f
-            WHERE f.prokind = 'a' AND f.proargtypes::oid[] && '{float4,float8}'::regtype[]::oid[]
-              AND f.proname ~ '^(sum|avg|stddev.*|var.*|corr|covar_.*|regr_.*)$')
+       AND NOT pgherd.depends_on_order(tree)
        AND NOT EXISTS (
            SELECT FROM pgherd.functions_in(tree) f
             WHERE f.provolatile = 'v'
