@@ -353,6 +353,7 @@ DO $$
 DECLARE e record;
 BEGIN
     FOR e IN SELECT * FROM (VALUES ('pgherd_0_snapshot', 'ddl_command_start', 'command_snapshot'),
+                                   ('pgherd_0_turn', 'ddl_command_start', 'command_turn'),
                                    ('pgherd_1_context', 'ddl_command_start', 'command_context'),
                                    ('pgherd_2_start', 'ddl_command_start', 'command_start'),
                                    ('pgherd_drop', 'sql_drop', 'command_drops'),

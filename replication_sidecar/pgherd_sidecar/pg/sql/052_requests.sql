@@ -154,7 +154,7 @@ CREATE OR REPLACE FUNCTION pgherd.serve_request() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     x       xid8 := pg_current_xact_id();
-    base    int8 := pgherd.last_gid();
+    base    int8;
     rels    oid[] := '{}';
     command jsonb;
     context text;
@@ -171,6 +171,8 @@ BEGIN
                                      CASE NEW.act WHEN 'run' THEN 'run_everywhere' ELSE NEW.act END),
                               'RESET session_replication_role first.');
     END IF;
+    PERFORM pgherd.take_turn();
+    base := pgherd.last_gid();
     PERFORM pgherd.check_request(NEW);
     IF NEW.act <> 'setval' THEN -- which makes no difference to rows, nor they to it
         GET DIAGNOSTICS context = PG_CONTEXT;
