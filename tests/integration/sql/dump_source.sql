@@ -77,7 +77,6 @@ CREATE TABLE notes (at timestamp, what text);
 CREATE TABLE settings (name text NOT NULL, value text);
 CREATE UNIQUE INDEX settings_name ON settings (name);
 CREATE TABLE doubled (a int, b float4);
-CREATE TABLE empty ();
 CREATE TABLE "Odd Name"."Quoted ""Table""" ("Key" int PRIMARY KEY, "select" text);
 
 -- partitions and inheritance
@@ -102,7 +101,7 @@ CREATE SEQUENCE small AS smallint CACHE 5;
 CREATE SEQUENCE moved;
 SELECT setval('moved', 500, false);
 
--- functions, procedures, aggregates, operators, casts
+-- functions, procedures, aggregates, operators
 CREATE FUNCTION half(n int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT n / 2';
 CREATE FUNCTION twice(n int) RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN n * 2;
 CREATE FUNCTION log_order() RETURNS trigger LANGUAGE plpgsql AS $body$
@@ -112,12 +111,11 @@ BEGIN
 END;
 $body$;
 CREATE FUNCTION shout() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.name := upper(NEW.name); RETURN NEW; END $$;
-CREATE PROCEDURE tidy(days int DEFAULT 30) LANGUAGE plpgsql AS $$ BEGIN DELETE FROM shop.notes WHERE at < now() - make_interval(days => days); END $$;
+CREATE PROCEDURE tidy(days int DEFAULT 30) LANGUAGE plpgsql
+AS $$ BEGIN DELETE FROM shop.notes WHERE at < now() - make_interval(days => days); END $$;
 CREATE AGGREGATE product(int) (SFUNC = int4mul, STYPE = int4, INITCOND = '1');
 CREATE FUNCTION same_mood(mood, mood) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT $1 = $2';
 CREATE OPERATOR === (LEFTARG = mood, RIGHTARG = mood, FUNCTION = same_mood, COMMUTATOR = ===);
-CREATE FUNCTION to_address(text) RETURNS address LANGUAGE sql IMMUTABLE AS 'SELECT ROW($1, 1)::shop.address';
-CREATE CAST (text AS address) WITH FUNCTION to_address(text);
 REVOKE ALL ON FUNCTION half(int) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION half(int) TO dump_reader;
 COMMENT ON FUNCTION half(int) IS 'rounds down';
@@ -136,8 +134,9 @@ SELECT 'customer ' || i, 'C' || i || '@example.org', (ARRAY['sad', 'happy', NULL
 INSERT INTO products (code, price, weight, photo, valid)
 SELECT 'p' || i, i / 7.0, i / 3.0::float8, decode(md5(i::text), 'hex'), span(i, i + 1) FROM generate_series(1, 100) i;
 INSERT INTO products (code, price, photo)
-VALUES ('large', 1, convert_to(repeat((SELECT string_agg(md5(i::text), '') FROM generate_series(1, 10000) i), 4), 'UTF8'));
-INSERT INTO orders (customer, placed) SELECT 1 + i % 200, '2024-05-05'::timestamp + make_interval(mins => i) FROM generate_series(1, 300) i;
+SELECT 'large', 1, convert_to(repeat(string_agg(md5(i::text), ''), 4), 'UTF8') FROM generate_series(1, 10000) i;
+INSERT INTO orders (customer, placed)
+SELECT 1 + i % 200, '2024-05-05'::timestamp + make_interval(mins => i) FROM generate_series(1, 300) i;
 INSERT INTO lines SELECT 1000 + 5 * (i % 300), i / 300, 1 + i % 100, i FROM generate_series(0, 899) i;
 INSERT INTO parts VALUES (1, NULL), (2, 1), (3, 2), (4, 3);
 INSERT INTO notes SELECT '2024-01-01', 'same' FROM generate_series(1, 20);
@@ -154,9 +153,11 @@ INSERT INTO of_address VALUES ('one', 1), ('two', 2);
 SELECT nextval('free'), nextval('down'), nextval('down'), nextval('small') FROM generate_series(1, 3);
 
 -- views, materialized views, rules
-CREATE VIEW totals AS SELECT o.id, o.customer, sum(l.price) AS total FROM orders o JOIN lines l ON l."order" = o.id GROUP BY o.id;
+CREATE VIEW totals AS
+SELECT o.id, o.customer, sum(l.price) AS total FROM orders o JOIN lines l ON l."order" = o.id GROUP BY o.id;
 CREATE VIEW happy WITH (security_barrier) AS SELECT * FROM customers WHERE mood = 'happy' WITH CASCADED CHECK OPTION;
-CREATE RECURSIVE VIEW chain (id, depth) AS SELECT id, 1 FROM parts WHERE whole IS NULL UNION ALL SELECT p.id, c.depth + 1 FROM parts p JOIN chain c ON c.id = p.whole;
+CREATE RECURSIVE VIEW chain (id, depth) AS
+SELECT id, 1 FROM parts WHERE whole IS NULL UNION ALL SELECT p.id, c.depth + 1 FROM parts p JOIN chain c ON c.id = p.whole;
 CREATE MATERIALIZED VIEW by_mood AS SELECT mood, count(*) AS n FROM customers GROUP BY mood;
 CREATE UNIQUE INDEX by_mood_mood ON by_mood (mood);
 CREATE MATERIALIZED VIEW later AS SELECT n FROM by_mood WITH NO DATA;
@@ -166,7 +167,8 @@ COMMENT ON VIEW totals IS 'sums';
 
 -- triggers, policies
 CREATE TRIGGER logged AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION log_order();
-CREATE TRIGGER shouted BEFORE INSERT OR UPDATE OF name ON animals FOR EACH ROW WHEN (NEW.name IS NOT NULL) EXECUTE FUNCTION shout();
+CREATE TRIGGER shouted BEFORE INSERT OR UPDATE OF name ON animals FOR EACH ROW
+    WHEN (NEW.name IS NOT NULL) EXECUTE FUNCTION shout();
 CREATE TRIGGER off BEFORE INSERT ON dogs FOR EACH ROW EXECUTE FUNCTION shout();
 ALTER TABLE dogs DISABLE TRIGGER off;
 ALTER TABLE settings ENABLE ROW LEVEL SECURITY;
