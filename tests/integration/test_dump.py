@@ -1,4 +1,4 @@
-"""A dump of plain PostgreSQL loads into a herd, and all members are equal afterwards: docs/loading.md.
+"""A dump of plain PostgreSQL loads, and all members are equal afterwards: docs/loading.md.
 
 The source is another database of the first node's server: such a database is plain PostgreSQL.
 """
@@ -190,7 +190,7 @@ def test_schema_first_and_then_rows_from_a_custom_dump(nodes: Nodes, source: Sou
     empty(nodes)
     dump = str(source.dump("custom", "--format=custom", "--schema=Odd Name"))
     source.must("pg_restore", "--schema-only", dump, admin=True)
-    source.must("pg_restore", "--data-only", "--single-transaction", dump, admin=True)
+    source.must("pg_restore", "--data-only", dump, admin=True)
     assert len(nodes.equal_rows('"Odd Name"."Quoted ""Table"""')) == 2
 
 
@@ -259,7 +259,7 @@ class TestSetval:
     ) -> None:
         session = nodes.connect(0, admin=admin)
         [(told,)] = run(session, f"SELECT pg_catalog.setval('{nodes.schema}.s', {arguments})")
-        assert told == int(arguments.split(",")[0])
+        assert told == int(arguments.partition(",")[0])
         assert set(self.numbers(nodes)) == expected
 
     def test_the_session_goes_on_with_its_own_number_as_in_postgresql(self, nodes: Nodes) -> None:
@@ -427,8 +427,9 @@ def test_roles_of_pg_dumpall_come_to_all_members(
         assert done.returncode == 0, done.stderr
         nodes.settle()
         for admin in nodes.admin:
-            found = """SELECT pg_has_role('moved_owner', 'moved_all', 'MEMBER'), r.rolconfig, r.rolcanlogin
-                         FROM pg_roles r WHERE r.rolname = 'moved_owner'"""
+            found = """
+                SELECT pg_has_role('moved_owner', 'moved_all', 'MEMBER'), r.rolconfig, r.rolcanlogin
+                  FROM pg_roles r WHERE r.rolname = 'moved_owner'"""
             assert run(admin, found) == [(True, ["work_mem=8MB"], True)]
     finally:
         for name in ("moved_owner", "moved_all"):
