@@ -25,7 +25,7 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.command_turn() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF TG_TAG <> 'REINDEX' AND NOT pgherd.looks_temporary(current_query()) THEN
+    IF TG_TAG <> 'REINDEX' AND NOT pgherd.looks_temporary(left(current_query(), 10000)) THEN
         PERFORM pgherd.take_turn();
     END IF;
 END $$;
