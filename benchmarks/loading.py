@@ -26,7 +26,7 @@ from benchmarks.peers.plain import PlainPostgres
 
 SQL = Path(__file__).parent / "peers" / "sql"
 SECTIONS = ("pre-data", "data", "post-data")
-ROW_BYTES = 125
+ROW_BYTES = 110
 """Of a row of ``loading.sql`` in the text of a dump."""
 CATCH_UP_S = 600
 _SOURCE, _TARGET = "loading_source", "loading_target"
