@@ -136,8 +136,9 @@ REFUSED = {
 DENIED = {
     "lo_create": "SELECT lo_create(0)",
     "lo_from_bytea": "SELECT lo_from_bytea(0, 'x')",
-    "setval": "SELECT setval('s', 5)",
     "setval_of_another": "SELECT pgherd.setval('public.of_another', 5)",
+    "postgresqls_setval_of_another": "SELECT pg_catalog.setval('public.of_another', 5, true)",
+    "local_setval": "SELECT pgherd.local_setval('public.of_another'::regclass, 5)",
     "set_local_of_another": "SELECT pgherd.set_local('public.table_of_another')",
     "run_everywhere": "SELECT pgherd.run_everywhere('CREATE ROLE x')",
     "forged_request": "INSERT INTO pgherd.request (role, act, object)"

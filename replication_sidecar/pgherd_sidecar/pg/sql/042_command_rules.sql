@@ -17,7 +17,11 @@ BEGIN
                FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
               WHERE (rels IS NULL OR t.tgrelid = ANY (rels))
                 AND t.tgrelid <> ALL ('{pgherd.capture_0,pgherd.capture_1,pgherd.request}'::regclass[]::oid[]) LOOP
-        IF r.ours AND (r.tgenabled <> 'O' OR r.tgname NOT ILIKE E'pgherd\\_%') THEN
+        IF r.ours AND r.tgenabled = 'D' THEN
+            PERFORM pgherd.refuse(format('DISABLE TRIGGER would end the replication of table %s', r.rel),
+                'Load a dump without --disable-triggers, and disable your own triggers by name. To keep the table'
+                ' local: SELECT pgherd.set_local(''table'').');
+        ELSIF r.ours AND (r.tgenabled <> 'O' OR r.tgname NOT ILIKE E'pgherd\\_%') THEN
             PERFORM pgherd.refuse(format('trigger %I of table %s belongs to replication', r.tgname, r.rel),
                 'Disable your own triggers by name. To keep a table local: SELECT pgherd.set_local(''table'').');
         ELSIF r.tgname ILIKE E'pgherd\\_%' AND NOT r.ours THEN

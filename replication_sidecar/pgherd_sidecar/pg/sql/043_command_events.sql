@@ -85,7 +85,8 @@ BEGIN
         'temporary', pgherd.temporary_names(), 'local_roles', pgherd.local_roles(),
         'before', json_build_object('snapshot', current_setting('pgherd.command_snapshot')::int8,
                                     'started', extract(epoch FROM clock_timestamp()),
-                                    'local', pgherd.local_shapes(), 'broken', pgherd.broken_indexes()));
+                                    'local', pgherd.local_shapes(), 'broken', pgherd.broken_indexes(),
+                                    'meaning', pgherd.meaning(TG_TAG)));
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);
 END $$;
 

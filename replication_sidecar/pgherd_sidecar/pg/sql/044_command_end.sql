@@ -82,11 +82,17 @@ BEGIN
 END $$;
 
 -- After a command, on every member: registers tables and their columns, interleaves sequences, makes triggers anew.
--- rels: the relations concerned and their relatives; everything: possibly all others too.
-CREATE OR REPLACE FUNCTION pgherd.follow_command(rels oid[], everything bool) RETURNS void
+-- rels: the relations concerned and their relatives; everything: possibly all others too; leaves_tables: nothing of that
+-- has to be done, but functions may have other privileges.
+DROP FUNCTION IF EXISTS pgherd.follow_command(oid[], bool);
+CREATE OR REPLACE FUNCTION pgherd.follow_command(rels oid[], everything bool, leaves_tables bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica
 SET client_min_messages = warning AS $$
 BEGIN
+    IF leaves_tables THEN
+        PERFORM pgherd.let_apply();
+        RETURN;
+    END IF;
     DELETE FROM pgherd.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.relid);
     INSERT INTO pgherd.tables AS t
     SELECT a.relid, ARRAY[a.name, a.root_name], a.columns, pg_current_xact_id() FROM pgherd.all_tables a
@@ -231,6 +237,10 @@ BEGIN
     command := opened.recs[1]::jsonb - 'before';
     before := opened.recs[1]::jsonb -> 'before';
     in_use := array(SELECT jsonb_array_elements_text(command -> 'in_use')::oid);
+    IF pgherd.leaves_tables(TG_TAG, before ->> 'meaning') THEN
+        effect.coarse := false;
+        command := command || '{"leaves_tables": true}';
+    END IF;
     IF effect.here_only THEN
         PERFORM pgherd.check_temporary_children();
         IF effect.made <> '{}' THEN -- deferred triggers, indexes of temporary children
@@ -339,7 +349,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     tables text := pgherd.table_keys(rels);
 BEGIN
-    PERFORM pgherd.follow_command(rels, coarse);
+    PERFORM pgherd.follow_command(rels, coarse, coalesce((command ->> 'leaves_tables')::bool, false));
     command := command || jsonb_build_object('rels', pgherd.relation_names(rels), 'everything', coarse)
                || CASE WHEN command ? 'tag' THEN pgherd.command_print(command ->> 'tag', rels) ELSE '{}' END;
     PERFORM pgherd.put(x, base, '""', (pgherd.name_hash('schema') | CASE WHEN coarse THEN 3 ELSE 2 END)::text,
@@ -353,6 +363,7 @@ DO $$
 DECLARE e record;
 BEGIN
     FOR e IN SELECT * FROM (VALUES ('pgherd_0_snapshot', 'ddl_command_start', 'command_snapshot'),
+                                   ('pgherd_0_turn', 'ddl_command_start', 'command_turn'),
                                    ('pgherd_1_context', 'ddl_command_start', 'command_context'),
                                    ('pgherd_2_start', 'ddl_command_start', 'command_start'),
                                    ('pgherd_drop', 'sql_drop', 'command_drops'),

@@ -67,7 +67,7 @@ BEGIN
     IF own BETWEEN low AND high THEN
         EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', rel, own);
     ELSE
-        PERFORM setval(rel, CASE WHEN step > 0 THEN high ELSE low END, true); -- nothing is left of its share
+        PERFORM pgherd.local_setval(rel, CASE WHEN step > 0 THEN high ELSE low END, true); -- nothing is left of its share
     END IF;
 END $$;
 

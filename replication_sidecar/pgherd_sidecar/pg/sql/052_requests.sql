@@ -37,13 +37,6 @@ LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object) VALUES ('set_replicated', "table"::oid::text);
 END;
 
--- As PostgreSQL's setval, for all members; each goes on with the next number of its own share.
-CREATE OR REPLACE FUNCTION pgherd.setval(sequence regclass, value int8, is_called bool DEFAULT true) RETURNS int8
-LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
-    INSERT INTO pgherd.request (act, object, value, called) VALUES ('setval', sequence::oid::text, value, is_called);
-    SELECT value;
-END;
-
 -- For what belongs to the server and not to the database, and so fires no event trigger: roles above all.
 CREATE OR REPLACE FUNCTION pgherd.run_everywhere(command text) RETURNS void
 LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
@@ -60,6 +53,12 @@ BEGIN
     SELECT * INTO q FROM pg_sequence s WHERE s.seqrelid = rel;
     IF value NOT BETWEEN q.seqmin AND q.seqmax THEN
         RAISE EXCEPTION 'setval: value % is out of bounds for sequence %', value, rel USING ERRCODE = '22003';
+    END IF;
+    IF called THEN
+        -- The caller's currval is this value. The first command gives the sequence a new file, so that nobody else
+        -- sees the number, which may be another member's, and a rollback leaves nothing of it.
+        EXECUTE format('ALTER SEQUENCE %s RESTART', rel);
+        PERFORM pgherd.local_setval(rel, value, true);
     END IF;
     PERFORM pgherd.move_sequence(rel, value::numeric + CASE WHEN called THEN step ELSE 0 END, step, q.seqmin, q.seqmax);
 END $$;
@@ -88,6 +87,17 @@ BEGIN
     RETURN pgherd.with_relatives(ARRAY[rel]);
 END $$;
 
+-- As PostgreSQL's setval does.
+CREATE OR REPLACE FUNCTION pgherd.check_setval(r pgherd.request) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = r.object::oid AND c.relkind = 'S') THEN
+        RAISE EXCEPTION '"%" is not a sequence', r.object::oid::regclass USING ERRCODE = '42809';
+    ELSIF NOT has_sequence_privilege(r.role, r.object::oid, 'UPDATE') THEN
+        RAISE EXCEPTION 'permission denied for sequence %', r.object::oid::regclass USING ERRCODE = '42501';
+    END IF;
+END $$;
+
 CREATE OR REPLACE FUNCTION pgherd.check_request(r pgherd.request) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -95,11 +105,9 @@ BEGIN
     IF r.act IN ('set_local', 'set_replicated') THEN
         PERFORM pgherd.check_mark(r.role, r.object::oid, r.act);
     ELSIF r.act = 'setval' THEN
-        IF NOT has_sequence_privilege(r.role, r.object::oid, 'UPDATE') THEN
-            RAISE EXCEPTION 'permission denied for sequence %', r.object::oid::regclass USING ERRCODE = '42501';
-        ELSIF NOT EXISTS (SELECT FROM pgherd.sequences k WHERE k.relid = r.object::oid) THEN
+        IF NOT EXISTS (SELECT FROM pgherd.sequences k WHERE k.relid = r.object::oid) THEN
             PERFORM pgherd.refuse(format('sequence %s is not replicated', r.object::oid::regclass),
-                'Sequences of local tables are set by their owner with ALTER SEQUENCE ... RESTART.');
+                'Something made it while replication was switched off: make it anew.');
         END IF;
     ELSIF r.act <> 'run' OR NOT (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = r.role) THEN
         RAISE EXCEPTION 'only a superuser may run a command on every member' USING ERRCODE = '42501';
@@ -146,12 +154,25 @@ CREATE OR REPLACE FUNCTION pgherd.serve_request() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     x       xid8 := pg_current_xact_id();
-    base    int8 := pgherd.last_gid();
+    base    int8;
     rels    oid[] := '{}';
     command jsonb;
     context text;
     in_use  oid[] := '{}';
 BEGIN
+    IF NEW.act = 'setval' THEN
+        PERFORM pgherd.check_setval(NEW);
+        IF current_setting('session_replication_role') = 'replica' OR pgherd.is_local_sequence(NEW.object::oid) THEN
+            PERFORM pgherd.local_setval(NEW.object::oid, NEW.value, NEW.called);
+            RETURN NULL;
+        END IF;
+    ELSIF current_setting('session_replication_role') = 'replica' THEN
+        PERFORM pgherd.refuse(format('pgherd.%s does nothing under session_replication_role = replica',
+                                     CASE NEW.act WHEN 'run' THEN 'run_everywhere' ELSE NEW.act END),
+                              'RESET session_replication_role first.');
+    END IF;
+    PERFORM pgherd.take_turn();
+    base := pgherd.last_gid();
     PERFORM pgherd.check_request(NEW);
     IF NEW.act <> 'setval' THEN -- which makes no difference to rows, nor they to it
         GET DIAGNOSTICS context = PG_CONTEXT;
@@ -184,3 +205,6 @@ END $$;
 
 DROP TRIGGER IF EXISTS serve ON pgherd.request;
 CREATE TRIGGER serve BEFORE INSERT ON pgherd.request FOR EACH ROW EXECUTE FUNCTION pgherd.serve_request();
+
+-- Under session_replication_role = replica, too: setval concerns this member only there, as everything does.
+ALTER TABLE pgherd.request ENABLE ALWAYS TRIGGER a_own_request, ENABLE ALWAYS TRIGGER serve;

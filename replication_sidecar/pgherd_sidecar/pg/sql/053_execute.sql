@@ -57,7 +57,8 @@ BEGIN
     END IF;
     SELECT array_agg(DISTINCT c.oid) INTO rels
       FROM jsonb_array_elements_text(command -> 'rels') AS r(name) JOIN pg_class c ON c.oid = to_regclass(r.name);
-    PERFORM pgherd.follow_command(coalesce(rels, '{}'), coalesce((command ->> 'everything')::bool, false));
+    PERFORM pgherd.follow_command(coalesce(rels, '{}'), coalesce((command ->> 'everything')::bool, false),
+                                  coalesce((command ->> 'leaves_tables')::bool, false));
     PERFORM pgherd.check_command_print(command -> 'print');
 END $$;
 

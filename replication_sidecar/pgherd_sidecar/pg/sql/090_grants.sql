@@ -33,8 +33,7 @@ BEGIN
     END IF;
 END $$;
 
--- State that no trigger sees (CORRECTNESS C23): large objects, and setval, which knows one member only.
+-- State that no trigger sees (CORRECTNESS C23): large objects.
 REVOKE EXECUTE ON FUNCTION pg_catalog.lo_creat(int), pg_catalog.lo_create(oid), pg_catalog.lo_from_bytea(oid, bytea),
     pg_catalog.lo_put(oid, int8, bytea), pg_catalog.lowrite(int, bytea), pg_catalog.lo_truncate(int, int),
-    pg_catalog.lo_truncate64(int, int8), pg_catalog.lo_unlink(oid), pg_catalog.lo_import(text), pg_catalog.lo_import(text, oid),
-    pg_catalog.setval(regclass, int8), pg_catalog.setval(regclass, int8, bool) FROM PUBLIC;
+    pg_catalog.lo_truncate64(int, int8), pg_catalog.lo_unlink(oid), pg_catalog.lo_import(text), pg_catalog.lo_import(text, oid) FROM PUBLIC;

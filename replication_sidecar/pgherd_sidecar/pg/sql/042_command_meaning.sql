@@ -1,0 +1,60 @@
+-- Commands that change nothing by which rows are written: comments, privileges, owners. A dump has one or two of them
+-- for each object. What is made for tables need not be made anew behind them, on any member, which takes some hundredths
+-- of a second for each table; and an owner's change need not exclude writers.
+
+-- What pg_dump gives an owner to with a command whose tables cannot be told.
+CREATE OR REPLACE FUNCTION pgherd.may_change_owner_only(tag text) RETURNS bool
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN tag = ANY ('{ALTER SCHEMA, ALTER TYPE, ALTER DOMAIN, ALTER COLLATION, ALTER OPERATOR, ALTER OPERATOR CLASS,
+    ALTER OPERATOR FAMILY, ALTER TEXT SEARCH CONFIGURATION, ALTER TEXT SEARCH DICTIONARY}'::text[]);
+
+-- All that such a command can change, but for owners and privileges; NULL for other commands.
+CREATE OR REPLACE FUNCTION pgherd.meaning(tag text) RETURNS text
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+RETURN CASE WHEN pgherd.may_change_owner_only(tag) THEN (
+    SELECT md5(string_agg(md5(u.line), '' ORDER BY u.line))
+      FROM (SELECT ROW('namespace', n.oid, n.nspname)::text AS line FROM pg_namespace n
+            UNION ALL
+            SELECT ROW('type', t.oid, t.typname, t.typnamespace, t.typlen, t.typbyval, t.typtype, t.typcategory,
+                       t.typispreferred, t.typisdefined, t.typdelim, t.typrelid, t.typsubscript, t.typelem, t.typarray,
+                       t.typinput, t.typoutput, t.typreceive, t.typsend, t.typmodin, t.typmodout, t.typanalyze, t.typalign,
+                       t.typstorage, t.typnotnull, t.typbasetype, t.typtypmod, t.typndims, t.typcollation,
+                       t.typdefaultbin, t.typdefault)::text
+              FROM pg_type t WHERE t.oid >= 16384
+            UNION ALL
+            SELECT ROW('class', c.oid, c.relname, c.relnamespace, c.reltype, c.reloftype, c.relam, c.relfilenode,
+                       c.relpersistence, c.relkind, c.relnatts, c.relchecks, c.relispartition, c.reloptions)::text
+              FROM pg_class c WHERE c.oid >= 16384
+            UNION ALL SELECT ROW('attribute', a.*)::text FROM pg_attribute a WHERE a.attrelid >= 16384
+            UNION ALL SELECT ROW('default', d.*)::text FROM pg_attrdef d
+            UNION ALL SELECT ROW('enum', e.*)::text FROM pg_enum e
+            UNION ALL SELECT ROW('range', r.*)::text FROM pg_range r
+            UNION ALL SELECT ROW('constraint', c.*)::text FROM pg_constraint c
+            UNION ALL SELECT ROW('index', i.*)::text FROM pg_index i WHERE i.indexrelid >= 16384
+            UNION ALL
+            SELECT ROW('collation', c.oid, c.collname, c.collnamespace, c.collprovider, c.collisdeterministic,
+                       c.collencoding, c.collcollate, c.collctype, c.collversion)::text
+              FROM pg_collation c WHERE c.oid >= 16384
+            UNION ALL
+            SELECT ROW('operator', o.oid, o.oprname, o.oprnamespace, o.oprkind, o.oprcanmerge, o.oprcanhash, o.oprleft,
+                       o.oprright, o.oprresult, o.oprcom, o.oprnegate, o.oprcode, o.oprrest, o.oprjoin)::text
+              FROM pg_operator o WHERE o.oid >= 16384
+            UNION ALL
+            SELECT ROW('class of operators', o.oid, o.opcmethod, o.opcname, o.opcnamespace, o.opcfamily, o.opcintype,
+                       o.opcdefault, o.opckeytype)::text
+              FROM pg_opclass o WHERE o.oid >= 16384
+            UNION ALL SELECT ROW('family', o.oid, o.opfmethod, o.opfname, o.opfnamespace)::text FROM pg_opfamily o
+            UNION ALL SELECT ROW('member', m.*)::text FROM pg_amop m WHERE m.oid >= 16384
+            UNION ALL SELECT ROW('function', m.*)::text FROM pg_amproc m WHERE m.oid >= 16384
+            UNION ALL
+            SELECT ROW('text search', t.oid, t.cfgname, t.cfgnamespace, t.cfgparser)::text FROM pg_ts_config t
+            UNION ALL SELECT ROW('map', m.*)::text FROM pg_ts_config_map m
+            UNION ALL
+            SELECT ROW('dictionary', t.oid, t.dictname, t.dictnamespace, t.dicttemplate, t.dictinitoption)::text
+              FROM pg_ts_dict t) u) END;
+
+-- Has the command left all tables as they were? `meaning`: what there was when it began.
+CREATE OR REPLACE FUNCTION pgherd.leaves_tables(tag text, meaning text) RETURNS bool
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+RETURN tag = ANY ('{COMMENT, GRANT, REVOKE, ALTER DEFAULT PRIVILEGES, SECURITY LABEL}'::text[])
+    OR coalesce(meaning = pgherd.meaning(tag), false);
