@@ -32,7 +32,12 @@ def states(
             for node in nodes
         ]
         knows = cluster.informed(node.answer for node in nodes if node.answer is not None)
-        head = {"cluster_id": str(herd.cluster_id), **cluster.summary(said, knows)}
+        head = {
+            "cluster_id": str(herd.cluster_id),
+            "application_dsn": herd.application_dsn(password=True),
+            "reading_dsn": herd.reading_dsn(),
+            **cluster.summary(said, knows),
+        }
         return json.dumps({**head, "members": members}, indent=2)
     dsn = herd.app_dsn if passwords else herd.silent_dsn
     rows = [
@@ -58,7 +63,8 @@ def states(
     ]
     notes = [line for node in nodes if node.answer is not None for line in _notes(node.answer)]
     scrubbed = next((_scrubbed(node.answer) for node in nodes if node.answer is not None), [])
-    return "\n".join([text, *reasons, *lagging, *notes, *scrubbed])
+    application = f"for applications: {herd.application_dsn(password=passwords)}"
+    return "\n".join([text, *reasons, *lagging, *notes, *scrubbed, application])
 
 
 def _scrubbed(said: Status) -> list[str]:
@@ -111,6 +117,7 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
         "witness": node.member.witness,
         "dsn": None if node.member.witness else herd.dsn(node.member),
         "app_dsn": None if node.member.witness else herd.app_dsn(node.member),
+        "health": f"http://127.0.0.1:{node.member.health_port}",
         "state": node.state,
         "reason": node.reason,
         "gid": node.gid,
