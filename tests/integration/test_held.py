@@ -91,9 +91,9 @@ async def held(herd: LocalHerd) -> int:
 
 
 def refused(herd: LocalHerd, statement: str) -> psycopg.errors.ReadOnlySqlTransaction:
-    """Have a write refused; return the error."""
+    """Have a write refused with the reason, which who asks for it hears; return the error."""
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction) as caught:
-        query(herd.app_dsn("n1"), statement)
+        query(herd.app_dsn("n1") + "?options=-cdefault_transaction_read_only%3Doff", statement)
     return caught.value
 
 
