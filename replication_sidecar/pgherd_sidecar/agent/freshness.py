@@ -14,7 +14,7 @@ from collections import deque
 from typing import Final
 
 _SAMPLES: Final = 600
-"""More than that are thinned out: the oldest one counts, and is kept."""
+"""Of more than that, two are made one: of the time of the first, up to the second."""
 
 
 class Freshness:
@@ -44,8 +44,10 @@ class Freshness:
         if known > visible and (not samples or samples[-1][1] < known):
             samples.append((now_s, known))
         if len(samples) > _SAMPLES:
-            kept = [one for number, one in enumerate(samples) if number % 2 == 0]
-            self._samples = deque(kept)
+            self._samples = deque(
+                (samples[n][0], samples[min(n + 1, len(samples) - 1)][1])  # rather too old
+                for n in range(0, len(samples), 2)
+            )
 
     def age_s(self, now_s: float, apart_s: float) -> float | None:
         """How old the data may be; None if that is not known.

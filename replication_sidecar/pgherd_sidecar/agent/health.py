@@ -168,8 +168,7 @@ class _TooMany(asyncio.Protocol):
     """A connection too many: it is closed at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
+        transport.close()
 
 
 def _writes(status: Status) -> bool:
