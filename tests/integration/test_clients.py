@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -152,12 +153,13 @@ class Writer:
     def _run(self) -> None:
         value = 0
         while not self._stop.is_set():
-            with contextlib.suppress(psycopg.OperationalError):
-                with psycopg.connect(self._dsn, prepare_threshold=None) as connection:
-                    connection.autocommit = True
-                    while not self._stop.is_set():
-                        value += 1
-                        self._write(connection, value)
+            with (
+                contextlib.suppress(psycopg.OperationalError),
+                psycopg.connect(self._dsn, autocommit=True, prepare_threshold=None) as connection,
+            ):
+                while not self._stop.is_set():
+                    value += 1
+                    self._write(connection, value)
             time.sleep(0.05)
 
     def _write(self, connection: Connection, value: int) -> None:
@@ -227,7 +229,7 @@ def under_load(
         time.sleep(0.5)
     with capsys.disabled():
         shown = ", ".join(f"{gap:.2f}" for gap in sorted(gaps))
-        print(f"\n{how}, {what} of {node} killed: next commits after {shown} s")
+        sys.stdout.write(f"\n{how}, {what} of {node} killed: next commits after {shown} s\n")
     herd.must("start", node)
     check(herd, writers)
 
@@ -328,3 +330,44 @@ def test_sessions_that_are_shared_leave_nothing_to_each_other(
         assert query(herd.dsn(node), counts) == [(50, 15), (51, 1), (52, 1), (53, 1)]
     query(herd.app_dsn("n1"), "DELETE FROM t WHERE client >= 50")
     herd.must("verify")
+
+
+@pytest.mark.parametrize("name", ["psycopg", "sqlalchemy", "django"])
+def test_examples_commit_each_transaction_once_though_members_die(
+    served: LocalHerd, name: str
+) -> None:
+    """The line for applications, two programs on the same rows, and a member that dies."""
+    if not _REQUIRED:
+        pytest.importorskip(name)
+    herd, transfers = served, 150
+    query(
+        herd.app_dsn("n1"), "CREATE TABLE IF NOT EXISTS account (id int PRIMARY KEY, balance int)"
+    )
+    query(herd.app_dsn("n1"), "DELETE FROM account; INSERT INTO account VALUES (1, 0), (2, 0)")
+    settle(herd)
+    lines = [herd.summary()["application_dsn"]]
+    first, _, rest = lines[0].partition("@")[2].partition(",")
+    lines.append(
+        lines[0].replace(f"{first},{rest.partition('/')[0]}", f"{rest.partition('/')[0]},{first}")
+    )
+    programs = [
+        subprocess.Popen(
+            [sys.executable, str(_EXAMPLES / f"retry_{name}.py")],
+            env=os.environ | {"PGHERD_DSN": line, "PGHERD_TRANSFERS": str(transfers)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for line in lines
+    ]
+    end = time.monotonic() + _PATIENCE_S
+    while query(herd.dsn("n3"), "SELECT balance FROM account WHERE id = 2")[0][0] < transfers // 4:
+        assert time.monotonic() < end and None in [one.poll() for one in programs]
+        time.sleep(0.02)
+    herd.must("kill", "n1", "--process", "node")
+    errors = [one.communicate(timeout=2 * _PATIENCE_S)[1] for one in programs]
+    assert [one.returncode for one in programs] == [0, 0], errors
+    herd.must("start", "n1")
+    settle(herd)
+    for node in ("n1", "n2", "n3"):
+        rows = query(herd.dsn(node), "SELECT balance FROM account ORDER BY id")
+        assert rows == [(-2 * transfers,), (2 * transfers,)]
