@@ -17,11 +17,16 @@ T = TypeVar("T")
 # Nothing was committed, whenever one of these arrives.
 NOTHING_COMMITTED = {"40001", "40P01", "25006"}
 ATTEMPTS = 20
+PATIENCE_S = 120.0
 
 
 def outcome(dsn: str, token: str) -> bool:
-    """Whether the transaction of this token is committed; any member may be asked."""
-    for attempt in range(ATTEMPTS):
+    """Whether the transaction of this token is committed; any member may be asked.
+
+    If its own member has died, nobody knows before that one is back, or has left the herd.
+    """
+    end, attempt = time.monotonic() + PATIENCE_S, 0
+    while time.monotonic() < end:
         try:
             with psycopg.connect(dsn, autocommit=True) as connection:
                 row = connection.execute(
@@ -32,12 +37,13 @@ def outcome(dsn: str, token: str) -> bool:
         if row is not None and row[0] != "unknown":  # still under way
             return bool(row[0].startswith("committed"))
         pause(attempt)
+        attempt += 1
     raise RuntimeError(f"nobody knows what became of transaction {token}: look before you repeat")
 
 
 def pause(attempt: int) -> None:
     """Wait a little, by chance, and longer each time."""
-    time.sleep(random.uniform(0, min(1.0, 0.01 * 2**attempt)))
+    time.sleep(random.uniform(0, min(1.0, 0.01 * 2 ** min(attempt, 10))))
 
 
 def run(dsn: str, work: Callable[[Connection], T]) -> T:

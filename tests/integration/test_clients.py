@@ -373,9 +373,10 @@ def test_examples_commit_each_transaction_once_though_members_die(
         assert time.monotonic() < end and None in [one.poll() for one in programs]
         time.sleep(0.02)
     herd.must("kill", "n1", "--process", "node")
+    time.sleep(3)
+    herd.must("start", "n1")  # until then nobody may know what became of its last transaction
     errors = [one.communicate(timeout=2 * _PATIENCE_S)[1] for one in programs]
     assert [one.returncode for one in programs] == [0, 0], errors
-    herd.must("start", "n1")
     settle(herd)
     for node in ("n1", "n2", "n3"):
         rows = query(herd.dsn(node), "SELECT balance FROM account ORDER BY id")

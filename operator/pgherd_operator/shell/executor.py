@@ -172,7 +172,7 @@ class Executor:
             f"?user={action.user}&password={password}",
             # The members that the herd begins with: a driver goes to one that takes writes.
             "hosts-uri": f"postgresql://{action.user}:{password}@{hosts}/{database}"
-            "?target_session_attrs=read-write",
+            "?target_session_attrs=read-write&connect_timeout=3",
             "hosts-jdbc-uri": f"jdbc:postgresql://{hosts}/{database}"
             f"?user={action.user}&password={password}&targetServerType=primary",
             "pgpass": f"{host}:{port}:{database}:{action.user}:{password}\n",

@@ -217,7 +217,9 @@ class Herd(BaseModel):
             password: it is in the string; otherwise the string names a file, as ``silent_dsn``.
         """
         user = f"app:{self.app_password}" if password else "app"
-        found = f"postgresql://{user}@{self._hosts}/app?target_session_attrs=read-write"
+        # A machine that is gone answers nothing: then the next one is tried after this time.
+        how = "target_session_attrs=read-write&connect_timeout=3"
+        found = f"postgresql://{user}@{self._hosts}/app?{how}"
         return found if password else f"{found}&{self._passfile(self.databases[0])}"
 
     def reading_dsn(self) -> str:
