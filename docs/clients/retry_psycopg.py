@@ -32,8 +32,8 @@ def outcome(dsn: str, token: str) -> bool:
                 row = connection.execute(
                     "SELECT pgherd.transaction_status(%s)", (token,)
                 ).fetchone()
-        except psycopg.OperationalError:
-            row = None  # no member can be reached for a moment
+        except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):
+            row = None  # no member can be reached for a moment, or its sidecar can't
         if row is not None and row[0] != "unknown":  # still under way
             return bool(row[0].startswith("committed"))
         pause(attempt)
