@@ -17,13 +17,13 @@ T = TypeVar("T")
 # Nothing was committed, whenever one of these arrives.
 NOTHING_COMMITTED = {"40001", "40P01", "25006"}
 ATTEMPTS = 20
-PATIENCE_S = 120.0
+PATIENCE_S = 10.0
 
 
 def outcome(dsn: str, token: str) -> bool:
     """Whether the transaction of this token is committed; any member may be asked.
 
-    If its own member has died, nobody knows before that one is back, or has left the herd.
+    If its own member has died before it sent the transaction to others, nobody ever knows.
     """
     end, attempt = time.monotonic() + PATIENCE_S, 0
     while time.monotonic() < end:

@@ -374,10 +374,14 @@ def test_examples_commit_each_transaction_once_though_members_die(
         time.sleep(0.02)
     herd.must("kill", "n1", "--process", "node")
     time.sleep(3)
-    herd.must("start", "n1")  # until then nobody may know what became of its last transaction
+    herd.must("start", "n1")
     errors = [one.communicate(timeout=2 * _PATIENCE_S)[1] for one in programs]
-    assert [one.returncode for one in programs] == [0, 0], errors
+    # One whose last transaction may not have reached the log is not told, and does not guess.
+    stopped = [error for error in errors if error]
+    assert all("nobody knows what became of transaction" in error for error in stopped), errors
     settle(herd)
+    moved = query(herd.dsn("n1"), "SELECT balance FROM account WHERE id = 2")[0][0]
+    assert moved == 2 * transfers or (stopped and moved < 2 * transfers)
     for node in ("n1", "n2", "n3"):
         rows = query(herd.dsn(node), "SELECT balance FROM account ORDER BY id")
-        assert rows == [(-2 * transfers,), (2 * transfers,)]
+        assert rows == [(-moved,), (moved,)]
