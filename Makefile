@@ -40,6 +40,7 @@ bench:
 # an installation of packages.
 test: setup
 	@scripts/setup faults
+	@scripts/setup clients
 	@scripts/setup spark || echo '############ NO SPARK: the jobs are NOT tested'
 	@scripts/e2e prepare
 	@$(MAKE) --no-print-directory lint test-unit simulate test-integration fuzz-known
@@ -72,6 +73,7 @@ simulate-crashpoints: setup
 # Two files of tests at a time, each with herds of its own: most of the time a herd waits.
 test-integration:
 	@scripts/setup faults
+	@scripts/setup clients
 	.venv/bin/pytest -n 2 --dist loadfile tests/integration --reruns 2 --only-rerun ReadOnlySqlTransaction \
 		--only-rerun AdminShutdown --only-rerun QueryCanceled --only-rerun SerializationFailure --reruns-delay 3
 

@@ -155,7 +155,7 @@ def free_port_base(nodes: int = NODES) -> int:
     for base in random.sample(bases, len(bases)):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for number in range(1, nodes + 1):
-                for port in (base + number, base + 100 + number):
+                for port in (base + number, base + 100 + number, base + 200 + number):
                     probe = stack.enter_context(socket.socket())
                     probe.bind(("127.0.0.1", port))
             return base

@@ -29,7 +29,8 @@ class TestUp:
     def test_prints_name_state_and_dsn_of_every_node(self, fresh: LocalHerd) -> None:
         done = fresh.up()
         assert done.returncode == 0, done.stderr
-        lines = done.stdout.splitlines()[1:]
+        lines = done.stdout.splitlines()[1:-1]
+        assert done.stdout.splitlines()[-1].startswith("for applications: postgresql://app@")
         assert [line.split()[:2] for line in lines] == [
             ["n1", "primary"],
             ["n2", "primary"],
@@ -147,7 +148,8 @@ class TestStatus:
         answer = json.loads(running.must("status", "--json"))
         group = {"view", "term", "proposer", "quorum", "component"}
         databases = {"databases", "held", "held_since", "held_gid"}
-        assert set(answer) == {"cluster_id", "members"} | group | databases
+        lines = {"application_dsn", "reading_dsn"}
+        assert set(answer) == {"cluster_id", "members", *lines} | group | databases
         assert answer["held"] is None
         expected = {"name", "dsn", "app_dsn", "state", "gid", "log_position"}
         assert all(expected <= set(member) for member in answer["members"])

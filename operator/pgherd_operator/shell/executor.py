@@ -155,6 +155,12 @@ class Executor:
         host = f"{self._cluster.name}-rw.{self._namespace}.svc"
         database, port = config.DATABASE, names.POSTGRES_PORT
         password = certificates.password()
+        cluster = self._cluster
+        members = [
+            f"{names.member(cluster.name, number)}.{cluster.namespace}.svc"
+            for number in range(1, cluster.spec.instances + 1)
+        ]
+        hosts = ",".join(f"{member}:{port}" for member in members)
         data = {
             "username": action.user,
             "password": password,
@@ -164,6 +170,11 @@ class Executor:
             "uri": f"postgresql://{action.user}:{password}@{host}:{port}/{database}",
             "jdbc-uri": f"jdbc:postgresql://{host}:{port}/{database}"
             f"?user={action.user}&password={password}",
+            # The members that the herd begins with: a driver goes to one that takes writes.
+            "hosts-uri": f"postgresql://{action.user}:{password}@{hosts}/{database}"
+            "?target_session_attrs=read-write&connect_timeout=3",
+            "hosts-jdbc-uri": f"jdbc:postgresql://{hosts}/{database}"
+            f"?user={action.user}&password={password}&targetServerType=primary",
             "pgpass": f"{host}:{port}:{database}:{action.user}:{password}\n",
         }
         encoded = _encoded({key: value.encode() for key, value in data.items()})

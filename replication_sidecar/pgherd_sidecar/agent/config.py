@@ -266,6 +266,10 @@ class NodeConfig(_Section):
         Port | None, Field(description="admin API for the operator of the herd; needs tls")
     ] = None
     health_port: Annotated[Port | None, Field(description="probes and metrics, for anybody")] = None
+    health_host: Annotated[
+        str | None,
+        Field(min_length=1, description="address of the health port; default: listen_host"),
+    ] = None
     tls: Tls | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     timing: Timing = Timing()
@@ -362,6 +366,11 @@ class NodeConfig(_Section):
     def listens_on(self) -> str:
         """The address that this member's ports listen on."""
         return self.listen_host or self.address.host
+
+    @property
+    def health_listens_on(self) -> str:
+        """The address that the health port listens on."""
+        return self.health_host or self.listens_on
 
 
 def is_loopback(host: str) -> bool:

@@ -180,17 +180,23 @@ class PieceSender:
         """The log has decided the transaction: nothing is open."""
         self._open.pop(serial, None)
 
-    def refuse(self, pid: int) -> None:
-        """A session that sends pieces is in the way of what is certain to commit.
+    def refuse(self, pid: int) -> bool:
+        """A session is in the way of what is certain to commit.
 
-        It is told at once if it waits for a piece, else with its next request: sooner than it
-        would be cancelled, so that it hears 40001.
+        If it sends pieces it is told at once, when it waits for one, else with its next request:
+        sooner than it would be ended, so that it hears 40001.
+
+        Returns:
+            Whether it sends pieces.
         """
+        sends = False
         for one in list(self._open.values()):
             if one.pid == pid and one.connection is not None:
+                sends = True
                 one.refusal = "could not serialize access due to a concurrent commit"
                 if one.encoded:
                     self._fail(one, "40001", one.refusal, REPEAT)
+        return sends
 
     def gone(self, connection: HookConnection) -> None:
         """A session has ended, or its transaction was interrupted."""

@@ -129,7 +129,7 @@ def _servers(
     if config.admin_port is not None:
         yield RemoteAdmin(config, service)
     if config.health_port is not None:
-        yield HealthServer(config.listens_on, config.health_port, service)
+        yield HealthServer(config.health_listens_on, config.health_port, service)
 
 
 class _Ending:

@@ -60,6 +60,8 @@ SELECT pgherd.name_hash('table ' || t.name), 'table ' || t.name
 UNION ALL SELECT pgherd.name_hash('schema'), 'the schema'
 """
 _LOOK_S = 0.5
+_PART_S = 2.0
+"""So long the end may take to tell a server of it that does not answer."""
 _FATAL = (*OF_THE_MEMBER, TlsError)
 """The log or this member's standing is not what it was: the process ends, and says so."""
 
@@ -100,6 +102,9 @@ class Replica:
             async with self._turn:
                 await self._until_interrupted(self._work())
         await self._markers.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PART_S):
+                await self._fence("its sidecar does not run")
 
     async def stop(self) -> None:
         """See Service."""

@@ -25,6 +25,8 @@ from pgherd_sidecar.agent.commits import Commits
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.ddlrun import DdlRunner, describe
 from pgherd_sidecar.agent.errors import LeftBehindError, SkippedError
+from pgherd_sidecar.agent.fence import Fence
+from pgherd_sidecar.agent.freshness import Freshness
 from pgherd_sidecar.agent.holding import why_held
 from pgherd_sidecar.agent.hook import HookServer
 from pgherd_sidecar.agent.hookpieces import HookLimits
@@ -73,6 +75,7 @@ _READ_BYTES = 1 << 20
 _QUEUE_BYTES = 64 << 20
 _FULL_S = 0.01
 _STAND_S = 1.0
+_AGE_S = 0.1
 _DECIDED = (DecisionKind.COMMIT, DecisionKind.ABORT, DecisionKind.REFUSED)
 _WITHOUT_EFFECT = Decision(DecisionKind.ABORT)
 
@@ -148,6 +151,8 @@ class ReplicaSession:
             ddl=ddl,
         )
         self._watch = VictimWatch(watch, writers=writers, chain=self.chain, hook=self.hook)
+        self._fence = Fence(admin, self.refusal, self.held)
+        self._freshness = Freshness()
         self._house: upkeep.Upkeep | None = None
         self._delivery: asyncio.TimerHandle | None = None
         self.marker_orders = MarkerOrders(config.name, host.submit, self.applier, markers)
@@ -213,8 +218,6 @@ class ReplicaSession:
             verdicts=self._verdicts,
             publish=self._publish,
             leaked=lambda xid: self._leaks.order(xid, self.hook),
-            refusal=self.refusal,
-            held=self.held,
         )
         await self.applier.take_tokens()
         await self._leaks.look_back()
@@ -224,11 +227,13 @@ class ReplicaSession:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._raise_failure())
+                group.create_task(self._follow_age())
                 group.create_task(self.applier.run())
                 group.create_task(self.settler.run())
                 group.create_task(self._watch.run())
                 group.create_task(self._precedence.run())
                 await self._begin()
+                group.create_task(self._fence.run())
                 group.create_task(self._stand())
                 group.create_task(house.run())
                 group.create_task(self._scrub.run())
@@ -249,13 +254,21 @@ class ReplicaSession:
         began_at = await self._announcement.begun()
         await self.settler.visible(min(began_at, self.chain.tail_gid))
         await self._admin.execute("SELECT pgherd.sequences_after_crash()")
-        await startup.set_writable(self._admin, True, "")
+        await self._fence.open()
         self.ready = True
         self.caught_up.set()
         log.info("node.primary", gid=self.chain.settled_gid, incarnation=self._incarnation)
 
     async def _raise_failure(self) -> None:
         await self._failed
+
+    async def _follow_age(self) -> None:
+        """Look again and again how far readers are behind what is known."""
+        while True:
+            self._freshness.look(
+                self._loop.time(), self._host.commit_position, self.visible, caught_up=self.ready
+            )
+            await asyncio.sleep(_AGE_S)
 
     async def _stand(self) -> None:
         """Say that this database is whole whenever the log says otherwise: it has caught up.
@@ -505,6 +518,7 @@ class ReplicaSession:
             "apply_queue_bytes": self.applier.queued_bytes,
             "lag_bytes": self.applier.queued_bytes,
             "lag_entries": self._host.commit_position - self.state.position,
+            "age_s": self._freshness.age_s(self._loop.time(), self._host.secondary_s),
             "batches": self.applier.batches,
             "applied_writesets": self.applier.applied_writesets,
             "repairs": self.settler.repairs,

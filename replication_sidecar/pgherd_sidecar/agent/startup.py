@@ -16,6 +16,7 @@ import psycopg
 import structlog
 from psycopg import sql
 
+from pgherd_sidecar.agent.advertising import advertise
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.identity import IdentityError
@@ -222,6 +223,7 @@ async def _fence(
             ),
         )
         await connection.execute("INSERT INTO pgherd.alive VALUES (true) ON CONFLICT DO NOTHING")
+    await advertise(connection, writes=False)
 
 
 async def _end_old_commits(connection: psycopg.AsyncConnection[Any]) -> None:
@@ -245,11 +247,19 @@ async def set_writable(
     reason: str,
     *,
     held: bool = False,
+    changed: bool = True,
 ) -> None:
-    """Let the first write of a transaction pass, or fail with this reason.
+    """Let the first write of a transaction pass, or fail with this reason; and tell clients.
 
-    ``held`` is true if it fails because the herd takes none: the node can be copied all the same.
+    Args:
+        connection: an administrative connection.
+        writable: it passes.
+        reason: why not.
+        held: it fails because the herd takes none: the node can be copied all the same.
+        changed: clients don't know yet.
     """
     await connection.execute(
         "UPDATE pgherd.node SET writable = $1, reason = $2, held = $3", (writable, reason, held)
     )
+    if changed:
+        await advertise(connection, writes=writable)

@@ -2,7 +2,6 @@
 
 A joiner that waits for a checkpoint need not wait for the clock, too: the server tells of it.
 
-* tells PostgreSQL whether this node takes writes;
 * truncates the capture table whose transactions have all ended (C14: never waiting for a lock);
 * looks for committed transactions that were never certified (C1) and reports them;
 * says where a superuser's settings keep transactions from being captured at all;
@@ -31,7 +30,6 @@ from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.loghost import LogHost
 from pgherd_sidecar.agent.recovery import sequences
 from pgherd_sidecar.agent.recovery.certstate import CertificationState
-from pgherd_sidecar.agent.startup import set_writable
 from pgherd_sidecar.agent.verdicts import Verdicts
 from pgherd_sidecar.core.state import ReplicatedState
 
@@ -54,8 +52,6 @@ class Upkeep:
         verdicts: of what the log holds.
         publish: orders a PUBLISH entry with this base GID.
         leaked: what to do with an xid that committed without certification.
-        refusal: why this node takes no writes, None if it does.
-        held: whether that is only because the herd takes none.
         host: the log that is trimmed.
     """
 
@@ -70,8 +66,6 @@ class Upkeep:
         verdicts: Verdicts,
         publish: Callable[[int], None],
         leaked: Callable[[int], Awaitable[None]],
-        refusal: Callable[[], str | None],
-        held: Callable[[], bool],
     ) -> None:
         self._holds: list[dict[str, str | int]] = []
         self._capture_off: list[str] = []
@@ -84,9 +78,6 @@ class Upkeep:
         self._verdicts = verdicts
         self._publish = publish
         self._leaked = leaked
-        self._refusal = refusal
-        self._held = held
-        self._fenced: str | None = None
         self._limits = limits = config.limits
         self._checkpoint_s = limits.checkpoint_ms / 1000
         self._samples: deque[tuple[int, int]] = deque(maxlen=_SAMPLES_MAX)
@@ -112,7 +103,6 @@ class Upkeep:
             await asyncio.sleep(_LEAST_S)
             async for _ in self._connection.notifies(timeout=_PACE_S - _LEAST_S, stop_after=1):
                 pass
-            await self._fence()
             await self._audit()
             await self._see_capture()
             await self._see_tables()
@@ -134,13 +124,6 @@ class Upkeep:
             "capture_off_settings": len(self._capture_off),
             "without_key": self._without_key,
         }
-
-    async def _fence(self) -> None:
-        """Let first writes fail early while this node takes none; certify() would refuse them."""
-        refusal = self._refusal()
-        if refusal != self._fenced:
-            self._fenced = refusal
-            await set_writable(self._connection, refusal is None, refusal or "", held=self._held())
 
     async def _audit(self) -> None:
         rows = await self._connection.execute(

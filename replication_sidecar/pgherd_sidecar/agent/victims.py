@@ -9,14 +9,22 @@ Slony-II 12.3). Who that is decides how:
 * certified with a later GID (it holds a row lock only, C9): cancelled; it rolls back, its client
   hears 08007, and its rows are written in its place;
 * began to wait for a lock itself: PostgreSQL's deadlock detector, which looks once, may end it
-  with 40P01; once it has looked in vain, the statement is cancelled, since whoever holds that lock
-  can't commit before it gives way;
+  with 40P01; once it has looked in vain, the session is ended, since whoever holds that lock can't
+  commit before it gives way;
 * works on its transaction, if with short pauses: it gets a grace to reach COMMIT, where it is told
-  40001; then its statement is cancelled, and only if that does not help its session is ended;
+  40001; then its session is ended;
+* sends a large transaction in pieces: it is told 40001 with the next one, or ended if it takes
+  twice as long as that;
 * idle in its transaction for longer than a program takes to think: its session is ended, since
   PostgreSQL has no way to fail the transaction of an idle session;
 * prepared (PREPARE TRANSACTION): rolled back. It has written no replicated row, or it could not
   have been prepared, but it may have locked some, and only its coordinator would ever end it.
+
+A statement of a client is not cancelled, except in COMMIT, where ``certify()`` notices: the client
+would hear 57014, "canceling statement due to user request", which no library takes for a reason to
+repeat a transaction. PostgreSQL offers no other way to fail a statement from outside: 40P01 needs a
+wait for a lock that its detector has not looked at yet, and the 40001 of recovery conflicts is sent
+by the startup process of a standby only. A lost session (57P01) is known to every pool.
 
 Called by ``session``. Nothing survives a restart.
 """
@@ -144,14 +152,13 @@ class VictimWatch:
             idle_s: how long it has been idle, 0 if it is not.
         """
         seen_s = self._seen_s(pid, xid)
-        self._hook.pieces.refuse(pid)
+        sends_pieces = self._hook.pieces.refuse(pid)
         if 0 < waits_s <= _DETECTOR_S:
             return
         if seen_s > 2 * _BUSY_S or min(seen_s, idle_s) > _IDLE_S:
             await self._end(pid, xid, "holds a lock that is needed for what is certain to commit")
-        elif waits_s or (seen_s > _BUSY_S and not idle_s):
-            log.info("victim.cancelled", pid=pid)
-            await self._cancel(pid, xid)
+        elif waits_s or (seen_s > _BUSY_S and not idle_s and not sends_pieces):
+            await self._end(pid, xid, "its statement holds a lock for too long", gently=True)
 
     async def _roll_back(self, prepared: str, xid: int) -> None:
         """Deal with a prepared transaction; its coordinator has the grace that a statement has."""
@@ -189,9 +196,17 @@ class VictimWatch:
         elif now - self._head[1] > _COMMIT_MAX_S:
             await self._end(link.pid, link.xid & _XID_MASK, "certified, but does not commit")
 
-    async def _end(self, pid: int, xid: int, why: str) -> None:
-        """End a session, unless that transaction has ended and it is in another one."""
+    async def _end(self, pid: int, xid: int, why: str, *, gently: bool = False) -> None:
+        """End a session, unless that transaction has ended and it is in another one.
+
+        Args:
+            pid: of the session.
+            xid: of the transaction.
+            why: for the log.
+            gently: autovacuum, who is no client and hears nothing, goes on with another table.
+        """
         self.victims += 1
         self._first_seen = {k: v for k, v in self._first_seen.items() if k[0] != pid}
         log.info("victim.terminated", pid=pid, reason=why)
-        await self._connection.execute("SELECT pgherd.terminate($1, $2)", (pid, str(xid)))
+        how = "give_way" if gently else "terminate"
+        await self._connection.execute(f"SELECT pgherd.{how}($1, $2)", (pid, str(xid)))

@@ -33,6 +33,7 @@ SOCKET_PATH_MAX = 107
 """Longest path of a Unix socket on Linux, in bytes."""
 _LONGEST_SOCKET = "/n1023/hook/.s.PGSQL.65535"
 PEER_PORT_OFFSET = 100
+HEALTH_PORT_OFFSET = 200
 SLOTS = 8
 """Numbers that the sequences are interleaved by: the most members that a herd can have."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
@@ -64,7 +65,7 @@ COPIED = Origin()
 
 
 class Member(BaseModel):
-    """One node: its stable number and name, and the ports of its server and of its log.
+    """One node: its stable number and name, and the ports of its server, its log and its health.
 
     A witness has a log and a vote, and no server.
     """
@@ -77,6 +78,11 @@ class Member(BaseModel):
     peer_port: Annotated[int, Field(ge=1, le=65535)]
     witness: bool = False
     origin: Origin = COPIED
+
+    @property
+    def health_port(self) -> int:
+        """Where the sidecar tells balancers how the node is."""
+        return self.port + HEALTH_PORT_OFFSET
 
 
 class Herd(BaseModel):
@@ -202,8 +208,31 @@ class Herd(BaseModel):
 
         Whoever may read the file may use it: the herd's account and root.
         """
-        passfile = quote(str(self.node(member).passfile))
-        return f"postgresql://app@127.0.0.1:{member.port}/app?passfile={passfile}"
+        return f"postgresql://app@127.0.0.1:{member.port}/app?{self._passfile(member)}"
+
+    def application_dsn(self, *, password: bool) -> str:
+        """Connection string for an application: the first node that takes writes.
+
+        Args:
+            password: it is in the string; otherwise the string names a file, as ``silent_dsn``.
+        """
+        user = f"app:{self.app_password}" if password else "app"
+        # A machine that is gone answers nothing: then the next one is tried after this time.
+        how = "target_session_attrs=read-write&connect_timeout=3"
+        found = f"postgresql://{user}@{self._hosts}/app?{how}"
+        return found if password else f"{found}&{self._passfile(self.databases[0])}"
+
+    def reading_dsn(self) -> str:
+        """Connection string for what only reads: any node, by chance; from libpq 16 on."""
+        where = f"postgresql://app:{self.app_password}@{self._hosts}/app"
+        return f"{where}?target_session_attrs=any&load_balance_hosts=random"
+
+    @property
+    def _hosts(self) -> str:
+        return ",".join(f"127.0.0.1:{member.port}" for member in self.databases)
+
+    def _passfile(self, member: Member) -> str:
+        return f"passfile={quote(str(self.node(member).passfile))}"
 
 
 class NodePaths:
@@ -244,7 +273,7 @@ def new_herd(
         raise HerdError(f"a herd has 1 to {PEER_PORT_OFFSET - 1} nodes: choose another --nodes")
     if not 0 <= witnesses < nodes:
         raise _too_many_witnesses(nodes, "choose another --witness")
-    if not 1 <= port_base <= 65535 - PEER_PORT_OFFSET - max(total, SLOTS):
+    if not 1 <= port_base <= 65535 - HEALTH_PORT_OFFSET - max(total, SLOTS):
         raise HerdError(f"ports from {port_base} up do not exist: choose another --port-base")
     cluster_id = uuid4()
     return Herd(

@@ -86,8 +86,9 @@ def local_group() -> None:
     " until you have chosen. [default: rebuild]",
 )  # fmt: skip
 @click.option(
-    "--port-base", type=int, help="Node i listens on P+i, its log on P+100+i. [default: 7500]"
-)
+    "--port-base", type=int,
+    help="Node i listens on P+i, its log on P+100+i, its health port is P+200+i. [default: 7500]",
+)  # fmt: skip
 @click.option(
     "--postgres-bin",
     type=click.Path(path_type=Path),

@@ -73,7 +73,7 @@ class Node:
         if not self.member.witness and self.server.process() is None:
             require_free([self.member.port])
         if self.sidecar.process() is None:
-            require_free([self.member.peer_port])
+            require_free([self.member.peer_port, self.member.health_port])
 
     async def start(self, timeout_s: float, copy_rate_bytes_s: int | None = None) -> None:
         """Start what does not run; the node takes writes later (see ``wait_primary``).

@@ -109,7 +109,10 @@ class PostgresServer:
                 "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--file={script}",
                 f"--host={self._paths.run}", f"--port={self._member.port}",
                 "--username=postgres", "--dbname=postgres",
-                environment={"PGHERD_APP_PASSWORD": self._herd.app_password},
+                environment={
+                    "PGHERD_APP_PASSWORD": self._herd.app_password,
+                    "PGOPTIONS": "-c default_transaction_read_only=off",
+                },
             )  # fmt: skip
 
     async def stop(self, timeout_s: float, mode: Literal["fast", "immediate"] = "fast") -> None:

@@ -34,7 +34,12 @@ def states(
             for node in nodes
         ]
         knows = cluster.informed(node.answer for node in nodes if node.answer is not None)
-        head = {"cluster_id": str(herd.cluster_id), **cluster.summary(said, knows)}
+        head = {
+            "cluster_id": str(herd.cluster_id),
+            "application_dsn": herd.application_dsn(password=True),
+            "reading_dsn": herd.reading_dsn(),
+            **cluster.summary(said, knows),
+        }
         return json.dumps({**head, "members": members}, indent=2)
     dsn = herd.app_dsn if passwords else herd.silent_dsn
     rows = [
@@ -61,7 +66,8 @@ def states(
     notes = [line for node in nodes if node.answer is not None for line in _notes(node.answer)]
     scrubbed = next((_scrubbed(node.answer) for node in nodes if node.answer is not None), [])
     keyless = next((_keyless(one) for node in nodes if (one := node.answer) is not None), [])
-    return "\n".join([text, *reasons, *lagging, *notes, *scrubbed, *keyless])
+    application = f"for applications: {herd.application_dsn(password=passwords)}"
+    return "\n".join([text, *reasons, *lagging, *notes, *scrubbed, *keyless, application])
 
 
 def _scrubbed(said: Status) -> list[str]:
@@ -123,6 +129,7 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
         "witness": node.member.witness,
         "dsn": None if node.member.witness else herd.dsn(node.member),
         "app_dsn": None if node.member.witness else herd.app_dsn(node.member),
+        "health": f"http://127.0.0.1:{node.member.health_port}",
         "state": node.state,
         "reason": node.reason,
         "gid": node.gid,

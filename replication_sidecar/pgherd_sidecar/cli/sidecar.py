@@ -155,6 +155,7 @@ class Sidecar:
             on_divergence=herd.on_divergence,
             data_dir=self._paths.sidecar_data,
             admin_socket=self._paths.admin_socket,
+            health_port=member.health_port,
             tls=configuration.Tls(directory=self._paths.tls),
             **beside,
         )

@@ -128,8 +128,6 @@ class Node:
             verdicts=known,
             publish=lambda base: None,
             leaked=cast(Any, None),
-            refusal=lambda: None,
-            held=lambda: False,
         )
 
     def assert_fits(self) -> None:

@@ -2,7 +2,7 @@
 
 import base64
 
-from operator_world import NAME, World
+from operator_world import NAME, NAMESPACE, World
 
 
 async def test_a_herd_is_founded_anew_when_the_volumes_of_the_former_one_are_gone() -> None:
@@ -52,3 +52,10 @@ async def test_the_application_s_secret_has_what_clients_read() -> None:
     data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
     assert data["pgpass"] == f"{data['host']}:5432:app:app:{data['password']}\n"
     assert data["username"] == "app"
+    hosts = ",".join(f"{NAME}-{number}.{NAMESPACE}.svc:5432" for number in (1, 2, 3))
+    assert f"@{hosts}/app?target_session_attrs=read-write" in data["hosts-uri"]
+    assert data["hosts-jdbc-uri"].startswith(f"jdbc:postgresql://{hosts}/app?user=app&password=")
+    assert data["hosts-jdbc-uri"].endswith("&targetServerType=primary")
+    assert {f"{NAME}-{number}" for number in (1, 2, 3)} <= {
+        name for kind, name in world.objects if kind == "Service"
+    }

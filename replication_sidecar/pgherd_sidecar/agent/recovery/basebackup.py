@@ -13,6 +13,7 @@ from pathlib import Path
 
 from psycopg import sql
 
+from pgherd_sidecar.agent.advertising import READ_ONLY_LINE
 from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
 from pgherd_sidecar.agent.errors import UnfitError
 from pgherd_sidecar.agent.recovery.pacing import Pace
@@ -112,7 +113,10 @@ async def make_own(
     for path in recovery.overlay.iterdir() if recovery.overlay is not None else ():
         await asyncio.to_thread(durable.replace, target, path.name, path.read_bytes())
     (target / "postmaster.pid").unlink(missing_ok=True)  # of an attempt that was killed
+    with (target / "postgresql.auto.conf").open("a") as settings:
+        settings.write(READ_ONLY_LINE)  # until the sidecar says otherwise
     statements = sql.SQL(
+        "SET default_transaction_read_only = off\n"  # whatever the files or the database say
         "SELECT pgherd.key_fingerprint()\nSELECT pgherd.become_member({}, {}, {}, {})\n"
     ).format(config.number, config.name, needed_gid, json.dumps(sequences))
     await run(

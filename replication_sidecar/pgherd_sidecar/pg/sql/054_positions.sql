@@ -48,3 +48,11 @@ BEGIN
     END LOOP;
     RETURN here;
 END $$;
+
+-- Why this member takes no writes now; NULL if it does. Transactions begin read-only then, and PostgreSQL's own words
+-- for that, "cannot execute INSERT in a read-only transaction", don't say why.
+CREATE OR REPLACE FUNCTION pgherd.why_read_only() RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE WHEN n.writable THEN NULL ELSE n.reason END FROM pgherd.node n;
+END;

@@ -109,6 +109,15 @@ BEGIN ATOMIC
      WHERE s.pid = backend AND coalesce(s.backend_xid::text, '0') = xid;
 END;
 
+-- Likewise, but autovacuum only has to leave the table that it is at.
+CREATE OR REPLACE FUNCTION pgherd.give_way(backend int, xid text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE WHEN s.backend_type = 'autovacuum worker' THEN pg_cancel_backend(s.pid)
+                ELSE pg_terminate_backend(s.pid) END FROM pg_stat_activity s
+     WHERE s.pid = backend AND coalesce(s.backend_xid::text, '0') = xid;
+END;
+
 -- Terminates what an earlier incarnation of the sidecar may have left at work on its own connections.
 CREATE OR REPLACE FUNCTION pgherd.end_old_writers() RETURNS int8
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp

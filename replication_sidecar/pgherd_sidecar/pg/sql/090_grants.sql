@@ -10,7 +10,8 @@ GRANT EXECUTE ON FUNCTION pgherd.current_token(), pgherd.set_local(regclass), pg
     pgherd.setval(regclass, int8, bool), pgherd.run_everywhere(text) TO PUBLIC;
 
 -- last_gid() reads pgherd.applied, which holds nothing secret.
-GRANT EXECUTE ON FUNCTION pgherd.last_gid(), pgherd.wait_for(int8, interval), pgherd.last_commit_gid() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION pgherd.last_gid(), pgherd.wait_for(int8, interval), pgherd.last_commit_gid(),
+    pgherd.why_read_only() TO PUBLIC;
 GRANT SELECT ON pgherd.applied TO PUBLIC;
 
 -- Who may write, or read, all tables (pg_write_all_data, pg_read_all_data) may not ours: rows that no policy shows are not
