@@ -15,7 +15,14 @@ from pgherd_sidecar.core.entries import Writeset
 from pgherd_sidecar.core.merge import Item
 from pgherd_sidecar.core.recordtext import split_record
 
-_OPS = {"I": "insert", "U": "update", "D": "delete", "E": "delete", "T": "truncate"}
+_OPS = {
+    "I": "insert",
+    "U": "update",
+    "D": "delete",
+    "E": "delete",
+    "R": "delete",  # what the row has become follows as an insert
+    "T": "truncate",
+}
 
 Values = dict[str, str | None]
 

@@ -13,6 +13,7 @@ from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -49,6 +50,7 @@ _DONE: Final = {
     Op.UPDATE: "updated",
     Op.DELETE: "deleted",
     Op.ERASE: "erased",
+    Op.REPLACE: "replaced",
     Op.TRUNCATE: "truncated",
 }
 _OPS: Final = {op.value: op for op in Op}
@@ -245,7 +247,11 @@ def _tables(items: Sequence[Item]) -> dict[str, StatusValue]:
     counts: dict[str, Counter[str]] = {}
     for table, _, records in items:
         if table:
-            done = (_DONE.get(_OPS.get(record[0], Op.INSERT), "?") for record in records)
+            done = (
+                _DONE.get(_OPS.get(record[0], Op.INSERT), "?")
+                for before, record in pairwise(["", *records])
+                if before[:1] + record[0] != "RI"  # what a row has become, not another one
+            )
             counts.setdefault(table, Counter()).update(done)
     return {table: dict(count) for table, count in counts.items()}
 

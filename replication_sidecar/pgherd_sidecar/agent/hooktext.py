@@ -97,7 +97,7 @@ def _found(conflict: Conflict, body: bytes, flags: int) -> tuple[list[str], str]
 
 def _row(record: str) -> str:
     """Name a row by its key alone; the record of an inserted one does not tell its key."""
-    if record[0] not in "UDE":
+    if record[0] not in "UDER":
         return "A row"
     bits, parenthesis, rest = record[1:].partition("(")
     fields = split_record(parenthesis + rest)

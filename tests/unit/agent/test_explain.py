@@ -87,6 +87,13 @@ async def test_a_writeset_is_told_with_rows_counted_and_keys_in_words() -> None:
     assert "secret" not in json.dumps(told)
 
 
+async def test_a_row_that_was_replaced_counts_once() -> None:
+    records = ["R(1)", "I(2)", "I(2)", "R(3)", "I(1)", "D(4)"]
+    entry = writeset(2, 0, body=[["public.bag", [ROW] * 6, records]])
+    told = await Log([Noop(), entry], "01").explain(2)
+    assert told["tables"] == {"public.bag": {"replaced": 2, "inserted": 1, "deleted": 1}}
+
+
 async def test_values_of_rows_are_told_to_who_asks_for_them() -> None:
     told = await Log([writeset(2, 0)], "1").explain(1, rows=True)
     assert told["rows"] == [{"table": "public.t", "row": "I(1,secret)"}]

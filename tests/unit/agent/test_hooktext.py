@@ -14,6 +14,7 @@ LOST = Conflict(reason=AbortReason.CONFLICT, key=20 | 3, winner=7)
         ('U010(1,secret,"b c")', 'Row (1,,"b c")'),
         ("D(1,,x)", "Row (1,,x)"),
         ("E(1,,)", "Row (1,,)"),
+        ("R(1,x,)", "Row (1,x,)"),
         ("I(1,secret,2)", "A row"),
     ],
 )
