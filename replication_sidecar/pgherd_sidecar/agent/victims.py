@@ -23,6 +23,7 @@ Called by ``session``. Nothing survives a restart.
 
 import asyncio
 import contextlib
+from array import array
 from typing import Any
 
 import psycopg
@@ -145,6 +146,8 @@ class VictimWatch:
         """
         seen_s = self._seen_s(pid, xid)
         self._hook.pieces.refuse(pid)
+        if not seen_s:
+            await self._remember_command(pid)
         if 0 < waits_s <= _DETECTOR_S:
             return
         if seen_s > 2 * _BUSY_S or min(seen_s, idle_s) > _IDLE_S:
@@ -152,6 +155,13 @@ class VictimWatch:
         elif waits_s or (seen_s > _BUSY_S and not idle_s):
             log.info("victim.cancelled", pid=pid)
             await self._cancel(pid, xid)
+
+    async def _remember_command(self, pid: int) -> None:
+        """A command in the way will most likely fail: the next one like it is to go first."""
+        rows = await self._connection.execute("SELECT pgherd.locked_keys($1)", (pid,))
+        row = await rows.fetchone()
+        if row is not None and row[0]:
+            self._hook.backend.command_lost(array("q", [0, len(row[0]), *row[0]]))
 
     async def _roll_back(self, prepared: str, xid: int) -> None:
         """Deal with a prepared transaction; its coordinator has the grace that a statement has."""
