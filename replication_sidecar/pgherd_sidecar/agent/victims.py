@@ -31,6 +31,7 @@ Called by ``session``. Nothing survives a restart.
 
 import asyncio
 import contextlib
+from array import array
 from typing import Any
 
 import psycopg
@@ -153,12 +154,21 @@ class VictimWatch:
         """
         seen_s = self._seen_s(pid, xid)
         sends_pieces = self._hook.pieces.refuse(pid)
+        if not seen_s:
+            await self._remember_command(pid)
         if 0 < waits_s <= _DETECTOR_S:
             return
         if seen_s > 2 * _BUSY_S or min(seen_s, idle_s) > _IDLE_S:
             await self._end(pid, xid, "holds a lock that is needed for what is certain to commit")
         elif waits_s or (seen_s > _BUSY_S and not idle_s and not sends_pieces):
             await self._end(pid, xid, "its statement holds a lock for too long", gently=True)
+
+    async def _remember_command(self, pid: int) -> None:
+        """A command in the way will most likely fail: the next one like it is to go first."""
+        rows = await self._connection.execute("SELECT pgherd.locked_keys($1)", (pid,))
+        row = await rows.fetchone()
+        if row is not None and row[0]:
+            self._hook.backend.command_lost(array("q", [0, len(row[0]), *row[0]]))
 
     async def _roll_back(self, prepared: str, xid: int) -> None:
         """Deal with a prepared transaction; its coordinator has the grace that a statement has."""

@@ -21,7 +21,7 @@ UNION ALL
 SELECT 'column', c.relname || '.' || a.attname,
        concat_ws(' ', row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum), format_type(a.atttypid, a.atttypmod),
                  a.attnotnull, a.attidentity, a.attgenerated, a.attstorage, a.attcompression, a.attstattarget,
-                 a.attislocal, a.attinhcount, a.attacl::text, a.attoptions::text,
+                 a.attislocal, a.attinhcount, a.attacl::text, (SELECT string_agg(o, ',') FROM unnest(a.attoptions) o WHERE o !~ '^pg_'),
                  CASE WHEN a.attcollation <> 0 THEN a.attcollation::regcollation::text END,
                  pg_get_expr(d.adbin, d.adrelid), col_description(c.oid, a.attnum))
   FROM rel c

@@ -40,6 +40,11 @@ CREATE OR REPLACE FUNCTION pgherd.sorted(texts text[]) RETURNS text[]
 LANGUAGE sql STABLE
 RETURN (SELECT array_agg(u.t ORDER BY u.t COLLATE "C") FROM unnest(texts) AS u(t));
 
+-- Options in order; not those that PostgreSQL keeps for itself: 17.12 notes for each column where in its own log it was made.
+CREATE OR REPLACE FUNCTION pgherd.options(options text[]) RETURNS text[]
+LANGUAGE sql STABLE
+RETURN (SELECT array_agg(u.o ORDER BY u.o COLLATE "C") FROM unnest(options) AS u(o) WHERE u.o !~ '^pg_');
+
 -- What the catalog says of relations. which: of what words are wanted, 'own', 'all' or 'none'.
 CREATE OR REPLACE FUNCTION pgherd.relation_lines(
     rels oid[], which text, OUT rel oid, OUT aspect text, OUT name text, OUT facts text, OUT words text)
@@ -54,7 +59,7 @@ BEGIN
     RETURN QUERY
     SELECT c.oid, 'relation', '',
            ROW(c.relkind, c.relpersistence, m.amname, pg_get_userbyid(c.relowner), c.relrowsecurity, c.relforcerowsecurity,
-               c.relreplident, pgherd.sorted(c.reloptions), pgherd.sorted(t.reloptions), c.relispartition, c.relispopulated,
+               c.relreplident, pgherd.options(c.reloptions), pgherd.options(t.reloptions), c.relispartition, c.relispopulated,
                nullif(c.reloftype, 0)::regtype)::text,
            CASE WHEN all_words OR own_words AND pgherd.is_own(c.xmin) THEN pg_get_expr(c.relpartbound, c.oid) END
       FROM pg_class c LEFT JOIN pg_am m ON m.oid = c.relam LEFT JOIN pg_class t ON t.oid = c.reltoastrelid
@@ -70,7 +75,7 @@ BEGIN
     SELECT a.attrelid, 'columns', a.attname::text,
            ROW(row_number() OVER (PARTITION BY a.attrelid ORDER BY a.attnum), format_type(a.atttypid, a.atttypmod), a.attnotnull,
                nullif(a.attcollation, 0)::regcollation, a.attidentity, a.attgenerated, a.attstorage, a.attcompression,
-               coalesce(a.attstattarget, -1), a.atthasdef, pgherd.sorted(a.attoptions))::text,
+               coalesce(a.attstattarget, -1), a.atthasdef, pgherd.options(a.attoptions))::text,
            CASE WHEN all_words OR own_words AND pgherd.is_own(d.xmin) THEN pg_get_expr(d.adbin, d.adrelid) END
       FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
      WHERE a.attrelid = ANY (rels) AND a.attnum > 0 AND NOT a.attisdropped;
@@ -88,7 +93,7 @@ BEGIN
                to_jsonb(i) ->> 'indnullsnotdistinct', i.indnkeyatts, pgherd.column_names(i.indrelid, i.indkey::int2[]),
                array(SELECT o.opcname::text FROM unnest(i.indclass::oid[]) WITH ORDINALITY u(oid, n)
                        JOIN pg_opclass o ON o.oid = u.oid ORDER BY u.n),
-               i.indcollation::oid[]::regcollation[], i.indoption::int2[], pgherd.sorted(c.reloptions))::text,
+               i.indcollation::oid[]::regcollation[], i.indoption::int2[], pgherd.options(c.reloptions))::text,
            CASE WHEN all_words OR own_words AND pgherd.is_own(i.xmin) THEN pg_get_indexdef(i.indexrelid) END
       FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
      WHERE i.indrelid = ANY (rels) AND i.indisvalid;

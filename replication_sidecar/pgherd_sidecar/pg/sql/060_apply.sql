@@ -93,6 +93,14 @@ BEGIN
        AND b.pid NOT IN (SELECT w.pid FROM pgherd.own_sessions w WHERE w.name <> 'pgherd large');
 END $$;
 
+-- The certification keys of the tables that a session keeps writers out of, as a command does.
+CREATE OR REPLACE FUNCTION pgherd.locked_keys(backend int) RETURNS int8[]
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+RETURN string_to_array(pgherd.table_keys(array(
+    SELECT l.relation FROM pg_locks l
+     WHERE l.pid = backend AND l.granted AND l.locktype = 'relation'
+       AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'))), ',')::int8[];
+
 -- Cancels what a session does, if it still does it in that transaction.
 CREATE OR REPLACE FUNCTION pgherd.cancel(backend int, xid text) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
