@@ -5,16 +5,16 @@ A job runs once: its spec cannot be changed, and what its status says of its end
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from pgherd_operator.api.base import Line, Name, Quantity, Reported, Section, rules, section
 from pgherd_operator.api.places import Destination, Volume
-from pgherd_operator.api.spec import ContainerResources
+from pgherd_operator.api.spec import ContainerResources, NodeSelector, Tolerations
 from pgherd_operator.api.status import BY_TYPE, GENERATION, ConditionBase
 
-_EMPTY: dict[str, Any] = {}
+_EMPTY: dict[str, str] = {}
 _FINAL = rules(("self == oldSelf", "a job runs once and cannot be changed: make another one"))
 _Share = Annotated[
     int,
@@ -54,12 +54,8 @@ class Spark(Section):
     cpu_request: Annotated[Quantity, Field(description="of each pod of a SparkApplication")] = (
         "500m"
     )
-    node_selector: Annotated[
-        dict[str, str], Field(max_length=16, description="labels that a node has to have")
-    ] = _EMPTY
-    tolerations: Annotated[
-        tuple[dict[str, Any], ...], Field(max_length=16, description="as in a pod")
-    ] = ()
+    node_selector: NodeSelector = _EMPTY
+    tolerations: Tolerations = ()
 
 
 class JobSpec(Section):

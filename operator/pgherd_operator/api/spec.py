@@ -37,6 +37,11 @@ _PARAMETER_RULE = "self.all(name, {})".format(
 _NOT_SMALLER = "quantity(self).compareTo(quantity(oldSelf)) >= 0"
 _EMPTY: dict[str, Any] = {}
 
+NodeSelector = Annotated[
+    dict[str, str], Field(max_length=16, description="labels that a node has to have")
+]
+Tolerations = Annotated[tuple[dict[str, Any], ...], Field(max_length=16, description="as in a pod")]
+
 
 class Images(Section):
     """Where the containers come from."""
@@ -175,13 +180,8 @@ class Scheduling(Section):
             "stays pending; with as many hosts as members each has one of its own"
         ),
     ] = "Preferred"
-    node_selector: Annotated[
-        dict[str, str], Field(max_length=16, description="labels that a node has to have")
-    ] = _EMPTY
-    tolerations: Annotated[
-        tuple[dict[str, Any], ...],
-        Field(max_length=16, description="as in a pod"),
-    ] = ()
+    node_selector: NodeSelector = _EMPTY
+    tolerations: Tolerations = ()
     affinity: Annotated[dict[str, Any], Field(description="as in a pod")] = _EMPTY
     priority_class_name: Annotated[
         Name | None, Field(description="a PriorityClass that is there")

@@ -87,13 +87,13 @@ def reconcile(
         turn: why it may not take over another release, see ``upgrade``; empty if it may.
     """
     group = look(observed)
+    if care is Care.CERTIFICATES:
+        issued = upkeep.certificates(observed, now)
+        return Plan(tuple(issued), status.describe(observed, group, None, set(), now))
     unadopted = upgrade.stage(observed, release) is upgrade.Stage.WAITING
     made_by = upgrade.pinned(observed.ledger, release)
     outdated = rollout.outdated(observed, made_by, by_user=unadopted)
     begun = upgrade.step(observed, group, release, turn, outdated=bool(outdated))
-    if care is Care.CERTIFICATES:
-        issued = upkeep.certificates(observed, now)
-        return Plan(tuple(issued), status.describe(observed, group, None, set(), now))
     replaced = outdated if care is Care.FULL else set()
     steps = _steps(observed, group, now, made_by, replaced)
     if care is Care.FULL and not observed.cluster.deleting:

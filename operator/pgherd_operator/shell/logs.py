@@ -7,6 +7,7 @@ what becomes of its watches.
 import logging
 
 import structlog
+from pgherd_sidecar.agent.logging import Bridge
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _EACH_EVENT = "kopf.objects"
@@ -30,21 +31,8 @@ def configure(level: str = "info") -> None:
         wrapper_class=structlog.make_filtering_bound_logger(least),
     )
     root = logging.getLogger()
-    root.handlers = [_Bridge()]
+    root.handlers = [Bridge()]
     root.setLevel(least)
     logging.getLogger(_EACH_EVENT).setLevel(max(least, logging.WARNING))
     if level.lower() not in LEVELS:
         structlog.get_logger().warning("log_level.unknown", level=level, known=", ".join(LEVELS))
-
-
-class _Bridge(logging.Handler):
-    """Passes a record of the standard library's logging on."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        structlog.get_logger().log(
-            record.levelno,
-            "library_log",
-            logger=record.name,
-            text=record.getMessage(),
-            exc_info=record.exc_info,
-        )

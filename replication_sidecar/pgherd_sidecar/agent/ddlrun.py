@@ -85,12 +85,12 @@ class DdlRunner:
                     await self._run(writeset, about, _execute_either_way)
                 elif error.sqlstate in _IN_THE_WAY:
                     log.warning("command.in_the_way", gid=gid, error=judge(error).cause)
-                    await self._run(writeset, about, _execute, alone=True)
+                    await self._run(writeset, about, _execute, past_temporary=True)
                 else:
                     raise
 
     async def _run(
-        self, writeset: Writeset, about: About, execute: _Execute, *, alone: bool = False
+        self, writeset: Writeset, about: About, execute: _Execute, *, past_temporary: bool = False
     ) -> None:
         try:
             connection = await connect(self._config, "pgherd ddl")
@@ -101,7 +101,7 @@ class DdlRunner:
             await connection.execute("; ".join(WRITER_SETTINGS))
             with self._writers.writing(connection.info.backend_pid, gid):
                 async with connection.transaction():
-                    if alone:
+                    if past_temporary:
                         await connection.execute("SELECT pgherd.drop_temporary()")
                     await self._items(connection, writeset, about, execute)
                     about.statement = about.table = ""

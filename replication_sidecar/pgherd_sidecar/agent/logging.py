@@ -38,7 +38,7 @@ def configure(level: str, member: str) -> None:
         cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
-    root.handlers = [_Bridge(logging.WARNING)]
+    root.handlers = [Bridge(logging.WARNING)]
 
 
 def blank_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -53,7 +53,7 @@ def _to_line(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     return msgspec.json.encode(event, enc_hook=str).decode()
 
 
-class _Bridge(logging.Handler):
+class Bridge(logging.Handler):
     """Passes a record of the standard library's logging on."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -77,6 +77,7 @@ class VictimWatch:
         self._chain = chain
         self._hook = hook
         self._first_seen: dict[tuple[int, int], float] = {}
+        self._pressed: set[tuple[int, int]] = set()
         self._head: tuple[int, float] = (0, 0.0)
         self._loop = asyncio.get_running_loop()
 
@@ -101,6 +102,7 @@ class VictimWatch:
         waiting = dict(self._writers.at_work) | self._stuck(now)
         if not waiting:
             self._first_seen = {}
+            self._pressed = set()
             return
         rows = await self._connection.execute(
             "SELECT waiter, pid, xid, waits_s, idle_s, prepared FROM pgherd.blockers($1)",
@@ -112,6 +114,7 @@ class VictimWatch:
         now = self._loop.time()
         seen = {(pid, xid): now for _, pid, xid, *_ in blockers}
         self._first_seen = {key: self._first_seen.get(key, now) for key in seen}
+        self._pressed &= seen.keys()
         for waiter, pid, xid, waits_s, idle_s, prepared in blockers:
             if (waiter, waiting[waiter]) not in present or pid in self._writers.at_work:
                 continue
@@ -154,7 +157,9 @@ class VictimWatch:
         """
         seen_s = self._seen_s(pid, xid)
         sends_pieces = self._hook.pieces.refuse(pid)
-        if not seen_s:
+        if (pid, xid) not in self._pressed:
+            self._pressed.add((pid, xid))
+            await self._remember_command(pid)
             await self._remember_command(pid)
         if 0 < waits_s <= _DETECTOR_S:
             return

@@ -1,6 +1,7 @@
 """The replicated state machine: duplicates, incarnations, equal verdicts on every member."""
 
 import struct
+import zlib
 
 import pytest
 from hypothesis import given, settings
@@ -270,6 +271,7 @@ def test_a_damaged_checkpoint_is_refused(entries: list[Entry], data: st.DataObje
 
 def test_c26_a_checkpoint_of_another_version_is_refused() -> None:
     blob = bytearray(ReplicatedState(MEMBERS).checkpoint())
-    struct.pack_into(">H", blob, 8, 99)
+    intact = zlib.crc32(blob[14:], zlib.crc32((99).to_bytes(2)))
+    struct.pack_into(">HI", blob, 8, 99, intact)
     with pytest.raises(CheckpointError, match="version 99"):
         ReplicatedState.restore(bytes(blob))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from collections.abc import Awaitable, Callable
 
 import pytest
 import structlog
@@ -21,6 +22,17 @@ from test_objects import DATABASE, cluster
 from test_operator_shell import serving
 
 
+async def woken(look: Callable[[str, str], Awaitable[float | None]], times: int) -> None:
+    """Wake a queue for one herd again and again, then end it."""
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.TaskGroup() as group:
+            queue = Queue(look, group)
+            for _ in range(times):
+                queue.wake("n", "herd")
+                await asyncio.sleep(0.01)
+            raise asyncio.CancelledError
+
+
 async def test_a_herd_that_is_woken_all_the_time_is_not_looked_at_all_the_time() -> None:
     looks = 0
 
@@ -29,13 +41,7 @@ async def test_a_herd_that_is_woken_all_the_time_is_not_looked_at_all_the_time()
         looks += 1
         return 30.0
 
-    with pytest.raises(asyncio.CancelledError):
-        async with asyncio.TaskGroup() as group:
-            queue = Queue(look, group)
-            for _ in range(100):
-                queue.wake("n", "herd")
-                await asyncio.sleep(0.01)
-            raise asyncio.CancelledError
+    await woken(look, 100)
     assert 2 <= looks <= 4
 
 
@@ -47,13 +53,7 @@ async def test_a_wake_does_not_end_a_back_off_at_once() -> None:
         looks += 1
         raise ValueError("a tenant's mistake")
 
-    with pytest.raises(asyncio.CancelledError):
-        async with asyncio.TaskGroup() as group:
-            queue = Queue(look, group)
-            for _ in range(50):
-                queue.wake("n", "herd")
-                await asyncio.sleep(0.01)
-            raise asyncio.CancelledError
+    await woken(look, 50)
     assert looks == 1
 
 

@@ -40,25 +40,36 @@ BEGIN ATOMIC
      ORDER BY i.indisprimary DESC, i.indnkeyatts, c.relname COLLATE "C" LIMIT 1;
 END;
 
+-- A type and all that its values are made of: the base of a domain, the bounds of a range, the columns of a composite
+-- type, the elements of an array.
+CREATE OR REPLACE FUNCTION pgherd.parts_of_type(typ oid) RETURNS SETOF pg_type
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    t      pg_type;
+    inside oid[];
+BEGIN
+    SELECT * INTO t FROM pg_type WHERE oid = typ;
+    RETURN NEXT t;
+    inside := CASE
+        WHEN t.typtype = 'd' THEN ARRAY[t.typbasetype]
+        WHEN t.typtype IN ('r', 'm') THEN ARRAY(
+            SELECT r.rngsubtype FROM pg_range r WHERE typ IN (r.rngtypid, r.rngmultitypid))
+        WHEN t.typtype = 'c' THEN ARRAY(
+            SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
+        WHEN t.typcategory = 'A' AND t.typelem <> 0 THEN ARRAY[t.typelem]
+    END;
+    IF inside IS NOT NULL THEN
+        RETURN QUERY SELECT p.* FROM unnest(inside) AS i(oid), pgherd.parts_of_type(i.oid) p;
+    END IF;
+END $$;
+
 -- May a value's hash, as PostgreSQL's operator class makes it, be compared between members? Not where
 -- it is made of oids, which are local to a server (enums above all).
 CREATE OR REPLACE FUNCTION pgherd.hash_is_portable(t oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE ty pg_type;
 BEGIN
-    SELECT * INTO ty FROM pg_type WHERE oid = t;
-    RETURN CASE
-        WHEN ty.typtype = 'd' THEN pgherd.hash_is_portable(ty.typbasetype)
-        WHEN ty.typtype = 'e' THEN false
-        WHEN ty.typtype = 'r' THEN (SELECT pgherd.hash_is_portable(r.rngsubtype) FROM pg_range r WHERE r.rngtypid = t)
-        WHEN ty.typtype = 'm' THEN (SELECT pgherd.hash_is_portable(r.rngsubtype) FROM pg_range r
-                                     WHERE r.rngmultitypid = t)
-        WHEN ty.typtype = 'c' THEN (SELECT bool_and(pgherd.hash_is_portable(a.atttypid)) FROM pg_attribute a
-                                     WHERE a.attrelid = ty.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
-        WHEN ty.typcategory = 'A' AND ty.typelem <> 0 THEN pgherd.hash_is_portable(ty.typelem)
-        WHEN t = 'oid'::regtype OR ty.typname LIKE 'reg%' THEN false
-        ELSE true
-    END;
+    RETURN NOT EXISTS (SELECT FROM pgherd.parts_of_type(t) p
+                        WHERE p.typtype = 'e' OR p.oid = 'oid'::regtype OR (p.typtype = 'b' AND p.typname LIKE 'reg%'));
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.base_type(t oid) RETURNS oid

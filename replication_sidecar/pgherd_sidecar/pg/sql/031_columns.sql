@@ -79,21 +79,15 @@ RETURN (
 -- read at the origin, too, before they count.
 CREATE OR REPLACE FUNCTION pgherd.reads_back(typ oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE t pg_type;
+DECLARE
+    known CONSTANT oid[] := '{bool,int2,int4,int8,oid,text,varchar,bpchar,"char",name,uuid,json,jsonb,numeric,float4,float8,
+                              money,bytea,date,time,timestamp,timestamptz,inet,cidr,macaddr,macaddr8,bit,varbit,point,pg_lsn}'
+                             ::regtype[];
 BEGIN
-    SELECT * INTO t FROM pg_type WHERE oid = typ;
-    RETURN CASE
-        WHEN t.typtype = 'e' THEN true
-        WHEN t.typtype IN ('r', 'm') THEN (
-            SELECT pgherd.reads_back(r.rngsubtype) FROM pg_range r WHERE typ IN (r.rngtypid, r.rngmultitypid))
-        WHEN t.typtype = 'c' THEN (
-            SELECT coalesce(bool_and(pgherd.reads_back(a.atttypid)), true) FROM pg_attribute a
-             WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
-        WHEN t.typtype = 'b' AND t.typcategory = 'A' AND t.typelem <> 0 THEN pgherd.reads_back(t.typelem)
-        ELSE typ = ANY ('{bool,int2,int4,int8,oid,text,varchar,bpchar,"char",name,uuid,json,jsonb,numeric,float4,float8,money,
-                         bytea,date,time,timestamp,timestamptz,inet,cidr,macaddr,macaddr8,bit,varbit,point,pg_lsn}'
-                        ::regtype[]::oid[])
-    END;
+    RETURN typ = ANY (known) OR NOT EXISTS (
+        SELECT FROM pgherd.parts_of_type(typ) p
+         WHERE p.typtype NOT IN ('e', 'r', 'm', 'c') AND NOT (p.typtype = 'b' AND p.typcategory = 'A' AND p.typelem <> 0)
+           AND p.oid <> ALL (known));
 END $$;
 
 -- The text of a value, which has been read `again` from it.

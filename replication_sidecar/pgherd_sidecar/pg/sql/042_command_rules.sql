@@ -150,21 +150,12 @@ END $$;
 -- Does a value of this type name objects or roles, which another member may not have?
 CREATE OR REPLACE FUNCTION pgherd.names_objects(typ oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE t pg_type;
 BEGIN
-    SELECT * INTO t FROM pg_type WHERE oid = typ;
-    RETURN CASE
-        WHEN t.typtype = 'd' THEN pgherd.names_objects(t.typbasetype)
-        WHEN t.typtype IN ('r', 'm') THEN (
-            SELECT pgherd.names_objects(r.rngsubtype) FROM pg_range r WHERE typ IN (r.rngtypid, r.rngmultitypid))
-        WHEN t.typtype = 'c' THEN EXISTS (
-            SELECT FROM pg_attribute a
-             WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped AND pgherd.names_objects(a.atttypid))
-        WHEN t.typcategory = 'A' AND t.typelem <> 0 THEN pgherd.names_objects(t.typelem)
-        -- the last ones have no input function that would take them
-        ELSE t.typnamespace = 'pg_catalog'::regnamespace
-             AND t.typname ~ '^(reg.*|aclitem|gtsvector|pg_node_tree|pg_ndistinct|pg_dependencies|pg_mcv_list|pg_brin_.*)$'
-    END;
+    -- the last ones have no input function that would take them
+    RETURN EXISTS (
+        SELECT FROM pgherd.parts_of_type(typ) p
+         WHERE p.typnamespace = 'pg_catalog'::regnamespace
+           AND p.typname ~ '^(reg.*|aclitem|gtsvector|pg_node_tree|pg_ndistinct|pg_dependencies|pg_mcv_list|pg_brin_.*)$');
 END $$;
 
 -- Columns of such types: a temporary table's name in a row would stop the members that read it. Only new

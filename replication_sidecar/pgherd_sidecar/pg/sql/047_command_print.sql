@@ -43,7 +43,7 @@ RETURN (SELECT array_agg(u.t ORDER BY u.t COLLATE "C") FROM unnest(texts) AS u(t
 -- Options in order; not those that PostgreSQL keeps for itself: 17.12 notes for each column where in its own log it was made.
 CREATE OR REPLACE FUNCTION pgherd.options(options text[]) RETURNS text[]
 LANGUAGE sql STABLE
-RETURN (SELECT array_agg(u.o ORDER BY u.o COLLATE "C") FROM unnest(options) AS u(o) WHERE u.o !~ '^pg_');
+RETURN pgherd.sorted(ARRAY(SELECT u.o FROM unnest(options) AS u(o) WHERE u.o !~ '^pg_'));
 
 -- What the catalog says of relations. which: of what words are wanted, 'own', 'all' or 'none'.
 CREATE OR REPLACE FUNCTION pgherd.relation_lines(
