@@ -4,8 +4,8 @@ A member that does no work is replaced first and at once: it is likely to be the
 change before this one, and the wait for it to get well would never end. A member that works is
 replaced only while all others do.
 
-Before a pod is deleted the API server is asked whether it would take the new one. A pod that it refuses
-(limits below requests, a policy, a missing priority class) costs no member.
+Before a pod is deleted the API server is asked whether it would take the new one. A pod that it
+refuses (limits below requests, a policy, a missing priority class) costs no member.
 """
 
 from pgherd_operator.core import upkeep
