@@ -7,6 +7,7 @@ own JVM (``local[*]``); on Kubernetes ``spark-submit`` has said what it is.
 
 import asyncio
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -267,6 +268,7 @@ def cluster(name: str, master: str | None, memory: str = "1g") -> Iterator[Clust
         JobError: it does not start.
     """
     require_installed()
+    _silence_threads()
     from py4j.protocol import Py4JError  # noqa: PLC0415 - see above
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -288,14 +290,22 @@ def cluster(name: str, master: str | None, memory: str = "1g") -> Iterator[Clust
             session.stop()
 
 
+def _silence_threads() -> None:
+    """Have PySpark's and Py4J's threads not write tracebacks when Java has ended: we say so."""
+    from pyspark import accumulators  # noqa: PLC0415
+
+    accumulators.AccumulatorTCPServer.handle_error = lambda *_: None
+    logging.getLogger().addHandler(logging.NullHandler())
+
+
 def _local(master: str, memory: str) -> dict[str, str]:
     """Settings of a JVM of our own, which talks to nobody but us, and is silent."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    logging = Path(__file__).with_name("log4j2.properties").as_uri()
+    properties = Path(__file__).with_name("log4j2.properties").as_uri()
     return _LOCAL | {
         "spark.master": master,
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging} {_BRIEF_JAVA}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={properties} {_BRIEF_JAVA}",
     }
 
 

@@ -38,10 +38,10 @@ WORKLOADS = (
 
 @pytest.fixture(scope="module")
 def faulty(work_directory: Path) -> Iterator[tuple[FaultyHerd, Wires]]:
-    """A herd on faulty machines; its wires take the ports after those of its members."""
+    """A herd on faulty machines; its wires take ports between those of its members."""
     base, scripts = free_port_base(NODES), work_directory / "faults"
     scripts.mkdir(mode=0o755)
-    herd = FaultyHerd(work_directory / "faulty", base, scripts=scripts, wire_base=base + 150)
+    herd = FaultyHerd(work_directory / "faulty", base, scripts=scripts, wire_base=base + 40)
     done = herd.up("--nodes", str(NODES))
     assert done.returncode == 0, done.stderr
     wires = herd.move_in(SEED)
