@@ -234,14 +234,18 @@ DECLARE
     pk         oid  := pgherd.identity_index(root);
     fname      text := format('%s_%s', lower(kind), rel);
     settings   text := pgherd.text_settings(root);
-    k_ins      text := concat_ws(', ', pgherd.unique_keys(root, 'n', true), pgherd.parent_keys(root, 'n', false));
-    k_del      text := pgherd.unique_keys(root, 'o', false);
-    pk_old     text := pgherd.index_key(pk, 'o');
-    pk_new     text := pgherd.index_key(pk, 'n');
-    k_upd      text := concat_ws(', ', pk_new || ' OPERATOR(pg_catalog.|) 2', pgherd.parent_keys(root, 'n', true));
-    ins_rec    text := format('pg_catalog.concat(''I'', %s)', pgherd.record_full(root, 'n'));
-    del_rec    text := format('pg_catalog.concat(''D'', %s)', pgherd.record_key(root, 'o'));
-    upd_rec    text := pgherd.record_changes(root);
+    -- of the new row and of the old one: certification keys, the hash of the primary key, the record
+    k_ins      text := CASE WHEN kind <> 'DELETE' THEN
+                           concat_ws(', ', pgherd.unique_keys(root, 'n', true), pgherd.parent_keys(root, 'n', false)) END;
+    pk_new     text := CASE WHEN kind <> 'DELETE' THEN pgherd.index_key(pk, 'n') END;
+    ins_rec    text := CASE WHEN kind <> 'DELETE' THEN format('pg_catalog.concat(''I'', %s)', pgherd.record_full(root, 'n')) END;
+    k_del      text := CASE WHEN kind <> 'INSERT' THEN pgherd.unique_keys(root, 'o', false) END;
+    pk_old     text := CASE WHEN kind <> 'INSERT' THEN pgherd.index_key(pk, 'o') END;
+    del_rec    text := CASE WHEN kind <> 'INSERT' THEN format('pg_catalog.concat(''D'', %s)', pgherd.record_key(root, 'o')) END;
+    -- of a row that keeps its identity
+    k_upd      text := CASE WHEN kind = 'UPDATE' THEN
+                           concat_ws(', ', pk_new || ' OPERATOR(pg_catalog.|) 2', pgherd.parent_keys(root, 'n', true)) END;
+    upd_rec    text := CASE WHEN kind = 'UPDATE' THEN pgherd.record_changes(root) END;
     o          text := CASE WHEN by_row THEN '(SELECT OLD.*) o' ELSE 'old_rows o' END;
     n          text := CASE WHEN by_row THEN '(SELECT NEW.*) n' ELSE 'new_rows n' END;
     counted    text := CASE WHEN by_row THEN '' WHEN kind = 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
@@ -393,16 +397,18 @@ END $$;
 
 DROP FUNCTION IF EXISTS pgherd.trigger_source(oid, text, bool, text);
 CREATE OR REPLACE FUNCTION pgherd.capture_trigger(rel oid, kind text, by_row bool) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT format('CREATE TRIGGER pgherd_%1$s AFTER %2$s ON %3$s%4$s FOR EACH %5$s EXECUTE FUNCTION pgherd_gen.%1$s_%6$s()',
-                  lower(kind), kind, t.name,
-                  CASE WHEN by_row THEN ''
-                       ELSE ' REFERENCING' || CASE WHEN kind <> 'INSERT' THEN ' OLD TABLE AS old_rows' ELSE '' END
-                                           || CASE WHEN kind <> 'DELETE' THEN ' NEW TABLE AS new_rows' ELSE '' END END,
-                  CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, rel)
-      FROM pgherd.user_tables t WHERE t.relid = rel;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT format('CREATE TRIGGER pgherd_%1$s AFTER %2$s ON %3$s%4$s FOR EACH %5$s EXECUTE FUNCTION pgherd_gen.%1$s_%6$s()',
+                      lower(kind), kind, t.name,
+                      CASE WHEN by_row THEN ''
+                           ELSE ' REFERENCING' || CASE WHEN kind <> 'INSERT' THEN ' OLD TABLE AS old_rows' ELSE '' END
+                                               || CASE WHEN kind <> 'DELETE' THEN ' NEW TABLE AS new_rows' ELSE '' END END,
+                      CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, rel)
+          FROM pgherd.user_tables t WHERE t.relid = rel);
+END $$;
 
 -- o.key = n.key with the operators of the identity's own index; NULL where there is none.
 CREATE OR REPLACE FUNCTION pgherd.key_equal(root oid) RETURNS text
@@ -487,11 +493,14 @@ END;
 -- The table that a table's rows are captured for: itself, or the partitioned one; NULL if it is not replicated, or
 -- has nothing that could be written.
 CREATE OR REPLACE FUNCTION pgherd.captured_for(rel oid) RETURNS oid
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT t.root_relid FROM pgherd.user_tables t
-         WHERE t.relid = rel
-           AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = t.root_relid AND a.attnum > 0
-                                                    AND NOT a.attisdropped AND a.attgenerated = ''));
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (SELECT t.root_relid FROM pgherd.user_tables t
+             WHERE t.relid = rel
+               AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = t.root_relid AND a.attnum > 0
+                                                        AND NOT a.attisdropped AND a.attgenerated = ''));
+END $$;
 
 -- Takes away rows without identity, as many of equal ones as there are records with their image; or, where every
 -- other record says what the one before it has become, updates them. Returns how many there were. The images are joined
