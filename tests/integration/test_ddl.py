@@ -334,6 +334,44 @@ async def test_command_passes_while_others_write_other_tables(
     await assert_same_schema(connections, schema)
 
 
+_KEPT = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgherd ddl'"
+    " AND state = 'idle'"
+)
+
+
+async def test_what_one_command_brings_along_does_not_reach_the_next(
+    herd: LocalHerd, connections: list[Connection], schema: str
+) -> None:
+    """A session that executes the commands of others is kept for the next one."""
+    first = connections[0]
+    await run(first, "SET TimeZone = 'Asia/Tokyo'; SET DateStyle = 'German'")
+    await run(
+        first, "CREATE TABLE a (id int PRIMARY KEY, at timestamptz DEFAULT '01.02.2020 09:00')"
+    )
+    await run(first, "RESET ALL")
+    await run(first, f"SET search_path = {schema}")
+    await run(
+        first, "CREATE TABLE b (id int PRIMARY KEY, at timestamptz DEFAULT '2020-01-02 09:00')"
+    )
+    await run(first, "INSERT INTO a VALUES (1); INSERT INTO b VALUES (1)")
+    await assert_same_schema(connections, schema)
+    await same_everywhere(connections, "TABLE a")
+    await same_everywhere(connections, "TABLE b")
+
+
+async def test_a_kept_session_that_is_lost_is_replaced(
+    herd: LocalHerd, connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE a (id int PRIMARY KEY)")
+    await caught_up(connections)
+    async with superusers(herd, schema) as admins:
+        ended = [row for admin in admins[1:] for row in await run(admin, _KEPT)]
+        assert ended == [(True,), (True,)]
+    await run(connections[0], "CREATE TABLE b (id int PRIMARY KEY)")
+    await assert_same_schema(connections, schema)
+
+
 async def test_temporary_objects_stay_local(connections: list[Connection], schema: str) -> None:
     await run(
         connections[0],

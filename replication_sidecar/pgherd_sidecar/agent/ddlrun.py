@@ -4,6 +4,8 @@ The body's items are in the order of their execution: rows are written with the 
 the applier's, commands by ``pg.ddl``, all in one transaction with its link of the commit chain.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ from pgherd_sidecar.agent.applying import About, applying
 from pgherd_sidecar.agent.config import NodeConfig
 from pgherd_sidecar.agent.errors import DivergedError
 from pgherd_sidecar.agent.rowwriter import COMPRESS, COMPRESSION, INVALID_VALUE, TOO_LARGE
-from pgherd_sidecar.agent.startup import connect
+from pgherd_sidecar.agent.startup import ADMINISTRATION, connect
 from pgherd_sidecar.agent.writers import Writers
 from pgherd_sidecar.core.entries import FLAG_FINGERPRINT, Writeset, key_array
 from pgherd_sidecar.core.merge import Item, decode_body, merge_writesets
@@ -28,6 +30,12 @@ log = structlog.get_logger()
 
 _IN_THE_WAY = ("2BP01", "0A000")
 """Something depends on what is dropped; a table of another session would have to be altered."""
+_AFRESH = (
+    "CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; DISCARD TEMP;"
+    f" DISCARD SEQUENCES; SELECT pg_advisory_unlock_all(); {ADMINISTRATION}"
+)
+"""Has a session be as it began, but for its caches: these are what it is kept for."""
+_KEPT_S = 5.0
 _Execute = Callable[[psycopg.AsyncConnection[Any], bytes | str, Sequence[Any]], Awaitable[None]]
 
 
@@ -59,11 +67,17 @@ async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> Tabl
 
 
 class DdlRunner:
-    """Runs transactions with DDL, each on a connection of its own (they are rare)."""
+    """Runs transactions with DDL, one after the other mostly.
+
+    A connection is kept for a few seconds, for the next one: to read the catalog and to plan our
+    own functions anew would cost more than most commands.
+    """
 
     def __init__(self, config: NodeConfig, writers: Writers) -> None:
         self._config = config
         self._writers = writers
+        self._kept: psycopg.AsyncConnection[Any] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
 
     async def run(self, writeset: Writeset, gid: int, prev: int) -> None:
         """Execute a writeset that holds DDL.
@@ -92,10 +106,7 @@ class DdlRunner:
     async def _run(
         self, writeset: Writeset, about: About, execute: _Execute, *, past_temporary: bool = False
     ) -> None:
-        try:
-            connection = await connect(self._config, "pgherd ddl")
-        except psycopg.OperationalError as error:
-            raise NoConnectionError(str(error)) from error
+        connection = await self._connection()
         gid = about.gid
         try:
             await connection.execute("; ".join(WRITER_SETTINGS))
@@ -116,8 +127,38 @@ class DdlRunner:
                     await connection.execute(
                         "UPDATE pgherd.shape SET gid = $1 WHERE xid = pg_current_xact_id()", (gid,)
                     )
-        finally:
+        except BaseException:
             await connection.close()
+            raise
+        self._keep(connection)
+
+    async def _connection(self) -> psycopg.AsyncConnection[Any]:
+        """The kept one, as if it were new, or a new one."""
+        connection, self._kept = self._kept, None
+        if connection is not None:
+            with contextlib.suppress(psycopg.OperationalError):  # it was ended meanwhile
+                await connection.execute(_AFRESH)
+                return connection
+            await connection.close()
+        try:
+            connection = await connect(self._config, "pgherd ddl")
+        except psycopg.OperationalError as error:
+            raise NoConnectionError(str(error)) from error
+        connection.prepare_threshold = None  # a prepared statement would not know a changed table
+        return connection
+
+    def _keep(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self.close()
+        self._kept = connection
+        self._expiry = asyncio.get_running_loop().call_later(_KEPT_S, self.close)
+
+    def close(self) -> None:
+        """Close the connection that is kept."""
+        connection, self._kept = self._kept, None
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if connection is not None:
+            connection.pgconn.finish()
 
     async def _items(
         self,

@@ -122,12 +122,12 @@ class ReplicaSession:
         writers = Writers()
         self._large = self._large_transactions(writers)
         self._decider = LargeDecider(state, host.reader, self._take_large, self._fail)
-        ddl = DdlRunner(config, writers)
+        self._ddl = DdlRunner(config, writers)
         self.settler = Settler(
             connection=admin,
             pipeline=appliers[1],
             rows=rows,
-            ddl=ddl,
+            ddl=self._ddl,
             large=self._large,
             writers=writers,
             chain=self.chain,
@@ -148,7 +148,7 @@ class ReplicaSession:
             hook=self.hook,
             applier=self.applier,
             large=self._large,
-            ddl=ddl,
+            ddl=self._ddl,
         )
         self._watch = VictimWatch(watch, writers=writers, chain=self.chain, hook=self.hook)
         self._fence = Fence(admin, self.refusal, self.held)
@@ -247,6 +247,7 @@ class ReplicaSession:
             await self._scrub.close()
             await self.hook.stop()
             await self._large.close()
+            self._ddl.close()
 
     async def _begin(self) -> None:
         """Catch up, and open this incarnation for writes."""

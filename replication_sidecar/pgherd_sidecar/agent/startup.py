@@ -28,6 +28,13 @@ log = structlog.get_logger()
 APPLY_ROLE = "pgherd_apply"
 """Writes what other members committed; see 095_apply_role.sql."""
 
+ADMINISTRATION = (
+    "SET session_replication_role = replica; SET statement_timeout = 0; SET lock_timeout = 0;"
+    " SET idle_in_transaction_session_timeout = 0; SET client_min_messages = warning;"
+    f" {trusted.AFTERWARDS}"
+)
+"""What administrative sessions begin with."""
+
 _WAIT_S = 0.05
 
 
@@ -75,11 +82,7 @@ async def connect(
         autocommit=True,
         cursor_factory=cursor,
     )
-    await connection.execute(
-        "SET session_replication_role = replica; SET statement_timeout = 0; SET lock_timeout = 0;"
-        " SET idle_in_transaction_session_timeout = 0; SET client_min_messages = warning;"
-        f" {trusted.AFTERWARDS}"
-    )
+    await connection.execute(ADMINISTRATION)
     return connection
 
 

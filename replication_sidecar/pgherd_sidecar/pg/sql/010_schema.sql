@@ -90,7 +90,8 @@ BEGIN
             'CREATE INDEX IF NOT EXISTS capture_%1$s_order ON pgherd.capture_%1$s (xid, seq DESC)', side);
         EXECUTE format('DROP INDEX IF EXISTS pgherd.capture_%s_xid', side);
         -- Compressing costs more than it saves on what is read once; and so its size is known without reading it.
-        EXECUTE format('ALTER TABLE pgherd.capture_%s ALTER COLUMN recs SET STORAGE EXTERNAL', side);
+        EXECUTE format('ALTER TABLE pgherd.capture_%s ALTER COLUMN recs SET STORAGE EXTERNAL,'
+                       ' ALTER COLUMN keys SET STORAGE EXTERNAL, ALTER COLUMN pks SET STORAGE EXTERNAL', side);
         IF old THEN -- what they hold has ended, and may have to be audited yet, in the order of that version
             EXECUTE format(
                 'INSERT INTO pgherd.capture_%1$s

@@ -23,22 +23,24 @@ SELECT t.relid, t.name
 -- several it is must be the same on all members. NULL for a table without: there a row's identity is its image,
 -- the text of all its columns, and rows with equal images are interchangeable.
 CREATE OR REPLACE FUNCTION pgherd.identity_index(root oid) RETURNS oid
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT i.indexrelid
-      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-     WHERE i.indrelid = root
-       AND (i.indisprimary
-            OR i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
-               AND NOT EXISTS (
-                   SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) AS k(attnum)
-                     JOIN pg_attribute a ON a.attrelid = root AND a.attnum = k.attnum
-                    WHERE NOT a.attnotnull OR a.attgenerated <> ''
-                       -- from PostgreSQL 18 on a column may be marked although it still holds NULLs
-                       OR EXISTS (SELECT FROM pg_constraint n WHERE n.conrelid = root AND n.contype = 'n'
-                                                                AND NOT n.convalidated AND n.conkey[1] = k.attnum)))
-     ORDER BY i.indisprimary DESC, i.indnkeyatts, c.relname COLLATE "C" LIMIT 1;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT i.indexrelid
+          FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+         WHERE i.indrelid = root
+           AND (i.indisprimary
+                OR i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+                   AND NOT EXISTS (
+                       SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) AS k(attnum)
+                         JOIN pg_attribute a ON a.attrelid = root AND a.attnum = k.attnum
+                        WHERE NOT a.attnotnull OR a.attgenerated <> ''
+                           -- from PostgreSQL 18 on a column may be marked although it still holds NULLs
+                           OR EXISTS (SELECT FROM pg_constraint n WHERE n.conrelid = root AND n.contype = 'n'
+                                                                    AND NOT n.convalidated AND n.conkey[1] = k.attnum)))
+         ORDER BY i.indisprimary DESC, i.indnkeyatts, c.relname COLLATE "C" LIMIT 1);
+END $$;
 
 -- A type and all that its values are made of: the base of a domain, the bounds of a range, the columns of a composite
 -- type, the elements of an array.
@@ -73,20 +75,25 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.base_type(t oid) RETURNS oid
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH RECURSIVE b(oid, typtype, typbasetype) AS (
-        SELECT p.oid, p.typtype, p.typbasetype FROM pg_type p WHERE p.oid = t
-        UNION ALL
-        SELECT p.oid, p.typtype, p.typbasetype FROM b JOIN pg_type p ON p.oid = b.typbasetype WHERE b.typtype = 'd')
-    SELECT b.oid FROM b WHERE b.typtype <> 'd';
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        WITH RECURSIVE b(oid, typtype, typbasetype) AS (
+            SELECT p.oid, p.typtype, p.typbasetype FROM pg_type p WHERE p.oid = t
+            UNION ALL
+            SELECT p.oid, p.typtype, p.typbasetype FROM b JOIN pg_type p ON p.oid = b.typbasetype WHERE b.typtype = 'd')
+        SELECT b.oid FROM b WHERE b.typtype <> 'd');
+END $$;
 
 -- A type's name as it means the same under every search path.
 CREATE OR REPLACE FUNCTION pgherd.type_name(t oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT format('%I.%I', n.nspname, p.typname)
-          FROM pg_type p JOIN pg_namespace n ON n.oid = p.typnamespace WHERE p.oid = t);
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (SELECT format('%I.%I', n.nspname, p.typname)
+              FROM pg_type p JOIN pg_namespace n ON n.oid = p.typnamespace WHERE p.oid = t);
+END $$;
 
 -- The hash of one key column as SQL text, chained from `seed`; NULL when there is no portable hash.
 -- It is the extended hash function of the hash operator family that shares the index's equality operator,
@@ -134,12 +141,14 @@ RETURN hashtextextended(name COLLATE "C", 20060112) & -4;
 
 -- The name under which the keys of an index are hashed: that of the partitioned index it belongs to.
 CREATE OR REPLACE FUNCTION pgherd.index_seed(idx oid) RETURNS int8
-LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT pgherd.name_hash(format('index %I.%I', n.nspname, c.relname))
-      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-     WHERE c.oid = coalesce(pg_partition_root(idx)::oid, idx);
-END;
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT pgherd.name_hash(format('index %I.%I', n.nspname, c.relname))
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE c.oid = coalesce(pg_partition_root(idx)::oid, idx));
+END $$;
 
 -- Key columns of an index: expression over the row `alias` (NULL: must not be evaluated here, because the
 -- user's own functions never run with our rights), type, collation, equality operator.
@@ -194,65 +203,73 @@ END $$;
 
 -- The key of the row `alias` in an index of its table.
 CREATE OR REPLACE FUNCTION pgherd.index_key(idx oid, alias text) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT CASE WHEN i.indisexclusion THEN pgherd.index_seed(idx)::text
-                ELSE pgherd.key_of_values(idx, array(
-                         SELECT c.expr FROM pgherd.index_columns(idx, alias) c ORDER BY c.pos)) END
-      FROM pg_index i WHERE i.indexrelid = idx;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT CASE WHEN i.indisexclusion THEN pgherd.index_seed(idx)::text
+                    ELSE pgherd.key_of_values(idx, array(
+                             SELECT c.expr FROM pgherd.index_columns(idx, alias) c ORDER BY c.pos)) END
+          FROM pg_index i WHERE i.indexrelid = idx);
+END $$;
 
 -- The key of the parent row that a foreign key of `alias` names: the same value as index_key() of the parent.
 -- Which parent that is may depend on the session (timestamptz and date are compared in its TimeZone): then the
 -- parent's whole table excludes its other writers.
 CREATE OR REPLACE FUNCTION pgherd.foreign_key(con oid, alias text) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT CASE WHEN EXISTS (SELECT FROM unnest(f.conpfeqop) AS e(op) JOIN pg_operator o ON o.oid = e.op
-                               JOIN pg_proc p ON p.oid = o.oprcode WHERE p.provolatile <> 'i')
-                THEN (pgherd.name_hash('table ' || (
-                         SELECT format('%I.%I', n.nspname, c.relname)
-                           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-                          WHERE c.oid = coalesce(pg_partition_root(f.confrelid)::oid, f.confrelid))) | 3)::text
-                ELSE pgherd.key_of_values(f.conindid, array(
-               SELECT format(CASE WHEN pgherd.base_type(a.atttypid) = pgherd.base_type(c.typ) THEN '%s.%I'
-                                  ELSE '(%s.%I)::%s' END, alias, a.attname, pgherd.type_name(pgherd.base_type(c.typ)))
-                 FROM (SELECT i.pos, i.attnum, -- an index stores a name as cstring
-                              CASE i.typ WHEN 'cstring'::regtype THEN 'name'::regtype ELSE i.typ END AS typ
-                         FROM pgherd.index_columns(f.conindid, alias) i) c
-                 JOIN pg_attribute a ON a.attrelid = f.conrelid
-                                    AND a.attnum = f.conkey[array_position(f.confkey, c.attnum)]
-                ORDER BY c.pos)) END
-      FROM pg_constraint f WHERE f.oid = con;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT CASE WHEN EXISTS (SELECT FROM unnest(f.conpfeqop) AS e(op) JOIN pg_operator o ON o.oid = e.op
+                                   JOIN pg_proc p ON p.oid = o.oprcode WHERE p.provolatile <> 'i')
+                    THEN (pgherd.name_hash('table ' || (
+                             SELECT format('%I.%I', n.nspname, c.relname)
+                               FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                              WHERE c.oid = coalesce(pg_partition_root(f.confrelid)::oid, f.confrelid))) | 3)::text
+                    ELSE pgherd.key_of_values(f.conindid, array(
+                   SELECT format(CASE WHEN pgherd.base_type(a.atttypid) = pgherd.base_type(c.typ) THEN '%s.%I'
+                                      ELSE '(%s.%I)::%s' END, alias, a.attname, pgherd.type_name(pgherd.base_type(c.typ)))
+                     FROM (SELECT i.pos, i.attnum, -- an index stores a name as cstring
+                                  CASE i.typ WHEN 'cstring'::regtype THEN 'name'::regtype ELSE i.typ END AS typ
+                             FROM pgherd.index_columns(f.conindid, alias) i) c
+                     JOIN pg_attribute a ON a.attrelid = f.conrelid
+                                        AND a.attnum = f.conkey[array_position(f.confkey, c.attnum)]
+                    ORDER BY c.pos)) END
+          FROM pg_constraint f WHERE f.oid = con);
+END $$;
 
 -- Settings under which the text form of the columns is the same in every session, and can be read back
 -- (C6); '' when none matters. An expression of an index is the one piece of generated text that is not
 -- qualified name by name, so there the search path is fixed too: what it finds runs with our rights.
 CREATE OR REPLACE FUNCTION pgherd.text_settings(rel oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT CASE WHEN bool_and(pgherd.base_type(a.atttypid) = ANY (
-                        '{bool,int2,int4,int8,numeric,text,varchar,bpchar,name,uuid,json,jsonb,inet,cidr,bit,varbit}'
-                        ::regtype[]::oid[]))
-                     AND NOT EXISTS (
-                         SELECT FROM pg_index i
-                          WHERE i.indrelid IN (SELECT rel UNION ALL SELECT t.relid FROM pg_partition_tree(rel) t)
-                            AND i.indexprs IS NOT NULL AND (i.indisunique OR i.indisexclusion))
-                THEN ''
-                ELSE ' SET search_path = pg_catalog, pg_temp'
-                     ' SET DateStyle = ''ISO, YMD'' SET IntervalStyle = ''postgres'' SET TimeZone = ''UTC'''
-                     ' SET extra_float_digits = 1 SET bytea_output = ''hex'' SET lc_monetary = ''C'''
-                     ' SET xmloption = content SET array_nulls = on SET quote_all_identifiers = off'
-           END
-      FROM pg_attribute a WHERE a.attrelid = rel AND a.attnum > 0 AND NOT a.attisdropped;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT CASE WHEN bool_and(pgherd.base_type(a.atttypid) = ANY (
+                            '{bool,int2,int4,int8,numeric,text,varchar,bpchar,name,uuid,json,jsonb,inet,cidr,bit,varbit}'
+                            ::regtype[]::oid[]))
+                         AND NOT EXISTS (
+                             SELECT FROM pg_index i
+                              WHERE i.indrelid IN (SELECT rel UNION ALL SELECT t.relid FROM pg_partition_tree(rel) t)
+                                AND i.indexprs IS NOT NULL AND (i.indisunique OR i.indisexclusion))
+                    THEN ''
+                    ELSE ' SET search_path = pg_catalog, pg_temp'
+                         ' SET DateStyle = ''ISO, YMD'' SET IntervalStyle = ''postgres'' SET TimeZone = ''UTC'''
+                         ' SET extra_float_digits = 1 SET bytea_output = ''hex'' SET lc_monetary = ''C'''
+                         ' SET xmloption = content SET array_nulls = on SET quote_all_identifiers = off'
+               END
+          FROM pg_attribute a WHERE a.attrelid = rel AND a.attnum > 0 AND NOT a.attisdropped);
+END $$;
 
 -- True for types where the default "=" says equal only if the stored bytes are the same.
 CREATE OR REPLACE FUNCTION pgherd.equality_is_identity(typ oid, coll oid) RETURNS bool
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT typ = ANY ('{bool,int2,int4,int8,oid,date,timestamp,timestamptz,time,uuid,name,macaddr}'::regtype[]::oid[])
-        OR (typ = ANY ('{text,varchar}'::regtype[]::oid[])
-            AND coalesce((SELECT c.collisdeterministic FROM pg_collation c WHERE c.oid = coll), false));
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT typ = ANY ('{bool,int2,int4,int8,oid,date,timestamp,timestamptz,time,uuid,name,macaddr}'::regtype[]::oid[])
+            OR (typ = ANY ('{text,varchar}'::regtype[]::oid[])
+                AND coalesce((SELECT c.collisdeterministic FROM pg_collation c WHERE c.oid = coll), false)));
+END $$;

@@ -5,15 +5,17 @@
 -- The table and the partitions below it. pg_partition_tree() locks them: who asks on behalf of a session that
 -- has truncated them would wait for that session, which waits for the answer.
 CREATE OR REPLACE FUNCTION pgherd.partitions(root oid) RETURNS TABLE (relid oid)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     WITH RECURSIVE tree AS (
         SELECT root AS relid
         UNION ALL
         SELECT c.oid FROM tree t JOIN pg_inherits h ON h.inhparent = t.relid
           JOIN pg_class c ON c.oid = h.inhrelid AND c.relispartition)
     SELECT t.relid FROM tree t;
-END;
+END $$;
 
 -- Does an expression or predicate of the index read the whole row? Then every column counts.
 CREATE OR REPLACE FUNCTION pgherd.reads_whole_row(idx oid) RETURNS bool
@@ -59,19 +61,22 @@ END $$;
 
 -- "did this column change between rows o and n", exactly: not by an "=" that calls 1.0 and 1.00 equal.
 CREATE OR REPLACE FUNCTION pgherd.changed(col text, typ oid, coll oid, is_notnull bool) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (
-    SELECT CASE WHEN e.equal IS NULL
-                THEN format('(ROW(n.%1$s)::pg_catalog.record OPERATOR(pg_catalog.*<>)'
-                            ' ROW(o.%1$s)::pg_catalog.record)', col)
-                WHEN is_notnull THEN format('(NOT (%s))', e.equal)
-                ELSE format('((%2$s) IS NOT TRUE AND NOT (n.%1$s IS NULL AND o.%1$s IS NULL))', col, e.equal) END
-      FROM (SELECT CASE WHEN pgherd.equality_is_identity(typ, coll)
-                        THEN format('n.%1$s OPERATOR(pg_catalog.=) o.%1$s', col)
-                        -- its "=" forgives trailing blanks, and nothing else
-                        WHEN typ = 'bpchar'::regtype AND pgherd.equality_is_identity('text'::regtype, coll)
-                        THEN format('n.%1$s OPERATOR(pg_catalog.=) o.%1$s AND pg_catalog.octet_length(n.%1$s)'
-                                    ' OPERATOR(pg_catalog.=) pg_catalog.octet_length(o.%1$s)', col) END AS equal) e);
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT CASE WHEN e.equal IS NULL
+                    THEN format('(ROW(n.%1$s)::pg_catalog.record OPERATOR(pg_catalog.*<>)'
+                                ' ROW(o.%1$s)::pg_catalog.record)', col)
+                    WHEN is_notnull THEN format('(NOT (%s))', e.equal)
+                    ELSE format('((%2$s) IS NOT TRUE AND NOT (n.%1$s IS NULL AND o.%1$s IS NULL))', col, e.equal) END
+          FROM (SELECT CASE WHEN pgherd.equality_is_identity(typ, coll)
+                            THEN format('n.%1$s OPERATOR(pg_catalog.=) o.%1$s', col)
+                            -- its "=" forgives trailing blanks, and nothing else
+                            WHEN typ = 'bpchar'::regtype AND pgherd.equality_is_identity('text'::regtype, coll)
+                            THEN format('n.%1$s OPERATOR(pg_catalog.=) o.%1$s AND pg_catalog.octet_length(n.%1$s)'
+                                        ' OPERATOR(pg_catalog.=) pg_catalog.octet_length(o.%1$s)', col) END AS equal) e);
+END $$;
 
 -- Values travel as text, and some that PostgreSQL computes cannot be read again: a circle of negative radius, an
 -- interval at its limits, XML with two prologues, a NULL that an outer join makes in a domain which forbids it; or are
@@ -106,71 +111,85 @@ END $$;
 
 -- A column's value as it travels.
 CREATE OR REPLACE FUNCTION pgherd.field(value text, typ oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN CASE WHEN pgherd.reads_back(typ) THEN value
-            ELSE format('pgherd.sent(%1$s::%2$s, (CASE WHEN %1$s IS DISTINCT FROM NULL THEN pg_catalog.format(''%%s'', %1$s)'
-                        ' END)::%2$s)', value, pgherd.type_name(typ)) END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN CASE WHEN pgherd.reads_back(typ) THEN value
+                ELSE format('pgherd.sent(%1$s::%2$s, (CASE WHEN %1$s IS DISTINCT FROM NULL THEN pg_catalog.format(''%%s'', %1$s)'
+                            ' END)::%2$s)', value, pgherd.type_name(typ)) END;
+END $$;
 
 -- Record literals: the whole row, its key, its key and what changed; and the bitmap of changed columns. A row that is
 -- only named by its text need not be read `again`.
 DROP FUNCTION IF EXISTS pgherd.record_full(oid, text);
 CREATE OR REPLACE FUNCTION pgherd.record_full(root oid, alias text, again bool DEFAULT true) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT format('ROW(%s)::pg_catalog.text',
-                  string_agg(CASE WHEN c.generated THEN 'NULL'
-                                  WHEN again THEN pgherd.field(alias || '.' || c.col, c.typ)
-                                  ELSE alias || '.' || c.col END, ', ' ORDER BY c.pos))
-      FROM pgherd.columns(root) c;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT format('ROW(%s)::pg_catalog.text',
+                      string_agg(CASE WHEN c.generated THEN 'NULL'
+                                      WHEN again THEN pgherd.field(alias || '.' || c.col, c.typ)
+                                      ELSE alias || '.' || c.col END, ', ' ORDER BY c.pos))
+          FROM pgherd.columns(root) c);
+END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.record_key(root oid, alias text) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT format('ROW(%s)::pg_catalog.text',
-                  string_agg(CASE WHEN c.in_pk THEN pgherd.field(alias || '.' || c.col, c.typ) ELSE 'NULL' END, ', '
-                             ORDER BY c.pos))
-      FROM pgherd.columns(root) c;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT format('ROW(%s)::pg_catalog.text',
+                      string_agg(CASE WHEN c.in_pk THEN pgherd.field(alias || '.' || c.col, c.typ) ELSE 'NULL' END, ', '
+                                 ORDER BY c.pos))
+          FROM pgherd.columns(root) c);
+END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.record_changes(root oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH k AS (
-        SELECT c.pos, pgherd.field('n.' || c.col, c.typ) AS value, c.in_pk, c.generated OR c.in_unique AS left_out,
-               pgherd.changed(c.col, c.typ, c.coll, c.is_notnull) AS changed
-          FROM pgherd.columns(root) c
-    ), c AS (
-        SELECT k.pos,
-               CASE WHEN k.in_pk OR k.left_out THEN '''0'''
-                    ELSE format('CASE WHEN %s THEN ''1'' ELSE ''0'' END', k.changed) END AS bit,
-               CASE WHEN k.in_pk THEN k.value
-                    WHEN k.left_out THEN 'NULL'
-                    ELSE format('CASE WHEN %s THEN %s END', k.changed, k.value) END AS field
-          FROM k
-    ), bits AS ( -- a function takes 100 arguments
-        SELECT c.pos / 90 AS part, format('pg_catalog.concat(%s)', string_agg(c.bit, ', ' ORDER BY c.pos)) AS bits
-          FROM c GROUP BY c.pos / 90
-    )
-    SELECT format('pg_catalog.concat(''U'', %s, ROW(%s)::pg_catalog.text)',
-                  (SELECT string_agg(b.bits, ', ' ORDER BY b.part) FROM bits b),
-                  (SELECT string_agg(c.field, ', ' ORDER BY c.pos) FROM c));
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        WITH k AS (
+            SELECT c.pos, pgherd.field('n.' || c.col, c.typ) AS value, c.in_pk, c.generated OR c.in_unique AS left_out,
+                   pgherd.changed(c.col, c.typ, c.coll, c.is_notnull) AS changed
+              FROM pgherd.columns(root) c
+        ), c AS (
+            SELECT k.pos,
+                   CASE WHEN k.in_pk OR k.left_out THEN '''0'''
+                        ELSE format('CASE WHEN %s THEN ''1'' ELSE ''0'' END', k.changed) END AS bit,
+                   CASE WHEN k.in_pk THEN k.value
+                        WHEN k.left_out THEN 'NULL'
+                        ELSE format('CASE WHEN %s THEN %s END', k.changed, k.value) END AS field
+              FROM k
+        ), bits AS ( -- a function takes 100 arguments
+            SELECT c.pos / 90 AS part, format('pg_catalog.concat(%s)', string_agg(c.bit, ', ' ORDER BY c.pos)) AS bits
+              FROM c GROUP BY c.pos / 90
+        )
+        SELECT format('pg_catalog.concat(''U'', %s, ROW(%s)::pg_catalog.text)',
+                      (SELECT string_agg(b.bits, ', ' ORDER BY b.part) FROM bits b),
+                      (SELECT string_agg(c.field, ', ' ORDER BY c.pos) FROM c)));
+END $$;
 
 -- No column of a unique index differs between o and n.
 CREATE OR REPLACE FUNCTION pgherd.same_identity(root oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT coalesce('NOT (' || string_agg(pgherd.changed(c.col, c.typ, c.coll, c.is_notnull), ' OR ' ORDER BY c.pos)
-                    || ')', 'true')
-      FROM pgherd.columns(root) c WHERE c.in_pk OR c.in_unique;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT coalesce('NOT (' || string_agg(pgherd.changed(c.col, c.typ, c.coll, c.is_notnull), ' OR ' ORDER BY c.pos)
+                        || ')', 'true')
+          FROM pgherd.columns(root) c WHERE c.in_pk OR c.in_unique);
+END $$;
 
 -- The key of a row without identity, as SQL text without mode bits: a hash of its image.
 CREATE OR REPLACE FUNCTION pgherd.image_key(root oid, image text) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN format('(pg_catalog.hashtextextended(%s COLLATE pg_catalog."C", %s) OPERATOR(pg_catalog.&) -4)', image,
-              pgherd.name_hash('image ' || (SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root)));
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN format('(pg_catalog.hashtextextended(%s COLLATE pg_catalog."C", %s) OPERATOR(pg_catalog.&) -4)', image,
+                  pgherd.name_hash('image ' || (SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root)));
+END $$;
 
 -- Keys as arguments of concat_ws, which like every function takes 100 at most.
 CREATE OR REPLACE FUNCTION pgherd.arguments(terms text[]) RETURNS text
@@ -185,56 +204,68 @@ RETURN CASE WHEN cardinality(terms) <= 40 THEN array_to_string(terms, ', ')
 -- partitions; NULL when it has none. An exclusion constraint has one key for all; it can only be violated by what is
 -- inserted.
 CREATE OR REPLACE FUNCTION pgherd.unique_arguments(root oid, alias text, inserted bool) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT pgherd.arguments(array_agg(DISTINCT pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3'))
-      FROM pg_index i
-     WHERE (i.indisunique OR (i.indisexclusion AND inserted))
-       AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pgherd.partitions(root) t)
-                                  AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)))
-    HAVING count(*) > 0;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT pgherd.arguments(array_agg(DISTINCT pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3'))
+          FROM pg_index i
+         WHERE (i.indisunique OR (i.indisexclusion AND inserted))
+           AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pgherd.partitions(root) t)
+                                      AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)))
+        HAVING count(*) > 0);
+END $$;
 
 -- The same as one text.
 CREATE OR REPLACE FUNCTION pgherd.unique_keys(root oid, alias text, inserted bool) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN format('pg_catalog.concat_ws('','', %s)', pgherd.unique_arguments(root, alias, inserted));
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN format('pg_catalog.concat_ws('','', %s)', pgherd.unique_arguments(root, alias, inserted));
+END $$;
 
 -- Foreign keys of a row (mode KEY SHARE on the parent's key), those of single partitions too: a key that is
 -- not the row's only costs conflicts. NULL when the table has none.
 -- `only_changed`: those whose columns differ between o and n.
 CREATE OR REPLACE FUNCTION pgherd.parent_keys(root oid, alias text, only_changed bool) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT pgherd.arguments(array_agg(DISTINCT
-               CASE WHEN only_changed
-                    THEN format('CASE WHEN %s THEN %s END',
-                                (SELECT string_agg(pgherd.changed(quote_ident(a.attname), a.atttypid, a.attcollation,
-                                                                  a.attnotnull), ' OR ' ORDER BY a.attnum)
-                                   FROM pg_attribute a JOIN pg_attribute c ON c.attname = a.attname
-                                  WHERE a.attrelid = root AND c.attrelid = f.conrelid AND c.attnum = ANY (f.conkey)),
-                                pgherd.foreign_key(f.oid, alias))
-                    ELSE pgherd.foreign_key(f.oid, alias) END))
-      FROM pg_constraint f
-     WHERE f.conrelid IN (SELECT t.relid FROM pgherd.partitions(root) t) AND f.contype = 'f' AND f.conparentid = 0;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT pgherd.arguments(array_agg(DISTINCT
+                   CASE WHEN only_changed
+                        THEN format('CASE WHEN %s THEN %s END',
+                                    (SELECT string_agg(pgherd.changed(quote_ident(a.attname), a.atttypid, a.attcollation,
+                                                                      a.attnotnull), ' OR ' ORDER BY a.attnum)
+                                       FROM pg_attribute a JOIN pg_attribute c ON c.attname = a.attname
+                                      WHERE a.attrelid = root AND c.attrelid = f.conrelid AND c.attnum = ANY (f.conkey)),
+                                    pgherd.foreign_key(f.oid, alias))
+                        ELSE pgherd.foreign_key(f.oid, alias) END))
+          FROM pg_constraint f
+         WHERE f.conrelid IN (SELECT t.relid FROM pgherd.partitions(root) t) AND f.contype = 'f' AND f.conparentid = 0);
+END $$;
 
 -- The row type in which records are read: the table's own, or one without domains, since a record leaves
 -- columns NULL that a domain may not allow to be.
 CREATE OR REPLACE FUNCTION pgherd.row_type(root oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN CASE WHEN EXISTS (SELECT FROM pgherd.columns(root) c WHERE pgherd.base_type(c.typ) <> c.typ)
-            THEN format('pgherd_gen.row_%s', root)
-            ELSE (SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root) END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN CASE WHEN EXISTS (SELECT FROM pgherd.columns(root) c WHERE pgherd.base_type(c.typ) <> c.typ)
+                THEN format('pgherd_gen.row_%s', root)
+                ELSE (SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root) END;
+END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.row_type_source(root oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT format(E'DROP TYPE IF EXISTS pgherd_gen.row_%1$s;\n', root)
-        || CASE WHEN bool_or(pgherd.base_type(c.typ) <> c.typ)
-                THEN format(E'CREATE TYPE pgherd_gen.row_%s AS (%s);\n', root,
-                            string_agg(c.col || ' ' || pgherd.type_name(pgherd.base_type(c.typ)), ', '
-                                       ORDER BY c.pos))
-                ELSE '' END
-      FROM pgherd.columns(root) c;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT format(E'DROP TYPE IF EXISTS pgherd_gen.row_%1$s;\n', root)
+            || CASE WHEN bool_or(pgherd.base_type(c.typ) <> c.typ)
+                    THEN format(E'CREATE TYPE pgherd_gen.row_%s AS (%s);\n', root,
+                                string_agg(c.col || ' ' || pgherd.type_name(pgherd.base_type(c.typ)), ', '
+                                           ORDER BY c.pos))
+                    ELSE '' END
+          FROM pgherd.columns(root) c);
+END $$;

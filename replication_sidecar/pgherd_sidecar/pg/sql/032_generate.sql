@@ -36,26 +36,31 @@ RETURN format(
     format(CASE WHEN checked <> '' THEN 'LEAST(%s, %s)' ELSE '%s' END,
            'coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0)', checked));
 
--- The same for many: `keys`, `pks`, `recs` are per source row, the last two arrays of equal length; and so is
--- `ended`: something that a foreign key may refer to has gone.
+-- The same for many: `keys`, `pks`, `recs` are per source row; so is `ended`: something that a foreign key may refer to
+-- has gone. `arrays`: the last two are arrays of equal length, since a row of UPDATE may be two rows here. To take them
+-- apart costs as much as all the rest, so it is not done for the others.
 DROP FUNCTION IF EXISTS pgherd.capture_many(int, text, text, text, text, text, text);
+DROP FUNCTION IF EXISTS pgherd.capture_many(int, text, text, text, text, text, text, text);
 CREATE OR REPLACE FUNCTION pgherd.capture_many(
-    side int, tab text, table_keys text, keys text, pks text, recs text, source text, ended text) RETURNS text
+    side int, tab text, table_keys text, keys text, pks text, recs text, source text, ended text, arrays bool) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN format(
     'INSERT INTO pgherd.capture_%1$s
      SELECT v_xid, %8$s OPERATOR(pg_catalog.+) r.chunk, %9$s, %2$L,
-            pg_catalog.concat_ws('','', %3$L,
-                pg_catalog.string_agg(CASE WHEN u.i OPERATOR(pg_catalog.=) 1 THEN r.keys END, '','')),
-            pg_catalog.array_agg(u.pk), pg_catalog.array_agg(u.rec)
+            pg_catalog.concat_ws('','', %3$L, pg_catalog.string_agg(%11$s, '','')),
+            pg_catalog.array_agg(%12$s), pg_catalog.array_agg(%13$s)
        FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk,
-                    %4$s AS keys, %5$s AS pks, %6$s AS recs%10$s FROM %7$s) r
-      CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(r.pks), pg_catalog.unnest(r.recs))
-                         WITH ORDINALITY AS u(pk, rec, i)
+                    %4$s AS keys, %5$s AS pk, %6$s AS rec%10$s FROM %7$s) r%14$s
       GROUP BY r.chunk;', side, tab, table_keys, keys, pks, recs, source, pgherd.next_seq(side),
     CASE WHEN ended <> '' THEN 'CASE WHEN pg_catalog.bool_or(r.ended) THEN LEAST(v_base, v_checked) ELSE v_base END'
          ELSE 'v_base' END,
-    CASE WHEN ended <> '' THEN format(', %s AS ended', ended) ELSE '' END);
+    CASE WHEN ended <> '' THEN format(', %s AS ended', ended) ELSE '' END,
+    CASE WHEN arrays THEN 'CASE WHEN u.i OPERATOR(pg_catalog.=) 1 THEN r.keys END' ELSE 'r.keys' END,
+    CASE WHEN arrays THEN 'u.pk' ELSE 'r.pk' END,
+    CASE WHEN arrays THEN 'u.rec' ELSE 'r.rec' END,
+    CASE WHEN arrays THEN '
+      CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(r.pk), pg_catalog.unnest(r.rec)) WITH ORDINALITY AS u(pk, rec, i)'
+         ELSE '' END);
 
 -- A function that nobody may call. Its body is a quoted literal: the names in it are the user's, and one
 -- that holds a dollar quote must not end it.
@@ -229,14 +234,18 @@ DECLARE
     pk         oid  := pgherd.identity_index(root);
     fname      text := format('%s_%s', lower(kind), rel);
     settings   text := pgherd.text_settings(root);
-    k_ins      text := concat_ws(', ', pgherd.unique_keys(root, 'n', true), pgherd.parent_keys(root, 'n', false));
-    k_del      text := pgherd.unique_keys(root, 'o', false);
-    pk_old     text := pgherd.index_key(pk, 'o');
-    pk_new     text := pgherd.index_key(pk, 'n');
-    k_upd      text := concat_ws(', ', pk_new || ' OPERATOR(pg_catalog.|) 2', pgherd.parent_keys(root, 'n', true));
-    ins_rec    text := format('pg_catalog.concat(''I'', %s)', pgherd.record_full(root, 'n'));
-    del_rec    text := format('pg_catalog.concat(''D'', %s)', pgherd.record_key(root, 'o'));
-    upd_rec    text := pgherd.record_changes(root);
+    -- of the new row and of the old one: certification keys, the hash of the primary key, the record
+    k_ins      text := CASE WHEN kind <> 'DELETE' THEN
+                           concat_ws(', ', pgherd.unique_keys(root, 'n', true), pgherd.parent_keys(root, 'n', false)) END;
+    pk_new     text := CASE WHEN kind <> 'DELETE' THEN pgherd.index_key(pk, 'n') END;
+    ins_rec    text := CASE WHEN kind <> 'DELETE' THEN format('pg_catalog.concat(''I'', %s)', pgherd.record_full(root, 'n')) END;
+    k_del      text := CASE WHEN kind <> 'INSERT' THEN pgherd.unique_keys(root, 'o', false) END;
+    pk_old     text := CASE WHEN kind <> 'INSERT' THEN pgherd.index_key(pk, 'o') END;
+    del_rec    text := CASE WHEN kind <> 'INSERT' THEN format('pg_catalog.concat(''D'', %s)', pgherd.record_key(root, 'o')) END;
+    -- of a row that keeps its identity
+    k_upd      text := CASE WHEN kind = 'UPDATE' THEN
+                           concat_ws(', ', pk_new || ' OPERATOR(pg_catalog.|) 2', pgherd.parent_keys(root, 'n', true)) END;
+    upd_rec    text := CASE WHEN kind = 'UPDATE' THEN pgherd.record_changes(root) END;
     o          text := CASE WHEN by_row THEN '(SELECT OLD.*) o' ELSE 'old_rows o' END;
     n          text := CASE WHEN by_row THEN '(SELECT NEW.*) n' ELSE 'new_rows n' END;
     counted    text := CASE WHEN by_row THEN '' WHEN kind = 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
@@ -252,8 +261,10 @@ DECLARE
 BEGIN
     IF kind = 'INSERT' THEN
         one := ARRAY[k_ins, format('ARRAY[%s]', pk_new), format('ARRAY[%s]', ins_rec), n];
+        many := ARRAY[k_ins, pk_new, ins_rec, n];
     ELSIF kind = 'DELETE' THEN
         one := ARRAY[k_del, format('ARRAY[%s]', pk_old), format('ARRAY[%s]', del_rec), o];
+        many := ARRAY[k_del, pk_old, del_rec, o];
     ELSE
         SELECT array_agg(pgherd.by_change(root, NOT by_row, p.made, p.gone, p.kept, p.replaced) ORDER BY p.i)
           INTO many
@@ -278,7 +289,6 @@ BEGIN
             condition := pgherd.same_identity(root);
         END IF;
     END IF;
-    many := coalesce(many, one);
     one[1] := format('pg_catalog.concat_ws('','', %L, %s)', table_keys, one[1]);
     many[1] := format(ws, many[1]);
     RETURN pgherd.capture_function(
@@ -286,9 +296,9 @@ BEGIN
                pgherd.capture_one(0, tab, one[1], one[2], one[3], one[4], counted, condition, checked),
                pgherd.capture_one(1, tab, one[1], one[2], one[3], one[4], counted, condition, checked),
                CASE WHEN NOT by_row
-                    THEN pgherd.capture_many(0, tab, table_keys, many[1], many[2], many[3], many[4], ended) END,
+                    THEN pgherd.capture_many(0, tab, table_keys, many[1], many[2], many[3], many[4], ended, kind = 'UPDATE') END,
                CASE WHEN NOT by_row
-                    THEN pgherd.capture_many(1, tab, table_keys, many[1], many[2], many[3], many[4], ended) END,
+                    THEN pgherd.capture_many(1, tab, table_keys, many[1], many[2], many[3], many[4], ended, kind = 'UPDATE') END,
                referenced AND NOT by_row);
 END $$;
 
@@ -357,15 +367,17 @@ BEGIN
         ELSE ARRAY[concat_ws(', ', gone_keys, made_keys), format('ARRAY[%s, %s]', gone_pk, made_pk),
                    format('ARRAY[pg_catalog.concat(%s, oi.image), pg_catalog.concat(''I'', ni.image)]', become),
                    concat(o, o_image, ' CROSS JOIN ', n, n_image)] END;
-    many := one;
-    IF kind = 'UPDATE' AND NOT by_row THEN
-        many[3] := format('CASE WHEN o.%1$s IS NOT DISTINCT FROM NULL OR n.%1$s IS NOT DISTINCT FROM NULL'
-                          ' THEN pgherd.unpaired() ELSE %2$s END', coalesce(pair, 'pgherd_pair'), one[3]);
-        many[4] := concat(pgherd.update_pairs(root, coalesce(pair, 'pgherd_pair')), o_image, n_image);
-    END IF;
+    many := CASE kind
+        WHEN 'INSERT' THEN ARRAY[made_keys, made_pk, 'pg_catalog.concat(''I'', ni.image)', n || n_image]
+        WHEN 'DELETE' THEN ARRAY[gone_keys, gone_pk, 'pg_catalog.concat(''D'', oi.image)', o || o_image]
+        ELSE ARRAY[one[1], one[2],
+                   format('CASE WHEN o.%1$s IS NOT DISTINCT FROM NULL OR n.%1$s IS NOT DISTINCT FROM NULL'
+                          ' THEN pgherd.unpaired() ELSE %2$s END', coalesce(pair, 'pgherd_pair'), one[3]),
+                   concat(pgherd.update_pairs(root, coalesce(pair, 'pgherd_pair')), o_image, n_image)] END;
     one[1] := format('pg_catalog.concat_ws('','', %L, %s)', table_keys, one[1]);
     -- a statement of many rows may have none of these keys
-    many[1] := format(CASE WHEN kind = 'INSERT' THEN 'CASE WHEN pg_catalog.concat_ws('','', %1$s) OPERATOR(pg_catalog.<>)'
+    many[1] := format(CASE WHEN made_keys = 'NULL' AND kind = 'INSERT' THEN 'NULL'
+                           WHEN kind = 'INSERT' THEN 'CASE WHEN pg_catalog.concat_ws('','', %1$s) OPERATOR(pg_catalog.<>)'
                                                      ' '''' THEN pg_catalog.concat_ws('','', %1$s) END'
                            ELSE 'pg_catalog.concat_ws('','', %s)' END, many[1]);
     RETURN pgherd.capture_function(
@@ -376,25 +388,27 @@ BEGIN
                                   CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END),
                CASE WHEN NOT by_row
                     THEN pgherd.capture_many(0, tab, table_keys, many[1], many[2], many[3], many[4],
-                                             CASE WHEN referenced THEN 'true' ELSE '' END) END,
+                                             CASE WHEN referenced THEN 'true' ELSE '' END, kind = 'UPDATE') END,
                CASE WHEN NOT by_row
                     THEN pgherd.capture_many(1, tab, table_keys, many[1], many[2], many[3], many[4],
-                                             CASE WHEN referenced THEN 'true' ELSE '' END) END,
+                                             CASE WHEN referenced THEN 'true' ELSE '' END, kind = 'UPDATE') END,
                referenced AND NOT by_row);
 END $$;
 
 DROP FUNCTION IF EXISTS pgherd.trigger_source(oid, text, bool, text);
 CREATE OR REPLACE FUNCTION pgherd.capture_trigger(rel oid, kind text, by_row bool) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT format('CREATE TRIGGER pgherd_%1$s AFTER %2$s ON %3$s%4$s FOR EACH %5$s EXECUTE FUNCTION pgherd_gen.%1$s_%6$s()',
-                  lower(kind), kind, t.name,
-                  CASE WHEN by_row THEN ''
-                       ELSE ' REFERENCING' || CASE WHEN kind <> 'INSERT' THEN ' OLD TABLE AS old_rows' ELSE '' END
-                                           || CASE WHEN kind <> 'DELETE' THEN ' NEW TABLE AS new_rows' ELSE '' END END,
-                  CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, rel)
-      FROM pgherd.user_tables t WHERE t.relid = rel;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT format('CREATE TRIGGER pgherd_%1$s AFTER %2$s ON %3$s%4$s FOR EACH %5$s EXECUTE FUNCTION pgherd_gen.%1$s_%6$s()',
+                      lower(kind), kind, t.name,
+                      CASE WHEN by_row THEN ''
+                           ELSE ' REFERENCING' || CASE WHEN kind <> 'INSERT' THEN ' OLD TABLE AS old_rows' ELSE '' END
+                                               || CASE WHEN kind <> 'DELETE' THEN ' NEW TABLE AS new_rows' ELSE '' END END,
+                      CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, rel)
+          FROM pgherd.user_tables t WHERE t.relid = rel);
+END $$;
 
 -- o.key = n.key with the operators of the identity's own index; NULL where there is none.
 CREATE OR REPLACE FUNCTION pgherd.key_equal(root oid) RETURNS text
@@ -479,11 +493,14 @@ END;
 -- The table that a table's rows are captured for: itself, or the partitioned one; NULL if it is not replicated, or
 -- has nothing that could be written.
 CREATE OR REPLACE FUNCTION pgherd.captured_for(rel oid) RETURNS oid
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT t.root_relid FROM pgherd.user_tables t
-         WHERE t.relid = rel
-           AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = t.root_relid AND a.attnum > 0
-                                                    AND NOT a.attisdropped AND a.attgenerated = ''));
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (SELECT t.root_relid FROM pgherd.user_tables t
+             WHERE t.relid = rel
+               AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = t.root_relid AND a.attnum > 0
+                                                        AND NOT a.attisdropped AND a.attgenerated = ''));
+END $$;
 
 -- Takes away rows without identity, as many of equal ones as there are records with their image; or, where every
 -- other record says what the one before it has become, updates them. Returns how many there were. The images are joined

@@ -46,9 +46,10 @@ RETURNS TABLE (part_pks int8[], part_recs text[])
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT array_agg(s.pk ORDER BY s.i), array_agg(s.rec ORDER BY s.i)
-      FROM (SELECT u.*, sum(octet_length(u.rec)) OVER (ORDER BY u.i) / most AS part
-              FROM unnest(pks, recs) WITH ORDINALITY u(pk, rec, i)
-             WHERE (left(u.rec, 1) IN ('D', 'R') OR u.i > 1 AND left(recs[u.i - 1], 1) = 'R') = erasing) s
+      FROM (SELECT r.*, sum(octet_length(r.rec)) OVER (ORDER BY r.i) / most AS part
+              FROM (SELECT u.*, left(u.rec, 1) IN ('D', 'R') OR lag(left(u.rec, 1), 1, '') OVER (ORDER BY u.i) = 'R' AS erases
+                      FROM unnest(pks, recs) WITH ORDINALITY u(pk, rec, i)) r
+             WHERE r.erases = erasing) s
      GROUP BY s.part ORDER BY s.part;
 END;
 
@@ -61,10 +62,15 @@ DECLARE
     item  text;
     c     record;
 BEGIN
-    FOR c IN EXECUTE format('SELECT c.tab, c.pks, c.recs FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.tab <> ''sentinel''',
-                            pgherd.capture_side(x)) USING x LOOP
+    -- Most statements only add rows and fit into a piece: these are sent as they are.
+    FOR c IN EXECUTE format($f$SELECT c.tab, c.pks, c.recs, c.erases, c.erases OR pg_column_size(c.recs) > $2 AS split
+                                 FROM (SELECT c.*, EXISTS (SELECT FROM unnest(c.recs) r WHERE r ^@ 'D' OR r ^@ 'R') AS erases
+                                         FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.tab <> 'sentinel') c$f$,
+                            pgherd.capture_side(x)) USING x, most LOOP
+        CONTINUE WHEN erasing AND NOT c.erases;
         FOR item IN SELECT pgherd.item(c.tab, p.part_pks, p.part_recs)
-                      FROM pgherd.parts_of(c.pks, c.recs, erasing, most) p LOOP
+                      FROM pgherd.parts_of(c.pks, c.recs, erasing, most) p WHERE c.split
+                     UNION ALL SELECT pgherd.item(c.tab, c.pks, c.recs) WHERE NOT c.split LOOP
             items := array_append(items, item);
             size := size + octet_length(item);
             IF size >= most THEN

@@ -220,6 +220,14 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Roles that are no superusers. Whatever asks for their objects asks for these first: there are thousands of
+-- functions and operators, and each command looks.
+CREATE OR REPLACE FUNCTION pgherd.ordinary_roles() RETURNS oid[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN ARRAY(SELECT r.oid FROM pg_roles r WHERE NOT r.rolsuper);
+END $$;
+
 -- Code that PostgreSQL runs whenever a row is written is run by the applier too, with all its rights and on
 -- each member for itself; and deferred triggers run while a transaction commits. So it has to be PostgreSQL's
 -- own or a superuser's: what an ordinary user wrote could take those rights over, write behind the back of
@@ -230,16 +238,21 @@ END $$;
 -- and on temporary children of this session: so these are judged for every table and materialized view.
 CREATE OR REPLACE FUNCTION pgherd.check_user_code() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE r record;
+DECLARE
+    ordinary  oid[] := pgherd.ordinary_roles();
+    functions oid[] := ARRAY(SELECT p.oid FROM pg_proc p WHERE p.proowner = ANY (ordinary));
+    operators oid[] := ARRAY(SELECT p.oid FROM pg_operator p
+                              WHERE p.oprowner = ANY (ordinary) OR p.oprcode = ANY (functions));
+    r         record;
 BEGIN
+    IF functions = '{}' AND operators = '{}' THEN
+        RETURN;
+    END IF;
     FOR r IN
         WITH code(class, id, name) AS (
-            SELECT 'pg_proc'::regclass, p.oid, p.oid::regprocedure::text
-              FROM pg_proc p JOIN pg_roles o ON o.oid = p.proowner WHERE NOT o.rolsuper
+            SELECT 'pg_proc'::regclass, f.oid, f.oid::regprocedure::text FROM unnest(functions) AS f(oid)
             UNION ALL
-            SELECT 'pg_operator'::regclass, p.oid, p.oid::regoperator::text
-              FROM pg_operator p JOIN pg_proc f ON f.oid = p.oprcode
-              JOIN pg_roles o ON o.oid IN (p.oprowner, f.proowner) WHERE NOT o.rolsuper
+            SELECT 'pg_operator'::regclass, o.oid, o.oid::regoperator::text FROM unnest(operators) AS o(oid)
         )
         SELECT c.name, pg_describe_object(d.classid, d.objid, d.objsubid) AS place
           FROM code c JOIN pg_depend d ON d.refclassid = c.class AND d.refobjid = c.id

@@ -189,6 +189,7 @@ END $$;
 --   shrinks    a sequence got a smaller range, in which another member's may not stand
 CREATE OR REPLACE FUNCTION pgherd.what_words_tell(effect record) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE ordinary oid[] := pgherd.ordinary_roles();
 BEGIN
     RETURN jsonb_build_object(
         'dates', pgherd.made_dates(),
@@ -200,11 +201,11 @@ BEGIN
                AND NOT pgherd.text_is_certain(a.atttypid, true)) END,
         'shadows', (
             SELECT jsonb_agg(DISTINCT u.name)
-              FROM (SELECT p.proname AS name, p.proowner AS owner FROM pg_proc p
-                     WHERE EXISTS (SELECT FROM pg_proc b
+              FROM (SELECT p.proname AS name FROM pg_proc p
+                     WHERE p.proowner = ANY (ordinary)
+                       AND EXISTS (SELECT FROM pg_proc b
                                     WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::regnamespace)
-                    UNION ALL SELECT p.oprname, p.oprowner FROM pg_operator p) u
-              JOIN pg_roles o ON o.oid = u.owner AND NOT o.rolsuper));
+                    UNION ALL SELECT p.oprname FROM pg_operator p WHERE p.oprowner = ANY (ordinary)) u));
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.relation_names(rels oid[]) RETURNS jsonb
@@ -212,7 +213,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT coalesce(jsonb_agg(c.oid::regclass::text), '[]') FROM pg_class c WHERE c.oid = ANY (rels));
 
 CREATE OR REPLACE FUNCTION pgherd.command_end() RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     x       xid8 := pg_current_xact_id();
     opened  record;

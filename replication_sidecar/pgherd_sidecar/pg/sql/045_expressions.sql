@@ -59,26 +59,28 @@ END;
 --   input and output functions
 -- The order of records by their bytes has no such mark: an enum's bytes are an oid.
 CREATE OR REPLACE FUNCTION pgherd.looks_at_oids(f pg_proc) RETURNS bool
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT f.oid < 16384
-       AND (f.pronamespace <> 'pg_catalog'::regnamespace
-            OR f.proname ~ '^(record_image_(lt|le|gt|ge)|btrecordimagecmp|satisfies_hash_partition|quote_ident)$'
-            OR EXISTS (
-                SELECT FROM pg_amproc h
-                  JOIN pg_opfamily o ON o.oid = h.amprocfamily
-                  JOIN pg_am m ON m.oid = o.opfmethod AND m.amname = 'hash'
-                 WHERE h.amproc = f.oid
-                   AND (NOT pgherd.hash_is_portable(h.amproclefttype)
-                        OR h.amproclefttype = ANY (
-                            '{anyenum,anyarray,anyrange,anymultirange,record,oid,oidvector,aclitem}'::regtype[]::oid[])))
-            OR f.proname !~ '^(oid(eq|ne|lt|le|gt|ge|larger|smaller)|btoidcmp|int8|oid|min|max)$'
-               AND EXISTS (
-                   SELECT FROM unnest(f.prorettype || f.proargtypes::oid[]) AS u(typ)
-                    WHERE u.typ = ANY ('{cstring,oid,oidvector,aclitem,aclitem[]}'::regtype[]::oid[])
-                       OR u.typ <> ALL ('{regconfig,regdictionary}'::regtype[]::oid[])
-                          AND EXISTS (SELECT FROM pg_type t WHERE t.oid = u.typ AND t.typname LIKE 'reg%')));
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT f.oid < 16384
+           AND (f.pronamespace <> 'pg_catalog'::regnamespace
+                OR f.proname ~ '^(record_image_(lt|le|gt|ge)|btrecordimagecmp|satisfies_hash_partition|quote_ident)$'
+                OR EXISTS (
+                    SELECT FROM pg_amproc h
+                      JOIN pg_opfamily o ON o.oid = h.amprocfamily
+                      JOIN pg_am m ON m.oid = o.opfmethod AND m.amname = 'hash'
+                     WHERE h.amproc = f.oid
+                       AND (NOT pgherd.hash_is_portable(h.amproclefttype)
+                            OR h.amproclefttype = ANY (
+                                '{anyenum,anyarray,anyrange,anymultirange,record,oid,oidvector,aclitem}'::regtype[]::oid[])))
+                OR f.proname !~ '^(oid(eq|ne|lt|le|gt|ge|larger|smaller)|btoidcmp|int8|oid|min|max)$'
+                   AND EXISTS (
+                       SELECT FROM unnest(f.prorettype || f.proargtypes::oid[]) AS u(typ)
+                        WHERE u.typ = ANY ('{cstring,oid,oidvector,aclitem,aclitem[]}'::regtype[]::oid[])
+                           OR u.typ <> ALL ('{regconfig,regdictionary}'::regtype[]::oid[])
+                              AND EXISTS (SELECT FROM pg_type t WHERE t.oid = u.typ AND t.typname LIKE 'reg%'))));
+END $$;
 
 -- Does the value of an expression depend on nothing but the values in it?
 CREATE OR REPLACE FUNCTION pgherd.is_certain(tree text) RETURNS bool
