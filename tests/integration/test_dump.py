@@ -136,6 +136,8 @@ def assert_same_as_source(nodes: Nodes, source: Source) -> None:
         for name in relations:
             rows = nodes.rows(name)
             assert rows == [rows_of(plain, name)] * len(rows), name
+        for admin in nodes.admin:
+            run(admin, "RESET search_path")
         for (name,) in run(plain, _SEQUENCES):
             assert_next_numbers(nodes, plain, name)
     assert_same_schema(nodes, source)
@@ -240,7 +242,6 @@ class TestSetval:
 
     @pytest.fixture(autouse=True)
     def _sequence(self, nodes: Nodes) -> None:
-        run(nodes.admin[0], f"SET search_path = {nodes.schema}")
         run(nodes.app[0], "DROP SEQUENCE IF EXISTS s")
         nodes.create("CREATE SEQUENCE s")
 
