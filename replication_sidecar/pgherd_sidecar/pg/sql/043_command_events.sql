@@ -62,7 +62,9 @@ BEGIN
     END IF;
     GET DIAGNOSTICS context = PG_CONTEXT;
     IF TG_TAG NOT IN ('DROP TABLE', 'DROP MATERIALIZED VIEW') THEN -- or its owner does it himself
-        PERFORM pgherd.drop_strays();
+        IF EXISTS (SELECT FROM pgherd.strays) THEN -- the other role empties the cache of plans, there and back
+            PERFORM pgherd.drop_strays();
+        END IF;
     END IF;
     in_use := pgherd.tables_in_use(x, context);
     IF in_use = '{}' THEN
