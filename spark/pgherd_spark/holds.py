@@ -22,12 +22,14 @@ _ASKING_S = 60.0
 _AGAIN_S = 0.5
 
 
-def state_before(members: Mapping[str, Member], first: str, hold_s: float) -> bytes:
-    """Return a checkpoint of a member's sidecar, and have all keep the log after it.
+def state_before(members: Mapping[str, Member], hold_s: float) -> bytes:
+    """Return the newest checkpoint of the members' sidecars, and have all keep the log after it.
+
+    A member that is asked may be about to trim its log behind a checkpoint that it has written
+    before. So all are asked first, and the newest checkpoint is behind everything that they trim.
 
     Args:
-        members: by name.
-        first: whose checkpoint; one that has none yet makes one.
+        members: by name; one that has no checkpoint yet makes one.
         hold_s: for how long from now on.
 
     Raises:
@@ -36,11 +38,14 @@ def state_before(members: Mapping[str, Member], first: str, hold_s: float) -> by
     key = secrets.randbelow((1 << 31) - 1)
     for member in members.values():
         _hold(member, (key, 1, 0, _ASKING_S))
-    data = _checkpoint(members[first])
-    position = certstate.unpack(data).needed_base.position
+    newest = max((_checkpoint(member) for member in members.values()), key=_needed_after)
     for member in members.values():
-        _hold(member, (key, 0, position, hold_s))
-    return data
+        _hold(member, (key, 0, _needed_after(newest), hold_s))
+    return newest
+
+
+def _needed_after(data: bytes) -> int:
+    return certstate.unpack(data).needed_base.position
 
 
 def _hold(member: Member, asked: tuple[int, int, int, float]) -> None:

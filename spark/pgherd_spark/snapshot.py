@@ -101,7 +101,7 @@ async def snapshot(
     for name in unfinished(options.to):
         if await _take_up(cluster, members, options, name, say):
             return options.to.below(name)
-    state = state_before(members, options.read[0], options.hold_s)
+    state = state_before(members, options.hold_s)
     async with (
         hold(
             members,
