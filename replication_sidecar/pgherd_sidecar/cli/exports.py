@@ -1,0 +1,77 @@
+"""``pgherd export``: options, and what is printed. The work is done elsewhere."""
+
+import contextlib
+import getpass
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pgherd_sidecar.cli import options
+from pgherd_sidecar.cli.lazily import lazily
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.cli import delegate, leaving
+else:
+    delegate = lazily("pgherd_sidecar.cli.delegate")
+    leaving = lazily("pgherd_sidecar.cli.leaving")
+
+
+@click.group("export")
+def export() -> None:
+    """The way out: a member or a dump for plain PostgreSQL, with nothing of pgherd in it."""
+
+
+@contextlib.contextmanager
+def _provided(wanted: Path, directory: Path) -> Iterator[None]:
+    """Make a directory if only root can; remove it when the command has put nothing into it."""
+    if not delegate.is_root():
+        yield
+        return
+    click.get_current_context().params["into"] = wanted  # the account's home has another name
+    existed = wanted.exists()
+    delegate.provide(wanted, directory)
+    try:
+        yield
+    finally:
+        if not existed:
+            with contextlib.suppress(OSError):
+                wanted.rmdir()
+
+
+@export.command()
+@click.argument("node")
+@options.herd_directory
+@click.option(
+    "--into", type=click.Path(file_okay=False, path_type=Path),
+    help="Empty directory on the same file system, for the server. [default: the herd's directory"
+    " with -NODE at its end]",
+)  # fmt: skip
+@click.option(
+    "--allow-missing", is_flag=True, help="Compare with, and ask, only those that take writes."
+)
+@options.timeout(600)
+def plain(
+    node: str, directory: Path, into: Path | None, allow_missing: bool, timeout_s: float
+) -> None:
+    """Have a node leave its herd and go on as a plain PostgreSQL server, with its rows.
+
+    Its rows are compared with the others' first. Repeat the command if it was interrupted.
+    """
+    wanted = (into or directory.with_name(f"{directory.name}-{node}")).resolve()
+    with _provided(wanted, directory):
+        directory = options.owned(directory)
+    asked = leaving.Options(wanted, allow_missing, timeout_s)
+    left = options.run(leaving.leave(directory, node, asked))
+    server = left.server
+    control = shlex.join([str(server.pg_ctl), "-D", str(server.pgdata)])
+    log = shlex.quote(str(server.log))
+    click.echo(
+        f"{node} is a plain PostgreSQL server now, with all rows up to GID {left.gid}\n"
+        f"connect: psql '{server.dsn}'\n"
+        f"stop:    {control} stop\n"
+        f"start:   {control} -l {log} start\n"
+        f"The last two are for the account {getpass.getuser()}; passwords are in {server.passfile}"
+    )
