@@ -5,7 +5,7 @@ import getpass
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -13,10 +13,14 @@ from pgherd_sidecar.cli import options
 from pgherd_sidecar.cli.lazily import lazily
 
 if TYPE_CHECKING:
-    from pgherd_sidecar.cli import delegate, leaving
+    from pgherd_sidecar.cli import delegate, dumping, herd, leaving
+    from pgherd_sidecar.cli import psql as psqls
 else:
     delegate = lazily("pgherd_sidecar.cli.delegate")
+    dumping = lazily("pgherd_sidecar.cli.dumping")
+    herd = lazily("pgherd_sidecar.cli.herd")
     leaving = lazily("pgherd_sidecar.cli.leaving")
+    psqls = lazily("pgherd_sidecar.cli.psql")
 
 
 @click.group("export")
@@ -75,3 +79,34 @@ def plain(
         f"start:   {control} -l {log} start\n"
         f"The last two are for the account {getpass.getuser()}; passwords are in {server.passfile}"
     )
+
+
+@export.command(
+    context_settings={"ignore_unknown_options": True},
+    options_metavar="[--dir D] [--to FILE] [--format F]",
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[NODE] [PG_DUMP-ARGUMENT]...")
+@options.herd_directory
+@click.option(
+    "--to", "target", type=click.Path(path_type=Path),
+    help="File or directory to make. [default: standard output]",
+)  # fmt: skip
+@click.option(
+    "--format", "layout", type=click.Choice(["plain", "custom", "directory"]), default="plain",
+    show_default=True, help="As of pg_dump.",
+)  # fmt: skip
+def dump(
+    words: tuple[str, ...],
+    directory: Path,
+    target: Path | None,
+    layout: Literal["plain", "custom", "directory"],
+) -> None:
+    """Dump a node by pg_dump, by default the first that takes writes, for a plain server.
+
+    Nothing of pgherd is in the dump, and sequences have the increments that their users gave them.
+    """
+    description = herd.load(options.read_only(directory))
+    name, rest = psqls.split(words)
+    asked = dumping.arguments(rest, layout)
+    member = options.run(dumping.chosen(description, name))
+    dumping.dump(description, member, asked, layout, target)

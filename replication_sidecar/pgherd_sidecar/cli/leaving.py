@@ -17,23 +17,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
+import psycopg
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pgherd_sidecar.cli import cluster, growing, herd, verify
 from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.herd import Herd, Member
-from pgherd_sidecar.cli.lazily import lazily
 from pgherd_sidecar.cli.lock import locked
 from pgherd_sidecar.cli.node import Node, NodeState, states_of
 from pgherd_sidecar.cli.plainserver import PlainServer
-
-if TYPE_CHECKING:
-    import psycopg
-else:
-    psycopg = lazily("psycopg")
 
 PLAN_FILE = "export.json"
 _POLL_S = 0.1
@@ -366,7 +361,7 @@ async def _made_plain(server: PlainServer, plan: Plan, options: Options) -> Plan
     return plan
 
 
-async def _uninstalled(connection: "psycopg.AsyncConnection[Any]", plan: Plan) -> Plan:
+async def _uninstalled(connection: psycopg.AsyncConnection[Any], plan: Plan) -> Plan:
     row = await (await connection.execute("SELECT pgherd.last_gid()")).fetchone()
     gid: int = row[0] if row is not None else 0
     if gid < plan.stands_at:

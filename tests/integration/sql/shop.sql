@@ -1,11 +1,11 @@
 -- What an application may have made, without what a herd refuses: executed on a herd, and on a plain server.
--- Sequences of "counted" are used elsewhere; those here are not, so both give the same first number.
+-- Nobody uses the sequences. They begin with numbers of the first member, so that it is the first of all.
 CREATE SCHEMA shop;
 COMMENT ON SCHEMA shop IS 'a shop';
 CREATE TYPE shop.mood AS ENUM ('sad', 'happy');
 CREATE DOMAIN shop.small AS int CHECK (VALUE < 100000);
-CREATE SEQUENCE shop.loose INCREMENT BY 2 START WITH 5;
-CREATE SEQUENCE shop.down INCREMENT BY -3 MINVALUE -100000 MAXVALUE 7 START WITH 7 CACHE 4;
+CREATE SEQUENCE shop.loose INCREMENT BY 2 START WITH 17;
+CREATE SEQUENCE shop.down INCREMENT BY -3 MINVALUE -100000 MAXVALUE 7 START WITH -1 CACHE 4;
 CREATE SEQUENCE "shop"."Odd
     INCREMENT BY 8
  name" AS int;
@@ -16,7 +16,7 @@ CREATE TABLE shop.customer (
 ALTER TABLE shop.customer DROP COLUMN gone;
 COMMENT ON COLUMN shop.customer.name IS 'TO pgherd_apply;';
 CREATE TABLE shop.orders (
-    id int GENERATED ALWAYS AS IDENTITY (INCREMENT BY 5 START WITH 10), at timestamptz,
+    id int GENERATED ALWAYS AS IDENTITY (INCREMENT BY 5 START WITH 41), at timestamptz,
     customer int REFERENCES shop.customer ON DELETE CASCADE ON UPDATE CASCADE,
     total numeric GENERATED ALWAYS AS (1 + 1) STORED, PRIMARY KEY (id)
 );
