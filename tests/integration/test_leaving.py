@@ -18,25 +18,9 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from .localherd import LocalHerd, error_of, free_port_base, home, pids_in, query, settle
-from .members import program
 from .plainpostgres import PlainPostgres, plain_postgres
+from .shop import dumped, fill_herd, fill_plain, repeat
 
-_SHOP = (Path(__file__).parent / "sql" / "shop.sql").read_text()
-_ROLES = (
-    "CREATE ROLE clerk LOGIN CONNECTION LIMIT 3",
-    "GRANT clerk TO app",
-    "ALTER ROLE clerk SET work_mem = '5MB'",
-    "ALTER DATABASE app SET datestyle = 'ISO, DMY'",
-    "ALTER ROLE app IN DATABASE app SET jit = off",
-)
-_AS_SUPERUSER = """
-CREATE FUNCTION shop.positive(int) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT $1 > 0';
-REVOKE EXECUTE ON FUNCTION shop.positive(int) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION shop.positive(int) TO clerk;
-GRANT SELECT ON shop.customer TO clerk;
-ALTER TABLE shop.nokey ADD CHECK (shop.positive(x));
-CREATE EXTENSION citext SCHEMA shop;
-"""
 _NUMBERS = """
 CREATE TABLE counted (id serial PRIMARY KEY, n int);
 CREATE SEQUENCE free;
@@ -59,7 +43,6 @@ UNION ALL SELECT f.name FROM pg_file_settings f WHERE f.sourcefile LIKE '%auto.c
 UNION ALL SELECT s.name FROM pg_settings s
            WHERE s.name = 'default_transaction_read_only' AND s.setting <> 'off'
 """
-_PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +50,7 @@ def herd(work_directory: Path) -> Iterator[LocalHerd]:
     herd = LocalHerd(work_directory / "leaving", free_port_base(5))
     done = herd.up("--nodes", "4", "--witness", "1")
     assert done.returncode == 0, done.stderr
-    fill(herd)
+    fill_herd(herd, _NUMBERS)
     yield herd
     herd.must("destroy")
 
@@ -77,54 +60,8 @@ def twin(work_directory: Path, herd: LocalHerd) -> Iterator[PlainPostgres]:
     """A plain server on which the same was executed."""
     base = free_port_base(1)
     with plain_postgres(work_directory / "twin", base + 1, herd.dsn("n1")) as server:
-        for command in _ROLES:
-            query(server.dsn(), command)
-        query(server.dsn(user="app"), _SHOP)
-        query(server.dsn(), _AS_SUPERUSER)
-        query(server.dsn(user="app"), _NUMBERS)
+        fill_plain(server, _NUMBERS)
         yield server
-
-
-def fill(herd: LocalHerd) -> None:
-    for command in _ROLES:
-        repeat(herd.dsn("n1"), f"SELECT pgherd.run_everywhere($${command}$$)")
-    for text in (_SHOP,):
-        for statement in statements(text):
-            repeat(herd.app_dsn("n1"), statement)
-    for statement in statements(_AS_SUPERUSER):
-        repeat(herd.dsn("n1"), statement)
-    for statement in statements(_NUMBERS):
-        repeat(herd.app_dsn("n1"), statement)
-    settle(herd)
-
-
-def statements(text: str) -> list[str]:
-    """The statements of a file, each ends with a semicolon at the end of a line."""
-    found = re.split(r";[ \t]*\n(?! *\$\$)", text)
-    return [one for one in found if one.strip()]
-
-
-def repeat(dsn: str, statement: str) -> list[tuple[object, ...]]:
-    """Execute it, again as long as another member's command is in the way."""
-    limit = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return query(dsn, statement)
-        except (psycopg.errors.SerializationFailure, psycopg.errors.ReadOnlySqlTransaction):
-            assert time.monotonic() < limit
-            time.sleep(0.05)
-
-
-def dumped(dsn: str, *arguments: str, name: str = "pg_dump") -> str:
-    """What a program writes, without its random word and the dates of the roles' passwords."""
-    ((number,),) = query(dsn, "SHOW server_version_num")
-    done = subprocess.run(
-        [program(name, int(number) // 10000), *arguments, "-d", dsn],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return re.sub(r"^\\(un)?restrict .*\n", "", done.stdout, flags=re.MULTILINE)
 
 
 def without_values(dump: str) -> str:

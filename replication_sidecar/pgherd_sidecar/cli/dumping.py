@@ -19,11 +19,10 @@ from typing import IO, Literal
 
 import psycopg
 
-from pgherd_sidecar.cli import binaries
+from pgherd_sidecar.cli import archive, binaries, plaindump
 from pgherd_sidecar.cli import psql as psqls
 from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.herd import Herd, Member
-from pgherd_sidecar.pg import contents, plaindump
 
 Layout = Literal["plain", "custom", "directory"]
 
@@ -124,7 +123,7 @@ def dump(
             _whole(target, lambda file: work.into(file, layout))
     except plaindump.ChangedError as error:
         raise HerdError(f"sequence {error} was made or altered meanwhile: repeat it") from error
-    except contents.UnknownArchiveError as error:
+    except archive.UnknownArchiveError as error:
         raise HerdError(f"what pg_dump has written is not known to pgherd: {error}") from error
 
 
@@ -164,7 +163,7 @@ class _Dump:
             _must("pg_dump", subprocess.run(command, env=self._environment, check=False).returncode)
             toc = unfinished / "toc.dat"
             with toc.open("rb") as file:
-                edited = contents.write(self._edited(contents.read(file.read)))
+                edited = archive.write(self._edited(archive.read(file.read)))
             toc.write_bytes(edited)
             unfinished.rename(target)
         finally:
@@ -204,16 +203,16 @@ class _Dump:
     def _pass_on(self, source: IO[bytes], target: IO[bytes]) -> None:
         """Pass an archive on, with its contents edited."""
         try:
-            found = contents.read(source.read)
-        except contents.UnknownArchiveError:
+            found = archive.read(source.read)
+        except archive.UnknownArchiveError:
             if not source.read(1):
                 _must("pg_dump", 1)  # it has ended early, and said why
             raise
-        target.write(contents.write(self._edited(found)))
+        target.write(archive.write(self._edited(found)))
         shutil.copyfileobj(source, target, 1 << 20)
         target.flush()
 
-    def _edited(self, found: contents.Contents) -> contents.Contents:
+    def _edited(self, found: archive.Contents) -> archive.Contents:
         """The contents for a plain server. ``pg_dump`` has its snapshot: numbers are asked now."""
         edited = plaindump.plain(found, self._sequences())
         if named := plaindump.mentions(edited):

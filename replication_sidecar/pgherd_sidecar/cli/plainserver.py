@@ -19,8 +19,10 @@ from pgherd_sidecar.cli.postgres import SETTINGS_FILE
 
 _HOST = "127.0.0.1"
 _BEGIN, _END = "# Kept from the time in a herd.", "# End of what was kept."
-_BLOCK = re.compile(rf"^{re.escape(_BEGIN)}$.*?^{re.escape(_END)}$\n", re.MULTILINE | re.DOTALL)
-_INCLUDE = re.compile(rf"^\s*include\s*=?\s*'{re.escape(SETTINGS_FILE)}'[^\n]*\n", re.MULTILINE)
+_BLOCK = re.compile(rf"\n?^{re.escape(_BEGIN)}$.*?^{re.escape(_END)}$\n", re.MULTILINE | re.DOTALL)
+_INCLUDE = re.compile(
+    rf"^[ \t]*include[ \t]*=?[ \t]*'{re.escape(SETTINGS_FILE)}'[^\n]*\n", re.MULTILINE
+)
 _ACCESS = """\
 # Written by `pgherd export plain`, for clients on this machine.
 local  all          all                scram-sha-256

@@ -1,5 +1,6 @@
 -- What an application may have made, without what a herd refuses: executed on a herd, and on a plain server.
--- Nobody uses the sequences. They begin with numbers of the first member, so that it is the first of all.
+-- Nobody uses the sequences. What they begin and go on with are numbers of the first member, so that no other
+-- number comes before it.
 CREATE SCHEMA shop;
 COMMENT ON SCHEMA shop IS 'a shop';
 CREATE TYPE shop.mood AS ENUM ('sad', 'happy');
@@ -44,6 +45,8 @@ CREATE RULE never AS ON DELETE TO shop.parent DO INSTEAD NOTHING;
 INSERT INTO shop.customer (id, name, m, s) SELECT g, 'INCREMENT BY 8', 'happy', g FROM generate_series(1, 50) g;
 INSERT INTO shop.orders (id, at, customer) OVERRIDING SYSTEM VALUE
 SELECT g, '2026-01-01 12:00Z', g FROM generate_series(1, 50) g;
+SELECT setval('shop.customer_id_seq', 56);
+SELECT setval('shop.orders_id_seq', 76);
 UPDATE shop.orders SET at = '2026-01-02 12:00Z' WHERE id % 2 = 0;
 INSERT INTO shop.parted SELECT g * 10, E'a\tb\n\\N' FROM generate_series(1, 20) g;
 INSERT INTO shop.nokey SELECT 1, 'twice' FROM generate_series(1, 3);

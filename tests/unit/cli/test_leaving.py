@@ -38,7 +38,7 @@ class TestConfiguration:
     def test_the_include_goes_and_everything_else_stays(self) -> None:
         text = "work_mem = '5MB' # mine\n\ninclude 'pgherd.conf'\ninclude 'mine.conf'\n"
         assert plain_configuration(text, {"port": "5432", "log_line_prefix": "it's %m"}) == (
-            "work_mem = '5MB' # mine\n\ninclude 'mine.conf'\n# Kept from the time in a herd.\n"
+            "work_mem = '5MB' # mine\n\ninclude 'mine.conf'\n\n# Kept from the time in a herd.\n"
             "port = '5432'\nlog_line_prefix = 'it''s %m'\n# End of what was kept.\n"
         )
 
@@ -84,10 +84,10 @@ class TestPlan:
     ) -> None:
         into = tmp_path / "out"
         leaving._save(into, plan_of(description, "n1"))
-        with pytest.raises(HerdError, match="for another export, of n1"):
+        with pytest.raises(HerdError, match="is for n1 of another export"):
             leaving._begun(into, description, "n2")
         other = description.model_copy(update={"cluster_id": uuid4()})
-        with pytest.raises(HerdError, match="for another export"):
+        with pytest.raises(HerdError, match="of another export"):
             leaving._begun(into, other, "n1")
 
     def test_a_damaged_one_is_told(self, description: Herd, tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 import io
 
 import pytest
-from pgherd_sidecar.pg import contents
-from pgherd_sidecar.pg.contents import UnknownArchiveError
+from pgherd_sidecar.cli import archive
+from pgherd_sidecar.cli.archive import UnknownArchiveError
 
 CUSTOM, DIRECTORY, TAR = 1, 5, 3
 
@@ -31,7 +31,7 @@ def entry(  # noqa: PLR0913, PLR0917 - an entry has as many parts
     return found + (b"\x03" + bytes(8) if layout == CUSTOM else string(b"12.dat.gz"))
 
 
-def archive(minor: int, layout: int, *entries: bytes) -> bytes:
+def archive_of(minor: int, layout: int, *entries: bytes) -> bytes:
     compression = b"\x01" if minor >= 15 else number(-1)
     head = b"PGDMP" + bytes([1, minor, 0, 4, 8, layout]) + compression
     head += b"".join(number(part) for part in (1, 2, 3, 4, 5, 126, 0))
@@ -44,39 +44,42 @@ def archive(minor: int, layout: int, *entries: bytes) -> bytes:
 def test_it_is_written_as_it_was_read_and_nothing_behind_it_is_taken(
     minor: int, layout: int
 ) -> None:
-    original = archive(
+    original = archive_of(
         minor, layout,
         entry(minor, layout, 7, b"TABLE", b"t", b"CREATE TABLE t();\n"),
         entry(minor, layout, 8, b"COMMENT", b"TABLE t", b"", schema=None, depends_on=(b"7", b"3")),
     )  # fmt: skip
     source = io.BytesIO(original + b"rows")
-    found = contents.read(source.read)
+    found = archive.read(source.read)
     assert [(one.number, one.kind, one.tag, one.schema) for one in found.entries] == [
         (7, b"TABLE", b"t", b"public"), (8, b"COMMENT", b"TABLE t", None),
     ]  # fmt: skip
     assert found.entries[0].definition == b"CREATE TABLE t();\n"
     assert found.entries[1].depends_on == (b"7", b"3")
-    assert contents.write(found) == original
+    assert archive.write(found) == original
     assert source.read() == b"rows"
 
 
 def test_a_source_that_gives_a_byte_at_a_time_will_do() -> None:
-    original = archive(14, CUSTOM, entry(14, CUSTOM, 7, b"TABLE", b"t", b"x"))
+    original = archive_of(14, CUSTOM, entry(14, CUSTOM, 7, b"TABLE", b"t", b"x"))
     source = io.BytesIO(original)
-    assert contents.write(contents.read(lambda _: source.read(1))) == original
+    assert archive.write(archive.read(lambda _: source.read(1))) == original
 
 
 @pytest.mark.parametrize(
     ("data", "told"),
     [
         (b"--\n-- PostgreSQL database dump", "does not begin"),
-        (archive(13, CUSTOM), "1.13"),
-        (archive(17, CUSTOM), "1.17"),
-        (archive(15, TAR), "neither in custom nor in directory"),
-        (archive(15, CUSTOM)[:-7], "ends in the middle"),
-        (archive(15, CUSTOM, entry(15, CUSTOM, 1, b"TABLE", b"t", b""))[:-1], "ends in the middle"),
+        (archive_of(13, CUSTOM), "1.13"),
+        (archive_of(17, CUSTOM), "1.17"),
+        (archive_of(15, TAR), "neither in custom nor in directory"),
+        (archive_of(15, CUSTOM)[:-7], "ends in the middle"),
+        (
+            archive_of(15, CUSTOM, entry(15, CUSTOM, 1, b"TABLE", b"t", b""))[:-1],
+            "ends in the middle",
+        ),
     ],
 )
 def test_what_is_not_known_is_refused(data: bytes, told: str) -> None:
     with pytest.raises(UnknownArchiveError, match=told):
-        contents.read(io.BytesIO(data).read)
+        archive.read(io.BytesIO(data).read)

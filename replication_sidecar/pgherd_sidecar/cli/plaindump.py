@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pgherd_sidecar.pg.contents import Contents, Entry
+from pgherd_sidecar.cli.archive import Contents, Entry
 
 _SCHEMAS = (b"pgherd", b"pgherd_gen")
 _ABOUT = (b"COMMENT", b"ACL", b"SECURITY LABEL")
