@@ -12,7 +12,8 @@ from dataclasses import dataclass
 _MAGIC = b"PGDMP"
 _OLDEST, _NEWEST = (1, 14), (1, 16)
 _COMPRESSION_BY_NAME, _WITH_KIND = (1, 15), (1, 16)
-_CUSTOM, _DIRECTORY = 1, 5
+_CUSTOM, _FILES = 1, 3
+"""``toc.dat`` of a directory says that it is of the tar format, which also names files."""
 _DATE_PARTS = 7
 
 
@@ -115,7 +116,7 @@ def read(source: Callable[[int], bytes]) -> Contents:
     reader.byte()  # revision
     reader.int_bytes = reader.byte()
     offset_bytes, layout = reader.byte(), reader.byte()
-    if layout not in (_CUSTOM, _DIRECTORY):
+    if layout not in (_CUSTOM, _FILES):
         raise UnknownArchiveError("it is neither in custom nor in directory format")
     if version >= _COMPRESSION_BY_NAME:
         reader.byte()

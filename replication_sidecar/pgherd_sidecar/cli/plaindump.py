@@ -23,12 +23,13 @@ _GRANTS = re.compile(
     rb"|^REVOKE ALL ON FUNCTION pg_catalog\.(" + _LARGE_OBJECTS + rb")\([^\n]*\) FROM PUBLIC;\n",
     re.MULTILINE,
 )
+_SETTING = re.compile(rb"^ALTER DATABASE [^\n]* SET deadlock_timeout TO '100';\n", re.MULTILINE)
 _NUMBERS = re.compile(
     rb"\n    START WITH (?P<start>-?\d+)\n    INCREMENT BY (?P<step>-?\d+)"
     rb"(?P<rest>\n    (?:NO MINVALUE|MINVALUE -?\d+)\n    (?:NO MAXVALUE|MAXVALUE -?\d+)"
     rb"\n    CACHE \d+(?:\n    CYCLE)?(?:;|\n\);)\n\s*)\Z"
 )
-_VALUE = re.compile(rb", -?\d+, (?:true|false)\);\n\s*\Z")
+_VALUE = re.compile(rb", -?\d+, (?:true|false)(?P<rest>\);\n\s*)\Z")
 _MENTION = re.compile(rb"\bpgherd(_gen)?\.|\bpgherd_(apply|jobs)\b")
 
 
@@ -98,14 +99,16 @@ def _changed(entry: Entry, sequences: Sequences) -> Entry | None:
     if entry.kind == b"ACL":
         left = _GRANTS.sub(b"", definition)
         return replace(entry, definition=left) if left.strip() else None
+    if entry.kind == b"DATABASE PROPERTIES":
+        left = _SETTING.sub(b"", definition)
+        return replace(entry, definition=left) if left.strip() else None
     sequence = sequences.get((entry.schema or b"", entry.tag or b""))
     if sequence is None:
         return entry
     if entry.kind == b"SEQUENCE":
         return replace(entry, definition=_defined(entry, definition, sequence))
     if entry.kind == b"SEQUENCE SET":
-        value = f", {sequence.value}, {str(sequence.called).lower()});\n\n".encode()
-        return replace(entry, definition=_replaced(_VALUE, value, entry, definition))
+        return replace(entry, definition=_moved(entry, definition, sequence))
     return entry
 
 
@@ -117,11 +120,12 @@ def _defined(entry: Entry, definition: bytes, sequence: PlainSequence) -> bytes:
     return definition[: found.start()] + numbers + found["rest"]
 
 
-def _replaced(pattern: re.Pattern[bytes], value: bytes, entry: Entry, definition: bytes) -> bytes:
-    found = pattern.search(definition)
+def _moved(entry: Entry, definition: bytes, sequence: PlainSequence) -> bytes:
+    found = _VALUE.search(definition)
     if found is None:
         raise ChangedError(_name(entry))
-    return definition[: found.start()] + value
+    value = f", {sequence.value}, {str(sequence.called).lower()}".encode()
+    return definition[: found.start()] + value + found["rest"]
 
 
 def _name(entry: Entry) -> str:

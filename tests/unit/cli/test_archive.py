@@ -6,7 +6,7 @@ import pytest
 from pgherd_sidecar.cli import archive
 from pgherd_sidecar.cli.archive import UnknownArchiveError
 
-CUSTOM, DIRECTORY, TAR = 1, 5, 3
+CUSTOM, FILES, TEXT = 1, 3, 4
 
 
 def number(value: int) -> bytes:
@@ -39,7 +39,7 @@ def archive_of(minor: int, layout: int, *entries: bytes) -> bytes:
     return head + number(len(entries)) + b"".join(entries)
 
 
-@pytest.mark.parametrize("layout", [CUSTOM, DIRECTORY])
+@pytest.mark.parametrize("layout", [CUSTOM, FILES])
 @pytest.mark.parametrize("minor", [14, 15, 16])
 def test_it_is_written_as_it_was_read_and_nothing_behind_it_is_taken(
     minor: int, layout: int
@@ -72,7 +72,7 @@ def test_a_source_that_gives_a_byte_at_a_time_will_do() -> None:
         (b"--\n-- PostgreSQL database dump", "does not begin"),
         (archive_of(13, CUSTOM), "1.13"),
         (archive_of(17, CUSTOM), "1.17"),
-        (archive_of(15, TAR), "neither in custom nor in directory"),
+        (archive_of(15, TEXT), "neither in custom nor in directory"),
         (archive_of(15, CUSTOM)[:-7], "ends in the middle"),
         (
             archive_of(15, CUSTOM, entry(15, CUSTOM, 1, b"TABLE", b"t", b""))[:-1],

@@ -59,9 +59,9 @@ def test_a_name_that_looks_like_an_increment_is_left_alone() -> None:
 
 
 def test_a_value_is_past_what_all_members_gave_out() -> None:
-    text = b"SELECT pg_catalog.setval('public.s', 17, false);\n\n\n"
+    text = b"SELECT pg_catalog.setval('public.s', 17, false);\n"
     (found,) = made_plain(entry("SEQUENCE SET", b"s", text))
-    assert found.definition == b"SELECT pg_catalog.setval('public.s', 40, true);\n\n"
+    assert found.definition == b"SELECT pg_catalog.setval('public.s', 40, true);\n"
 
 
 def test_a_sequence_that_is_not_dealt_out_stays_as_it_is() -> None:
@@ -138,6 +138,14 @@ def test_of_a_grant_only_our_lines_go() -> None:
     )
     (found,) = made_plain(entry("ACL", b"FUNCTION f(integer)", text))
     assert found.definition == b"".join(text.splitlines(keepends=True)[::2])
+
+
+def test_of_what_is_set_for_the_database_only_our_line_goes() -> None:
+    ours = b"ALTER DATABASE app SET deadlock_timeout TO '100';\n"
+    theirs = b"ALTER DATABASE app SET \"DateStyle\" TO 'ISO, DMY';\n"
+    (found,) = made_plain(entry("DATABASE PROPERTIES", b"app", ours + theirs))
+    assert found.definition == theirs
+    assert made_plain(entry("DATABASE PROPERTIES", b"app", ours)) == ()
 
 
 def test_text_that_speaks_of_ours_is_told() -> None:

@@ -133,6 +133,13 @@ BEGIN
         pg_catalog.lo_put(oid, int8, bytea), pg_catalog.lowrite(int, bytea), pg_catalog.lo_truncate(int, int),
         pg_catalog.lo_truncate64(int, int8), pg_catalog.lo_unlink(oid) TO PUBLIC;
 
+    -- What 060_apply.sql has set.
+    IF EXISTS (SELECT FROM pg_db_role_setting d
+                WHERE d.setdatabase = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database())
+                  AND d.setrole = 0 AND 'deadlock_timeout=100' = ANY (d.setconfig)) THEN
+        EXECUTE format('ALTER DATABASE %I RESET deadlock_timeout', current_database());
+    END IF;
+
     FOR e IN SELECT t.evtname FROM pg_event_trigger t WHERE t.evtfoid IN (SELECT f.oid FROM pgherd.own_functions f) LOOP
         EXECUTE format('DROP EVENT TRIGGER %I', e.evtname);
     END LOOP;
