@@ -2,6 +2,7 @@
 
 import contextlib
 import getpass
+import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from pgherd_sidecar.cli import options
+from pgherd_sidecar.cli.errors import HerdError, progress
 from pgherd_sidecar.cli.lazily import lazily
 
 if TYPE_CHECKING:
-    from pgherd_sidecar.cli import delegate, dumping, herd, leaving
+    from pgherd_sidecar.cli import binaries, delegate, dumping, herd, leaving
     from pgherd_sidecar.cli import psql as psqls
 else:
+    binaries = lazily("pgherd_sidecar.cli.binaries")
     delegate = lazily("pgherd_sidecar.cli.delegate")
     dumping = lazily("pgherd_sidecar.cli.dumping")
     herd = lazily("pgherd_sidecar.cli.herd")
@@ -110,3 +113,35 @@ def dump(
     asked = dumping.arguments(rest, layout)
     member = options.run(dumping.chosen(description, name))
     dumping.dump(description, member, asked, layout, target)
+
+
+@export.command()
+@click.argument("location", type=options.LOCATION, metavar="SNAPSHOT")
+@click.option(
+    "--to", "target", required=True, metavar="DSN",
+    help="Connection string of an empty database of a plain server, as a superuser.",
+)  # fmt: skip
+@options.s3_endpoint
+@click.option(
+    "--jobs", type=click.IntRange(min=1, max=1024), default=os.cpu_count() or 1,
+    help="Parts to load at a time. [default: one for each CPU]",
+)  # fmt: skip
+@click.option(
+    "--postgres-bin", type=click.Path(path_type=Path),
+    help="Directory of PostgreSQL's programs. [default: the newest installed]",
+)  # fmt: skip
+def snapshot(
+    location: Path | str, target: str, endpoint: str | None, jobs: int, postgres_bin: Path | None
+) -> None:
+    """Put a snapshot, by default the newest whole one of a folder, into a plain server."""
+    from pgherd_spark import plain as plains  # noqa: PLC0415 - takes longer than most commands
+    from pgherd_spark import seeding, stores  # noqa: PLC0415
+
+    try:
+        gid = plains.put(
+            stores.at(str(location), endpoint),
+            conninfo=target, programs=binaries.find(postgres_bin), jobs=jobs, say=progress,
+        )  # fmt: skip
+    except seeding.SeedError as error:
+        raise HerdError(str(error)) from error
+    click.echo(f"the database has all rows up to GID {gid}, and nothing of pgherd's")
