@@ -1,4 +1,4 @@
-"""A dump of a node loads into a plain server as the server's own would: docs/leaving.md."""
+"""A dump of a node, and a snapshot, load into a plain server as its own would: docs/leaving.md."""
 
 import re
 import subprocess
@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pgherd_sidecar.cli import herd as herds
+from pgherd_spark import snapshot
+from pgherd_spark.stores import DirectoryStore
 
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, free_port_base, query
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, free_port_base, home, query
 from .members import program
 from .plainpostgres import PlainPostgres, plain_postgres
 from .shop import dumped, fill_herd, fill_plain, repeat
+from .sparkherd import NEEDS_PYARROW, OneByOne, members_of
 
 _USED = """
 CREATE TABLE used (id serial PRIMARY KEY, n int);
@@ -177,3 +181,37 @@ def test_a_table_of_some_size_comes_whole(
     total = "SELECT count(*), sum(hashtext(t)) FROM wide"
     assert query(target, total) == query(herd.app_dsn("n2"), total)
     repeat(herd.app_dsn("n1"), "DROP TABLE wide")
+
+
+@NEEDS_PYARROW
+async def test_a_snapshot_is_put_into_a_plain_server(
+    herd: LocalHerd, twin: PlainPostgres, target: str, tmp_path: Path
+) -> None:
+    programs = herds.load(home(herd)).postgres_bin
+    asked = snapshot.Options(
+        to=DirectoryStore(tmp_path), read=("n1",), programs=programs, cluster_id="of this test",
+        part_bytes=100_000,
+    )  # fmt: skip
+    await snapshot.snapshot(OneByOne(), members_of(herd), asked, print)
+    done = put_in(tmp_path, target)
+    assert done.returncode == 0, done.stderr
+    values = re.compile(r"^SELECT pg_catalog\.setval.*\n", re.MULTILINE)
+    ours, theirs = (values.sub("", dumped(dsn, "-T", "used")) for dsn in (target, twin.dsn()))
+    assert ours == theirs
+    roles = ("--roles-only", "--no-role-passwords")
+    assert "pgherd" not in dumped(twin.dsn(), *roles, name="pg_dumpall")
+    query(target, "SELECT lo_unlink(lo_create(0))")
+    ((next_,),) = query(target, "SELECT nextval('shop.customer_id_seq')")
+    assert next_ > 56
+    assert query(target, "SELECT nextval('shop.loose')") == [(17,)]
+    assert "the database is not empty" in error_of(put_in(tmp_path, target))
+    assert "the server is a member of a herd" in error_of(put_in(tmp_path, herd.dsn("n1")))
+
+
+def put_in(folder: Path, dsn: str) -> subprocess.CompletedProcess[str]:
+    """Put the newest snapshot of a folder into a database."""
+    return subprocess.run(
+        [sys.executable, "-m", "pgherd_sidecar.cli.main", "export", "snapshot", str(folder),
+         "--to", dsn, "--jobs", "2"],
+        capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False,
+    )  # fmt: skip
