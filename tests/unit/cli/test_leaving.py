@@ -1,6 +1,7 @@
 """What is checked and written when a member becomes a plain server, and how a dump is asked for."""
 
 from pathlib import Path
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -98,6 +99,32 @@ class TestPlan:
     def test_another_file_system_is_refused(self, description: Herd) -> None:
         with pytest.raises(HerdError, match="another file system"):
             leaving.require_place(description, Path("/proc/x"))
+
+
+class Server:
+    """Answers one question, and notes what it was told."""
+
+    def __init__(self, gid: int) -> None:
+        self.gid = gid
+        self.told: list[str] = []
+
+    async def execute(self, statement: str, values: object = None) -> "Server":
+        self.told.append(statement)
+        return self
+
+    async def fetchone(self) -> tuple[int]:
+        return (self.gid,)
+
+
+async def test_a_server_that_has_lost_its_last_commits_is_not_made_plain(description: Herd) -> None:
+    behind = Server(5)
+    with pytest.raises(HerdError, match="was at GID 6, and its server has come back at 5"):
+        await leaving._uninstalled(cast(Any, behind), plan_of(description, "n1"))
+    assert not any("uninstall" in statement for statement in behind.told)
+    ahead = Server(9)
+    plan = await leaving._uninstalled(cast(Any, ahead), plan_of(description, "n1"))
+    assert plan.stands_at == 9
+    assert any("uninstall" in statement for statement in ahead.told)
 
 
 class TestArguments:
