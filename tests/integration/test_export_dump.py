@@ -183,6 +183,18 @@ def test_a_table_of_some_size_comes_whole(
     repeat(herd.app_dsn("n1"), "DROP TABLE wide")
 
 
+def test_roles_are_those_of_a_plain_server(herd: LocalHerd, twin: PlainPostgres) -> None:
+    told = herd.top("export", "roles", "n2")
+    wanted = dumped(twin.dsn(), "--roles-only", name="pg_dumpall")
+    assert commands(told.stdout) == commands(wanted)
+
+
+def commands(script: str) -> list[str]:
+    """Its lines but for comments, the random word, and verifiers, which each server salts."""
+    lines = [re.sub(r" PASSWORD '.*'", "", line) for line in script.splitlines()]
+    return [line for line in lines if line and not line.startswith(("--", "\\"))]
+
+
 @NEEDS_PYARROW
 async def test_a_snapshot_is_put_into_a_plain_server(
     herd: LocalHerd, twin: PlainPostgres, target: str, tmp_path: Path

@@ -139,20 +139,43 @@ def _whole(target: Path, fill: Callable[[IO[bytes]], None]) -> None:
         unfinished.unlink(missing_ok=True)
 
 
+def roles(description: Herd, member: Member, file: IO[bytes]) -> None:
+    """Write the roles of a node as pg_dumpall does, without ours.
+
+    Raises:
+        HerdError: pg_dumpall has failed.
+    """
+    program = _programs(description, member) / "pg_dumpall"
+    command = [str(program), "--roles-only", "--no-password"]
+    environment = _environment(description, member)
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
+    _must("pg_dumpall", done.returncode)
+    file.write(plaindump.roles_of_users(done.stdout))
+    file.flush()
+
+
+def _programs(description: Herd, member: Member) -> Path:
+    """PostgreSQL's programs; root runs none that the herd's account has named."""
+    return description.programs_of(member) if os.geteuid() != 0 else binaries.find(None)
+
+
+def _environment(description: Herd, member: Member) -> dict[str, str]:
+    return {
+        **os.environ,
+        **psqls.surroundings(description, member, superuser=True),
+        "PGOPTIONS": "-c default_transaction_read_only=off",
+    }
+
+
 class _Dump:
     """One run of pg_dump."""
 
     def __init__(self, description: Herd, member: Member, asked: Arguments) -> None:
-        own = os.geteuid() != 0
-        self._bin = description.programs_of(member) if own else binaries.find(None)
+        self._bin = _programs(description, member)
         self._herd = description
         self._member = member
         self._asked = asked
-        self._environment = {
-            **os.environ,
-            **psqls.surroundings(description, member, superuser=True),
-            "PGOPTIONS": "-c default_transaction_read_only=off",
-        }
+        self._environment = _environment(description, member)
 
     def into_directory(self, target: Path) -> None:
         """Write an archive in directory format."""

@@ -4,6 +4,7 @@ import contextlib
 import getpass
 import os
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -113,6 +114,16 @@ def dump(
     asked = dumping.arguments(rest, layout)
     member = options.run(dumping.chosen(description, name))
     dumping.dump(description, member, asked, layout, target)
+
+
+@export.command()
+@click.argument("node", required=False)
+@options.herd_directory
+def roles(node: str | None, directory: Path) -> None:
+    """Print the roles of a node as pg_dumpall does, for a plain server; with their verifiers."""
+    description = herd.load(options.read_only(directory))
+    member = options.run(dumping.chosen(description, node))
+    dumping.roles(description, member, sys.stdout.buffer)
 
 
 @export.command()

@@ -24,6 +24,11 @@ _GRANTS = re.compile(
     re.MULTILINE,
 )
 _SETTING = re.compile(rb"^ALTER DATABASE [^\n]* SET deadlock_timeout TO '100';\n", re.MULTILINE)
+_ROLES = re.compile(
+    rb"^(?:(?:CREATE|ALTER) ROLE pgherd_(?:apply|jobs)[ ;]"
+    rb"|GRANT [^\n]* TO pgherd_(?:apply|jobs)[ ;])[^\n]*\n",
+    re.MULTILINE,
+)
 _NUMBERS = re.compile(
     rb"\n    START WITH (?P<start>-?\d+)\n    INCREMENT BY (?P<step>-?\d+)"
     rb"(?P<rest>\n    (?:NO MINVALUE|MINVALUE -?\d+)\n    (?:NO MAXVALUE|MAXVALUE -?\d+)"
@@ -130,6 +135,11 @@ def _moved(entry: Entry, definition: bytes, sequence: PlainSequence) -> bytes:
 
 def _name(entry: Entry) -> str:
     return b".".join(word for word in (entry.schema, entry.tag) if word).decode(errors="replace")
+
+
+def roles_of_users(script: bytes) -> bytes:
+    """What ``pg_dumpall`` has written of roles, without ours."""
+    return _ROLES.sub(b"", script)
 
 
 def by_name(rows: Iterable[tuple[str, str, int, int, int, bool, int]]) -> Sequences:

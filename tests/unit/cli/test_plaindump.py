@@ -152,3 +152,16 @@ def test_text_that_speaks_of_ours_is_told() -> None:
     body = entry("FUNCTION", b"f()", b"CREATE FUNCTION ... pgherd.last_gid()")
     other = entry("TABLE", b"pgherd_like", b"CREATE TABLE public.pgherd_like ();")
     assert plaindump.mentions(Contents(b"", 4, (body, other))) == ["FUNCTION public f()"]
+
+
+def test_of_roles_ours_are_gone() -> None:
+    theirs = (
+        b"CREATE ROLE pgherd_apply_reader;\nGRANT pgherd_apply_reader TO app GRANTED BY postgres;\n"
+        b"ALTER ROLE app WITH LOGIN;\n"
+    )
+    ours = (
+        b"CREATE ROLE pgherd_jobs;\nALTER ROLE pgherd_apply WITH LOGIN BYPASSRLS;\n"
+        b"GRANT pg_read_all_data TO pgherd_jobs GRANTED BY postgres;\n"
+        b"GRANT SET ON PARAMETER deadlock_timeout TO pgherd_apply;\n"
+    )
+    assert plaindump.roles_of_users(ours + theirs + ours) == theirs
