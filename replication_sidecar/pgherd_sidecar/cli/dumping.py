@@ -125,6 +125,8 @@ def dump(
         raise HerdError(f"sequence {error} was made or altered meanwhile: repeat it") from error
     except archive.UnknownArchiveError as error:
         raise HerdError(f"what pg_dump has written is not known to pgherd: {error}") from error
+    except psycopg.Error as error:
+        raise HerdError(f"{member.name} does not tell its sequences: {error}") from error
 
 
 def _whole(target: Path, fill: Callable[[IO[bytes]], None]) -> None:
