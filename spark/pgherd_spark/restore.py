@@ -35,7 +35,7 @@ class RestoreError(Exception):
     """The snapshot could not be put into the server; the message says why."""
 
 
-def restore(
+def restore(  # noqa: PLR0913 - a way for each thing that differs
     store: Store,
     manifest: dict[str, Any],
     *,
@@ -44,6 +44,7 @@ def restore(
     jobs: int,
     say: Callable[[str], None],
     loaded: Callable[[int], None] = lambda size: None,
+    writes_rows: str | None = apply_role.APPLY_ROLE,
 ) -> None:
     """Fill an empty database of a server that has the roles.
 
@@ -51,20 +52,21 @@ def restore(
         store: the snapshot.
         manifest: the snapshot's, see ``require_described``.
         conninfo: of the database, as a superuser, by a way on which ``pgherd_apply`` is let in
-            without a password: it writes the rows, since code of users runs then.
+            without a password: it writes the rows, since code of users runs then. It stays.
         programs: directory of PostgreSQL's programs.
         jobs: parts to load at a time.
         say: told what is going on.
         loaded: told, in a thread, the bytes of each part that has been loaded.
+        writes_rows: another role for that, if it is not that one; None: the superuser.
 
     Raises:
         RestoreError: it can't be done, or what was loaded is not what the manifest says.
         PartError: a part is missing or damaged.
         OSError: the snapshot can't be read.
     """
-    rows_conninfo = make_conninfo(conninfo, user=apply_role.APPLY_ROLE, options=apply_role.OPTIONS)
     conninfo = make_conninfo(conninfo, options=apply_role.OPTIONS)
-    _psql(programs, conninfo, apply_role.script())
+    rows_conninfo = conninfo if writes_rows is None else make_conninfo(conninfo, user=writes_rows)
+    run_script(programs, conninfo, apply_role.script())
     _pg_restore(programs, conninfo, store, "pre-data", jobs)
     parts = [(table, part) for table in manifest["tables"] for part in table["parts"]]
     parts.sort(key=lambda task: -int(task[1]["bytes"]))
@@ -91,7 +93,7 @@ def make_roles(store: Store, *, conninfo: str, programs: Path) -> None:
         RestoreError: it can't be done.
         OSError: the snapshot can't be read.
     """
-    _psql(programs, conninfo, fitting_roles(store.get(ROLES).decode()))
+    run_script(programs, conninfo, fitting_roles(store.get(ROLES).decode()))
 
 
 def fitting_roles(script: str) -> str:
@@ -166,7 +168,12 @@ def _pg_restore(programs: Path, conninfo: str, store: Store, section: str, jobs:
         )  # fmt: skip
 
 
-def _psql(programs: Path, conninfo: str, script: str) -> None:
+def run_script(programs: Path, conninfo: str, script: str) -> None:
+    """Have psql execute a script, up to the first error.
+
+    Raises:
+        RestoreError: there is one.
+    """
     _run([*_client(programs, conninfo), "--file=-"], script)
 
 

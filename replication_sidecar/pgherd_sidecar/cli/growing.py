@@ -112,7 +112,7 @@ async def _described(description: Herd, options: AddOptions) -> Node:
     node = Node(description, member)
     node.require_free_ports()
     require_space(description, nodes=1)
-    _remove_files(description, member.name)  # of a former node of this name
+    remove_files(description, member.name)  # of a former node of this name
     herd.save(description)
     progress(f"{member.name}: joins with number {member.number}")
     certificates.provide(description)
@@ -144,7 +144,7 @@ async def remove(directory: Path, name: str, options: RemoveOptions) -> None:
     async with locked(directory):
         description = herd.load(directory)
         if _is_leftover(description, name):
-            _remove_files(description, name)
+            remove_files(description, name)
             return
         member = description.member(name)
         if description.databases == (member,):
@@ -153,7 +153,7 @@ async def remove(directory: Path, name: str, options: RemoveOptions) -> None:
         runs = node.sidecar.process() is not None
         if options.dead and runs:
             raise HerdError(f"the sidecar of {name} runs: leave --dead out, or kill it")
-        if not options.dead and not runs and not await _is_out(description, name):
+        if not options.dead and not runs and not await is_out(description, name):
             raise HerdError(
                 f"the sidecar of {name} does not run: start it, or use --dead if it is lost"
             )
@@ -165,11 +165,11 @@ async def remove(directory: Path, name: str, options: RemoveOptions) -> None:
         progress(f"{name}: has left")
         await node.discard()
         herd.save(description.without(member))
-        _remove_files(description, name)
+        remove_files(description, name)
 
 
-async def _is_out(description: Herd, name: str) -> bool:
-    """Whether no member has this name: a removal was interrupted, or it has never joined."""
+async def is_out(description: Herd, name: str) -> bool:
+    """Say whether no member has this name: a removal was interrupted, or it has never joined."""
     others = [one for one in await voices(description) if one.status.name != name]
     view = cluster.required(others).status.view
     return view is not None and view.member(name) is None
@@ -192,7 +192,8 @@ async def voices(description: Herd) -> list[cluster.Voice]:
     ]
 
 
-def _remove_files(description: Herd, name: str) -> None:
+def remove_files(description: Herd, name: str) -> None:
+    """Remove what a node has in the herd's directory; of one that has nothing, nothing."""
     paths = description.node(name)
     for path in (paths.run.parent, paths.pgdata, paths.root):  # last what `_is_leftover` looks at
         shutil.rmtree(path, ignore_errors=True)

@@ -324,7 +324,7 @@ def save(herd: Herd) -> None:
     write(herd.directory / HERD_FILE, herd)
 
 
-def write(path: Path, herd: Herd) -> None:
+def write(path: Path, herd: BaseModel) -> None:
     """Write a description, readable by the owner only, whole or not at all."""
     fresh = path.with_suffix(".new")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

@@ -31,7 +31,7 @@ async def connect(directory: Path, words: Sequence[str], *, superuser: bool) -> 
     description = herd.load(directory)
     name, arguments = split(words)
     if name is None:
-        member = await _writable(description)
+        member = await writable(description)
     else:
         member = named(description, name)
     program = _psql(description, member)
@@ -67,7 +67,12 @@ def named(description: Herd, name: str) -> Member:
     return member
 
 
-async def _writable(description: Herd) -> Member:
+async def writable(description: Herd) -> Member:
+    """Return the first node that takes writes.
+
+    Raises:
+        HerdError: none does.
+    """
     nodes = [Node(description, member) for member in description.databases]
     return first_writable(await states_of(nodes))
 

@@ -33,3 +33,20 @@ SELECT n.nspname, c.relname
 
 -- name: analyze
 ANALYZE {tables};
+
+-- name: roles_there
+SELECT rolname FROM pg_roles;
+
+-- name: emptiness
+SELECT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
+       EXISTS (SELECT FROM pg_roles WHERE rolname = 'pgherd_apply'),
+       (SELECT min(c.oid::regclass::text) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE n.nspname NOT LIKE 'pg\_%' AND n.nspname <> 'information_schema');
+
+-- What definitions of a member's grant and revoke, besides what its users have.
+-- name: make_plain
+DROP OWNED BY pgherd_apply;
+DROP ROLE pgherd_apply;
+GRANT EXECUTE ON FUNCTION pg_catalog.lo_creat(int), pg_catalog.lo_create(oid), pg_catalog.lo_from_bytea(oid, bytea),
+    pg_catalog.lo_put(oid, int8, bytea), pg_catalog.lowrite(int, bytea), pg_catalog.lo_truncate(int, int),
+    pg_catalog.lo_truncate64(int, int8), pg_catalog.lo_unlink(oid) TO PUBLIC;

@@ -49,17 +49,29 @@ END;
 COMMENT ON FUNCTION pg_catalog.setval(regclass, int8, bool) IS 'set sequence value, on all members';
 COMMENT ON FUNCTION pg_catalog.setval(regclass, int8) IS 'set sequence value, on all members';
 
--- The database as it was: for one that leaves replication, before the schema pgherd is dropped.
+-- The database as it was: for one that leaves replication, before the schema pgherd is dropped. Functions in standard
+-- SQL are bound to what they call, so those that call ours are made once more, as they are.
 CREATE OR REPLACE FUNCTION pgherd.give_back_setval() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
-DECLARE arguments text;
+DECLARE
+    arguments text;
+    made      text;
+    bound     text[];
 BEGIN
     FOREACH arguments IN ARRAY '{"regclass, int8", "regclass, int8, bool"}'::text[] LOOP
         IF to_regprocedure(format('pgherd.local_setval(%s)', arguments))::oid < 16384 THEN
-            EXECUTE format('DROP FUNCTION pg_catalog.setval(%s)', arguments);
+            bound := bound || array(
+                SELECT pg_get_functiondef(d.objid) FROM pg_depend d
+                 WHERE d.classid = 'pg_proc'::regclass AND d.refclassid = 'pg_proc'::regclass
+                   AND d.refobjid = to_regprocedure(format('pg_catalog.setval(%s)', arguments)));
+            EXECUTE format('ALTER FUNCTION pg_catalog.setval(%s) SET SCHEMA pgherd_gen', arguments);
             EXECUTE format('ALTER FUNCTION pgherd.local_setval(%s) SET SCHEMA pg_catalog', arguments);
             EXECUTE format('ALTER FUNCTION pg_catalog.local_setval(%s) RENAME TO setval', arguments);
             EXECUTE format('GRANT EXECUTE ON FUNCTION pg_catalog.setval(%s) TO PUBLIC', arguments);
         END IF;
     END LOOP;
+    FOREACH made IN ARRAY coalesce(bound, '{}') LOOP
+        EXECUTE made;
+    END LOOP;
+    DROP FUNCTION IF EXISTS pgherd_gen.setval(regclass, int8), pgherd_gen.setval(regclass, int8, bool);
 END $$;
