@@ -177,6 +177,17 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
     return errors[0]
 
 
+def command_line(pid: int) -> str:
+    """The words of a process, with blanks between them; none if it has ended."""
+    try:
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
+    except OSError:
+        return ""
+    return b" ".join(words).decode(errors="replace")
+
+
 def pids_in(directory: Path) -> list[int]:
     """The processes that name ``directory`` in their command line or work in it: all of a herd."""
     pids = []

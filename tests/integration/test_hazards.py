@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from .ledger import create_everywhere
-from .localherd import LocalHerd, free_port_base, home, pids_in, query
+from .localherd import LocalHerd, command_line, free_port_base, home, pids_in, query
 
 Connection = psycopg.AsyncConnection[Any]
 
@@ -86,9 +86,7 @@ def schema(mortal: LocalHerd) -> str:
 def sidecars(herd: LocalHerd, node: str) -> list[int]:
     """The processes of a node's sidecar."""
     return [
-        pid
-        for pid in pids_in(herd.directory / node)
-        if b"pgherd_sidecar.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid for pid in pids_in(herd.directory / node) if "pgherd_sidecar.agent" in command_line(pid)
     ]
 
 

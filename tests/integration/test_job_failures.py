@@ -22,7 +22,7 @@ from pgherd_spark.parts import PartError
 from pgherd_spark.stores import Store
 
 from .ledger import create_everywhere
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, query, settle
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, command_line, query, settle
 from .s3server import NEEDS_S3, Bucket, Server, bucket
 from .sparkherd import NEEDS_SPARK, given_back, holders, markers, markers_held, run_job
 
@@ -128,11 +128,7 @@ def descendants(pid: int) -> list[int]:
 
 def kill(pid: int, *, named: str, nearest: bool = True) -> None:
     """SIGKILL the descendant whose command line has this in it."""
-    found = [
-        one
-        for one in descendants(pid)
-        if named in Path(f"/proc/{one}/cmdline").read_text().replace("\0", " ")
-    ]
+    found = [one for one in descendants(pid) if named in command_line(one)]
     os.kill(found[0 if nearest else -1], signal.SIGKILL)
 
 
@@ -157,8 +153,7 @@ def test_a_killed_driver_takes_all_that_it_started_along_and_can_be_followed(
     def kill_driver(pid: int) -> None:
         started.extend(descendants(pid))
         for one in (pid, *started):
-            words = Path(f"/proc/{one}/cmdline").read_text()
-            if "pgherd_sidecar.cli.main" in words:
+            if "pgherd_sidecar.cli.main" in command_line(one):
                 os.kill(one, signal.SIGKILL)
 
     disturbed(herd, to, kill_driver)
