@@ -180,9 +180,7 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
 def command_line(pid: int) -> str:
     """The words of a process, with blanks between them; none if it has ended."""
     try:
-        return (
-            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        )
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
     return b" ".join(words).decode(errors="replace")
