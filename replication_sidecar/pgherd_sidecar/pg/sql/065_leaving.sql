@@ -58,11 +58,15 @@ BEGIN
     END LOOP;
 END $$;
 
--- Functions that are ours: in our schemas, and what stands in for PostgreSQL's setval.
-CREATE OR REPLACE VIEW pgherd.own_functions AS
-SELECT p.oid FROM pg_proc p
- WHERE p.pronamespace IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
-    OR p.pronamespace = 'pg_catalog'::regnamespace AND p.proname = 'setval' AND p.oid >= 16384;
+-- Functions that are ours: in our schemas, and what stands in for PostgreSQL's setval. (No view: who may write all
+-- tables could write pg_proc through one.)
+CREATE OR REPLACE FUNCTION pgherd.own_functions() RETURNS SETOF oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT p.oid FROM pg_proc p
+     WHERE p.pronamespace IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
+        OR p.pronamespace = 'pg_catalog'::regnamespace AND p.proname = 'setval' AND p.oid >= 16384;
+END;
 
 -- What of the users' would go with ours: what depends on it, in PostgreSQL's own book. Functions in standard SQL that
 -- call setval are no obstacle, since give_back_setval() has them call PostgreSQL's own.
@@ -72,7 +76,7 @@ BEGIN ATOMIC
     WITH own_tables AS (
         SELECT c.oid FROM pg_class c WHERE c.relnamespace IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
     ), own AS (
-        SELECT 'pg_proc'::regclass AS class, p.oid FROM pgherd.own_functions p
+        SELECT 'pg_proc'::regclass AS class, p.oid FROM pgherd.own_functions() AS p(oid)
         UNION ALL SELECT 'pg_class'::regclass, t.oid FROM own_tables t
         UNION ALL SELECT 'pg_type'::regclass, y.oid FROM pg_type y
                    WHERE y.typnamespace IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
@@ -80,9 +84,9 @@ BEGIN ATOMIC
         UNION ALL SELECT 'pg_extension'::regclass, e.oid FROM pg_extension e WHERE e.extnamespace = 'pgherd'::regnamespace
         UNION ALL SELECT 'pg_trigger'::regclass, t.oid FROM pg_trigger t
                    WHERE t.tgrelid IN (SELECT o.oid FROM own_tables o)
-                      OR t.tgfoid IN (SELECT f.oid FROM pgherd.own_functions f)
+                      OR t.tgfoid IN (SELECT f.oid FROM pgherd.own_functions() AS f(oid))
         UNION ALL SELECT 'pg_event_trigger'::regclass, e.oid FROM pg_event_trigger e
-                   WHERE e.evtfoid IN (SELECT f.oid FROM pgherd.own_functions f)
+                   WHERE e.evtfoid IN (SELECT f.oid FROM pgherd.own_functions() AS f(oid))
         UNION ALL SELECT 'pg_rewrite'::regclass, r.oid FROM pg_rewrite r WHERE r.ev_class IN (SELECT o.oid FROM own_tables o)
         UNION ALL SELECT 'pg_attrdef'::regclass, a.oid FROM pg_attrdef a WHERE a.adrelid IN (SELECT o.oid FROM own_tables o)
         UNION ALL SELECT 'pg_policy'::regclass, l.oid FROM pg_policy l WHERE l.polrelid IN (SELECT o.oid FROM own_tables o)
@@ -140,7 +144,7 @@ BEGIN
         EXECUTE format('ALTER DATABASE %I RESET deadlock_timeout', current_database());
     END IF;
 
-    FOR e IN SELECT t.evtname FROM pg_event_trigger t WHERE t.evtfoid IN (SELECT f.oid FROM pgherd.own_functions f) LOOP
+    FOR e IN SELECT t.evtname FROM pg_event_trigger t WHERE t.evtfoid IN (SELECT f.oid FROM pgherd.own_functions() AS f(oid)) LOOP
         EXECUTE format('DROP EVENT TRIGGER %I', e.evtname);
     END LOOP;
     DROP SCHEMA pgherd, pgherd_gen CASCADE; -- and the triggers that call what is in them
