@@ -160,7 +160,6 @@ class VictimWatch:
         if (pid, xid) not in self._pressed:
             self._pressed.add((pid, xid))
             await self._remember_command(pid)
-            await self._remember_command(pid)
         if 0 < waits_s <= _DETECTOR_S:
             return
         if seen_s > 2 * _BUSY_S or min(seen_s, idle_s) > _IDLE_S:
