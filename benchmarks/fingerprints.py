@@ -19,6 +19,7 @@ import psycopg
 
 from benchmarks.commands import psql_file, wait_until
 from benchmarks.errors import run_main
+from benchmarks.peers.base import running
 from benchmarks.peers.pgherd import Pgherd
 
 SQL = Path(__file__).parent / "peers" / "sql"
@@ -65,8 +66,7 @@ def measure(base: Path, turns: int, commits: int) -> dict[int, tuple[float, floa
     herd = Pgherd(base / "pgherd")
     samples: dict[int, list[tuple[float, float]]] = {every: [] for every in EVERY}
     with ExitStack() as stack:
-        stack.callback(herd.stop)
-        herd.start()
+        stack.enter_context(running(herd))
         first, second = herd.members[:2]
         psql_file(SQL / "commit_latency.sql", first.app_dsn, rows=ROWS)
         client, admin, other = (

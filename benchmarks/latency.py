@@ -21,6 +21,7 @@ import psycopg
 from benchmarks import percentiles, records, report
 from benchmarks.commands import psql_file, wait_until
 from benchmarks.errors import BenchmarkError, run_main
+from benchmarks.peers.base import running
 from benchmarks.peers.pgherd import Pgherd
 from benchmarks.peers.plain import PlainPostgres
 
@@ -61,10 +62,8 @@ def measure(base: Path, turns: int) -> dict[str, list[float]]:
     """
     plain, herd = PlainPostgres(base / "plain"), Pgherd(base / "pgherd")
     with ExitStack() as stack:
-        stack.callback(plain.stop)
-        plain.start()
-        stack.callback(herd.stop)
-        herd.start()
+        stack.enter_context(running(plain))
+        stack.enter_context(running(herd))
         herd_dsns = [member.app_dsn for member in herd.members]
         for dsn in (plain.server.dsn, herd_dsns[0]):
             psql_file(SQL / "commit_latency.sql", dsn, rows=ROWS)

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -21,6 +20,7 @@ from psycopg.conninfo import make_conninfo
 
 from benchmarks.commands import client_environment, postgres_bin, psql_file, wait_until
 from benchmarks.errors import BenchmarkError, run_main
+from benchmarks.peers.base import running
 from benchmarks.peers.pgherd import Pgherd
 from benchmarks.peers.plain import PlainPostgres
 
@@ -58,11 +58,7 @@ def measure(base: Path, megabytes: int) -> tuple[int, Mapping[str, float], Mappi
         psycopg.Error: A server failed.
     """
     plain, herd = PlainPostgres(base / "plain"), Pgherd(base / "pgherd")
-    with ExitStack() as stack:
-        stack.callback(plain.stop)
-        plain.start()
-        stack.callback(herd.stop)
-        herd.start()
+    with running(plain), running(herd):
         source, target = (create(plain.server.dsn, name) for name in (_SOURCE, _TARGET))
         psql_file(SQL / "loading.sql", source, rows=rows_for(megabytes))
         parts = {section: dump(source, section, base) for section in SECTIONS}

@@ -1,6 +1,7 @@
-"""What the comparison needs of a system. Interface only."""
+"""What the comparison needs of a system."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -64,3 +65,16 @@ class System(Protocol):
 
     def stop(self) -> None:
         """Stop what ``start`` started, also after half a start, and remove the directory."""
+
+
+@contextmanager
+def running(system: System) -> Iterator[Sequence[Endpoint]]:
+    """Start a system, and stop it at the end, also after half a start.
+
+    Raises:
+        BenchmarkError: It cannot run here, or did not start.
+    """
+    try:
+        yield system.start()
+    finally:
+        system.stop()
