@@ -1,4 +1,7 @@
 -- What pgherd has to know of the user's tables, read from PostgreSQL's catalogs.
+--
+-- The functions here and in the files after this one are in PL/pgSQL where a table's source asks them again and again:
+-- it keeps their plans, and a function in SQL is planned at each call.
 
 -- Tables whose rows are replicated: permanent, outside the schemas of PostgreSQL and pgherd, not marked
 -- local. `root_relid`: the topmost partitioned table, under whose name the rows of all partitions travel.

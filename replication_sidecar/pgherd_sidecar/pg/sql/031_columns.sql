@@ -25,7 +25,6 @@ BEGIN ATOMIC
                     WHERE i.indexrelid = idx AND concat(i.indexprs, i.indpred) LIKE '%:varattno 0 %');
 END;
 
--- In PL/pgSQL, here and in index_columns(), because it keeps the plan: a table's source asks twenty times.
 CREATE OR REPLACE FUNCTION pgherd.columns(
     root oid, OUT pos int, OUT col text, OUT typ oid, OUT coll oid, OUT generated bool, OUT is_notnull bool,
     OUT in_pk bool, OUT in_unique bool)
