@@ -21,6 +21,7 @@ SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.re
 FOR_EVERYBODY = {"current_token", "transaction_status", "last_gid", "set_local", "set_replicated"}
 FOR_EVERYBODY |= {"setval", "run_everywhere"}  # each checks what its caller may do
 FOR_EVERYBODY |= {"wait_for", "last_commit_gid"}  # tell positions only
+FOR_EVERYBODY |= {"why_read_only"}  # tells what status does
 FOR_EVERYBODY |= {"strong", "begin_strong", "fresh"}  # make nobody wait but their caller
 FORBIDDEN = sql_cases("hostile_forbidden")
 
