@@ -90,10 +90,7 @@ class TestStrong:
             run(reader, "CALL pgherd.begin_strong()")
         run(reader, "ROLLBACK")
 
-    def test_it_waits_for_its_member_and_hears_a_cancel(
-        self, nodes: Nodes, herd: LocalHerd
-    ) -> None:
-        """A stopped sidecar answers nobody, so its readers are where PostgreSQL can't look."""
+    def test_it_waits_for_its_member(self, nodes: Nodes, herd: LocalHerd) -> None:
         writer, other = nodes.connect(0), nodes.connect(0)
         with stopped_sidecar(herd) as number:
             run(writer, "INSERT INTO t VALUES (1, 7)")
@@ -216,6 +213,18 @@ def at_strong(body: Body) -> Body:
     return strong
 
 
+async def append(attempt: Attempt, chance: random.Random) -> None:
+    """Append to one list, by all means."""
+    await attempt.begin()
+    await attempt.append(("list", 1))
+
+
+async def read(attempt: Attempt, chance: random.Random) -> None:
+    """Read that list."""
+    await attempt.begin()
+    await attempt.read_list(("list", 1))
+
+
 def strong_run(herd: LocalHerd, workload: Workload) -> Run:
     found = Run(herd, replace(workload, body=at_strong(workload.body)))
     # A member that could not apply in time what the barrier covers.
@@ -263,7 +272,7 @@ async def test_a_minority_has_no_strong_reads_and_its_local_ones_are_stale(
     alone = mortal.members()[0]["proposer"]
     others = [name for name in NODES if name != alone]
     links: Cut = {alone: others, **{name: [alone] for name in others}}
-    read, strong = bodies.read_all_lists, at_strong(bodies.read_all_lists)
+    strong = at_strong(read)
     async with run.load() as recorder:
         await recorder.acknowledged(30, on=NODES)
         async with cut(mortal, links):
@@ -282,7 +291,7 @@ async def test_a_minority_has_no_strong_reads_and_its_local_ones_are_stale(
     await stale.spread()
     async with cut(mortal, links):
         await until_component(mortal, alone, "secondary")
-        await at_last(stale, others[0], stale.workload.body)
+        await at_last(stale, others[0], append)
         assert await stale.once(alone, read) is Outcome.OK
     await at_last(stale, alone, strong)
     history = await stale.judged()
@@ -294,6 +303,44 @@ async def at_last(run: Run, node: str, body: Body) -> None:
     async with asyncio.timeout(60):
         while await run.once(node, body) is not Outcome.OK:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.1)
+
+
+async def test_who_waits_in_a_minority_hears_a_cancel_and_a_timeout_and_goes_on_later(
+    mortal: LocalHerd,
+) -> None:
+    alone, others = "n2", ["n1", "n3"]
+    links: Cut = {alone: others, **{name: [alone] for name in others}}
+    dsn = next(node.app_dsn for node in mortal.nodes() if node.name == alone)
+    table = f"c_{random.getrandbits(40):x}"
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as session:
+        await session.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)".encode())
+        async with cut(mortal, links):
+            await until_component(mortal, alone, "secondary")
+            waiting = asyncio.create_task(session.execute("SELECT pgherd.strong('1 hour')"))
+            await asyncio.sleep(1.5)
+            assert not waiting.done()
+            await asyncio.to_thread(session.cancel)
+            begun = time.monotonic()
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                await waiting
+            assert time.monotonic() - begun < 5  # half a second, and what a busy machine adds
+            for call in ("SELECT pgherd.strong('1 s')", "CALL pgherd.begin_strong('1 s')"):
+                with pytest.raises(psycopg.errors.ReadOnlySqlTransaction) as refused:
+                    await session.execute(call.encode())
+                assert "cannot tell now what was committed elsewhere" in str(refused.value)
+                assert refused.value.diag.message_hint
+            await session.execute(f"SELECT * FROM {table}".encode())
+        await session.execute("SELECT pgherd.strong('1 minute')")
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await session.execute(f"INSERT INTO {table} VALUES (1)".encode())
+                    break
+                except psycopg.errors.ReadOnlySqlTransaction:
+                    await asyncio.sleep(0.1)
+        await session.execute(f"DROP TABLE {table}".encode())
+    for node in mortal.nodes():  # whoever makes a table next has seen this
+        await asyncio.to_thread(query, node.app_dsn, STRONG)
 
 
 async def wander(run: Run, stop: asyncio.Event, seed: int, *, level: str) -> None:
@@ -345,15 +392,6 @@ async def test_who_goes_elsewhere_without_a_token_may_see_less_than_before(
     assert await run.once("n1", run.workload.fill) is Outcome.OK
     await run.spread()
     session, chance = next(run.recorder.sessions), random.Random(1)
-
-    async def append(attempt: Attempt, chance: random.Random) -> None:
-        await attempt.begin()
-        await attempt.append(("list", 1))
-
-    async def read(attempt: Attempt, chance: random.Random) -> None:
-        await attempt.begin()
-        await attempt.read_list(("list", 1))
-
     with stopped_sidecar(mortal) as number:
         for node, body in (("n1", append), (NODES[number], read)):
             async with await psycopg.AsyncConnection.connect(
