@@ -363,8 +363,8 @@ def _skips_for_the_stopped_only(self: Databases, position: int, entry: Skip) -> 
 
 
 def _one_answer_is_enough(rounds: Rounds) -> None:
-    flushed = max(reply.flushed_position for reply in rounds._replies.values())
-    rounds.ended, rounds.running = Barrier(rounds.running, flushed), 0
+    end = max(reply.last_position for reply in rounds._replies.values())
+    rounds.ended, rounds.running = Barrier(rounds.running, end), 0
 
 
 def _counts_by_the_readers_membership(rounds: Rounds) -> None:
@@ -388,7 +388,12 @@ def _counts_former_answers(rounds: Rounds, voter: str, reply: BarrierReply) -> N
 
 def _tells_what_it_knows_committed(member: Reading, number: int) -> BarrierReply:
     reply = _barrier_reply(member, number)
-    return replace(reply, flushed_position=member._keeper.commit_position)
+    return replace(reply, last_position=member._keeper.commit_position)
+
+
+def _tells_what_is_flushed(member: Reading, number: int) -> BarrierReply:
+    reply, flushed = _barrier_reply(member, number), member._keeper.journal.flushed_position
+    return replace(reply, last_position=flushed)
 
 
 _barrier_reply = Reading._barrier_reply
@@ -499,6 +504,16 @@ PLANTED_BUGS = {
     ),
     "only what is known to be committed is told": PlantedBug(
         "F3", Reading, "_barrier_reply", _tells_what_it_knows_committed, reads=True
+    ),
+    "only what is flushed is told": PlantedBug(
+        "F3",
+        Reading,
+        "_barrier_reply",
+        _tells_what_is_flushed,
+        1924770872,
+        storm=False,
+        parting=True,
+        reads=True,
     ),
     "a barrier rests on a log with a loss": PlantedBug(
         "F5", Reading, "_handle_barrier_request", _answers_with_a_loss, 10, rot=True, reads=True

@@ -32,6 +32,8 @@ REMEMBERED = [
 ]
 REMEMBERED_PARTING = [200263, 60003665, 96002284]
 REMEMBERED_ROT = [652801960, 652801188]
+#: the view that a split founded was in no majority's flush yet
+REMEMBERED_READS = [1924770872]
 FRESH = int(os.environ.get("PGHERD_SIM_SEEDS", "60"))
 
 
@@ -98,6 +100,11 @@ def test_fresh_seeds_hold_where_bits_rot() -> None:
     for seed in range(start, start + FRESH // 2):
         probes |= run(seed, rot=True).probes
     assert probes >= {"damage read", "mended", "incomplete"}
+
+
+@pytest.mark.parametrize("seed", REMEMBERED_READS)
+def test_remembered_seeds_hold_where_barriers_are_asked_for(seed: int) -> None:
+    run(seed, parting=True, reads=True)
 
 
 @pytest.mark.parametrize("kind", ["any", "storm", "rot", "parting"])

@@ -84,7 +84,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Mend, numbers, numbers),
     st.builds(Mended, numbers, chains),
     st.builds(BarrierRequest, numbers),
-    st.builds(BarrierReply, numbers, numbers, numbers, numbers, memberships, names),
+    st.builds(BarrierReply, numbers, numbers, numbers, memberships, names),
     partings(),
     st.builds(Trimmed, numbers, st.builds(LogBase, numbers, numbers, memberships)),
     st.builds(

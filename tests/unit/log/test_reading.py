@@ -78,9 +78,9 @@ def test_an_answer_to_another_round_is_none() -> None:
     number = member.ask_barrier(herd.now)
     herd.take_effects()
     for other in (number - 1, number + 1, 0):
-        member.receive("n3", BarrierReply(other, 1, 1, 1, member.membership), herd.now)
+        member.receive("n3", BarrierReply(other, 1, 1, member.membership), herd.now)
         assert member.barrier.number < number
-    member.receive("n3", BarrierReply(number, 1, 1, 1, member.membership), herd.now)
+    member.receive("n3", BarrierReply(number, 1, 1, member.membership), herd.now)
     assert member.barrier == Barrier(number, 1)
 
 

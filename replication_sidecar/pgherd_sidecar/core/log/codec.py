@@ -56,7 +56,7 @@ _REJECT = Struct(">BBQQQI")
 _SUBMIT = Struct(">BBI")
 _TRIMMED = Struct(">BBQQQ")
 #: ..., then sizes: of the membership and the disk in bytes
-_BARRIER_REPLY = Struct(">BBQQQQII")
+_BARRIER_REPLY = Struct(">BBQQQII")
 _HISTORY_ENTRY = Struct(">QQ")
 #: term, first, kind and count, crc, size of the data
 _BLOCK = Struct(">QQIII")
@@ -124,9 +124,9 @@ def encode(message: Message) -> list[bytes]:  # noqa: PLR0911, PLR0912 - one ret
             return [_HEAD.pack(VERSION, _KIND_PARTING), message.encode()]
         case BarrierRequest(number):
             return [_TERM.pack(VERSION, _KIND_BARRIER_REQUEST, number)]
-        case BarrierReply(number, last_term, last, flushed, membership, disk):
+        case BarrierReply(number, last_term, last, membership, disk):
             who, where = membership.encode(), disk.encode()
-            ends = number, last_term, last, flushed
+            ends = number, last_term, last
             head = _BARRIER_REPLY.pack(VERSION, _KIND_BARRIER_REPLY, *ends, len(who), len(where))
             return [head, who, where]
         case _:
@@ -327,12 +327,12 @@ def _decode_barrier_request(frame: bytes) -> BarrierRequest:
 
 
 def _decode_barrier_reply(frame: bytes) -> BarrierReply:
-    _, _, number, last_term, last, flushed, who_size, disk_size = _BARRIER_REPLY.unpack_from(frame)
+    _, _, number, last_term, last, who_size, disk_size = _BARRIER_REPLY.unpack_from(frame)
     who = _BARRIER_REPLY.size
     disk = who + who_size
     _check_end(frame, disk + disk_size)
     membership = Membership.decode(frame[who:disk])
-    return BarrierReply(number, last_term, last, flushed, membership, _text(frame[disk:]))
+    return BarrierReply(number, last_term, last, membership, _text(frame[disk:]))
 
 
 _DECODERS: dict[int, Callable[[bytes], Message]] = {

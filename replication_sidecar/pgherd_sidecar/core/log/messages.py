@@ -158,7 +158,7 @@ class BarrierRequest:
 
 @dataclass(frozen=True, slots=True)
 class BarrierReply:
-    """How far the sender's log goes, on disk and at all, and who votes by it [F3, F4].
+    """How far the sender's log goes, flushed or not, and who votes by it [F3, F4].
 
     It promises nothing. `number` is the request's; `disk` is the one that all this is on [V6].
     """
@@ -166,7 +166,6 @@ class BarrierReply:
     number: int
     last_term: int
     last_position: int
-    flushed_position: int
     membership: Membership
     disk: str = ""
 

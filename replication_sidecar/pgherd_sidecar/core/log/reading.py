@@ -1,9 +1,9 @@
 """Read barriers: a position at or behind everything that was acknowledged before one was asked for.
 
 A member asks all voters how far their logs go; a majority's answers are enough, and nothing is
-written. What was committed before is flushed in the log of one of them at least, so it is not
-beyond the furthest flush among the answers. Neither a proposer nor a clock is needed: an election
-under way does not matter, since it drops nothing that is committed [F1-F5].
+written. What was committed before is in the most advanced log among them, so it is not beyond the
+end of that one. Neither a proposer nor a clock is needed: an election under way does not matter,
+since it drops nothing that is committed [F1-F5].
 
 The position may lie beyond what is committed. Whoever asked waits until it is committed here, and
 asks again where term or proposer have changed meanwhile, since what follows may be shorter.
@@ -91,10 +91,9 @@ class Rounds:
         """End the round if those who have answered are enough [F3, F4]."""
         best = max(self._replies.values(), key=_advancement)
         voters = best.membership
-        valid = {who: one for who, one in self._replies.items() if voters.knows(who, one.disk)}
+        valid = [who for who, one in self._replies.items() if voters.knows(who, one.disk)]
         if voters.has_majority(valid):
-            flushed = max(one.flushed_position for one in valid.values())
-            self.ended = Barrier(self.running, min(flushed, best.last_position))
+            self.ended = Barrier(self.running, best.last_position)
             self.running, self.ask_s = 0, inf
 
 
@@ -157,10 +156,8 @@ class Reading(Damage):
             self._effects.send += self._to_voters(self._rounds)
 
     def _barrier_reply(self, number: int) -> BarrierReply:
-        index, flushed = self._keeper.index, self._keeper.journal.flushed_position
-        return BarrierReply(
-            number, index.last_term, index.last, flushed, index.membership, self._disk
-        )
+        index = self._keeper.index
+        return BarrierReply(number, index.last_term, index.last, index.membership, self._disk)
 
     def _handle_barrier_request(self, sender: str, request: BarrierRequest) -> None:
         if self._keeper.incomplete or self._keeper.abstains:
