@@ -22,6 +22,7 @@ FOR_EVERYBODY = {"current_token", "transaction_status", "last_gid", "set_local",
 FOR_EVERYBODY |= {"setval", "run_everywhere"}  # each checks what its caller may do
 FOR_EVERYBODY |= {"wait_for", "last_commit_gid"}  # tell positions only
 FOR_EVERYBODY |= {"why_read_only"}  # tells whoever is refused the reason that he is refused with
+FOR_EVERYBODY |= {"strong", "begin_strong", "fresh"}  # make nobody wait but their caller
 FORBIDDEN = sql_cases("hostile_forbidden")
 
 

@@ -18,10 +18,18 @@ from pgherd_sidecar.core.log.campaign import Campaign
 from pgherd_sidecar.core.log.effects import Control, Persist
 from pgherd_sidecar.core.log.elections import Elections
 from pgherd_sidecar.core.log.journal import Journal
-from pgherd_sidecar.core.log.messages import Append, Message, Vote, VoteRequest
+from pgherd_sidecar.core.log.messages import (
+    Append,
+    BarrierReply,
+    BarrierRequest,
+    Message,
+    Vote,
+    VoteRequest,
+)
 from pgherd_sidecar.core.log.parting import Consent, Founding, Parting, Plan, consented, founding
 from pgherd_sidecar.core.log.proposer import Proposer
 from pgherd_sidecar.core.log.quorum import Member, Membership, View
+from pgherd_sidecar.core.log.reading import Barrier, Reading, Rounds
 from pgherd_sidecar.core.log.safekeeper import Safekeeper
 from pgherd_sidecar.core.log.splitting import Splitting
 from pgherd_sidecar.core.log.submissions import Submissions
@@ -35,7 +43,7 @@ class PlantedBug:
     """A replacement for `owner.attribute` that breaks `rule`.
 
     `seed` is where the search begins: shortly before a seed that found it, to save time; `storm`,
-    `segments`, `rot`, `parting` and `databases` say in which kind of world.
+    `segments`, `rot`, `parting`, `databases` and `reads` say in which kind of world.
     """
 
     rule: str
@@ -48,6 +56,7 @@ class PlantedBug:
     rot: bool = False
     parting: bool = False
     databases: bool = False
+    reads: bool = False
 
 
 def _always(*asked: object) -> bool:
@@ -353,6 +362,47 @@ def _skips_for_the_stopped_only(self: Databases, position: int, entry: Skip) -> 
     return bool(stopped)
 
 
+def _one_answer_is_enough(rounds: Rounds) -> None:
+    end = max(reply.last_position for reply in rounds._replies.values())
+    rounds.ended, rounds.running = Barrier(rounds.running, end), 0
+
+
+def _counts_by_the_readers_membership(rounds: Rounds) -> None:
+    voters = next(iter(rounds._replies.values())).membership  # the reader answers first
+    if voters.has_majority(rounds._replies):
+        _one_answer_is_enough(rounds)
+
+
+def _joins_the_round_under_way(rounds: Rounds, now: float) -> int:
+    return rounds.running or _ask(rounds, now)
+
+
+_ask = Rounds.ask
+
+
+def _counts_former_answers(rounds: Rounds, voter: str, reply: BarrierReply) -> None:
+    if rounds.running:
+        rounds._replies[voter] = reply
+        rounds._judge()
+
+
+def _tells_what_it_knows_committed(member: Reading, number: int) -> BarrierReply:
+    reply = _barrier_reply(member, number)
+    return replace(reply, last_position=member._keeper.commit_position)
+
+
+def _tells_what_is_flushed(member: Reading, number: int) -> BarrierReply:
+    reply, flushed = _barrier_reply(member, number), member._keeper.journal.flushed_position
+    return replace(reply, last_position=flushed)
+
+
+_barrier_reply = Reading._barrier_reply
+
+
+def _answers_with_a_loss(member: Reading, sender: str, request: BarrierRequest) -> None:
+    member._effects.send.append((sender, member._barrier_reply(request.number)))
+
+
 PLANTED_BUGS = {
     "elected by half": PlantedBug("Q1", Membership, "has_quorum", _elects_with_half),
     "committed by too few": PlantedBug(
@@ -440,6 +490,34 @@ PLANTED_BUGS = {
         "S4", laststep, "remains", _never_done, 80, storm=False, parting=True
     ),
     "any cluster is let in": PlantedBug("S5", identity, "_same_cluster", _always, parting=True),
+    "one answer is a barrier": PlantedBug(
+        "F3", Rounds, "_judge", _one_answer_is_enough, reads=True
+    ),
+    "answers counted by the reader's membership": PlantedBug(
+        "F4", Rounds, "_judge", _counts_by_the_readers_membership, 35, reads=True
+    ),
+    "a reader joins the round under way": PlantedBug(
+        "F2", Rounds, "ask", _joins_the_round_under_way, reads=True
+    ),
+    "answers to former rounds counted": PlantedBug(
+        "F2", Rounds, "take", _counts_former_answers, reads=True
+    ),
+    "only what is known to be committed is told": PlantedBug(
+        "F3", Reading, "_barrier_reply", _tells_what_it_knows_committed, reads=True
+    ),
+    "only what is flushed is told": PlantedBug(
+        "F3",
+        Reading,
+        "_barrier_reply",
+        _tells_what_is_flushed,
+        1924770872,
+        storm=False,
+        parting=True,
+        reads=True,
+    ),
+    "a barrier rests on a log with a loss": PlantedBug(
+        "F5", Reading, "_handle_barrier_request", _answers_with_a_loss, 10, rot=True, reads=True
+    ),
     "one database goes on alone": PlantedBug(
         "W2", Database, "hopeless", property(_never), storm=False, databases=True
     ),

@@ -19,6 +19,8 @@ class Dials:
     witnesses: int = 0
     duration_s: float = 60.0
     submit_every_s: float = 0.5
+    #: somebody asks for a read barrier
+    read_every_s: float = 0.0
     # network: streams keep the order and break as a whole, datagrams do not
     streams: bool = True
     loss: float = 0.0
@@ -86,6 +88,10 @@ class Dials:
     def parting(self) -> bool:
         """Whether members may part at all."""
         return self.promote_every_s > 0 or self.split_after_s > 0
+
+    def read(self, rng: Random) -> "Dials":
+        """Let somebody read."""
+        return replace(self, read_every_s=rng.choice([0.2, 1, 5]) * self.submit_every_s)
 
     def parted(self, rng: Random) -> "Dials":
         """Let members part, and lose disks or leave; of what rots a side has no other copy."""

@@ -419,6 +419,7 @@ class SimNode:
         self._leading = leading
         if member.commit_position != self._commit:
             self._check_commit(member)
+        self.world.readers.look(self, member)
 
     def _check_leading(self, member: LogMember, start: int) -> None:
         # (its peers may have flushed its first block before itself)

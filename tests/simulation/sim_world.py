@@ -24,6 +24,7 @@ from sim_net import Network
 from sim_node import SimNode
 from sim_parting import Partings, fit
 from sim_promoter import Promoter
+from sim_readers import Readers
 
 HEAL_S = 300.0
 #: more than any sound protocol sends
@@ -42,6 +43,7 @@ class World:
         segments: bool = False,
         rot: bool = False,
         parting: bool | None = None,
+        reads: bool | None = None,
     ) -> None:
         self.rng = Random(seed)
         self.cluster = str(UUID(int=seed))
@@ -52,6 +54,11 @@ class World:
         may_part = dials is None and not (storm or segments or rot) and apart.random() < 0.25
         if may_part if parting is None else parting:
             self.dials = self.dials.parted(apart)
+        # likewise drawn apart
+        apart = Random(f"reads {seed}")
+        may_read = dials is None and apart.random() < 0.3
+        if may_read if reads is None else reads:
+            self.dials = self.dials.read(apart)
         if segments:
             self.dials = replace(self.dials, segments=True)
         self.limits = Limits(
@@ -82,6 +89,7 @@ class World:
         self._submitted = 0
         self._faulty = True
         self.promoter = Promoter(self)
+        self.readers = Readers(self)
 
     # ---- time ------------------------------------------------------------------------------
 
@@ -118,6 +126,7 @@ class World:
             (dials.leave_every_s, self._leave),
             (dials.trim_every_s, self._trim),
             (dials.promote_every_s, self.promoter.promote),
+            (dials.read_every_s, self.readers.read),
         ):
             self._every(mean_s, act, until_healed=True)
         self._run_until(dials.duration_s)
@@ -365,7 +374,9 @@ class World:
     def _settled(self) -> bool:
         """Tell whether the machines of each cluster vote and agree, and it has ordered anew."""
         clusters = {node.parter.cluster for node in self.nodes.values()}
-        return all(self._agreed(cluster) for cluster in sorted(clusters))
+        if not all(self._agreed(cluster) for cluster in sorted(clusters)):
+            return False
+        return not self.dials.read_every_s or self.readers.settled()
 
     def _agreed(self, cluster: str) -> bool:
         nodes = [node for node in self.nodes.values() if node.parter.cluster == cluster]

@@ -16,12 +16,23 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from time import process_time
+from typing import TypedDict
 
 from planted_bugs import PLANTED_BUGS, PlantedBug
 from sim_databases import DatabaseWorld
 from sim_world import World
 
 SEEDS_PER_BUG = 400
+
+
+class Kind(TypedDict):
+    """The kind of the worlds of some seeds."""
+
+    storm: bool
+    rot: bool
+    parting: bool | None
+    databases: bool
+    reads: bool | None
 
 
 @dataclass(frozen=True)
@@ -43,12 +54,13 @@ def run(
     rot: bool = False,
     parting: bool | None = None,
     databases: bool = False,
+    reads: bool | None = None,
 ) -> Outcome:
     """Run a seed."""
     world = (
         DatabaseWorld(seed)
         if databases
-        else World(seed, storm=storm, segments=segments, rot=rot, parting=parting)
+        else World(seed, storm=storm, segments=segments, rot=rot, parting=parting, reads=reads)
     )
     began_s, failure = process_time(), ""
     try:
@@ -74,6 +86,7 @@ def seeds_until_found(bug: PlantedBug) -> int | None:
                 rot=bug.rot,
                 parting=bug.parting,
                 databases=bug.databases,
+                reads=bug.reads,
             ).failure:
                 return tried + 1
     finally:
@@ -81,9 +94,21 @@ def seeds_until_found(bug: PlantedBug) -> int | None:
     return None
 
 
-def tell(seed: int, *, storm: bool, rot: bool, parting: bool | None, databases: bool) -> int:
+def tell(
+    seed: int,
+    *,
+    storm: bool,
+    rot: bool,
+    parting: bool | None,
+    databases: bool,
+    reads: bool | None,
+) -> int:
     """Run one seed and print its story; the result is the exit code."""
-    world = DatabaseWorld(seed) if databases else World(seed, storm=storm, rot=rot, parting=parting)
+    world = (
+        DatabaseWorld(seed)
+        if databases
+        else World(seed, storm=storm, rot=rot, parting=parting, reads=reads)
+    )
     try:
         world.run()
         ending = "everything held"
@@ -99,21 +124,12 @@ def tell(seed: int, *, storm: bool, rot: bool, parting: bool | None, databases: 
     return ending != "everything held"
 
 
-def simulate(
-    first: int,
-    count: int,
-    jobs: int,
-    *,
-    storm: bool,
-    rot: bool,
-    parting: bool | None,
-    databases: bool,
-) -> int:
+def simulate(first: int, count: int, jobs: int, kind: Kind) -> int:
     """Run many seeds; the result is the exit code."""
     simulated_s, cpu_s, failed = 0.0, 0.0, 0
     probes: Counter[str] = Counter()
     with ProcessPoolExecutor(jobs) as pool:
-        one = partial(run, storm=storm, rot=rot, parting=parting, databases=databases)
+        one = partial(run, **kind)
         for outcome in pool.map(one, range(first, first + count), chunksize=4):
             simulated_s += outcome.simulated_s
             cpu_s += outcome.cpu_s
@@ -156,18 +172,24 @@ def main() -> int:
         "--databases", action="store_true", help="on top of the logs, some of which diverge"
     )
     parser.add_argument("--planted", action="store_true", help="look for the planted bugs")
+    parser.add_argument(
+        "--reads",
+        action=argparse.BooleanOptionalAction,
+        help="barriers are asked for in all of them, or in none; by default in three of ten",
+    )
     options = parser.parse_args()
-    kind = {
+    kind: Kind = {
         "storm": options.storm,
         "rot": options.rot,
         "parting": options.parting,
         "databases": options.databases,
+        "reads": options.reads,
     }
     if options.story is not None:
         return tell(options.story, **kind)
     if options.planted:
         return planted()
-    return simulate(options.first, options.seeds, options.jobs, **kind)
+    return simulate(options.first, options.seeds, options.jobs, kind)
 
 
 if __name__ == "__main__":

@@ -32,20 +32,30 @@ REMEMBERED = [
 ]
 REMEMBERED_PARTING = [200263, 60003665, 96002284]
 REMEMBERED_ROT = [652801960, 652801188]
+#: the view that a split founded was in no majority's flush yet
+REMEMBERED_READS = [1924770872]
 FRESH = int(os.environ.get("PGHERD_SIM_SEEDS", "60"))
 
 
 def run(
-    seed: int, dials: Dials | None = None, *, rot: bool = False, parting: bool | None = None
+    seed: int,
+    dials: Dials | None = None,
+    *,
+    storm: bool = False,
+    rot: bool = False,
+    parting: bool | None = None,
+    reads: bool | None = None,
 ) -> World:
     """Run a seed; a failure says how to repeat it."""
-    world = World(seed, dials, rot=rot, parting=parting)
+    world = World(seed, dials, storm=storm, rot=rot, parting=parting, reads=reads)
     try:
         world.run()
     except Exception as error:
         error.add_note(f"{world.dials} at {world.now:.4f} s")
         how = "--rot --story" if rot else "--story"
+        how = "--storm " * storm + how
         how = {True: "--parting ", False: "--no-parting ", None: ""}[parting] + how
+        how = {True: "--reads ", False: "--no-reads ", None: ""}[reads] + how
         error.add_note(f"python tests/simulation/simulate.py {how} {seed}")
         raise
     return world
@@ -53,17 +63,17 @@ def run(
 
 @pytest.mark.parametrize("seed", REMEMBERED)
 def test_remembered_seeds_hold(seed: int) -> None:
-    run(seed, parting=False)
+    run(seed, parting=False, reads=False)
 
 
 @pytest.mark.parametrize("seed", REMEMBERED_PARTING)
 def test_remembered_seeds_hold_where_members_part(seed: int) -> None:
-    run(seed, parting=True)
+    run(seed, parting=True, reads=False)
 
 
 @pytest.mark.parametrize("seed", REMEMBERED_ROT)
 def test_remembered_seeds_hold_where_bits_rot(seed: int) -> None:
-    run(seed, rot=True)
+    run(seed, rot=True, reads=False)
 
 
 def test_fresh_seeds_hold() -> None:
@@ -90,6 +100,23 @@ def test_fresh_seeds_hold_where_bits_rot() -> None:
     for seed in range(start, start + FRESH // 2):
         probes |= run(seed, rot=True).probes
     assert probes >= {"damage read", "mended", "incomplete"}
+
+
+@pytest.mark.parametrize("seed", REMEMBERED_READS)
+def test_remembered_seeds_hold_where_barriers_are_asked_for(seed: int) -> None:
+    run(seed, parting=True, reads=True)
+
+
+@pytest.mark.parametrize("kind", ["any", "storm", "rot", "parting"])
+def test_fresh_seeds_hold_where_barriers_are_asked_for(kind: str) -> None:
+    """Each covers all that was acknowledged before it was asked for. [F1-F5]"""
+    start = SystemRandom().randrange(1 << 32)
+    probes: set[str] = set()
+    for seed in range(start, start + FRESH // 3):
+        parting = {"any": None, "parting": True}.get(kind, False)
+        world = run(seed, storm=kind == "storm", rot=kind == "rot", parting=parting, reads=True)
+        probes |= world.probes
+    assert probes >= {"read", "read again"}
 
 
 def test_two_of_three_with_damage_in_different_places_mend_each_other() -> None:

@@ -9,6 +9,8 @@ Each session of the server has one dblink connection here. Requests, one query e
     Y secret xid       may the certified transaction go on?
     T secret token     what became of this transaction?
     I secret xid \\n keys   a command begins that takes these keys at least: may it go on?
+    S secret ms        which GID covers all that was acknowledged before? So long: "WAIT" then
+    G secret ms        go on waiting for that
 
 The body of a writeset that comes after pieces (flag 2) lists the tables, and it has no keys.
 
@@ -20,7 +22,7 @@ It decides nothing: ``session`` does when the log delivers. Nothing survives a r
 import asyncio
 import hmac
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Protocol
 
@@ -77,6 +79,14 @@ class HookBackend(Protocol):
 
     def command_lost(self, keys: "array[int]") -> None:
         """A command of this node lost before it was ordered."""
+
+    def barrier(
+        self, who: Hashable, wait_s: float, answer: Callable[[bytes], None], *, begins: bool
+    ) -> None:
+        """A reader wants to see all that was acknowledged before (see ``barriers``)."""
+
+    def left(self, who: Hashable) -> None:
+        """Whoever waited on this connection does not any more."""
 
     def gone(self, pid: int) -> None:
         """A session ended; what it was certified for may have to be repaired."""
@@ -183,6 +193,9 @@ class HookServer:
             case b"I":
                 keys = array("q", [int(key) for key in rest.split(b",") if key])
                 self.backend.ask(int(words[2]), keys, lambda: connection.done(b"OK"))
+            case b"S" | b"G":
+                wait_s, begins = int(words[2]) / 1000, words[0] == b"S"
+                self.backend.barrier(connection, wait_s, connection.done, begins=begins)
             case b"T":
                 connection.done(self.backend.outcome(words[2].decode()).encode())
             case _:
@@ -338,6 +351,7 @@ class HookServer:
     def closed(self, connection: "HookConnection") -> None:
         """Note the end of a session."""
         self._connections.discard(connection)
+        self.backend.left(connection)
         self._waiting = {xid: who for xid, who in self._waiting.items() if who is not connection}
         self.pieces.gone(connection)
         if connection.pending is not None:

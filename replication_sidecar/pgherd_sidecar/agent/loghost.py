@@ -33,6 +33,7 @@ from pgherd_sidecar.agent.parting import Splitter
 from pgherd_sidecar.agent.peers import Peers
 from pgherd_sidecar.core.entries import Noop, encode_entry
 from pgherd_sidecar.core.log import (
+    Barrier,
     Block,
     Fetch,
     Limits,
@@ -62,6 +63,7 @@ class LogHost:
         on_commit: called on the loop, synchronously, when ``commit_position`` has advanced.
         on_proposer: called likewise when term or proposer have changed, or the link to the
             proposer was made anew: what was submitted may be lost, submit it again.
+        on_barrier: called likewise when ``barrier`` is another one.
         on_behind: called likewise when the others turn out to hold no longer what follows here.
         extent: from where on the log is held, here and by the others.
         reader: reads the log, and knows what is damaged.
@@ -84,6 +86,7 @@ class LogHost:
     ) -> None:
         self.on_commit: Callable[[], None] = _nothing
         self.on_proposer: Callable[[], None] = _nothing
+        self.on_barrier: Callable[[], None] = _nothing
         self.on_behind: Callable[[], None] = _nothing
         self.max_submission_bytes = config.limits.frame_bytes - _OVERHEAD_BYTES
         self.disk = disk
@@ -168,6 +171,23 @@ class LogHost:
         """
         self._wake()
         return self._running and self._member.submit(data, count, self._loop.time())
+
+    def ask_barrier(self) -> int:
+        """Ask for a read barrier; return the number that ``barrier`` has to reach.
+
+        All who ask in one iteration of the loop share a round. The contract is the log's.
+        """
+        self._wake()
+        return self._member.ask_barrier(self._loop.time())
+
+    @property
+    def barrier(self) -> Barrier:
+        """The newest read barrier that there is."""
+        return self._member.barrier
+
+    def drop_barriers(self) -> None:
+        """Nobody waits for a barrier any more."""
+        self._member.drop_barriers()
 
     def trim(self, position: int) -> None:
         """Give up the log up to ``position``, but for what is kept for members that come back.
@@ -381,6 +401,8 @@ class LogHost:
             self.whole.set()
         if self._news.commits():
             self.on_commit()
+        if self._news.barrier():
+            self.on_barrier()
 
     def _retire(self) -> None:
         """Take no part any more."""

@@ -24,6 +24,7 @@ class News:
         self._behind = 0
         self._proposer: tuple[int, str | None] = (0, None)
         self._relinked = False
+        self._barrier = member.barrier
 
     def link_up(self, peer: str) -> None:
         """Note that the link to a peer was made anew: what was sent on the former may be lost."""
@@ -43,6 +44,11 @@ class News:
         """The others turn out to hold no longer what follows here."""
         former, self._behind = self._behind, max(self._behind, self._member.behind)
         return self._behind > former
+
+    def barrier(self) -> bool:
+        """A round for a read barrier has ended."""
+        former, self._barrier = self._barrier, self._member.barrier
+        return former != self._barrier
 
     def commits(self) -> bool:
         """More is committed, or the log is, or is no longer, damaged for good."""

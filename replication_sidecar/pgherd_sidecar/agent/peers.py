@@ -26,7 +26,7 @@ from pgherd_sidecar.core.log import (
     objection,
 )
 from pgherd_sidecar.core.log.identity import has_left
-from pgherd_sidecar.core.log.messages import Change
+from pgherd_sidecar.core.log.messages import BarrierRequest, Change
 from pgherd_sidecar.env.connections import Bounds
 from pgherd_sidecar.env.frames import PROTOCOL_VERSION, Hello
 from pgherd_sidecar.env.links import Links
@@ -100,7 +100,19 @@ class Peers:
             on_up=self._up,
             credentials=_credentials(config),
         )
-        self.send = self._links.send
+        #: peers of an older release, which would close the link at a question that they don't know
+        self._older: set[str] = set()
+
+    def send(self, messages: Iterable[tuple[str, Message]]) -> None:
+        """Send messages to peers; those to a peer without a link are lost."""
+        older = self._older
+        if older:
+            messages = [
+                (peer, message)
+                for peer, message in messages
+                if peer not in older or not isinstance(message, BarrierRequest)
+            ]
+        self._links.send(messages)
 
     async def start(self) -> None:
         """Link.
@@ -271,6 +283,7 @@ class Peers:
             self._member.membership.position,
             roster.names(self._member.membership, config.name, self._disk),
             parting=self._parting,
+            barriers=True,
         )
 
     def _note_departure(self, membership: Membership) -> None:
@@ -299,6 +312,7 @@ class Peers:
     def _objection(self, hello: Hello) -> str:
         """Say why the sender of a hello is no peer; empty if it is one."""
         self._retire_if_founded_before(hello)
+        (self._older.discard if hello.barriers else self._older.add)(hello.name)
         if self.retired:
             return self.retired
         membership = self._member.membership

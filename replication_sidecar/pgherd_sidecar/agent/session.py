@@ -9,7 +9,7 @@ Nothing of a session survives it but what is in the server, in the log, and in t
 
 import asyncio
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from pgherd_sidecar.agent import startup, upkeep
 from pgherd_sidecar.agent.announcement import Announcement
 from pgherd_sidecar.agent.applier import Applier, Work
 from pgherd_sidecar.agent.applying import undeliverable
+from pgherd_sidecar.agent.barriers import Barriers
 from pgherd_sidecar.agent.chain import Chain
 from pgherd_sidecar.agent.commits import Commits
 from pgherd_sidecar.agent.config import NodeConfig
@@ -169,6 +170,11 @@ class ReplicaSession:
             visible_before=self.settler.visible_before,
             connection=admin,
         )
+        self._barriers = Barriers(
+            host,
+            delivered=lambda: self.state.position,
+            newest=lambda: self.chain.tail_gid,
+        )
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._counts = dict.fromkeys(DecisionKind, 0)
         self._loop = asyncio.get_running_loop()
@@ -223,7 +229,8 @@ class ReplicaSession:
         await self._leaks.look_back()
         await self.hook.start()
         self._host.on_commit = self.deliver
-        self._host.on_proposer = self.hook.resubmit
+        self._host.on_proposer = self._follow_proposer
+        self._host.on_barrier = self._barriers.look
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._raise_failure())
@@ -242,12 +249,17 @@ class ReplicaSession:
             if self._delivery is not None:
                 self._delivery.cancel()
             self._decider.stop()
-            self._host.on_commit = self._host.on_proposer = lambda: None
+            self._host.on_commit = self._host.on_proposer = self._host.on_barrier = lambda: None
             self.marker_orders.fail()
+            self._barriers.close()
             await self._scrub.close()
             await self.hook.stop()
             await self._large.close()
             self._ddl.close()
+
+    def _follow_proposer(self) -> None:
+        self.hook.resubmit()
+        self._barriers.reign_changed()
 
     async def _begin(self) -> None:
         """Catch up, and open this incarnation for writes."""
@@ -290,7 +302,12 @@ class ReplicaSession:
     # ---- delivery ----------------------------------------------------------------------------
 
     def deliver(self) -> None:
-        """Take what the log has committed, in order, as far as the applier keeps up."""
+        """Take what the log has committed, and tell readers who have waited for it."""
+        self._deliver_committed()
+        self._barriers.look()
+
+    def _deliver_committed(self) -> None:
+        """Take it in order, as far as the applier keeps up."""
         if self._failed.done() or self._decider.busy:
             return
         try:
@@ -504,6 +521,17 @@ class ReplicaSession:
     def command_lost(self, keys: "array[int]") -> None:
         """See HookBackend."""
         self._precedence.lost(keys)
+
+    def barrier(
+        self, who: Hashable, wait_s: float, answer: Callable[[bytes], None], *, begins: bool
+    ) -> None:
+        """See HookBackend."""
+        take = self._barriers.begin if begins else self._barriers.go_on
+        take(who, wait_s, answer)
+
+    def left(self, who: Hashable) -> None:
+        """See HookBackend."""
+        self._barriers.drop(who)
 
     def gone(self, pid: int) -> None:
         """See HookBackend."""

@@ -46,6 +46,7 @@ class Hello(msgspec.Struct, frozen=True):
         yours: on which disk the sender knows the member with the receiver's name: empty if that is
             not known, ``NO_MEMBER`` if it knows of no such member.
         parting: the cluster that the sender has consented to become one of, empty if there is none.
+        barriers: the sender answers questions for read barriers; older releases do not know them.
     """
 
     version: int
@@ -61,6 +62,7 @@ class Hello(msgspec.Struct, frozen=True):
     refused: str = ""
     yours: str = ""
     parting: str = ""
+    barriers: bool = False
 
     def encode(self) -> bytes:
         """Return the frame."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,7 @@ class Backend:
         self.commands_lost: list[list[int]] = []
         self.waits = False
         self.waiting: list[Callable[[], None]] = []
+        self.readers: list[tuple[Hashable, float, bool]] = []
 
     def refusal(self) -> str | None:
         return None
@@ -66,6 +67,15 @@ class Backend:
 
     def command_lost(self, keys: "array[int]") -> None:
         self.commands_lost.append(list(keys))
+
+    def barrier(
+        self, who: Hashable, wait_s: float, answer: Callable[[bytes], None], *, begins: bool
+    ) -> None:
+        self.readers.append((who, wait_s, begins))
+        answer(b"GID 7")
+
+    def left(self, who: Hashable) -> None:
+        self.readers = [reader for reader in self.readers if reader[0] is not who]
 
     def gone(self, pid: int) -> None:
         pass
@@ -458,3 +468,11 @@ async def test_a_session_that_ends_while_it_waited_is_never_ordered(hook: Hook) 
     hook.backend.waiting[0]()
     hook.server.resubmit()
     assert hook.ordered() == []
+
+
+async def test_a_reader_asks_on_his_connection_and_is_forgotten_with_it(hook: Hook) -> None:
+    session = hook.session(b"S s3 500", b"G s3 20")
+    assert session.answers == ["GID 7", "GID 7"]
+    assert hook.backend.readers == [(session, 0.5, True), (session, 0.02, False)]
+    hook.server.closed(session)
+    assert hook.backend.readers == []

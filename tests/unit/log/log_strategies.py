@@ -15,6 +15,8 @@ from pgherd_sidecar.core.log import (
 from pgherd_sidecar.core.log.messages import (
     Ack,
     Append,
+    BarrierReply,
+    BarrierRequest,
     Change,
     Commit,
     FetchReply,
@@ -81,6 +83,8 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Submit, counts, st.binary(max_size=50)),
     st.builds(Mend, numbers, numbers),
     st.builds(Mended, numbers, chains),
+    st.builds(BarrierRequest, numbers),
+    st.builds(BarrierReply, numbers, numbers, numbers, memberships, names),
     partings(),
     st.builds(Trimmed, numbers, st.builds(LogBase, numbers, numbers, memberships)),
     st.builds(

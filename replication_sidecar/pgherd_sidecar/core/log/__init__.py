@@ -20,6 +20,7 @@ Use, in the order that matters::
     member.change(join=..., leave=...)        until `member.membership` says that it is so
     member.persisted(ticket, now)
     member.fetched(fetch, blocks, now)
+    member.ask_barrier(now)                   see `barrier`
     member.damaged(position, now)             what was to be read or fetched is damaged
     member.mended()
 
@@ -40,6 +41,9 @@ acknowledgement before the flush can't be written by mistake.
   ordered twice. The caller gives its entries an identity, keeps each until it sees it committed,
   and submits it again when (`term`, `proposer`) changes, when the link to the proposer was made
   anew, or after a while.
+* **Barriers.** When `barrier` has the number that `ask_barrier` returned, all that was acknowledged
+  before that call is at its position or before. The position is reached when it is committed here;
+  ask again where (`term`, `proposer`) changes before, and say `drop_barriers` if nobody waits.
 * **The no-op.** The first block of each term is the proposer's `noop`; callers skip it.
 * **Memberships** are blocks of the kind `MEMBERSHIP`, which callers skip. `component` says whether
   anything can be ordered here. What is before `restart_position` may be trimmed at no loss. When
@@ -65,10 +69,12 @@ from pgherd_sidecar.core.log.member import Component, LogMember
 from pgherd_sidecar.core.log.messages import Message
 from pgherd_sidecar.core.log.parting import Parting
 from pgherd_sidecar.core.log.quorum import Member, Membership, View
+from pgherd_sidecar.core.log.reading import Barrier
 
 __all__ = [
     "ENTRIES",
     "MEMBERSHIP",
+    "Barrier",
     "Block",
     "Component",
     "Control",

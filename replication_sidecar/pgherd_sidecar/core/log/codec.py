@@ -21,6 +21,8 @@ from pgherd_sidecar.core.log.errors import RemoteProtocolError
 from pgherd_sidecar.core.log.messages import (
     Ack,
     Append,
+    BarrierReply,
+    BarrierRequest,
     Change,
     Commit,
     FetchReply,
@@ -53,6 +55,8 @@ _ACK = Struct(">BBQQ")
 _REJECT = Struct(">BBQQQI")
 _SUBMIT = Struct(">BBI")
 _TRIMMED = Struct(">BBQQQ")
+#: ..., then sizes: of the membership and the disk in bytes
+_BARRIER_REPLY = Struct(">BBQQQII")
 _HISTORY_ENTRY = Struct(">QQ")
 #: term, first, kind and count, crc, size of the data
 _BLOCK = Struct(">QQIII")
@@ -73,7 +77,9 @@ _BLOCK = Struct(">QQIII")
     _KIND_MEND,
     _KIND_MENDED,
     _KIND_PARTING,
-) = range(1, 16)
+    _KIND_BARRIER_REQUEST,
+    _KIND_BARRIER_REPLY,
+) = range(1, 18)
 
 
 def encode(message: Message) -> list[bytes]:  # noqa: PLR0911, PLR0912 - one return a kind
@@ -116,6 +122,13 @@ def encode(message: Message) -> list[bytes]:  # noqa: PLR0911, PLR0912 - one ret
             return [_HEAD.pack(VERSION, _KIND_CHANGE), _pack_change(message)]
         case Parting():
             return [_HEAD.pack(VERSION, _KIND_PARTING), message.encode()]
+        case BarrierRequest(number):
+            return [_TERM.pack(VERSION, _KIND_BARRIER_REQUEST, number)]
+        case BarrierReply(number, last_term, last, membership, disk):
+            who, where = membership.encode(), disk.encode()
+            ends = number, last_term, last
+            head = _BARRIER_REPLY.pack(VERSION, _KIND_BARRIER_REPLY, *ends, len(who), len(where))
+            return [head, who, where]
         case _:
             assert_never(message)
 
@@ -308,6 +321,20 @@ def _decode_mended(frame: bytes) -> Mended:
     return Mended(first, _unpack_blocks(frame, _MENDED.size, count))
 
 
+def _decode_barrier_request(frame: bytes) -> BarrierRequest:
+    _check_end(frame, _TERM.size)
+    return BarrierRequest(_TERM.unpack(frame)[2])
+
+
+def _decode_barrier_reply(frame: bytes) -> BarrierReply:
+    _, _, number, last_term, last, who_size, disk_size = _BARRIER_REPLY.unpack_from(frame)
+    who = _BARRIER_REPLY.size
+    disk = who + who_size
+    _check_end(frame, disk + disk_size)
+    membership = Membership.decode(frame[who:disk])
+    return BarrierReply(number, last_term, last, membership, _text(frame[disk:]))
+
+
 _DECODERS: dict[int, Callable[[bytes], Message]] = {
     _KIND_VOTE_REQUEST: _decode_vote_request,
     _KIND_VOTE: _decode_vote,
@@ -323,5 +350,7 @@ _DECODERS: dict[int, Callable[[bytes], Message]] = {
     _KIND_CHANGE: _decode_change,
     _KIND_MEND: _decode_mend,
     _KIND_MENDED: _decode_mended,
+    _KIND_BARRIER_REQUEST: _decode_barrier_request,
+    _KIND_BARRIER_REPLY: _decode_barrier_reply,
     _KIND_PARTING: lambda frame: Parting.decode(frame[_HEAD.size :]),
 }

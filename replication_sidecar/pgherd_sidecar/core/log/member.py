@@ -10,13 +10,14 @@ from typing import assert_never
 
 from pgherd_sidecar.core.log.blocks import Block, LogBase
 from pgherd_sidecar.core.log.campaign import check_chain
-from pgherd_sidecar.core.log.damage import Damage
 from pgherd_sidecar.core.log.effects import Effects, Fetch
 from pgherd_sidecar.core.log.elections import Role
 from pgherd_sidecar.core.log.errors import LocalProtocolError, RemoteProtocolError
 from pgherd_sidecar.core.log.messages import (
     Ack,
     Append,
+    BarrierReply,
+    BarrierRequest,
     Change,
     Commit,
     FetchReply,
@@ -33,6 +34,7 @@ from pgherd_sidecar.core.log.messages import (
 )
 from pgherd_sidecar.core.log.parting import Parting
 from pgherd_sidecar.core.log.quorum import Member
+from pgherd_sidecar.core.log.reading import Reading
 
 
 class Component(Enum):
@@ -44,7 +46,7 @@ class Component(Enum):
     SECONDARY = "secondary"
 
 
-class LogMember(Damage):
+class LogMember(Reading):
     """A member of the replicated log.
 
     Args:
@@ -122,9 +124,10 @@ class LogMember(Damage):
     @property
     def deadline_s(self) -> float:
         """When `tick` has to be called at the latest."""
+        questions_s = min(self._mending.ask_s, self._ask_barrier_s)
         if self.role in (Role.PROPOSER, Role.RECOVERING):
-            return min(self._heartbeat_s, self._election_s, self._mending.ask_s)
-        return min(self._election_s, self._mending.ask_s)
+            return min(self._heartbeat_s, self._election_s, questions_s)
+        return min(self._election_s, questions_s)
 
     # ---- inputs ----------------------------------------------------------------------------
 
@@ -132,6 +135,7 @@ class LogMember(Damage):
         """Do what the time demands: heartbeats, elections, stepping down, asking for blocks."""
         if now >= self._mending.ask_s:
             self._ask_for_block(now)
+        self._ask_again(now)
         if self.role in (Role.PROPOSER, Role.RECOVERING) and now >= self._heartbeat_s:
             self._heartbeat_s = now + self._timing.heartbeat_s
             if self._leading is not None and self._deposed(self._leading, now):
@@ -194,6 +198,10 @@ class LogMember(Damage):
                 self._handle_mend(sender, message)
             case Mended():
                 self._effects.mend += self._mending.take(sender, message, self._keeper.index)
+            case BarrierRequest():
+                self._handle_barrier_request(sender, message)
+            case BarrierReply():
+                self._handle_barrier_reply(sender, message)
             case Parting():
                 pass  # between the members, not of the log
             case _:
@@ -221,6 +229,8 @@ class LogMember(Damage):
                 return join is not None and (join.name, join.disk) == itself and not leave
             case Submit():
                 return self.role is Role.RECOVERING  # its log has yet to tell who is a member
+            case BarrierRequest() | BarrierReply():
+                return False  # a reader that lacks the newest membership asks again when it has it
             case Ack() | Reject():
                 return True  # the proposer knows whom it feeds: who has left, too, until it knows
             case Vote():
@@ -335,6 +345,7 @@ class LogMember(Damage):
         elif self.role is Role.FOLLOWER and self.proposer is not None:
             self._acknowledge(self.proposer, effects)
         effects.send += keeper.journal.take_messages()
+        effects.send += self._questions()
         effects.persist = keeper.journal.take()
         return effects
 

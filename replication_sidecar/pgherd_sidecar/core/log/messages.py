@@ -149,6 +149,27 @@ class Change:
     leave: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class BarrierRequest:
+    """A reader asks a voter how far its log goes [F1]."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierReply:
+    """How far the sender's log goes, flushed or not, and who votes by it [F3, F4].
+
+    It promises nothing. `number` is the request's; `disk` is the one that all this is on [V6].
+    """
+
+    number: int
+    last_term: int
+    last_position: int
+    membership: Membership
+    disk: str = ""
+
+
 Message = (
     VoteRequest
     | Vote
@@ -164,5 +185,7 @@ Message = (
     | Change
     | Mend
     | Mended
+    | BarrierRequest
+    | BarrierReply
     | Parting
 )

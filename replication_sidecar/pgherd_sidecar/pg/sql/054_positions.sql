@@ -49,6 +49,99 @@ BEGIN
     RETURN here;
 END $$;
 
+-- Waits until this member shows all that was acknowledged on any member before the call, and returns the newest GID
+-- that it shows then. Statements after this one see it, and so does every transaction that begins on this member
+-- afterwards; this one's own query need not. A NULL timeout is none. The sidecar says which GID that is: it asks a
+-- majority, once for all who wait at the moment. It answers within half a second, "WAIT" if it has to, because PostgreSQL
+-- does not look for a cancel while it waits for a connection of dblink.
+--
+-- What is asked of the session is asked with its owner's rights; whom it concerns is nobody but the caller.
+CREATE OR REPLACE FUNCTION pgherd.strong(timeout interval DEFAULT '10 seconds') RETURNS int8
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    ends   timestamptz := clock_timestamp() + timeout;
+    rest   float8;
+    n      pgherd.node;
+    conn   text;
+    act    text := 'S';
+    answer text := 'WAIT';
+    cause  text;
+BEGIN
+    IF timeout < interval '0' THEN
+        RAISE EXCEPTION 'a timeout cannot be negative: %', timeout
+            USING ERRCODE = '22023', HINT = 'Give the longest time to wait, like ''5 seconds''.';
+    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE EXCEPTION 'a transaction at % cannot become strong: it goes on seeing what it saw first',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = '0A000', HINT = 'CALL pgherd.begin_strong() before the transaction begins.';
+    END IF;
+    SELECT * INTO n FROM pgherd.node;
+    conn := 'pgherd_' || n.epoch;
+    WHILE answer = 'WAIT' AND cause IS NULL LOOP
+        rest := extract(epoch FROM ends - clock_timestamp());
+        IF rest <= 0 THEN
+            cause := coalesce((SELECT k.reason FROM pgherd.node k WHERE NOT k.writable), 'it is slow');
+        ELSE
+            BEGIN
+                IF (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE THEN
+                    PERFORM pgherd.connect_hook(conn, n.hook_conninfo);
+                END IF;
+                answer := pgherd.dblink_exec(conn, concat(act, ' ', n.secret, ' ', ceil(least(coalesce(rest, 1), 0.5) * 1000)));
+                act := 'G';
+            EXCEPTION WHEN connection_failure OR read_only_sql_transaction THEN
+                -- The next transaction that writes shall not find a dead connection.
+                PERFORM pgherd.dblink_disconnect(c) FROM unnest(pgherd.dblink_get_connections()) AS c WHERE c = conn;
+                cause := 'its sidecar does not answer';
+            END;
+        END IF;
+    END LOOP;
+    IF cause IS NOT NULL THEN
+        RAISE EXCEPTION 'this member cannot tell now what was committed elsewhere: %', cause
+            USING ERRCODE = '25006',
+                  HINT = 'Repeat it on another member. What needs not be strong can be read here all the same.';
+    END IF;
+    RETURN pgherd.wait_for(substr(answer, 5)::int8, ends - clock_timestamp());
+END $$;
+
+-- The same before a transaction at any level. A COMMIT in a transaction block fails (2D000): its snapshot may be taken.
+CREATE OR REPLACE PROCEDURE pgherd.begin_strong(timeout interval DEFAULT '10 seconds')
+LANGUAGE plpgsql AS $$
+BEGIN
+    COMMIT;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    PERFORM pgherd.strong(timeout);
+    COMMIT;
+END $$;
+
+-- Waits for what the session's level calls for, and returns the newest GID that this member shows then. The level is
+-- the setting pgherd.consistency, of the session, its role or its database: it can only make its own user wait. A token
+-- is a GID, of last_gid() or last_commit_gid() on any member.
+--   local    for nothing
+--   session  for the token, or for that in the setting pgherd.after
+--   strong   for all that was acknowledged before; that covers every token
+CREATE OR REPLACE FUNCTION pgherd.fresh(token int8 DEFAULT NULL, timeout interval DEFAULT '10 seconds') RETURNS int8
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    level text := coalesce(nullif(current_setting('pgherd.consistency', true), ''), 'local');
+    after text := coalesce(nullif(current_setting('pgherd.after', true), ''), '0');
+BEGIN
+    CASE level
+        WHEN 'local' THEN
+            RETURN pgherd.last_gid();
+        WHEN 'session' THEN
+            IF after !~ '^[0-9]{1,18}$' THEN
+                RAISE EXCEPTION 'pgherd.after is no token: %', quote_literal(after)
+                    USING ERRCODE = '22023', HINT = 'A token is a GID, as SELECT pgherd.last_gid() returns it.';
+            END IF;
+            RETURN pgherd.wait_for(greatest(token, after::int8), timeout);
+        WHEN 'strong' THEN
+            RETURN pgherd.strong(timeout);
+        ELSE
+            RAISE EXCEPTION 'pgherd.consistency is no level: %', quote_literal(level)
+                USING ERRCODE = '22023', HINT = 'The levels are local, session and strong.';
+    END CASE;
+END $$;
+
 -- Why this member takes no writes now; NULL if it does. Transactions begin read-only then, and PostgreSQL's own words
 -- for that, "cannot execute INSERT in a read-only transaction", don't say why.
 CREATE OR REPLACE FUNCTION pgherd.why_read_only() RETURNS text

@@ -12,6 +12,9 @@ GRANT EXECUTE ON FUNCTION pgherd.current_token(), pgherd.set_local(regclass), pg
 -- last_gid() reads pgherd.applied, which holds nothing secret.
 GRANT EXECUTE ON FUNCTION pgherd.last_gid(), pgherd.wait_for(int8, interval), pgherd.last_commit_gid(),
     pgherd.why_read_only() TO PUBLIC;
+-- They make their caller wait for other members, and tell positions only.
+GRANT EXECUTE ON FUNCTION pgherd.strong(interval), pgherd.fresh(int8, interval) TO PUBLIC;
+GRANT EXECUTE ON PROCEDURE pgherd.begin_strong(interval) TO PUBLIC;
 GRANT SELECT ON pgherd.applied TO PUBLIC;
 
 -- Who may write, or read, all tables (pg_write_all_data, pg_read_all_data) may not ours: rows that no policy shows are not
