@@ -136,6 +136,19 @@ def test_all_nodes_have_what_a_transaction_in_pieces_did(
     assert events(small_pieces, "n3", "large.applied") == applied + 1
 
 
+def test_rows_without_a_key_travel_once_where_a_temporary_table_came_between(nodes: Nodes) -> None:
+    run(nodes.app[0], "CREATE TABLE bag (v int, w text)")
+    run(nodes.app[0], "INSERT INTO bag SELECT g, repeat('x', 100) FROM generate_series(1, 300) g")
+    nodes.settle()
+    run(
+        nodes.app[1],
+        "BEGIN; UPDATE bag SET v = v + 1000; UPDATE bag SET w = w || 'y' WHERE v % 2 = 0;"
+        " CREATE TEMP TABLE aside (k int); UPDATE bag SET v = v + 1 WHERE v % 3 = 0; COMMIT",
+    )
+    assert len(nodes.equal_rows("bag")) == 300
+    run(nodes.app[0], "DROP TABLE bag")
+
+
 def test_a_row_above_the_limit_is_refused_and_the_session_goes_on(nodes: Nodes) -> None:
     with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="a row of the transaction"):
         run(nodes.app[0], "INSERT INTO item VALUES (1, 1, repeat('x', 2000000))")

@@ -30,6 +30,19 @@ INSERT INTO bag VALUES (2, 'c');
 DELETE FROM bag WHERE ctid = (SELECT max(ctid) FROM bag WHERE v = 2);
 COMMIT;
 
+-- case: rows touched twice before a command of temporary objects, and after it
+-- tables: bag
+CREATE TABLE bag (v int, w text);
+INSERT INTO bag VALUES (1, 'a'), (1, 'a'), (2, 'b'), (3, 'c');
+BEGIN;
+UPDATE bag SET v = v + 10;
+UPDATE bag SET w = 'twice' WHERE v = 12;
+CREATE TEMP TABLE aside (k int);
+UPDATE bag SET v = 1 WHERE v = 11;
+UPDATE bag SET w = 'again' WHERE w = 'twice';
+DROP TABLE aside;
+COMMIT;
+
 -- case: a transaction without effect
 -- tables: bag, other
 CREATE TABLE bag (v int);

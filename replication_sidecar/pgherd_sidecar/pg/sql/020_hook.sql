@@ -186,22 +186,25 @@ BEGIN
             DROP FUNCTION IF EXISTS pgherd.captured_%1$s(xid8, int8);
             CREATE FUNCTION pgherd.captured_%1$s(x xid8, most int8, OUT statements int8, OUT ddl bool, OUT keys text, OUT body text)
             LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-            DECLARE pks text[];
+            DECLARE
+                pks   text[];
+                since int8; -- the rows up to here have been settled: they count no more (040)
             BEGIN
-                SELECT -1 INTO statements FROM pgherd.capture_%1$s c WHERE c.xid = x
-                HAVING sum(pg_column_size(c.recs)) > most AND NOT bool_or(c.tab = '""');
-                IF FOUND THEN
+                SELECT CASE WHEN sum(pg_column_size(c.recs)) > most AND NOT bool_or(c.tab = '""') THEN -1 END,
+                       coalesce(max(c.seq) FILTER (WHERE c.keys = 'settled' AND c.tab = 'sentinel'), 0)
+                  INTO statements, since FROM pgherd.capture_%1$s c WHERE c.xid = x;
+                IF statements < 0 THEN
                     RETURN;
                 END IF;
                 SELECT count(*), coalesce(bool_or(c.tab = '""'), false), string_agg(c.base || ':' || c.keys, ';') FILTER (WHERE c.keys <> ''),
-                       string_agg(pgherd.item(c.tab, c.pks, c.recs), ','),
-                       string_to_array(string_agg(array_to_string(c.pks, ','), ','), ',')
+                       string_agg(pgherd.item(c.tab, c.pks, c.recs), ',') FILTER (WHERE c.seq > since),
+                       string_to_array(string_agg(array_to_string(c.pks, ','), ',') FILTER (WHERE c.seq > since), ',')
                   INTO statements, ddl, keys, body, pks
                   FROM pgherd.capture_%1$s c WHERE c.xid = x AND c.tab <> 'sentinel';
                 IF ddl THEN
                     SELECT * INTO statements, keys, body FROM pgherd.ordered_body(x);
                 ELSIF statements > 1 AND (SELECT count(*) > count(DISTINCT k) OR bool_or(k = '0') FROM unnest(pks) AS k) THEN
-                    body := pgherd.final_state_%1$s(x, 0);
+                    body := pgherd.final_state_%1$s(x, since);
                 END IF;
             END $$ $f$, side);
     END LOOP;

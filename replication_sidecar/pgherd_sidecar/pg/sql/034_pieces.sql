@@ -53,8 +53,10 @@ BEGIN ATOMIC
      GROUP BY s.part ORDER BY s.part;
 END;
 
--- The rows of a transaction that touched each once: those that erase, or the others.
-CREATE OR REPLACE FUNCTION pgherd.send_rows(x xid8, conn text, head text, erasing bool, most int8) RETURNS void
+-- The rows of a transaction that touched each once, after the captured one with number `since`: those that erase, or
+-- the others.
+DROP FUNCTION IF EXISTS pgherd.send_rows(xid8, text, text, bool, int8);
+CREATE OR REPLACE FUNCTION pgherd.send_rows(x xid8, since int8, conn text, head text, erasing bool, most int8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     items text[] := '{}';
@@ -65,8 +67,9 @@ BEGIN
     -- Most statements only add rows and fit into a piece: these are sent as they are.
     FOR c IN EXECUTE format($f$SELECT c.tab, c.pks, c.recs, c.erases, c.erases OR pg_column_size(c.recs) > $2 AS split
                                  FROM (SELECT c.*, EXISTS (SELECT FROM unnest(c.recs) r WHERE r ^@ 'D' OR r ^@ 'R') AS erases
-                                         FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.tab <> 'sentinel') c$f$,
-                            pgherd.capture_side(x)) USING x, most LOOP
+                                         FROM pgherd.capture_%s c
+                                        WHERE c.xid = $1 AND c.seq > $3 AND c.tab <> 'sentinel') c$f$,
+                            pgherd.capture_side(x)) USING x, most, since LOOP
         CONTINUE WHEN erasing AND NOT c.erases;
         FOR item IN SELECT pgherd.item(c.tab, p.part_pks, p.part_recs)
                       FROM pgherd.parts_of(c.pks, c.recs, erasing, most) p WHERE c.split
@@ -84,7 +87,8 @@ END $$;
 
 -- The final states of the rows of a transaction that touched some more than once (C3): all that was captured under
 -- one key goes into one part.
-CREATE OR REPLACE FUNCTION pgherd.send_final_rows(x xid8, conn text, head text, erasing bool, most int8) RETURNS void
+DROP FUNCTION IF EXISTS pgherd.send_final_rows(xid8, text, text, bool, int8);
+CREATE OR REPLACE FUNCTION pgherd.send_final_rows(x xid8, since int8, conn text, head text, erasing bool, most int8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashagg = off AS $$
 DECLARE
     items text[] := '{}';
@@ -97,14 +101,14 @@ BEGIN
              FROM (SELECT c.tab, u.rec, sum(octet_length(u.rec)) OVER (PARTITION BY c.tab ORDER BY u.pk) / $2 AS part
                      FROM pgherd.capture_%1$s c
                      LEFT JOIN (SELECT t.tab, max(t.seq) AS seq FROM pgherd.capture_%1$s t
-                                 WHERE t.xid = $1
+                                 WHERE t.xid = $1 AND t.seq > $3
                                    AND CASE WHEN t.recs = '{T}'
                                             THEN pgherd.identity_index((t.tab::json #>> '{}')::regclass) IS NULL END
                                  GROUP BY t.tab) t ON t.tab = c.tab,
                           unnest(c.pks, c.recs) u(pk, rec)
                     -- of rows without identity nothing counts from before a truncation
-                    WHERE c.xid = $1 AND c.seq > coalesce(t.seq, 0) AND c.tab <> 'sentinel' AND u.rec <> 'T') s
-            GROUP BY s.tab, s.part$f$, pgherd.capture_side(x)) USING x, most LOOP
+                    WHERE c.xid = $1 AND c.seq > coalesce(t.seq, $3) AND c.tab <> 'sentinel' AND u.rec <> 'T') s
+            GROUP BY s.tab, s.part$f$, pgherd.capture_side(x)) USING x, most, since LOOP
         item := pgherd.final_items(c.tab, c.recs, erasing, NOT erasing);
         CONTINUE WHEN item = '';
         items := array_append(items, item);
@@ -126,17 +130,19 @@ DECLARE
     head      text := concat('B ', whose, E' 0\n');
     tables    text;
     truncated text[];
+    since     int8 := pgherd.run_begin(x, true);
 BEGIN
     PERFORM pgherd.send_keys(x, conn, concat('B ', whose, E' 1\n'), most / 2);
-    IF pgherd.touches_a_row_twice(x) THEN
+    IF pgherd.touches_a_row_twice(x, since) THEN
         EXECUTE format('SELECT array_agg(pgherd.item(t.tab, ''{0}'', ''{T}'')) FROM (SELECT DISTINCT c.tab FROM pgherd.capture_%s c'
-                       ' WHERE c.xid = $1 AND c.recs = ''{T}'') t WHERE pgherd.may_truncate($1, 0, t.tab)', pgherd.capture_side(x)) INTO truncated USING x;
+                       ' WHERE c.xid = $1 AND c.seq > $2 AND c.recs = ''{T}'') t WHERE pgherd.may_truncate($1, $2, t.tab)',
+                       pgherd.capture_side(x)) INTO truncated USING x, since;
         PERFORM pgherd.send_piece(conn, head, ',', coalesce(truncated, '{}'), 1, 1);
-        PERFORM pgherd.send_final_rows(x, conn, head, true, most);
-        PERFORM pgherd.send_final_rows(x, conn, head, false, most);
+        PERFORM pgherd.send_final_rows(x, since, conn, head, true, most);
+        PERFORM pgherd.send_final_rows(x, since, conn, head, false, most);
     ELSE
-        PERFORM pgherd.send_rows(x, conn, head, true, most);
-        PERFORM pgherd.send_rows(x, conn, head, false, most);
+        PERFORM pgherd.send_rows(x, since, conn, head, true, most);
+        PERFORM pgherd.send_rows(x, since, conn, head, false, most);
     END IF;
     EXECUTE format('SELECT json_agg(t.tab::json) FROM (SELECT DISTINCT c.tab FROM pgherd.capture_%s c'
                    ' WHERE c.xid = $1 AND c.tab <> ''sentinel'') t', pgherd.capture_side(x)) INTO tables USING x;
