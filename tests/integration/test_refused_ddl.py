@@ -46,6 +46,47 @@ REFUSED = {
     "domain_check_volatile": (_VOLATILE, "CREATE DOMAIN d AS text CHECK (VALUE <> f())"),
     "materialized_view_volatile": ("", "CREATE MATERIALIZED VIEW v AS SELECT random()"),
     "materialized_view_time": ("", "CREATE MATERIALIZED VIEW v AS SELECT now()"),
+    "materialized_view_array": (
+        _TABLE,
+        "CREATE MATERIALIZED VIEW v AS SELECT ARRAY(SELECT x FROM t) AS a",
+    ),
+    "materialized_view_window": (
+        _TABLE,
+        "CREATE MATERIALIZED VIEW v AS SELECT id, array_agg(x) OVER () AS a FROM t",
+    ),
+    "materialized_view_distinct_on": (
+        _TABLE,
+        "CREATE MATERIALIZED VIEW v AS SELECT DISTINCT ON (x) x, id FROM t",
+    ),
+    "materialized_view_skip_locked": (
+        _TABLE,
+        "CREATE MATERIALIZED VIEW v AS SELECT * FROM t FOR UPDATE SKIP LOCKED",
+    ),
+    "storage_plain_of_long_values": (
+        f"{_TABLE}; UPDATE t SET x = repeat('a', 10000)",
+        "ALTER TABLE t ALTER x SET STORAGE PLAIN",
+    ),
+    "storage_plain_of_values_outside": (
+        "CREATE TABLE p (id int, x text) PARTITION BY HASH (id);"
+        "CREATE TABLE t PARTITION OF p FOR VALUES WITH (MODULUS 1, REMAINDER 0);"
+        "ALTER TABLE p ALTER x SET STORAGE EXTERNAL; INSERT INTO p VALUES (1, repeat('a', 10000))",
+        "ALTER TABLE p ALTER x SET STORAGE PLAIN",
+    ),
+    "publication_of_deletes": (
+        _TABLE,
+        "CREATE PUBLICATION deletes FOR TABLE t WITH (publish = 'insert, delete')",
+    ),
+    "column_of_our_type": ("", "CREATE TABLE t (id int PRIMARY KEY, c pgherd.committing_0)"),
+    "view_of_our_table": ("", "CREATE VIEW v AS SELECT * FROM pgherd.applied"),
+    "temporary_view_of_our_table": ("", "CREATE TEMP VIEW v AS SELECT * FROM pgherd.capture_0"),
+    "function_of_ours": (
+        "",
+        "CREATE FUNCTION f() RETURNS bool LANGUAGE sql RETURN pgherd.is_new('3'::xid)",
+    ),
+    "function_with_our_type": (
+        "",
+        "CREATE FUNCTION f(pgherd.node) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    ),
     "check_own_function": (_LIAR, "CREATE TABLE t (id int PRIMARY KEY CHECK (liar(id)))"),
     "generated_own_function": (
         _LIAR,
@@ -237,6 +278,24 @@ async def test_defaults_that_differ_are_fine_on_an_empty_table(
     )
     await run(connections[0], "INSERT INTO t (id) VALUES (1); ALTER TABLE t ADD x int DEFAULT 3")
     await assert_same_schema(connections, schema)
+
+
+async def test_what_is_close_to_the_refused_works(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        f"{_TABLE}; ALTER TABLE t ADD s text; ALTER TABLE t ALTER s SET STORAGE PLAIN;"
+        " UPDATE t SET s = 'short', x = repeat('a', 10000); ALTER TABLE t RENAME s TO short;"
+        " ALTER TABLE t ALTER x SET STORAGE EXTERNAL; CREATE VIEW v AS SELECT pgherd.last_gid();"
+        " CREATE MATERIALIZED VIEW m AS SELECT id, array_agg(id) OVER (ORDER BY id) AS a,"
+        " rank() OVER (ORDER BY id) AS r FROM t;"
+        " CREATE MATERIALIZED VIEW n AS SELECT DISTINCT ON (id) id, x FROM t ORDER BY id, x;"
+        f" CREATE PUBLICATION {schema}_both FOR TABLE t;"
+        f" CREATE PUBLICATION {schema}_inserts FOR TABLE t WITH (publish = 'insert')",
+    )
+    await assert_same_schema(connections, schema)
+    await run(connections[0], f"DROP PUBLICATION {schema}_both, {schema}_inserts")
 
 
 async def test_command_that_writes_replicated_rows_itself_is_refused(

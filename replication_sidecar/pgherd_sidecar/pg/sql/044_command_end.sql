@@ -175,10 +175,13 @@ BEGIN
     PERFORM pgherd.check_expressions(NULL);
     PERFORM pgherd.check_user_code();
     PERFORM pgherd.check_new_columns(effect.rels);
+    PERFORM pgherd.check_storage(effect.rels);
     PERFORM pgherd.check_materialized_views(effect.made);
     PERFORM pgherd.check_marks(effect.rels);
     PERFORM pgherd.check_local_tables(before -> 'local');
     PERFORM pgherd.check_settings(effect.made);
+    PERFORM pgherd.check_publications();
+    PERFORM pgherd.check_dependents();
 END $$;
 
 -- What the sidecar needs in order to judge the words of a command where the catalog does not show it.
@@ -244,6 +247,7 @@ BEGIN
     END IF;
     IF effect.here_only THEN
         PERFORM pgherd.check_temporary_children();
+        PERFORM pgherd.check_dependents();
         IF effect.made <> '{}' THEN -- deferred triggers, indexes of temporary children
             PERFORM pgherd.check_user_code();
         END IF;

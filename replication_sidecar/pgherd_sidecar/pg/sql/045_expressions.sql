@@ -103,24 +103,34 @@ BEGIN ATOMIC
        AND NOT (tree ~ ':consttype (3734|3769) ' AND tree ~ ':resulttype 26 ');
 END;
 
--- Does a query's result depend on the order in which rows happen to lie? As far as that can be told without knowing
--- them: an aggregate that keeps it, LIMIT, or the number of a row, without ORDER BY.
+-- Does an aggregate's value show in which order it met its values?
+CREATE OR REPLACE FUNCTION pgherd.keeps_order(f pg_proc) RETURNS bool
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN f.proname ~ '^(array_agg|string_agg|xmlagg|jsonb?_(object_)?agg.*)$';
+
+-- Does a query's result depend on the order in which rows happen to lie, or on who has them locked? As far as that can
+-- be told without knowing them: an aggregate that keeps it, LIMIT, DISTINCT ON, or the number of a row, without ORDER BY;
+-- ARRAY(SELECT ...), whose order is not looked for; SKIP LOCKED.
 CREATE OR REPLACE FUNCTION pgherd.depends_on_order(tree text) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT tree ~ ':sortClause <> :limitOffset ([^<]|<> :limitCount [^<])'
+        OR tree ~ ':subLinkType 6 |:rowMarks [(]'
+        OR tree ~ ':hasDistinctOn true' AND tree ~ ':distinctClause [(][^()]*[)] :sortClause <>'
         OR EXISTS (
            SELECT FROM pgherd.functions_in(tree) f
             WHERE f.prokind = 'a' AND f.proargtypes::oid[] && '{float4,float8}'::regtype[]::oid[]
                   AND f.proname ~ '^(sum|avg|stddev.*|var.*|corr|covar_.*|regr_.*)$'
                OR f.proname = 'any_value'
-               OR f.prokind = 'w' AND f.proname !~ 'rank|cume_dist' AND tree ~ ':orderClause <>')
+               OR tree ~ ':orderClause <>'
+                  AND (f.prokind = 'w' AND f.proname !~ 'rank|cume_dist'
+                       OR f.prokind = 'a' AND pgherd.keeps_order(f) AND tree ~ concat(':winfnoid ', f.oid, ' ')))
         OR EXISTS (
            SELECT FROM (SELECT m.part, lead(m.part) OVER (ORDER BY m.i) AS following
                           FROM regexp_matches(tree, ':(aggfnoid|aggorder) (<> :aggdistinct <>|[0-9]+|.)', 'g')
                                WITH ORDINALITY AS m(part, i)) a
              JOIN pg_proc f ON f.oid = CASE a.part[1] WHEN 'aggfnoid' THEN a.part[2]::oid END
-                           AND f.proname ~ '^(array_agg|string_agg|xmlagg|jsonb?_(object_)?agg.*)$'
+                           AND pgherd.keeps_order(f)
             -- what follows at once is another one inside it, or its own order
             WHERE a.following[1] IS DISTINCT FROM 'aggorder' OR a.following[2] LIKE '<>%');
 END;

@@ -9,3 +9,18 @@ BEGIN
         EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', tab);
     END LOOP;
 END $$;
+
+-- What is an UPDATE here may be a DELETE and an INSERT on other members. So a publication has to be of both or of neither:
+-- otherwise subscribers of another member would get something else, and that member could not delete rows of a table that
+-- has no identity.
+CREATE OR REPLACE FUNCTION pgherd.check_publications() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE publication name := (SELECT min(p.pubname) FROM pg_publication p
+                              WHERE pgherd.is_new(p.xmin) AND p.pubupdate <> p.pubdelete);
+BEGIN
+    IF publication IS DISTINCT FROM NULL THEN
+        PERFORM pgherd.refuse(
+            format('publication %I is of updates without deletes, or of deletes without updates', publication),
+            'What is an UPDATE here may be a DELETE and an INSERT on other members: publish both or neither.');
+    END IF;
+END $$;
