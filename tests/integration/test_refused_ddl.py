@@ -33,6 +33,10 @@ _LIAR = (
 REFUSED = {
     "volatile_default": (_TABLE, "ALTER TABLE t ADD r float8 DEFAULT random()"),
     "default_now": (_TABLE, "ALTER TABLE t ADD at timestamptz DEFAULT now()"),
+    "volatile_default_beside_a_generated_column": (
+        _TABLE,
+        "ALTER TABLE t ADD g int GENERATED ALWAYS AS (id) STORED, ADD r float8 DEFAULT random()",
+    ),
     "default_current_user": (_TABLE, "ALTER TABLE t ADD who name DEFAULT current_user"),
     "add_serial": (_TABLE, "ALTER TABLE t ADD n serial"),
     "add_identity": (_TABLE, "ALTER TABLE t ADD n int GENERATED ALWAYS AS IDENTITY"),
@@ -291,6 +295,7 @@ async def test_what_is_close_to_the_refused_works(
         " CREATE MATERIALIZED VIEW m AS SELECT id, array_agg(id) OVER (ORDER BY id) AS a,"
         " rank() OVER (ORDER BY id) AS r FROM t;"
         " CREATE MATERIALIZED VIEW n AS SELECT DISTINCT ON (id) id, x FROM t ORDER BY id, x;"
+        " ALTER TABLE t ADD g int GENERATED ALWAYS AS (id * 2) STORED;"
         f" CREATE PUBLICATION {schema}_both FOR TABLE t;"
         f" CREATE PUBLICATION {schema}_inserts FOR TABLE t WITH (publish = 'insert')",
     )

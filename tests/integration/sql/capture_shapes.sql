@@ -245,3 +245,16 @@ DELETE FROM tree WHERE id = 3;
 ----
 DELETE FROM tree;
 INSERT INTO tree VALUES (2, 1), (1, NULL);
+
+-- case: more columns than an old and a new row may have together
+DO $$
+BEGIN
+    EXECUTE (SELECT format('CREATE TABLE wide (id int PRIMARY KEY, %s)', string_agg('c' || n || ' int', ', '))
+               FROM generate_series(1, 900) n);
+END $$;
+----
+INSERT INTO wide (id) VALUES (1), (2), (3);
+----
+UPDATE wide SET c6 = 5;
+----
+DELETE FROM wide WHERE id > 1;

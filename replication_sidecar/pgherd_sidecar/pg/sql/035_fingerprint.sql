@@ -63,10 +63,12 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.fingerprint_records(items json, OUT tab text, OUT recs text[]) RETURNS SETOF record
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
-    SELECT i.item ->> 0, array_agg(r.rec ORDER BY i.n, r.n)
-      FROM json_array_elements(items) WITH ORDINALITY AS i(item, n)
-     CROSS JOIN LATERAL json_array_elements_text(i.item -> 2) WITH ORDINALITY AS r(rec, n)
-     WHERE r.rec <> 'T' GROUP BY 1;
+    SELECT t.tab, array_agg(r.rec ORDER BY t.n, r.n)
+      FROM (SELECT i.item ->> 0 AS tab, i.item -> 2 AS recs, i.n
+              FROM json_array_elements(items) WITH ORDINALITY AS i(item, n)
+            OFFSET 0) t -- or an item, which may be large, would be read for each of its records
+     CROSS JOIN LATERAL json_array_elements_text(t.recs) WITH ORDINALITY AS r(rec, n)
+     WHERE r.rec <> 'T' GROUP BY t.tab;
 END;
 
 -- The hash of the row under the key of each record.

@@ -9,9 +9,8 @@
 --                       goes on, and the others execute the command before all rows of the run (047)
 --   'sentinel', open    a command that is running
 --   'sentinel', note    what another event said about the running command
---   'sentinel', nested  a command of an extension's script that is running inside CREATE EXTENSION
---   'sentinel', end     the command, or the one inside it, that began with row `base` is not running any more:
---                       it and the notes about it count for nothing
+--   'sentinel', end     the command that began with row `base` is not running any more: it and the notes
+--                       about it count for nothing
 --   'sentinel', settled the row changes between row `base` and this one have been brought to their final state,
 --                       which follows: only their certification keys count
 --   'sentinel', local   a command that concerns this node only (temporary objects, IF EXISTS without
@@ -34,8 +33,9 @@ END $$;
 
 -- A transaction's captured rows as they count, by their numbers: without what has ended, and with no row changes
 -- where they are settled. A later row of its kind says so; the next one behind has the smallest `base`, because
--- what they take back does not overlap, or is nested.
+-- what they take back does not overlap.
 DROP FUNCTION IF EXISTS pgherd.is_nested(xid8); -- depends on the next
+DROP FUNCTION IF EXISTS pgherd.is_nested(xid8, text);
 DROP FUNCTION IF EXISTS pgherd.capture_rows(xid8);
 CREATE FUNCTION pgherd.capture_rows(
     x xid8, OUT seq int8, OUT base int8, OUT tab text, OUT keys text, OUT pks int8[], OUT recs text[])
@@ -49,7 +49,7 @@ BEGIN
                           c.tab NOT IN ('sentinel', '""')
                           AND coalesce(min(c.base) FILTER (WHERE c.tab = 'sentinel' AND c.keys = 'settled') OVER later
                                        < c.seq, false) AS settled,
-                          c.tab = 'sentinel' AND c.keys IN ('open', 'note', 'nested', 'end')
+                          c.tab = 'sentinel' AND c.keys IN ('open', 'note', 'end')
                           AND coalesce(min(c.base) FILTER (WHERE c.tab = 'sentinel' AND c.keys = 'end') OVER later
                                        <= c.seq, false) AS ended
                      FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.seq > 0
@@ -57,18 +57,22 @@ BEGIN
             WHERE NOT c.ended ORDER BY c.seq$f$, pgherd.capture_side(x)) USING x;
 END $$;
 
--- The command that is running, or the one inside it, does not any more.
+-- The command that is running does not any more.
 DROP FUNCTION IF EXISTS pgherd.remove_open(xid8);
 CREATE OR REPLACE FUNCTION pgherd.end_open(x xid8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgherd.put(x, (SELECT max(c.seq) FROM pgherd.capture_rows(x) c
-                            WHERE c.tab = 'sentinel' AND c.keys IN ('open', 'nested')), 'sentinel', 'end', '{0}', '{}');
+                            WHERE c.tab = 'sentinel' AND c.keys = 'open'), 'sentinel', 'end', '{0}', '{}');
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.is_nested(x xid8) RETURNS bool
+-- Is a command with this tag part of an extension's script, which other members execute, too? Nothing is kept of it, so
+-- that a long script costs no more for each of its commands.
+CREATE OR REPLACE FUNCTION pgherd.is_nested(x xid8, tag text) RETURNS bool
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-RETURN EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.tab = 'sentinel' AND c.keys = 'nested');
+RETURN tag NOT LIKE '% EXTENSION'
+   AND EXISTS (SELECT FROM pgherd.capture_rows(x) c
+                WHERE c.keys = 'open' AND c.recs[1]::jsonb ->> 'tag' LIKE '% EXTENSION');
 
 -- The command behind which the present run of row changes began, or the row behind which it was settled last.
 CREATE OR REPLACE FUNCTION pgherd.run_begin(x xid8, settled bool DEFAULT false) RETURNS int8

@@ -52,9 +52,7 @@ BEGIN
     IF TG_TAG IN ('CREATE INDEX', 'DROP INDEX', 'ALTER TABLE') AND current_query() ~* E'\\mconcurrently\\M' THEN
         PERFORM pgherd.refuse(TG_TAG || ' CONCURRENTLY is not supported: it runs in several transactions',
             'Leave CONCURRENTLY out.');
-    ELSIF EXISTS (SELECT FROM pgherd.capture_rows(x) c
-                   WHERE c.keys = 'open' AND c.recs[1]::jsonb ->> 'tag' LIKE '% EXTENSION') THEN
-        PERFORM pgherd.put(x, 0, 'sentinel', 'nested', '{0}', '{}'); -- part of the extension's script
+    ELSIF pgherd.is_nested(x, TG_TAG) THEN
         RETURN;
     ELSIF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.keys = 'open') THEN
         PERFORM pgherd.refuse(TG_TAG || ' inside another DDL command is not supported',
@@ -107,7 +105,7 @@ DECLARE
     note   jsonb;
     broken jsonb;
 BEGIN
-    IF pgherd.is_nested(pg_current_xact_id()) THEN
+    IF pgherd.is_nested(pg_current_xact_id(), TG_TAG) THEN
         RETURN;
     END IF;
     broken := pgherd.noted_before(pg_current_xact_id()) -> 'broken';
@@ -153,7 +151,7 @@ DECLARE
     rel    regclass := pg_event_trigger_table_rewrite_oid();
     filled bool;
 BEGIN
-    IF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) OR pgherd.is_nested(pg_current_xact_id()) THEN
+    IF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) OR pgherd.is_nested(pg_current_xact_id(), TG_TAG) THEN
         RETURN;
     END IF;
     IF EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = rel) AND NOT pgherd.is_made_here(rel)
@@ -166,9 +164,13 @@ BEGIN
     EXCEPTION WHEN data_corrupted THEN
         filled := true; -- an index of it is between its old and its new shape
     END;
-    IF filled AND pg_event_trigger_table_rewrite_reason() & 2 <> 0 THEN
+    IF filled AND pg_event_trigger_table_rewrite_reason() & 2 <> 0
+       AND EXISTS (SELECT FROM pgherd.tables t
+                     JOIN pg_attribute a ON a.attrelid = t.relid AND a.attnum > t.columns AND a.attgenerated = ''
+                     JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+                    WHERE t.relid = rel AND (NOT pgherd.is_certain(d.adbin::text) OR pgherd.calls_user_code(d.adbin::text))) THEN
         PERFORM pgherd.refuse_computed(format('the default of a new column of table %s', rel));
-    ELSIF filled THEN
+    ELSIF filled AND pg_event_trigger_table_rewrite_reason() & ~2 <> 0 THEN
         PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY['{"rewrites": true}']);
     END IF;
 END $$;

@@ -228,8 +228,7 @@ BEGIN
     SELECT * INTO opened FROM pgherd.capture_rows(x) c WHERE c.keys = 'open';
     IF NOT FOUND THEN
         RETURN;
-    ELSIF pgherd.is_nested(x) THEN
-        PERFORM pgherd.end_open(x);
+    ELSIF pgherd.is_nested(x, TG_TAG) THEN
         RETURN;
     END IF;
     SELECT * INTO effect FROM pgherd.command_effect(x, TG_TAG);
