@@ -216,7 +216,8 @@ BEGIN
         PERFORM pgherd.refuse(format('materialized view %s may have other contents on other members', r.rel),
             'Its query calls a function that is volatile, an ordinary user''s, or knows the time or the session;'
             ' reads dates from text; depends on the order in which rows lie (array_agg, string_agg, LIMIT, row_number'
-            ' without ORDER BY; sums of floats: sum them as numeric); or reads system catalogs or local tables.');
+            ' without ORDER BY; sums of floats: sum them as numeric); locks rows (FOR UPDATE);'
+            ' or reads system catalogs or local tables.');
     END LOOP;
 END $$;
 

@@ -88,7 +88,8 @@ BEGIN
         'before', json_build_object('snapshot', current_setting('pgherd.command_snapshot')::int8,
                                     'started', extract(epoch FROM clock_timestamp()),
                                     'local', pgherd.local_shapes(), 'broken', pgherd.broken_indexes(),
-                                    'meaning', pgherd.meaning(TG_TAG)));
+                                    'meaning', pgherd.meaning(TG_TAG),
+                                    'tag', TG_TAG, 'searches', pgherd.text_search_meaning(TG_TAG)));
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);
 END $$;
 
@@ -128,11 +129,14 @@ BEGIN
                'some_temporary', bool_or(o.is_temporary),
                'strays', bool_and(u.is_stray OR u.is_temporary) FILTER (WHERE o.original),
                'some_strays', bool_or(u.is_stray) FILTER (WHERE o.original),
-               'rels', jsonb_agg(DISTINCT coalesce(t.relid, c.oid))
-                       FILTER (WHERE t.relid IS NOT NULL OR c.oid IS NOT NULL))
+               'rels', jsonb_agg(DISTINCT coalesce(t.relid, i.relid, c.oid))
+                       FILTER (WHERE t.relid IS NOT NULL OR i.relid IS NOT NULL OR c.oid IS NOT NULL))
       INTO note
       FROM pg_event_trigger_dropped_objects() o
       LEFT JOIN pgherd.tables t ON o.classid = 'pg_class'::regclass AND t.relid = o.objid
+      -- the table whose rows were known by the index
+      LEFT JOIN pgherd.tables i ON i.identity = CASE WHEN o.object_type = 'index'
+                                                     THEN format('%I.%I', o.address_names[1], o.address_names[2]) END
       -- a composite type or a view, too: there are tables that hold its rows
       LEFT JOIN pg_class c ON c.oid = CASE WHEN cardinality(o.address_names) > 1
                 THEN to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) END

@@ -1,0 +1,68 @@
+"""What rows depend on and is changed under them, and values whose form is not what travels."""
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from .localherd import LocalHerd
+from .nodes import Nodes, nodes_of, run, sql_cases
+from .test_border_capture import complaints, play, tables_of
+
+CASES = sql_cases("border_objects")
+
+_ROWS = 20_000
+_PATIENCE_S = 30
+_OURS = (
+    "SELECT format('DROP %s IF EXISTS %s CASCADE', k.kind, k.name) FROM ("
+    " SELECT CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'TABLE' END"
+    " AS kind, c.oid::regclass::text AS name FROM pg_class c"
+    " WHERE c.relkind IN ('r', 'p', 'v', 'm') AND c.relnamespace = current_schema()::regnamespace"
+    " UNION ALL SELECT 'TEXT SEARCH CONFIGURATION', c.oid::regconfig::text FROM pg_ts_config c"
+    " WHERE c.cfgnamespace = current_schema()::regnamespace"
+    " UNION ALL SELECT 'TEXT SEARCH DICTIONARY', d.oid::regdictionary::text FROM pg_ts_dict d"
+    " WHERE d.dictnamespace = current_schema()::regnamespace"
+    " UNION ALL SELECT 'TYPE', 'pair') k"
+)
+
+
+@pytest.fixture(scope="module")
+def nodes(herd: LocalHerd) -> Iterator[Nodes]:
+    with nodes_of(herd) as nodes:
+        yield nodes
+
+
+@pytest.fixture(autouse=True)
+def _nobody_stops(herd: LocalHerd, nodes: Nodes) -> Iterator[None]:
+    """A quick rebuild would hide that members differed."""
+    before = complaints(herd)
+    yield
+    nodes.settle()
+    assert complaints(herd) == before
+    for (command,) in run(nodes.admin[0], _OURS):
+        run(nodes.admin[0], f"SET client_min_messages = error; {command}")
+    nodes.settle()
+
+
+@pytest.mark.parametrize("text", CASES.values(), ids=CASES)
+def test_all_members_have_what_the_first_has(nodes: Nodes, text: str) -> None:
+    refused = re.search(r"\n-- refused(?: (\w+))?", text)
+    assert play(nodes.app[0], text) == (refused and (refused[1] or "0A000"))
+    if refused is None:
+        nodes.equal_rows(*tables_of(text))
+
+
+def test_a_row_touched_twice_beside_many_others_takes_no_time(nodes: Nodes) -> None:
+    """Every transaction of these herds carries a fingerprint, which reads each record once."""
+    nodes.create("CREATE TABLE many (id int PRIMARY KEY, v int); CREATE TABLE equal (v int)")
+    began = time.monotonic()
+    run(
+        nodes.app[0],
+        f"BEGIN; INSERT INTO many SELECT g FROM generate_series(1, {_ROWS}) g;"
+        "UPDATE many SET v = 1 WHERE id = 1; COMMIT;"
+        f"INSERT INTO equal SELECT g % 100 FROM generate_series(1, {_ROWS}) g",
+    )
+    nodes.settle()
+    assert time.monotonic() < began + _PATIENCE_S
+    nodes.equal_rows("many", "equal")
