@@ -53,6 +53,17 @@ def test_all_members_have_what_the_first_has(nodes: Nodes, text: str) -> None:
         nodes.equal_rows(*tables_of(text))
 
 
+def test_a_new_table_is_frozen_in_a_session_that_has_written_before(nodes: Nodes) -> None:
+    nodes.create("CREATE TABLE before (v int)")
+    app = nodes.app[0]
+    run(app, "INSERT INTO before VALUES (1)")
+    run(app, "BEGIN; CREATE TABLE frozen (v int)")
+    with app.cursor().copy("COPY frozen FROM STDIN (FREEZE)") as copy:
+        copy.write(b"1\n1\n")
+    run(app, "INSERT INTO before VALUES (2); COMMIT")
+    assert nodes.equal_rows("before", "frozen")
+
+
 def test_a_row_touched_twice_beside_many_others_takes_no_time(nodes: Nodes) -> None:
     """Every transaction of these herds carries a fingerprint, which reads each record once."""
     nodes.create("CREATE TABLE many (id int PRIMARY KEY, v int); CREATE TABLE equal (v int)")

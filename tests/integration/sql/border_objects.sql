@@ -242,12 +242,34 @@ INSERT INTO bag VALUES (1);
 
 -- case: many columns, several rows
 -- tables: wide
-DO $$ BEGIN EXECUTE (
-    SELECT 'CREATE TABLE wide (id int PRIMARY KEY, ' || string_agg('c' || g || ' int', ', ') || ')' FROM generate_series(1, 850) g);
-END $$;
+DO $$ BEGIN EXECUTE (SELECT format('CREATE TABLE wide (id int PRIMARY KEY, %s)', string_agg('c' || g || ' int', ', '))
+                       FROM generate_series(1, 850) g); END $$;
 INSERT INTO wide (id, c1) VALUES (1, 1), (2, 2);
 UPDATE wide SET c6 = 5;
 BEGIN;
-UPDATE wide SET id = id + 1;
+UPDATE wide SET id = id + 10;
 UPDATE wide SET c850 = id;
 COMMIT;
+
+-- case: generated columns for rows that are there
+-- tables: bag
+CREATE TABLE bag (a int, b text) PARTITION BY RANGE (a);
+CREATE TABLE bag_1 PARTITION OF bag FOR VALUES FROM (0) TO (10);
+INSERT INTO bag VALUES (1, 'x'), (1, 'x'), (2, 'y');
+ALTER TABLE bag ADD g int GENERATED ALWAYS AS (a * 2) STORED, ADD plain text;
+ALTER TABLE bag ADD h text GENERATED ALWAYS AS (upper(b)) STORED;
+UPDATE bag SET a = a + 1, plain = h;
+
+-- case: a generated column beside one that is not
+-- tables: bag
+-- refused
+CREATE TABLE bag (a int);
+INSERT INTO bag VALUES (1);
+ALTER TABLE bag ADD g int GENERATED ALWAYS AS (a * 2) STORED, ADD at timestamptz DEFAULT clock_timestamp();
+
+-- case: a generated column beside a number
+-- tables: bag
+-- refused
+CREATE TABLE bag (a int);
+INSERT INTO bag VALUES (1);
+ALTER TABLE bag ADD g int GENERATED ALWAYS AS (a * 2) STORED, ADD id int GENERATED ALWAYS AS IDENTITY;

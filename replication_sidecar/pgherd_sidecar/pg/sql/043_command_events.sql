@@ -61,6 +61,9 @@ BEGIN
             'An event trigger or a function called by the outer command does this.');
     END IF;
     GET DIAGNOSTICS context = PG_CONTEXT;
+    IF TG_TAG = 'CREATE TABLE' THEN
+        PERFORM pgherd.drop_old_cursor();
+    END IF;
     IF TG_TAG NOT IN ('DROP TABLE', 'DROP MATERIALIZED VIEW') THEN -- or its owner does it himself
         IF EXISTS (SELECT FROM pgherd.strays) THEN -- the other role empties the cache of plans, there and back
             PERFORM pgherd.drop_strays();
@@ -150,6 +153,20 @@ BEGIN
     PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY[note::text]);
 END $$;
 
+-- Do the new columns of a table hold nothing but what everybody generates alike from its other columns?
+CREATE OR REPLACE FUNCTION pgherd.adds_generated_only(rel oid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce((
+        SELECT bool_and(CASE WHEN a.attgenerated <> ''
+                             THEN pgherd.is_certain(d.adbin::text) AND NOT pgherd.calls_user_code(d.adbin::text)
+                             ELSE d.oid IS NULL AND a.attidentity = '' AND pgherd.base_type(a.atttypid) = a.atttypid END)
+          FROM pgherd.tables t
+          JOIN pg_attribute a ON a.attrelid = t.relid AND a.attnum > t.columns AND NOT a.attisdropped
+          LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+         WHERE t.relid = rel), false);
+END $$;
+
 -- table_rewrite: a rewrite computes values, on each member for itself.
 CREATE OR REPLACE FUNCTION pgherd.command_rewrites() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -170,7 +187,7 @@ BEGIN
     EXCEPTION WHEN data_corrupted THEN
         filled := true; -- an index of it is between its old and its new shape
     END;
-    IF filled AND pg_event_trigger_table_rewrite_reason() & 2 <> 0 THEN
+    IF filled AND pg_event_trigger_table_rewrite_reason() & 2 <> 0 AND NOT pgherd.adds_generated_only(rel) THEN
         PERFORM pgherd.refuse_computed(format('the default of a new column of table %s', rel));
     ELSIF filled THEN
         PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY['{"rewrites": true}']);
