@@ -113,11 +113,11 @@ AS $$
      WHERE pg_catalog.current_setting(s.name, true) IS NOT NULL
 $$;
 
--- Closes the cursor that an earlier transaction of this session has left, before a TRUNCATE: COPY ... FREEZE, which
--- follows one in the same transaction, wants none to be open. Not where rows have been captured already, since the
--- cursor may be this transaction's then.
-CREATE OR REPLACE FUNCTION pgherd.close_old_cursor() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+-- Closes the cursor that an earlier transaction of this session has left, before a TRUNCATE or a CREATE TABLE: COPY ...
+-- FREEZE, which follows one in the same transaction, wants none to be open. Not where rows have been captured already,
+-- since the cursor may be this transaction's then.
+CREATE OR REPLACE FUNCTION pgherd.drop_old_cursor() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     x        xid8 := pg_current_xact_id_if_assigned();
     ours     refcursor := 'pgherd_commit';
@@ -130,6 +130,12 @@ BEGIN
     IF NOT captured AND EXISTS (SELECT FROM pg_cursor() c WHERE c.name = 'pgherd_commit') THEN
         CLOSE ours;
     END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.close_old_cursor() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgherd.drop_old_cursor();
     RETURN NULL;
 END $$;
 

@@ -79,12 +79,12 @@ END $$;
 
 -- Values travel as text, and some that PostgreSQL computes cannot be read again: a circle of negative radius, an
 -- interval at its limits, XML with two prologues, a NULL that an outer join makes in a domain which forbids it; or are
--- read as others: a time zone of 400 hours. Is every value of this type read as it was written? Those of others are
+-- read as others: a time zone of 400 hours; or JSON that was built deeper than anybody can read. Is every value of this type read as it was written? Those of others are
 -- read at the origin, too, before they count.
 CREATE OR REPLACE FUNCTION pgherd.reads_back(typ oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    known CONSTANT oid[] := '{bool,int2,int4,int8,oid,text,varchar,bpchar,"char",name,uuid,json,jsonb,numeric,float4,float8,
+    known CONSTANT oid[] := '{bool,int2,int4,int8,oid,text,varchar,bpchar,"char",name,uuid,jsonb,numeric,float4,float8,
                               money,bytea,date,time,timestamp,timestamptz,inet,cidr,macaddr,macaddr8,bit,varbit,point,pg_lsn}'
                              ::regtype[];
 BEGIN
@@ -114,6 +114,9 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN CASE WHEN pgherd.reads_back(typ) THEN value
+                WHEN typ = 'json'::regtype -- it is kept as it was written
+                THEN format('(CASE WHEN %1$s IS DISTINCT FROM NULL THEN pg_catalog.format(''%%s'', %1$s) END)::pg_catalog.json',
+                            value)
                 ELSE format('pgherd.sent(%1$s::%2$s, (CASE WHEN %1$s IS DISTINCT FROM NULL THEN pg_catalog.format(''%%s'', %1$s)'
                             ' END)::%2$s)', value, pgherd.type_name(typ)) END;
 END $$;

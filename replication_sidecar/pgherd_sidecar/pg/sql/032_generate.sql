@@ -38,8 +38,8 @@ RETURN format(
 
 -- The same for many: `keys`, `pks`, `recs` are per source row; so is `ended`: something that a foreign key may refer to
 -- has gone. `arrays`: the last two are arrays of equal length, since a row of UPDATE may be two rows here. To take them
--- apart costs as much as all the rest, so it is not done for the others. With OFFSET 0 the rows are not numbered as they
--- are: an old and a new one together may have more columns than PostgreSQL takes.
+-- apart costs as much as all the rest, so it is not done for the others. Rows are counted when they are records already:
+-- an old and a new row side by side may have more columns than PostgreSQL can keep.
 DROP FUNCTION IF EXISTS pgherd.capture_many(int, text, text, text, text, text, text);
 DROP FUNCTION IF EXISTS pgherd.capture_many(int, text, text, text, text, text, text, text);
 CREATE OR REPLACE FUNCTION pgherd.capture_many(
@@ -50,8 +50,8 @@ RETURN format(
      SELECT v_xid, %8$s OPERATOR(pg_catalog.+) r.chunk, %9$s, %2$L,
             pg_catalog.concat_ws('','', %3$L, pg_catalog.string_agg(%11$s, '','')),
             pg_catalog.array_agg(%12$s), pg_catalog.array_agg(%13$s)
-       FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk, c.*
-               FROM (SELECT %4$s AS keys, %5$s AS pk, %6$s AS rec%10$s FROM %7$s OFFSET 0) c) r%14$s
+       FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk, w.*
+               FROM (SELECT %4$s AS keys, %5$s AS pk, %6$s AS rec%10$s FROM %7$s OFFSET 0) w) r%14$s
       GROUP BY r.chunk;', side, tab, table_keys, keys, pks, recs, source, pgherd.next_seq(side),
     CASE WHEN ended <> '' THEN 'CASE WHEN pg_catalog.bool_or(r.ended) THEN LEAST(v_base, v_checked) ELSE v_base END'
          ELSE 'v_base' END,

@@ -25,6 +25,18 @@ END $$;
 
 -- `made_by`: the transaction here that made the table, as long as that may be the running one.
 ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS made_by xid8;
+-- `identity`: the name of the index by which its rows were known. Where one is dropped, PostgreSQL does not say of which table.
+ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS identity text;
+
+CREATE OR REPLACE FUNCTION pgherd.identity_name(rel oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.oid = pgherd.identity_index(rel);
+END;
+
+UPDATE pgherd.tables t SET identity = pgherd.identity_name(t.relid)
+ WHERE t.identity IS DISTINCT FROM pgherd.identity_name(t.relid);
 
 -- Did the running command or its transaction make this table? Then no other member holds rows of it yet.
 CREATE OR REPLACE FUNCTION pgherd.is_made_here(rel oid) RETURNS bool

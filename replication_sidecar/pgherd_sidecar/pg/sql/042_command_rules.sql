@@ -205,63 +205,6 @@ BEGIN
         'In three steps: ADD COLUMN without the default; UPDATE the rows, which is replicated; SET DEFAULT.');
 END $$;
 
--- A value that was compressed, or moved out of its row, stays so under STORAGE PLAIN, which no INSERT could repeat: neither
--- that of another member nor that of a rebuild.
-CREATE OR REPLACE FUNCTION pgherd.check_storage(rels oid[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    r    record;
-    kept bool;
-BEGIN
-    FOR r IN SELECT a.attname, a.attrelid::regclass AS rel, c.reltoastrelid::regclass AS toast
-               FROM pg_attribute a
-               JOIN pg_class c ON c.oid = a.attrelid AND c.relkind = 'r' AND c.oid = ANY (rels)
-               JOIN pg_type t ON t.oid = a.atttypid AND t.typstorage <> 'p'
-              WHERE pgherd.is_new(a.xmin) AND a.attnum > 0 AND NOT a.attisdropped AND a.attstorage = 'p' LOOP
-        EXECUTE format(
-            'SELECT EXISTS (SELECT FROM ONLY %2$s t WHERE pg_column_compression(t.%1$I) IS NOT NULL%3$s)', r.attname, r.rel,
-            CASE WHEN r.toast::oid <> 0
-                 THEN format(' OR pg_column_size(t.%I) > 500 AND EXISTS (SELECT FROM %s)', r.attname, r.toast) ELSE '' END)
-            INTO kept;
-        IF kept THEN
-            PERFORM pgherd.refuse(format('SET STORAGE PLAIN of column %I of %s, which has long values', r.attname, r.rel),
-                'They would stay as they are here, and not fit into their rows on other members. Use STORAGE MAIN.');
-        END IF;
-    END LOOP;
-END $$;
-
--- Objects that use ours, which every newer version makes anew. Functions that everybody may call stay.
-CREATE OR REPLACE FUNCTION pgherd.check_dependents() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    schemas oid[] := '{pgherd,pgherd_gen}'::regnamespace[];
-    r       record;
-BEGIN
-    FOR r IN
-        WITH made AS (
-            SELECT o.classid, o.objid FROM pg_event_trigger_ddl_commands() o
-        ), parts AS (
-            SELECT m.classid, m.objid FROM made m
-            UNION
-            SELECT d.classid, d.objid FROM made m JOIN pg_depend d ON d.refclassid = m.classid AND d.refobjid = m.objid
-             WHERE d.deptype IN ('a', 'i')
-               AND d.classid = ANY ('{pg_rewrite,pg_attrdef,pg_constraint,pg_policy}'::regclass[]::oid[])
-        )
-        SELECT pg_describe_object(d.classid, d.objid, 0) AS what, pg_describe_object(d.refclassid, d.refobjid, 0) AS used
-          FROM parts p JOIN pg_depend d ON d.classid = p.classid AND d.objid = p.objid
-         WHERE d.deptype = 'n'
-           AND CASE d.refclassid
-                   WHEN 'pg_class'::regclass THEN (SELECT c.relnamespace FROM pg_class c WHERE c.oid = d.refobjid)
-                   WHEN 'pg_type'::regclass THEN (SELECT t.typnamespace FROM pg_type t WHERE t.oid = d.refobjid)
-                   WHEN 'pg_proc'::regclass THEN (SELECT f.pronamespace FROM pg_proc f WHERE f.oid = d.refobjid
-                                                     AND NOT has_function_privilege('public', f.oid, 'EXECUTE'))
-               END = ANY (schemas)
-         LIMIT 1 LOOP
-        PERFORM pgherd.refuse(format('%s uses %s, which belongs to replication', r.what, r.used),
-            'A newer version of pgherd could not replace it. Only functions that everybody may call can be used.');
-    END LOOP;
-END $$;
-
 -- Materialized views are filled by each member for itself, at the same GID.
 CREATE OR REPLACE FUNCTION pgherd.check_materialized_views(rels oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -272,9 +215,9 @@ BEGIN
                 AND NOT (SELECT bool_and(pgherd.same_everywhere(v.tree)) FROM pgherd.trees_of_view(c.oid) v(tree)) LOOP
         PERFORM pgherd.refuse(format('materialized view %s may have other contents on other members', r.rel),
             'Its query calls a function that is volatile, an ordinary user''s, or knows the time or the session;'
-            ' reads dates from text; depends on the order in which rows lie (array_agg, string_agg, LIMIT, DISTINCT ON,'
-            ' row_number without ORDER BY; ARRAY(SELECT ...): use array_agg; sums of floats: sum them as numeric) or on'
-            ' who has locked them (FOR UPDATE); or reads system catalogs or local tables.');
+            ' reads dates from text; depends on the order in which rows lie (array_agg, string_agg, ARRAY(SELECT ...), LIMIT,'
+            ' DISTINCT ON, row_number without ORDER BY; sums of floats: sum them as numeric) or on who has locked them'
+            ' (FOR UPDATE); or reads system catalogs or local tables.');
     END LOOP;
 END $$;
 

@@ -59,6 +59,9 @@ BEGIN
             'An event trigger or a function called by the outer command does this.');
     END IF;
     GET DIAGNOSTICS context = PG_CONTEXT;
+    IF TG_TAG = 'CREATE TABLE' THEN
+        PERFORM pgherd.drop_old_cursor();
+    END IF;
     IF TG_TAG NOT IN ('DROP TABLE', 'DROP MATERIALIZED VIEW') THEN -- or its owner does it himself
         IF EXISTS (SELECT FROM pgherd.strays) THEN -- the other role empties the cache of plans, there and back
             PERFORM pgherd.drop_strays();
@@ -86,7 +89,8 @@ BEGIN
         'before', json_build_object('snapshot', current_setting('pgherd.command_snapshot')::int8,
                                     'started', extract(epoch FROM clock_timestamp()),
                                     'local', pgherd.local_shapes(), 'broken', pgherd.broken_indexes(),
-                                    'meaning', pgherd.meaning(TG_TAG)));
+                                    'meaning', pgherd.meaning(TG_TAG),
+                                    'tag', TG_TAG, 'searches', pgherd.text_search_meaning(TG_TAG)));
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);
 END $$;
 
@@ -126,11 +130,14 @@ BEGIN
                'some_temporary', bool_or(o.is_temporary),
                'strays', bool_and(u.is_stray OR u.is_temporary) FILTER (WHERE o.original),
                'some_strays', bool_or(u.is_stray) FILTER (WHERE o.original),
-               'rels', jsonb_agg(DISTINCT coalesce(t.relid, c.oid))
-                       FILTER (WHERE t.relid IS NOT NULL OR c.oid IS NOT NULL))
+               'rels', jsonb_agg(DISTINCT coalesce(t.relid, i.relid, c.oid))
+                       FILTER (WHERE t.relid IS NOT NULL OR i.relid IS NOT NULL OR c.oid IS NOT NULL))
       INTO note
       FROM pg_event_trigger_dropped_objects() o
       LEFT JOIN pgherd.tables t ON o.classid = 'pg_class'::regclass AND t.relid = o.objid
+      -- the table whose rows were known by the index
+      LEFT JOIN pgherd.tables i ON i.identity = CASE WHEN o.object_type = 'index'
+                                                     THEN format('%I.%I', o.address_names[1], o.address_names[2]) END
       -- a composite type or a view, too: there are tables that hold its rows
       LEFT JOIN pg_class c ON c.oid = CASE WHEN cardinality(o.address_names) > 1
                 THEN to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) END
@@ -142,6 +149,20 @@ BEGIN
                   o.object_type IN ('table', 'materialized view') AND t.relid IS NULL AND NOT e.is_temporary
                   OR o.object_type = 'index' AND coalesce(broken ? o.objid::text, false) AS is_stray) u;
     PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY[note::text]);
+END $$;
+
+-- Do the new columns of a table hold nothing but what everybody generates alike from its other columns?
+CREATE OR REPLACE FUNCTION pgherd.adds_generated_only(rel oid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce((
+        SELECT bool_and(CASE WHEN a.attgenerated <> ''
+                             THEN pgherd.is_certain(d.adbin::text) AND NOT pgherd.calls_user_code(d.adbin::text)
+                             ELSE d.oid IS NULL AND a.attidentity = '' AND pgherd.base_type(a.atttypid) = a.atttypid END)
+          FROM pgherd.tables t
+          JOIN pg_attribute a ON a.attrelid = t.relid AND a.attnum > t.columns AND NOT a.attisdropped
+          LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+         WHERE t.relid = rel), false);
 END $$;
 
 -- table_rewrite: a rewrite computes values, on each member for itself.
@@ -164,11 +185,7 @@ BEGIN
     EXCEPTION WHEN data_corrupted THEN
         filled := true; -- an index of it is between its old and its new shape
     END;
-    IF filled AND pg_event_trigger_table_rewrite_reason() & 2 <> 0
-       AND EXISTS (SELECT FROM pgherd.tables t
-                     JOIN pg_attribute a ON a.attrelid = t.relid AND a.attnum > t.columns AND a.attgenerated = ''
-                     JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-                    WHERE t.relid = rel AND (NOT pgherd.is_certain(d.adbin::text) OR pgherd.calls_user_code(d.adbin::text))) THEN
+    IF filled AND pg_event_trigger_table_rewrite_reason() & 2 <> 0 AND NOT pgherd.adds_generated_only(rel) THEN
         PERFORM pgherd.refuse_computed(format('the default of a new column of table %s', rel));
     ELSIF filled AND pg_event_trigger_table_rewrite_reason() & ~2 <> 0 THEN
         PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY['{"rewrites": true}']);

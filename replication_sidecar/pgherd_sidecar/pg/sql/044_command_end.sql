@@ -95,10 +95,11 @@ BEGIN
     END IF;
     DELETE FROM pgherd.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.relid);
     INSERT INTO pgherd.tables AS t
-    SELECT a.relid, ARRAY[a.name, a.root_name], a.columns, pg_current_xact_id() FROM pgherd.all_tables a
+    SELECT a.relid, ARRAY[a.name, a.root_name], a.columns, pg_current_xact_id(), pgherd.identity_name(a.relid)
+      FROM pgherd.all_tables a
      WHERE everything AND EXISTS (SELECT FROM pgherd.tables k WHERE k.relid = a.relid) OR a.relid = ANY (rels)
-        ON CONFLICT (relid) DO UPDATE SET names = EXCLUDED.names, columns = EXCLUDED.columns
-     WHERE (t.names, t.columns) IS DISTINCT FROM (EXCLUDED.names, EXCLUDED.columns);
+        ON CONFLICT (relid) DO UPDATE SET names = EXCLUDED.names, columns = EXCLUDED.columns, identity = EXCLUDED.identity
+     WHERE (t.names, t.columns, t.identity) IS DISTINCT FROM (EXCLUDED.names, EXCLUDED.columns, EXCLUDED.identity);
     PERFORM pgherd.note_shapes(rels, everything);
     PERFORM pgherd.note_sequence_ranges();
     PERFORM pgherd.follow_local_tables();
@@ -175,13 +176,16 @@ BEGIN
     PERFORM pgherd.check_expressions(NULL);
     PERFORM pgherd.check_user_code();
     PERFORM pgherd.check_new_columns(effect.rels);
-    PERFORM pgherd.check_storage(effect.rels);
+    PERFORM pgherd.check_storage(effect.rels, false);
     PERFORM pgherd.check_materialized_views(effect.made);
     PERFORM pgherd.check_marks(effect.rels);
     PERFORM pgherd.check_local_tables(before -> 'local');
     PERFORM pgherd.check_settings(effect.made);
     PERFORM pgherd.check_publications();
     PERFORM pgherd.check_dependents();
+    IF before ->> 'searches' <> pgherd.text_search_meaning(before ->> 'tag') THEN
+        PERFORM pgherd.check_text_search();
+    END IF;
 END $$;
 
 -- What the sidecar needs in order to judge the words of a command where the catalog does not show it.

@@ -103,19 +103,47 @@ BEGIN ATOMIC
        AND NOT (tree ~ ':consttype (3734|3769) ' AND tree ~ ':resulttype 26 ');
 END;
 
+-- Is there an ARRAY(SELECT ...) without ORDER BY? Each query says how it is sorted behind all the queries inside it, but
+-- for those in its LIMIT.
+CREATE OR REPLACE FUNCTION pgherd.has_unordered_array(tree text) RETURNS bool
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    word   text;
+    arrays bool[] := '{}'; -- of the queries that are open: is it an array's?
+    next   bool   := false;
+BEGIN
+    IF strpos(tree, ':subLinkType 6 ') = 0 THEN
+        RETURN false;
+    END IF;
+    FOR word IN SELECT m[1] FROM regexp_matches(tree, '([{]QUERY |:subLinkType 6 |:sortClause (?:<>|[(]))', 'g') AS m LOOP
+        CASE left(word, 3)
+            WHEN '{QU' THEN
+                arrays := array_append(arrays, next);
+                next := false;
+            WHEN ':su' THEN
+                next := true;
+            ELSE
+                IF arrays[cardinality(arrays)] AND word LIKE '%<>' THEN
+                    RETURN true;
+                END IF;
+                arrays := trim_array(arrays, 1);
+        END CASE;
+    END LOOP;
+    RETURN false;
+END $$;
+
 -- Does an aggregate's value show in which order it met its values?
 CREATE OR REPLACE FUNCTION pgherd.keeps_order(f pg_proc) RETURNS bool
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN f.proname ~ '^(array_agg|string_agg|xmlagg|jsonb?_(object_)?agg.*)$';
 
--- Does a query's result depend on the order in which rows happen to lie, or on who has them locked? As far as that can
--- be told without knowing them: an aggregate that keeps it, LIMIT, DISTINCT ON, or the number of a row, without ORDER BY;
--- ARRAY(SELECT ...), whose order is not looked for; SKIP LOCKED.
+-- Does a query's result depend on the order in which rows happen to lie? As far as that can be told without knowing
+-- them: an aggregate that keeps it, ARRAY(SELECT ...), LIMIT, DISTINCT ON, or the number of a row, without ORDER BY.
 CREATE OR REPLACE FUNCTION pgherd.depends_on_order(tree text) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT tree ~ ':sortClause <> :limitOffset ([^<]|<> :limitCount [^<])'
-        OR tree ~ ':subLinkType 6 |:rowMarks [(]'
+        OR pgherd.has_unordered_array(tree)
         OR tree ~ ':hasDistinctOn true' AND tree ~ ':distinctClause [(][^()]*[)] :sortClause <>'
         OR EXISTS (
            SELECT FROM pgherd.functions_in(tree) f
@@ -141,6 +169,7 @@ CREATE OR REPLACE FUNCTION pgherd.same_everywhere(tree text) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT tree !~ '[{](SQLVALUEFUNCTION|NEXTVALUEEXPR|JSONEXPR|TABLESAMPLECLAUSE) ' AND tree !~ ':varattno -'
+       AND tree !~ '[{](ROWMARKCLAUSE|PLANROWMARK) ' -- which rows are locked is a member's own
        AND NOT pgherd.calls_user_code(tree)
        AND NOT EXISTS (SELECT FROM pgherd.functions_in(tree) f WHERE pgherd.looks_at_oids(f))
        AND NOT pgherd.depends_on_order(tree)

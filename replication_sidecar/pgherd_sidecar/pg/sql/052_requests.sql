@@ -192,7 +192,7 @@ BEGIN
             PERFORM pgherd.check_tables(rels), pgherd.check_marks(rels);
         ELSIF NEW.act = 'set_replicated' THEN
             PERFORM pgherd.check_columns(true), pgherd.check_user_code(), pgherd.check_temporary_children(),
-                    pgherd.check_marks(rels),
+                    pgherd.check_marks(rels), pgherd.check_storage(pgherd.tree_below(NEW.object::oid), true),
                     pgherd.check_expressions(pgherd.trees_of(ARRAY[NEW.object::oid]));
         END IF;
     END IF;
