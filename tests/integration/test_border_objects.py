@@ -64,6 +64,17 @@ def test_a_new_table_is_frozen_in_a_session_that_has_written_before(nodes: Nodes
     assert nodes.equal_rows("before", "frozen")
 
 
+def test_an_extension_of_many_commands_takes_no_time(nodes: Nodes) -> None:
+    began = time.monotonic()
+    run(nodes.app[0], "CREATE EXTENSION isn")  # 800 commands
+    nodes.settle()
+    assert time.monotonic() < began + _PATIENCE_S
+    nodes.create("CREATE TABLE book (id isbn PRIMARY KEY)")
+    run(nodes.app[1], "INSERT INTO book VALUES ('0-393-04002-X')")
+    assert nodes.equal_rows("book")
+    run(nodes.app[0], "DROP EXTENSION isn CASCADE; DROP TABLE book")
+
+
 def test_a_row_touched_twice_beside_many_others_takes_no_time(nodes: Nodes) -> None:
     """Every transaction of these herds carries a fingerprint, which reads each record once."""
     nodes.create("CREATE TABLE many (id int PRIMARY KEY, v int); CREATE TABLE equal (v int)")

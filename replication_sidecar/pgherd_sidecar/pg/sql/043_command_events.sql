@@ -45,6 +45,7 @@ DECLARE
     message text  := extract(epoch FROM statement_timestamp())::text || md5(current_query());
     context text;
     in_use  oid[];
+    outer_tag text;
 BEGIN
     IF TG_TAG = 'REINDEX' THEN
         RETURN; -- changes nothing that anybody could see
@@ -52,11 +53,14 @@ BEGIN
     IF TG_TAG IN ('CREATE INDEX', 'DROP INDEX', 'ALTER TABLE') AND current_query() ~* E'\\mconcurrently\\M' THEN
         PERFORM pgherd.refuse(TG_TAG || ' CONCURRENTLY is not supported: it runs in several transactions',
             'Leave CONCURRENTLY out.');
-    ELSIF EXISTS (SELECT FROM pgherd.capture_rows(x) c
-                   WHERE c.keys = 'open' AND c.recs[1]::jsonb ->> 'tag' LIKE '% EXTENSION') THEN
-        PERFORM pgherd.put(x, 0, 'sentinel', 'nested', '{0}', '{}'); -- part of the extension's script
+    END IF;
+    outer_tag := (SELECT c.recs[1]::jsonb ->> 'tag' FROM pgherd.capture_rows(x) c WHERE c.keys = 'open');
+    IF outer_tag LIKE '% EXTENSION' THEN -- part of the extension's script
+        IF TG_TAG LIKE '% EXTENSION' THEN
+            PERFORM pgherd.put(x, 0, 'sentinel', 'nested', '{0}', '{}');
+        END IF;
         RETURN;
-    ELSIF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.keys = 'open') THEN
+    ELSIF outer_tag <> '' THEN
         PERFORM pgherd.refuse(TG_TAG || ' inside another DDL command is not supported',
             'An event trigger or a function called by the outer command does this.');
     END IF;
@@ -111,7 +115,7 @@ DECLARE
     note   jsonb;
     broken jsonb;
 BEGIN
-    IF pgherd.is_nested(pg_current_xact_id()) THEN
+    IF pgherd.is_nested(pg_current_xact_id(), TG_TAG) THEN
         RETURN;
     END IF;
     broken := pgherd.noted_before(pg_current_xact_id()) -> 'broken';
@@ -174,7 +178,7 @@ DECLARE
     rel    regclass := pg_event_trigger_table_rewrite_oid();
     filled bool;
 BEGIN
-    IF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) OR pgherd.is_nested(pg_current_xact_id()) THEN
+    IF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) OR pgherd.is_nested(pg_current_xact_id(), TG_TAG) THEN
         RETURN;
     END IF;
     IF EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = rel) AND NOT pgherd.is_made_here(rel)
