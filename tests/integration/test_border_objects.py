@@ -59,3 +59,11 @@ def test_a_new_table_is_frozen_in_a_session_that_has_written_before(nodes: Nodes
         copy.write(b"1\n1\n")
     run(app, "INSERT INTO before VALUES (2); COMMIT")
     assert nodes.equal_rows("before", "frozen")
+
+
+def test_an_extension_of_many_commands(nodes: Nodes) -> None:
+    run(nodes.app[0], "CREATE EXTENSION isn")  # 800 commands
+    nodes.create("CREATE TABLE book (id isbn PRIMARY KEY)")
+    run(nodes.app[1], "INSERT INTO book VALUES ('0-393-04002-X')")
+    assert nodes.equal_rows("book")
+    run(nodes.app[0], "DROP EXTENSION isn CASCADE; DROP TABLE book")

@@ -125,7 +125,7 @@ SETTINGS: Final = (
         "what fits into an index",
         fixed="pglz",
         carried=True,
-        also="large keys under another one are refused, see below",
+        also="a row that is too large for an index is applied with both methods, see below",
     ),
     Setting(
         "default_transaction_isolation",

@@ -36,10 +36,10 @@ rows and executes commands under the extremes of the setting, and all members ar
 _COMPRESSION = """
 **Compression.** PostgreSQL compresses a large key before it puts it into an index, by the method of
 its column, or else by `default_toast_compression`. One method may make a key fit that is too large
-by the other. The other members compress with `pglz`, or by the method of the column. So a
-session that compresses otherwise is refused (`0A000`) where the key of an index takes more than
-2,600 bytes before it is compressed. `ALTER TABLE ... ALTER COLUMN ... SET COMPRESSION lz4` makes
-the method the same on all members.
+by the other. The other members compress with `pglz`, or by the method of the column, and try the
+other method where a row does not fit. A new index is refused (`0A000`) where a session has
+compressed a value otherwise. What no method helps against: a value that was copied, compressed,
+from a column with another `COMPRESSION`, and large values of one row that need one method each.
 
 **Locales.** A command that is executed under an `lc_monetary`, `lc_numeric` or `lc_time` which
 another machine lacks stops that member. So do a collation, a time zone and a dictionary that it

@@ -273,3 +273,26 @@ ALTER TABLE bag ADD g int GENERATED ALWAYS AS (a * 2) STORED, ADD at timestamptz
 CREATE TABLE bag (a int);
 INSERT INTO bag VALUES (1);
 ALTER TABLE bag ADD g int GENERATED ALWAYS AS (a * 2) STORED, ADD id int GENERATED ALWAYS AS IDENTITY;
+
+-- case: an index of values that were compressed otherwise
+-- tables: doc
+-- refused
+CREATE TABLE doc (id int PRIMARY KEY, b text);
+BEGIN;
+SET LOCAL default_toast_compression = 'lz4';
+INSERT INTO doc SELECT 1, repeat('a', 500) || r.r || repeat('b', 3000) || r.r
+  FROM (SELECT string_agg(md5(g::text), '') AS r FROM generate_series(1, 66) g) r;
+COMMIT;
+CREATE INDEX ON doc (b);
+
+-- case: an index of values that are compressed alike
+-- tables: doc
+BEGIN;
+SET LOCAL default_toast_compression = 'lz4';
+CREATE TABLE doc (id int PRIMARY KEY, b text, c text COMPRESSION lz4);
+INSERT INTO doc VALUES (1, repeat('x', 6000), repeat('x', 6000));
+COMMIT;
+UPDATE doc SET b = b || '' WHERE pg_column_compression(b) <> 'pglz';
+CREATE INDEX ON doc (b, c);
+ALTER TABLE doc ADD UNIQUE (c);
+UPDATE doc SET id = 2;

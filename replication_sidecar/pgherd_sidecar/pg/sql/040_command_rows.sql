@@ -9,8 +9,9 @@
 --                       goes on, and the others execute the command before all rows of the run (047)
 --   'sentinel', open    a command that is running
 --   'sentinel', note    what another event said about the running command
---   'sentinel', end     the command that began with row `base` is not running any more: it and the notes
---                       about it count for nothing
+--   'sentinel', nested  a command about an extension that is running inside the script of another (see is_nested)
+--   'sentinel', end     the command, or the one inside it, that began with row `base` is not running any more:
+--                       it and the notes about it count for nothing
 --   'sentinel', settled the row changes between row `base` and this one have been brought to their final state,
 --                       which follows: only their certification keys count
 --   'sentinel', local   a command that concerns this node only (temporary objects, IF EXISTS without
@@ -33,9 +34,8 @@ END $$;
 
 -- A transaction's captured rows as they count, by their numbers: without what has ended, and with no row changes
 -- where they are settled. A later row of its kind says so; the next one behind has the smallest `base`, because
--- what they take back does not overlap.
-DROP FUNCTION IF EXISTS pgherd.is_nested(xid8); -- depends on the next
-DROP FUNCTION IF EXISTS pgherd.is_nested(xid8, text);
+-- what they take back does not overlap, or is nested.
+DROP FUNCTION IF EXISTS pgherd.is_nested(xid8), pgherd.is_nested(xid8, text); -- depend on the next
 DROP FUNCTION IF EXISTS pgherd.capture_rows(xid8);
 CREATE FUNCTION pgherd.capture_rows(
     x xid8, OUT seq int8, OUT base int8, OUT tab text, OUT keys text, OUT pks int8[], OUT recs text[])
@@ -66,13 +66,16 @@ BEGIN
                             WHERE c.tab = 'sentinel' AND c.keys = 'open'), 'sentinel', 'end', '{0}', '{}');
 END $$;
 
--- Is a command with this tag part of an extension's script, which other members execute, too? Nothing is kept of it, so
--- that a long script costs no more for each of its commands.
-CREATE OR REPLACE FUNCTION pgherd.is_nested(x xid8, tag text) RETURNS bool
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-RETURN tag NOT LIKE '% EXTENSION'
-   AND EXISTS (SELECT FROM pgherd.capture_rows(x) c
-                WHERE c.keys = 'open' AND c.recs[1]::jsonb ->> 'tag' LIKE '% EXTENSION');
+-- Is a command, or an event of it, part of an extension's script? Scripts have thousands of commands, so those are told by
+-- their tags, and leave no rows behind; only one that is about an extension itself does.
+CREATE FUNCTION pgherd.is_nested(x xid8, tag text) RETURNS bool
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM pgherd.capture_rows(x) c
+                    WHERE c.tab = 'sentinel'
+                      AND (c.keys = 'nested'
+                           OR c.keys = 'open' AND tag NOT LIKE '% EXTENSION' AND c.recs[1]::jsonb ->> 'tag' LIKE '% EXTENSION'));
+END $$;
 
 -- The command behind which the present run of row changes began, or the row behind which it was settled last.
 CREATE OR REPLACE FUNCTION pgherd.run_begin(x xid8, settled bool DEFAULT false) RETURNS int8

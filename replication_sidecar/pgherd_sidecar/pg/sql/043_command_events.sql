@@ -45,6 +45,7 @@ DECLARE
     message text  := extract(epoch FROM statement_timestamp())::text || md5(current_query());
     context text;
     in_use  oid[];
+    outer_tag text;
 BEGIN
     IF TG_TAG = 'REINDEX' THEN
         RETURN; -- changes nothing that anybody could see
@@ -52,9 +53,14 @@ BEGIN
     IF TG_TAG IN ('CREATE INDEX', 'DROP INDEX', 'ALTER TABLE') AND current_query() ~* E'\\mconcurrently\\M' THEN
         PERFORM pgherd.refuse(TG_TAG || ' CONCURRENTLY is not supported: it runs in several transactions',
             'Leave CONCURRENTLY out.');
-    ELSIF pgherd.is_nested(x, TG_TAG) THEN
+    END IF;
+    outer_tag := (SELECT c.recs[1]::jsonb ->> 'tag' FROM pgherd.capture_rows(x) c WHERE c.keys = 'open');
+    IF outer_tag LIKE '% EXTENSION' THEN -- part of the extension's script
+        IF TG_TAG LIKE '% EXTENSION' THEN
+            PERFORM pgherd.put(x, 0, 'sentinel', 'nested', '{0}', '{}');
+        END IF;
         RETURN;
-    ELSIF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.keys = 'open') THEN
+    ELSIF outer_tag <> '' THEN
         PERFORM pgherd.refuse(TG_TAG || ' inside another DDL command is not supported',
             'An event trigger or a function called by the outer command does this.');
     END IF;

@@ -181,6 +181,9 @@ BEGIN
     PERFORM pgherd.check_marks(effect.rels);
     PERFORM pgherd.check_local_tables(before -> 'local');
     PERFORM pgherd.check_settings(effect.made);
+    IF before ->> 'tag' IN ('CREATE INDEX', 'ALTER TABLE') THEN
+        PERFORM pgherd.check_new_indexes(effect.rels);
+    END IF;
     PERFORM pgherd.check_publications();
     PERFORM pgherd.check_dependents();
     IF before ->> 'searches' <> pgherd.text_search_meaning(before ->> 'tag') THEN
@@ -233,6 +236,9 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     ELSIF pgherd.is_nested(x, TG_TAG) THEN
+        IF TG_TAG LIKE '% EXTENSION' THEN
+            PERFORM pgherd.end_open(x);
+        END IF;
         RETURN;
     END IF;
     SELECT * INTO effect FROM pgherd.command_effect(x, TG_TAG);

@@ -62,6 +62,35 @@ BEGIN
     END LOOP;
 END $$;
 
+-- An index takes compressed values as they are. Those that a session compressed otherwise than the other members do may be
+-- larger there, and too large for an index that is made afterwards.
+CREATE OR REPLACE FUNCTION pgherd.check_new_indexes(rels oid[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r     record;
+    found bool;
+BEGIN
+    FOR r IN
+        SELECT DISTINCT u.name, a.attname, CASE a.attcompression WHEN 'l' THEN 'lz4' ELSE 'pglz' END AS method
+          FROM pgherd.user_tables u
+          JOIN pg_index i ON i.indrelid = u.relid AND pgherd.is_new(i.xmin)
+          JOIN pg_class c ON c.oid = i.indexrelid
+          JOIN pg_am m ON m.oid = c.relam AND m.amname NOT IN ('gin', 'hash')
+          JOIN pg_attribute a ON a.attrelid = u.relid AND a.attnum = ANY (i.indkey::int2[]) AND a.attlen = -1
+                             AND a.attstorage IN ('x', 'm')
+         WHERE u.relid = ANY (rels) AND NOT u.partitioned ORDER BY 1, 2 LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s t WHERE pg_column_compression(t.%I) <> %L)', r.name, r.attname, r.method)
+            INTO found;
+        IF found THEN
+            PERFORM pgherd.refuse(
+                format('an index of column %I of table %s, where a value is not compressed with %s, may fail on other members',
+                       r.attname, r.name, r.method),
+                format('SET default_toast_compression = %s, and write these rows again: UPDATE %s SET %I = %I || '''' WHERE'
+                       ' pg_column_compression(%I) <> %L.', r.method, r.name, r.attname, r.attname, r.attname, r.method));
+        END IF;
+    END LOOP;
+END $$;
+
 -- Objects that use ours, which every newer version makes anew. Functions that everybody may call stay.
 CREATE OR REPLACE FUNCTION pgherd.check_dependents() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -95,4 +124,5 @@ BEGIN
 END $$;
 
 REVOKE ALL ON FUNCTION pgherd.text_search_meaning(text), pgherd.check_text_search(), pgherd.check_storage(oid[], bool),
+    pgherd.check_new_indexes(oid[]),
     pgherd.check_dependents() FROM PUBLIC;
