@@ -3,7 +3,7 @@
 PYTHON = .venv/bin/python
 FUZZ = PYTHONPATH=.:tests $(PYTHON) -m fuzz
 
-.PHONY: help setup kind demo bench test lint test-unit simulate simulate-planted simulate-crashpoints test-integration test-long test-faults test-e2e fuzz fuzz-known fuzz-planted
+.PHONY: help setup kind demo bench test lint test-unit simulate simulate-planted simulate-crashpoints test-integration test-long test-faults test-e2e fuzz fuzz-known fuzz-planted compatibility
 
 help:
 	@echo 'make demo              a herd of three under a real workload, proved identical'
@@ -97,6 +97,10 @@ test-faults:
 	@scripts/setup faults
 	PGHERD_FAULTS_MINUTES=$(or $(MINUTES),10) PGHERD_FAULTS_SEED=$(or $(SEED),0) \
 		.venv/bin/pytest tests/integration/test_faults.py -o log_cli=true --log-cli-level=INFO
+
+# Suites of others, as they are, on a plain server and on a herd: docs/compatibility.md. Takes hours.
+compatibility: setup
+	PYTHONPATH=.:tests $(PYTHON) -u -m compatibility $(SUITE) $(if $(ONLY),--only $(ONLY))
 
 # On a kind cluster, all of them: needs docker and helm (see docs/operator.md, "How it is tested").
 test-e2e:
