@@ -66,6 +66,19 @@ REFUSED = {
         _TABLE,
         "CREATE MATERIALIZED VIEW v AS SELECT * FROM t FOR UPDATE SKIP LOCKED",
     ),
+    "attribute_of_a_partition_key": (
+        "CREATE TYPE co AS (a int, b text); CREATE TABLE t (k co[]) PARTITION BY HASH (k);"
+        "CREATE TABLE t0 PARTITION OF t FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
+        "ALTER TYPE co DROP ATTRIBUTE b CASCADE",
+    ),
+    "attribute_of_a_key": (
+        "CREATE TYPE co AS (a int, b text); CREATE TABLE t (k co PRIMARY KEY)",
+        "ALTER TYPE co ADD ATTRIBUTE c int CASCADE",
+    ),
+    "column_of_a_row_in_a_key": (
+        "CREATE TABLE co (a int PRIMARY KEY, b text); CREATE TABLE t (id int PRIMARY KEY, k co UNIQUE)",
+        "ALTER TABLE co DROP COLUMN b",
+    ),
     "publication_of_deletes": (
         _TABLE,
         "CREATE PUBLICATION deletes FOR TABLE t WITH (publish = 'insert, delete')",
@@ -289,6 +302,9 @@ async def test_what_is_close_to_the_refused_works(
         " rank() OVER (ORDER BY id) AS r FROM t;"
         " CREATE MATERIALIZED VIEW o AS SELECT ARRAY(SELECT x FROM t ORDER BY x) AS a;"
         " CREATE MATERIALIZED VIEW n AS SELECT DISTINCT ON (id) id, x FROM t ORDER BY id, x;"
+        " CREATE TYPE co AS (a int); CREATE TABLE c (id int PRIMARY KEY, v co);"
+        " INSERT INTO c VALUES (1, ROW(1)); ALTER TYPE co ADD ATTRIBUTE b text;"
+        " UPDATE c SET id = 2; ALTER TYPE co DROP ATTRIBUTE a; UPDATE c SET id = 3;"
         " ALTER TABLE t ADD g int GENERATED ALWAYS AS (id * 2) STORED;"
         f" CREATE PUBLICATION {schema}_both FOR TABLE t;"
         f" CREATE PUBLICATION {schema}_inserts FOR TABLE t WITH (publish = 'insert')",

@@ -176,6 +176,7 @@ BEGIN
     PERFORM pgherd.check_expressions(NULL);
     PERFORM pgherd.check_user_code();
     PERFORM pgherd.check_new_columns(effect.rels);
+    PERFORM pgherd.check_attributes(effect.made);
     PERFORM pgherd.check_storage(effect.rels, false);
     PERFORM pgherd.check_materialized_views(effect.made);
     PERFORM pgherd.check_marks(effect.rels);

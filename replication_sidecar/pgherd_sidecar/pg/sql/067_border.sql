@@ -62,6 +62,33 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Which attributes a composite type has decides how its values are hashed, ordered and told apart. PostgreSQL leaves rows,
+-- and entries of indexes, where they were by the former ones; who looks for them on another member goes elsewhere.
+CREATE OR REPLACE FUNCTION pgherd.check_attributes(made oid[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    changed oid[] := array(SELECT DISTINCT a.attrelid FROM pg_attribute a WHERE a.attrelid = ANY (made) AND pgherd.is_new(a.xmin));
+    holders oid[] := CASE WHEN changed <> '{}' THEN pgherd.holders_of_rows(changed) END;
+    r       record;
+BEGIN
+    IF coalesce(holders, '{}') = '{}' THEN
+        RETURN;
+    END IF;
+    FOR r IN
+        SELECT a.attname, a.attrelid::regclass AS rel
+          FROM (SELECT i.indrelid AS rel, i.indkey::int2[] AS attnums FROM pg_index i WHERE i.indrelid = ANY (holders)
+                UNION ALL
+                SELECT p.partrelid, p.partattrs::int2[] FROM pg_partitioned_table p WHERE p.partrelid = ANY (holders)) k
+          JOIN pg_attribute a ON a.attrelid = k.rel AND a.attnum = ANY (k.attnums) AND a.attnum > 0
+         WHERE k.rel IN (SELECT u.relid FROM pgherd.user_tables u)
+           AND EXISTS (SELECT FROM pgherd.parts_of_type(a.atttypid) p WHERE p.typrelid = ANY (changed))
+         ORDER BY 2, 1 LIMIT 1 LOOP
+        PERFORM pgherd.refuse(
+            format('other attributes for the type of column %I of table %s, which is in an index or a partition key', r.attname, r.rel),
+            'Rows would not be found where they are. Make a new type and a new column, and move the values.');
+    END LOOP;
+END $$;
+
 -- An index takes compressed values as they are. Those that a session compressed otherwise than the other members do may be
 -- larger there, and too large for an index that is made afterwards.
 CREATE OR REPLACE FUNCTION pgherd.check_new_indexes(rels oid[]) RETURNS void
@@ -124,5 +151,4 @@ BEGIN
 END $$;
 
 REVOKE ALL ON FUNCTION pgherd.text_search_meaning(text), pgherd.check_text_search(), pgherd.check_storage(oid[], bool),
-    pgherd.check_new_indexes(oid[]),
-    pgherd.check_dependents() FROM PUBLIC;
+    pgherd.check_attributes(oid[]), pgherd.check_new_indexes(oid[]), pgherd.check_dependents() FROM PUBLIC;
