@@ -1,0 +1,267 @@
+"""The source's definitions: dumped by ``pg_dump``, in statements, in the order of an import.
+
+Rows come before what only checks or follows them. Keys and indexes are made when the rows are
+there, and before changes are applied, which need them. Foreign keys and triggers come at cut-over:
+the source has fired its triggers already, and keeps its foreign keys.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pglast
+from pglast import ast, enums, parser
+from psycopg.conninfo import conninfo_to_dict
+
+from pgherd_sidecar.importing.errors import ImportFailed
+from pgherd_sidecar.importing.model import Statement
+
+_RESTRICT = re.compile(r"^\\(?:un)?restrict .*$", re.MULTILINE)
+_ALWAYS = re.compile(r"\bADD GENERATED ALWAYS AS IDENTITY\b")
+_VERSION = re.compile(r"\b(\d+)(?:\.|devel|beta|rc)")
+_KEYS = {
+    enums.ConstrType.CONSTR_PRIMARY,
+    enums.ConstrType.CONSTR_UNIQUE,
+    enums.ConstrType.CONSTR_EXCLUSION,
+}
+_NOT_REPLICATED = (
+    ast.CreateEventTrigStmt,
+    ast.AlterEventTrigStmt,
+)
+_SUPERUSER = "postgres"
+"""Of the herd."""
+_SKIPPED = (ast.VariableSetStmt, ast.SelectStmt)
+"""Settings of the session, which has its own."""
+
+
+async def version(program: Path) -> int:
+    """The major version of ``pg_dump``.
+
+    Raises:
+        ImportFailed: it can't be run.
+    """
+    output = await _run([str(program), "--version"], {})
+    found = _VERSION.search(output)
+    if found is None:
+        raise ImportFailed(f"{program} does not tell its version: {output}")
+    return int(found[1])
+
+
+async def dump(program: Path, dsn: str, ours: str) -> tuple[Statement, ...]:
+    """The definitions of a database, without those whose names begin with ``ours``.
+
+    Raises:
+        ImportFailed: pg_dump says no.
+    """
+    given = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
+    password = given.pop("password", None)
+    words = " ".join(f"{name}='{_quoted(value)}'" for name, value in given.items())
+    command = [
+        str(program), "--schema-only", "--no-subscriptions", "--no-tablespaces", "--no-password",
+        "--encoding=UTF8", f"--dbname={words}",
+    ]  # fmt: skip
+    environment = {"PGPASSWORD": password} if password else {}
+    text = await _run(command, environment | {"PGOPTIONS": "-c search_path="})
+    return tuple(statements(text, ours))
+
+
+def _quoted(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "\\'")
+
+
+async def _run(command: Sequence[str], environment: dict[str, str]) -> str:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=os.environ | environment,
+        )
+    except OSError as error:
+        raise ImportFailed(f"{command[0]} cannot be run: {error.strerror}") from error
+    try:
+        output, complaints = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode:
+        said = complaints.decode(errors="replace").strip().splitlines()
+        raise ImportFailed(f"{Path(command[0]).name}: {said[0] if said else 'it has failed'}")
+    return output.decode()
+
+
+def statements(text: str, ours: str = "pgherd_import") -> Iterator[Statement]:
+    """Divide a dump of definitions into its statements, in the order of their parts.
+
+    Raises:
+        ImportFailed: PostgreSQL's parser does not understand it.
+    """
+    text = _RESTRICT.sub("", text)
+    try:
+        parts = parser.split(text, with_parser=True, only_slices=True)
+        found = list(_in_place(one for part in parts for one in _statement(text[part], ours)))
+    except parser.ParseError as error:
+        raise ImportFailed(f"what pg_dump has written is not understood: {error}") from error
+    for part in ("before", "keys", "late", "after"):
+        yield from (one for one in found if one.part == part)
+
+
+def _in_place(found: Iterable[Statement]) -> Iterator[Statement]:
+    """A view may need a key: then pg_dump writes it behind that, and there it has to stay."""
+    keys = False
+    for one in found:
+        keys = keys or one.part == "keys"
+        yield msgspec.structs.replace(one, part="keys") if keys and one.part == "before" else one
+
+
+def _statement(text: str, ours: str) -> Iterator[Statement]:
+    node = pglast.parse_sql(text)[0].stmt
+    if isinstance(node, _SKIPPED) or _is_ours(node, ours):
+        return
+    if isinstance(node, _NOT_REPLICATED):
+        yield Statement("late", _bare(text), everywhere=True)
+    elif _is_ours_already(node):
+        return
+    elif _is_about_event_trigger(node):
+        return  # its owner: a superuser, here the herd's
+    elif isinstance(node, ast.AlterTableStmt):
+        yield from _alter_table(node, _bare(text))
+    else:
+        yield Statement(_part(node), _bare(text))
+
+
+def _bare(text: str) -> str:
+    """Without the comments before it, which hold names."""
+    lines = text.strip().splitlines()
+    while lines and (not lines[0].strip() or lines[0].startswith("--")):
+        lines.pop(0)
+    return "\n".join(lines).rstrip().removesuffix(";")
+
+
+def _is_ours(node: Any, ours: str) -> bool:
+    name = getattr(node, "pubname", None)
+    if isinstance(node, ast.AlterOwnerStmt | ast.CommentStmt) and isinstance(
+        node.object, ast.String
+    ):
+        name = node.object.sval
+    return isinstance(name, str) and name.startswith(ours)
+
+
+def _is_ours_already(node: Any) -> bool:
+    """A command that gives something to the herd's superuser, who has just made it."""
+    owned = isinstance(node, ast.AlterOwnerStmt) and not (
+        node.objectType == enums.ObjectType.OBJECT_SCHEMA and node.object.sval == "public"
+    )
+    if isinstance(node, ast.AlterTableStmt) and len(node.cmds) == 1:
+        command = node.cmds[0]
+        return bool(
+            command.subtype == enums.AlterTableType.AT_ChangeOwner
+            and command.newowner.rolename == _SUPERUSER
+        )
+    return owned and bool(node.newowner.rolename == _SUPERUSER)
+
+
+def _is_about_event_trigger(node: Any) -> bool:
+    if isinstance(node, ast.AlterOwnerStmt):
+        return bool(node.objectType == enums.ObjectType.OBJECT_EVENT_TRIGGER)
+    if isinstance(node, ast.CommentStmt):
+        return bool(node.objtype == enums.ObjectType.OBJECT_EVENT_TRIGGER)
+    return False
+
+
+_BEFORE = (
+    ast.AlterDefaultPrivilegesStmt, ast.AlterDomainStmt, ast.AlterEnumStmt, ast.AlterFunctionStmt,
+    ast.AlterObjectSchemaStmt, ast.AlterOperatorStmt, ast.AlterOpFamilyStmt, ast.AlterOwnerStmt,
+    ast.AlterSeqStmt, ast.AlterTSConfigurationStmt, ast.AlterTSDictionaryStmt, ast.AlterTypeStmt,
+    ast.CompositeTypeStmt, ast.CreateAmStmt, ast.CreateCastStmt, ast.CreateConversionStmt,
+    ast.CreateDomainStmt, ast.CreateEnumStmt, ast.CreateExtensionStmt, ast.CreateFdwStmt,
+    ast.CreateForeignServerStmt, ast.CreateForeignTableStmt, ast.CreateFunctionStmt,
+    ast.CreateOpClassStmt, ast.CreateOpFamilyStmt, ast.CreatePLangStmt, ast.CreateRangeStmt,
+    ast.CreateSchemaStmt, ast.CreateSeqStmt, ast.CreateStmt, ast.CreateTableAsStmt,
+    ast.CreateTransformStmt, ast.DefineStmt, ast.GrantStmt, ast.ViewStmt, ast.GrantRoleStmt,
+)  # fmt: skip
+_COMMENTED_LATER = {
+    enums.ObjectType.OBJECT_INDEX, enums.ObjectType.OBJECT_POLICY,
+    enums.ObjectType.OBJECT_PUBLICATION, enums.ObjectType.OBJECT_RULE,
+    enums.ObjectType.OBJECT_STATISTIC_EXT, enums.ObjectType.OBJECT_TABCONSTRAINT,
+    enums.ObjectType.OBJECT_TRIGGER,
+}  # fmt: skip
+
+
+def _part(node: Any) -> Any:
+    if isinstance(node, ast.IndexStmt | ast.CreateStatsStmt):
+        return "keys"
+    if isinstance(node, ast.CommentStmt):
+        return "late" if node.objtype in _COMMENTED_LATER else "before"
+    if isinstance(node, ast.AlterOwnerStmt):
+        later = (enums.ObjectType.OBJECT_PUBLICATION, enums.ObjectType.OBJECT_STATISTIC_EXT)
+        return "late" if node.objectType in later else "before"
+    return "before" if isinstance(node, _BEFORE) else "late"
+
+
+def _alter_table(node: ast.AlterTableStmt, text: str) -> Iterator[Statement]:
+    kinds = {command.subtype for command in node.cmds}
+    kind = enums.AlterTableType
+    if kind.AT_AddIdentity in kinds and _ALWAYS.search(text):
+        # Until cut-over, so that an UPDATE may set the column to what the source has.
+        yield Statement("before", _ALWAYS.sub("ADD GENERATED BY DEFAULT AS IDENTITY", text, 1))
+        name, relation = node.cmds[0].name, node.relation
+        yield Statement(
+            "late",
+            f"ALTER TABLE {_name(relation.schemaname)}.{_name(relation.relname)}"
+            f" ALTER COLUMN {_name(name)} SET GENERATED ALWAYS",
+        )
+    elif kind.AT_AddConstraint in kinds:
+        yield from _constraint(node, text)
+    elif kinds & {kind.AT_ClusterOn, kind.AT_ReplicaIdentity, kind.AT_SetStatistics}:
+        yield Statement("keys", text)
+    elif node.objtype == enums.ObjectType.OBJECT_INDEX:  # a partition's index joins its parent's
+        yield Statement("keys", text)
+    elif kinds <= {
+        kind.AT_AttachPartition, kind.AT_ChangeOwner, kind.AT_ColumnDefault, kind.AT_AddInherit,
+        kind.AT_SetStorage, kind.AT_SetOptions, kind.AT_SetRelOptions, kind.AT_SetNotNull,
+        kind.AT_SetLogged, kind.AT_AddIdentity, kind.AT_AddColumn,
+    }:  # fmt: skip
+        yield Statement("before", text)
+    else:
+        yield Statement("late", text)
+
+
+def _constraint(node: ast.AlterTableStmt, text: str) -> Iterator[Statement]:
+    constraint = node.cmds[0].def_
+    if constraint.contype in _KEYS:
+        yield Statement("keys", text)
+    elif constraint.contype == enums.ConstrType.CONSTR_FOREIGN:
+        yield from _foreign_key(node, constraint, text)
+    elif constraint.contype == enums.ConstrType.CONSTR_CHECK and constraint.skip_validation:
+        yield Statement("late", text)
+    else:
+        yield Statement(
+            "before" if constraint.contype != enums.ConstrType.CONSTR_CHECK else "keys", text
+        )
+
+
+def _foreign_key(node: ast.AlterTableStmt, constraint: Any, text: str) -> Iterator[Statement]:
+    """At cut-over it holds for what is written from then on; the rows are looked at afterwards.
+
+    The tables equal the source's, where it held.
+    """
+    only = not node.relation.inh
+    if constraint.skip_validation or not only:  # of a partitioned table it must be valid at once
+        yield Statement("late", text)
+        return
+    relation = f"{_name(node.relation.schemaname)}.{_name(node.relation.relname)}"
+    yield Statement("late", f"{text} NOT VALID")
+    yield Statement(
+        "after", f"ALTER TABLE ONLY {relation} VALIDATE CONSTRAINT {_name(constraint.conname)}"
+    )
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
