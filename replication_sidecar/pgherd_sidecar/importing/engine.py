@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -21,7 +22,7 @@ from pgherd_sidecar.importing.errors import ImportFailed, TakenOver
 from pgherd_sidecar.importing.queries import query
 from pgherd_sidecar.importing.source import Names
 from pgherd_sidecar.importing.stream import Stream
-from pgherd_sidecar.importing.target import Standing, Target, jsonb, whoami
+from pgherd_sidecar.importing.target import Copied, Standing, Target, jsonb, whoami
 
 _LOOK_S = 10.0
 """How often the source is asked whether its definitions are the same."""
@@ -29,7 +30,8 @@ _LOCK = "SELECT pg_try_advisory_lock(hashtext('pgherd import'), hashtext(%s)) AS
 _LOCK_TRIES = 100
 _END_HOLDER = """
 SELECT pg_terminate_backend(l.pid) FROM pg_locks l
- WHERE l.locktype = 'advisory' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+ WHERE l.locktype = 'advisory' 
+   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
    AND l.classid = (hashtext('pgherd import')::int8 & 4294967295)::oid
    AND l.objid = (hashtext(%s)::int8 & 4294967295)::oid AND l.pid <> pg_backend_pid()
 """
@@ -321,12 +323,14 @@ class Engine:
                 if not await source.free_slot(session, names.slot):
                     raise _lost(names)
                 copied = await self._target.copied()
+                definitions = await self._target.definitions()
                 work = following.Following(self._target, copied, standing.position)
                 async with await Stream.open(
                     ways.address, names.slot, names.publications, standing.position
                 ) as stream:
                     with contextlib.suppress(following.MoveOnError):
-                        await self._together(work, stream, session, until_near, until)
+                        watch = self._watch(session, definitions, _without_identity(copied))
+                        await self._together(work, stream, watch, until_near, until)
                         return changes + work.figures.changes
                 changes += work.figures.changes
         finally:
@@ -336,14 +340,14 @@ class Engine:
         self,
         work: following.Following,
         stream: Stream,
-        session: Session,
+        watch: Coroutine[Any, Any, None],
         until_near: bool,
         until: int | None,
     ) -> None:
         """Apply, and look after the source and the user meanwhile."""
         tasks = [
             asyncio.create_task(work.run(stream, until=until)),
-            asyncio.create_task(self._watch(session)),
+            asyncio.create_task(watch),
             asyncio.create_task(self._show_following(work)),
         ]
         if until_near:
@@ -357,18 +361,14 @@ class Engine:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _watch(self, session: Session) -> None:
+    async def _watch(
+        self, session: Session, definitions: Mapping[str, str], changed: Mapping[int, int]
+    ) -> None:
         """Notice DDL, and changes that can't be told.
 
         Raises:
             Changed: somebody has made them.
         """
-        definitions = await self._target.definitions()
-        changed = {
-            one.table.relid: one.changed
-            for one in await self._target.copied()
-            if one.table.identity == "none"
-        }
         while True:
             source.require_same(definitions, await source.definitions(session))
             await source.require_no_changes(session, changed)
@@ -386,8 +386,12 @@ class Engine:
             )
 
 
+def _without_identity(copied: Sequence[Copied]) -> dict[int, int]:
+    return {one.table.relid: one.changed for one in copied if one.table.identity == "none"}
+
+
 async def _near(work: following.Following) -> None:
-    while not work.figures.idle:
+    while not work.figures.idle:  # noqa: ASYNC110 - a glance at a number now and then
         await asyncio.sleep(0.05)
 
 

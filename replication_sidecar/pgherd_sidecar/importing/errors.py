@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
-class ImportFailed(Exception):  # noqa: N818 - it reads as a sentence where it is raised
+class ImportFailed(Exception):
     """It can't go on as things are; what was done stays, and the command can be repeated."""
 
 

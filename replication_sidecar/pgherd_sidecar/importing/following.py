@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
-from psycopg import sql
 
 from pgherd_sidecar.importing import pgoutput
 from pgherd_sidecar.importing.connections import Session, message_of
@@ -154,7 +153,7 @@ class Following:
 
     async def _next(self, stream: Stream) -> pgoutput.Data | pgoutput.Keepalive | None:
         """None: nothing has come for a moment, or what there is has waited long enough."""
-        if not stream.pending and self._batch.transactions:
+        if not stream.pending and self._batch.transactions and self._begin is None:
             return None  # all that was read is applied at once
         try:
             async with asyncio.timeout(_WAIT_S):
@@ -270,6 +269,7 @@ class Following:
         self.figures.position, self.figures.committed_s = batch.end, batch.committed_s
         self.figures.transactions += batch.transactions
         self.figures.idle = not stream.pending and self.figures.end <= batch.end
+        self.figures.end = max(self.figures.end, stream.received)
         stream.confirm(batch.end)
 
     async def _move(self, session: Session, batch: _Batch) -> None:

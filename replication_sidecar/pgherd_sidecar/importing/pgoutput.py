@@ -8,7 +8,7 @@ Pure; keeps nothing.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -188,10 +188,10 @@ def frame(data: bytes) -> Data | Keepalive:
     raise ProtocolError(f"an unknown frame {data[:1]!r}")
 
 
-def status(applied: int, now_s: float, *, reply: bool) -> bytes:
-    """What the walsender is told: all before ``applied`` is safe here."""
+def status(received: int, applied: int, now_s: float, *, reply: bool) -> bytes:
+    """What the walsender is told: how much has come, and that all before ``applied`` is safe."""
     moment = int((now_s - _EPOCH_S) * 1e6)
-    return _STATUS.pack(b"r", applied, applied, applied, moment, reply)
+    return _STATUS.pack(b"r", max(received, applied), applied, applied, moment, reply)
 
 
 def decode(payload: bytes) -> Message:
@@ -205,7 +205,7 @@ def decode(payload: bytes) -> Message:
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise ProtocolError(f"an unknown message {kind!r}")
-    message = decoder(reader)
+    message: Message = decoder(reader)
     reader.must_end()
     return message
 
@@ -338,7 +338,7 @@ def _expect(reader: _Reader, kind: str) -> None:
         raise ProtocolError(f"a row {found!r} in place of {kind!r}")
 
 
-_DECODERS: Final = {
+_DECODERS: Final[Mapping[str, Callable[[_Reader], Message]]] = {
     "B": _begin, "C": _commit, "O": _origin, "R": _relation, "Y": _type, "I": _insert,
     "U": _update, "D": _delete, "T": _truncate, "M": _emitted,
 }  # fmt: skip

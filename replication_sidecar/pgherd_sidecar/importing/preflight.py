@@ -81,7 +81,12 @@ async def look(address: SourceAddress, target: Target, pg_dump: Path) -> Plan:
         if server["herd"]:
             raise Unfit(reasons)
         statements = await schema.dump(pg_dump, address.dsn, "pgherd_import")
-        statements = (*statements, *await _refreshes(session, statements))
+        refreshes = await _refreshes(session, statements)
+        # Behind those statements at cut-over, before those that come after it.
+        statements = (
+            *(one for one in statements if one.part != "after"), *refreshes,
+            *(one for one in statements if one.part == "after"),
+        )  # fmt: skip
         source.require_same(before, await source.definitions(session))
         present = [row["name"] for row in await target.read("own_roles")]
         wanted = await roles.read(session, server, present)

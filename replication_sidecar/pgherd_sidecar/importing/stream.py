@@ -36,6 +36,7 @@ class Stream:
     def __init__(self, session: Session, position: int) -> None:
         self._session = session
         self._confirmed = position
+        self._received = position
         self._queue: asyncio.Queue[Frame | None] = asyncio.Queue()
         self._bytes = 0
         self._room = asyncio.Event()
@@ -132,6 +133,11 @@ class Stream:
         return frame
 
     @property
+    def received(self) -> int:
+        """How far the server had written when it last said so."""
+        return self._received
+
+    @property
     def pending(self) -> bool:
         """Something has come already."""
         return not self._queue.empty()
@@ -155,6 +161,7 @@ class Stream:
             length, data = conn.get_copy_data(1)
             if length > 0:
                 frame = pgoutput.frame(bytes(data))
+                self._received = max(self._received, frame.end)
                 if isinstance(frame, pgoutput.Data):
                     self._bytes += len(frame.payload)
                     if self._bytes > _QUEUED_BYTES:
@@ -180,7 +187,7 @@ class Stream:
 
     def _send(self, *, reply: bool) -> None:
         self._session.pgconn.put_copy_data(
-            pgoutput.status(self._confirmed, time.time(), reply=reply)
+            pgoutput.status(self._received, self._confirmed, time.time(), reply=reply)
         )
         self._session.pgconn.flush()
 
