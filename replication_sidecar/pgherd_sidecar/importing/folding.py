@@ -173,14 +173,3 @@ def alike(updates: Iterable[tuple[Key, Row]]) -> Iterator[tuple[tuple[int, ...],
         found.setdefault(told, []).append(number)
     yield from found.items()
 
-
-def runs(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    """Changes of one table in their order, with insertions that follow each other together."""
-    together: list[Change] = []
-    for change in changes:
-        if together and (change.old is not None or together[0].old is not None):
-            yield together
-            together = []
-        together.append(change)
-    if together:
-        yield together

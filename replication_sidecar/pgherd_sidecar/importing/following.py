@@ -164,8 +164,8 @@ class Following:
     async def _take(self, frame: pgoutput.Data | pgoutput.Keepalive, stream: Stream) -> None:
         if isinstance(frame, pgoutput.Keepalive):
             self.figures.end = max(self.figures.end, frame.end)
-            if self._begin is None:
-                await self._flush(stream)
+            # Those between transactions that wait for more say nothing: there are many.
+            if self._begin is None and not self._batch.transactions:
                 self._reached(frame.end, stream)
             return
         self.figures.end = max(self.figures.end, frame.end)
