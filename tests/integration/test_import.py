@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, free_port_base, query, settle
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
 
 _SOURCE = (Path(__file__).parent / "sql" / "import_source.sql").read_text()
@@ -144,13 +146,10 @@ class TestReasons:
             ((), "--from"),
             (("--from", "nonsense"), "connection string"),
             (("--from", "postgresql://127.0.0.1:1/x"), "can't be reached"),
-            (("--from", server.dsn("missing")), "does not exist"),
             (("cut-over",), "no import is under way"),
-            (("abort",), "no import is under way"),
         ):
             assert said in error_of(herd.top("import", *words))
         assert status(herd) == {"phase": None}
-        assert "no import is under way" in herd.top("import", "status").stdout
 
     def test_a_role_without_rights_hears_what_it_lacks(
         self, herd: LocalHerd, server: PlainPostgres
@@ -253,17 +252,17 @@ def test_a_source_is_taken_over_under_load(herd: LocalHerd, server: PlainPostgre
     running = Running(herd, dsn)
     running.wait_for("copy")
     running.kill()
-    for _ in range(3):  # while tables are copied, keys are made, and changes applied
+    for _ in range(2):  # while tables are copied, keys are made, and changes applied
         running = Running(herd, dsn)
         running.wait_for_its_turn()
         time.sleep(chance.uniform(0, 3))
         running.kill()
     running = Running(herd, dsn)
     running.wait_for("follow")
-    herd.must("stop", "n1")
-    position = status_of_others(herd)
-    wait(lambda: status_of_others(herd) > position)
-    herd.must("start", "n1")
+    die(herd, "n1")
+    position = position_on(herd, "n2")
+    wait(lambda: position_on(herd, "n2") > position)
+    assert herd.up().returncode == 0
     query(dsn, "BEGIN; TRUNCATE shop.history; INSERT INTO shop.history VALUES (1, 'after'); COMMIT")
     query(dsn, "UPDATE shop.entry SET amount = amount + 1")  # more than one statement's worth
     assert all(one.error is None for one in writers), [one.error for one in writers]
@@ -282,9 +281,17 @@ def test_a_source_is_taken_over_under_load(herd: LocalHerd, server: PlainPostgre
     nothing_is_left(herd, server, "shop")
 
 
-def status_of_others(herd: LocalHerd) -> str:
-    """The position as a member that is up has it."""
-    return str(query(herd.dsn("n2"), "SELECT position FROM pgherd_import.state")[0][0])
+def die(herd: LocalHerd, name: str) -> None:
+    """As a machine does on which a member is."""
+    node = home(herd) / name
+    for file in (node / "sidecar.pid", node / "pgdata" / "postmaster.pid"):
+        os.kill(int(file.read_text().split()[0]), signal.SIGKILL)
+
+
+def position_on(herd: LocalHerd, name: str) -> str:
+    """How far the import is, as a member has it; it sorts as the numbers do."""
+    position = "SELECT lpad(position::text, 20) FROM pgherd_import.state"
+    return str(query(herd.dsn(name), position)[0][0])
 
 
 def equal_everywhere(herd: LocalHerd, dsn: str) -> None:

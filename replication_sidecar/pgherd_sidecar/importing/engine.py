@@ -111,8 +111,8 @@ class Engine:
         except TakenOver:
             raise
         except ImportFailed:
-            # Who takes an import over ends our sessions first.
-            await self._target.refresh()
+            if self._target.version:  # it was ours: who takes it over ends our sessions
+                await self._target.refresh()
             raise
         finally:
             await source.close_quietly([session])

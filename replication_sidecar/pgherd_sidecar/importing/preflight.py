@@ -80,7 +80,11 @@ async def look(address: SourceAddress, target: Target, pg_dump: Path) -> Plan:
             raise Unfit(reasons)
         if server["herd"]:
             raise Unfit(reasons)
-        statements = await schema.dump(pg_dump, address.dsn, "pgherd_import")
+        try:
+            statements = await schema.dump(pg_dump, address.dsn, "pgherd_import")
+        except ImportFailed as error:
+            remedy = "give the role the rights it needs, or use a superuser"
+            raise Unfit([*reasons, Reason(f"no definitions: {error}", remedy)]) from error
         refreshes = await _refreshes(session, statements)
         # Behind those statements at cut-over, before those that come after it.
         statements = (

@@ -92,7 +92,9 @@ async def _run(command: Sequence[str], environment: dict[str, str]) -> str:
         raise
     if process.returncode:
         said = complaints.decode(errors="replace").strip().splitlines()
-        raise ImportFailed(f"{Path(command[0]).name}: {said[0] if said else 'it has failed'}")
+        name = Path(command[0]).name
+        why = said[0].removeprefix(f"{name}: ") if said else "it has failed"
+        raise ImportFailed(f"{name}: {why}")
     return output.decode()
 
 
