@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -206,7 +207,9 @@ class Writer(threading.Thread):
             with psycopg.connect(self.dsn, autocommit=True) as connection:
                 while not self.stopped.is_set():
                     with (
-                        contextlib.suppress(psycopg.errors.UniqueViolation),
+                        contextlib.suppress(
+                            psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected
+                        ),
                         connection.transaction(),
                     ):
                         for _ in range(self.random.randint(1, 4)):
@@ -218,23 +221,28 @@ class Writer(threading.Thread):
 
     def one(self, connection: psycopg.Connection) -> None:
         number, other = self.random.randint(1, 320), self.random.randint(1, 320)
-        statements: list[tuple[str, tuple[object, ...]]] = [
+        five = number % 5
+        statements: list[tuple[LiteralString, tuple[object, ...]]] = [
             ("UPDATE shop.account SET balance = balance + 1 WHERE id = %s", (number,)),
-            ("UPDATE shop.account SET large = repeat(md5(%s), 120) WHERE id = %s", (str(other), number)),
-            ("INSERT INTO shop.entry (account, amount) SELECT id, 7 FROM shop.account WHERE id = %s", (number,)),
+            ("UPDATE shop.account SET large = repeat(md5(large), 120) WHERE id = %s", (number,)),
+            (
+                "INSERT INTO shop.entry (account, amount) SELECT id, 7 FROM shop.account"
+                " WHERE id = %s",
+                (number,),
+            ),
             ("DELETE FROM shop.entry WHERE account = %s AND amount < 500", (number,)),
-            ("UPDATE shop.bag SET b = b || 'x' WHERE a = %s AND length(b) < 9", (number % 5,)),
+            ("UPDATE shop.bag SET b = b || 'x' WHERE a = %s AND length(b) < 9", (five,)),
             ("DELETE FROM shop.bag WHERE ctid = (SELECT min(ctid) FROM shop.bag)", ()),
-            ("INSERT INTO shop.bag VALUES (%s, 'same', '(1,2)'), (%s, 'same', '(1,2)')", (number % 5,) * 2),
+            ("INSERT INTO shop.bag SELECT %s, 'same', '(1,2)' FROM generate_series(1, 2)", (five,)),
             ("UPDATE shop.part SET day = day + 20 WHERE id = %s", (number,)),
             ("UPDATE shop.part SET id = id + 1000 WHERE id = %s", (number,)),
-            ("INSERT INTO shop.account (balance, code) VALUES (1, %s)", (1000 + other * 321 + number,)),
+            ("INSERT INTO shop.account (balance, code) VALUES (1, %s)", (1000 + other * number,)),
             ("UPDATE shop.account SET code = -code WHERE id IN (%s, %s)", (number, other)),
             # unique values that move from row to row: joined they collide
             ("UPDATE shop.account SET code = NULL WHERE id = %s", (number,)),
             ("UPDATE shop.account SET code = %s WHERE id = %s", (number, other)),
-        ]  # fmt: skip
-        connection.execute(*self.random.choice(statements))  # type: ignore[arg-type]
+        ]
+        connection.execute(*self.random.choice(statements))
 
 
 def rows_of(dsn: str, table: str) -> list[tuple[object, ...]]:

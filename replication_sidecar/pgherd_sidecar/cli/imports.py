@@ -1,4 +1,4 @@
-"""``pgherd import``: options, and what is printed. The work is done in ``pgherd_sidecar.importing``."""
+"""``pgherd import``: options, and what is printed. The work is done in ``importing``."""
 
 import json
 import os

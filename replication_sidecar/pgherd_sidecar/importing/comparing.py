@@ -1,8 +1,8 @@
 """Compares all tables of the source and of the herd: rows are counted, and their hashes summed up.
 
 Both sides compute the same thing: the hash of a row's text, under settings that make that text the
-same in every version, summed up so that the order in which rows lie does not matter. The caller sees
-to it that nobody writes meanwhile.
+same in every version, summed up so that the order in which rows lie does not matter. The caller
+sees to it that nobody writes meanwhile.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """The end of an import: writes stop at the source, and begin in the herd; or all is taken back.
 
-The one transaction that counts is the herd's: it sets the sequences, makes foreign keys and triggers,
-and says that the import is done. Before it the source can take writes again, after it never; both
-are decided by the import's version, so that the two can't happen together.
+The one transaction that counts is the herd's: it sets the sequences, makes foreign keys and
+triggers, and says that the import is done. Before it the source can take writes again, after it
+never; both are decided by the import's version, so that the two can't happen together.
 """
 
 import time

@@ -30,7 +30,7 @@ _LOCK = "SELECT pg_try_advisory_lock(hashtext('pgherd import'), hashtext(%s)) AS
 _LOCK_TRIES = 100
 _END_HOLDER = """
 SELECT pg_terminate_backend(l.pid) FROM pg_locks l
- WHERE l.locktype = 'advisory' 
+ WHERE l.locktype = 'advisory'
    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
    AND l.classid = (hashtext('pgherd import')::int8 & 4294967295)::oid
    AND l.objid = (hashtext(%s)::int8 & 4294967295)::oid AND l.pid <> pg_backend_pid()

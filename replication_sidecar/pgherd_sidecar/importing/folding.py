@@ -172,4 +172,3 @@ def alike(updates: Iterable[tuple[Key, Row]]) -> Iterator[tuple[tuple[int, ...],
         told = tuple(at for at, value in enumerate(row) if not isinstance(value, Unchanged))
         found.setdefault(told, []).append(number)
     yield from found.items()
-

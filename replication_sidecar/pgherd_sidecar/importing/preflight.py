@@ -25,8 +25,8 @@ _SLOTS = 2
 """One that is kept, and one for a moment when tables are copied anew."""
 _NAMED = 5
 _HARMLESS = re.compile(
-    r"COMMENT ON |GRANT |REVOKE |ALTER DEFAULT PRIVILEGES |ALTER INDEX .* ATTACH |ALTER .* OWNER TO "
-    r"|ALTER TABLE .* (VALIDATE CONSTRAINT|SET GENERATED ALWAYS)"
+    r"COMMENT ON |GRANT |REVOKE |ALTER DEFAULT PRIVILEGES |ALTER INDEX .* ATTACH "
+    r"|ALTER .* OWNER TO |ALTER TABLE .* (VALIDATE CONSTRAINT|SET GENERATED ALWAYS)"
 )
 """Commands that no herd refuses: each costs a while."""
 _UNDEFINED = {"42P01", "42704", "42883", "42703", "3F000"}
@@ -130,7 +130,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _server(server: dict[str, Any]) -> Iterator[Reason]:
-    major, role, database = server["version"] // 10000, server["role"], server["database"]
+    major = server["version"] // 10000
     if not _OLDEST <= major <= _NEWEST:
         yield Reason(
             f"the source is PostgreSQL {major}", f"it has to be {_OLDEST} to {_NEWEST}: upgrade it"
@@ -146,12 +146,12 @@ def _server(server: dict[str, Any]) -> Iterator[Reason]:
         )
     if server["slots"] < _SLOTS:
         yield Reason(
-            f"the source has room for {server['slots']} more replication slots, {_SLOTS} are needed",
+            f"the source has room for {server['slots']} more replication slots, of {_SLOTS} needed",
             "raise max_replication_slots and restart its server, or drop unused slots",
         )
     if server["senders"] < _SLOTS:
         yield Reason(
-            f"the source has room for {server['senders']} more walsenders, {_SLOTS} are needed",
+            f"the source has room for {server['senders']} more walsenders, of {_SLOTS} needed",
             "raise max_wal_senders and restart its server",
         )
     if server["encoding"] == "SQL_ASCII":
@@ -159,6 +159,26 @@ def _server(server: dict[str, Any]) -> Iterator[Reason]:
             "the source's encoding is SQL_ASCII: what its bytes mean is not known",
             "dump it and load it into a database with an encoding first",
         )
+    yield from _rights(server)
+    if server["large_objects"]:
+        yield Reason(
+            "the source holds large objects, which a herd does not have",
+            "move them into columns of type bytea, and lo_unlink them",
+        )
+    if server["subscriptions"]:
+        yield Reason(
+            f"the source subscribes to others ({_few(server['subscriptions'])})",
+            "DROP SUBSCRIPTION, or import its publisher",
+        )
+    if server["prepared"]:
+        yield Reason(
+            f"the source has {server['prepared']} prepared transactions",
+            "COMMIT PREPARED or ROLLBACK PREPARED",
+        )
+
+
+def _rights(server: dict[str, Any]) -> Iterator[Reason]:
+    role, database = server["role"], server["database"]
     if not server["may_replicate"]:
         yield Reason(f"role {role} may not replicate", f"ALTER ROLE {role} REPLICATION")
     if not server["may_create"]:
@@ -174,21 +194,6 @@ def _server(server: dict[str, Any]) -> Iterator[Reason]:
     if not server["may_signal"]:
         yield Reason(
             f"role {role} could not end sessions at cut-over", f"GRANT pg_signal_backend TO {role}"
-        )
-    if server["large_objects"]:
-        yield Reason(
-            "the source holds large objects, which a herd does not have",
-            "move them into columns of type bytea, and lo_unlink them",
-        )
-    if server["subscriptions"]:
-        yield Reason(
-            f"the source subscribes to others ({_few(server['subscriptions'])})",
-            "DROP SUBSCRIPTION, or import its publisher",
-        )
-    if server["prepared"]:
-        yield Reason(
-            f"the source has {server['prepared']} prepared transactions",
-            "COMMIT PREPARED or ROLLBACK PREPARED",
         )
 
 

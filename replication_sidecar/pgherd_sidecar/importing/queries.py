@@ -3,7 +3,7 @@
 import re
 from functools import cache
 from importlib import resources
-from typing import LiteralString, cast
+from typing import LiteralString
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
@@ -12,7 +12,8 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 def _file(name: str) -> dict[str, str]:
     text = resources.files("pgherd_sidecar.importing").joinpath(f"sql/{name}.sql").read_text()
     _, *parts = _NAME.split(text)
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+    texts = (part.strip().removesuffix(";") for part in parts[1::2])
+    return dict(zip(parts[::2], texts, strict=True))
 
 
 def query(file: str, name: str) -> LiteralString:
@@ -21,4 +22,4 @@ def query(file: str, name: str) -> LiteralString:
     Raises:
         KeyError: there is none of that name.
     """
-    return cast("LiteralString", _file(file)[name].strip().removesuffix(";"))
+    return _file(file)[name]

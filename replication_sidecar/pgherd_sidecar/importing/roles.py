@@ -4,6 +4,7 @@ Roles that the herd has already stay as they are. Passwords come as verifiers, w
 role may read them.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,12 +56,10 @@ async def read(session: Session, server: dict[str, Any], present: Sequence[str])
     found = await source.rows(session, "role_list")
     passwords: dict[str, str] = {}
     if server["reads_passwords"]:
-        try:
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
             passwords = {
                 row["name"]: row["password"] for row in await source.rows(session, "passwords")
             }
-        except psycopg.errors.InsufficientPrivilege:
-            pass
     made = [row for row in found if row["name"] not in present]
     names = {row["name"] for row in made}
     commands = [
@@ -86,7 +85,7 @@ def _create(row: dict[str, Any], password: str | None) -> str:
     parts = [
         sql.SQL("CREATE ROLE {} ").format(sql.Identifier(row["name"])),
         sql.SQL(" ".join(words)),
-    ]  # type: ignore[arg-type]
+    ]
     if password:
         parts.append(sql.SQL(" PASSWORD {}").format(sql.Literal(password)))
     if row["until"]:
@@ -118,7 +117,7 @@ def _settings(rows: Sequence[dict[str, Any]], names: set[str]) -> Iterator[str]:
             whom = sql.SQL("ROLE {}").format(sql.Identifier(row["role"]))
             if row["here"]:
                 whom = sql.SQL("{} IN {}").format(whom, here)
-        words = sql.SQL(value) if name in _LISTS and value else sql.Literal(value)  # type: ignore[arg-type]
+        words = sql.SQL(value) if name in _LISTS and value else sql.Literal(value)
         # The name may be one of two parts, which are never quoted.
-        to = sql.SQL("ALTER {} SET {} TO {}").format(whom, sql.SQL(name), words)  # type: ignore[arg-type]
+        to = sql.SQL("ALTER {} SET {} TO {}").format(whom, sql.SQL(name), words)
         yield _text(to)

@@ -80,7 +80,7 @@ def _has_key(table: Table) -> bool:
 
 def _name(*parts: str) -> sql.Composable:
     """A name in a statement with parameters."""
-    return sql.SQL(sql.Identifier(*parts).as_string(None).replace("%", "%%"))  # type: ignore[arg-type]
+    return sql.SQL(sql.Identifier(*parts).as_string(None).replace("%", "%%"))
 
 
 def _relation(table: Table) -> sql.Composable:
@@ -100,7 +100,7 @@ def _element(value: Value) -> str:
 
 
 def _type_name(column: Column) -> sql.Composable:
-    return sql.SQL(column.type.replace("%", "%%"))  # type: ignore[arg-type]
+    return sql.SQL(column.type.replace("%", "%%"))
 
 
 def _type(column: Column) -> sql.Composable:
@@ -222,6 +222,6 @@ async def _change_one(session: Session, table: Table, change: Change) -> None:
 def _require(table: Table, found: int, wanted: int) -> None:
     if found != wanted:
         raise ImportFailed(
-            f"{wanted - found} rows of {table.name} are missing in the herd, which somebody else has"
-            " written to: `pgherd import abort`, and begin anew"
+            f"{wanted - found} rows of {table.name} are missing in the herd, which somebody else"
+            " has written to: `pgherd import abort`, and begin anew"
         )

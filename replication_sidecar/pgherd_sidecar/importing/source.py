@@ -106,7 +106,7 @@ async def publish(session: Session, names: Names, found: Iterable[Table]) -> Non
                 " WITH (publish = 'insert, truncate')",
             ),
         ):
-            create = sql.SQL("CREATE PUBLICATION {}" + how).format(sql.Identifier(name))  # type: ignore[arg-type]
+            create = sql.SQL("CREATE PUBLICATION {}" + how).format(sql.Identifier(name))
             await session.execute(create)
             for first in range(0, len(these), _TABLES_AT_A_TIME):
                 await session.execute(
@@ -199,7 +199,7 @@ async def sequences(session: Session) -> list[tuple[str, int, bool]]:
 
 def _raw(name: str) -> sql.SQL:
     """A name that is quoted already, by the server itself."""
-    return sql.SQL(name)  # type: ignore[arg-type]
+    return sql.SQL(name)
 
 
 async def require_no_changes(session: Session, before: Mapping[int, int]) -> None:

@@ -73,7 +73,8 @@ def histories(draw: st.DrawFn) -> tuple[Rows, list[Step]]:
         elif rows:
             old = draw(st.sampled_from(sorted(rows, key=str)))
             new_key = draw(st.sampled_from([str(old[0]), *free]))
-            large = draw(st.sampled_from([UNCHANGED, f"large {number}"]))
+            known: list[Value] = [UNCHANGED, f"large {number}"]
+            large = draw(st.sampled_from(known))
             step = Change("t", old, None if kind == "d" else (new_key, str(number), large))
         else:
             continue
