@@ -215,7 +215,7 @@ class Writer(threading.Thread):
                         for _ in range(self.random.randint(1, 4)):
                             self.one(connection)
                     self.done += 1
-                    time.sleep(0.005)
+                    time.sleep(0.02)
         except psycopg.Error as error:
             self.error = error
 
@@ -231,7 +231,7 @@ class Writer(threading.Thread):
                 (number,),
             ),
             ("DELETE FROM shop.entry WHERE account = %s AND amount < 500", (number,)),
-            ("UPDATE shop.bag SET b = b || 'x' WHERE a = %s AND length(b) < 9", (five,)),
+            ("UPDATE shop.bag SET b = b || 'x' WHERE a = %s AND length(b) < 5", (five,)),
             ("DELETE FROM shop.bag WHERE ctid = (SELECT min(ctid) FROM shop.bag)", ()),
             ("INSERT INTO shop.bag SELECT %s, 'same', '(1,2)' FROM generate_series(1, 2)", (five,)),
             ("UPDATE shop.part SET day = day + 20 WHERE id = %s", (number,)),
@@ -283,7 +283,7 @@ def test_a_source_is_taken_over_under_load(herd: LocalHerd, server: PlainPostgre
     for one in writers:
         one.join(_PATIENCE_S)
         assert one.error is not None  # its session was ended
-        assert one.done > 20
+        assert one.done > 20, one.done
     equal_everywhere(herd, dsn)
     what_came_besides(herd, dsn)
     nothing_is_left(herd, server, "shop")

@@ -7,11 +7,13 @@ they have in the herd; rows to insert. In that order they give what the changes 
 unless values of unique indexes move from one row to another on the way: whoever applies them then
 hears of a duplicate, rolls back, and applies them one by one, in their order.
 
-Rows of tables without a key can't be told from each other: their changes stay a list.
+Rows of tables without a key are known by all of their columns, and equal ones are interchangeable.
+An update is there a deletion and an insertion, and what cancels out is left out.
 
 Pure.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -30,7 +32,7 @@ class Change:
 
     Attributes:
         old: None of an insertion.
-        new: None of a deletion; all columns, of which some may be ``UNCHANGED``.
+        new: None of a deletion; all columns, of which some may be ``UNCHANGED`` if there is a key.
     """
 
     table: str
@@ -64,7 +66,6 @@ class Net:
     deletes: list[Key] = field(default_factory=list)
     updates: list[tuple[Key, Row]] = field(default_factory=list)
     inserts: list[Row] = field(default_factory=list)
-    ordered: list[Change] = field(default_factory=list)
 
 
 class Folding:
@@ -106,11 +107,14 @@ class _Table:
         self._emptied = emptied
         self._rows: dict[Key, _Entry] = {}
         self._gone: dict[Key, None] = {}
-        self._list: list[Change] = []
+        self._bag: Counter[Row] = Counter()  # so many more than before, or fewer
 
     def add(self, change: Change) -> None:
         if not self._key:
-            self._list.append(change)
+            if change.old is not None:
+                self._bag[change.old] -= 1
+            if change.new is not None:
+                self._bag[_known(change.new)] += 1
         elif change.old is None:
             self._insert(_known(change.new))
         elif change.new is None:
@@ -150,7 +154,8 @@ class _Table:
         self._rows[key] = entry
 
     def result(self) -> Net:
-        net = Net(self._emptied, list(self._gone), ordered=self._list)
+        net = Net(self._emptied, [*self._gone, *(-self._bag).elements()])
+        net.inserts.extend((+self._bag).elements())
         for entry in self._rows.values():
             if entry.origin is None:
                 net.inserts.append(tuple(entry.values))

@@ -6,15 +6,14 @@ number of rows means that the two differ.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from psycopg import sql
 
 from pgherd_sidecar.importing.connections import Session
 from pgherd_sidecar.importing.errors import ImportFailed
-from pgherd_sidecar.importing.folding import Change, Emptied, Key, Net, Step, alike
+from pgherd_sidecar.importing.folding import Emptied, Key, Net, Step, alike
 from pgherd_sidecar.importing.model import Column, Table
-from pgherd_sidecar.importing.pgoutput import Row, Unchanged, Value
+from pgherd_sidecar.importing.pgoutput import Row, Value
 
 
 class Writer:
@@ -36,7 +35,6 @@ class Writer:
             await _delete(session, table, net.deletes)
             await _update(session, table, net.updates)
             await _insert(session, table, net.inserts)
-            await self._in_order(session, table, net.ordered)
 
     async def one_by_one(self, session: Session, steps: Iterable[Step]) -> None:
         """Write changes in their order; as ``joined``."""
@@ -45,14 +43,15 @@ class Writer:
                 await self._empty(session, step.tables)
                 continue
             table = self._tables[step.table]
-            if not _has_key(table):
-                await self._in_order(session, table, [step])
-            elif step.old is None:
+            if step.old is None:
                 await _insert(session, table, [step.new or ()])
             elif step.new is None:
                 await _delete(session, table, [step.old])
-            else:
+            elif table.identity == "key":
                 await _update(session, table, [(step.old, step.new)])
+            else:
+                await _delete(session, table, [step.old])
+                await _insert(session, table, [step.new])
 
     async def _empty(self, session: Session, names: Sequence[str]) -> None:
         if names:
@@ -60,22 +59,6 @@ class Writer:
                 sql.SQL("ONLY {}").format(_relation(self._tables[name])) for name in names
             )
             await session.execute(sql.SQL("TRUNCATE {}").format(found))
-
-    async def _in_order(self, session: Session, table: Table, changes: Sequence[Change]) -> None:
-        """Rows without a key: insertions that follow each other go together."""
-        together: list[Row] = []
-        for change in changes:
-            if change.old is None:
-                together.append(change.new or ())
-                continue
-            await _insert(session, table, together)
-            together = []
-            await _change_one(session, table, change)
-        await _insert(session, table, together)
-
-
-def _has_key(table: Table) -> bool:
-    return table.identity == "key"
 
 
 def _name(*parts: str) -> sql.Composable:
@@ -152,12 +135,32 @@ def _matches(table: Table, first: int) -> sql.Composed:
 async def _delete(session: Session, table: Table, keys: Sequence[Key]) -> None:
     if not keys:
         return
-    columns = [table.stored[position] for position in table.key]
-    command = sql.SQL("DELETE FROM ONLY {} AS t USING {} WHERE {}").format(
-        _relation(table), _values(columns), _matches(table, 0)
-    )
+    if table.identity == "key":
+        columns = [table.stored[position] for position in table.key]
+        command = sql.SQL("DELETE FROM ONLY {} AS t USING {} WHERE {}").format(
+            _relation(table), _values(columns), _matches(table, 0)
+        )
+    else:
+        columns = list(table.stored)
+        command = _as_many_as(table)
     cursor = await session.execute(command, _arrays(columns, keys))
     _require(table, cursor.rowcount, len(keys))
+
+
+def _as_many_as(table: Table) -> sql.Composed:
+    """Deletes as many of equal rows as are named; it reads the table once."""
+    columns = table.stored
+    have = sql.SQL(", ").join(sql.SQL("t.{}").format(_name(column.name)) for column in columns)
+    wanted = sql.SQL(", ").join(_read(number, column) for number, column in enumerate(columns))
+    return sql.SQL(
+        "WITH wanted AS MATERIALIZED ("
+        "  SELECT ROW({wanted})::text AS image, count(*) AS rows FROM {values} GROUP BY 1),"
+        " found AS ("
+        "  SELECT t.ctid AS place, w.rows, row_number() OVER (PARTITION BY w.image) AS number"
+        "    FROM ONLY {table} AS t JOIN wanted w ON w.image = ROW({have})::text)"
+        " DELETE FROM ONLY {table} WHERE ctid = ANY (ARRAY("
+        "  SELECT f.place FROM found f WHERE f.number <= f.rows))"
+    ).format(wanted=wanted, values=_values(columns), table=_relation(table), have=have)
 
 
 async def _update(session: Session, table: Table, updates: Sequence[tuple[Key, Row]]) -> None:
@@ -180,43 +183,6 @@ async def _update(session: Session, table: Table, updates: Sequence[tuple[Key, R
         )
         cursor = await session.execute(command, _arrays(columns, rows))
         _require(table, cursor.rowcount, len(rows))
-
-
-async def _change_one(session: Session, table: Table, change: Change) -> None:
-    """One of the rows with this image."""
-    assert change.old is not None
-    parameters: list[Any] = []
-    same = []
-    for column, value in zip(table.stored, change.old, strict=True):
-        cast = _type_name(column)
-        same.append(
-            sql.SQL("t.{}::text IS NOT DISTINCT FROM (%s::{})::text").format(
-                _name(column.name), cast
-            )
-        )
-        parameters.append(value)
-    found = sql.SQL("SELECT t.ctid FROM ONLY {} AS t WHERE {} LIMIT 1").format(
-        _relation(table), sql.SQL(" AND ").join(same)
-    )
-    if change.new is None:
-        command = sql.SQL("DELETE FROM ONLY {} WHERE ctid = ({})").format(_relation(table), found)
-    else:
-        told = [
-            (column, value)
-            for column, value in zip(table.stored, change.new, strict=True)
-            if not isinstance(value, Unchanged)
-        ]
-        command = sql.SQL("UPDATE ONLY {} SET {} WHERE ctid = ({})").format(
-            _relation(table),
-            sql.SQL(", ").join(
-                sql.SQL("{} = %s::{}").format(_name(column.name), _type_name(column))
-                for column, _ in told
-            ),
-            found,
-        )
-        parameters = [value for _, value in told] + parameters
-    cursor = await session.execute(command, parameters)
-    _require(table, cursor.rowcount, 1)
 
 
 def _require(table: Table, found: int, wanted: int) -> None:

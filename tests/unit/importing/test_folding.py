@@ -1,5 +1,7 @@
 """Joined changes give what the changes give one by one: a naive table is the twin."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,12 +119,28 @@ def test_what_was_before_an_emptied_table_is_forgotten() -> None:
     }
 
 
-def test_changes_of_a_table_without_a_key_stay_in_order() -> None:
-    changes = [Change("t", None, ("a",)), Change("t", ("a",), None), Change("t", None, ("a",))]
+@given(st.lists(st.tuples(*[st.sampled_from([None, ("a",), ("b",), ("c",)])] * 2)))
+def test_equal_rows_without_a_key_are_counted(
+    changes: list[tuple[Row | None, Row | None]],
+) -> None:
     folding = Folding({"t": ()})
-    for change in changes:
-        folding.add(change)
-    assert folding.result() == {"t": Net(ordered=changes)}
+    folding.add(Emptied(("t",)))
+    rows: Counter[Row] = Counter()
+    for old, new in changes:
+        if old is None or rows[old]:
+            folding.add(Change("t", old, new))
+            rows.subtract([old] if old else [])
+            rows.update([new] if new else [])
+    net = folding.result()["t"]
+    assert (net.emptied, net.deletes, net.updates) == (True, [], [])
+    assert Counter(net.inserts) == +rows
+
+
+def test_as_many_of_equal_rows_go_as_the_source_has_deleted() -> None:
+    folding = Folding({"t": ()})
+    for change in (("a",), None), (("a",), ("b",)), (("b",), None), (None, ("c",)):
+        folding.add(Change("t", *change))
+    assert folding.result() == {"t": Net(deletes=[("a",), ("a",)], inserts=[("c",)])}
 
 
 def test_two_rows_with_one_key_are_refused() -> None:
