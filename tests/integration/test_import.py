@@ -248,7 +248,7 @@ class Writer(threading.Thread):
 def rows_of(dsn: str, table: str) -> list[tuple[object, ...]]:
     setting = "-c extra_float_digits=3 -c timezone=UTC -c default_transaction_read_only=off"
     with psycopg.connect(dsn, options=setting) as connection:
-        text = f'SELECT t::text FROM ONLY shop.{table} t ORDER BY 1 COLLATE "C"'
+        text = f'SELECT t::text FROM ONLY shop.{table} t ORDER BY (t::text) COLLATE "C"'
         return connection.execute(text.encode()).fetchall()
 
 

@@ -5,6 +5,7 @@ triggers, and says that the import is done. Before it the source can take writes
 never; both are decided by the import's version, so that the two can't happen together.
 """
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from pgherd_sidecar.importing.model import Statement
 from pgherd_sidecar.importing.queries import query
 from pgherd_sidecar.importing.source import Names
 from pgherd_sidecar.importing.target import Standing, Target
+
+_CLOSE_S, _ROUNDS = 2.0, 30
+"""So close to the source its writes are stopped; so often we try to come there."""
+_SETTING = re.compile(r'(ALTER DATABASE "app") SET (\S+) TO ')
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +55,35 @@ class CutOver:
         Raises:
             ImportFailed: it was taken back, if the message does not say otherwise.
         """
+        if not await self._target.is_under_way():
+            raise ImportFailed("no import is under way: begin one with `pgherd import --from DSN`")
+        if (await self._target.standing()).phase not in ("follow", "done"):
+            raise ImportFailed(
+                "rows are still being copied: repeat this when `pgherd import` follows the source"
+            )
         async with self._engine.locked(take_over=True) as (session, standing):
             if standing.phase == "done":
                 await source.forget(session, Names(standing.slot))
                 return None
-            if standing.phase != "follow":
-                raise ImportFailed(
-                    "rows are still being copied: go on with `pgherd import`, and repeat this when"
-                    " it follows the source"
-                )
             if standing.stopped:  # an earlier attempt has died
                 await self._engine.take_back(session)
             await self._engine.fill(session, standing)
-            self._ways.say("applying what is left")
-            await self._engine.follow(until_near=True)
+            await self._catch_up(session)
             return await self._stop_and_switch(session, Names(standing.slot))
 
+    async def _catch_up(self, session: Session) -> None:
+        """Come so close that what is left takes a moment."""
+        self._ways.say("applying what is left")
+        for _ in range(_ROUNDS):
+            began = time.monotonic()
+            await self._engine.follow(until=await source.mark(session))
+            if time.monotonic() - began < _CLOSE_S:
+                return
+        raise ImportFailed(
+            "the source writes faster than the herd applies: repeat it when there is less to do"
+        )
+
     async def _stop_and_switch(self, session: Session, names: Names) -> Done:
-        [server] = await source.rows(session, "server")
-        if server["prepared"]:
-            raise ImportFailed(
-                f"the source has {server['prepared']} prepared transactions: COMMIT PREPARED or"
-                " ROLLBACK PREPARED them, and repeat the command"
-            )
         await self._target.advance(stopped=True)
         began = time.monotonic()
         try:
@@ -98,6 +109,12 @@ class CutOver:
             ) from error
 
     async def _switch(self, session: Session) -> int:
+        [server] = await source.rows(session, "server")
+        if server["prepared"]:
+            raise ImportFailed(
+                f"the source has {server['prepared']} prepared transactions: COMMIT PREPARED or"
+                " ROLLBACK PREPARED them"
+            )
         end = await source.mark(session)
         await self._engine.follow(until=end)
         definitions = await self._target.definitions()
@@ -216,6 +233,9 @@ async def _empty(target: Target, standing: Standing) -> None:
         if one.sql.startswith("CREATE EXTENSION IF NOT EXISTS "):
             name = one.sql.removeprefix("CREATE EXTENSION IF NOT EXISTS ").split(" WITH ")[0]
             await _once_more(target, f"DROP EXTENSION IF EXISTS {name} CASCADE")
+        if found := _SETTING.match(one.sql):
+            reset = sql.Literal(f"{found[1]} RESET {found[2]}").as_string(None)
+            await _once_more(target, f"SELECT pgherd.run_everywhere({reset})")
     present = {row["name"] for row in await target.read("own_roles")}
     for name in standing.roles:
         if name in present:

@@ -303,11 +303,10 @@ class Engine:
                 f" {size(now.bytes)}, {size(speed)}/s"
             )
 
-    async def follow(self, *, until_near: bool = False, until: int | None = None) -> int:
+    async def follow(self, *, until: int | None = None) -> int:
         """Apply what the source commits; return the number of changes.
 
         Args:
-            until_near: end when nothing is left to apply at a moment.
             until: end when everything before this position is applied.
 
         Raises:
@@ -330,7 +329,7 @@ class Engine:
                 ) as stream:
                     with contextlib.suppress(following.MoveOnError):
                         watch = self._watch(session, definitions, _without_identity(copied))
-                        await self._together(work, stream, watch, until_near, until)
+                        await self._together(work, stream, watch, until)
                         return changes + work.figures.changes
                 changes += work.figures.changes
         finally:
@@ -341,7 +340,6 @@ class Engine:
         work: following.Following,
         stream: Stream,
         watch: Coroutine[Any, Any, None],
-        until_near: bool,
         until: int | None,
     ) -> None:
         """Apply, and look after the source and the user meanwhile."""
@@ -350,8 +348,6 @@ class Engine:
             asyncio.create_task(watch),
             asyncio.create_task(self._show_following(work)),
         ]
-        if until_near:
-            tasks.append(asyncio.create_task(_near(work)))
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -388,11 +384,6 @@ class Engine:
 
 def _without_identity(copied: Sequence[Copied]) -> dict[int, int]:
     return {one.table.relid: one.changed for one in copied if one.table.identity == "none"}
-
-
-async def _near(work: following.Following) -> None:
-    while not work.figures.idle:  # noqa: ASYNC110 - a glance at a number now and then
-        await asyncio.sleep(0.05)
 
 
 def _lost(names: Names) -> ImportFailed:

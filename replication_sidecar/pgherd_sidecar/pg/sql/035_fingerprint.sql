@@ -63,9 +63,11 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.fingerprint_records(items json, OUT tab text, OUT recs text[]) RETURNS SETOF record
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
-    SELECT i.item ->> 0, array_agg(r.rec ORDER BY i.n, r.n)
-      FROM json_array_elements(items) WITH ORDINALITY AS i(item, n)
-     CROSS JOIN LATERAL json_array_elements_text(i.item -> 2) WITH ORDINALITY AS r(rec, n)
+    SELECT i.tab, array_agg(r.rec ORDER BY i.n, r.n)
+      -- OFFSET: or the item, which holds all records, would be parsed once for each of them
+      FROM (SELECT e.item ->> 0 AS tab, e.item -> 2 AS recs, e.n
+              FROM json_array_elements(items) WITH ORDINALITY AS e(item, n) OFFSET 0) i
+     CROSS JOIN LATERAL json_array_elements_text(i.recs) WITH ORDINALITY AS r(rec, n)
      WHERE r.rec <> 'T' GROUP BY 1;
 END;
 
