@@ -22,6 +22,7 @@ from .plainpostgres import PlainPostgres, plain_postgres
 _SOURCE = (Path(__file__).parent / "sql" / "import_source.sql").read_text()
 _PATIENCE_S = 120
 _TABLES = ("account", "entry", "history", "bag", "part_1", "part_2", '"Odd %s"')
+_PHASES = ("", "begun", "copy", "keys", "follow", "done")
 _SETTINGS = "wal_level = logical\nmax_wal_size = '1GB'\nlog_statement = none\n"
 
 
@@ -76,11 +77,12 @@ class Running:
     def wait_for_its_turn(self) -> None:
         """It runs the import."""
         mine = f"process {self.process.pid} "
-        wait(lambda: mine in str(status(self.herd)["run_by"]) or self.process.poll() is not None)
+        wait(lambda: mine in standing(self.herd)[1] or self.process.poll() is not None)
         assert self.process.poll() is None, self.process.communicate()
 
     def wait_for(self, phase: str) -> None:
-        wait(lambda: self.process.poll() is not None or status(self.herd)["phase"] == phase)
+        at = _PHASES.index(phase)
+        wait(lambda: self.process.poll() is not None or _PHASES.index(standing(self.herd)[0]) >= at)
         assert self.process.poll() is None, self.process.communicate()
 
 
@@ -89,6 +91,14 @@ def wait(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < limit
         time.sleep(0.1)
+
+
+def standing(herd: LocalHerd) -> tuple[str, str]:
+    """The phase, and who runs it, as the second member has it."""
+    with contextlib.suppress(psycopg.errors.UndefinedTable):
+        for phase, run_by in query(herd.dsn("n2"), "SELECT phase, run_by FROM pgherd_import.state"):
+            return phase, run_by
+    return "", ""
 
 
 def status(herd: LocalHerd) -> dict[str, object]:
