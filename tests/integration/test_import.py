@@ -279,7 +279,8 @@ def test_a_source_is_taken_over_under_load(herd: LocalHerd, server: PlainPostgre
     running.wait_for("follow")
     die(herd, "n1")
     position = position_on(herd, "n2")
-    wait(lambda: position_on(herd, "n2") > position)
+    wait(lambda: position_on(herd, "n2") > position or running.process.poll() is not None)
+    assert running.process.poll() is None, running.process.communicate()
     assert herd.up().returncode == 0
     query(dsn, "BEGIN; TRUNCATE shop.history; INSERT INTO shop.history VALUES (1, 'after'); COMMIT")
     query(dsn, "UPDATE shop.entry SET amount = amount + 1")  # more than one statement's worth
