@@ -109,6 +109,7 @@ def status(herd: LocalHerd) -> dict[str, object]:
 
 
 def nothing_is_left(herd: LocalHerd, server: PlainPostgres, name: str) -> None:
+    settle(herd)
     for node in herd.nodes():
         assert query(node.dsn, "SELECT to_regnamespace('pgherd_import')") == [(None,)]
     assert query(server.dsn(name), "SELECT slot_name FROM pg_replication_slots") == []
@@ -173,7 +174,7 @@ class TestReasons:
             assert word in done.stderr
 
 
-def test_ddl_at_the_source_ends_it_and_abort_leaves_nothing(
+def test_a_difference_takes_cut_over_back_ddl_ends_it_and_abort_leaves_nothing(
     herd: LocalHerd, server: PlainPostgres
 ) -> None:
     dsn = database(
@@ -182,8 +183,18 @@ def test_ddl_at_the_source_ends_it_and_abort_leaves_nothing(
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a');"
         "CREATE TABLE bare (v text); ALTER TABLE t OWNER TO import_reader",
     )
+    first = Running(herd, dsn)
+    first.wait_for("follow")
+    query(herd.dsn("n2"), "INSERT INTO t VALUES (99, 'of nobody')")
+    said = error_of(herd.top("import", "cut-over"))
+    assert "tables differ: public.t (1 rows at the source, 2 in the herd)" in said
+    assert "the source takes writes again" in said
+    assert first.ended()[0] == 0
+    query(dsn, "UPDATE t SET v = 'b'")
+    query(herd.dsn("n2"), "DELETE FROM t WHERE id = 99")
     running = Running(herd, dsn)
-    running.wait_for("follow")
+    running.wait_for_its_turn()
+    wait(lambda: query(herd.dsn("n1"), "SELECT v FROM t") == [("b",)])
     query(dsn, "ALTER TABLE t ADD w int; INSERT INTO t VALUES (2, 'b', 3)")
     code, _, complaints = running.ended()
     assert (code, complaints.count("DDL at the source")) == (2, 1), complaints
