@@ -22,7 +22,8 @@ LAYERS = {
     "env": {"core"},
     "pg": {"core"},
     "agent": {"core", "env", "pg"},
-    "cli": {"agent", "env"},
+    "importing": set[str](),
+    "cli": {"agent", "env", "importing"},
 }
 
 #: The standard library as far as it neither does IO, nor tells the time, nor starts anything.
@@ -39,6 +40,7 @@ DEPENDENCIES = {
     "core": ANYWHERE,
     "env": ANYWHERE | {"structlog"},
     "pg": ANYWHERE | {"psycopg", "pglast"},
+    "importing": ANYWHERE | {"psycopg", "pglast"},
 }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgherd_sidecar.cli import changes, exports, jobs, options
+from pgherd_sidecar.cli import changes, exports, imports, jobs, options
 from pgherd_sidecar.cli.errors import HerdError
 from pgherd_sidecar.cli.lazily import lazily
 from pgherd_sidecar.cli.localcommands import local_group, show
@@ -78,6 +78,7 @@ main.add_command(jobs.snapshot)
 main.add_command(jobs.seed)
 main.add_command(changes.changes)
 main.add_command(exports.export)
+main.add_command(imports.import_)
 
 
 def _herd(command: Callable[..., None]) -> Callable[..., None]:

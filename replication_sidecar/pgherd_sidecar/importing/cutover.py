@@ -1,0 +1,250 @@
+"""The end of an import: writes stop at the source, and begin in the herd; or all is taken back.
+
+The one transaction that counts is the herd's: it sets the sequences, makes foreign keys and
+triggers, and says that the import is done. Before it the source can take writes again, after it
+never; both are decided by the import's version, so that the two can't happen together.
+"""
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from pgherd_sidecar.importing import comparing, preflight, source
+from pgherd_sidecar.importing.connections import Session, SourceAddress, message_of
+from pgherd_sidecar.importing.engine import Engine, Ways
+from pgherd_sidecar.importing.errors import ImportFailed
+from pgherd_sidecar.importing.model import Statement
+from pgherd_sidecar.importing.queries import query
+from pgherd_sidecar.importing.source import Names
+from pgherd_sidecar.importing.target import Standing, Target
+
+_CLOSE_S, _ROUNDS = 2.0, 30
+"""So close to the source its writes are stopped; so often we try to come there."""
+_SETTING = re.compile(r'(ALTER DATABASE "app") SET (\S+) TO ')
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of it.
+
+    Attributes:
+        tables: that were compared.
+        without_writes_s: from the moment at which writes stopped to that at which the herd takes
+            them.
+    """
+
+    tables: int
+    without_writes_s: float
+
+
+class CutOver:
+    """One attempt."""
+
+    def __init__(self, ways: Ways) -> None:
+        self._ways = ways
+        self._target = ways.target
+        self._engine = Engine(ways)
+
+    async def run(self) -> Done | None:
+        """Do it, in place of the process that runs the import; None: an earlier attempt has.
+
+        Raises:
+            ImportFailed: it was taken back, if the message does not say otherwise.
+        """
+        if not await self._target.is_under_way():
+            raise ImportFailed("no import is under way: begin one with `pgherd import --from DSN`")
+        if (await self._target.standing()).phase not in ("follow", "done"):
+            raise ImportFailed(
+                "rows are still being copied: repeat this when `pgherd import` follows the source"
+            )
+        async with self._engine.locked(take_over=True) as (session, standing):
+            if standing.phase == "done":
+                await source.forget(session, Names(standing.slot))
+                return None
+            if standing.stopped:  # an earlier attempt has died
+                await self._engine.take_back(session)
+            await self._engine.fill(session, standing)
+            await self._catch_up(session)
+            return await self._stop_and_switch(session, Names(standing.slot))
+
+    async def _catch_up(self, session: Session) -> None:
+        """Come so close that what is left takes a moment."""
+        self._ways.say("applying what is left")
+        for _ in range(_ROUNDS):
+            began = time.monotonic()
+            await self._engine.follow(until=await source.mark(session))
+            if time.monotonic() - began < _CLOSE_S:
+                return
+        raise ImportFailed(
+            "the source writes faster than the herd applies: repeat it when there is less to do"
+        )
+
+    async def _stop_and_switch(self, session: Session, names: Names) -> Done:
+        await self._target.advance(stopped=True)
+        began = time.monotonic()
+        try:
+            self._ways.say("stopping writes at the source")
+            await source.stop_writes(session)
+            tables = await self._switch(session)
+        except (ImportFailed, psycopg.Error) as error:
+            said = message_of(error) if isinstance(error, psycopg.Error) else str(error)
+            await self._take_back(session, said)
+            raise ImportFailed(f"{said}; the source takes writes again") from error
+        taken = time.monotonic() - began
+        await source.forget(session, names)
+        return Done(tables, taken)
+
+    async def _take_back(self, session: Session, said: str) -> None:
+        try:
+            await self._target.refresh()
+            await self._engine.take_back(session)
+        except (ImportFailed, psycopg.Error) as error:
+            raise ImportFailed(
+                f"{said}; the source may still refuse writes: repeat the command, or"
+                " `pgherd import abort`"
+            ) from error
+
+    async def _switch(self, session: Session) -> int:
+        [server] = await source.rows(session, "server")
+        if server["prepared"]:
+            raise ImportFailed(
+                f"the source has {server['prepared']} prepared transactions: COMMIT PREPARED or"
+                " ROLLBACK PREPARED them"
+            )
+        end = await source.mark(session)
+        await self._engine.follow(until=end)
+        definitions = await self._target.definitions()
+        source.require_same(definitions, await source.definitions(session))
+        tables = [one.table for one in await self._target.copied()]
+        self._ways.say("comparing")
+        different = await comparing.different(
+            self._ways.address, self._target, tables, self._ways.jobs,
+            lambda done, of: self._ways.show(f"comparing: {done} of {of} tables"),
+        )  # fmt: skip
+        if different:
+            raise ImportFailed(f"tables differ: {comparing.few(different)}")
+        await self._require_silence(session)
+        self._ways.say("sequences, foreign keys and triggers")
+        sequences = await source.sequences(session)
+        late = [one for one in await self._target.statements() if one.part == "late"]
+
+        async def work(here: Session) -> None:
+            await _set_sequences(here, sequences)
+            await _execute(here, late)
+
+        await self._target.advance(work, phase="done")
+        return len(tables)
+
+    async def _require_silence(self, session: Session) -> None:
+        """Check that nobody has written to the source since it was stopped.
+
+        What passes by ``default_transaction_read_only`` is another position of the tables.
+        """
+        if await self._engine.follow(until=await source.mark(session)):
+            raise ImportFailed(
+                "somebody still writes to the source, in spite of default_transaction_read_only:"
+                " end that first"
+            )
+
+
+async def _set_sequences(session: Session, sequences: Sequence[tuple[str, int, bool]]) -> None:
+    for name, value, called in sequences:
+        await session.execute(
+            "SELECT pg_catalog.setval(%s::regclass, %s, %s)", (name, value, called)
+        )
+
+
+async def _execute(session: Session, statements: Sequence[Statement]) -> None:
+    for one in statements:
+        await preflight.execute(session, one)
+
+
+async def finish(target: Target) -> None:
+    """What is left when the herd takes writes: foreign keys look at the rows, and we leave.
+
+    It may be repeated.
+
+    Raises:
+        ImportFailed: the herd says no, for good.
+    """
+    for one in await target.statements():
+        if one.part == "after":
+            await _once_more(target, one.sql)
+    await _once_more(target, query("state", "leave"))
+
+
+async def _once_more(target: Target, command: str) -> None:
+    while True:
+        session = await target.session()
+        try:
+            await session.execute(command.encode())
+            return
+        except psycopg.Error as error:
+            await target.recover(session, error)
+
+
+async def abort(target: Target, address: SourceAddress | None) -> Standing:
+    """Remove everything that was made, at the source and in the herd; it may be repeated.
+
+    Args:
+        target: the herd; its database was empty in the beginning.
+        address: of the source; None: leave it as it is.
+
+    Raises:
+        ImportFailed: the cut-over is done, or a side says no.
+    """
+    standing = await target.standing()
+    if standing.phase == "done":
+        raise ImportFailed("the cut-over is done, and the herd is in use: nothing is taken back")
+    standing = await target.take()  # whoever runs it hears of it
+    if standing.stopped:
+        await target.advance(stopped=False)
+    if address is not None:
+        session = await address.session()
+        try:
+            if standing.stopped:
+                await source.allow_writes(session)
+            await source.forget(session, Names(standing.slot))
+        except psycopg.Error as error:
+            raise ImportFailed(f"the source says: {message_of(error)}") from error
+        finally:
+            await session.close()
+    await _empty(target, standing)
+    await _once_more(target, query("state", "leave"))
+    return standing
+
+
+async def _empty(target: Target, standing: Standing) -> None:
+    executed = (await target.statements())[: standing.statement]
+    schemas = [row["name"] for row in await target.read("schemas")]
+    for name in schemas:
+        if name != "pgherd_import":
+            await _once_more(target, _text("DROP SCHEMA IF EXISTS {} CASCADE", name))
+    if executed:
+        await _once_more(target, "DROP SCHEMA IF EXISTS public CASCADE")
+        await _once_more(target, "CREATE SCHEMA public AUTHORIZATION pg_database_owner")
+        await _once_more(target, "GRANT USAGE ON SCHEMA public TO PUBLIC")
+        await _once_more(target, "COMMENT ON SCHEMA public IS 'standard public schema'")
+    for one in executed:
+        if one.sql.startswith("CREATE EXTENSION IF NOT EXISTS "):
+            name = one.sql.removeprefix("CREATE EXTENSION IF NOT EXISTS ").split(" WITH ")[0]
+            await _once_more(target, f"DROP EXTENSION IF EXISTS {name} CASCADE")
+        if found := _SETTING.match(one.sql):
+            reset = sql.Literal(f"{found[1]} RESET {found[2]}").as_string(None)
+            await _once_more(target, f"SELECT pgherd.run_everywhere({reset})")
+    present = {row["name"] for row in await target.read("own_roles")}
+    for name in standing.roles:
+        if name in present:
+            await _once_more(target, _text("DROP OWNED BY {}", name))
+    for name in standing.roles:
+        if name in present:
+            drop = sql.Literal(_text("DROP ROLE {}", name)).as_string(None)
+            await _once_more(target, f"SELECT pgherd.run_everywhere({drop})")
+
+
+def _text(command: str, name: str) -> str:
+    return command.replace("{}", sql.Identifier(name).as_string(None))

@@ -1,0 +1,123 @@
+"""The source's roles as commands for all members of the herd, and settings of its database.
+
+Roles that the herd has already stay as they are. Passwords come as verifiers, where the source's
+role may read them.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from pgherd_sidecar.importing import source
+from pgherd_sidecar.importing.connections import Session
+
+_LISTS = {
+    "local_preload_libraries", "search_path", "session_preload_libraries",
+    "shared_preload_libraries", "temp_tablespaces", "unix_socket_directories",
+}  # fmt: skip
+"""Settings that are lists of quoted names, and are quoted already where they are kept."""
+_NOT_TAKEN = {"default_transaction_read_only", "session_replication_role", "role"}
+_FLAGS = {
+    "superuser": "SUPERUSER", "inherit": "INHERIT", "createrole": "CREATEROLE",
+    "createdb": "CREATEDB", "login": "LOGIN", "replication": "REPLICATION",
+    "bypassrls": "BYPASSRLS",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What is to be done about roles.
+
+    Attributes:
+        commands: for ``pgherd.run_everywhere()``, in this order.
+        made: names of the roles that they make.
+        kept: of those that the herd has already.
+        without_password: of those that may log in, and whose password could not be read.
+    """
+
+    commands: tuple[str, ...]
+    made: tuple[str, ...]
+    kept: tuple[str, ...]
+    without_password: tuple[str, ...]
+
+
+async def read(session: Session, server: dict[str, Any], present: Sequence[str]) -> Roles:
+    """Read them from the source.
+
+    Args:
+        session: at the source.
+        server: what the query ``server`` says.
+        present: roles of the herd.
+    """
+    found = await source.rows(session, "role_list")
+    passwords: dict[str, str] = {}
+    if server["reads_passwords"]:
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            passwords = {
+                row["name"]: row["password"] for row in await source.rows(session, "passwords")
+            }
+    made = [row for row in found if row["name"] not in present]
+    names = {row["name"] for row in made}
+    commands = [
+        *(_create(row, passwords.get(row["name"])) for row in made),
+        *_memberships(await source.rows(session, "memberships"), names, set(present)),
+        *_settings(await source.rows(session, "role_settings"), names),
+    ]
+    return Roles(
+        tuple(commands),
+        tuple(sorted(names)),
+        tuple(row["name"] for row in found if row["name"] in present),
+        tuple(row["name"] for row in made if row["login"] and row["name"] not in passwords),
+    )
+
+
+def _text(composed: sql.Composable) -> str:
+    return composed.as_string(None)
+
+
+def _create(row: dict[str, Any], password: str | None) -> str:
+    words = [word if row[name] else f"NO{word}" for name, word in _FLAGS.items()]
+    words.append(f"CONNECTION LIMIT {row['connections']}")
+    parts = [
+        sql.SQL("CREATE ROLE {} ").format(sql.Identifier(row["name"])),
+        sql.SQL(" ".join(words)),
+    ]
+    if password:
+        parts.append(sql.SQL(" PASSWORD {}").format(sql.Literal(password)))
+    if row["until"]:
+        parts.append(sql.SQL(" VALID UNTIL {}").format(sql.Literal(row["until"])))
+    return _text(sql.Composed(parts))
+
+
+def _memberships(
+    rows: Sequence[dict[str, Any]], names: set[str], present: set[str]
+) -> Iterator[str]:
+    for row in rows:
+        pair = {row["role"], row["member"]}
+        if pair & names and pair <= names | present:
+            grant = sql.SQL("GRANT {} TO {}").format(
+                sql.Identifier(row["role"]), sql.Identifier(row["member"])
+            )
+            yield _text(grant) + (" WITH ADMIN OPTION" if row["admin"] else "")
+
+
+def _settings(rows: Sequence[dict[str, Any]], names: set[str]) -> Iterator[str]:
+    for row in rows:
+        name, _, value = row["setting"].partition("=")
+        if name.lower() in _NOT_TAKEN or (row["role"] is not None and row["role"] not in names):
+            continue
+        here = sql.SQL("DATABASE {}").format(sql.Identifier("app"))
+        if row["role"] is None:
+            whom = here
+        else:
+            whom = sql.SQL("ROLE {}").format(sql.Identifier(row["role"]))
+            if row["here"]:
+                whom = sql.SQL("{} IN {}").format(whom, here)
+        words = sql.SQL(value) if name in _LISTS and value else sql.Literal(value)
+        # The name may be one of two parts, which are never quoted.
+        to = sql.SQL("ALTER {} SET {} TO {}").format(whom, sql.SQL(name), words)
+        yield _text(to)

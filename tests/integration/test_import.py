@@ -1,0 +1,359 @@
+"""A running PostgreSQL is taken over while it takes writes: docs/importing.md."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+import pytest
+
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, free_port_base, home, query, settle
+from .plainpostgres import PlainPostgres, plain_postgres
+
+_SOURCE = (Path(__file__).parent / "sql" / "import_source.sql").read_text()
+_PATIENCE_S = 120
+_TABLES = ("account", "entry", "history", "bag", "part_1", "part_2", '"Odd %s"')
+_PHASES = ("", "begun", "copy", "keys", "follow", "done")
+_SETTINGS = "wal_level = logical\nmax_wal_size = '1GB'\nlog_statement = none\n"
+
+
+@pytest.fixture(scope="module")
+def herd(work_directory: Path) -> Iterator[LocalHerd]:
+    herd = LocalHerd(work_directory / "imported", free_port_base())
+    done = herd.up()
+    assert done.returncode == 0, done.stderr
+    yield herd
+    herd.must("destroy")
+
+
+@pytest.fixture(scope="module")
+def server(work_directory: Path, herd: LocalHerd) -> Iterator[PlainPostgres]:
+    with plain_postgres(
+        work_directory / "source", free_port_base(1) + 1, herd.dsn("n1"), _SETTINGS
+    ) as server:
+        query(server.dsn("postgres"), "CREATE ROLE import_reader LOGIN PASSWORD 'secret'")
+        query(server.dsn("postgres"), "ALTER ROLE import_reader SET work_mem = '5MB'")
+        yield server
+
+
+def database(server: PlainPostgres, name: str, text: str) -> str:
+    query(server.dsn("postgres"), f"CREATE DATABASE {name}")
+    query(server.dsn(name), text)
+    return server.dsn(name)
+
+
+class Running:
+    """``pgherd import`` in the background."""
+
+    def __init__(self, herd: LocalHerd, dsn: str) -> None:
+        self.herd = herd
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pgherd_sidecar.cli.main", "import", "--from", dsn,
+             "--jobs", "2", "--dir", str(herd.directory)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def kill(self) -> None:
+        """As a machine that dies does; it must have been at work."""
+        assert self.process.poll() is None, self.process.communicate()
+        self.process.kill()
+        self.process.communicate()
+
+    def ended(self) -> tuple[int, str, str]:
+        """Wait for its end: status, answer, complaints."""
+        out, complaints = self.process.communicate(timeout=COMMAND_TIMEOUT_S)
+        assert "Traceback" not in complaints
+        return self.process.returncode, out, complaints
+
+    def wait_for_its_turn(self) -> None:
+        """It runs the import."""
+        mine = f"process {self.process.pid} "
+        wait(lambda: mine in standing(self.herd)[1] or self.process.poll() is not None)
+        assert self.process.poll() is None, self.process.communicate()
+
+    def wait_for(self, phase: str) -> None:
+        at = _PHASES.index(phase)
+        wait(lambda: self.process.poll() is not None or _PHASES.index(standing(self.herd)[0]) >= at)
+        assert self.process.poll() is None, self.process.communicate()
+
+
+def wait(condition: Callable[[], object]) -> None:
+    limit = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+
+
+def standing(herd: LocalHerd) -> tuple[str, str]:
+    """The phase, and who runs it, as the second member has it."""
+    with contextlib.suppress(psycopg.errors.UndefinedTable):
+        for phase, run_by in query(herd.dsn("n2"), "SELECT phase, run_by FROM pgherd_import.state"):
+            return phase, run_by
+    return "", ""
+
+
+def status(herd: LocalHerd) -> dict[str, object]:
+    done = herd.top("import", "status", "--json")
+    assert done.returncode == 0, done.stderr
+    told: dict[str, object] = json.loads(done.stdout)
+    return told
+
+
+def nothing_is_left(herd: LocalHerd, server: PlainPostgres, name: str) -> None:
+    settle(herd)
+    for node in herd.nodes():
+        assert query(node.dsn, "SELECT to_regnamespace('pgherd_import')") == [(None,)]
+    assert query(server.dsn(name), "SELECT slot_name FROM pg_replication_slots") == []
+    assert query(server.dsn(name), "SELECT pubname FROM pg_publication") == []
+
+
+class TestReasons:
+    """Before the others: it leaves the herd as it was."""
+
+    def test_all_are_told_at_once_and_nothing_is_made(
+        self, herd: LocalHerd, server: PlainPostgres
+    ) -> None:
+        dsn = database(
+            server,
+            "unfit",
+            """
+            CREATE TABLE bare (id int); INSERT INTO bare VALUES (1); UPDATE bare SET id = 2;
+            CREATE UNLOGGED TABLE fleeting (id int PRIMARY KEY);
+            CREATE FOREIGN DATA WRAPPER wrapper; CREATE SERVER far FOREIGN DATA WRAPPER wrapper;
+            CREATE FOREIGN TABLE away (id int) SERVER far;
+            SELECT lo_create(4711);
+            CREATE SEQUENCE round MAXVALUE 10 CYCLE;
+            CREATE TABLE named (id int PRIMARY KEY, t regclass);
+            CREATE SUBSCRIPTION feed CONNECTION 'host=127.0.0.1' PUBLICATION p
+                WITH (connect = false, slot_name = NONE);
+            """,
+        )
+        wait(lambda: query(dsn, "SELECT pg_stat_get_tuples_updated('bare'::regclass)") != [(0,)])
+        done = herd.top("import", "--from", dsn)
+        assert "can't be taken over" in error_of(done)
+        reasons = [line for line in done.stderr.splitlines() if line.startswith("- ")]
+        for word in (
+            "rows of public.bare are changed", "public.fleeting is unlogged",
+            "public.away is a foreign table", "large objects", "subscribes to others (feed)",
+            "CYCLE", "regclass",
+        ):  # fmt: skip
+            assert any(word in line for line in reasons), (word, reasons)
+        assert all(": " in line for line in reasons)
+        nothing_is_left(herd, server, "unfit")
+        for node in herd.nodes():
+            assert query(node.dsn, "SELECT to_regclass('public.bare')") == [(None,)]
+            assert query(node.dsn, "SELECT FROM pg_roles WHERE rolname = 'import_reader'") == []
+
+    def test_bad_input_is_one_line(self, herd: LocalHerd, server: PlainPostgres) -> None:
+        for words, said in (
+            ((), "--from"),
+            (("--from", "nonsense"), "connection string"),
+            (("--from", "postgresql://127.0.0.1:1/x"), "can't be reached"),
+            (("cut-over",), "no import is under way"),
+        ):
+            assert said in error_of(herd.top("import", *words))
+        assert status(herd) == {"phase": None}
+
+    def test_a_role_without_rights_hears_what_it_lacks(
+        self, herd: LocalHerd, server: PlainPostgres
+    ) -> None:
+        dsn = database(server, "guarded", "CREATE TABLE t (id int PRIMARY KEY)")
+        as_reader = dsn.replace("postgres@", "import_reader@")
+        done = herd.top("import", "--check", "--from", as_reader)
+        error_of(done)
+        for word in ("may not replicate", "can't be read", "have other owners", "stop writes"):
+            assert word in done.stderr
+
+
+def test_a_difference_takes_cut_over_back_ddl_ends_it_and_abort_leaves_nothing(
+    herd: LocalHerd, server: PlainPostgres
+) -> None:
+    dsn = database(
+        server,
+        "altered",
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a');"
+        "CREATE TABLE bare (v text); ALTER TABLE t OWNER TO import_reader",
+    )
+    first = Running(herd, dsn)
+    first.wait_for("follow")
+    query(herd.dsn("n2"), "INSERT INTO t VALUES (99, 'of nobody')")
+    said = error_of(herd.top("import", "cut-over"))
+    assert "tables differ: public.t (1 rows at the source, 2 in the herd)" in said
+    assert "the source takes writes again" in said
+    assert first.ended()[0] == 0
+    query(dsn, "UPDATE t SET v = 'b'")
+    query(herd.dsn("n2"), "DELETE FROM t WHERE id = 99")
+    running = Running(herd, dsn)
+    running.wait_for_its_turn()
+    wait(lambda: query(herd.dsn("n1"), "SELECT v FROM t") == [("b",)])
+    query(dsn, "ALTER TABLE t ADD w int; INSERT INTO t VALUES (2, 'b', 3)")
+    code, _, complaints = running.ended()
+    assert (code, complaints.count("DDL at the source")) == (2, 1), complaints
+    assert "DDL at the source" in error_of(herd.top("import", "--from", dsn))
+    query(dsn, "DELETE FROM t WHERE id = 2")
+    wrong = query(herd.dsn("n1"), "SELECT id FROM t")
+    assert wrong == [(1,)]
+    done = herd.top("import", "abort")
+    assert done.returncode == 0, done.stderr
+    nothing_is_left(herd, server, "altered")
+    settle(herd)
+    for node in herd.nodes():
+        assert query(node.dsn, "SELECT to_regclass('public.t')") == [(None,)]
+        assert query(node.dsn, "SELECT FROM pg_roles WHERE rolname = 'import_reader'") == []
+
+
+class Writer(threading.Thread):
+    """Writes to the source until it may not any more."""
+
+    def __init__(self, dsn: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.dsn = dsn
+        self.random = random.Random(seed)
+        self.done = 0
+        self.error: Exception | None = None
+        self.stopped = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with psycopg.connect(self.dsn, autocommit=True) as connection:
+                while not self.stopped.is_set():
+                    with (
+                        contextlib.suppress(
+                            psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected
+                        ),
+                        connection.transaction(),
+                    ):
+                        for _ in range(self.random.randint(1, 4)):
+                            self.one(connection)
+                    self.done += 1
+                    time.sleep(0.02)
+        except psycopg.Error as error:
+            self.error = error
+
+    def one(self, connection: psycopg.Connection) -> None:
+        number, other = self.random.randint(1, 320), self.random.randint(1, 320)
+        five = number % 5
+        statements: list[tuple[LiteralString, tuple[object, ...]]] = [
+            ("UPDATE shop.account SET balance = balance + 1 WHERE id = %s", (number,)),
+            ("UPDATE shop.account SET large = repeat(md5(large), 120) WHERE id = %s", (number,)),
+            (
+                "INSERT INTO shop.entry (account, amount) SELECT id, 7 FROM shop.account"
+                " WHERE id = %s",
+                (number,),
+            ),
+            ("DELETE FROM shop.entry WHERE account = %s AND amount < 500", (number,)),
+            ("UPDATE shop.bag SET b = b || 'x' WHERE a = %s AND length(b) < 5", (five,)),
+            ("DELETE FROM shop.bag WHERE ctid = (SELECT min(ctid) FROM shop.bag)", ()),
+            ("INSERT INTO shop.bag SELECT %s, 'same', '(1,2)' FROM generate_series(1, 2)", (five,)),
+            ("UPDATE shop.part SET day = day + 20 WHERE id = %s", (number,)),
+            ("UPDATE shop.part SET id = id + 1000 WHERE id = %s", (number,)),
+            ("INSERT INTO shop.account (balance, code) VALUES (1, %s)", (1000 + other * number,)),
+            ("UPDATE shop.account SET code = -code WHERE id IN (%s, %s)", (number, other)),
+            # unique values that move from row to row: joined they collide
+            ("UPDATE shop.account SET code = NULL WHERE id = %s", (number,)),
+            ("UPDATE shop.account SET code = %s WHERE id = %s", (number, other)),
+        ]
+        connection.execute(*self.random.choice(statements))
+
+
+def rows_of(dsn: str, table: str) -> list[tuple[object, ...]]:
+    setting = "-c extra_float_digits=3 -c timezone=UTC -c default_transaction_read_only=off"
+    with psycopg.connect(dsn, options=setting) as connection:
+        text = f'SELECT t::text FROM ONLY shop.{table} t ORDER BY (t::text) COLLATE "C"'
+        return connection.execute(text.encode()).fetchall()
+
+
+def test_a_source_is_taken_over_under_load(herd: LocalHerd, server: PlainPostgres) -> None:
+    """Killed at random moments, with the death of the member that it writes to."""
+    dsn = database(server, "shop", _SOURCE)
+    writers = [Writer(dsn, seed) for seed in range(2)]
+    chance = random.Random()
+    running = Running(herd, dsn)
+    running.wait_for("copy")
+    running.kill()
+    for _ in range(2):  # while tables are copied, keys are made, and changes applied
+        running = Running(herd, dsn)
+        running.wait_for_its_turn()
+        time.sleep(chance.uniform(0, 3))
+        running.kill()
+    running = Running(herd, dsn)
+    running.wait_for("follow")
+    die(herd, "n1")
+    position = position_on(herd, "n2")
+    wait(lambda: position_on(herd, "n2") > position or running.process.poll() is not None)
+    assert running.process.poll() is None, running.process.communicate()
+    assert herd.up().returncode == 0
+    query(dsn, "BEGIN; TRUNCATE shop.history; INSERT INTO shop.history VALUES (1, 'after'); COMMIT")
+    query(dsn, "UPDATE shop.entry SET amount = amount + 1")  # more than one statement's worth
+    assert all(one.error is None for one in writers), [one.error for one in writers]
+    done = herd.top("import", "cut-over")
+    assert done.returncode == 0, done.stderr
+    assert "all 7 tables are equal" in done.stdout
+    assert "connect: postgresql://app@" in done.stdout
+    code, out, complaints = running.ended()
+    assert (code, "goes on in another process" in out) == (0, True), complaints
+    for one in writers:
+        one.join(_PATIENCE_S)
+        assert one.error is not None  # its session was ended
+        assert one.done > 20, one.done
+    equal_everywhere(herd, dsn)
+    what_came_besides(herd, dsn)
+    nothing_is_left(herd, server, "shop")
+
+
+def die(herd: LocalHerd, name: str) -> None:
+    """As a machine does on which a member is."""
+    node = home(herd) / name
+    for file in (node / "sidecar.pid", node / "pgdata" / "postmaster.pid"):
+        os.kill(int(file.read_text().split()[0]), signal.SIGKILL)
+
+
+def position_on(herd: LocalHerd, name: str) -> str:
+    """How far the import is, as a member has it; it sorts as the numbers do."""
+    position = "SELECT lpad(position::text, 20) FROM pgherd_import.state"
+    return str(query(herd.dsn(name), position)[0][0])
+
+
+def equal_everywhere(herd: LocalHerd, dsn: str) -> None:
+    settle(herd)
+    for table in _TABLES:
+        wanted = rows_of(dsn, table)
+        for node in herd.nodes():
+            assert rows_of(node.dsn, table) == wanted, (node.name, table)
+
+
+def what_came_besides(herd: LocalHerd, dsn: str) -> None:
+    """Sequences, triggers, keys, roles, views; and the source takes no writes."""
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        query(dsn, "DELETE FROM shop.bag")
+    [(last,)] = query(dsn, "SELECT last_value FROM shop.entry_id_seq")
+    for node in herd.nodes():
+        account = query(node.dsn, "SELECT min(id) FROM shop.account")[0][0]
+        count = "SELECT count(*) FROM shop.history WHERE note = 'by a trigger'"
+        before = query(node.dsn, count)[0][0]
+        made = f"INSERT INTO shop.entry (account, amount) VALUES ({account}, 1) RETURNING id"
+        assert query(node.dsn, made)[0][0] > last
+        assert query(node.dsn, count)[0][0] == before + 1
+        with pytest.raises(psycopg.errors.ForeignKeyViolation):
+            query(node.dsn, "INSERT INTO shop.entry (account, amount) VALUES (-1, 1)")
+        with pytest.raises(psycopg.errors.GeneratedAlways):
+            query(node.dsn, "INSERT INTO shop.account (id, balance) VALUES (-1, 1)")
+        unchecked = "SELECT FROM pg_constraint WHERE NOT convalidated"
+        assert query(node.dsn, unchecked) == []
+        assert query(
+            node.dsn, "SELECT rolpassword FROM pg_authid WHERE rolname = 'import_reader'"
+        ) == (query(dsn, "SELECT rolpassword FROM pg_authid WHERE rolname = 'import_reader'"))
+        owner = "SELECT tableowner FROM pg_tables WHERE tablename = 'bag'"
+        assert query(node.dsn, owner) == [("import_reader",)]
+        counted = query(node.dsn, "SELECT c FROM shop.counted")
+        assert counted == query(dsn, "SELECT count(*) FROM shop.account")

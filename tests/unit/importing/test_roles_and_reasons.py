@@ -1,0 +1,163 @@
+"""Roles as commands, reasons as lines, connection strings without secrets."""
+
+from typing import Any
+
+import pytest
+from pgherd_sidecar.importing import preflight, roles, source
+from pgherd_sidecar.importing.connections import conninfo, without_password
+from pgherd_sidecar.importing.errors import Changed, ImportFailed
+from pgherd_sidecar.importing.pgoutput import UNCHANGED
+from pgherd_sidecar.importing.rowsql import literal
+from psycopg.conninfo import conninfo_to_dict
+
+_ROLE = {
+    "superuser": False, "inherit": True, "createrole": False, "createdb": False, "login": True,
+    "replication": False, "bypassrls": False, "connections": 3, "until": None,
+}  # fmt: skip
+_FIT: dict[str, Any] = {
+    "version": 150020, "wal_level": "logical", "standby": False, "encoding": "UTF8",
+    "database": "shop", "role": "mover", "superuser": False, "may_replicate": True,
+    "may_create": True, "owns_database": True, "may_signal": True, "slots": 2, "senders": 2,
+    "herd": False, "large_objects": False, "prepared": 0, "subscriptions": [],
+    "reads_passwords": True,
+}  # fmt: skip
+
+
+async def read(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> roles.Roles:
+    async def rows(_session: Any, name: str, **_values: Any) -> Any:
+        return answers.get(name, [])
+
+    monkeypatch.setattr(source, "rows", rows)
+    server = _FIT | {"reads_passwords": "passwords" in answers}
+    return await roles.read(None, server, ["postgres", "app"])  # type: ignore[arg-type]
+
+
+async def test_roles_come_with_what_they_may_and_their_passwords(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = await read(
+        monkeypatch,
+        {
+            "role_list": [
+                {"name": "app", **_ROLE},
+                {"name": 'o"k', **_ROLE, "until": "2030-01-01 00:00:00+00"},
+                {"name": "group", **_ROLE, "login": False, "createdb": True},
+            ],
+            "passwords": [{"name": 'o"k', "password": "md5it's"}],
+            "memberships": [
+                {"role": "group", "member": 'o"k', "admin": True},
+                {"role": "app", "member": "postgres", "admin": False},
+                {"role": "pg_monitor", "member": "stranger", "admin": False},
+            ],
+        },
+    )
+    assert found.commands == (
+        'CREATE ROLE "o""k" NOSUPERUSER INHERIT NOCREATEROLE NOCREATEDB LOGIN NOREPLICATION'
+        " NOBYPASSRLS CONNECTION LIMIT 3 PASSWORD 'md5it''s' VALID UNTIL '2030-01-01 00:00:00+00'",
+        'CREATE ROLE "group" NOSUPERUSER INHERIT NOCREATEROLE CREATEDB NOLOGIN NOREPLICATION'
+        " NOBYPASSRLS CONNECTION LIMIT 3",
+        'GRANT "group" TO "o""k" WITH ADMIN OPTION',
+    )
+    assert (found.made, found.kept, found.without_password) == (("group", 'o"k'), ("app",), ())
+
+
+async def test_who_has_no_password_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await read(monkeypatch, {"role_list": [{"name": "clerk", **_ROLE}]})
+    assert found.without_password == ("clerk",)
+
+
+async def test_settings_of_roles_and_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await read(
+        monkeypatch,
+        {
+            "role_list": [{"name": "clerk", **_ROLE}, {"name": "app", **_ROLE}],
+            "role_settings": [
+                {"role": "clerk", "here": False, "setting": "work_mem=5MB"},
+                {"role": "clerk", "here": True, "setting": 'search_path="$user", shop'},
+                {"role": "app", "here": False, "setting": "work_mem=6MB"},
+                {"role": None, "here": True, "setting": "application_name=it's"},
+                {"role": None, "here": True, "setting": "default_transaction_read_only=on"},
+            ],
+        },
+    )
+    assert found.commands[1:] == (
+        """ALTER ROLE "clerk" SET work_mem TO '5MB'""",
+        """ALTER ROLE "clerk" IN DATABASE "app" SET search_path TO "$user", shop""",
+        """ALTER DATABASE "app" SET application_name TO 'it''s'""",
+    )
+
+
+def test_a_source_that_fits_has_no_reason_against_it() -> None:
+    assert list(preflight._server(_FIT)) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "word"),
+    [
+        ({"version": 110000}, "PostgreSQL 11"),
+        ({"version": 190000}, "PostgreSQL 19"),
+        ({"wal_level": "replica"}, "wal_level"),
+        ({"standby": True}, "standby"),
+        ({"herd": True}, "member of a herd"),
+        ({"encoding": "SQL_ASCII"}, "SQL_ASCII"),
+        ({"slots": 1}, "replication slots"),
+        ({"senders": 0}, "walsenders"),
+        ({"may_replicate": False}, "may not replicate"),
+        ({"may_create": False}, "GRANT CREATE"),
+        ({"owns_database": False}, "stop writes"),
+        ({"may_signal": False}, "pg_signal_backend"),
+        ({"large_objects": True}, "large objects"),
+        ({"subscriptions": ["feed"]}, "feed"),
+        ({"prepared": 2}, "prepared transactions"),
+    ],
+)
+def test_each_reason_is_one_line_that_says_what_to_do(bad: dict[str, Any], word: str) -> None:
+    [reason] = preflight._server(_FIT | bad)
+    assert word in str(reason)
+    assert "\n" not in str(reason)
+    assert reason.remedy
+
+
+def test_all_reasons_are_told() -> None:
+    bad = {"wal_level": "minimal", "slots": 0, "may_signal": False, "large_objects": True}
+    assert len(list(preflight._server(_FIT | bad))) == 4
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"relation s.t": "2"}, "relation s.t has been altered"),
+        ({}, "relation s.t is gone"),
+        ({"relation s.t": "1", "index s.i": "1", "index s.j": "1"}, "index s.i is new, and 1 more"),
+    ],
+)
+def test_ddl_is_told_by_what_was_changed(now: dict[str, str], said: str) -> None:
+    source.require_same({"relation s.t": "1"}, {"relation s.t": "1"})
+    with pytest.raises(Changed, match=said):
+        source.require_same({"relation s.t": "1"}, now)
+
+
+def test_a_password_is_not_kept() -> None:
+    kept = without_password("postgresql://me:secret@host:5433/shop?options=-cjit%3Doff")
+    assert conninfo_to_dict(kept) == {
+        "user": "me", "dbname": "shop", "host": "host", "port": "5433",
+    }  # fmt: skip
+
+
+def test_settings_of_the_user_stay_and_ours_come_behind() -> None:
+    found = conninfo_to_dict(
+        conninfo("host=h options='-c jit=off' connect_timeout=99", {"DateStyle": "ISO"})
+    )
+    assert found["options"] == "-c jit=off -c DateStyle=ISO"
+    assert (found["connect_timeout"], found["application_name"]) == ("99", "pgherd import")
+
+
+def test_a_connection_string_that_is_none_is_refused() -> None:
+    with pytest.raises(ImportFailed, match="give --from"):
+        conninfo("nonsense", {})
+
+
+def test_an_array_holds_any_text() -> None:
+    assert literal(["a", None, 'b"c\\', "", "NULL"]) == '{"a",NULL,"b\\"c\\\\","","NULL"}'
+    with pytest.raises(AssertionError):
+        literal([UNCHANGED])
