@@ -49,7 +49,7 @@ BEGIN
                           c.tab NOT IN ('sentinel', '""')
                           AND coalesce(min(c.base) FILTER (WHERE c.tab = 'sentinel' AND c.keys = 'settled') OVER later
                                        < c.seq, false) AS settled,
-                          c.tab = 'sentinel' AND c.keys IN ('open', 'note', 'end')
+                          c.tab = 'sentinel' AND c.keys IN ('open', 'note', 'nested', 'end')
                           AND coalesce(min(c.base) FILTER (WHERE c.tab = 'sentinel' AND c.keys = 'end') OVER later
                                        <= c.seq, false) AS ended
                      FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.seq > 0
@@ -57,13 +57,13 @@ BEGIN
             WHERE NOT c.ended ORDER BY c.seq$f$, pgherd.capture_side(x)) USING x;
 END $$;
 
--- The command that is running does not any more.
+-- The command that is running, or the one inside it, does not any more.
 DROP FUNCTION IF EXISTS pgherd.remove_open(xid8);
 CREATE OR REPLACE FUNCTION pgherd.end_open(x xid8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgherd.put(x, (SELECT max(c.seq) FROM pgherd.capture_rows(x) c
-                            WHERE c.tab = 'sentinel' AND c.keys = 'open'), 'sentinel', 'end', '{0}', '{}');
+                            WHERE c.tab = 'sentinel' AND c.keys IN ('open', 'nested')), 'sentinel', 'end', '{0}', '{}');
 END $$;
 
 -- Is a command, or an event of it, part of an extension's script? Scripts have thousands of commands, so those are told by
