@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -221,8 +222,6 @@ class _Lines:
 
     def show(self, text: str) -> None:
         """Progress, in place of what was shown before."""
-        import time  # noqa: PLC0415 - not for --help
-
         if self._terminal:
             print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
             self._shown = True

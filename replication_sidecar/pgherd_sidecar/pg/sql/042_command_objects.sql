@@ -1,4 +1,5 @@
--- More of what a command may not leave behind, judged by the catalog.
+-- What a command may not leave behind in the objects that rows are stored, found and computed by, judged by the catalog as
+-- in 042_command_rules.
 
 -- What text search means, for commands that may change it; NULL for others.
 CREATE OR REPLACE FUNCTION pgherd.text_search_meaning(tag text) RETURNS text
@@ -149,6 +150,3 @@ BEGIN
             'A newer version of pgherd could not replace it. Only functions that everybody may call can be used.');
     END LOOP;
 END $$;
-
-REVOKE ALL ON FUNCTION pgherd.text_search_meaning(text), pgherd.check_text_search(), pgherd.check_storage(oid[], bool),
-    pgherd.check_attributes(oid[]), pgherd.check_new_indexes(oid[]), pgherd.check_dependents() FROM PUBLIC;
