@@ -12,10 +12,11 @@ from typing import Any
 
 import psycopg
 
-from .localherd import LocalHerd, settle
+from .localherd import LocalHerd, home, settle
 
 TIDE = "CREATE TABLE public.tide (id uuid PRIMARY KEY DEFAULT gen_random_uuid())"
 Connection = psycopg.Connection[tuple[Any, ...]]
+_BAD = ("needs_rebuild", '"diverged"', '"crashed"')
 
 
 class Nodes:
@@ -110,3 +111,22 @@ def sql_cases(name: str) -> dict[str, str]:
     """The cases of a file of ``sql/``, by the names in their headings."""
     cases = (case.partition("\n") for case in sql_file(name).split("-- case: ")[1:])
     return {title: statements for title, _, statements in cases}
+
+
+def complaints(herd: LocalHerd) -> list[str]:
+    """Lines of the sidecars' logs that tell of a member that could not go on."""
+    lines = [
+        line
+        for log in sorted(home(herd).glob("*/sidecar.log"))
+        for line in log.read_text(errors="replace").splitlines()
+    ]
+    return [line for line in lines if any(word in line for word in _BAD)]
+
+
+@contextlib.contextmanager
+def nobody_stops(herd: LocalHerd, nodes: Nodes) -> Iterator[None]:
+    """A quick rebuild would hide that members differed."""
+    before = complaints(herd)
+    yield
+    nodes.settle()
+    assert complaints(herd) == before

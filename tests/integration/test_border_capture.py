@@ -8,12 +8,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from .localherd import LocalHerd, free_port_base, home, query, settle
-from .nodes import Connection, Nodes, nodes_of, run, sql_cases
+from .localherd import LocalHerd, free_port_base, query, settle
+from .nodes import Connection, Nodes, nobody_stops, nodes_of, run, sql_cases
 from .test_certification_end_to_end import HESITANT, LOST, ORPHANS, WAITING
 
 CASES = sql_cases("border_capture")
-_BAD = ("needs_rebuild", '"diverged"', '"crashed"')
 
 
 @pytest.fixture(scope="module")
@@ -23,21 +22,9 @@ def nodes(herd: LocalHerd) -> Iterator[Nodes]:
 
 
 @pytest.fixture(autouse=True)
-def _nobody_stops(herd: LocalHerd) -> Iterator[None]:
-    """A quick rebuild would hide that members differed."""
-    before = complaints(herd)
-    yield
-    assert complaints(herd) == before
-
-
-def complaints(herd: LocalHerd) -> list[str]:
-    """Lines of the sidecars' logs that tell of a member that could not go on."""
-    lines = [
-        line
-        for log in sorted(home(herd).glob("*/sidecar.log"))
-        for line in log.read_text(errors="replace").splitlines()
-    ]
-    return [line for line in lines if any(word in line for word in _BAD)]
+def _nobody_stops(herd: LocalHerd, nodes: Nodes) -> Iterator[None]:
+    with nobody_stops(herd, nodes):
+        yield
 
 
 def messages(text: str) -> list[str]:

@@ -162,6 +162,9 @@ def test_our_own_work_goes_on_where_sessions_begin_read_only(doors: LocalHerd) -
     with cut_off(herd, "n1"):
         query(herd.app_dsn("n2"), "CREATE TABLE made (id int PRIMARY KEY, v int)")
         query(herd.app_dsn("n2"), "INSERT INTO made SELECT g, g FROM generate_series(1, 1000) g")
+        # n3 applies it a moment after n2 has answered.
+        applied = "SELECT to_regclass('made') IS NOT NULL"
+        reached("applied", lambda: query(herd.app_dsn("n3"), applied) == [(True,)])
         query(herd.app_dsn("n3"), "ALTER TABLE made ADD w int NOT NULL DEFAULT 3")
     settle(herd)
     assert query(herd.app_dsn("n1"), "SELECT count(*), sum(w) FROM made") == [(1000, 3000)]

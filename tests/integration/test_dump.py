@@ -17,8 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from .localherd import LocalHerd
 from .members import program
-from .nodes import Connection, Nodes, nodes_of, run, sql_file
-from .test_border_capture import complaints
+from .nodes import Connection, Nodes, nobody_stops, nodes_of, run, sql_file
 
 _SCHEMAS = ("shop", "Odd Name")
 _PATIENCE_S = 900
@@ -117,11 +116,8 @@ def source(nodes: Nodes, herd: LocalHerd, work_directory: Path) -> Iterator[Sour
 
 @pytest.fixture(autouse=True)
 def _nobody_stops(herd: LocalHerd, nodes: Nodes) -> Iterator[None]:
-    """A quick rebuild would hide that members differed."""
-    before = complaints(herd)
-    yield
-    nodes.settle()
-    assert complaints(herd) == before
+    with nobody_stops(herd, nodes):
+        yield
 
 
 def assert_same_as_source(nodes: Nodes, source: Source) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from .localherd import LocalHerd
 from .members import program
-from .nodes import Connection, Nodes, nodes_of, run, sql_cases
-from .test_border_capture import complaints, play, tables_of
+from .nodes import Connection, Nodes, nobody_stops, nodes_of, run, sql_cases
+from .test_border_capture import play, tables_of
 
 CASES = sql_cases("no_key")
 LOST = ("40001", "40P01", "25006", "57P01")
@@ -36,11 +36,8 @@ def nodes(herd: LocalHerd) -> Iterator[Nodes]:
 
 @pytest.fixture(autouse=True)
 def _nobody_stops(herd: LocalHerd, nodes: Nodes) -> Iterator[None]:
-    """A quick rebuild would hide that members differed."""
-    before = complaints(herd)
-    yield
-    nodes.settle()
-    assert complaints(herd) == before
+    with nobody_stops(herd, nodes):
+        yield
     for (name,) in run(nodes.admin[0], _TABLES):
         run(
             nodes.admin[0],
