@@ -75,7 +75,7 @@ def from_debian(package: str, work: Path) -> Path:
             f"the distribution does not give the sources of {package}",
             cwd=apt,
         )
-        (archive,) = apt.glob(f"{package}_*.orig.tar.*")
+        (archive,) = (one for one in apt.glob(f"{package}_*.orig.tar.*") if one.suffix != ".asc")
         _unpack(archive, target)
     return target
 

@@ -4,9 +4,10 @@ A suite knows nothing of herds: it gets a connection string, and leaves a report
 """
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from compatibility.sources import FetchError, environment, from_debian, from_ind
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 3 * 3600
+_VERSION = re.compile(r'^version = "?([0-9.]+)', re.MULTILINE)
 _PSYCOPG_TESTS = "not slow and not timing and not crdb and not mypy"
 
 
@@ -144,27 +146,22 @@ class Psycopg:
     """psycopg 3's own tests. Its source distribution has none, so Debian's sources are taken.
 
     Attributes:
-        checkout: a checkout of its repository to use instead.
+        checkout: directory of a checkout of its repository, to use instead.
     """
 
     name: str = "psycopg"
     version: str = "3"
-    checkout: Path | None = field(
-        default_factory=lambda: (
-            Path(os.environ["PSYCOPG_CHECKOUT"]) if "PSYCOPG_CHECKOUT" in os.environ else None
-        )
-    )
+    checkout: str = os.environ.get("PSYCOPG_CHECKOUT", "")
 
     def fetch(self, work: Path) -> None:
-        self._sources = self.checkout or from_debian("psycopg3", work)
-        text = (self._sources / "psycopg" / "psycopg" / "version.py").read_text()
-        toml = self._sources / "psycopg" / "pyproject.toml"
-        source = toml.read_text() if toml.exists() else text
-        line = next(
-            (one for one in source.splitlines() if one.startswith(("version =", "__version__ ="))),
-            "",
-        )
-        self.version = line.split('"')[1] if '"' in line else ""
+        self._sources = Path(self.checkout) if self.checkout else from_debian("psycopg3", work)
+        package = self._sources / "psycopg"
+        told = [
+            _VERSION.search(path.read_text())
+            for path in (package / "setup.cfg", package / "pyproject.toml")
+            if path.exists()
+        ]
+        self.version = next((found[1] for found in told if found), "")
         if not self.version:
             raise FetchError(f"{self._sources} does not tell psycopg's version")
         self._python = environment(
@@ -175,7 +172,7 @@ class Psycopg:
 
     def run(self, server: Server, work: Path, report: Path, only: Sequence[str]) -> None:
         _run(
-            [str(self._python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short",
+            [str(self._python), "-m", "pytest", "-q", "--tb=short",
              f"--test-dsn={server.admin}", "-m", _PSYCOPG_TESTS,
              "--ignore=tests/pool", "--ignore=tests/crdb",
              f"--junitxml={report}", *(only or ["tests"])],
@@ -189,9 +186,10 @@ def _execute(dsn: str, statement: str) -> None:
 
 
 def _run(command: Sequence[str], directory: Path, log: Path, **variables: str) -> None:
-    """Run a suite, whatever it finds; its words go to a file."""
+    """Run a suite, whatever it finds; its words go to a file. Our own modules are none of its."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with log.open("ab") as words:
         subprocess.run(
             command, cwd=directory, stdout=words, stderr=subprocess.STDOUT, check=False,
-            timeout=_TIMEOUT_S, env=os.environ | variables,
+            timeout=_TIMEOUT_S, env=inherited | variables,
         )  # fmt: skip
