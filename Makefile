@@ -3,7 +3,7 @@
 PYTHON = .venv/bin/python
 FUZZ = PYTHONPATH=.:tests $(PYTHON) -m fuzz
 
-.PHONY: help setup kind demo bench test lint test-unit simulate simulate-planted simulate-crashpoints test-integration test-long test-faults test-e2e fuzz fuzz-known fuzz-planted compatibility
+.PHONY: help setup native kind demo bench test lint test-unit simulate simulate-planted simulate-crashpoints test-integration test-module test-native test-versions test-drivers test-long test-faults test-e2e fuzz fuzz-known fuzz-planted compatibility
 
 help:
 	@echo 'make demo              a herd of three under a real workload, proved identical'
@@ -12,6 +12,7 @@ help:
 	@echo 'make setup             install what the above need'
 	@echo 'make kind CLUSTER=c    images and operator onto a kind cluster that is there'
 	@echo 'make test-faults MINUTES=n SEED=s   anything that can happen to a herd, at random'
+	@echo 'make native | test-native   the native module: build and install it, test it beside SQL'
 	@echo 'make lint | test-unit | simulate | test-integration | test-long | test-e2e'
 	@echo 'make simulate SEEDS=n FROM=s   n seeds of the simulated herd; make simulate-planted finds planted bugs'
 	@echo 'make fuzz SECONDS=n SEED=s   random SQL on a herd beside a plain server; make fuzz-planted'
@@ -19,6 +20,10 @@ help:
 
 setup:
 	@scripts/setup
+
+# An option: docs/native.md. A node that runs finds it when it is started anew.
+native:
+	@scripts/setup native
 
 # The cluster is there already: see scripts/kind.
 kind:
@@ -43,7 +48,7 @@ test: setup
 	@scripts/setup clients
 	@scripts/setup spark || echo '############ NO SPARK: the jobs are NOT tested'
 	@scripts/e2e prepare
-	@$(MAKE) --no-print-directory lint test-unit simulate test-integration fuzz-known
+	@$(MAKE) --no-print-directory lint test-unit simulate test-integration test-module fuzz-known
 	@scripts/e2e run
 
 lint: setup
@@ -53,13 +58,15 @@ lint: setup
 	.venv/bin/lint-imports
 
 # A machine that gets no CPU for a second elects anew and ends sessions: honest answers, not defects.
-# Tests that hear them once more begin again, and say so; a failed assertion is never repeated.
+# Tests that hear them begin once more, and say so. So do those that have waited in vain, since no clock
+# counts on a machine that others share. A wrong result is never asked for again.
 test-unit: setup
-	.venv/bin/pytest -n 2 tests/unit --reruns 2 --only-rerun Unavailable
+	.venv/bin/pytest -n 2 tests/unit --reruns 2 --rerun-show-tracebacks --only-rerun Unavailable
 
 simulate: setup
 ifdef SEEDS
 	$(PYTHON) tests/simulation/simulate.py --seeds $(SEEDS) --from $(or $(FROM),0)
+	$(PYTHON) tests/simulation/simulate.py --commits --seeds $(SEEDS) --from $(or $(FROM),0)
 else
 	.venv/bin/pytest -n 2 tests/simulation
 endif
@@ -74,8 +81,28 @@ simulate-crashpoints: setup
 test-integration:
 	@scripts/setup faults
 	@scripts/setup clients
-	.venv/bin/pytest -n 2 --dist loadfile tests/integration --reruns 2 --only-rerun ReadOnlySqlTransaction \
-		--only-rerun AdminShutdown --only-rerun QueryCanceled --only-rerun SerializationFailure --reruns-delay 3
+	.venv/bin/pytest -n 2 --dist loadfile tests/integration --durations 60 --reruns 2 --rerun-show-tracebacks \
+		--only-rerun ReadOnlySqlTransaction --only-rerun AdminShutdown \
+		--only-rerun QueryCanceled --only-rerun SerializationFailure --only-rerun DeadlockDetected --reruns-delay 3 \
+		--only-rerun TimeoutError --only-rerun 'built-in function monotonic'
+
+# The native module beside the SQL that it replaces, where it can be built.
+test-module:
+	@if scripts/setup native; then \
+		PGHERD_TEST_NATIVE=1 .venv/bin/pytest -n 2 tests/integration/test_native.py --reruns 2 \
+			--only-rerun ReadOnlySqlTransaction --only-rerun AdminShutdown --only-rerun SerializationFailure; \
+	else echo '############ NO NATIVE MODULE: it is NOT tested'; fi
+
+# What depends on how rows are captured, once more with herds that capture by the native module.
+test-native: setup native
+	PGHERD_TEST_NATIVE=1 .venv/bin/pytest tests/integration/test_native.py tests/integration/test_hook.py \
+		tests/integration/test_capture_types.py tests/integration/test_capture_shapes.py \
+		tests/integration/test_capture_statements.py tests/integration/test_border_capture.py \
+		tests/integration/test_certification_end_to_end.py tests/integration/test_victims.py \
+		tests/integration/test_no_key.py tests/integration/test_hostile.py tests/integration/test_large.py \
+		tests/integration/test_histories.py tests/integration/test_hazards_crashes.py \
+		--reruns 2 --only-rerun ReadOnlySqlTransaction --only-rerun AdminShutdown \
+		--only-rerun QueryCanceled --only-rerun SerializationFailure --reruns-delay 3
 
 # What once failed, then random SQL, half of it from seeds that are new each time: docs/fuzzing.md.
 fuzz: setup
@@ -92,6 +119,17 @@ fuzz-planted: setup
 test-long: setup
 	@scripts/setup faults
 	.venv/bin/pytest -m long tests/integration
+
+# Other versions of PostgreSQL as sources of imports and dumps, a herd that moves to a newer one, roles in a herd of it.
+test-versions: setup
+	PGHERD_TEST_OTHER_POSTGRES=$$(scripts/setup postgresql-versions) .venv/bin/pytest --timeout 900 \
+		tests/integration/test_other_versions.py tests/integration/test_logical_recovery.py \
+		tests/integration/test_subscription_versions.py tests/integration/test_unseen_conflicts.py -k 'version'
+
+# Drivers of other languages, with what scripts/setup finds of Java, Go and Node.js.
+test-drivers: setup
+	@scripts/setup drivers
+	.venv/bin/pytest tests/integration/test_drivers.py
 
 test-faults:
 	@scripts/setup faults

@@ -1,9 +1,11 @@
 """``python -m benchmarks.compare``: pgherd beside its peers, one after the other, with sysbench.
 
 Each round starts each system afresh, alone on the machine, loads it and runs every workload with
-every number of clients. Writes ``benchmark.json``, ``benchmark.svg`` and the tables of
+every number of clients. A plain server is measured before and after each system: where it was more
+than 15 % slower than at its best, the cells are thrown away, and the system is measured again.
+Writes ``benchmark.json``, ``benchmark.svg`` and the tables of
 ``performance.md`` into the output directory. Called by ``make bench``. An interrupted or partly
-failed run leaves the cells that were measured.
+failed run leaves the systems that were measured.
 """
 
 import argparse
@@ -14,16 +16,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import cpu, records, report, sysbench
+from benchmarks import control, cpu, records, report, sysbench
+from benchmarks.control import Control
 from benchmarks.errors import BenchmarkError, run_main
-from benchmarks.peers import SYSTEMS
+from benchmarks.peers import READERS, SYSTEMS
 from benchmarks.peers.base import Contents, Endpoint, System
 from benchmarks.records import Cell, Record
 from benchmarks.sysbench import Job
 
 ATTEMPTS = 3
+AGAIN = 2
+"""So often systems are measured again whose cells the machine has spoilt."""
 WARM_UP_S = 2
 WARM_UP_CLIENTS = 8
 TABLES = 4
@@ -50,8 +56,16 @@ def main() -> int:
             # The servers run as other accounts, which have to reach their directories.
             Path(base).chmod(0o755)
             systems = {name: SYSTEMS[name](Path(base) / name) for name in options.systems}
-            for number in range(options.rounds):
-                run_round(systems, options, record, number)
+            with control.started(Path(base) / "control") as beside:
+                for number in range(options.rounds):
+                    # The first one of a round is another one every time.
+                    start = number % len(systems)
+                    names = options.systems[start:] + options.systems[:start]
+                    run_round(names, systems, beside, options, record)
+                for _ in range(AGAIN):
+                    names = records.drop_disturbed(record, control.LARGEST_LOSS)
+                    run_round(names, systems, beside, options, record)
+                records.drop_disturbed(record, control.LARGEST_LOSS)
     finally:
         if record.cells:
             publish(record, options.output)
@@ -84,28 +98,39 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def run_round(
-    systems: dict[str, System], options: argparse.Namespace, record: Record, number: int
+    names: Sequence[str],
+    systems: dict[str, System],
+    beside: Control,
+    options: argparse.Namespace,
+    record: Record,
 ) -> None:
-    """Measure each system once; the first one of a round is another one every time."""
-    names = list(systems)
-    start = number % len(names)
-    for name in names[start:] + names[:start]:
+    """Measure these systems once, one after the other, and the plain server between them."""
+    for name in names:
         if name in record.failures:
             continue
         try:
-            measure_system(name, systems[name], options, record)
+            before = beside.tps()
+            cells = measure_system(name, systems[name], options, record)
+            slower = min(before, beside.tps())
         except BenchmarkError as error:
             record.failures[name] = str(error)
             print(f"{name}: {error}", file=sys.stderr)
+        else:
+            print(f"control: {slower:.0f} tps", flush=True)
+            record.cells += [replace(cell, control_tps=slower) for cell in cells]
+            record.save(options.output / "benchmark.json")
 
 
-def measure_system(name: str, system: System, options: argparse.Namespace, record: Record) -> None:
+def measure_system(
+    name: str, system: System, options: argparse.Namespace, record: Record
+) -> list[Cell]:
     """Start, load and measure one system, and stop it whatever happens.
 
     Raises:
         BenchmarkError: It could not be started, loaded or measured.
     """
     print(f"{name}: starting and loading", flush=True)
+    cells = []
     try:
         endpoints = system.start()
         record.versions[name] = system.version()
@@ -113,17 +138,23 @@ def measure_system(name: str, system: System, options: argparse.Namespace, recor
         step = len(endpoints) if options.gaps else 1
         system.load(Contents(TABLES, options.rows, step))
         os.sync()  # what was written to make it does not slow the first cells' flushes
-        warm_up = Job(options.workloads[0], WARM_UP_CLIENTS, WARM_UP_S, TABLES, options.rows)
+        first = workloads_of(name, options.workloads)[:1] or [sysbench.READING[0]]
+        warm_up = Job(first[0], WARM_UP_CLIENTS, WARM_UP_S, TABLES, options.rows)
         asyncio.run(sysbench.run(warm_up, endpoints))
-        for workload in options.workloads:
+        for workload in workloads_of(name, options.workloads):
             for clients in options.clients:
                 job = Job(workload, clients, options.seconds, TABLES, options.rows)
                 cell = measure(name, system, endpoints, job)
-                record.cells.append(cell)
-                record.save(options.output / "benchmark.json")
+                cells.append(cell)
                 print(describe(cell), flush=True)
     finally:
         system.stop()
+    return cells
+
+
+def workloads_of(name: str, wanted: Sequence[str]) -> list[str]:
+    """Return the workloads that say something of a system."""
+    return [one for one in wanted if name not in READERS or one in sysbench.READING]
 
 
 def measure(name: str, system: System, endpoints: Sequence[Endpoint], job: Job) -> Cell:
@@ -170,7 +201,7 @@ def describe(cell: Cell) -> str:
     """Return a cell as a line of the run's own output."""
     errors = f"  stopped by: {cell.fatal[0]}" if cell.fatal else ""
     return (
-        f"{cell.workload:18} {cell.clients:3} clients  {cell.system:8} {cell.tps:9.0f} tps  "
+        f"{cell.workload:18} {cell.clients:3} clients  {cell.system:9} {cell.tps:9.0f} tps  "
         f"p95 {cell.p95_ms:7.2f} ms  {cell.aborts_per_s:6.1f} aborts/s  "
         f"{sum(cell.cpu_us.values()):6.0f} µs CPU/tx{errors}"
     )

@@ -87,6 +87,18 @@ def below(roots: set[int], table: list[Process]) -> list[Process]:
     return [process for process in table if process.pid in found]
 
 
+def cpu_us(pids: list[int]) -> float:
+    """Microseconds that these processes have been running, as the scheduler counts them."""
+    schedules = [Path(f"/proc/{pid}/schedstat").read_text() for pid in pids]
+    return sum(int(schedule.split()[0]) for schedule in schedules) / 1000
+
+
+def threads_us(pids: list[int]) -> float:
+    """Microseconds that all threads of these processes have been running."""
+    files = [file for pid in pids for file in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(int(file.read_text().split()[0]) for file in files) / 1000
+
+
 def usage(directory: Path) -> dict[tuple[int, int], float]:
     """Return the CPU seconds so far of this process, of a directory's servers, and of all below.
 

@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.commands import psql_file, wait_until
+from benchmarks.cpu import cpu_us
 from benchmarks.errors import run_main
 from benchmarks.peers.base import running
 from benchmarks.peers.pgherd import Pgherd
@@ -92,12 +93,6 @@ def measure(base: Path, turns: int, commits: int) -> dict[int, tuple[float, floa
 def median_pair(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     """The median of the first values, and that of the second ones."""
     return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
-
-
-def cpu_us(pids: list[int]) -> float:
-    """Microseconds that these processes have been running, as the scheduler counts them."""
-    schedules = [Path(f"/proc/{pid}/schedstat").read_text() for pid in pids]
-    return sum(int(schedule.split()[0]) for schedule in schedules) / 1000
 
 
 def await_equal(one: psycopg.Connection[Any], other: psycopg.Connection[Any]) -> None:

@@ -11,11 +11,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.commands import last_line
 from benchmarks.errors import BenchmarkError
 from benchmarks.trouble import Logs
+
+Capture = Literal["native", "sql", "auto"]
+"""Of rows: by the native module, in SQL, or by the module where it is installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class Member:
     """Up to here its database goes."""
     proposer: str = ""
     """Who orders the log, as far as it knows."""
+    capture: str = ""
+    """How its rows are captured: ``native`` or ``sql``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +61,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Herd:
-    """The herd in one directory."""
+    """The herd in one directory.
+
+    Attributes:
+        program: The ``pgherd`` command; this installation's own if empty.
+    """
 
     directory: Path
+    program: str = ""
     _logs: Logs = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -66,7 +76,14 @@ class Herd:
         self._logs.pop()  # of a herd that is resumed: what was before is no business of ours
 
     def up(
-        self, *, port_base: int | None = None, quiet: bool = False, every: int | None = None
+        self,
+        *,
+        port_base: int | None = None,
+        quiet: bool = False,
+        every: int | None = None,
+        capture: Capture | None = None,
+        nodes: int | None = None,
+        timeout_s: int | None = None,
     ) -> None:
         """Start the herd, or resume it, and return when every node takes writes.
 
@@ -75,13 +92,28 @@ class Herd:
             quiet: Do not pass the command's progress lines on.
             every: One of so many transactions carries a fingerprint; as it was, or the command's
                 default, if None.
+            capture: How rows are captured; as it was, or the command's default, if None.
+            nodes: How many; the command's default if None.
+            timeout_s: How many seconds it may take; the command's default if None.
 
         Raises:
+            BenchmarkError: It does not capture natively though it should.
             BenchmarkError: It did not come up; carries the command's own line.
         """
-        ports = [] if port_base is None else ["--port-base", str(port_base)]
-        sampled = [] if every is None else ["--fingerprint-every", str(every)]
-        command = self._command("up", *ports, *sampled)
+        given = {
+            "--port-base": port_base,
+            "--fingerprint-every": every,
+            "--capture": "auto" if capture == "native" else capture,
+            "--nodes": nodes,
+            "--timeout": timeout_s,
+        }
+        options = [
+            word
+            for name, value in given.items()
+            if value is not None
+            for word in (name, str(value))
+        ]
+        command = self._command("up", *options)
         heard: list[str] = []
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -96,6 +128,11 @@ class Herd:
             raise BenchmarkError(reason("\n".join(heard)))
         if heard and not quiet:
             print(f"  {heard[-1]}", file=sys.stderr)
+        if capture == "native" and any(one.capture != "native" for one in self.members()):
+            raise BenchmarkError(
+                "rows are not captured natively: run scripts/setup native, whose module has to be "
+                "of this version"
+            )
 
     def members(self) -> tuple[Member, ...]:
         """Return the nodes in the order of their numbers.
@@ -113,6 +150,7 @@ class Herd:
                 reason=member.get("reason") or "",
                 gid=member.get("gid") or 0,
                 proposer=member.get("proposer") or "",
+                capture=member.get("capture") or "",
             )
             for member in status["members"]
         )
@@ -196,7 +234,14 @@ class Herd:
         )
 
     def _command(self, verb: str, *arguments: str) -> Sequence[str]:
-        return [pgherd_program(), "local", verb, "--dir", str(self.directory), *arguments]
+        return [
+            self.program or pgherd_program(),
+            "local",
+            verb,
+            "--dir",
+            str(self.directory),
+            *arguments,
+        ]
 
 
 def sidecar_logs(directory: Path) -> Iterator[Path]:

@@ -22,14 +22,18 @@ from pathlib import Path
 from statistics import median
 
 import psycopg
-from pgherd_sidecar.cli import herd as herds
-from pgherd_sidecar.cli.admin import AdminClient
+from pgherd_sidecar.client.admin import AdminClient
+from pgherd_sidecar.local import herd as herds
 from pgherd_sidecar.pg import archives
-from pgherd_spark import check, comparison, layout, restore, snapshot
-from pgherd_spark.cluster import Cluster, cluster
-from pgherd_spark.leases import Member
-from pgherd_spark.pace import FULL, GENTLE
-from pgherd_spark.stores import DirectoryStore
+from pgherd_spark.checking import check
+from pgherd_spark.reading import comparison
+from pgherd_spark.reading.cluster import Cluster, cluster
+from pgherd_spark.reading.leases import Member
+from pgherd_spark.reading.pace import FULL, GENTLE
+from pgherd_spark.restoring import restore
+from pgherd_spark.snapshots import snapshot
+from pgherd_spark.storing import layout
+from pgherd_spark.storing.stores import DirectoryStore
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks import cpu, records, report
@@ -192,7 +196,7 @@ class Jobs:
     def _take(self, read: tuple[str, ...]) -> None:
         to = self._base / "snapshots"
         shutil.rmtree(to, ignore_errors=True)
-        asked = snapshot.Options(
+        asked = snapshot.SnapshotOptions(
             to=DirectoryStore(to),
             read=read,
             programs=postgres_bin(),
@@ -269,7 +273,7 @@ class Jobs:
 
     def _check(self, *names: str, share: int = FULL) -> None:
         members = {name: self._members[name] for name in names}
-        asked = comparison.Options(share=share)
+        asked = comparison.CheckOptions(share=share)
         found = asyncio.run(check.check(self._spark, members, asked, lambda text: None))
         if found.verdict != "consistent":
             raise BenchmarkError(f"the nodes are {found.verdict}, not consistent")

@@ -8,7 +8,14 @@ import matplotlib as mpl
 from benchmarks.records import Cell, Record, over_rounds
 from benchmarks.report import LABELS
 
-COLOURS = {"pgherd": "#336791", "galera3": "#c0765a", "pgsync": "#7ba3c4", "plain": "#b5b5b5"}
+COLOURS = {
+    "pgherd": "#336791",
+    "pgherdsql": "#5b8db8",
+    "galera3": "#c0765a",
+    "pgsync": "#7ba3c4",
+    "plain": "#b5b5b5",
+    "plain3": "#d0d0d0",
+}
 
 
 def draw(record: Record, path: Path) -> None:
@@ -36,7 +43,7 @@ def draw(record: Record, path: Path) -> None:
         panel.set_xticks(range(len(clients)), [str(count) for count in clients])
         panel.set_xlabel("clients")
     panels[0][0].set_ylabel("transactions a second")
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 

@@ -33,6 +33,8 @@ class Cell:
     """Errors that ended a sysbench process; the cell was measured again then."""
     incomplete: bool = False
     """The last attempt failed as well: figures of the clients that survived."""
+    control_tps: float = 0.0
+    """Of the plain server beside it: the slower of its two measurements, before and after."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,8 @@ class Record:
     versions: dict[str, str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     """By system: why it could not be measured to the end."""
+    disturbed: list[str] = field(default_factory=list)
+    """A line for each system whose cells were thrown away, since the machine was not itself."""
     cells: list[Cell] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
@@ -64,6 +68,31 @@ def over_rounds(cells: Sequence[Cell]) -> dict[tuple[str, str, int], Cell]:
     for cell in cells:
         grouped.setdefault((cell.system, cell.workload, cell.clients), []).append(cell)
     return {key: _median(group) for key, group in grouped.items()}
+
+
+def drop_disturbed(record: Record, largest_loss: float) -> list[str]:
+    """Throw away the cells that were measured while the machine was slow.
+
+    Args:
+        record: It loses the cells, and notes it.
+        largest_loss: By what part of its best the plain server may have been slower: 0 to 1.
+
+    Returns:
+        The systems that lost cells.
+    """
+    best = max((cell.control_tps for cell in record.cells), default=0.0)
+    lost = {
+        (cell.system, cell.control_tps)
+        for cell in record.cells
+        if cell.control_tps < (1 - largest_loss) * best
+    }
+    record.cells = [cell for cell in record.cells if (cell.system, cell.control_tps) not in lost]
+    record.disturbed += [
+        f"{system}: a plain server made {tps:.0f} transactions a second beside it, and {best:.0f} "
+        "at its best; what was measured was thrown away."
+        for system, tps in sorted(lost)
+    ]
+    return sorted({system for system, _ in lost})
 
 
 def this_machine() -> dict[str, str]:
@@ -96,4 +125,5 @@ def _median(group: Sequence[Cell]) -> Cell:
         sidecar_rss_mb=max(cell.sidecar_rss_mb for cell in group),
         fatal=tuple(error for cell in group for error in cell.fatal),
         incomplete=any(cell.incomplete for cell in group),
+        control_tps=min(cell.control_tps for cell in group),
     )

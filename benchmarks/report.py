@@ -10,13 +10,22 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.records import Cell, Record, over_rounds
 
 LABELS = {
-    "pgherd": "pgherd, 3 writers",
+    "pgherd": "pgherd, native, 3 writers",
+    "pgherdsql": "pgherd, SQL, 3 writers",
     "galera3": "Galera, 3 writers",
     "pgsync": "quorum streaming, 1 writer",
     "plain": "plain PostgreSQL",
+    "plain3": "3 plain servers",
 }
 """Systems in the order of the columns."""
-RIVALS = ("galera3", "pgsync", "plain")
+RATIOS = (
+    ("pgherd", "galera3"),
+    ("pgherdsql", "galera3"),
+    ("pgherd", "pgsync"),
+    ("pgherd", "plain"),
+    ("pgherd", "plain3"),
+)
+"""Whose throughput is given as a part of whose."""
 
 Cells = dict[tuple[str, str, int], Cell]
 
@@ -64,18 +73,20 @@ def _circumstances(record: Record) -> str:
 def _throughput(
     cells: Cells, rows: Sequence[tuple[str, int]], systems: Sequence[str]
 ) -> tuple[list[str], list[list[str]]]:
-    rivals = [name for name in RIVALS if name in systems] if "pgherd" in systems else []
+    pairs = [(own, other) for own, other in RATIOS if {own, other} <= set(systems)]
     header = [
         "workload", "clients",
         *(LABELS[name] for name in systems),
-        *(f"pgherd / {name}" for name in rivals),
+        *(f"{own} / {other}" for own, other in pairs),
     ]  # fmt: skip
     body = []
     for workload, clients in rows:
         line = [workload.removeprefix("oltp_"), str(clients)]
         line += [_speed(cells.get((name, workload, clients))) for name in systems]
-        own = cells.get(("pgherd", workload, clients))
-        line += [ratio(own, cells.get((name, workload, clients))) for name in rivals]
+        line += [
+            ratio(cells.get((own, workload, clients)), cells.get((other, workload, clients)))
+            for own, other in pairs
+        ]
         body.append(line)
     return header, body
 
@@ -125,6 +136,7 @@ def _notes(record: Record, cells: Cells) -> str:
     notes = [
         f"- {name} was not measured to the end: {why}" for name, why in record.failures.items()
     ]
+    notes += [f"- {moved}" for moved in record.disturbed]
     for (name, workload, clients), cell in cells.items():
         if cell.fatal:
             outcome = "† every attempt failed" if cell.incomplete else "measured again"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
-from pgherd_sidecar.cli.herd import Herd, load
-from pgherd_sidecar.cli.local import nodes_of
+from pgherd_sidecar.local.herd import Herd, load
+from pgherd_sidecar.local.operations.lifecycle import nodes_of
 
 _SESSION = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgherd scrub'"
 

@@ -19,6 +19,8 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.peers.base import Endpoint
 
 WORKLOADS = ("oltp_update_index", "oltp_insert", "oltp_read_write", "oltp_point_select")
+READING = ("oltp_point_select",)
+"""Those of them that write nothing."""
 
 MYSQL_REPEATED = (
     1213,  # deadlock, and Galera's certification failure
@@ -69,8 +71,16 @@ def deal_out(clients: int, nodes: int) -> list[int]:
     return [clients // nodes + (node < clients % nodes) for node in range(nodes)]
 
 
-def command(job: Job, endpoint: Endpoint, clients: int) -> list[str]:
-    """Return the command line of one sysbench process."""
+def command(job: Job, endpoint: Endpoint, clients: int, seed: int) -> list[str]:
+    """Return the command line of one sysbench process.
+
+    Args:
+        job: What to run.
+        endpoint: Where.
+        clients: How many of the job's clients are this process's.
+        seed: Of its random numbers, above 0. Without one sysbench takes the clock's seconds, and
+            processes that start together write the same rows at the same time.
+    """
     where = [
         f"--{endpoint.driver}-{option}={value}"
         for option, value in {
@@ -92,6 +102,7 @@ def command(job: Job, endpoint: Endpoint, clients: int) -> list[str]:
         f"--table-size={job.rows}",
         f"--threads={clients}",
         f"--time={job.seconds}",
+        f"--rand-seed={seed}",
         "--report-interval=0",
         "--histogram=on",
         "run",
@@ -105,11 +116,20 @@ async def run(job: Job, endpoints: Sequence[Endpoint]) -> Result:
         BenchmarkError: sysbench could not run at all.
     """
     shares = zip(endpoints, deal_out(job.clients, len(endpoints)), strict=True)
-    commands = [command(job, endpoint, clients) for endpoint, clients in shares if clients]
-    return add(await asyncio.gather(*(_run_one(one) for one in commands)))
+    commands = [
+        command(job, endpoint, clients, seed)
+        for seed, (endpoint, clients) in enumerate(shares, 1)
+        if clients
+    ]
+    return add(await asyncio.gather(*(run_one(one) for one in commands)))
 
 
-async def _run_one(arguments: Sequence[str]) -> Result:
+async def run_one(arguments: Sequence[str]) -> Result:
+    """Run one process of sysbench to its end, or until the caller is cancelled.
+
+    Raises:
+        BenchmarkError: It could not run at all.
+    """
     process = await asyncio.create_subprocess_exec(
         *arguments,
         stdin=asyncio.subprocess.DEVNULL,

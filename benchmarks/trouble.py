@@ -1,7 +1,8 @@
 """What sidecars' logs say of a herd that is not well, read once: only what is new since last time.
 
 A rebuild repairs a member that has diverged within seconds, so no look at its state or its rows
-afterwards can tell. Its log can: ``node.needs_rebuild``, any event of a divergence, ``crashed``.
+afterwards can tell. Its log can: ``node.needs_rebuild``, any event of a divergence,
+``process.crashed``.
 Called by the demo, the benchmarks and the tests. Nothing survives.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-CRASHED = "crashed"
+CRASHED = "process.crashed"
 _JOINS = "it joins the herd"
 """The reason of a member that has no database yet: every join begins with it."""
 _DEATHS = ("Traceback (most recent call last)", "Fatal Python error")

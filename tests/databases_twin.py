@@ -1,11 +1,11 @@
-"""A naive twin of ``core.databases``: the same rules, as slowly and plainly as can be."""
+"""A naive twin of ``core.replication.databases``: the same rules, as plainly as can be."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pgherd_sidecar.core.entries import (
+from pgherd_sidecar.core.replication.entries import (
     STATE_ASKED,
     STATE_PAUSE,
     STATE_STOPPED,

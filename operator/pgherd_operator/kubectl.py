@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from pgherd_sidecar.cli import comparing, options
-from pgherd_sidecar.cli.verify import Options
+from pgherd_sidecar.cli import comparing
+from pgherd_sidecar.cli.shared import options
+from pgherd_sidecar.local.operations.verify import VerifyOptions
 
-from pgherd_operator import report, verifying
+from pgherd_operator import importing, leaving, report, verifying
 from pgherd_operator.objects import names
 from pgherd_operator.objects.config import DATABASE, RUN
 from pgherd_operator.verifying import PodClient
@@ -39,6 +40,11 @@ class _Kubectl:
         """What kubectl prints. An option given twice counts as the last one says."""
         command = ["kubectl", *self.options, *arguments]
         return subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True)
+
+    def apply(self, manifest: str) -> "subprocess.CompletedProcess[bytes]":
+        """Make an object."""
+        command = ["kubectl", *self.options, "apply", "--filename=-"]
+        return subprocess.run(command, check=False, input=manifest.encode(), capture_output=True)
 
     def pods(self, herd: str) -> list[str]:
         """Names of the herd's pods, those that take writes first."""
@@ -156,9 +162,55 @@ def compare_members(
 ) -> None:
     """Compare every replicated table on all members at one GID; exit status 1 if they differ."""
     clients = {pod: PodClient(kubectl.relay(pod), pod) for pod in kubectl.pods(herd)}
-    asked = Options(allow_missing, max_keys, timeout_s)
+    asked = VerifyOptions(allow_missing, max_keys, timeout_s)
     result = options.run(verifying.verify(clients, asked))
     comparing.tell(result, as_json=as_json)
+
+
+@main.group("import")
+def import_() -> None:
+    """An import online: bootstrap.importFrom with mode Online."""
+
+
+@import_.command("status")
+@click.argument("herd")
+@click.pass_obj
+def show_import(kubectl: _Kubectl, herd: str) -> None:
+    """Show how far it is, or what is in its way."""
+    importing.show(kubectl.captured, herd)
+
+
+@import_.command("cut-over")
+@click.argument("herd")
+@click.pass_obj
+def cut_over(kubectl: _Kubectl, herd: str) -> None:
+    """Stop writes at the source, apply the rest, compare, and say how to connect."""
+    importing.aim(kubectl.captured, herd, "CutOver")
+
+
+@import_.command()
+@click.argument("herd")
+@click.pass_obj
+def abort(kubectl: _Kubectl, herd: str) -> None:
+    """Remove everything that it has made, at the source and in the herd."""
+    importing.aim(kubectl.captured, herd, "Abort")
+
+
+@main.group()
+def export() -> None:
+    """Ways out of a herd."""
+
+
+@export.command()
+@click.argument("herd")
+@click.argument("claim")
+@click.pass_obj
+def plain(kubectl: _Kubectl, herd: str, claim: str) -> None:
+    """Make what is on the volume of a member that has left a plain PostgreSQL server's.
+
+    CLAIM is the member's volume claim, kept by storage.onScaleDown: Retain.
+    """
+    leaving.make_plain(kubectl.captured, kubectl.apply, kubectl.pods(herd), herd, claim)
 
 
 @main.command("report")

@@ -10,17 +10,14 @@ from being in it.
 import io
 import json
 import re
-import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pgherd_operator.answers import Run
 from pgherd_operator.objects import names
 from pgherd_operator.objects.config import RUN
-
-Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
-"""Calls kubectl with these arguments and captures what it prints."""
 
 REDACTED = "[redacted]"
 _LOG_LINES = 20000
@@ -35,7 +32,10 @@ _OF_HERD = (
     "pods", "persistentvolumeclaims", "services", "configmaps", "poddisruptionbudgets",
     "networkpolicies", "serviceaccounts",
 )  # fmt: skip
-_OURS = ("replicatedclusters", "snapshots", "snapshotschedules", "consistencychecks")
+_OURS = (
+    "replicatedclusters", "snapshots", "snapshotschedules", "consistencychecks",
+    "maintenanceschedules",
+)  # fmt: skip
 _SAID = ("status", "view", "members")
 
 

@@ -9,12 +9,13 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pgherd_sidecar.cli.admin import AdminClient, AdminError, Status
-from pgherd_sidecar.cli.cluster import speaker
-from pgherd_sidecar.cli.errors import HerdError, last_words, progress
-from pgherd_sidecar.cli.verify import Comparison, Options, compare
+from pgherd_sidecar.client.admin import AdminClient, AdminError
+from pgherd_sidecar.client.answers import Status
+from pgherd_sidecar.client.cluster import speaker
+from pgherd_sidecar.client.errors import HerdError, last_words, progress
+from pgherd_sidecar.local.operations.verify import Comparison, VerifyOptions, compare
 
-_TAKES_WRITES = "primary"
+_UP = ("primary", "reader")
 
 
 class PodClient(AdminClient):
@@ -51,7 +52,7 @@ def _started(command: Sequence[str]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
-async def verify(clients: Mapping[str, AdminClient], options: Options) -> Comparison:
+async def verify(clients: Mapping[str, AdminClient], options: VerifyOptions) -> Comparison:
     """Compare all members of a herd that have a database.
 
     Args:
@@ -68,7 +69,7 @@ async def verify(clients: Mapping[str, AdminClient], options: Options) -> Compar
         reason = next((f" ({one})" for one in answers if isinstance(one, AdminError)), "")
         raise HerdError(f"no sidecar answers{reason}: look at the pods, `kubectl get pods`")
     wanted = [member.name for member in said.view.members if not member.witness]
-    skipped = tuple(name for name in wanted if not _takes_writes(states.get(name)))
+    skipped = tuple(name for name in wanted if not _is_up(states.get(name)))
     if skipped and not options.allow_missing:
         raise HerdError(
             f"not every member is up ({_told(skipped, states)}): wait until it is, or leave it "
@@ -89,8 +90,8 @@ async def _status(client: AdminClient) -> Status | AdminError:
         return error
 
 
-def _takes_writes(status: Status | AdminError | None) -> bool:
-    return isinstance(status, Status) and status.state == _TAKES_WRITES
+def _is_up(status: Status | AdminError | None) -> bool:
+    return isinstance(status, Status) and status.state in _UP
 
 
 def _told(names: Iterable[str], states: Mapping[str, Status | AdminError]) -> str:

@@ -15,24 +15,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import click
-from pgherd_sidecar.cli.admin import AdminError, RemoteAdminClient
-from pgherd_sidecar.env.tls import certified_name
+from pgherd_sidecar.client.admin import AdminError, RemoteAdminClient
+from pgherd_sidecar.env.network.tls import certified_name
 from psycopg.conninfo import make_conninfo
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pgherd_spark import report as reports
-from pgherd_spark.check import check
-from pgherd_spark.cluster import Cluster, JobError, NoSparkError, cluster
-from pgherd_spark.comparison import Options as CheckOptions
-from pgherd_spark.findings import Findings
-from pgherd_spark.layout import MANIFEST, expire
-from pgherd_spark.leases import LeaseError, Member
-from pgherd_spark.pace import FULL
+from pgherd_spark.checking import report as reports
+from pgherd_spark.checking.check import check
+from pgherd_spark.checking.findings import Findings
 from pgherd_spark.progress import Progress, served
-from pgherd_spark.reach import CA, CERTIFICATE, KEY, Certificates
-from pgherd_spark.snapshot import Options as SnapshotOptions
-from pgherd_spark.snapshot import snapshot
-from pgherd_spark.stores import at
+from pgherd_spark.reading.cluster import Cluster, JobError, NoSparkError, cluster
+from pgherd_spark.reading.comparison import CheckOptions
+from pgherd_spark.reading.leases import LeaseError, Member
+from pgherd_spark.reading.pace import FULL
+from pgherd_spark.snapshots.snapshot import SnapshotOptions, snapshot
+from pgherd_spark.storing.layout import MANIFEST, expire
+from pgherd_spark.storing.stores import at
+from pgherd_spark.stream.reach import CA, CERTIFICATE, KEY, Certificates
 
 CERTIFICATES = Path("/etc/pgherd/tls")
 OUTCOME = Path("/dev/termination-log")
@@ -55,7 +54,7 @@ class Address(BaseModel):
 
 
 class Order(BaseModel):
-    """What the operator wants done; ``pgherd_operator.objects.jobs`` writes it.
+    """What the operator wants done; ``pgherd_operator.jobs.objects`` writes it.
 
     Attributes:
         destination: where snapshots or reports are kept, as ``stores.at`` understands it.

@@ -22,10 +22,16 @@ from benchmarks.herd import sidecar_logs
 from benchmarks.peers.postgres import PostgresServer
 from benchmarks.trouble import Logs
 from compatibility.outcomes import NoReportError, compare, outcomes
+from compatibility.regression import Regression
 from compatibility.sources import FetchError
 from compatibility.suites import Django, Psycopg, Server, SqlAlchemy, Suite
 
-SUITES: dict[str, Suite] = {"psycopg": Psycopg(), "sqlalchemy": SqlAlchemy(), "django": Django()}
+SUITES: dict[str, Suite] = {
+    "psycopg": Psycopg(),
+    "sqlalchemy": SqlAlchemy(),
+    "django": Django(),
+    "regression": Regression(),
+}
 
 
 @contextlib.contextmanager

@@ -42,8 +42,8 @@ def from_index(name: str, version: str, work: Path) -> Path:
     return target
 
 
-def from_debian(package: str, work: Path) -> Path:
-    """Fetch and unpack the upstream part of a Debian source package, of the newest that there is.
+def from_debian(package: str, work: Path, *, installed: bool = False) -> Path:
+    """Fetch and unpack the upstream part of a Debian source package.
 
     The machine's lists of package sources stay as they are: a copy of them that asks for sources
     is used.
@@ -51,6 +51,7 @@ def from_debian(package: str, work: Path) -> Path:
     Args:
         package: name of the source package.
         work: directory for what is fetched.
+        installed: of the version that the package of this name has here, instead of the newest.
 
     Returns:
         The directory of its sources.
@@ -58,7 +59,8 @@ def from_debian(package: str, work: Path) -> Path:
     Raises:
         FetchError: the distribution does not give it.
     """
-    target = work / package
+    wanted = f"{package}={_installed(package)}" if installed else package
+    target = work / wanted
     if not target.exists():
         apt = work / "apt"
         (apt / "sources").mkdir(parents=True, exist_ok=True)
@@ -71,8 +73,8 @@ def from_debian(package: str, work: Path) -> Path:
         ]
         _run(["apt-get", *options, "-qq", "update"], "apt-get cannot update its lists")
         _run(
-            ["apt-get", *options, "-qq", "source", "--download-only", package],
-            f"the distribution does not give the sources of {package}",
+            ["apt-get", *options, "-qq", "source", "--download-only", wanted],
+            f"the distribution does not give the sources of {wanted}",
             cwd=apt,
         )
         (archive,) = (one for one in apt.glob(f"{package}_*.orig.tar.*") if one.suffix != ".asc")
@@ -102,6 +104,14 @@ def environment(name: str, requirements: Sequence[str], work: Path) -> Path:
     return python
 
 
+def _installed(package: str) -> str:
+    """Version of the sources that an installed package was built from."""
+    return _run(
+        ["dpkg-query", "--show", "--showformat=${source:Version}", package],
+        f"{package} is not installed",
+    )
+
+
 def _write_sources(directory: Path) -> None:
     for path in (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*")):
         if path.suffix not in (".list", ".sources") or not path.exists():
@@ -125,7 +135,7 @@ def _unpack(archive: Path, target: Path) -> None:
     partial.rename(target)
 
 
-def _run(command: Sequence[str], failure: str, cwd: Path | None = None) -> None:
+def _run(command: Sequence[str], failure: str, cwd: Path | None = None) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
     except FileNotFoundError as error:
@@ -133,3 +143,4 @@ def _run(command: Sequence[str], failure: str, cwd: Path | None = None) -> None:
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()
         raise FetchError(f"{failure}: {lines[-1] if lines else done.returncode}")
+    return done.stdout

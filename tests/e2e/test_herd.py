@@ -6,7 +6,7 @@ acknowledged, and all members have the same rows.
 
 import pytest
 
-from .cluster import HERD, PATIENCE_S, Herd, Kubectl, until, until_ready, until_well
+from .cluster import HERD, PATIENCE_S, Herd, Kubectl, tried, until, until_ready, until_well
 
 pytestmark = pytest.mark.timeout(1800)  # the first one waits for images and a cluster
 
@@ -77,6 +77,22 @@ def test_a_herd_grows_and_shrinks_while_its_clients_write(herd: Herd, kubectl: K
         until_well(kubectl, 3)
         until(lambda: not kubectl.get("persistentvolumeclaim", f"{newest}-data"), "it is removed")
     assert herd.members() == members
+    herd.assert_nothing_is_lost(members, written)
+
+
+def test_a_reader_follows_takes_no_writes_and_goes_again(herd: Herd, kubectl: Kubectl) -> None:
+    members, readers = herd.members(), f"{HERD}-readers"
+    with herd.writing(*members) as written:
+        herd.change(readers=1)
+        until_well(kubectl, 4)
+        assert herd.members() == members
+        until(lambda: tried(lambda: herd.sql(readers, "SELECT 1")) == "1", "the service answers")
+        herd.until_true(readers, "SELECT count(*) > 0 FROM ledger")
+        with pytest.raises(AssertionError, match="read-only transaction"):
+            herd.sql(readers, "INSERT INTO ledger VALUES ('on a reader', 1)")
+    herd.verify()
+    herd.change(readers=0)
+    until_well(kubectl, 3)
     herd.assert_nothing_is_lost(members, written)
 
 

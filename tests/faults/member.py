@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from pgherd_sidecar.agent import main
-from pgherd_sidecar.agent.config import NodeConfig, load
+from pgherd_sidecar.agent.base.config import NodeConfig, load
 
 WIRES_VARIABLE = "PGHERD_TEST_WIRES"
 

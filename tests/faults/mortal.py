@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pgherd_sidecar.agent import main
-from pgherd_sidecar.agent.hookconnection import HookConnection
-from pgherd_sidecar.env.connections import Outgoing
+from pgherd_sidecar.agent.hook.connection import HookConnection
+from pgherd_sidecar.env.network.connections import OutgoingConnection
 from pgherd_sidecar.pg.pipeline import Pipeline
 from psycopg import AsyncCursor
 
@@ -96,7 +96,7 @@ class Life:
             (os, "fdatasync", "flush"),
             (os, "fsync", "flush"),
             (os, "replace", "rename"),
-            (Outgoing, "send", "messages"),
+            (OutgoingConnection, "send", "messages"),
             (HookConnection, "_write", "answer"),
         ):
             setattr(owner, method, self.around(name, getattr(owner, method)))

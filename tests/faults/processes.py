@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 
 from integration.localherd import LocalHerd, home, pids_in
-from pgherd_sidecar.cli.admin import AdminClient, AdminError
+from pgherd_sidecar.client.admin import AdminClient, AdminError
 from workloads.recorder import Recorder
 
 Cut = Mapping[str, Collection[str]]

@@ -26,6 +26,9 @@ _COMPUTED = r"circle\(point|timezone\(interval|xmlconcat\(|make_interval\("
 REFUSALS = (
     Refusal("0A000", "", "docs/ddl.md: what can't be replicated is refused, with a hint"),
     Refusal("42501", r"\blo_\w+\(", "docs/ddl.md: large objects"),
+    Refusal(
+        "42501", r"^SET plpgsql\.", "a plain server says it, too, to sessions that used PL/pgSQL"
+    ),
     *(
         Refusal(code, _COMPUTED, "docs/isolation.md: values that cannot be read again")
         for code in ("22P02", "22007", "22008", "2200N")
@@ -45,7 +48,13 @@ REPEATED = {
     "08006": "the connection was lost",
     "25P03": "the client's own idle_in_transaction_session_timeout",
 }
-"""By SQLSTATE: what a client has to repeat; the fuzzer does."""
+"""By SQLSTATE: a transaction met another one, or trouble. It says nothing about SQL."""
+
+_BUSY = re.compile(r"^index .* is being (built|dropped) on all members")
+"""docs/ddl.md: a 55006 of ours. One of PostgreSQL's own comes again at each repetition."""
+
+UNKNOWN = {"08006", "08007", "57014"}
+"""Of these: the transaction may have been committed, so it is not repeated."""
 
 
 def is_refusal(sqlstate: str, statement: str) -> bool:
@@ -53,6 +62,6 @@ def is_refusal(sqlstate: str, statement: str) -> bool:
     return any(one.sqlstate == sqlstate and re.search(one.statement, statement) for one in REFUSALS)
 
 
-def is_repeated(sqlstate: str) -> bool:
+def is_repeated(sqlstate: str, message: str) -> bool:
     """Whether the transaction is to be repeated."""
-    return sqlstate in REPEATED
+    return sqlstate in REPEATED or (sqlstate == "55006" and _BUSY.search(message) is not None)

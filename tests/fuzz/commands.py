@@ -91,6 +91,9 @@ def _index(chance: random.Random, schema: Schema) -> str:
             f"CREATE UNIQUE INDEX {name} ON {table.name} (v, t) NULLS NOT DISTINCT",
             f"CREATE UNIQUE INDEX {name} ON {table.name} ((t || v::text))",
             f"DROP INDEX IF EXISTS {name}",
+            f"CREATE INDEX CONCURRENTLY {name} ON {table.name} (t)",
+            f"CREATE UNIQUE INDEX CONCURRENTLY {name} ON {table.name} ({names([*table.key])})",
+            f"DROP INDEX CONCURRENTLY IF EXISTS {name}",
             f"ALTER INDEX IF EXISTS {name} RENAME TO {name}r",
             f"REINDEX TABLE {table.name}",
         )

@@ -46,9 +46,10 @@ PLANTS: tuple[Plant, ...] = (
         (
             Patch(
                 _ROWS,
-                "FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.seq > 0\n",
+                "FROM pgherd.capture_%s c WHERE c.xid = x AND c.seq >= first AND c.seq > 0\n",
                 "FROM (SELECT o.xid, 1 + o.cmin::text::int8 AS seq, o.base, o.tab, o.keys,\n"
-                " o.pks, o.recs FROM pgherd.capture_%s o WHERE o.seq > 0) c WHERE c.xid = $1\n",
+                " o.pks, o.recs FROM pgherd.capture_%s o WHERE o.seq > 0) c\n"
+                " WHERE c.xid = x AND c.seq >= first\n",
             ),
             Patch(
                 "pg/sql/020_hook.sql",
@@ -67,7 +68,7 @@ PLANTS: tuple[Plant, ...] = (
     Plant(
         "a02",
         "members execute a command with the same stack, some calls deeper",
-        (Patch("agent/applier.py", "IN REVERSE 48 .. 1 LOOP", "IN REVERSE 0 .. 1 LOOP"),),
+        (Patch("agent/apply/applier.py", "IN REVERSE 48 .. 1 LOOP", "IN REVERSE 0 .. 1 LOOP"),),
     ),
     Plant(
         "a03",
@@ -91,8 +92,8 @@ PLANTS: tuple[Plant, ...] = (
         (
             Patch(
                 "pg/sql/031_columns.sql",
-                "a.attnum = ANY ((pk.indkey::int2[])[0:pk.indnkeyatts - 1])",
-                "a.attnum = ANY (pk.indkey::int2[])",
+                "(i.indkey::int2[])[0:i.indnkeyatts - 1] FROM pg_index i WHERE i.indexrelid",
+                "i.indkey::int2[] FROM pg_index i WHERE i.indexrelid",
             ),
         ),
     ),
@@ -134,7 +135,7 @@ PLANTS: tuple[Plant, ...] = (
     Plant(
         "a10",
         "values are compressed in one way only where they are applied",
-        (Patch("agent/rowwriter.py", '("pglz", "lz4")', '("pglz", "pglz")'),),
+        (Patch("agent/apply/rowwriter.py", '("pglz", "lz4")', '("pglz", "pglz")'),),
     ),
     Plant(
         "a11",

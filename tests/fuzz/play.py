@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 
 from fuzz import compare
-from fuzz.allowed import is_refusal, is_repeated
+from fuzz.allowed import UNKNOWN, is_refusal, is_repeated
 from fuzz.case import APART, EVERYBODY, TOGETHER, Case, Step, ends, units
 from fuzz.servers import MEMBERS, PLAIN, Servers, StuckError
 
@@ -277,9 +277,11 @@ class Game:
             outcomes = session.wait(session.ask(texts, guarded=step.guarded), _PATIENCE_S)
             if outcomes is None:
                 raise FoundError("stuck", f"no answer in {_PATIENCE_S:g} s: {texts[-1].decode()}")
-            if not any(is_repeated(code) for code, _ in outcomes):
+            if not any(is_repeated(*one) for one in outcomes):
                 return outcomes
             if session.connection.closed or attempt == _REPEATS - 1:
+                break
+            if any(code in UNKNOWN for code, _ in outcomes):
                 break
             self._tally.repeated += 1
             session.wait(session.ask((b"ROLLBACK",), guarded=False), _PATIENCE_S)
@@ -290,7 +292,7 @@ class Game:
 
     def _uncertain(self, session: Session, outcomes: Outcomes) -> None:
         """The herd does not say what has become of it, or refuses to the end."""
-        said = next((one for one in outcomes if is_repeated(one[0])), ("", ""))
+        said = next((one for one in outcomes if is_repeated(*one)), ("", ""))
         told = self._trouble()
         if told:
             raise FoundError("trouble", told)

@@ -7,6 +7,7 @@ there is room, for speed: what a killed process has written survives there as we
 """
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -22,9 +23,13 @@ from psycopg import sql
 from trouble import require_none
 
 from .herdlogs import LOGS
+from .ledger import Ledger
 from .localherd import BROKEN_SIDECAR, SLEEPING_SIDECAR, LocalHerd, free_port_base, settle
+from .members import superusers
+from .plainpostgres import PlainPostgres, plain_postgres
 
 _ROOM_BYTES = 8 << 30
+_FILES = itertools.count(1)
 _STANDIN = Path(__file__).with_name("standin_sidecar.py")
 
 
@@ -43,7 +48,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 
 @pytest.fixture(scope="session")
-def work_directory() -> Iterator[Path]:
+def session_directory() -> Iterator[Path]:
     """A short directory that every account can enter; removed at the end."""
     parent = os.environ.get("PGHERD_TEST_DIR") or in_memory(_ROOM_BYTES)
     directory = Path(tempfile.mkdtemp(prefix="pgherd-test-", dir=parent))
@@ -52,10 +57,38 @@ def work_directory() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
+@pytest.fixture(scope="module")
+def work_directory(session_directory: Path) -> Iterator[Path]:
+    """A directory for one file of tests, so that two files may give a thing the same name."""
+    directory = session_directory / str(next(_FILES))
+    directory.mkdir()
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
 @pytest.fixture(scope="session")
-def herd(work_directory: Path) -> Iterator[LocalHerd]:
+def herd(session_directory: Path) -> Iterator[LocalHerd]:
     """A herd of three with real sidecars, for the whole session."""
-    herd = LocalHerd(work_directory / "herd", free_port_base())
+    herd = LocalHerd(session_directory / "herd", free_port_base())
+    done = herd.up()
+    assert done.returncode == 0, done.stderr
+    yield herd
+    herd.must("destroy")
+
+
+@pytest.fixture(scope="module")
+def subscriber(herd: LocalHerd, work_directory: Path) -> Iterator[PlainPostgres]:
+    """A plain server of the module's own, of the herd's version."""
+    port = free_port_base() + 90
+    with plain_postgres(work_directory / "subscriber", port, herd.dsn("n1")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mortal(work_directory: Path) -> Iterator[LocalHerd]:
+    """A herd for the tests of one file only: a failure must not spoil the others'."""
+    herd = LocalHerd(work_directory / "mortal", free_port_base())
     done = herd.up()
     assert done.returncode == 0, done.stderr
     yield herd
@@ -70,9 +103,9 @@ def _at_rest(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="session")
-def scripts(work_directory: Path) -> Path:
+def scripts(session_directory: Path) -> Path:
     """Stand-ins for the sidecar, where the servers' account can read them."""
-    directory = work_directory / "scripts"
+    directory = session_directory / "scripts"
     directory.mkdir()
     shutil.copy(_STANDIN, directory / "standin.py")
     (directory / "broken.py").write_text(BROKEN_SIDECAR)
@@ -97,10 +130,10 @@ def fresh(work_directory: Path, scripts: Path) -> Iterator[LocalHerd]:
 
 
 @pytest.fixture(scope="session")
-def running(work_directory: Path, scripts: Path) -> Iterator[LocalHerd]:
+def running(session_directory: Path, scripts: Path) -> Iterator[LocalHerd]:
     """A herd of two that is up; each test that uses it leaves it as it was."""
     herd = LocalHerd(
-        work_directory / "running",
+        session_directory / "running",
         free_port_base(),
         {"PGHERD_SIDECAR_SCRIPT": str(scripts / "standin.py")},
     )
@@ -142,9 +175,25 @@ async def schema(
         )
 
 
+@pytest.fixture
+async def admins(herd: LocalHerd, schema: str) -> AsyncIterator[list[psycopg.AsyncConnection[Any]]]:
+    """A superuser's connection to each node, likewise with ``schema`` in front."""
+    async with superusers(herd, schema) as connections:
+        yield connections
+
+
 async def _execute(connection: psycopg.AsyncConnection[Any], command: sql.Composed) -> None:
     """Execute DDL, again after 40001: another node's last command may not have been seen here."""
     while True:
         with contextlib.suppress(psycopg.errors.SerializationFailure):
             await connection.execute(command)
             return
+
+
+@pytest.fixture
+def ledger(herd: LocalHerd) -> Iterator[Ledger]:
+    """What clients were told, in a schema of the test's own on the herd of its file."""
+    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
+    ledger.create()
+    yield ledger
+    ledger.drop()

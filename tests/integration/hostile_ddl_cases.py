@@ -106,6 +106,14 @@ REFUSED = {
     "check_array_now": ("", _STABLE_CHECK.format("date", "at <> ALL ('{now}')")),
     "check_cast_at_run_time": ("", _STABLE_CHECK.format("date", "at > ('to' || 'day')::date")),
     "default_constant_now": ("", "CREATE TABLE t (id int PRIMARY KEY, at date DEFAULT 'now')"),
+    "default_of_two_literals_now": (
+        "",
+        "CREATE TABLE t (id int PRIMARY KEY, at date DEFAULT 'to' -- and\n 'day')",
+    ),
+    "default_unicode_now": (
+        "",
+        r"CREATE TABLE t (id int PRIMARY KEY, at timestamptz DEFAULT U&'n\006fw')",
+    ),
     "new_column_default_now": (_FILLED, "ALTER TABLE t ADD at timestamptz DEFAULT 'now'"),
     "new_column_default_date_of_text": (
         _FILLED,

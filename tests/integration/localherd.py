@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +17,18 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
-from pgherd_sidecar.cli import render
-from pgherd_sidecar.cli.herd import load
-from pgherd_sidecar.cli.local import nodes_of
-from pgherd_sidecar.cli.node import states_of
+from pgherd_sidecar.cli.shared import render
+from pgherd_sidecar.local.herd import load
+from pgherd_sidecar.local.node import states_of
+from pgherd_sidecar.local.operations.lifecycle import nodes_of
+from pgherd_sidecar.pg import trusted
 
-from . import herdlogs
+from . import herdlogs, installations
 
 COMMAND_TIMEOUT_S = 300
 NODES = 3
+NATIVE = os.environ.get("PGHERD_TEST_NATIVE", "") not in ("", "0")
+"""Herds of the tests capture by the native module: docs/native.md."""
 _PORTS_TO_TRY = range(20000, 30000, 250)
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can do this")
 BROKEN_SIDECAR = "import sys; sys.exit('cannot open the log: bad checksum')\n"
@@ -67,6 +70,17 @@ class LocalHerd:
             check=False,
         )
 
+    def without_directory(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run ``pgherd COMMAND ...`` likewise, a command that concerns no herd's directory."""
+        return subprocess.run(
+            [sys.executable, "-m", "pgherd_sidecar.cli.main", *words],
+            env=os.environ | self.surroundings(words),
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+
     def surroundings(self, words: Sequence[str]) -> dict[str, str]:
         """What a command finds in its environment beside ours."""
         return self.environment
@@ -83,12 +97,17 @@ class LocalHerd:
         return done.stdout
 
     def up(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run ``up`` with this herd's ports and account; every transaction has a fingerprint."""
+        """Run ``up`` with this herd's ports and account; every transaction has a fingerprint.
+
+        Rows are captured in SQL, or by the native module where ``NATIVE`` asks for it.
+        """
         user = ["--user", os.environ.get("PGHERD_TEST_USER", "postgres")]
         as_user = user if os.geteuid() == 0 and "--user" not in arguments else []
         complete = [] if "--fingerprint-every" in arguments else ["--fingerprint-every", "1"]
+        capture = [] if "--capture" in arguments else ["--capture", "auto" if NATIVE else "sql"]
         ports = ["--port-base", str(self.port_base)]
-        return self.run("up", *ports, *as_user, *complete, *arguments)
+        version = [] if "--postgres-bin" in arguments else installations.own()
+        return self.run("up", *ports, *as_user, *complete, *capture, *version, *arguments)
 
     def members(self) -> list[dict[str, Any]]:
         """The members as ``status --json`` shows them."""
@@ -128,13 +147,24 @@ class LocalHerd:
         return self.node(name).app_dsn
 
 
+@contextlib.contextmanager
+def standing(herd: LocalHerd, *options: str) -> Iterator[LocalHerd]:
+    """A new herd, which goes at the end, also after what failed: a fixture may be repeated."""
+    try:
+        done = herd.up(*options)
+        assert done.returncode == 0, done.stderr
+        yield herd
+    finally:
+        if herd.directory.exists():
+            herd.must("destroy")
+
+
 def settle(herd: LocalHerd) -> None:
     """Wait until each node has applied what any of them has committed."""
-    last = "SELECT pgherd.last_gid()"
-    wanted = max(query(node.dsn, last)[0][0] for node in herd.nodes())
+    wanted = max(_last_gid(node) for node in herd.nodes())
     limit = time.monotonic() + COMMAND_TIMEOUT_S
     for node in herd.nodes():
-        while query(node.dsn, last)[0][0] < wanted:
+        while _last_gid(node) < wanted:
             assert time.monotonic() < limit, f"{node.name} stays behind GID {wanted}"
             time.sleep(0.02)
 
@@ -163,9 +193,36 @@ def free_port_base(nodes: int = NODES) -> int:
 
 
 def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
+    """Execute a statement, and return its rows: one without columns is an empty tuple."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if returns_rows(cursor) else []
+
+
+def drop_schemas(dsn: str, *names: str) -> None:
+    """Drop those that are there; again after a deadlock with a feeder that is about to leave."""
+    for _ in range(20):
+        try:
+            query(dsn, f"DROP SCHEMA IF EXISTS {', '.join(names)} CASCADE")
+        except psycopg.errors.DeadlockDetected:
+            time.sleep(0.5)
+        else:
+            return
+    raise AssertionError(f"{names} can't be dropped")
+
+
+def returns_rows(cursor: psycopg.Cursor[Any]) -> bool:
+    """Whether its statement was a query; ``description`` is None for one without columns, too."""
+    result = cursor.pgresult
+    return result is not None and result.status == psycopg.pq.ExecStatus.TUPLES_OK
+
+
+def _last_gid(node: Node) -> int:
+    """What the node has applied; settings of the database that are on their way don't matter."""
+    with psycopg.connect(node.dsn, autocommit=True, options=trusted.options()) as connection:
+        row = connection.execute("SELECT pgherd.last_gid()").fetchone()
+        assert row is not None
+        return int(row[0])
 
 
 def error_of(done: subprocess.CompletedProcess[str]) -> str:

@@ -3,20 +3,18 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from .installations import program
 from .localherd import LocalHerd
 
 Connection = psycopg.AsyncConnection[Any]
 
 _PATIENCE_S = 30
-_DEBIAN = Path("/usr/lib/postgresql")
 
 
 @contextlib.asynccontextmanager
@@ -38,7 +36,7 @@ async def run(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
     cursor = await connection.execute(statement.encode())
     while cursor.nextset():
         pass
-    return await cursor.fetchall() if cursor.description else []
+    return await cursor.fetchall() if cursor.description is not None else []
 
 
 async def failure(connection: Connection, statement: str) -> psycopg.Error:
@@ -75,6 +73,16 @@ async def same_everywhere(
     answers = [await run(connection, statement) for connection in connections]
     assert answers[1:] == answers[:-1]
     return answers[0]
+
+
+async def until_same(
+    connections: Sequence[Connection], statement: str, rows: list[tuple[Any, ...]]
+) -> None:
+    """Wait until each member answers a query so: roles come without a command to wait for."""
+    async with asyncio.timeout(2 * _PATIENCE_S):
+        for connection in connections:
+            while await run(connection, statement) != rows:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
 
 async def assert_same_schema(connections: Sequence[Connection], schema: str) -> str:
@@ -120,11 +128,3 @@ def dump(connection: Connection, schema: str) -> str:
     own = ("    START WITH ", "\\restrict", "\\unrestrict")
     lines = done.stdout.splitlines()
     return "\n".join(line for line in lines if not line.startswith(own) and "pgherd_" not in line)
-
-
-def program(name: str, major: int) -> str:
-    """A program of PostgreSQL, as it belongs to the server."""
-    debian = _DEBIAN / str(major) / "bin" / name
-    path = str(debian) if debian.exists() else shutil.which(name)
-    assert path is not None, f"{name} is missing"
-    return path

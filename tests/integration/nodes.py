@@ -12,11 +12,11 @@ from typing import Any
 
 import psycopg
 
-from .localherd import LocalHerd, home, settle
+from .localherd import LocalHerd, home, returns_rows, settle
 
 TIDE = "CREATE TABLE public.tide (id uuid PRIMARY KEY DEFAULT gen_random_uuid())"
 Connection = psycopg.Connection[tuple[Any, ...]]
-_BAD = ("needs_rebuild", '"diverged"', '"crashed"')
+_BAD = ("needs_rebuild", '"diverged"', '"process.crashed"')
 
 
 class Nodes:
@@ -99,7 +99,7 @@ def run(connection: Connection, statements: str) -> list[tuple[Any, ...]]:
     cursor = connection.execute(statements.encode())
     while cursor.nextset():
         pass
-    return cursor.fetchall() if cursor.description else []
+    return cursor.fetchall() if returns_rows(cursor) else []
 
 
 def sql_file(name: str) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .localherd import query
-from .members import program
+from .installations import program
+from .localherd import LocalHerd, drop_schemas, query, settle
 
 _TIMEOUT_S = 120
 
@@ -48,6 +48,12 @@ class PlainPostgres:
         self.call("pg_ctl", "stop", "--silent", f"--pgdata={self.directory}", f"--mode={mode}")
 
 
+def major_of(dsn: str) -> int:
+    """The major version of a server."""
+    ((number,),) = query(dsn, "SHOW server_version_num")
+    return int(number) // 10000
+
+
 def _as_account() -> list[str]:
     if os.geteuid() != 0:
         return []
@@ -56,18 +62,17 @@ def _as_account() -> list[str]:
 
 @contextlib.contextmanager
 def plain_postgres(
-    directory: Path, port: int, like: str, settings: str = ""
+    directory: Path, port: int, like: str | int, settings: str = ""
 ) -> Iterator[PlainPostgres]:
     """A server with the role and the database ``app``; removed at the end.
 
     Args:
         directory: of it, not there yet, in one that every account can enter.
         port: on which it listens.
-        like: connection string of a server of the same major version.
+        like: its major version, or the connection string of a server that has the same.
         settings: further lines of its configuration.
     """
-    ((number,),) = query(like, "SHOW server_version_num")
-    server = PlainPostgres(directory, port, int(number) // 10000)
+    server = PlainPostgres(directory, port, like if isinstance(like, int) else major_of(like))
     directory.mkdir()
     if os.geteuid() == 0:
         shutil.chown(directory, os.environ.get("PGHERD_TEST_USER", "postgres"))
@@ -88,3 +93,12 @@ def plain_postgres(
     finally:
         server.stop("immediate")
         shutil.rmtree(directory)
+
+
+def forget_set(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
+    """Remove a set, the subscription to it and the schema of its tables, all of this name."""
+    herd.top("unsubscribe", name, "--herd-only")
+    herd.top("set", "drop", name)
+    settle(herd)
+    query(herd.dsn("n1"), f"DROP SCHEMA {name} CASCADE")
+    drop_schemas(subscriber.dsn(), "pgherd_subscriber", name)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psycopg
 
+from .installations import program
 from .localherd import LocalHerd, query, settle
-from .members import program
 from .plainpostgres import PlainPostgres
 
 SHOP = (Path(__file__).parent / "sql" / "shop.sql").read_text()

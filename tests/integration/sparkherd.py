@@ -11,12 +11,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from pgherd_sidecar.cli import herd as herds
-from pgherd_sidecar.cli.admin import AdminClient, AdminError
-from pgherd_spark.cluster import Cluster, is_installed
-from pgherd_spark.layout import JOB, snapshots
-from pgherd_spark.leases import Member
-from pgherd_spark.stores import Store
+from pgherd_sidecar.client.admin import AdminClient, AdminError
+from pgherd_sidecar.local import herd as herds
+from pgherd_spark.reading.cluster import Cluster, is_installed
+from pgherd_spark.reading.leases import Member
+from pgherd_spark.storing.layout import JOB, snapshots
+from pgherd_spark.storing.stores import Store
 
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import psycopg
 from aiohttp import web
-from pgherd_sidecar.agent import config
-from pgherd_sidecar.pg import checksum
+from pgherd_sidecar.agent.base import config
+from pgherd_sidecar.pg.comparison import checksum
 
 REPLICATED_TABLES = """
 CREATE SCHEMA IF NOT EXISTS pgherd;

@@ -106,7 +106,7 @@ def same_everywhere(herd: LocalHerd, statement: str) -> list[tuple[Any, ...]]:
 
 
 def test_the_longest_statement_that_fits_the_stack_fits_everywhere(poisoned: LocalHerd) -> None:
-    """A2: the others run it some calls deeper than its origin."""
+    """BD2: the others run it some calls deeper than its origin."""
     all_gid = query(poisoned.dsn("n1"), "SELECT pgherd.last_gid()")[0][0]
     with psycopg.connect(poisoned.app_dsn("n1")) as connection:
 
@@ -149,7 +149,7 @@ def test_the_longest_statement_that_fits_the_stack_fits_everywhere(poisoned: Loc
 
 
 def test_rows_as_deep_as_the_stack_allows_are_written_everywhere(poisoned: LocalHerd) -> None:
-    """A2: the text of a row is read some calls deeper, too."""
+    """BD2: the text of a row is read some calls deeper, too."""
     write(poisoned, "CREATE TABLE nested (id int PRIMARY KEY, v json)")
     with psycopg.connect(poisoned.app_dsn("n1"), autocommit=True) as connection:
 
@@ -183,7 +183,7 @@ def test_rows_as_deep_as_the_stack_allows_are_written_everywhere(poisoned: Local
 def test_an_index_takes_elsewhere_what_it_took_at_the_origin(
     poisoned: LocalHerd, method: str
 ) -> None:
-    """A10: index tuples are compressed as the session says that writes them."""
+    """BD10: index tuples are compressed as the session says that writes them."""
     table = f"cmpr_{method}"
     large = (
         "(SELECT string_agg(chr(19968 + (i * 7919) % 20000), '') FROM generate_series(1, 450) i)"
@@ -207,7 +207,7 @@ def test_an_index_takes_elsewhere_what_it_took_at_the_origin(
 
 
 def test_an_index_is_built_elsewhere_as_it_was_at_the_origin(poisoned: LocalHerd) -> None:
-    """A10: a command is retried with the other compression, too."""
+    """BD10: a command is retried with the other compression, too."""
     write(poisoned, "CREATE TABLE built (id int PRIMARY KEY, k text)")
     large = (
         "(SELECT string_agg(chr(19968 + (i * 7919) % 20000), '') FROM generate_series(1, 450) i)"
@@ -228,7 +228,7 @@ def test_an_index_is_built_elsewhere_as_it_was_at_the_origin(poisoned: LocalHerd
 
 @pytest.mark.expects_trouble("DivergedError", reason="these sidecars have a defect")
 def test_an_unforeseen_error_stops_two_databases_and_no_vote(poisoned: LocalHerd) -> None:
-    """P1: the type of an exception does not matter."""
+    """BD20: the type of an exception does not matter."""
     write(poisoned, "CREATE TABLE poison (id int PRIMARY KEY)", "CREATE TABLE well (id int)")
     write(poisoned, "DROP TABLE well", "CREATE TABLE well (id int PRIMARY KEY)")
     settle(poisoned)
@@ -243,7 +243,7 @@ def test_an_unforeseen_error_stops_two_databases_and_no_vote(poisoned: LocalHerd
     assert same_everywhere(poisoned, "SELECT count(*) FROM well") == [(20,)]
     assert same_everywhere(poisoned, "SELECT id FROM poison") == [(1,)]
     for node in ("n2", "n3"):
-        assert said(poisoned, node, "crashed") == []
+        assert said(poisoned, node, "process.crashed") == []
         (one,) = incidents(poisoned, node)
         assert (one["kind"], one["table"], one["cure"]) == ("diverged", "public.poison", "rebuild")
         assert one["outcome"] == "rebuilt"
@@ -260,7 +260,7 @@ def test_an_unforeseen_error_stops_two_databases_and_no_vote(poisoned: LocalHerd
     poisoned.must("start", "n2")
     until("it does not come up again", lambda: all_primary(poisoned))
     assert len(incidents(poisoned, "n2")) == 1  # a restart forgets nothing
-    assert said(poisoned, "n2", "crashed") == []
+    assert said(poisoned, "n2", "process.crashed") == []
 
 
 @pytest.mark.expects_trouble("DivergedError", reason="a constraint fails on the members only")

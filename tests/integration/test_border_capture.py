@@ -137,6 +137,58 @@ def test_parents_that_nobody_refers_to_are_deleted_and_moved_in_any_way(nodes: N
     nodes.equal_rows("up", "up_1", "up_2", "tree", "old", "young")
 
 
+MERGE = """
+MERGE INTO moved USING (VALUES (1), (2)) v (id) ON moved.id = v.id WHEN MATCHED THEN UPDATE SET
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        MERGE + "k = 2",
+        MERGE + "k = 2 WHEN NOT MATCHED THEN INSERT VALUES (v.id, 1)",
+        MERGE + "id = moved.id + 10",
+        "PREPARE m AS " + MERGE + "k = 2; EXECUTE m",
+        "DO $$ BEGIN " + MERGE + "k = 2; END $$",
+        "DO $$ BEGIN EXECUTE '" + MERGE + "k = 2'; END $$",
+        "PREPARE m AS " + MERGE + "k = 2; DO $$ BEGIN EXECUTE 'EXECUTE m'; END $$",
+        "DO $$ BEGIN EXECUTE E'/* \"\\nPL/pgSQL function f() */" + MERGE + "k = 2'; END $$",
+        "SELECT moves()",
+        MERGE + "k = moved.k + 2",
+        "BEGIN; CREATE TRIGGER z BEFORE UPDATE ON moved FOR EACH ROW EXECUTE FUNCTION sets_k();"
+        + MERGE + "v = 'a'",
+    ],
+)  # fmt: skip
+def test_merge_that_may_move_rows_to_another_partition_is_refused(
+    nodes: Nodes, statement: str
+) -> None:
+    """No trigger of PostgreSQL's says which these are."""
+    run(nodes.app[0], "DROP TABLE IF EXISTS moved; DROP FUNCTION IF EXISTS moves, sets_k")
+    nodes.create(
+        "CREATE TABLE moved (id int, k int, v text, PRIMARY KEY (id, k)) PARTITION BY LIST (k);"
+        "CREATE TABLE moved_1 (v text, k int NOT NULL, id int NOT NULL);"
+        "ALTER TABLE moved ATTACH PARTITION moved_1 FOR VALUES IN (1, 3);"
+        "CREATE TABLE moved_2 PARTITION OF moved FOR VALUES IN (2, 4) PARTITION BY RANGE (id);"
+        "CREATE TABLE moved_21 PARTITION OF moved_2 FOR VALUES FROM (0) TO (9);"
+        "CREATE TABLE moved_22 PARTITION OF moved_2 FOR VALUES FROM (9) TO (99);"
+        f"CREATE FUNCTION moves() RETURNS void LANGUAGE sql AS $$ {MERGE} k = 2 $$;"
+        "CREATE FUNCTION sets_k() RETURNS trigger LANGUAGE plpgsql"
+        " AS $$ BEGIN NEW.k := 2; RETURN NEW; END $$"
+    )
+    first = nodes.connect(0)
+    run(first, "INSERT INTO moved VALUES (1, 1), (2, 2), (3, 1), (4, 1), (5, 2)")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="another partition"):
+        run(first, statement)
+    run(first, "ROLLBACK; DEALLOCATE ALL")
+    for other in (
+        "UPDATE moved SET k = 2 WHERE id IN (3, 4); UPDATE moved SET id = 10 WHERE id = 5",
+        MERGE + "v = 'a'",
+        "DO $$ BEGIN PERFORM 'merge'; UPDATE moved SET k = 1 WHERE id = 4; END $$",
+    ):
+        run(first, other)
+    assert nodes.equal_rows("moved", "moved_1", "moved_21", "moved_22") is not None
+
+
 def test_the_foreign_key_of_a_single_partition_is_certified(nodes: Nodes) -> None:
     nodes.create(
         "CREATE TABLE fp (id int PRIMARY KEY);"

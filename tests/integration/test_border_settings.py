@@ -78,6 +78,8 @@ EXTREMES: dict[str, tuple[str, ...]] = {
 #: What a superuser alone may change, so that no case of an ordinary user is needed.
 OF_SUPERUSERS = {
     "allow_system_table_mods",
+    "backtrace_functions",
+    "composite_type_mismatch",
     "event_triggers",
     "ignore_checksum_failure",
     "lc_messages",

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import aiohttp
 import pytest
-from pgherd_sidecar.cli.admin import AdminClient
-from pgherd_sidecar.cli.herd import load
+from pgherd_sidecar.client.admin import AdminClient
+from pgherd_sidecar.local.herd import load
 
 from .localherd import LocalHerd, home, query
 
@@ -75,6 +75,10 @@ CASES = {
         "SELECT",
         f"ALTER ROLE {_ROLE} IN DATABASE app: session_replication_role = replica",
     ),
+    "ALTER DATABASE app SET backtrace_functions = pgherd": (
+        "ALTER DATABASE app RESET backtrace_functions",
+        "ALTER DATABASE app: backtrace_functions = pgherd",
+    ),
     "event_triggers": ("SELECT", f"ALTER ROLE {_ROLE}: event_triggers = off"),
 }
 
@@ -120,6 +124,7 @@ async def test_a_setting_of_another_database_hides_nothing(herd: LocalHerd) -> N
     [
         "session_replication_role = origin",
         "session_replication_role = local",
+        "backtrace_functions = pgherd_of_somebody_else",
         "event_triggers = on",
     ],
 )

@@ -1,4 +1,4 @@
-"""Tables of every shape: partitions, inheritance, odd names, many columns (issue point 1)."""
+"""Tables of every shape: partitions, inheritance, odd names, many columns."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Every kind of statement that changes rows reaches the other nodes (issue point 1, C3, C10)."""
+"""Every kind of statement that changes rows reaches the other nodes (C3, C10)."""
 
 from collections.abc import Iterator
 
@@ -61,3 +61,59 @@ def test_an_immediate_unique_key_refuses_a_shift_as_plain_postgresql_does(filled
     with pytest.raises(psycopg.errors.UniqueViolation):
         run(filled.app[0], "UPDATE item SET id = id + 1")
     filled.equal_rows("item")
+
+
+@pytest.mark.parametrize(
+    ("tables", "statement"),
+    [
+        (
+            "CREATE TABLE ra (k int PRIMARY KEY, v text, p int REFERENCES ra ON UPDATE CASCADE);"
+            " INSERT INTO ra VALUES (1, 'x', 1), (2, 'y', 3), (3, 'z', 2), (9, 'w', NULL)",
+            "UPDATE ra SET k = 4 WHERE k = 1; UPDATE ra SET k = k + 10 WHERE k < 9",
+        ),
+        (
+            "CREATE TABLE ra (k int PRIMARY KEY, v text, p int REFERENCES ra ON UPDATE CASCADE);"
+            " INSERT INTO ra VALUES (1, 'x', 1), (2, 'y', 1), (3, 'z', NULL)",
+            "UPDATE ra SET k = 4 WHERE k = 1",
+        ),
+        (
+            "CREATE TABLE rb (k int PRIMARY KEY, y int); CREATE TABLE ra (x int PRIMARY KEY"
+            " REFERENCES rb ON UPDATE CASCADE); ALTER TABLE rb ADD FOREIGN KEY (y)"
+            " REFERENCES ra ON UPDATE CASCADE; INSERT INTO rb VALUES (1), (2);"
+            " INSERT INTO ra VALUES (1), (2); UPDATE rb SET y = k",
+            "UPDATE rb SET k = k + 10",
+        ),
+        (
+            "CREATE TABLE rb (k int PRIMARY KEY); CREATE TABLE ra (a int PRIMARY KEY REFERENCES"
+            " rb ON UPDATE CASCADE, c int REFERENCES rb ON UPDATE CASCADE);"
+            " INSERT INTO rb VALUES (1), (2); INSERT INTO ra VALUES (1, 1), (2, 1)",
+            "UPDATE rb SET k = 4 WHERE k = 1",
+        ),
+        (
+            "CREATE TABLE rb (k int PRIMARY KEY); CREATE TABLE ra (a int DEFAULT 0 PRIMARY KEY"
+            " REFERENCES rb ON DELETE SET DEFAULT, c int REFERENCES rb ON DELETE SET NULL);"
+            " INSERT INTO rb VALUES (0), (1); INSERT INTO ra VALUES (1, 1)",
+            "DELETE FROM rb WHERE k = 1",
+        ),
+        (
+            "CREATE TABLE ra (k int PRIMARY KEY, p int REFERENCES ra ON UPDATE CASCADE)"
+            " PARTITION BY RANGE (k); CREATE TABLE ra1 PARTITION OF ra FOR VALUES FROM (0) TO (10);"
+            " CREATE TABLE ra2 PARTITION OF ra DEFAULT;"
+            " INSERT INTO ra VALUES (1, 1), (2, 1), (12, 12)",
+            "UPDATE ra SET k = 4 WHERE k = 1; UPDATE ra SET k = k + 1 WHERE k > 2",
+        ),
+    ],
+    ids=["itself", "itself-and-others", "cycle", "two-parents", "default", "partitions"],
+)
+def test_a_row_that_referential_actions_change_again(
+    nodes: Nodes, tables: str, statement: str
+) -> None:
+    """Its key is new by the same statement, whose transition tables hold it twice."""
+    run(nodes.app[0], "DROP TABLE IF EXISTS ra, rb CASCADE")
+    nodes.settle()
+    run(nodes.app[0], tables)
+    nodes.settle()
+    names = ["ra", *(["rb"] if "rb" in tables else [])]
+    before = nodes.equal_rows(*names)
+    run(nodes.app[1], statement)
+    assert nodes.equal_rows(*names) != before

@@ -234,3 +234,50 @@ def test_read_committed_sees_the_winner_and_goes_on(filled: Nodes) -> None:
     filled.settle()
     run(session, "UPDATE account SET balance = balance + 10 WHERE id = 1; COMMIT")
     assert "(1,111,a)" in filled.equal_rows("account")
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        "UPDATE account SET name = 'z' WHERE id = 1",
+        "UPDATE account SET name = 'z', balance = 100 WHERE id = 1;"
+        " UPDATE owner SET code = 11 WHERE id = 2",
+    ],
+)
+def test_an_update_finds_the_row_whose_unique_column_another_member_changed(
+    filled: Nodes, moved: str
+) -> None:
+    """READ COMMITTED: it goes on with the row's new version, as on one server."""
+    holder, session = filled.connect(2), filled.connect(2)
+    run(holder, "SELECT pg_advisory_lock(4711)")
+    with ThreadPoolExecutor(1) as others:
+        found = others.submit(
+            run,
+            session,
+            "WITH gate AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(4711))"
+            " UPDATE account SET balance = balance + 10 FROM gate WHERE id = 1 RETURNING name",
+        )
+        while not run(filled.admin[2], WAITING):
+            assert not found.done(), found.result()
+        run(filled.app[1], f"BEGIN; {moved}; COMMIT")
+        filled.settle()
+        run(holder, "SELECT pg_advisory_unlock(4711)")
+        assert len(found.result()) == 1
+    assert any(row.startswith("(1,110,") for row in filled.equal_rows("account"))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "excluded (id int PRIMARY KEY, u int UNIQUE)",  # a word of INSERT ... ON CONFLICT
+        "twice (id int PRIMARY KEY, u int UNIQUE, UNIQUE (id) DEFERRABLE)",  # which that refuses
+    ],
+)
+def test_a_row_that_is_inserted_and_updated_is_put_into_any_table(nodes: Nodes, table: str) -> None:
+    nodes.create(f"CREATE TABLE {table}")
+    name = table.split(maxsplit=1)[0]
+    run(
+        nodes.app[1],
+        f"BEGIN; INSERT INTO {name} VALUES (1, 1); UPDATE {name} SET u = 2 WHERE id = 1; COMMIT",
+    )
+    assert nodes.equal_rows(name) == ["(1,2)"]

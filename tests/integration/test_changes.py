@@ -5,17 +5,16 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import psycopg
 import pytest
-from pgherd_spark import statements
-from pgherd_spark.changelog import Log
-from pgherd_spark.changes import Change, Values
+from pgherd_sidecar.client.stream.changelog import ChangeLog
+from pgherd_sidecar.client.stream.changes import LoggedChange, Values
+from pgherd_spark.reading import statements
 from psycopg import sql
 
-from .ledger import Ledger
-from .localherd import LocalHerd, query
+from .ledger import Ledger, create_everywhere
+from .localherd import LocalHerd, query, settle
 from .sparkherd import members_of
 
 _SETTINGS = statements.load("session.sql")["settings"]
@@ -34,7 +33,7 @@ class Copy:
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[str, Values]] = defaultdict(dict)
-        self.changes: list[Change] = []
+        self.changes: list[LoggedChange] = []
 
     def updates(self, table: str) -> list[tuple[Values | None, Values | None]]:
         return [
@@ -43,7 +42,7 @@ class Copy:
             if one.op == "update" and one.table == table
         ]
 
-    def take(self, change: Change) -> None:
+    def take(self, change: LoggedChange) -> None:
         last = self.changes[-1] if self.changes else None
         assert last is None or (change.gid, change.number) > (last.gid, last.number)
         self.changes.append(change)
@@ -83,7 +82,7 @@ def in_database(dsn: str, table: str, key: tuple[str, ...]) -> dict[str, Values]
     return {str({one: row[one] for one in key}): row for row in rows}
 
 
-async def follow(log: Log, copy: Copy, after: int, through: int) -> None:
+async def follow(log: ChangeLog, copy: Copy, after: int, through: int) -> None:
     async for changes in log.between(after, through):
         for change in changes:
             copy.take(change)
@@ -100,7 +99,7 @@ async def test_who_follows_the_stream_has_what_the_database_has_also_after_a_res
     herd: LocalHerd, ledger: Ledger
 ) -> None:
     clients = {name: member.admin for name, member in members_of(herd).items()}
-    log = Log(list(clients.values()))
+    log = ChangeLog(list(clients.values()))
     start = await log.visible()
     await log.hold("test", start, 600)
     ledger.create()
@@ -129,10 +128,12 @@ async def test_who_follows_the_stream_has_what_the_database_has_also_after_a_res
         await ledger.commits(20)
     ledger.check()
 
-    copy, through = Copy(), await Log([clients["n3"]]).visible()
+    copy, through = Copy(), await ChangeLog([clients["n3"]]).visible()
     middle = (start + through) // 2
-    await follow(Log([clients["n1"]]), copy, start, middle)  # its sidecar began anew meanwhile
-    await follow(Log([clients["n2"], clients["n3"]]), copy, middle, through)
+    await follow(
+        ChangeLog([clients["n1"]]), copy, start, middle
+    )  # its sidecar began anew meanwhile
+    await follow(ChangeLog([clients["n2"], clients["n3"]]), copy, middle, through)
     for table in ("account", "ledger", '"T"', "made"):
         rows = in_database(herd.dsn("n3"), f"{name}.{table}", ("id",))
         assert copy.tables[f"{name}.{table}"] == rows
@@ -145,9 +146,9 @@ async def test_who_follows_the_stream_has_what_the_database_has_also_after_a_res
     said = herd.top("changes", "--after", str(start), "--through", str(through))
     assert said.returncode == 0, said.stderr
     printed = [json.loads(line) for line in said.stdout.splitlines()]
-    assert printed == [asdict(change) for change in copy.changes]
+    assert printed == [change.fields() for change in copy.changes]
     again = Copy()
-    await follow(Log([clients["n3"]]), again, start, through)
+    await follow(ChangeLog([clients["n3"]]), again, start, through)
     assert again.changes == copy.changes
 
 
@@ -155,7 +156,7 @@ async def test_rows_of_transactions_in_pieces_come_at_their_commit_wherever_the_
     herd: LocalHerd, ledger: Ledger
 ) -> None:
     clients = {name: member.admin for name, member in members_of(herd).items()}
-    log = Log(list(clients.values()))
+    log = ChangeLog(list(clients.values()))
     start = await log.visible()
     await log.hold("large", start, 600)
     ledger.create()
@@ -170,14 +171,14 @@ async def test_rows_of_transactions_in_pieces_come_at_their_commit_wherever_the_
     herd.must("kill", "n1", "--process", "sidecar")
     herd.must("start", "n1")
 
-    copy, through = Copy(), await Log([clients["n3"]]).visible()
-    await follow(Log([clients["n1"]]), copy, start, through)
+    copy, through = Copy(), await ChangeLog([clients["n3"]]).visible()
+    await follow(ChangeLog([clients["n1"]]), copy, start, through)
     assert copy.tables[table] == in_database(herd.dsn("n1"), table, ("id",))
     of_both = [one for one in copy.changes if one.table == table]
     first, second = sorted({one.gid for one in of_both})
     alone = Copy()
     alone.tables[table] = {str(one.key): dict(one.values or {}) for one in of_both[:12000]}
-    await follow(Log([clients["n3"]]), alone, second - 1, second)
+    await follow(ChangeLog([clients["n3"]]), alone, second - 1, second)
     assert alone.changes == of_both[12000:]
 
     # Who goes on in the middle of the pieces still has those before.
@@ -192,7 +193,7 @@ async def test_who_has_the_log_kept_is_shown_is_bounded_and_can_be_ruled_out(
     herd: LocalHerd,
 ) -> None:
     clients = {name: member.admin for name, member in members_of(herd).items()}
-    log = Log(list(clients.values()))
+    log = ChangeLog(list(clients.values()))
     newest = await log.visible()
     await log.hold("left", newest, 600)
     dsn = herd.dsn("n2")
@@ -218,3 +219,84 @@ async def test_who_has_the_log_kept_is_shown_is_bounded_and_can_be_ruled_out(
             found = await shown()
             await asyncio.sleep(0.1)
     assert not await clients["n2"].release_hold("snapshot:7")
+
+
+def test_who_wrote_a_row_and_what_happened_to_it(herd: LocalHerd, schema: str) -> None:
+    one, two = herd.dsn("n1"), herd.dsn("n2")
+    create_everywhere(herd, f"CREATE TABLE {schema}.w (a int, b text, v int, PRIMARY KEY (b, a))")
+    gids = []
+    for dsn, statement in (
+        (one, f"INSERT INTO {schema}.w VALUES (1, 'x', 1), (2, 'x', 1)"),
+        (two, f"UPDATE {schema}.w SET v = 2 WHERE a = 1"),
+        (one, f"UPDATE {schema}.w SET v = 3 WHERE a = 2"),
+        (two, f"UPDATE {schema}.w SET v = 4 WHERE a = 1"),
+    ):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(statement.encode())
+            row = connection.execute("SELECT pgherd.last_commit_gid()").fetchone()
+            assert row is not None
+            gids.append(row[0])
+        settle(herd)
+
+    asked = f"SELECT gid, since FROM pgherd.gid_of_row('{schema}.w', 'x', '1')"
+    assert query(two, asked) == [(gids[3], gids[3])]
+    for node in ("n1", "n3"):
+        ((gid, since),) = query(herd.dsn(node), asked)
+        assert since <= gids[3] <= gid
+    assert query(one, asked.replace("'1'", "'2'")) == [(gids[2], gids[2])]
+
+    done = herd.top("history", f"{schema}.w", "x", "1", "--json")
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["gid"], each["op"]) for each in told] == [
+        (gids[0], "insert"), (gids[1], "update"), (gids[3], "update")
+    ]  # fmt: skip
+    assert done.stderr == ""
+    query(one, f"DELETE FROM {schema}.w WHERE a = 1")
+    settle(herd)
+    lines = herd.top("history", f"{schema}.w", "x", "1").stdout.splitlines()
+    assert [line.split("  ")[1] for line in lines] == ["n1", "n2", "n2", "n1"]
+    assert lines[-1].endswith("delete")
+    with pytest.raises(psycopg.errors.NoDataFound):
+        query(one, asked)
+
+
+def test_what_is_asked_wrongly_or_remembered_no_more(herd: LocalHerd, schema: str) -> None:
+    create_everywhere(
+        herd, f"CREATE TABLE {schema}.w (a int PRIMARY KEY); CREATE TABLE {schema}.k (a int)"
+    )
+    dsn = herd.dsn("n1")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        told: list[str | None] = []
+        connection.add_notice_handler(lambda said: told.append(said.message_primary))
+        asked = f"SELECT gid, since FROM pgherd.gid_of_row('{schema}.w', '1')".encode()
+        with connection.transaction():
+            connection.execute(f"INSERT INTO {schema}.w VALUES (1)".encode())
+            assert connection.execute(asked).fetchone() == (None, None)
+        assert told == ["this member does not remember which transaction wrote the row"]
+        with pytest.raises(psycopg.errors.InvalidParameterValue):
+            connection.execute(asked.replace(b"'1'", b"'1', '2'"))
+        with pytest.raises(psycopg.errors.FeatureNotSupported):
+            connection.execute(asked.replace(b".w'", b".k'"))
+    query(herd.app_dsn("n1"), f"CREATE TABLE {schema}_own (a int PRIMARY KEY)")
+    query(herd.app_dsn("n1"), f"INSERT INTO {schema}_own VALUES (1)")
+    asked_by_app = f"SELECT gid > 0 FROM pgherd.gid_of_row('{schema}_own', '1')"
+    assert query(herd.app_dsn("n1"), asked_by_app) == [(True,)]
+    query(
+        herd.dsn("n1"),
+        "DROP EXTENSION IF EXISTS citext CASCADE;"  # of a file before this one
+        f"CREATE EXTENSION citext SCHEMA {schema};"
+        f"CREATE TABLE {schema}.c (a {schema}.citext, b varchar(3), PRIMARY KEY (a, b));"
+        f"INSERT INTO {schema}.c VALUES ('Ann', 'x')",
+    )
+    by_another_name = f"SELECT gid > 0 FROM pgherd.gid_of_row('{schema}.c', 'ANN', 'x')"
+    assert query(herd.dsn("n1"), by_another_name) == [(True,)]
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        query(
+            herd.dsn("n1"),
+            "CREATE TABLE hidden_w (a int PRIMARY KEY); INSERT INTO hidden_w VALUES (1)",
+        )
+        query(herd.app_dsn("n1"), "SELECT pgherd.gid_of_row('hidden_w', '1')")
+    query(herd.dsn("n1"), f"DROP TABLE hidden_w, {schema}_own")
+    none = herd.top("history", f"{schema}.w", "77")
+    assert none.stdout == "" and "no transaction since GID" in none.stderr
+    assert "give a value for each" in herd.top("history", f"{schema}.w", "1", "2").stderr

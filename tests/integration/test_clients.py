@@ -3,117 +3,60 @@
 import contextlib
 import itertools
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from pgherd_sidecar.cli.herd import load
+from pgherd_sidecar.local.herd import load
 
-from .localherd import LocalHerd, free_port_base, home, query, settle
+from benchmarks.balancers import EXAMPLES, Ports, find, haproxy, pgbouncer
+
+from .localherd import LocalHerd, free_port_base, home, query, settle, standing
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-_EXAMPLES = Path(__file__).parents[2] / "docs" / "clients"
 _PATIENCE_S = 60
 _REQUIRED = os.environ.get("PGHERD_TEST_CLIENTS") == "required"
 
 
-def program(name: str) -> str:
-    """Where a program is; the test is skipped without it, unless it is required."""
-    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-    if found is None and not _REQUIRED:
+def require(name: str) -> None:
+    """Skip the test where a program is missing, unless it is required."""
+    if find(name) is None and not _REQUIRED:
         pytest.skip(f"there is no {name} here: scripts/setup clients installs it")
-    assert found is not None, name
-    return found
 
 
 @pytest.fixture(scope="module")
 def served(work_directory: Path) -> Iterator[LocalHerd]:
     herd = LocalHerd(work_directory / "served", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    query(herd.app_dsn("n1"), "CREATE TABLE t (id bigserial PRIMARY KEY, client int, v int)")
-    query(herd.app_dsn("n1"), "CREATE TABLE counter (id int PRIMARY KEY, v int NOT NULL)")
-    query(herd.app_dsn("n1"), "INSERT INTO counter SELECT g, 0 FROM generate_series(1, 20) g")
-    settle(herd)
-    yield herd
-    herd.must("destroy")
-
-
-class Ports:
-    """Where the balancer and the pooler listen, in the range of the herd's own ports."""
-
-    def __init__(self, herd: LocalHerd) -> None:
-        self.writers, self.readers = herd.port_base + 60, herd.port_base + 61
-        self.pool = herd.port_base + 62
-
-
-def example(name: str, herd: LocalHerd, directory: Path) -> str:
-    """An example file with the ports of this herd."""
-    text, base, ports = (_EXAMPLES / name).read_text(), herd.port_base, Ports(herd)
-    for shown, real in (
-        *((f":{7500 + n}", f":{base + n}") for n in (1, 2, 3)),
-        *((f"port {7700 + n}", f"port {base + 200 + n}") for n in (1, 2, 3)),
-        *((f"{sign}5000", f"{sign}{ports.writers}") for sign in (":", "=")),
-        *((f"{sign}5001", f"{sign}{ports.readers}") for sign in (":", "=")),
-        ("6432", str(ports.pool)),
-        ("/etc/pgbouncer", str(directory)),
-    ):
-        assert shown in text or name.endswith((".cfg", ".ini")), shown
-        text = text.replace(shown, real)
-    return text
-
-
-@contextlib.contextmanager
-def running(*command: str, port: int, user: str | None = None) -> Iterator[None]:
-    """A program in the foreground, until the end of the block."""
-    process = subprocess.Popen(command, user=user, stderr=subprocess.PIPE, text=True)
-    try:
-        end = time.monotonic() + _PATIENCE_S
-        while True:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < end, command
-            time.sleep(0.05)
-        yield
-    finally:
-        process.kill()
-        process.communicate()
+    with standing(herd):
+        query(herd.app_dsn("n1"), "CREATE TABLE t (id bigserial PRIMARY KEY, client int, v int)")
+        query(herd.app_dsn("n1"), "CREATE TABLE counter (id int PRIMARY KEY, v int NOT NULL)")
+        query(herd.app_dsn("n1"), "INSERT INTO counter SELECT g, 0 FROM generate_series(1, 20) g")
+        settle(herd)
+        yield herd
 
 
 @pytest.fixture(scope="module")
 def balancer(served: LocalHerd, work_directory: Path) -> Iterator[Ports]:
-    binary, ports = program("haproxy"), Ports(served)
-    file = work_directory / "haproxy.cfg"
-    file.write_text(example("haproxy.cfg", served, work_directory))
-    with running(binary, "-db", "-f", str(file), port=ports.writers):
-        time.sleep(1.5)  # it takes all servers for good until it has asked them
+    require("haproxy")
+    with haproxy(served.port_base, work_directory) as ports:
         yield ports
 
 
 @contextlib.contextmanager
 def pooled(herd: LocalHerd, directory: Path, more: str = "", size: int = 2) -> Iterator[str]:
     """PgBouncer, with few server connections for many clients; yields how to connect to it."""
-    binary, ports, description = program("pgbouncer"), Ports(herd), load(home(herd))
-    own = directory / f"pgbouncer-{size}{len(more)}"
-    own.mkdir(mode=0o755)
-    (own / "userlist.txt").write_text(f'"app" "{description.app_password}"\n')
-    text = example("pgbouncer.ini", herd, own)
-    text = text.replace("default_pool_size = 20", f"default_pool_size = {size}\n{more}")
-    (own / "pgbouncer.ini").write_text(text)
+    require("pgbouncer")
     user = os.environ.get("PGHERD_TEST_USER", "postgres") if os.geteuid() == 0 else None
-    with running(binary, "-q", str(own / "pgbouncer.ini"), port=ports.pool, user=user):
-        yield f"postgresql://app:{description.app_password}@127.0.0.1:{ports.pool}/app"
+    password, own = load(home(herd)).app_password, directory / f"pgbouncer-{size}{len(more)}"
+    with pgbouncer(herd.port_base, own, password, user=user, size=size, more=more) as dsn:
+        yield dsn
 
 
 def through(herd: LocalHerd, port: int) -> str:
@@ -197,7 +140,7 @@ class Writer:
             if later:
                 return later[0]
             time.sleep(0.01)
-        raise AssertionError(f"no commit any more: {self.codes}")
+        raise TimeoutError(f"no commit any more: {self.codes}")
 
 
 def check(herd: LocalHerd, writers: list[Writer]) -> None:
@@ -348,7 +291,22 @@ def test_examples_commit_each_transaction_once_though_members_die(
     """The line for applications, two programs on the same rows, and a member that dies."""
     if not _REQUIRED:
         pytest.importorskip(name)
-    herd, transfers = served, 150
+    commit_though_a_member_dies(
+        served, [sys.executable, str(EXAMPLES / f"retry_{name}.py")], lambda line: line
+    )
+
+
+def commit_though_a_member_dies(
+    herd: LocalHerd, command: list[str], form: Callable[[str], str], transfers: int = 150
+) -> None:
+    """Have two programs move money between the same rows, and kill the member they work on.
+
+    Args:
+        herd: has no table `account`, or one with two rows.
+        command: a program; repeats what failed, and stops where nobody knows.
+        form: makes the program's connection string of the line for applications.
+        transfers: how many each of them makes.
+    """
     query(
         herd.app_dsn("n1"), "CREATE TABLE IF NOT EXISTS account (id int PRIMARY KEY, balance int)"
     )
@@ -361,8 +319,10 @@ def test_examples_commit_each_transaction_once_though_members_die(
     )
     programs = [
         subprocess.Popen(
-            [sys.executable, str(_EXAMPLES / f"retry_{name}.py")],
-            env=os.environ | {"PGHERD_DSN": line, "PGHERD_TRANSFERS": str(transfers)},
+            command,
+            env=os.environ
+            | {name: form(line) for name in ("PGHERD_DSN", "PGHERD_JDBC_URL")}
+            | {"PGHERD_TRANSFERS": str(transfers)},
             stderr=subprocess.PIPE,
             text=True,
         )

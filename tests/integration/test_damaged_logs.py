@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.cli.admin import AdminClient, AdminError
-from pgherd_sidecar.core.log import Block
-from pgherd_sidecar.env.disk import RealDirectory
-from pgherd_sidecar.env.segment import Segment
+from pgherd_sidecar.client.admin import AdminClient, AdminError
+from pgherd_sidecar.core.consensus import Block
+from pgherd_sidecar.env.storage.disk import RealDirectory
+from pgherd_sidecar.env.storage.segment import Segment
 
 from .ledger import Ledger
 from .localherd import LocalHerd, free_port_base, home

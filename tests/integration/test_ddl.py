@@ -1,4 +1,4 @@
-"""DDL done on one member is done on all, at the same place in the order (issue point 8)."""
+"""DDL done on one member is done on all, at the same place in the order."""
 
 import asyncio
 
@@ -390,6 +390,72 @@ async def test_commands_without_effect_are_nothing(
         connections[0],
         "CREATE TABLE IF NOT EXISTS t (id int); DROP TABLE IF EXISTS nowhere; CREATE SEQUENCE s",
     )
+    await assert_same_schema(connections, schema)
+
+
+async def test_own_commands_are_seen_by_no_event_trigger_of_a_superuser(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    make = (
+        "SET session_replication_role = replica;"
+        "CREATE FUNCTION public.tell() RETURNS event_trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE NOTICE 'seen: %', TG_TAG; END $$;"
+        "CREATE EVENT TRIGGER watcher ON ddl_command_end EXECUTE FUNCTION public.tell()"
+    )
+    remove = (
+        "SET session_replication_role = replica;"
+        "DROP EVENT TRIGGER watcher; DROP FUNCTION public.tell()"
+    )
+    seen: list[str | None] = []
+    connections[0].add_notice_handler(lambda notice: seen.append(notice.message_primary))
+    async with superusers(herd, schema) as admins:
+        await run(admins[0], make)
+        try:
+            await run(connections[0], "CREATE TABLE t (id serial PRIMARY KEY, x text)")
+            await run(connections[0], "ALTER TABLE t ADD y int")
+            await run(connections[0], "SELECT setval('t_id_seq', 9)")
+        finally:
+            await run(admins[0], remove)
+    assert seen == ["seen: CREATE TABLE", "seen: ALTER TABLE"]
+    await assert_same_schema(connections, schema)
+
+
+async def test_nobody_but_a_superuser_can_pass_his_command_off_as_replication_s_own(
+    connections: list[Connection],
+) -> None:
+    error = await failure(connections[0], "SET backtrace_functions = pgherd")
+    assert error.sqlstate == "42501"
+
+
+async def test_a_table_changed_in_each_way_is_captured_as_it_is_then(
+    connections: list[Connection], schema: str
+) -> None:
+    """The functions are made anew where only they differ, the triggers where these do."""
+    await run(
+        connections[0], "CREATE TABLE p (id int PRIMARY KEY); CREATE TABLE t (id int, x text)"
+    )
+    rows = "INSERT INTO t (id, x) VALUES ({0}, 'a'); UPDATE t SET x = x || '{0}' WHERE id = {0}"
+    for number, change in enumerate(
+        (
+            "ALTER TABLE t ADD PRIMARY KEY (id)",
+            "ALTER TABLE t ADD y int DEFAULT 3",
+            "CREATE UNIQUE INDEX u ON t (x)",
+            "ALTER TABLE t ADD FOREIGN KEY (y) REFERENCES p INITIALLY DEFERRED NOT VALID",
+            "ALTER TABLE t ALTER x TYPE varchar(20)",
+            "DROP INDEX u",
+            "ALTER TABLE t DROP COLUMN y",
+            "ALTER TABLE t DROP CONSTRAINT t_pkey",
+            "ALTER TABLE t RENAME TO s; ALTER TABLE s RENAME TO t",
+        )
+    ):
+        await run(connections[0], f"INSERT INTO p VALUES ({number}), ({number + 100})")
+        await run(connections[0], change)
+        await run(connections[0], rows.format(number))
+        await caught_up(connections)
+        await run(connections[1], rows.format(number + 100))
+        await caught_up(connections)
+    found = await same_everywhere(connections, "SELECT id, x FROM t ORDER BY id")
+    assert len(found) == 18
     await assert_same_schema(connections, schema)
 
 

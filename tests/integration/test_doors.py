@@ -13,10 +13,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from pgherd_sidecar.cli.herd import load
-from pgherd_sidecar.cli.sidecar import Sidecar
+from pgherd_sidecar.local.herd import load
+from pgherd_sidecar.local.sidecar import Sidecar
 
-from .localherd import LocalHerd, free_port_base, home, query, settle
+from .localherd import LocalHerd, free_port_base, home, query, settle, standing
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -28,14 +28,19 @@ _SETTING = b"default_transaction_read_only"
 def doors(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd with a witness, for these tests only."""
     herd = LocalHerd(work_directory / "doors", free_port_base(4))
-    done = herd.up("--witness", "1", "--nodes", "3")
-    assert done.returncode == 0, done.stderr
-    query(herd.app_dsn("n1"), "CREATE TABLE t (id int PRIMARY KEY, v int)")
-    query(herd.app_dsn("n1"), "CREATE TABLE mine (id int PRIMARY KEY)")
-    query(herd.app_dsn("n1"), "SELECT pgherd.set_local('mine')")
-    settle(herd)
-    yield herd
-    herd.must("destroy")
+    with standing(herd, "--witness", "1", "--nodes", "3"):
+        query(herd.app_dsn("n1"), "CREATE TABLE t (id int PRIMARY KEY, v int)")
+        query(herd.app_dsn("n1"), "CREATE TABLE mine (id int PRIMARY KEY)")
+        query(herd.app_dsn("n1"), "SELECT pgherd.set_local('mine')")
+        settle(herd)
+        yield herd
+
+
+def test_a_new_herd_orders_nothing_before_its_first_command(doors: LocalHerd) -> None:
+    """Else that command would hear of a conflict with it."""
+    [(gid,)] = query(doors.dsn("n1"), "SELECT pgherd.last_gid()")
+    told = doors.top("changes", "--after", "0", "--through", str(gid)).stdout.splitlines()
+    assert "CREATE TABLE t " in json.loads(told[0])["command"]
 
 
 def reached(what: str, so: Callable[[], bool]) -> None:
@@ -131,6 +136,26 @@ def test_a_member_in_the_minority_says_so_and_takes_it_back(doors: LocalHerd) ->
     herd.must("verify")
 
 
+def test_a_server_that_could_not_be_told_is_told_later(doors: LocalHerd) -> None:
+    """As on a full disk: PostgreSQL can't write the file that it would rename."""
+    herd = doors
+    in_the_way = load(home(herd)).node("n1").pgdata / "postgresql.auto.conf.tmp"
+    log = home(herd) / "n1" / "sidecar.log"
+    others = "n2,n3," + next(m["name"] for m in herd.members() if m["name"] not in "n1n2n3")
+    herd.must("partition", f"n1|{others}")
+    try:
+        reached("told", lambda: is_read_only(herd, "n1"))
+        in_the_way.mkdir()
+        herd.must("heal")
+        reached("not told", lambda: "clients.not_told" in log.read_text())
+        reached("back", lambda: asked(herd, "n1", "/primary")[0] == 200)
+        assert is_read_only(herd, "n1")
+    finally:
+        herd.must("heal")
+        in_the_way.rmdir()
+    reached("told at last", lambda: not is_read_only(herd, "n1"))
+
+
 def test_what_roles_and_databases_say_goes_before_it_and_stays(doors: LocalHerd) -> None:
     herd = doors
     query(herd.dsn("n1"), "SELECT pgherd.run_everywhere('CREATE ROLE stubborn LOGIN')")
@@ -187,12 +212,15 @@ def test_our_own_work_goes_on_where_sessions_begin_read_only(doors: LocalHerd) -
     herd.must("verify")
 
 
-def test_a_member_whose_sidecar_was_stopped_says_so_until_it_is_back(doors: LocalHerd) -> None:
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_member_whose_sidecar_was_ended_says_so_until_it_is_back(
+    doors: LocalHerd, how: signal.Signals
+) -> None:
     herd = doors
     description = load(home(herd))
     process = Sidecar(description, description.member("n3")).process()
     assert process is not None
-    process.signal(signal.SIGTERM)
+    process.signal(how)
     reached("told", lambda: is_read_only(herd, "n3"))
     reached("silent", lambda: asked(herd, "n3", "/live")[0] == 0)
     why = query(herd.app_dsn("n3"), "SELECT pgherd.why_read_only()")
@@ -200,7 +228,16 @@ def test_a_member_whose_sidecar_was_stopped_says_so_until_it_is_back(doors: Loca
     herd.must("kill", "n3", "--process", "postgres")  # it is there after a crash, too
     herd.must("start", "n3")
     assert not is_read_only(herd, "n3")
-    query(herd.app_dsn("n3"), "INSERT INTO t VALUES (30, 0)")
+    query(herd.app_dsn("n3"), f"INSERT INTO t VALUES ({30 + how}, 0)")
+
+
+def test_the_session_that_watches_for_a_dead_sidecar_keeps_no_row_from_vacuum(
+    doors: LocalHerd,
+) -> None:
+    watch = "FROM pg_stat_activity WHERE application_name = 'pgherd alone'"
+    assert query(doors.dsn("n1"), f"SELECT count(*) {watch}") == [(1,)]
+    (began,) = query(doors.dsn("n1"), f"SELECT xact_start {watch}")
+    reached("anew", lambda: query(doors.dsn("n1"), f"SELECT xact_start {watch}")[0] != began)
 
 
 def test_balancers_hear_who_takes_writes_and_who_can_be_read(doors: LocalHerd) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.cli import herd as herds
-from pgherd_spark import snapshot
-from pgherd_spark.stores import DirectoryStore
+from pgherd_sidecar.local import herd as herds
+from pgherd_spark.snapshots import snapshot
+from pgherd_spark.storing.stores import DirectoryStore
 
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, free_port_base, home, query
-from .members import program
+from .installations import program
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
 from .shop import dumped, fill_herd, fill_plain, repeat
 from .sparkherd import NEEDS_PYARROW, OneByOne, members_of
@@ -179,6 +179,7 @@ def test_a_table_of_some_size_comes_whole(
     export(herd, "n1", "-t", "wide", "--to", str(file))
     load(twin, "psql", "-XqvON_ERROR_STOP=1", "-d", target, "-f", str(file))
     total = "SELECT count(*), sum(hashtext(t)) FROM wide"
+    settle(herd)
     assert query(target, total) == query(herd.app_dsn("n2"), total)
     repeat(herd.app_dsn("n1"), "DROP TABLE wide")
 
@@ -200,7 +201,7 @@ async def test_a_snapshot_is_put_into_a_plain_server(
     herd: LocalHerd, twin: PlainPostgres, target: str, tmp_path: Path
 ) -> None:
     programs = herds.load(home(herd)).postgres_bin
-    asked = snapshot.Options(
+    asked = snapshot.SnapshotOptions(
         to=DirectoryStore(tmp_path), read=("n1",), programs=programs, cluster_id="of this test",
         part_bytes=100_000,
     )  # fmt: skip

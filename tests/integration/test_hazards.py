@@ -7,14 +7,13 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
 import pytest
 
 from .ledger import create_everywhere
-from .localherd import LocalHerd, command_line, free_port_base, home, pids_in, query
+from .localherd import LocalHerd, command_line, home, pids_in, query
 
 Connection = psycopg.AsyncConnection[Any]
 
@@ -62,16 +61,6 @@ ORPHANS = " UNION ALL ".join(
 
 #: What races for keys may hear; 57P01, 57014, None: it was in the way of another node's commit.
 _EXPECTED = {"40001", "40P01", "23505", "23503", "23P01", "57014", "57P01", None}
-
-
-@pytest.fixture(scope="module")
-def mortal(work_directory: Path) -> Iterator[LocalHerd]:
-    """A herd for these tests only: a failure must not spoil the others'."""
-    herd = LocalHerd(work_directory / "hazards", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
 
 
 @pytest.fixture

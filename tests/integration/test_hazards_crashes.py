@@ -16,7 +16,7 @@ import pytest
 from faults.processes import cut
 from workloads import bodies
 
-from .localherd import LocalHerd, free_port_base, home, query
+from .localherd import LocalHerd, home, query
 from .members import assert_same_schema, run, superusers
 from .test_hazards import connected
 from .test_histories import Run
@@ -26,16 +26,6 @@ _PATIENCE_S = 120
 _ROUNDS = 2
 _WAITS_FOR_TABLE = """SELECT count(*) FROM pg_locks
  WHERE NOT granted AND mode = 'AccessExclusiveLock' AND relation = to_regclass(%s)"""
-
-
-@pytest.fixture(scope="module")
-def mortal(work_directory: Path) -> Iterator[LocalHerd]:
-    """A herd for these tests only: a failure must not spoil the others'."""
-    herd = LocalHerd(work_directory / "crashes", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
 
 
 @pytest.fixture

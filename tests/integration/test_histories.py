@@ -8,9 +8,8 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -25,7 +24,7 @@ from workloads.client import Attempt, Body, load, run_once
 from workloads.outcomes import final_rows, gids_of
 from workloads.recorder import Recorder
 
-from .localherd import LocalHerd, free_port_base, query
+from .localherd import LocalHerd, query
 from .members import caught_up
 
 NODES = ["n1", "n2", "n3"]
@@ -174,16 +173,6 @@ async def connected(run: Run, node: str) -> AsyncIterator[Attempt]:
 
 
 # ---- faults --------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def mortal(work_directory: Path) -> Iterator[LocalHerd]:
-    """A herd for the faults: a failure must not spoil the others' tests."""
-    herd = LocalHerd(work_directory / "judged", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
 
 
 FAULTS = [

@@ -19,9 +19,10 @@ SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.re
  WHERE n.nspname IN ('pgherd', 'pgherd_gen') AND c.relkind IN ('r', 'v', 'S') ORDER BY 1
 """
 FOR_EVERYBODY = {"current_token", "transaction_status", "last_gid", "set_local", "set_replicated"}
-FOR_EVERYBODY |= {"setval", "run_everywhere"}  # each checks what its caller may do
+FOR_EVERYBODY |= {"setval", "run_everywhere", "limit_role"}  # each checks what its caller may do
 FOR_EVERYBODY |= {"wait_for", "last_commit_gid"}  # tell positions only
 FOR_EVERYBODY |= {"why_read_only"}  # tells whoever is refused the reason that he is refused with
+FOR_EVERYBODY |= {"gid_of_row"}  # reads a table with the rights of its caller
 FOR_EVERYBODY |= {"strong", "begin_strong", "fresh"}  # make nobody wait but their caller
 FORBIDDEN = sql_cases("hostile_forbidden")
 
@@ -102,9 +103,11 @@ def test_names_in_front_of_ours_are_never_called(nodes: Nodes) -> None:
     run(session, f"SET search_path = {nodes.schema}_evil, {nodes.schema}, pg_catalog")
     for statement in sql_cases("hostile_writes").values():
         run(session, statement)
+    run(session, f"SET search_path = {nodes.schema}_worse, {nodes.schema}, pg_catalog")
+    run(session, "INSERT INTO wide VALUES (1), (2); UPDATE wide SET id = 3 WHERE id = 1")
     assert notices == []
     run(session, f"SET search_path = {nodes.schema}")
-    nodes.equal_rows("plain", "keyed")
+    nodes.equal_rows("plain", "keyed", "wide")
 
 
 def test_a_stranger_writes_with_grants_only(nodes: Nodes, stranger: psycopg.Connection) -> None:
@@ -119,7 +122,8 @@ def test_a_stranger_writes_with_grants_only(nodes: Nodes, stranger: psycopg.Conn
     [
         "INSERT INTO pgherd.request (role, act, object) VALUES"
         " ('postgres', 'run', 'ALTER ROLE pg_monitor SUPERUSER')",
-        "INSERT INTO pgherd.roles VALUES ('nobody')",
+        "INSERT INTO pgherd.shared VALUES ('{role,nobody}', '{}')",
+        "INSERT INTO pgherd.role_limits VALUES ('app', '{}')",
         "INSERT INTO pgherd.applied VALUES (999999, 999998)",
         "INSERT INTO pgherd.local_tables DEFAULT VALUES",
     ],

@@ -114,6 +114,27 @@ async def test_function_of_a_superuser_is_refused_again_once_he_gives_it_away(
     await _assert_app_is_no_superuser(herd, schema)
 
 
+async def test_what_a_user_calls_subscriptions_is_never_read(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    """A sidecar asks every few seconds whether there are any, as the superuser."""
+    async with superusers(herd, schema) as admins:
+        await run(admins[0], "DROP SCHEMA IF EXISTS pgherd_subscriptions CASCADE")
+        await caught_up(connections)
+        await run(connections[0], _CODE + "CREATE SCHEMA pgherd_subscriptions")
+        view = "CREATE VIEW pgherd_subscriptions.subscription AS SELECT climb() AS name"
+        try:
+            await run(connections[0], view)
+            await caught_up(connections)
+            for admin in admins:
+                for asked in ("keeps", "has"):
+                    found = await run(admin, f"SELECT pgherd.{asked}_subscriptions()")
+                    assert found == [(False,)]
+            await _assert_app_is_no_superuser(herd, schema)
+        finally:
+            await run(connections[0], "DROP SCHEMA pgherd_subscriptions CASCADE")
+
+
 async def _assert_app_is_no_superuser(herd: LocalHerd, schema: str) -> None:
     async with superusers(herd, schema) as admins:
         for admin in admins:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import LiteralString
+from typing import Any, ClassVar, LiteralString
 
 import psycopg
 import pytest
@@ -19,11 +19,11 @@ import pytest
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
 
-_SOURCE = (Path(__file__).parent / "sql" / "import_source.sql").read_text()
-_PATIENCE_S = 120
+SOURCE = (Path(__file__).parent / "sql" / "import_source.sql").read_text()
+_PATIENCE_S = 300
 _TABLES = ("account", "entry", "history", "bag", "part_1", "part_2", '"Odd %s"')
 _PHASES = ("", "begun", "copy", "keys", "follow", "done")
-_SETTINGS = "wal_level = logical\nmax_wal_size = '1GB'\nlog_statement = none\n"
+SETTINGS = "wal_level = logical\nmax_wal_size = '1GB'\nlog_statement = none\n"
 
 
 @pytest.fixture(scope="module")
@@ -38,29 +38,60 @@ def herd(work_directory: Path) -> Iterator[LocalHerd]:
 @pytest.fixture(scope="module")
 def server(work_directory: Path, herd: LocalHerd) -> Iterator[PlainPostgres]:
     with plain_postgres(
-        work_directory / "source", free_port_base(1) + 1, herd.dsn("n1"), _SETTINGS
+        work_directory / "source", free_port_base(1) + 1, herd.dsn("n1"), SETTINGS
     ) as server:
-        query(server.dsn("postgres"), "CREATE ROLE import_reader LOGIN PASSWORD 'secret'")
-        query(server.dsn("postgres"), "ALTER ROLE import_reader SET work_mem = '5MB'")
+        make_reader(server)
         yield server
 
 
+def make_reader(server: PlainPostgres) -> None:
+    """A role that the source's objects belong to."""
+    query(server.dsn("postgres"), "CREATE ROLE import_reader LOGIN PASSWORD 'secret'")
+    query(server.dsn("postgres"), "ALTER ROLE import_reader SET work_mem = '5MB'")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_goes_on(herd: LocalHerd, server: PlainPostgres) -> Iterator[None]:
+    """Whatever a test that failed has left does not meet the test that comes next."""
+    yield
+    for running in Running.started:
+        running.process.kill()
+        running.process.communicate()
+    Running.started.clear()
+    if status(herd) != {"phase": None}:
+        done = herd.top("import", "abort")
+        assert done.returncode == 0, done.stderr
+
+
 def database(server: PlainPostgres, name: str, text: str) -> str:
+    with contextlib.suppress(psycopg.errors.InvalidCatalogName):  # not made before
+        query(server.dsn("postgres"), f"ALTER DATABASE {name} CONNECTION LIMIT 0")
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname ="
+        query(server.dsn("postgres"), f"{ended} '{name}'")
+        query(server.dsn("postgres"), f"DROP DATABASE {name}")
     query(server.dsn("postgres"), f"CREATE DATABASE {name}")
     query(server.dsn(name), text)
     return server.dsn(name)
 
 
+def options(programs: Path | None) -> list[str]:
+    """What names the programs that dump the source, if they are not the herd's own."""
+    return [] if programs is None else ["--postgres-bin", str(programs)]
+
+
 class Running:
     """``pgherd import`` in the background."""
 
-    def __init__(self, herd: LocalHerd, dsn: str) -> None:
+    started: ClassVar[list["Running"]] = []
+
+    def __init__(self, herd: LocalHerd, dsn: str, programs: Path | None = None) -> None:
         self.herd = herd
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pgherd_sidecar.cli.main", "import", "--from", dsn,
-             "--jobs", "2", "--dir", str(herd.directory)],
+             "--jobs", "2", "--dir", str(herd.directory), *options(programs)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
+        self.started.append(self)
 
     def kill(self) -> None:
         """As a machine that dies does; it must have been at work."""
@@ -96,9 +127,19 @@ def wait(condition: Callable[[], object]) -> None:
 def standing(herd: LocalHerd) -> tuple[str, str]:
     """The phase, and who runs it, as the second member has it."""
     with contextlib.suppress(psycopg.errors.UndefinedTable):
-        for phase, run_by in query(herd.dsn("n2"), "SELECT phase, run_by FROM pgherd_import.state"):
+        for phase, run_by in look(herd.dsn("n2"), "SELECT phase, run_by FROM pgherd_import.state"):
             return phase, run_by
     return "", ""
+
+
+def look(dsn: str, statement: str) -> list[tuple[Any, ...]]:
+    """Read, and read again where the reader gave way to a command or to a member's death."""
+    limit = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return query(dsn, statement)
+        except (psycopg.errors.SerializationFailure, psycopg.errors.AdminShutdown):
+            assert time.monotonic() < limit
 
 
 def status(herd: LocalHerd) -> dict[str, object]:
@@ -275,7 +316,7 @@ def rows_of(dsn: str, table: str) -> list[tuple[object, ...]]:
 
 def test_a_source_is_taken_over_under_load(herd: LocalHerd, server: PlainPostgres) -> None:
     """Killed at random moments, with the death of the member that it writes to."""
-    dsn = database(server, "shop", _SOURCE)
+    dsn = database(server, "shop", SOURCE)
     writers = [Writer(dsn, seed) for seed in range(2)]
     chance = random.Random()
     running = Running(herd, dsn)
@@ -321,7 +362,7 @@ def die(herd: LocalHerd, name: str) -> None:
 def position_on(herd: LocalHerd, name: str) -> str:
     """How far the import is, as a member has it; it sorts as the numbers do."""
     position = "SELECT lpad(position::text, 20) FROM pgherd_import.state"
-    return str(query(herd.dsn(name), position)[0][0])
+    return str(look(herd.dsn(name), position)[0][0])
 
 
 def equal_everywhere(herd: LocalHerd, dsn: str) -> None:

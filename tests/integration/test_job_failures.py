@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pgherd_spark import stores
-from pgherd_spark.layout import require_whole, snapshots, unfinished
-from pgherd_spark.parts import PartError
-from pgherd_spark.stores import Store
+from pgherd_spark.storing import stores
+from pgherd_spark.storing.layout import require_whole, snapshots, unfinished
+from pgherd_spark.storing.parts import PartError
+from pgherd_spark.storing.stores import Store
 
 from .ledger import create_everywhere
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd, command_line, query, settle
@@ -172,6 +172,7 @@ def test_a_killed_driver_takes_all_that_it_started_along_and_can_be_followed(
     assert markers_held(herd, to) == set()
 
 
+@pytest.mark.long
 def test_a_member_that_dies_while_it_is_read_ends_the_job(herd: LocalHerd, to: Store) -> None:
     done = disturbed(
         herd, to, lambda pid: herd.must("kill", "n2", "--process", "node"), "--from", "n2"
@@ -232,6 +233,7 @@ def test_a_store_that_goes_away_ends_the_job_and_has_no_snapshot_when_it_is_back
     given_back(herd, store)
 
 
+@pytest.mark.long
 @NEEDS_S3
 def test_a_store_that_answers_nothing_ends_the_job_before_it_has_begun(
     herd: LocalHerd, s3: tuple[Bucket, Server, Store], monkeypatch: pytest.MonkeyPatch

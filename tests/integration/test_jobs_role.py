@@ -6,14 +6,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from pgherd_sidecar.cli import herd as herds
-from pgherd_spark.check import check
-from pgherd_spark.cluster import cluster
-from pgherd_spark.comparison import Options
-from pgherd_spark.layout import require_whole
-from pgherd_spark.snapshot import Options as SnapshotOptions
-from pgherd_spark.snapshot import snapshot
-from pgherd_spark.stores import DirectoryStore
+from pgherd_sidecar.local import herd as herds
+from pgherd_spark.checking.check import check
+from pgherd_spark.reading.cluster import cluster
+from pgherd_spark.reading.comparison import CheckOptions
+from pgherd_spark.snapshots.snapshot import SnapshotOptions, snapshot
+from pgherd_spark.storing.layout import require_whole
+from pgherd_spark.storing.stores import DirectoryStore
 from psycopg.conninfo import make_conninfo
 
 from .localherd import LocalHerd, query
@@ -68,7 +67,7 @@ async def test_check_and_snapshot_need_no_more_than_the_role(
         DirectoryStore(tmp_path), ("n1",), description.postgres_bin, str(description.cluster_id)
     )
     with cluster("tests", "local[2,1]") as spark:
-        findings = await check(spark, members, Options(), lambda text: None)
+        findings = await check(spark, members, CheckOptions(), lambda text: None)
         written = await snapshot(spark, members, asked, lambda text: None)
     assert findings.verdict == "consistent"
     tables = require_whole(written)["tables"]

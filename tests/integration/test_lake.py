@@ -11,12 +11,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from pgherd_sidecar.cli import herd as herds
-from pgherd_spark import lake
-from pgherd_spark.changes import Values
-from pgherd_spark.checksums import Part, parts_of
-from pgherd_spark.cluster import Cluster, JobError
-from pgherd_spark.cluster import cluster as start
+from pgherd_sidecar.client.stream.changes import Values
+from pgherd_sidecar.local import herd as herds
+from pgherd_spark.reading.checksums import Part, parts_of
+from pgherd_spark.reading.cluster import Cluster, JobError
+from pgherd_spark.reading.cluster import cluster as start
+from pgherd_spark.stream import lake
 
 from .ledger import INITIAL, Ledger
 from .localherd import LocalHerd, query
@@ -61,7 +61,7 @@ def require_a_moment_of(ledger: Ledger, rows: dict[str, list[Values]]) -> None:
 class Following:
     """The job that follows the stream; begun again when Spark could not start a process in time."""
 
-    def __init__(self, herd: LocalHerd, cluster: Cluster, options: lake.Options) -> None:
+    def __init__(self, herd: LocalHerd, cluster: Cluster, options: lake.LakeOptions) -> None:
         self._asked = cluster, members_of(herd)["n2"], sockets(herd), options
         self._to = options.to
         self._query = lake.follow(*self._asked)
@@ -117,7 +117,7 @@ async def test_a_copy_goes_on_though_a_table_is_truncated_while_it_is_copied_ane
     truncated_at: Callable[[LocalHerd, str], Event],
 ) -> None:
     table, dsn = f"{ledger.schema}.account", herd.app_dsn("n2")
-    options = lake.Options(to=tmp_path / "lake", tables=(table,), buckets=4)
+    options = lake.LakeOptions(to=tmp_path / "lake", tables=(table,), buckets=4)
     options.to.mkdir()
     truncated_at(herd, table)
     with pytest.raises(lake.ChangedMeanwhileError, match=rf"{table}: try again"):
@@ -195,7 +195,7 @@ async def test_a_copy_in_parquet_equals_the_database_at_some_gid_at_any_time_und
 ) -> None:
     name = ledger.schema
     tables = (f"{name}.account", f"{name}.ledger", f"{name}.large")
-    options = lake.Options(to=tmp_path / "lake", tables=tables, buckets=4)
+    options = lake.LakeOptions(to=tmp_path / "lake", tables=tables, buckets=4)
     options.to.mkdir()
     dsn = herd.app_dsn("n1")
     query(dsn, f"CREATE TABLE {name}.large (id int PRIMARY KEY, t text)")
@@ -236,7 +236,7 @@ async def test_a_copy_in_parquet_equals_the_database_at_some_gid_at_any_time_und
         (row["id"], row["balance"], row["note"]) for row in rows["account"]
     )
 
-    from pgherd_spark.datasource import history  # noqa: PLC0415 - only where pyspark is
+    from pgherd_spark.stream.datasource import history  # noqa: PLC0415 - only where pyspark is
 
     changes = history(cluster.session, sockets(herd), f"{name}.account", after=begun.gid).collect()
     assert [row.op for row in changes][-1] == "delete"

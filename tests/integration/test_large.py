@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import psycopg
 import pytest
 
 from .ledger import Ledger, create_everywhere
-from .localherd import LocalHerd, free_port_base, query
+from .localherd import LocalHerd, free_port_base, query, standing
 from .nodes import TIDE, Nodes, run, sql_cases, sql_file
 
 PIECE_BYTES = 16 << 10
@@ -48,10 +49,8 @@ def small_pieces(work_directory: Path) -> Iterator[LocalHerd]:
     herd = LocalHerd(
         work_directory / "large", free_port_base(), {"PGHERD_SIDECAR_SCRIPT": str(script)}
     )
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(herd):
+        yield herd
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +146,77 @@ def test_rows_without_a_key_travel_once_where_a_temporary_table_came_between(nod
     )
     assert len(nodes.equal_rows("bag")) == 300
     run(nodes.app[0], "DROP TABLE bag")
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        (
+            "(a int, b text, c text[], d bytea)",
+            "SELECT g, v, ARRAY[v, NULL, ''], convert_to(v, 'UTF8')",
+        ),
+        ("(a text)", "SELECT v"),
+        ("(a int PRIMARY KEY, b word, c timestamptz, d float8)", "SELECT g, v, 'epoch', g / 7.0"),
+        ("(a int, b text, c text GENERATED ALWAYS AS (b || 'c') STORED)", "SELECT g, v"),
+        (
+            "(a int GENERATED ALWAYS AS IDENTITY, b text, c text DEFAULT 'c')",
+            "(b, c) SELECT v, NULL",
+        ),
+        ("(a int, b text) PARTITION BY HASH (a)", "SELECT g, v"),
+        ('("A,""" int, "order" text)', "SELECT g, v"),
+    ],
+    ids=["types", "one column", "domain", "generated", "identity", "partitions", "names"],
+)
+def test_inserted_rows_are_the_same_on_all_nodes_whatever_they_hold(
+    nodes: Nodes, small_pieces: LocalHerd, table: str, row: str
+) -> None:
+    run(nodes.app[0], "CREATE DOMAIN word AS text CHECK (length(VALUE) < 1000)")
+    run(nodes.app[0], f"CREATE TABLE odd {table}")
+    if "PARTITION" in table:
+        run(
+            nodes.app[0],
+            "CREATE TABLE odd_0 PARTITION OF odd FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
+            "CREATE TABLE odd_1 PARTITION OF odd FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+        )
+    nodes.settle()
+    applied = events(small_pieces, "n3", "large.applied")
+    # What COPY or a record could take for something else; the first comes in a few pieces only.
+    values = (
+        "ARRAY[CASE WHEN g < 100 THEN E'a\\n\\\\.\\nb' ELSE 'plain' END, NULL, '', ' ', 'NULL',"
+        " E')\\nI(', E'\\\\', '\"', E'\\r\\n', '()', ',', E'\\\\.', 'ü€', 'I(1)', repeat('x', 200)]"
+    )
+    run(
+        nodes.app[1],
+        f"INSERT INTO odd {row} FROM generate_series(1, 1500) g"
+        f" CROSS JOIN LATERAL (SELECT ({values})[1 + g % 15] AS v) w",
+    )
+    assert len(nodes.equal_rows("odd")) == 1500
+    assert events(small_pieces, "n3", "large.applied") == applied + 1
+    run(nodes.app[0], "DROP TABLE odd; DROP DOMAIN word")
+
+
+def begins(herd: LocalHerd) -> str:
+    """Where the log begins that a row's history is read from."""
+    said = herd.top("history", "large.parent", "77").stderr
+    assert "since GID" in said, said
+    return said
+
+
+def test_the_history_of_a_row_is_read_from_a_log_that_begins_among_pieces(
+    nodes: Nodes, small_pieces: LocalHerd
+) -> None:
+    for number in range(1, 4):
+        begun = begins(small_pieces)
+        run(
+            nodes.app[0],
+            "INSERT INTO item SELECT g, g, string_agg(md5(g * i || 'x'), '')"
+            f" FROM generate_series(1, {ROWS}) g, generate_series(1, 60) i GROUP BY g",
+        )
+        run(nodes.app[0], f"INSERT INTO parent VALUES ({number}); DELETE FROM item")
+        nodes.settle()
+        wait_for("the log begins later", partial(lambda was: begins(small_pieces) != was, begun))
+        told = small_pieces.top("history", "large.parent", str(number))
+        assert told.stdout.count("insert") == 1, told.stderr
 
 
 def test_a_row_above_the_limit_is_refused_and_the_session_goes_on(nodes: Nodes) -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from pgherd_sidecar.core.entries import Piece, iter_entries
-from pgherd_sidecar.core.log.blocks import ENTRIES
+from pgherd_sidecar.core.consensus.model.blocks import ENTRIES
+from pgherd_sidecar.core.replication.entries import Piece, iter_entries
 
 from .ledger import Ledger
 from .localherd import LocalHerd, free_port_base, home, query
@@ -83,7 +83,7 @@ async def until(what: str, true: Callable[[], bool]) -> None:
             while not await asyncio.to_thread(true):  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        raise AssertionError(what) from None
+        raise TimeoutError(what) from None
 
 
 # ---- a transaction that is open ----------------------------------------------------------------

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -24,7 +23,7 @@ from workloads import bodies
 from workloads.bodies import Workload
 from workloads.client import Attempt, Body, run_once
 
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, query
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, query
 from .nodes import Nodes, nodes_of, run
 from .test_first_hour import gid_of, stopped_sidecar
 from .test_histories import NODES, Run, assert_good
@@ -39,15 +38,6 @@ def nodes(herd: LocalHerd) -> Iterator[Nodes]:
         nodes.create("CREATE TABLE t (id int PRIMARY KEY, v int)")
         nodes.settle()
         yield nodes
-
-
-@pytest.fixture(scope="module")
-def mortal(work_directory: Path) -> Iterator[LocalHerd]:
-    herd = LocalHerd(work_directory / "levels", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
 
 
 class TestStrong:

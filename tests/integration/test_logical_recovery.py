@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.cli import binaries
-from pgherd_sidecar.cli import herd as herds
-from pgherd_sidecar.cli.sidecar import Sidecar
-from pgherd_spark import snapshot as snapshots
-from pgherd_spark import statements, stores
-from pgherd_spark.layout import require_described
-from pgherd_spark.stores import DirectoryStore, Store
+from pgherd_sidecar.local import herd as herds
+from pgherd_sidecar.local.sidecar import Sidecar
+from pgherd_spark.reading import statements
+from pgherd_spark.snapshots import snapshot as snapshots
+from pgherd_spark.storing import stores
+from pgherd_spark.storing.layout import require_described
+from pgherd_spark.storing.stores import DirectoryStore, Store
 
+from .installations import OTHERS, usable
 from .ledger import Ledger
 from .localherd import LocalHerd, error_of, free_port_base, home, pids_in, query
 from .s3server import NEEDS_S3, bucket
@@ -25,7 +26,6 @@ from .sparkherd import NEEDS_PYARROW, OneByOne, members_of
 from .test_recovery import forgetful_script, progress, trimmed_beyond, until
 from .test_restart import run
 
-OTHER_POSTGRES = "PGHERD_TEST_OTHER_POSTGRES"
 _MOST = 8
 _STRUCTURE = statements.load("structure.sql")["structure"].as_string(None)
 _CONTENTS = """
@@ -57,19 +57,9 @@ SELECT pgherd.set_local('kept');
 _LOCAL = "INSERT INTO {0}.kept (t) VALUES ('of one node'); SELECT nextval('{0}.loose')"
 
 
-def majors() -> list[Path]:
-    """Installations of PostgreSQL, one for each major version, the oldest first."""
-    more = os.environ.get(OTHER_POSTGRES)
-    found = [Path("/") / path for path in Path("/").glob("usr/lib/postgresql/*/bin")]
-    known = {
-        binaries.major_version(path): path for path in [*found, *([Path(more)] if more else [])]
-    }
-    return [path for major, path in sorted(known.items()) if major >= binaries.OLDEST_MAJOR]
-
-
 NEEDS_TWO_MAJORS = pytest.mark.skipif(
-    len(majors()) < 2,
-    reason=f"ONE POSTGRESQL: two versions in a herd are NOT tested. Name one in {OTHER_POSTGRES}",
+    len(usable()) < 2,
+    reason=f"ONE POSTGRESQL: two versions in a herd are NOT tested. Name one in {OTHERS}",
 )
 
 
@@ -113,8 +103,8 @@ def assert_a_member_like_the_others(herd: LocalHerd, node: str, name: str) -> No
         f"SELECT * FROM {name}.counted",
         f"SELECT obj_description('{name}.kept'::regclass)",
         "SELECT name FROM pgherd.local_tables ORDER BY 1",
-        "SELECT name FROM pgherd.roles ORDER BY 1",
-        "SELECT role, member FROM pgherd.memberships ORDER BY 1, 2",
+        "SELECT key, value FROM pgherd.shared ORDER BY 1",
+        "SELECT key, value FROM pgherd.shared_now() ORDER BY 1",
     ):
         assert query(old["dsn"], same) == query(new["dsn"], same)
     assert query(new["dsn"], f"SELECT * FROM {name}.kept") == []
@@ -172,7 +162,7 @@ async def test_a_node_is_made_from_a_dump_under_load_though_it_dies_in_every_pha
 
 @NEEDS_TWO_MAJORS
 async def test_a_herd_moves_to_a_newer_major_version_node_by_node(work_directory: Path) -> None:
-    older, newer = majors()[0], majors()[-1]
+    older, *_, newer = usable().values()
     directory = work_directory / "majors"
     herd = LocalHerd(directory, free_port_base(_MOST))
     done = herd.up("--nodes", "1", "--postgres-bin", str(older))
@@ -197,7 +187,7 @@ async def test_a_herd_moves_to_a_newer_major_version_node_by_node(work_directory
 async def snapshot_of(herd: LocalHerd, to: Store, hold_s: float, **more: int) -> Store:
     """A snapshot of n1's rows, made without Spark."""
     description = herds.load(home(herd))
-    options = snapshots.Options(
+    options = snapshots.SnapshotOptions(
         to=to,
         read=("n1",),
         programs=description.postgres_bin,
@@ -246,6 +236,7 @@ async def test_a_node_joins_from_a_snapshot_as_long_as_the_log_behind_it_is_kept
         assert_a_member_like_the_others(herd, "n3", name)
 
 
+@pytest.mark.long
 @NEEDS_PYARROW
 @NEEDS_S3
 async def test_a_node_joins_from_a_snapshot_in_a_bucket_though_a_part_is_not_there_at_first(
@@ -316,9 +307,10 @@ async def test_code_of_users_gets_nowhere_when_a_node_is_made_from_a_dump(
         query(first, "CREATE ROLE by_hand; GRANT climber TO by_hand")
         await run(herd, "add", "n2", "--method", "dump")
         second = herd.dsn("n2")
-        # What every member has, not what this one had.
-        for known in ("roles", "memberships", "database_rights"):
-            asked = f"SELECT k::text FROM pgherd.{known} k ORDER BY 1"
-            assert query(first, asked) == query(second, asked)
+        # What every member has, not what this one had: such code keeps roles from being ordered.
+        same = "SELECT key, value FROM pgherd.shared ORDER BY 1"
+        assert query(first, same) == query(second, same)
+        assert query(second, "SELECT FROM pg_roles WHERE rolname = 'by_hand'") == []
+        assert "role by_hand: not ordered yet" in herd.must("status")
         assert query(second, "SELECT * FROM climbing.wall") == [(1, "a", "b")]
         assert query(second, is_superuser) == [(False,)]

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import psycopg
 import pytest
-from pgherd_sidecar.agent.markers import HELD_MAX
-from pgherd_sidecar.cli import herd as herds
-from pgherd_sidecar.cli.admin import AdminClient, AdminError, ExportedSnapshot, Marker
-from pgherd_spark.owners import InUseError, owning
+from pgherd_sidecar.agent.snapshots.markers import HELD_MAX
+from pgherd_sidecar.client.admin import AdminClient, AdminError
+from pgherd_sidecar.client.answers import MarkerAnswer, SnapshotAnswer
+from pgherd_sidecar.local import herd as herds
+from pgherd_spark.reading.owners import InUseError, owning
 from psycopg import sql
 
 from .ledger import INITIAL, Ledger
@@ -41,7 +42,7 @@ def clients(herd: LocalHerd) -> dict[str, AdminClient]:
 
 
 @contextlib.asynccontextmanager
-async def marker_on(clients: dict[str, AdminClient]) -> AsyncIterator[Marker]:
+async def marker_on(clients: dict[str, AdminClient]) -> AsyncIterator[MarkerAnswer]:
     """A marker whose snapshot all nodes hold; given back at the end."""
     marker = await next(iter(clients.values())).order_marker()
     try:
@@ -53,7 +54,7 @@ async def marker_on(clients: dict[str, AdminClient]) -> AsyncIterator[Marker]:
             await client.drop_marker(marker.id)
 
 
-async def seen(dsn: str, exported: ExportedSnapshot, ledger: Ledger) -> tuple[int, int, int]:
+async def seen(dsn: str, exported: SnapshotAnswer, ledger: Ledger) -> tuple[int, int, int]:
     """Last GID, sum of the balances and number of transfers in an exported snapshot."""
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
         await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

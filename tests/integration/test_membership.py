@@ -19,7 +19,7 @@ MOST = 8
 _ENDLESS_MB_S = "0.05"
 _EVICT_S = "12"
 _UNTIMED = """
-from pgherd_sidecar.agent import upkeep
+from pgherd_sidecar.agent.session import upkeep
 from pgherd_sidecar.agent.main import main
 upkeep._PACE_S = 1e6
 main()

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
+from .installations import program
 from .localherd import LocalHerd
-from .members import program
 from .nodes import Connection, Nodes, nobody_stops, nodes_of, run, sql_cases
 from .test_border_capture import play, tables_of
 

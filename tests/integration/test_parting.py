@@ -49,8 +49,8 @@ def rows(herd: LocalHerd, name: str) -> list[int]:
 async def assert_apart(herd: LocalHerd, old: str, new: str) -> None:
     """The two sides tell each other's identities when they meet, and go on without each other."""
     await run(herd, "heal")
-    await complains(herd, "n1", "link_refused", f"n2 is of cluster {new}, n1 of {old}")
-    await complains(herd, "n2", "link_refused", f"n1 is of cluster {old}, n2 of {new}")
+    await complains(herd, "n1", "link.refused", f"n2 is of cluster {new}, n1 of {old}")
+    await complains(herd, "n2", "link.refused", f"n1 is of cluster {old}, n2 of {new}")
     for name in ("n2", "n3"):
         said = await said_by(herd, name)
         assert (said["cluster_id"], said["split_from"]) == (new, old)

@@ -96,7 +96,7 @@ async def until(herd: LocalHerd, node: str, what: str, reached: Callable[[], boo
                 await asyncio.sleep(0.02)
     except TimeoutError:
         log = (home(herd) / node / "sidecar.log").read_text().splitlines()[-30:]
-        raise AssertionError("\n".join([f"{node} is not {what}", *log])) from None
+        raise TimeoutError("\n".join([f"{node} is not {what}", *log])) from None
 
 
 async def copying(herd: LocalHerd, node: str) -> str:

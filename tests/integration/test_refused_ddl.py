@@ -127,7 +127,15 @@ REFUSED = {
         f"{_TABLE}; CREATE FUNCTION r(t) RETURNS text LANGUAGE sql RETURN 'same'",
         "CREATE CAST (t AS text) WITH FUNCTION r(t)",
     ),
-    "index_concurrently": (_TABLE, "CREATE INDEX CONCURRENTLY ON t (x)"),
+    "unique_index_concurrently": (
+        "CREATE TABLE t (x int NOT NULL)",
+        "CREATE UNIQUE INDEX CONCURRENTLY ON t (x)",
+    ),
+    "index_concurrently_own_function": (
+        f"{_LIAR}; {_TABLE}",
+        "CREATE INDEX CONCURRENTLY ON t (liar(id))",
+    ),
+    "index_concurrently_hash": (_TABLE, "CREATE INDEX CONCURRENTLY ON t (hash_record(ROW(x)))"),
     "unlogged": ("", "CREATE UNLOGGED TABLE t (id int PRIMARY KEY)"),
     "set_unlogged": (_TABLE, "ALTER TABLE t SET UNLOGGED"),
     "tablespace": ("", "CREATE TABLE t (id int PRIMARY KEY) TABLESPACE elsewhere"),

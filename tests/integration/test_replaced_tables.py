@@ -12,14 +12,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from pgherd_sidecar.cli import binaries
-from pgherd_sidecar.pg import checksum
-from pgherd_spark import parts
-from pgherd_spark.catalog import Table
-from pgherd_spark.checksums import NOTHING, Part, bucket_sums
-from pgherd_spark.parts import PartError, WritePart, write_part
-from pgherd_spark.sources import Relation, Source, TableChangedError
-from pgherd_spark.stores import DirectoryStore
+from pgherd_sidecar.local import binaries
+from pgherd_sidecar.pg.comparison import checksum
+from pgherd_spark.reading.catalog import Table
+from pgherd_spark.reading.checksums import NOTHING, Part, bucket_sums
+from pgherd_spark.reading.sources import Relation, Source, TableChangedError
+from pgherd_spark.storing import parts
+from pgherd_spark.storing.parts import PartError, WritePart, write_part
+from pgherd_spark.storing.stores import DirectoryStore
 
 from .localherd import free_port_base
 from .sparkherd import NEEDS_PYARROW
@@ -154,7 +154,7 @@ async def test_verify_reads_nothing_under_the_name_of_a_table_that_was_replaced(
 ) -> None:
     async with at_a_moment(conninfo) as connection:
         do(mallory, command)
-        with pytest.raises(checksum.ChangedTable, match=r"public\.t was"):
+        with pytest.raises(checksum.TableChangedError, match=r"public\.t was"):
             await checksum.table_checksums(connection)
 
 
@@ -168,5 +168,5 @@ async def test_verify_reads_nothing_of_a_table_with_a_partition_that_was_truncat
     do(mallory, "CREATE TABLE public.low PARTITION OF public.t FOR VALUES FROM (0) TO (5)")
     async with at_a_moment(conninfo) as connection:
         do(mallory, "TRUNCATE public.low")
-        with pytest.raises(checksum.ChangedTable):
+        with pytest.raises(checksum.TableChangedError):
             await checksum.table_checksums(connection)

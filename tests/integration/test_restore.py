@@ -9,12 +9,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from pgherd_sidecar.cli import herd as herds
-from pgherd_spark import proof, snapshot
-from pgherd_spark.layout import require_described
-from pgherd_spark.parts import PartError
-from pgherd_spark.restore import RestoreError, restore
-from pgherd_spark.stores import DirectoryStore
+from pgherd_sidecar.local import herd as herds
+from pgherd_spark.restoring import proof
+from pgherd_spark.restoring.restore import RestoreError, restore
+from pgherd_spark.snapshots import snapshot
+from pgherd_spark.storing.layout import require_described
+from pgherd_spark.storing.parts import PartError
+from pgherd_spark.storing.stores import DirectoryStore
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -45,7 +46,7 @@ def table(herd: LocalHerd) -> Iterator[str]:
 
 @pytest.fixture
 async def taken(herd: LocalHerd, table: str, tmp_path: Path) -> Snapshot:
-    options = snapshot.Options(
+    options = snapshot.SnapshotOptions(
         to=DirectoryStore(tmp_path),
         read=("n1",),
         programs=herds.load(herd.directory.resolve()).postgres_bin,

@@ -5,12 +5,20 @@ from typing import Any
 import aiohttp
 import psycopg
 import pytest
-from pgherd_sidecar.cli.herd import load
+from pgherd_sidecar.local.herd import load
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from .localherd import LocalHerd, home
-from .members import Connection, caught_up, failure, run, same_everywhere, superusers
+from .members import (
+    Connection,
+    caught_up,
+    failure,
+    run,
+    same_everywhere,
+    superusers,
+    until_same,
+)
 
 
 async def ask(herd: LocalHerd, member: str, *roles: dict[str, Any]) -> tuple[int, Any]:
@@ -72,7 +80,8 @@ async def test_a_role_is_made_changed_and_dropped_on_every_member(
         attributes = (
             "SELECT a.rolpassword, a.rolconnlimit, a.rolcanlogin, a.rolsuper, a.rolinherit,"
             " array(SELECT g.role FROM pgherd.grants g WHERE g.member = a.rolname ORDER BY 1),"
-            " array(SELECT k.role FROM pgherd.memberships k WHERE k.member = a.rolname)"
+            " array(SELECT k.key[2] FROM pgherd.shared k"
+            "        WHERE k.key[1] = 'member' AND k.key[3] = a.rolname)"
             f" FROM pg_authid a WHERE a.rolname = '{name}'"
         )
         before = await same_everywhere(admins, attributes)
@@ -130,11 +139,10 @@ async def test_a_role_that_was_made_by_hand_on_one_member_comes_to_all(
     name = f"hand_{schema}"
     async with superusers(herd, schema) as admins:
         await run(admins[1], f"CREATE ROLE {name} LOGIN CREATEDB PASSWORD 'by hand'")
-        assert await changed(herd, "n2", {"name": name}) == [f"{name}: changed"]
-        await caught_up(admins)
-        assert await logged_in(herd, name, "by hand") == ALL
+        assert await changed(herd, "n2", {"name": name}) == []
         attributes = f"SELECT rolcreatedb FROM pg_roles WHERE rolname = '{name}'"
-        assert await same_everywhere(admins, attributes) == [(False,)]
+        await until_same(admins, attributes, [(True,)])
+        assert await logged_in(herd, name, "by hand") == ALL
         assert await changed(herd, "n3", {"name": name, "absent": True}) == [f"{name}: dropped"]
 
 
@@ -170,10 +178,9 @@ async def test_who_is_asked_to_write_everything_does_and_becomes_nothing_more(
         ("DROP ROLE {0}", "created"),
     ],
 )
-async def test_what_was_changed_by_hand_on_one_member_that_member_puts_right(
+async def test_what_was_changed_by_hand_is_put_right_on_all_members(
     herd: LocalHerd, schema: str, by_hand: str, said: str
 ) -> None:
-    """The others have nothing to do, and none stops because a command does nothing there."""
     name = f"user_{schema}"
     wanted = {
         "name": name, "password": "right", "member_of": ["pg_read_all_data"], "connection_limit": 7,
@@ -182,8 +189,6 @@ async def test_what_was_changed_by_hand_on_one_member_that_member_puts_right(
         await changed(herd, "n1", wanted)
         await caught_up(admins)
         await run(admins[1], by_hand.format(name))
-        assert await changed(herd, "n1", wanted) == []
-        assert await changed(herd, "n3", wanted) == []
         assert f"{name}: {said}" in await changed(herd, "n2", wanted)
         await caught_up(admins)
         for member in ALL:
@@ -197,10 +202,9 @@ async def test_what_was_changed_by_hand_on_one_member_that_member_puts_right(
         assert (await same_everywhere(admins, attributes))[0][1:] == (7, ["pg_read_all_data"])
 
         await run(admins[1], f"DROP ROLE {name}")
+        await until_same(admins, attributes, [])
         gone = {"name": name, "absent": True}
-        assert await changed(herd, "n2", gone) == []
-        assert await changed(herd, "n3", gone) == [f"{name}: dropped"]
-        assert await same_everywhere(admins, attributes) == []
+        assert await changed(herd, "n3", gone) == []
 
 
 async def test_the_superuser_and_the_database_s_owner_are_left_alone(

@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from pgherd_spark.rowhash import row_hash
+from pgherd_spark.reading.rowhash import row_hash
 from psycopg import sql
 
 from .alike import ALIKE

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import psycopg
 import pytest
-from pgherd_sidecar.cli.herd import load
+from pgherd_sidecar.local.herd import load
 
 from .ledger import Ledger
 from .localherd import LocalHerd, free_port_base, home, query, settle
@@ -64,7 +64,7 @@ def passes(herd: LocalHerd, name: str) -> float:
 
 def metrics(herd: LocalHerd, name: str) -> dict[str, float]:
     text = asyncio.run(_metrics(herd, name))
-    lines = (line.rsplit(" ", 1) for line in text.splitlines())
+    lines = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     return {key.split("{")[0]: float(value) for key, value in lines}
 
 
@@ -191,6 +191,7 @@ def _change(herd: LocalHerd, number: int) -> None:
             continue
 
 
+@pytest.mark.long
 def test_a_member_that_is_down_is_waited_for_by_nobody_and_no_snapshot_is_left(
     scrubbed: LocalHerd,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Numbers never collide across members, and nextval never waits (C12, issue point 7)."""
+"""Numbers never collide across members, and nextval never waits (C12)."""
 
 import asyncio
 

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pgherd_spark import stores
-from pgherd_spark.layout import MANIFEST, snapshots, unfinished
-from pgherd_spark.stores import Store, StoreError
+from pgherd_spark.storing import stores
+from pgherd_spark.storing.layout import MANIFEST, snapshots, unfinished
+from pgherd_spark.storing.stores import Store, StoreError
 
 from .ledger import create_everywhere
 from .localherd import LocalHerd, query
@@ -165,6 +165,7 @@ def test_a_full_disk_ends_the_job_and_leaves_no_snapshot(
     given_back(herd, store)
 
 
+@pytest.mark.long
 @NEEDS_S3
 @NEEDS_SPARK
 @pytest.mark.timeout(600)

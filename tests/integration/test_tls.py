@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
-from pgherd_sidecar.cli import herd as herd_file
-from pgherd_sidecar.cli.authority import Authority
+from pgherd_sidecar.local import herd as herd_file
+from pgherd_sidecar.pki.authority import Authority
 
 from .localherd import LocalHerd, free_port_base
 
@@ -75,7 +75,7 @@ def until(condition: Any) -> None:
         if condition():
             return
         pause.wait(0.1)
-    raise AssertionError("it did not happen")
+    raise TimeoutError("it did not happen")
 
 
 def status(herd: LocalHerd, name: str) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def status(herd: LocalHerd, name: str) -> dict[str, Any]:
 def renewals(herd: LocalHerd) -> list[int]:
     """How often each node has taken new files, as its log tells."""
     logs = [herd.directory / name / "sidecar.log" for name in NAMES]
-    return [log.read_text().count('"certificates_renewed"') for log in logs]
+    return [log.read_text().count('"certificates.renewed"') for log in logs]
 
 
 def write(herd: LocalHerd, directory: Path, **files: bytes) -> None:

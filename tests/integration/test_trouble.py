@@ -68,7 +68,7 @@ def test_a_test_passes_with_trouble_of_the_kind_that_it_names(pytester: pytest.P
 
 
 def test_another_kind_is_not_excused(pytester: pytest.Pytester) -> None:
-    mark = _MARK.format("crashed")
+    mark = _MARK.format("process.crashed")
     found = outcomes(pytester, mark=mark, in_the_test="say(herd)")
     assert found == {"failed": 1, "passed": 1}
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,25 +10,17 @@ import psycopg
 import pytest
 from pgherd_operator import verifying
 from pgherd_operator.verifying import PodClient
-from pgherd_sidecar.cli.admin import AdminClient, AdminError
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_sidecar.cli.herd import load
-from pgherd_sidecar.cli.verify import Options
-from pgherd_spark.contents import differing, inspect
-from pgherd_spark.pace import FULL
-from pgherd_spark.sources import Source
+from pgherd_sidecar.client.admin import AdminClient, AdminError
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.local.herd import load
+from pgherd_sidecar.local.operations.verify import VerifyOptions
+from pgherd_spark.checking.contents import differing, inspect
+from pgherd_spark.reading.pace import FULL
+from pgherd_spark.reading.sources import Source
 from psycopg.conninfo import make_conninfo
 
 from .ledger import Ledger
 from .localherd import LocalHerd, home, query, settle
-
-
-@pytest.fixture
-def ledger(herd: LocalHerd) -> Iterator[Ledger]:
-    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
-    ledger.create()
-    yield ledger
-    ledger.drop()
 
 
 def write_behind_the_herd_s_back(herd: LocalHerd, node: str, statement: str) -> None:
@@ -233,7 +224,7 @@ def pods(herd: LocalHerd, *names: str) -> dict[str, PodClient]:
 async def test_members_in_pods_are_compared_by_requests_that_are_relayed(
     herd: LocalHerd, ledger: Ledger
 ) -> None:
-    table, asked = f"{ledger.schema}.account", Options(False, 100, 60)
+    table, asked = f"{ledger.schema}.account", VerifyOptions(False, 100, 60)
     found = await verifying.verify(pods(herd, "n1", "n2", "n3"), asked)
     assert found.identical
     assert table in {one.name for one in found.tables}
@@ -248,8 +239,8 @@ async def test_members_in_pods_are_compared_by_requests_that_are_relayed(
 
 async def test_a_member_without_a_pod_is_missed(herd: LocalHerd, ledger: Ledger) -> None:
     with pytest.raises(HerdError, match=r"not every member is up \(n2 does not answer\)"):
-        await verifying.verify(pods(herd, "n1", "n3"), Options(False, 100, 60))
-    found = await verifying.verify(pods(herd, "n1", "n3"), Options(True, 100, 60))
+        await verifying.verify(pods(herd, "n1", "n3"), VerifyOptions(False, 100, 60))
+    found = await verifying.verify(pods(herd, "n1", "n3"), VerifyOptions(True, 100, 60))
     assert found.identical
     assert found.skipped == ("n2",)
     assert f"{ledger.schema}.account" in {one.name for one in found.tables}
@@ -260,4 +251,4 @@ async def test_what_a_relay_complains_of_is_told() -> None:
     with pytest.raises(AdminError, match="no such pod"):
         await broken.status()
     with pytest.raises(HerdError, match="no sidecar answers"):
-        await verifying.verify({"herd-1": broken}, Options(False, 100, 60))
+        await verifying.verify({"herd-1": broken}, VerifyOptions(False, 100, 60))

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from .ledger import Ledger, create_everywhere
-from .localherd import LocalHerd, query
+from .localherd import NATIVE, LocalHerd, query
 
 Connection = psycopg.AsyncConnection[Any]
 Holds = Callable[[Connection, Connection], Awaitable[None]]
@@ -100,6 +100,22 @@ async def waiting_for_a_row(victim: Connection, other: Connection) -> None:
     await victim.execute("UPDATE t SET v = -1 WHERE id = 2")
 
 
+async def catching_a_cancel(victim: Connection, other: Connection) -> None:
+    await victim.execute("UPDATE t SET v = -1 WHERE id = 1")
+    await victim.execute(
+        "DO $$ BEGIN LOOP BEGIN PERFORM pg_sleep(600);"
+        " EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$"
+    )
+
+
+async def copying(victim: Connection, other: Connection) -> None:
+    """A session that waits for rows of its client hears of no cancel."""
+    await victim.execute("UPDATE t SET v = -1 WHERE id = 1")
+    async with victim.cursor().copy("COPY t FROM STDIN"):
+        while await value(other, 1) != 7:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize(
     "holds",
     [
@@ -110,6 +126,8 @@ async def waiting_for_a_row(victim: Connection, other: Connection) -> None:
         running,
         reading,
         waiting_for_a_row,
+        catching_a_cancel,
+        copying,
     ],
     ids=lambda holds: holds.__name__,
 )
@@ -130,6 +148,10 @@ async def test_a_session_in_the_way_of_another_node_s_commit_is_closed(
             await holding
             await victim.execute("COMMIT")
         assert closed.value.sqlstate in ("57P01", "40001", "40P01", None)  # never 57014
+        if NATIVE and holds in (running, waiting_for_a_row):
+            assert closed.value.sqlstate in ("40001", "40P01")
+            await victim.execute("ROLLBACK")
+            assert await value(victim, 1) == 7
         await other.execute("ROLLBACK")
     herd.must("verify")
 
@@ -303,3 +325,21 @@ async def test_h20_who_has_a_victim_s_process_id_but_not_its_transaction_is_spar
         query(admin, f"SELECT pgherd.terminate({pid}, '{xid}')")
         with pytest.raises(psycopg.OperationalError):
             await other.execute("COMMIT")
+
+
+@pytest.mark.skipif(not NATIVE, reason="PGHERD_TEST_NATIVE is not set")
+async def test_a_cancel_of_the_client_s_own_stays_one(herd: LocalHerd, schema: str) -> None:
+    async with connect(herd, "n1", schema) as client:
+        await client.execute("BEGIN; UPDATE t SET v = -1 WHERE id = 1")
+        sleeping = asyncio.ensure_future(client.execute("SELECT pg_sleep(600)"))
+        sleeps = (
+            "SELECT count(*) FROM pg_stat_activity"
+            f" WHERE pid = {client.info.backend_pid} AND wait_event = 'PgSleep'"
+        )
+        async with asyncio.timeout(_PATIENCE_S):
+            while query(herd.nodes()[0].dsn, sleeps) != [(1,)]:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        await client.cancel_safe()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            await sleeping
+        await client.execute("ROLLBACK")

@@ -4,25 +4,16 @@ import asyncio
 import contextlib
 import itertools
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
-import pytest
 
 from .ledger import INITIAL, Ledger, create_everywhere
 from .localherd import LocalHerd, query
 
 Connection = psycopg.AsyncConnection[Any]
 _SERIALIZATION = psycopg.errors.SerializationFailure
-
-
-@pytest.fixture
-def ledger(herd: LocalHerd) -> Iterator[Ledger]:
-    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
-    ledger.create()
-    yield ledger
-    ledger.drop()
 
 
 @contextlib.asynccontextmanager

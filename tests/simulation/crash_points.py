@@ -9,7 +9,7 @@ machine starts again, the scenario goes on, and everything has to hold that alwa
 from collections.abc import Callable, Collection
 from functools import partial
 
-from pgherd_sidecar.core.log import Role
+from pgherd_sidecar.core.consensus import Role
 from sim_checker import require
 from sim_dials import Dials
 from sim_disk import PowerLoss

@@ -9,16 +9,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
-from pgherd_sidecar.core.certifier import AbortReason, Conflict
-from pgherd_sidecar.core.databases import Database, Databases
-from pgherd_sidecar.core.entries import Condition, DatabaseState, Skip, Writeset
-from pgherd_sidecar.core.log import identity, laststep, reconfiguration
-from pgherd_sidecar.core.log.blocks import Block, LogIndex
-from pgherd_sidecar.core.log.campaign import Campaign
-from pgherd_sidecar.core.log.effects import Control, Persist
-from pgherd_sidecar.core.log.elections import Elections
-from pgherd_sidecar.core.log.journal import Journal
-from pgherd_sidecar.core.log.messages import (
+from pgherd_sidecar.core.certification.certifier import AbortReason, Conflict
+from pgherd_sidecar.core.consensus import reconfiguration
+from pgherd_sidecar.core.consensus.campaign import Campaign, Recovery
+from pgherd_sidecar.core.consensus.elections import Elections
+from pgherd_sidecar.core.consensus.follower import Follower
+from pgherd_sidecar.core.consensus.journal import Journal
+from pgherd_sidecar.core.consensus.model import identity
+from pgherd_sidecar.core.consensus.model.blocks import Block, LogIndex
+from pgherd_sidecar.core.consensus.model.effects import Control, Persist
+from pgherd_sidecar.core.consensus.model.messages import (
     Append,
     BarrierReply,
     BarrierRequest,
@@ -26,16 +26,26 @@ from pgherd_sidecar.core.log.messages import (
     Vote,
     VoteRequest,
 )
-from pgherd_sidecar.core.log.parting import Consent, Founding, Parting, Plan, consented, founding
-from pgherd_sidecar.core.log.proposer import Proposer
-from pgherd_sidecar.core.log.quorum import Member, Membership, View
-from pgherd_sidecar.core.log.reading import Barrier, Reading, Rounds
-from pgherd_sidecar.core.log.safekeeper import Safekeeper
-from pgherd_sidecar.core.log.splitting import Splitting
-from pgherd_sidecar.core.log.submissions import Submissions
-from pgherd_sidecar.core.state import Decision, DecisionKind, ReplicatedState
-from pgherd_sidecar.env.segment import Segment
-from pgherd_sidecar.env.segments import SegmentLog
+from pgherd_sidecar.core.consensus.model.parting import (
+    Consent,
+    Founding,
+    Parting,
+    SplitPlan,
+    consented,
+    founding,
+)
+from pgherd_sidecar.core.consensus.model.quorum import Member, Membership, View
+from pgherd_sidecar.core.consensus.proposer import Proposer
+from pgherd_sidecar.core.consensus.reading import Barrier, ReadBarriers, Rounds
+from pgherd_sidecar.core.consensus.safekeeper import Safekeeper
+from pgherd_sidecar.core.consensus.split import laststep
+from pgherd_sidecar.core.consensus.split.splitting import Splitting
+from pgherd_sidecar.core.consensus.submissions import Submissions
+from pgherd_sidecar.core.replication.databases import Database, Databases
+from pgherd_sidecar.core.replication.entries import Condition, DatabaseState, Skip, Writeset
+from pgherd_sidecar.core.replication.state import Decision, DecisionKind, ReplicatedState
+from pgherd_sidecar.env.storage.segment import Segment
+from pgherd_sidecar.env.storage.segments import SegmentLog
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,7 @@ class PlantedBug:
     """A replacement for `owner.attribute` that breaks `rule`.
 
     `seed` is where the search begins: shortly before a seed that found it, to save time; `storm`,
-    `segments`, `rot`, `parting`, `databases` and `reads` say in which kind of world.
+    `segments`, `rot`, `parting`, `databases`, `reads` and `follow` say in which kind of world.
     """
 
     rule: str
@@ -57,6 +67,7 @@ class PlantedBug:
     parting: bool = False
     databases: bool = False
     reads: bool = False
+    follow: bool = False
 
 
 def _always(*asked: object) -> bool:
@@ -125,6 +136,13 @@ def _promotes_at_once(
 _promoted = reconfiguration.promoted
 
 
+def _promotes_readers(
+    now: Membership, caught_up: Collection[str], position: int, live: Collection[str]
+) -> Membership | None:
+    learners = tuple(replace(learner, reader=False) for learner in now.learners)
+    return _promoted(replace(now, learners=learners), caught_up, position, live)
+
+
 def _finishes_uncommitted(proposer: Proposer, now: float) -> Membership | None:
     position = proposer._keeper.index.last + 1
     if proposer._membership.joint:
@@ -139,10 +157,6 @@ def _forgets_the_slowest(proposer: Proposer) -> int:
     return proposer._keeper.commit_position
 
 
-def _recovers_nothing(campaign: Campaign, keeper: Safekeeper) -> bool:
-    return campaign.recovery is not None
-
-
 def _term_in_memory_only(keeper: Safekeeper, term: int, vote: str | None) -> None:
     save = keeper.journal.save
     keeper.journal.save = lambda control: None  # type: ignore[method-assign]
@@ -154,11 +168,13 @@ def _term_in_memory_only(keeper: Safekeeper, term: int, vote: str | None) -> Non
 _enter_term = Safekeeper.enter_term
 
 
-def _hears_the_past(member: Elections, sender: str, term: int, now: float) -> bool:
-    return term < member.term or _hear(member, sender, term, now)
+def _hears_the_past(elections: Elections, sender: str, term: int, now: float) -> Follower | None:
+    if term < elections._keeper.term:
+        return Follower(sender, now)
+    return _hear(elections, sender, term, now)
 
 
-_hear = Elections._hear
+_hear = Elections.hear
 
 
 def _commits_unflushed(keeper: Safekeeper, position: int) -> None:
@@ -181,13 +197,13 @@ def _trims_the_term_too(index: LogIndex, position: int) -> None:
 _trim = LogIndex.trim
 
 
-def _votes_again(member: Elections, sender: str, request: VoteRequest, now: float) -> None:
-    if request.term == member.term:
-        member._keeper.vote = None
-    _handle_vote_request(member, sender, request, now)
+def _votes_again(elections: Elections, sender: str, request: VoteRequest, now: float) -> None:
+    if request.term == elections._keeper.term:
+        elections._keeper.vote = None
+    _handle_vote_request(elections, sender, request, now)
 
 
-_handle_vote_request = Elections._handle_vote_request
+_handle_vote_request = Elections.handle_vote_request
 
 
 def _acknowledges_unflushed(keeper: Safekeeper) -> int:
@@ -294,12 +310,12 @@ def _first_party_seeds(consents: Iterable[Consent]) -> Founding:
 
 
 def _looks_once(
-    known: Parting | None, plan: Plan, mine: Member, control: Control, index: LogIndex
+    known: Parting | None, plan: SplitPlan, mine: Member, control: Control, index: LogIndex
 ) -> Parting:
     return consented(known, plan, Consent(mine, control.term, index.last_term, index.last))
 
 
-def _remembers_other_consents(known: Parting | None, plan: Plan, consent: Consent) -> Parting:
+def _remembers_other_consents(known: Parting | None, plan: SplitPlan, consent: Consent) -> Parting:
     return consented(known and replace(known, plan=plan), plan, consent)
 
 
@@ -386,27 +402,27 @@ def _counts_former_answers(rounds: Rounds, voter: str, reply: BarrierReply) -> N
         rounds._judge()
 
 
-def _tells_what_it_knows_committed(member: Reading, number: int) -> BarrierReply:
-    reply = _barrier_reply(member, number)
-    return replace(reply, last_position=member._keeper.commit_position)
+def _tells_what_it_knows_committed(barriers: ReadBarriers, number: int) -> BarrierReply:
+    reply = _reply(barriers, number)
+    return replace(reply, last_position=barriers._keeper.commit_position)
 
 
-def _tells_what_is_flushed(member: Reading, number: int) -> BarrierReply:
-    reply, flushed = _barrier_reply(member, number), member._keeper.journal.flushed_position
+def _tells_what_is_flushed(barriers: ReadBarriers, number: int) -> BarrierReply:
+    reply, flushed = _reply(barriers, number), barriers._keeper.journal.flushed_position
     return replace(reply, last_position=flushed)
 
 
-_barrier_reply = Reading._barrier_reply
+_reply = ReadBarriers._reply
 
 
-def _answers_with_a_loss(member: Reading, sender: str, request: BarrierRequest) -> None:
-    member._effects.send.append((sender, member._barrier_reply(request.number)))
+def _answers_with_a_loss(barriers: ReadBarriers, request: BarrierRequest) -> BarrierReply:
+    return barriers._reply(request.number)
 
 
 PLANTED_BUGS = {
     "elected by half": PlantedBug("Q1", Membership, "has_quorum", _elects_with_half),
     "committed by too few": PlantedBug(
-        "C1", Membership, "flushed_by_quorum", _commits_with_one_less
+        "K1", Membership, "flushed_by_quorum", _commits_with_one_less
     ),
     "ack before flush": PlantedBug(
         "D1", Safekeeper, "ack_position", property(_acknowledges_unflushed)
@@ -415,7 +431,7 @@ PLANTED_BUGS = {
     "vote sent before flush": PlantedBug(
         "D1", Journal, "take_messages", _sends_before_flush, 100, storm=False
     ),
-    "ack below term start counted": PlantedBug("C2", Proposer, "_count", _counts_below_start),
+    "ack below term start counted": PlantedBug("K2", Proposer, "_count", _counts_below_start),
     "diverged tail not truncated": PlantedBug("A2", Safekeeper, "_holds", _keeps_other_blocks),
     "previous block not compared": PlantedBug(
         "A2", Safekeeper, "accept", _ignores_previous, 120, storm=False
@@ -424,9 +440,9 @@ PLANTED_BUGS = {
     "longest log wins": PlantedBug("R1", Campaign, "_advancement", _longest_log_wins, 16),
     "own log wins": PlantedBug("R1", Campaign, "_advancement", _own_log_wins),
     "bound before a block of the term": PlantedBug(
-        "C2", Proposer, "_bound", _bounds_at_once, 652801188, rot=True
+        "K2", Proposer, "_bound", _bounds_at_once, 652801188, rot=True
     ),
-    "commit bound beyond match": PlantedBug("C3", Safekeeper, "bound_commit", _commits_unmatched),
+    "commit bound beyond match": PlantedBug("K3", Safekeeper, "bound_commit", _commits_unmatched),
     "truncation leaves flushed position": PlantedBug(
         "D1", Journal, "truncate", _keeps_flushed_position
     ),
@@ -453,19 +469,19 @@ PLANTED_BUGS = {
         "T1", Proposer, "_flushed_by_all", _forgets_the_slowest, 10, storm=False
     ),
     "proposes before it has recovered": PlantedBug(
-        "R2", Campaign, "recovered", _recovers_nothing, 1, storm=False
+        "R2", Recovery, "recovered", _always, 1, storm=False
     ),
     "term not persisted": PlantedBug("E3", Safekeeper, "enter_term", _term_in_memory_only),
     "an old proposer is obeyed": PlantedBug(
-        "E4", Elections, "_hear", _hears_the_past, 26, storm=False
+        "E4", Elections, "hear", _hears_the_past, 26, storm=False
     ),
     "commit before the own flush": PlantedBug(
-        "C5", Safekeeper, "commit_to", _commits_unflushed, 3, storm=False
+        "K5", Safekeeper, "commit_to", _commits_unflushed, 3, storm=False
     ),
     "the term at the base is trimmed": PlantedBug(
         "T4", LogIndex, "trim", _trims_the_term_too, 6, storm=False
     ),
-    "votes twice": PlantedBug("E3", Elections, "_handle_vote_request", _votes_again),
+    "votes twice": PlantedBug("E3", Elections, "handle_vote_request", _votes_again),
     "a loss is taken for a torn tail": PlantedBug(
         "D6", SegmentLog, "_give_up_after", _takes_damage_for_the_end, rot=True
     ),
@@ -490,6 +506,9 @@ PLANTED_BUGS = {
         "S4", laststep, "remains", _never_done, 80, storm=False, parting=True
     ),
     "any cluster is let in": PlantedBug("S5", identity, "_same_cluster", _always, parting=True),
+    "a reader is made a voter": PlantedBug(
+        "V8", reconfiguration, "promoted", _promotes_readers, storm=False, follow=True
+    ),
     "one answer is a barrier": PlantedBug(
         "F3", Rounds, "_judge", _one_answer_is_enough, reads=True
     ),
@@ -503,20 +522,20 @@ PLANTED_BUGS = {
         "F2", Rounds, "take", _counts_former_answers, reads=True
     ),
     "only what is known to be committed is told": PlantedBug(
-        "F3", Reading, "_barrier_reply", _tells_what_it_knows_committed, reads=True
+        "F3", ReadBarriers, "_reply", _tells_what_it_knows_committed, reads=True
     ),
     "only what is flushed is told": PlantedBug(
         "F3",
-        Reading,
-        "_barrier_reply",
+        ReadBarriers,
+        "_reply",
         _tells_what_is_flushed,
-        1924770872,
+        1924771035,
         storm=False,
         parting=True,
         reads=True,
     ),
     "a barrier rests on a log with a loss": PlantedBug(
-        "F5", Reading, "_handle_barrier_request", _answers_with_a_loss, 10, rot=True, reads=True
+        "F5", ReadBarriers, "answer", _answers_with_a_loss, 10, rot=True, reads=True
     ),
     "one database goes on alone": PlantedBug(
         "W2", Database, "hopeless", property(_never), storm=False, databases=True

@@ -9,7 +9,7 @@ I22 the half with the tie-breaker commits alone only the view that consists of i
 I23 a vote or commit never rests on a disk that is no member's
 I25 nobody trims what a voter needs, unless the world allows it
 
-Members are told apart by their disks. The world checks C2, no commit below the start of the
+Members are told apart by their disks. The world checks K2, no commit below the start of the
 proposer's term, D1, one write at a time, I26 and I30, bounds of queues and messages, and I28,
 agreement in the end. Not checked: that anything happens at all before that.
 """
@@ -17,8 +17,8 @@ agreement in the end. Not checked: that anything happens at all before that.
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from pgherd_sidecar.core.log import MEMBERSHIP, Block, LogIndex, Membership
-from pgherd_sidecar.core.log.messages import Message, Vote, VoteRequest
+from pgherd_sidecar.core.consensus import MEMBERSHIP, Block, LogIndex, Membership
+from pgherd_sidecar.core.consensus.model.messages import Message, Vote, VoteRequest
 
 
 class InvariantBroken(AssertionError):

@@ -3,7 +3,7 @@
 The replicated state of every member is the real one, and so is the order. Simulated are sessions
 with a server, as lightly as can be: a database is a list of the GIDs that had an effect on it. A
 writeset names the members that can't apply it, unless by a copy. What members do then is what
-``agent/standing.py`` does; an administrator chooses at random.
+``agent/standing/standing.py`` does; an administrator chooses at random.
 
 Checked after each delivered entry: each member's state knows the same of the databases as one that
 never restarted, and holds the herd when a naive twin does; nothing is acknowledged while it does;
@@ -15,8 +15,10 @@ from random import Random
 
 import msgspec
 from databases_twin import Twin
-from pgherd_sidecar.core.databases import SKIPPED, Database
-from pgherd_sidecar.core.entries import (
+from pgherd_sidecar.core.consensus import Block, Component, Membership
+from pgherd_sidecar.core.consensus.model.blocks import MEMBERSHIP
+from pgherd_sidecar.core.replication.databases import SKIPPED, Database
+from pgherd_sidecar.core.replication.entries import (
     STATE_ASKED,
     STATE_PAUSE,
     STATE_STOPPED,
@@ -32,9 +34,7 @@ from pgherd_sidecar.core.entries import (
     encode_entry,
     iter_entries,
 )
-from pgherd_sidecar.core.log import Block, Component, Membership
-from pgherd_sidecar.core.log.blocks import MEMBERSHIP
-from pgherd_sidecar.core.state import DecisionKind, ReplicatedState
+from pgherd_sidecar.core.replication.state import DecisionKind, ReplicatedState
 from sim_checker import require
 from sim_dials import Dials
 from sim_node import SimNode

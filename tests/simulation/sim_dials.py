@@ -17,6 +17,10 @@ class Dials:
     #: machines that are not members at first
     spares: int = 0
     witnesses: int = 0
+    #: so many of the spares join as readers
+    followers: int = 0
+    #: somebody promotes one of them
+    promote_reader_every_s: float = 0.0
     duration_s: float = 60.0
     submit_every_s: float = 0.5
     #: somebody asks for a read barrier
@@ -120,6 +124,17 @@ class Dials:
     def _draw(cls, rng: Random, *, storm: bool) -> "Dials":
         dials = cls._faults(cls._calm(rng), rng)
         return cls._storm(dials, rng) if storm else dials
+
+    def followed(self, rng: Random) -> "Dials":
+        """Return this world with readers among its spares, some of which will be promoted."""
+        spares = max(1, self.spares)
+        every_s = rng.uniform(5, 20) if rng.random() < 0.5 else 0.0
+        return replace(
+            self,
+            spares=spares,
+            followers=rng.randint(1, spares),
+            promote_reader_every_s=every_s,
+        )
 
     @staticmethod
     def _possible(dials: "Dials") -> "Dials":

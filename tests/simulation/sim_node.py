@@ -8,11 +8,19 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from pgherd_sidecar.core.log import Block, Component, Fetch, LogMember, Member, Persist, Timing
-from pgherd_sidecar.core.log.messages import Message, Trimmed
-from pgherd_sidecar.core.log.parting import Parting
-from pgherd_sidecar.core.log.proposer import Proposer
-from pgherd_sidecar.env.segments import SegmentLog, StorageCorrupt, StorageDamaged
+from pgherd_sidecar.core.consensus import (
+    Block,
+    Component,
+    Fetch,
+    LogMember,
+    Member,
+    Persist,
+    Timing,
+)
+from pgherd_sidecar.core.consensus.model.messages import Message, Trimmed
+from pgherd_sidecar.core.consensus.model.parting import Parting
+from pgherd_sidecar.core.consensus.proposer import Proposer
+from pgherd_sidecar.env.storage.segments import SegmentLog, StorageCorrupt, StorageDamaged
 from sim_checker import Checker, Witnessed, require
 from sim_parting import Parter
 from sim_storage import Disk, Log, ModelDisk, SegmentDisk
@@ -24,11 +32,13 @@ if TYPE_CHECKING:
 class SimNode:
     """One machine of a world."""
 
-    def __init__(self, world: "World", name: str, *, witness: bool) -> None:
+    def __init__(self, world: "World", name: str, *, witness: bool, follower: bool = False) -> None:
         self.world = world
         self.name = name
         self.checker: Checker
         self.witness = witness
+        #: a reader, until somebody promotes it
+        self.follower = follower
         self.incarnation = 0
         self.paused_until = 0.0
         self.stalled_until = 0.0
@@ -46,7 +56,7 @@ class SimNode:
     @property
     def identity(self) -> Member:
         """What this machine is as a member."""
-        return Member(self.name, self.disk_id, witness=self.witness)
+        return Member(self.name, self.disk_id, witness=self.witness, reader=self.follower)
 
     @property
     def clock(self) -> float:
@@ -217,7 +227,7 @@ class SimNode:
 
     def link_to(self, peer: "SimNode") -> str | None:
         """Return the disk at the other end of the link; None if there has to be a new link."""
-        if self.member is None or self.member._disks.get(peer.name) == peer.disk_id:
+        if self.member is None or self.member._elections.disks.get(peer.name) == peer.disk_id:
             return peer.disk_id
         self.member.meet(peer.name, peer.disk_id)
         return None
@@ -233,6 +243,10 @@ class SimNode:
             member.receive(sender, message, self.clock)
 
         self.input(self.incarnation, give)
+
+    def hear_of_end(self, peer: str) -> None:
+        """Be told, rightly or not, that a peer's process has ended."""
+        self.input(self.incarnation, lambda member: member.ended(peer, self.clock))
 
     def submit(self, data: bytes, count: int) -> None:
         """Submit entries here."""
@@ -410,27 +424,28 @@ class SimNode:
         if member.term != self._term:
             require(member.term > self._term, f"I2: {self.name} went back to term {member.term}")
             self._term = member.term
-        leading = member._leading
+        leading = member._elections.leading
         if leading is not None:
             if leading is not self._leading:
                 checker, start = self.checker, leading.start
                 checker.proposes(self.disk_id, self.incarnation, member.term, start)
-            self._check_leading(member, leading.start)
+            self._check_leading(member, leading)
         self._leading = leading
         if member.commit_position != self._commit:
             self._check_commit(member)
         self.world.readers.look(self, member)
 
-    def _check_leading(self, member: LogMember, start: int) -> None:
+    def _check_leading(self, member: LogMember, leading: Proposer) -> None:
         # (its peers may have flushed its first block before itself)
         advanced = self._leading is not None and member.commit_position > self._commit
+        start = leading.start
         own = member.flushed_position >= start
         require(
             not (advanced and own) or member.commit_position >= start,
-            f"C2: {self.name} commits {member.commit_position} alone, its term starts {start}",
+            f"K2: {self.name} commits {member.commit_position} alone, its term starts {start}",
         )
         limit = self.world.limits.pending
-        require(member._queue.size_bytes <= limit, f"I26: {self.name} queues more than {limit}")
+        require(leading.queue.size_bytes <= limit, f"I26: {self.name} queues more than {limit}")
 
     def _check_commit(self, member: LogMember) -> None:
         checker, log = self.checker, self.log

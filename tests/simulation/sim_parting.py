@@ -17,12 +17,18 @@ S6  a member goes from a cluster to one other at most
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pgherd_sidecar.core.log import Identity, Membership, Persist, laststep
-from pgherd_sidecar.core.log import identity as guard
-from pgherd_sidecar.core.log.blocks import LogIndex
-from pgherd_sidecar.core.log.messages import Message
-from pgherd_sidecar.core.log.parting import Parting, Plan, founding
-from pgherd_sidecar.core.log.splitting import Absent, Impossible, Splitting, Surroundings
+from pgherd_sidecar.core.consensus import Identity, Membership, Persist
+from pgherd_sidecar.core.consensus.model import identity as guard
+from pgherd_sidecar.core.consensus.model.blocks import LogIndex
+from pgherd_sidecar.core.consensus.model.messages import Message
+from pgherd_sidecar.core.consensus.model.parting import Parting, SplitPlan, founding
+from pgherd_sidecar.core.consensus.split import laststep
+from pgherd_sidecar.core.consensus.split.splitting import (
+    Absent,
+    Impossible,
+    SplitSurroundings,
+    Splitting,
+)
 from sim_checker import Checker, Witnessed, require
 
 if TYPE_CHECKING:
@@ -41,7 +47,7 @@ class Partings:
         #: what each party had when it consented, by new cluster and disk
         self._had: dict[tuple[str, str], tuple[Witnessed, LogIndex]] = {}
 
-    def consented(self, node: "SimNode", plan: Plan, index: LogIndex) -> None:
+    def consented(self, node: "SimNode", plan: SplitPlan, index: LogIndex) -> None:
         """Check and remember a consent, which is on disk."""
         quorum = index.membership.has_quorum(plan.names)
         require(not quorum, f"S1: {plan.names} are a quorum by the log of {node.name}")
@@ -172,7 +178,7 @@ class Parter:
         self._node.end_writing(step)
         self._later(lambda: self._go_on(steps))
 
-    def _consent(self, plan: Plan) -> None:
+    def _consent(self, plan: SplitPlan) -> None:
         node = self._node
         node.open()
         assert node.log is not None
@@ -253,13 +259,13 @@ class Parter:
         return True
 
     @property
-    def seen(self) -> Surroundings:
+    def seen(self) -> SplitSurroundings:
         """What the member sees of its cluster; whom it is linked with it learns late."""
         node = self._node
         if node.member is None:
             assert node.log is not None
-            return Surroundings(node.log.index.membership, primary=False, linked=self._linked)
-        return Surroundings(node.member.membership, primary=node.primary, linked=self._linked)
+            return SplitSurroundings(node.log.index.membership, primary=False, linked=self._linked)
+        return SplitSurroundings(node.member.membership, primary=node.primary, linked=self._linked)
 
     @property
     def as_known(self) -> Identity:

@@ -10,7 +10,7 @@ position is committed on their member, and ask again when term or proposer chang
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pgherd_sidecar.core.log import LogMember
+from pgherd_sidecar.core.consensus import LogMember
 from sim_checker import require
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from contextlib import suppress
 from random import Random
 from typing import Protocol
 
-from pgherd_sidecar.core.log import Block, Control, LogBase, LogIndex, Persist
-from pgherd_sidecar.env.segment import Segment
-from pgherd_sidecar.env.segments import SegmentLog, StorageCorrupt
+from pgherd_sidecar.core.consensus import Block, Control, LogBase, LogIndex, Persist
+from pgherd_sidecar.env.storage.segment import Segment
+from pgherd_sidecar.env.storage.segments import SegmentLog, StorageCorrupt
 from sim_disk import PowerLoss, SimDirectory
 
 

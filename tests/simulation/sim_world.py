@@ -15,9 +15,9 @@ from heapq import heappop, heappush
 from random import Random
 from uuid import UUID
 
-from pgherd_sidecar.core.log import Limits, LogBase, Membership
-from pgherd_sidecar.core.log.codec import decode, encode
-from pgherd_sidecar.core.log.messages import Message
+from pgherd_sidecar.core.consensus import Limits, LogBase, Membership
+from pgherd_sidecar.core.consensus.model.codec import decode, encode
+from pgherd_sidecar.core.consensus.model.messages import Message
 from sim_checker import Checker, require
 from sim_dials import Dials
 from sim_net import Network
@@ -34,7 +34,7 @@ MESSAGES_PER_SECOND = 3000
 class World:
     """The whole simulation of one seed."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - kinds of worlds, all by name
         self,
         seed: int,
         dials: Dials | None = None,
@@ -44,6 +44,7 @@ class World:
         rot: bool = False,
         parting: bool | None = None,
         reads: bool | None = None,
+        follow: bool | None = None,
     ) -> None:
         self.rng = Random(seed)
         self.cluster = str(UUID(int=seed))
@@ -59,8 +60,16 @@ class World:
         may_read = dials is None and apart.random() < 0.3
         if may_read if reads is None else reads:
             self.dials = self.dials.read(apart)
+        apart = Random(f"followers {seed}")
+        drawn = dials is None and parting is None and reads is None and not self.dials.parting
+        may_follow = drawn and apart.random() < 0.25
+        if may_follow if follow is None else follow:
+            self.dials = self.dials.followed(apart)
         if segments:
             self.dials = replace(self.dials, segments=True)
+        # likewise: members hear when a process has ended, and at times that one has which lives
+        self._ends = Random(f"ends {seed}")
+        self._told = dials is None and self._ends.random() < 0.5
         self.limits = Limits(
             submission=4096,
             block=self.dials.block,
@@ -75,7 +84,12 @@ class World:
         self.names = [f"n{i}" for i in range(1, count + self.dials.spares + 1)]
         self.nodes: dict[str, SimNode] = {}
         for i, name in enumerate(self.names):
-            self.nodes[name] = SimNode(self, name, witness=i < self.dials.witnesses)
+            self.nodes[name] = SimNode(
+                self,
+                name,
+                witness=i < self.dials.witnesses,
+                follower=i >= len(self.names) - self.dials.followers,
+            )
         self.founded = Membership.founded(self.nodes[name].identity for name in self.names[:count])
         self.checker = Checker(self.founded)
         self.partings = Partings(self.cluster, self.checker)
@@ -124,11 +138,14 @@ class World:
             (dials.break_every_s, self._break),
             (dials.pause_every_s, self._pause),
             (dials.leave_every_s, self._leave),
+            (dials.promote_reader_every_s, self._promote_reader),
             (dials.trim_every_s, self._trim),
             (dials.promote_every_s, self.promoter.promote),
             (dials.read_every_s, self.readers.read),
         ):
             self._every(mean_s, act, until_healed=True)
+        if self._told:
+            self._lie()
         self._run_until(dials.duration_s)
         self.converge()
 
@@ -245,6 +262,8 @@ class World:
                 asked.change(join=node.identity)
             elif member is not None and member.disk != node.disk_id:
                 asked.change(leave=((node.name, member.disk),))
+            elif member is not None and member.reader and not node.follower:
+                asked.change(join=node.identity)
             elif node.member is not None and (node.member.behind or node.member.damaged_for_good):
                 node.rebuild()
 
@@ -252,6 +271,15 @@ class World:
         asked, gone = self.rng.choice(self.names), self.rng.choice(self.names)
         self.tell("admin", f"asks {asked} to let {gone} go")
         self.nodes[asked].change(leave=((gone, ""),))
+
+    def _promote_reader(self) -> None:
+        """Have a reader become a member like others: it asks to, again and again."""
+        followers = [node for node in self.nodes.values() if node.follower]
+        if followers:
+            node = self.rng.choice(followers)
+            node.follower = False
+            self.probe("reader promoted")
+            self.tell(node.name, "is no reader any more")
 
     def _trim(self) -> None:
         self.nodes[self.rng.choice(self.names)].trim()
@@ -270,6 +298,18 @@ class World:
         self.tell(node.name, "dies")
         node.crash()
         self.after(self.rng.uniform(0.001, self.dials.restart_s), node.start)
+        for other in self.nodes.values() if self._told else ():
+            if other is not node and self._ends.random() < 0.8:
+                delay_s = self._ends.uniform(0, 10 * self.dials.delay_s)
+                self.after(delay_s, partial(other.hear_of_end, node.name))
+
+    def _lie(self) -> None:
+        """Tell somebody that a process has ended, until all is healed."""
+        if self._faulty:
+            told, alive = self._ends.choice(self.names), self._ends.choice(self.names)
+            self.probe("end of a process told wrongly")
+            self.nodes[told].hear_of_end(alive)
+            self.after(self._ends.expovariate(1 / self._ends.choice((0.2, 5))), self._lie)
 
     def _fail_disk(self) -> None:
         """A write fails, and the process with it."""
@@ -383,7 +423,10 @@ class World:
         members = [node.member for node in nodes if node.member is not None]
         checker = self.partings.checkers[cluster]
         now = checker.memberships[-1]
-        learners = {member.disk for member in now.learners if member.witness}
+        learners = {m.disk for m in now.learners if m.witness or m.reader}
+        followers = {node.disk_id for node in nodes if node.follower}
+        voting = followers & {member.disk for member in now.views[-1].members}
+        require(not voting, f"V8: readers vote: {voting} in {now}")
         disks = learners | {member.disk for member in now.views[-1].members}
         if now.joint or disks != {node.disk_id for node in nodes}:
             return False

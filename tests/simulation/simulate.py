@@ -2,6 +2,7 @@
 
 ``simulate.py --seeds 1000 --from 7`` runs seeds 7 to 1006 on all cores and tells how many simulated
 hours that were. ``simulate.py --story 1234`` runs one seed and tells what happened at its end.
+``simulate.py --commits`` runs seeds of the commit path of whole nodes (``sim_commits``).
 ``simulate.py --planted`` proves that each planted bug is found.
 """
 # ruff: noqa: T201 - a command line prints
@@ -12,6 +13,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))  # where what tests share is, for a command
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,10 +21,13 @@ from time import process_time
 from typing import TypedDict
 
 from planted_bugs import PLANTED_BUGS, PlantedBug
+from sim_commits import CommitWorld
 from sim_databases import DatabaseWorld
 from sim_world import World
 
 SEEDS_PER_BUG = 400
+COMMITS_S = 6.0
+"""So long the clients of a commit world are disturbed."""
 
 
 class Kind(TypedDict):
@@ -33,6 +38,7 @@ class Kind(TypedDict):
     parting: bool | None
     databases: bool
     reads: bool | None
+    follow: bool | None
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Outcome:
     failure: str
 
 
-def run(
+def run(  # noqa: PLR0913 - kinds of worlds, all by name
     seed: int,
     *,
     storm: bool = False,
@@ -55,12 +61,21 @@ def run(
     parting: bool | None = None,
     databases: bool = False,
     reads: bool | None = None,
+    follow: bool | None = None,
 ) -> Outcome:
     """Run a seed."""
     world = (
         DatabaseWorld(seed)
         if databases
-        else World(seed, storm=storm, segments=segments, rot=rot, parting=parting, reads=reads)
+        else World(
+            seed,
+            storm=storm,
+            segments=segments,
+            rot=rot,
+            parting=parting,
+            reads=reads,
+            follow=follow,
+        )
     )
     began_s, failure = process_time(), ""
     try:
@@ -68,6 +83,17 @@ def run(
     except Exception as error:  # noqa: BLE001 - whatever it breaks, in whatever way
         failure = f"{type(error).__name__}: {error}"
     return Outcome(seed, world.now, process_time() - began_s, frozenset(world.probes), failure)
+
+
+def run_commits(seed: int) -> Outcome:
+    """Run a seed of the commit path."""
+    world = CommitWorld(seed)
+    began_s, failure = process_time(), ""
+    try:
+        world.run(COMMITS_S)
+    except Exception as error:  # noqa: BLE001 - whatever it breaks, in whatever way
+        failure = f"{type(error).__name__}: {error}"
+    return Outcome(seed, world.now, process_time() - began_s, frozenset(world.met), failure)
 
 
 def seeds_until_found(bug: PlantedBug) -> int | None:
@@ -87,6 +113,7 @@ def seeds_until_found(bug: PlantedBug) -> int | None:
                 parting=bug.parting,
                 databases=bug.databases,
                 reads=bug.reads,
+                follow=bug.follow,
             ).failure:
                 return tried + 1
     finally:
@@ -102,12 +129,13 @@ def tell(
     parting: bool | None,
     databases: bool,
     reads: bool | None,
+    follow: bool | None,
 ) -> int:
     """Run one seed and print its story; the result is the exit code."""
     world = (
         DatabaseWorld(seed)
         if databases
-        else World(seed, storm=storm, rot=rot, parting=parting, reads=reads)
+        else World(seed, storm=storm, rot=rot, parting=parting, reads=reads, follow=follow)
     )
     try:
         world.run()
@@ -124,12 +152,11 @@ def tell(
     return ending != "everything held"
 
 
-def simulate(first: int, count: int, jobs: int, kind: Kind) -> int:
+def simulate(first: int, count: int, jobs: int, one: Callable[[int], Outcome]) -> int:
     """Run many seeds; the result is the exit code."""
     simulated_s, cpu_s, failed = 0.0, 0.0, 0
     probes: Counter[str] = Counter()
     with ProcessPoolExecutor(jobs) as pool:
-        one = partial(run, **kind)
         for outcome in pool.map(one, range(first, first + count), chunksize=4):
             simulated_s += outcome.simulated_s
             cpu_s += outcome.cpu_s
@@ -138,7 +165,11 @@ def simulate(first: int, count: int, jobs: int, kind: Kind) -> int:
                 failed += 1
                 print(f"seed {outcome.seed} at {outcome.simulated_s:.3f} s: {outcome.failure}")
     hours = simulated_s / 3600
-    print(f"{count} seeds, {failed} failed; {hours:.1f} simulated hours in {cpu_s:.0f} s of CPU")
+    speed = hours / max(cpu_s, 1e-9)
+    print(
+        f"{count} seeds, {failed} failed; {hours:.1f} simulated hours in {cpu_s:.0f} s of CPU: "
+        f"{speed:.3f} cluster-hours per second"
+    )
     print(", ".join(f"{name} in {times}" for name, times in sorted(probes.items())))
     return failed > 0
 
@@ -172,10 +203,16 @@ def main() -> int:
         "--databases", action="store_true", help="on top of the logs, some of which diverge"
     )
     parser.add_argument("--planted", action="store_true", help="look for the planted bugs")
+    parser.add_argument("--commits", action="store_true", help="the commit path of whole nodes")
     parser.add_argument(
         "--reads",
         action=argparse.BooleanOptionalAction,
         help="barriers are asked for in all of them, or in none; by default in three of ten",
+    )
+    parser.add_argument(
+        "--follow",
+        action=argparse.BooleanOptionalAction,
+        help="readers join in all of them, or in none; by default in one of four",
     )
     options = parser.parse_args()
     kind: Kind = {
@@ -184,12 +221,14 @@ def main() -> int:
         "parting": options.parting,
         "databases": options.databases,
         "reads": options.reads,
+        "follow": options.follow,
     }
     if options.story is not None:
         return tell(options.story, **kind)
     if options.planted:
         return planted()
-    return simulate(options.first, options.seeds, options.jobs, kind)
+    one = run_commits if options.commits else partial(run, **kind)
+    return simulate(options.first, options.seeds, options.jobs, one)
 
 
 if __name__ == "__main__":

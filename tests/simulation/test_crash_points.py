@@ -8,8 +8,8 @@ from random import Random, SystemRandom
 
 import pytest
 from crash_points import KINDS, SCENARIOS, play
-from pgherd_sidecar.core.log import Persist
-from pgherd_sidecar.env.segments import SegmentLog
+from pgherd_sidecar.core.consensus import Persist
+from pgherd_sidecar.env.storage.segments import SegmentLog
 from sim_checker import InvariantBroken
 
 SWEEPS = int(os.environ.get("PGHERD_SIM_SWEEPS", "1"))

@@ -7,7 +7,7 @@ import os
 from random import SystemRandom
 
 import pytest
-from pgherd_sidecar.env.segments import SegmentLog
+from pgherd_sidecar.env.storage.segments import SegmentLog
 from sim_dials import Dials
 from sim_storage import SegmentDisk
 from sim_world import World
@@ -45,9 +45,10 @@ def run(
     rot: bool = False,
     parting: bool | None = None,
     reads: bool | None = None,
+    follow: bool | None = None,
 ) -> World:
     """Run a seed; a failure says how to repeat it."""
-    world = World(seed, dials, storm=storm, rot=rot, parting=parting, reads=reads)
+    world = World(seed, dials, storm=storm, rot=rot, parting=parting, reads=reads, follow=follow)
     try:
         world.run()
     except Exception as error:
@@ -56,6 +57,7 @@ def run(
         how = "--storm " * storm + how
         how = {True: "--parting ", False: "--no-parting ", None: ""}[parting] + how
         how = {True: "--reads ", False: "--no-reads ", None: ""}[reads] + how
+        how = {True: "--follow ", False: "--no-follow ", None: ""}[follow] + how
         error.add_note(f"python tests/simulation/simulate.py {how} {seed}")
         raise
     return world
@@ -117,6 +119,16 @@ def test_fresh_seeds_hold_where_barriers_are_asked_for(kind: str) -> None:
         world = run(seed, storm=kind == "storm", rot=kind == "rot", parting=parting, reads=True)
         probes |= world.probes
     assert probes >= {"read", "read again"}
+
+
+@pytest.mark.parametrize("storm", [False, True])
+def test_fresh_seeds_hold_where_readers_follow(storm: bool) -> None:
+    """They are fed, catch up in the end, and vote only once they were promoted. [V8]"""
+    start = SystemRandom().randrange(1 << 32)
+    probes: set[str] = set()
+    for seed in range(start, start + FRESH // 3):
+        probes |= run(seed, storm=storm, follow=True).probes
+    assert "reader promoted" in probes
 
 
 def test_two_of_three_with_damage_in_different_places_mend_each_other() -> None:

@@ -82,7 +82,12 @@ def targets() -> set[str]:
 
 def options_of(command: click.Command) -> set[str]:
     """The long options of a command."""
-    return {name for parameter in command.params for name in parameter.opts if name[:2] == "--"}
+    return {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if name[:2] == "--"
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -132,6 +137,12 @@ def test_commands_of_the_plugin_of_kubectl_exist(page: Path) -> None:
         assert name in plugin.commands
 
 
+def test_the_glossary_has_each_word_once_in_the_order_of_the_alphabet() -> None:
+    text = (REPOSITORY / "docs" / "glossary.md").read_text()
+    words = re.findall(r"^\| (\w[^|]*) \| ", text, re.MULTILINE)[1:]
+    assert words == sorted(set(words), key=str.casefold)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_make_targets_exist(page: Path) -> None:
     named = {words[0] for words in commands_of(page, "make") if words}
@@ -168,10 +179,10 @@ def test_a_page_with_figures_names_the_command_that_made_them(page: Path) -> Non
         assert _SOURCE.search(text)
 
 
-def test_the_readme_names_every_command() -> None:
+def test_the_page_of_commands_names_every_command() -> None:
     local = pgherd.commands["local"]
     assert isinstance(local, click.Group)
-    named = [words for words in commands_of(REPOSITORY / "README.md", "pgherd") if words]
+    named = [words for words in commands_of(REPOSITORY / "docs" / "commands.md", "pgherd") if words]
     assert {words[1] for words in named if words[0] == "local" and words[1:]} == set(local.commands)
     shown = {name for name, command in pgherd.commands.items() if not command.hidden}
     assert {words[0] for words in named} == shown

@@ -8,3 +8,5 @@ SHORT_NAMES = ["herd"]
 OPERATOR = f"{GROUP}/operator"
 """Annotation of a ReplicatedCluster: namespace and name of the release that looks after it."""
 SNAPSHOT, SCHEDULE, CHECK = "Snapshot", "SnapshotSchedule", "ConsistencyCheck"
+MAINTENANCE = "MaintenanceSchedule"
+SET, SUBSCRIPTION = "ReplicationSet", "Subscription"

@@ -18,9 +18,12 @@ from pgherd_operator.api import (
     CHECK,
     GROUP,
     KIND,
+    MAINTENANCE,
     SCHEDULE,
+    SET,
     SHORT_NAMES,
     SNAPSHOT,
+    SUBSCRIPTION,
     VERSION,
     reference,
 )
@@ -32,8 +35,15 @@ from pgherd_operator.api.jobs import (
     SnapshotSpec,
     SnapshotStatus,
 )
+from pgherd_operator.api.maintenance import MaintenanceSpec, MaintenanceStatus
 from pgherd_operator.api.spec import ClusterSpec
 from pgherd_operator.api.status import ClusterStatus
+from pgherd_operator.api.subscriptions import (
+    SetSpec,
+    SetStatus,
+    SubscriptionSpec,
+    SubscriptionStatus,
+)
 
 NAME_MAX = 40
 """Longest name of a resource: names of its objects add up to 23 characters, a label has 63."""
@@ -48,6 +58,7 @@ class Resource:
     Attributes:
         default: what the API server fills in for an absent spec; None where one is needed.
         scaled: ``kubectl scale`` works.
+        reserved: names that mean something else.
     """
 
     kind: str
@@ -59,6 +70,7 @@ class Resource:
     default: Mapping[str, Any] | None = None
     scaled: bool = False
     name_max: int = NAME_MAX
+    reserved: tuple[str, ...] = ()
 
     @property
     def plural(self) -> str:
@@ -86,6 +98,7 @@ HERD = Resource(
         ("View", "integer", ".status.view", 1),
         ("Term", "integer", ".status.term", 1),
         ("Proposer", "string", ".status.proposer", 1),
+        ("Import", "string", ".status.importFrom.phase", 1),
         _AGE,
         ("Step", "string", ".status.step", 0),  # the longest, so the last
     ),
@@ -133,6 +146,50 @@ RESOURCES = (
             _AGE,
         ),
     ),
+    Resource(
+        MAINTENANCE, (), "Work that members of a herd do on their own servers at certain times.",
+        MaintenanceSpec, MaintenanceStatus,
+        (
+            ("Cluster", "string", ".spec.cluster", 0),
+            ("Schedule", "string", ".spec.schedule", 0),
+            ("Suspended", "boolean", ".spec.suspend", 0),
+            ("Active", "string", ".status.active", 0),
+            ("Last", "string", ".status.runs[0].phase", 0),
+            ("Begun", "date", ".status.lastScheduleTime", 0),
+            ("Message", "string", ".status.message", 1),
+            _AGE,
+        ),
+        name_max=NAME_MAX - 10,  # a run's name is the schedule's and a time
+    ),
+    Resource(
+        SET, (), "Tables and sequences of a herd that plain servers can follow together.",
+        SetSpec, SetStatus,
+        (
+            ("Cluster", "string", ".spec.cluster", 0),
+            ("Ready", "string", ".status.conditions[?(@.type=='Ready')].status", 0),
+            ("Tables", "integer", ".status.count", 0),
+            ("Subscriptions", "string", ".status.subscriptions", 1),
+            _AGE,
+            ("Message", "string", ".status.message", 0),
+        ),
+    ),
+    Resource(
+        SUBSCRIPTION, (), "A plain PostgreSQL server that follows a set of a herd's tables.",
+        SubscriptionSpec, SubscriptionStatus,
+        (
+            ("Cluster", "string", ".spec.cluster", 0),
+            ("Set", "string", ".spec.set", 0),
+            ("State", "string", ".status.state", 0),
+            ("GID", "integer", ".status.gid", 0),
+            ("Lag", "integer", ".status.lagGids", 0),
+            ("Seconds", "integer", ".status.lagSeconds", 0),
+            ("Tables", "string", ".status.tables", 0),
+            ("Provider", "string", ".spec.provider", 1),
+            _AGE,
+            ("Message", "string", ".status.message", 0),
+        ),
+        reserved=("herd",),
+    ),
 )  # fmt: skip
 
 
@@ -143,6 +200,13 @@ def _name_rule(longest: int) -> dict[str, str]:
         "message": f"the name is a DNS label of at most {longest} characters "
         "that begins with a letter",
     }
+
+
+def _reserved(resource: Resource) -> list[dict[str, str]]:
+    return [
+        {"rule": f"self.metadata.name != '{name}'", "message": f"{name} means something else here"}
+        for name in resource.reserved
+    ]
 
 
 def definition(resource: Resource = HERD) -> dict[str, Any]:
@@ -211,7 +275,7 @@ def _schema(resource: Resource) -> dict[str, Any]:
             "spec": structural(resource.spec) | default,
             "status": structural(resource.status),
         },
-        "x-kubernetes-validations": [_name_rule(resource.name_max)],
+        "x-kubernetes-validations": [_name_rule(resource.name_max), *_reserved(resource)],
     }
 
 

@@ -245,26 +245,64 @@ class SecretKey(Section):
     key: Annotated[str, Field(min_length=1, max_length=253, description="in the Secret")] = "dsn"
 
 
+_GOAL_IS_ONLINE = (
+    "self.mode == 'Online' || self.goal == 'Follow'",
+    "importFrom.goal is for mode Online",
+)
+
+
 class Import(Section):
     """Another database whose content the new herd begins with."""
 
+    model_config = Section.model_config | {"json_schema_extra": rules(_GOAL_IS_ONLINE)}
+
     dsn: Annotated[SecretKey, Field(description="connection string of the source")]
+    mode: Annotated[
+        Literal["Offline", "Online"],
+        Field(
+            description="Offline: a dump is loaded when the herd is made; Online: rows are copied "
+            "into the herd that is there, while the source takes writes"
+        ),
+    ] = "Offline"
+    goal: Annotated[
+        Literal["Follow", "CutOver", "Abort"],
+        Field(
+            description="of mode Online. Follow: copy, and follow the source; CutOver: then stop "
+            "its writes, compare, and end the import; Abort: remove all that was made; may change"
+        ),
+    ] = "Follow"
+    jobs: Annotated[
+        int, Field(ge=1, le=64, description="of mode Online: tables at a time; may change")
+    ] = 2
+
+    @model_validator(mode="after")
+    def _goal_is_of_its_mode(self) -> Self:
+        if self.mode != "Online" and self.goal != "Follow":
+            raise ValueError(_GOAL_IS_ONLINE[1])
+        return self
 
 
 _ONE_SOURCE = (
     "!(has(self.importFrom) && has(self.snapshot))",
     "a herd begins with another database or with a snapshot, not with both",
 )
+_ONLINE_IS_INTO_EMPTY = (
+    "!has(self.importFrom) || self.importFrom.mode != 'Online' || !has(self.sql)"
+    " || size(self.sql) == 0",
+    "importFrom.mode Online fills an empty database: it goes without bootstrap.sql",
+)
 
 
 class Bootstrap(Section):
     """What a new herd begins with, made by its first member before the others join."""
 
-    model_config = Section.model_config | {"json_schema_extra": rules(_ONE_SOURCE)}
+    model_config = Section.model_config | {
+        "json_schema_extra": rules(_ONE_SOURCE, _ONLINE_IS_INTO_EMPTY)
+    }
 
     import_from: Annotated[
         Import | None,
-        Field(description="a database outside of any herd, by pg_dump; all of it belongs to app"),
+        Field(description="a database outside of any herd"),
     ] = None
     snapshot: Annotated[
         Destination | None,
@@ -286,7 +324,15 @@ class Bootstrap(Section):
     def _has_one_source(self) -> Self:
         if self.import_from is not None and self.snapshot is not None:
             raise ValueError(_ONE_SOURCE[1])
+        if self.online is not None and self.sql:
+            raise ValueError(_ONLINE_IS_INTO_EMPTY[1])
         return self
+
+    @property
+    def online(self) -> Import | None:
+        """The import that goes on while the source takes writes, if there is one."""
+        found = self.import_from
+        return found if found is not None and found.mode == "Online" else None
 
 
 class Monitoring(Section):
@@ -326,12 +372,29 @@ _OWN_IMAGES = (
     "pgherd's images have PostgreSQL 17: for another version name your own, with its programs in "
     "both, in images.postgres and images.sidecar"
 )
+
+
+def _same(path: str) -> str:
+    """That a field of the bootstrap is as it was."""
+    mine, old = f"self.bootstrap.{path}", f"oldSelf.bootstrap.{path}"
+    return f"has({mine}) == has({old}) && (!has({mine}) || {mine} == {old})"
+
+
+_SAME_SOURCE = (
+    "has(self.bootstrap.importFrom) == has(oldSelf.bootstrap.importFrom)"
+    " && (!has(self.bootstrap.importFrom)"
+    " || (self.bootstrap.importFrom.dsn == oldSelf.bootstrap.importFrom.dsn"
+    " && self.bootstrap.importFrom.mode == oldSelf.bootstrap.importFrom.mode))"
+)
+_SAME_BEGINNING = (
+    "has(self.bootstrap) == has(oldSelf.bootstrap) && (!has(self.bootstrap)"
+    f" || ({_same('snapshot')} && {_same('sql')} && {_SAME_SOURCE}))"
+)
 _SPEC_RULES = rules(
     ("self.witnesses < self.instances", "witnesses must be fewer than instances"),
     (
-        "has(self.bootstrap) == has(oldSelf.bootstrap) && "
-        "(!has(self.bootstrap) || self.bootstrap == oldSelf.bootstrap)",
-        "bootstrap describes how the herd began: it cannot be changed",
+        _SAME_BEGINNING,
+        "bootstrap describes how the herd began: only importFrom.goal and .jobs can be changed",
     ),
     (
         "!has(self.postgres) || !has(self.postgres.version) || self.postgres.version == '17' || "
@@ -351,6 +414,10 @@ class ClusterSpec(Section):
     ] = 3
     witnesses: Annotated[
         int, Field(ge=0, le=15, description="members that hold log and vote only")
+    ] = 0
+    readers: Annotated[
+        int,
+        Field(ge=0, le=30, description="members that follow the others: no vote and no writes"),
     ] = 0
     partition_policy: Annotated[
         Literal["Quorum", "Permanent"],
@@ -377,6 +444,11 @@ class ClusterSpec(Section):
     users: Users = ()
     monitoring: Annotated[Monitoring, section("metrics")] = Monitoring()
     maintenance: Annotated[Maintenance, section("what the operator may do")] = Maintenance()
+
+    @property
+    def online_import(self) -> Import | None:
+        """The import that goes on while its source takes writes, if there is one."""
+        return self.bootstrap.online if self.bootstrap is not None else None
 
     @model_validator(mode="after")
     def _witnesses_are_a_minority(self) -> Self:

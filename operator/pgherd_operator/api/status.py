@@ -28,6 +28,8 @@ class ConditionType(StrEnum):
     VOLUMES_SIZED = "VolumesSized"
     RECONCILED = "Reconciled"
     UPGRADED = "Upgraded"
+    IMPORTED = "Imported"
+    """Of herds whose spec has an import online."""
 
 
 GENERATION = Annotated[int, Field(description="generation of the spec that this is about")]
@@ -68,16 +70,16 @@ class MemberStatus(Reported):
 
     name: Annotated[str, Field(description="of the member, and of its pod")]
     number: Annotated[int, Field(description="of the member, and of its volume")]
-    role: Annotated[Literal["Database", "Witness"], Field(description="what it is there for")] = (
-        "Database"
-    )
+    role: Annotated[
+        Literal["Database", "Witness", "Reader"], Field(description="what it is there for")
+    ] = "Database"
     state: Annotated[str, Field(description="the sidecar's word, or Silent")] = "Silent"
     reason: Annotated[
         str | None,
         Field(description="of that state; of a silent one, why its pod does not run"),
     ] = None
     in_view: Annotated[
-        Literal["Voter", "Learner", "No", "Unknown"],
+        Literal["Voter", "Reader", "Learner", "No", "Unknown"],
         Field(description="as the primary component says"),
     ] = "Unknown"
     gid: Annotated[int | None, Field(description="newest position applied")] = None
@@ -91,6 +93,28 @@ class MemberStatus(Reported):
         str | None, Field(description="the newest of them, and how it ended", max_length=1024)
     ] = None
     up_to_date: Annotated[bool, Field(description="runs what the spec asks for")] = True
+
+
+class ImportStatus(Reported):
+    """An import online, in the words of the program that runs it."""
+
+    phase: Annotated[
+        Literal[
+            "Waiting", "Looking", "Definitions", "Copying", "Indexes", "Following", "CuttingOver",
+            "Finishing", "Done", "Aborting", "Aborted", "Unknown",
+        ],
+        Field(description="how far it is"),
+    ] = "Waiting"  # fmt: skip
+    message: Annotated[str, Field(description="progress, in words", max_length=4096)] = ""
+    tables: Annotated[int, Field(description="of the source")] = 0
+    tables_done: Annotated[int, Field(description="that are copied")] = 0
+    rows_copied: Annotated[int, Field(description="so far")] = 0
+    bytes_copied: Annotated[int, Field(description="so far, as text")] = 0
+    bytes_of_tables: Annotated[int, Field(description="as the source has them")] = 0
+    lag_seconds: Annotated[
+        float | None, Field(description="how far behind the source, while it is followed")
+    ] = None
+    lag_bytes: Annotated[int | None, Field(description="the same, of the source's WAL")] = None
 
 
 class ClusterStatus(Reported):
@@ -117,6 +141,9 @@ class ClusterStatus(Reported):
     instances: Annotated[int, Field(description="members with a volume, for scaling")] = 0
     selector: Annotated[str, Field(description="labels of the pods, for autoscalers")] = ""
     step: Annotated[str, Field(description="what is being done, or waited for")] = ""
+    import_from: Annotated[
+        ImportStatus | None, Field(description="how far an import online is")
+    ] = None
     conditions: Annotated[
         tuple[Condition, ...],
         Field(max_length=16, description="see docs/operator.md", json_schema_extra={**BY_TYPE}),

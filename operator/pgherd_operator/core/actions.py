@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from pgherd_operator.core.observed import Ledger
+from pgherd_operator.core.observed import Imported, Ledger
 from pgherd_operator.objects.model import Manifest, Release, Retired
 
 
@@ -58,6 +58,14 @@ class RememberSpec:
     """Remember the spec, for the day on which there is one that cannot be used."""
 
     spec: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoteImport:
+    """Remember how an import online has ended, or that it begins anew."""
+
+    imported: Imported
+    result: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,7 @@ class Kind(StrEnum):
     VOLUME = "PersistentVolumeClaim"
     SECRET = "Secret"
     LEDGER = "ConfigMap"
+    JOB = "Job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +197,7 @@ class AskEvict:
 
 Action = (
     AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | AdoptRelease | FinishUpgrade
-    | RememberSpec | GeneratePassword
+    | RememberSpec | NoteImport | GeneratePassword
     | GenerateAuthority | IssueCertificate | Apply | Create | Admit | Delete | GrowVolume
     | RetireVolume | SettleVolume | AskLeave | AskEvict
 )  # fmt: skip
@@ -218,6 +227,13 @@ class Reason(StrEnum):
     VOLUME_REFUSED = "VolumeGrowthRefused"
     USERS_CHANGED = "UsersChanged"
     USERS_FAILED = "UsersFailed"
+    IMPORTING = "Importing"
+    IMPORT_REFUSED = "ImportRefused"
+    IMPORT_STOPPED = "ImportStopped"
+    IMPORT_FOLLOWS = "ImportFollows"
+    IMPORT_ABORTED = "ImportAborted"
+    CUT_OVER_FAILED = "CutOverFailed"
+    IMPORTED = "Imported"
     CERTIFICATE_ISSUED = "CertificateIssued"
     CERTIFICATE_EXPIRING = "CertificateExpiring"
     CERTIFICATE_MISSING = "CertificateMissing"

@@ -62,7 +62,7 @@ def _begin(observed: Observed, release: Release) -> Step:
     if any(volume.deleting for volume in observed.volumes.values()):
         text = "the volumes of an earlier herd of this name are being deleted"
         return Step(Reason.WAITING, text)
-    if cluster.spec.bootstrap is None:
+    if cluster.spec.bootstrap is None or cluster.spec.online_import is not None:
         roles = [Role.DATABASE] * cluster.spec.instances + [Role.WITNESS] * cluster.spec.witnesses
     else:
         roles = [Role.DATABASE]  # what it begins with is made once; the others join with a copy

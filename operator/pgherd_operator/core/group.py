@@ -7,11 +7,12 @@ this knowledge with what Kubernetes shows of a pod.
 
 from dataclasses import dataclass
 
-from pgherd_operator.core.observed import Observed, Pod, Report, View, ViewMember, Volume
+from pgherd_operator.core.observed import Observed, ObservedVolume, Pod, Report, View, ViewMember
 from pgherd_operator.objects.model import Role
 
 _AT_WORK = ("primary", "witness")
 """States of a member that does what it is there for, if it votes."""
+_READS = "reader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,14 @@ class Member:
     """One number, from all sides."""
 
     number: int
-    volume: Volume | None
+    volume: ObservedVolume | None
     pod: Pod | None
     report: Report | None
     in_view: ViewMember | None
     voting: bool
     """By its own word it has a vote in the view in force, on the disk that the view knows."""
     healthy: bool
-    """It votes and takes writes: all that a member is there for."""
+    """It votes and takes writes, or is a reader and follows: all that it is there for."""
     departed: bool
     """It was a member on this disk, which never is one again."""
 
@@ -82,9 +83,14 @@ class Member:
         if self.volume is not None:
             return self.volume.role
         if self.in_view is not None:
-            return Role.WITNESS if self.in_view.witness else Role.DATABASE
+            return self.in_view.role
         assert self.pod is not None
         return self.pod.role
+
+    @property
+    def arrived(self) -> bool:
+        """It is in the view as what it is to be: a voter, or a reader."""
+        return self.in_view is not None and (self.in_view.voter or self.in_view.reader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +115,15 @@ class Group:
         """Whether everybody else does its work, so that this one can be spared.
 
         A member that is about to be removed or made anew does not count, except as a voter: while
-        it has a vote, it has to be well.
+        it has a vote, it has to be well. A reader counts for other readers only.
         """
+        reads = any(one.number == number and one.role is Role.READER for one in self.members)
         return all(
             member.healthy
             for member in self.members
-            if member.number != number and (member.in_view is not None or not member.going)
+            if member.number != number
+            and (member.in_view is not None or not member.going)
+            and (reads or member.role is not Role.READER)
         )
 
     def can_spare_copy(self, number: int) -> bool:
@@ -159,7 +168,9 @@ def look(observed: Observed) -> Group:
     members = []
     for number in sorted(numbers):
         report, in_view = reports.get(number), view.find(number) if view else None
-        voting = _votes(report, in_view, view)
+        known = _known(report, in_view, view)
+        voting = known and in_view is not None and in_view.voter
+        state = report.state if report is not None else ""
         members.append(
             Member(
                 number=number,
@@ -168,7 +179,7 @@ def look(observed: Observed) -> Group:
                 report=report,
                 in_view=in_view,
                 voting=voting,
-                healthy=voting and report is not None and report.state in _AT_WORK,
+                healthy=known and (state in _AT_WORK if voting else state == _READS),
                 departed=in_view is None and _has_left(report, view),
             )
         )
@@ -213,12 +224,8 @@ def _has_left(report: Report | None, view: View | None) -> bool:
     return known is not None and known.disk_id == report.disk_id
 
 
-def _votes(report: Report | None, in_view: ViewMember | None, view: View | None) -> bool:
+def _known(report: Report | None, in_view: ViewMember | None, view: View | None) -> bool:
+    """It is the member that the view in force knows, by its own word."""
     if report is None or in_view is None or view is None or report.view is None:
         return False
-    return (
-        report.primary
-        and report.view.id == view.id
-        and in_view.voter
-        and in_view.disk_id == report.disk_id
-    )
+    return report.primary and report.view.id == view.id and in_view.disk_id == report.disk_id

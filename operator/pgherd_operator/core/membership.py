@@ -12,6 +12,8 @@ proposer and a majority have to say that they do not know it; whoever has joined
 again, and leaves as any other.
 """
 
+from functools import partial
+
 from pgherd_operator.core.actions import (
     Action,
     AskEvict,
@@ -26,7 +28,7 @@ from pgherd_operator.core.actions import (
 from pgherd_operator.core.group import Authority, Group, Member
 from pgherd_operator.core.observed import Observed, last_view
 from pgherd_operator.objects import config, names, pod
-from pgherd_operator.objects.model import Origin, Retired, Role, Seat
+from pgherd_operator.objects.model import Origin, Retired, Role, Seat, wanted
 
 
 def step(observed: Observed, group: Group) -> Step | None:
@@ -86,17 +88,12 @@ def doomed_volumes(observed: Observed, group: Group) -> list[Step]:
     ]
 
 
-def wanted(observed: Observed, role: Role) -> int:
-    """How many members of a role the spec asks for."""
-    spec = observed.cluster.spec
-    return spec.instances if role is Role.DATABASE else spec.witnesses
-
-
 def _complete(observed: Observed, group: Group) -> bool:
     """Every place is taken, by a voter as far as anybody can say."""
-    if any(len(group.of_role(role)) != wanted(observed, role) for role in Role):
+    spec = observed.cluster.spec
+    if any(len(group.of_role(role)) != wanted(spec, role) for role in Role):
         return False
-    return group.authority is None or all(_votes(member) for member in group.members)
+    return group.authority is None or all(member.arrived for member in group.members)
 
 
 def _unwanted(observed: Observed, group: Group) -> tuple[Member, Reason] | None:
@@ -116,7 +113,7 @@ def _unwanted(observed: Observed, group: Group) -> tuple[Member, Reason] | None:
 
 
 def _surplus(observed: Observed, group: Group) -> Member | None:
-    """A member that can go: one without a vote, or of too many who shares a node, or the youngest.
+    """A member that can go: without a vote, or one of too many on a node, or the youngest.
 
     Two that are left on one node could not both be made anew there, where their volumes keep them
     on it and ``spread`` is required. Whose volume is being deleted under it always can go; but as
@@ -127,9 +124,14 @@ def _surplus(observed: Observed, group: Group) -> Member | None:
         return min(going, key=_votes)
     for role in Role:
         members = group.of_role(role)
-        if len(members) > wanted(observed, role):
-            return max(members, key=lambda one: (not _votes(one), _company(one, group), one.number))
+        if len(members) > wanted(observed.cluster.spec, role):
+            return max(members, key=partial(_dispensable, group=group))
     return None
+
+
+def _dispensable(member: Member, group: Group) -> tuple[bool, bool, int, int]:
+    unfit = member.role is Role.READER and not member.healthy
+    return not _votes(member), unfit, _company(member, group), member.number
 
 
 def _company(member: Member, group: Group) -> int:
@@ -182,7 +184,7 @@ def _out_of_view(
         return Step(reason, text, (ask,), warning=True)
     diverged = reason is Reason.MEMBER_DIVERGED
     spared = group.can_spare_copy if diverged else group.others_are_well
-    if not spared(member.number):
+    if member.role is not Role.READER and not spared(member.number):
         return Step(Reason.WAITING, f"{name} has to go, once all others are well")
     if diverged:
         why = member.report.reason if member.report is not None else None
@@ -195,7 +197,7 @@ def _out_of_view(
 def _awaited(observed: Observed, group: Group) -> Step | None:
     """Wait for a member that is on its way: it asks the others itself, when it has its copy."""
     for member in group.members:
-        if _votes(member) or member.volume is None or not member.volume.usable:
+        if member.arrived or member.volume is None or not member.volume.usable:
             continue
         name = names.member(observed.cluster.name, member.number)
         if member.in_view is not None:
@@ -212,19 +214,20 @@ def _make_room(observed: Observed, group: Group, authority: Authority) -> Step |
     ledger = observed.ledger
     assert ledger is not None
     for role in Role:
-        if len(group.of_role(role)) >= wanted(observed, role):
+        if len(group.of_role(role)) >= wanted(observed.cluster.spec, role):
             continue
         if not authority.confirmed:
             return Step(Reason.WAITING, "a majority has yet to confirm the view")
         taken = observed.volumes.keys() | observed.foreign.keys() | observed.pods.keys()
         taken |= {member.number for member in authority.view.members}
-        free = [n for n in range(1, config.SLOTS + 1) if n not in taken]
+        free = [n for n in config.numbers(role) if n not in taken]
         herd = observed.cluster.name
         number = next(
             (n for n in free if observed.is_free(Kind.VOLUME, names.volume(herd, n))), None
         )
         if number is None:
-            text = f"no number up to {config.SLOTS} is free: delete retained volumes"
+            last = config.numbers(role)[-1]
+            text = f"no number up to {last} is free: delete retained volumes"
             return Step(Reason.WAITING, text, warning=True)
         seat = Seat(number, role, Origin.JOINER)
         text = f"a volume for {names.member(observed.cluster.name, number)}, which will join"

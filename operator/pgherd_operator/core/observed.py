@@ -26,6 +26,16 @@ class Phase(StrEnum):
     """For good: a missing volume is a lost one from now on."""
 
 
+class Imported(StrEnum):
+    """How an import online has ended."""
+
+    NO = ""
+    DONE = "Done"
+    """For good: applications use the herd."""
+    ABORTED = "Aborted"
+    """Nothing is left of it, and it may begin anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """What the operator has to remember of a herd: its identity and how it began.
@@ -35,6 +45,8 @@ class Ledger:
         sidecar_image, postgres_image: those that the release brought.
         upgrading: not all members have that release yet.
         spec: the last one that could be used, as JSON; empty if none was kept.
+        imported: how an import online has ended; empty while it has not.
+        import_result: what was said of its end.
     """
 
     cluster_id: str
@@ -45,10 +57,12 @@ class Ledger:
     postgres_image: str = ""
     upgrading: bool = False
     spec: str = ""
+    imported: Imported = Imported.NO
+    import_result: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Volume:
+class ObservedVolume:
     """A member's volume claim.
 
     Attributes:
@@ -154,6 +168,12 @@ class ViewMember:
     disk_id: str
     voter: bool = True
     witness: bool = False
+    reader: bool = False
+
+    @property
+    def role(self) -> Role:
+        """What it is there for."""
+        return Role.WITNESS if self.witness else Role.READER if self.reader else Role.DATABASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +273,27 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportJob:
+    """A Job that imports into the herd online; ``importing.job`` of the sidecar is what it runs.
+
+    Attributes:
+        revision: what it was made from.
+        ended: whether well; None while it runs.
+        outcome: what it has said at its end; empty if nobody has heard it.
+        told: what it says while it runs; empty while nobody hears it.
+        trouble: why its pod does not run.
+    """
+
+    uid: str
+    revision: str
+    ended: bool | None = None
+    deleting: bool = False
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+    told: Mapping[str, Any] = field(default_factory=dict)
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Everything at one moment.
 
@@ -266,18 +307,20 @@ class Observed:
         passing: likewise, but of an earlier herd of this name, and about to be gone.
         unreadable: kinds that the API server does not let us list, and its words. Nothing of such
             a kind is made or changed; the herd does without.
+        import_jobs: of an import online, by their goals.
     """
 
     cluster: Cluster
     ledger: Ledger | None = None
-    volumes: Mapping[int, Volume] = field(default_factory=dict)
-    foreign: Mapping[int, Volume] = field(default_factory=dict)
+    volumes: Mapping[int, ObservedVolume] = field(default_factory=dict)
+    foreign: Mapping[int, ObservedVolume] = field(default_factory=dict)
     pods: Mapping[int, Pod] = field(default_factory=dict)
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     objects: Mapping[Key, Mapping[str, Any]] = field(default_factory=dict)
     taken: frozenset[Key] = frozenset()
     passing: frozenset[Key] = frozenset()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    import_jobs: Mapping[str, ImportJob] = field(default_factory=dict)
     reports: Mapping[int, Report] = field(default_factory=dict)
 
     def is_free(self, kind: str, name: str) -> bool:

@@ -16,6 +16,7 @@ from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.status import ClusterStatus
 from pgherd_operator.core import (
     founding,
+    imports,
     membership,
     rollout,
     status,
@@ -46,11 +47,13 @@ class Plan:
 
     Attributes:
         users_via: the members to ask for the users of the spec, whether or not they are there.
+        watched: something goes on beside it that is to be shown.
     """
 
     steps: tuple[Step, ...]
     status: ClusterStatus
     users_via: tuple[int, ...] = ()
+    watched: bool = False
 
     @property
     def idle(self) -> bool:
@@ -60,7 +63,7 @@ class Plan:
     @property
     def settled(self) -> bool:
         """There is nothing to do and nothing to wait for."""
-        return self.idle and not self.status.step
+        return self.idle and not self.status.step and not self.watched
 
 
 class Care(StrEnum):
@@ -96,6 +99,7 @@ def reconcile(
     begun = upgrade.step(observed, group, release, turn, outdated=bool(outdated))
     replaced = outdated if care is Care.FULL else set()
     steps = _steps(observed, group, now, made_by, replaced)
+    steps = [*_importing(observed, group, made_by), *steps]
     if care is Care.FULL and not observed.cluster.deleting:
         upgrading = [begun] if begun is not None else []
         steps = [*_remembering(observed), *upgrading, *steps]
@@ -114,13 +118,20 @@ def reconcile(
     why = upgrade.why_waiting(observed, group, turn) if unadopted and begun is None else ""
     described = status.upgraded(described, observed.cluster, release, why, now)
     described = users.shown(described, observed.cluster, None, now)
+    described = imports.shown(described, observed, group, now)
     if observed.cluster.spec.maintenance.paused and not observed.cluster.deleting:
         paused = Step(Reason.PAUSED, "paused by the spec")
         described = described.model_copy(update={"step": paused.text})
         # They run out whatever is paused, and cert-manager renews its own.
         own = observed.cluster.spec.tls.mode == "SelfSigned"
         return Plan(tuple(upkeep.certificates(observed, now)) if own else (), described)
-    return Plan(tuple(steps), described, users.whom_to_ask(observed, group))
+    asked = users.whom_to_ask(observed, group)
+    return Plan(tuple(steps), described, asked, imports.is_watched(observed))
+
+
+def _importing(observed: Observed, group: Group, release: Release) -> list[Step]:
+    """What to do about an import online, which is in nobody's way."""
+    return [] if observed.cluster.deleting else imports.steps(observed, group, release)
 
 
 def _remembering(observed: Observed) -> list[Step]:
@@ -190,14 +201,14 @@ def _unwell(group: Group) -> Step | None:
 
 
 def _why_unwell(member: Member) -> str:
-    """A member and what keeps it from working, in its own words or in those of its pod's keeper."""
-    why = ""
-    if member.report is not None:
-        why = member.report.reason or ""
-    elif member.pod is None:
+    """A member and what keeps it from working, in the words of its pod's keeper and in its own."""
+    said = [
+        member.pod.trouble if member.pod is not None else "",
+        member.report.reason if member.report is not None else "",
+    ]
+    why = "; ".join(filter(None, said))
+    if member.report is None and member.pod is None:
         why = "it has no pod"
-    else:
-        why = member.pod.trouble
     return f"member {member.number} ({why})" if why else f"member {member.number}"
 
 

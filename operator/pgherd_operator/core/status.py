@@ -1,18 +1,17 @@
 """Says how a herd is: the status of the resource, from what was observed and the step at hand."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.status import ClusterStatus, Condition, ConditionType, MemberStatus
-from pgherd_operator.core import membership
 from pgherd_operator.core.actions import Event, Reason, Step
 from pgherd_operator.core.group import Group, Member
 from pgherd_operator.core.observed import Observed, Phase, last_view
 from pgherd_operator.core.quantity import parse
 from pgherd_operator.objects import names, pod
-from pgherd_operator.objects.model import Release, Role
+from pgherd_operator.objects.model import Release, Role, wanted
 
 _Truth = Literal["True", "False", "Unknown"]
 _BESIDES = (
@@ -21,12 +20,18 @@ _BESIDES = (
     Reason.VOLUME_GROWING,
     Reason.FOREIGN_VOLUMES,
     Reason.NAME_TAKEN,
+    Reason.IMPORTING,
+    Reason.IMPORTED,
+    Reason.IMPORT_ABORTED,
 )
 """Steps that say nothing about how well the members are."""
 _FOR_A_HUMAN = (
     Reason.ACTION_FAILED,
     Reason.CAPTURE_OFF,
     Reason.CERTIFICATE_EXPIRING,
+    Reason.CUT_OVER_FAILED,
+    Reason.IMPORT_REFUSED,
+    Reason.IMPORT_STOPPED,
     Reason.KIND_UNREADABLE,
     Reason.MEMBERS_DIFFER,
     Reason.VOLUME_REFUSED,
@@ -36,6 +41,12 @@ Verdict = tuple[ConditionType, _Truth, Reason, str]
 MESSAGE_MAX = 4096
 _EVENT_MAX = 1024
 _INCIDENT_MAX = 900
+
+_ROLES: Final[Mapping[Role, Literal["Database", "Witness", "Reader"]]] = {
+    Role.DATABASE: "Database",
+    Role.WITNESS: "Witness",
+    Role.READER: "Reader",
+}
 
 
 def describe(
@@ -48,7 +59,7 @@ def describe(
         outdated: numbers of the members whose pod is not what the spec asks for.
     """
     cluster, authority = observed.cluster, group.authority
-    wanted = sum(membership.wanted(observed, role) for role in Role)
+    expected = sum(wanted(cluster.spec, role) for role in Role)
     ready = sum(member.healthy for member in group.members)
     gids = [report.gid for report in observed.reports.values() if report.gid is not None]
     return ClusterStatus(
@@ -60,14 +71,14 @@ def describe(
         proposer=authority.proposer if authority else None,
         gid=max(gids, default=None),
         members=tuple(_member(observed, group, member, outdated) for member in group.members),
-        members_ready=f"{ready}/{wanted}",
+        members_ready=f"{ready}/{expected}",
         instances=sum(seat.role is Role.DATABASE for seat in observed.seats()),
         selector=f"{names.CLUSTER}={cluster.name},{names.ROLE}={Role.DATABASE}",
         step=step.text if step is not None else "",
         conditions=tuple(
             condition(cluster, verdict, now)
             for verdict in (
-                _ready(observed, step, ready, wanted),
+                _ready(observed, step, ready, expected),
                 _primary(observed, group),
                 _progressing(step),
                 _blocked(observed, group),
@@ -178,19 +189,21 @@ def refused(
 def _member(observed: Observed, group: Group, member: Member, outdated: set[int]) -> MemberStatus:
     report, in_view = member.report, member.in_view
     of_another = observed.reports.get(member.number) if report is None else None
-    reason = member.pod.trouble or None if member.pod is not None else None
+    trouble = member.pod.trouble or None if member.pod is not None else None
+    reason = trouble or (report.reason if report is not None else None)
     if of_another is not None:
         reason = f"it is of cluster {of_another.cluster_id}"
     incidents, last_incident = _incidents(observed, member)
     return MemberStatus(
         name=names.member(observed.cluster.name, member.number),
         number=member.number,
-        role="Witness" if member.role is Role.WITNESS else "Database",
+        role=_ROLES[member.role],
         state=report.state if report is not None else "Silent",
-        reason=report.reason if report is not None else reason,
+        reason=reason,
         in_view="Unknown" if group.authority is None
         else "No" if in_view is None
         else "Voter" if in_view.voter
+        else "Reader" if in_view.reader
         else "Learner",
         gid=report.gid if report is not None else None,
         lag_bytes=report.lag_bytes if report is not None else None,
@@ -225,15 +238,15 @@ def condition(cluster: Cluster, verdict: Verdict, now: datetime) -> Condition:
     )
 
 
-def _ready(observed: Observed, step: Step | None, ready: int, wanted: int) -> Verdict:
+def _ready(observed: Observed, step: Step | None, ready: int, expected: int) -> Verdict:
     kind = ConditionType.READY
     if observed.cluster.spec.hibernated:
         return kind, "False", Reason.HIBERNATED, "the herd sleeps; its volumes are kept"
-    if ready == wanted and (step is None or step.reason in _BESIDES):
-        return kind, "True", Reason.WRITABLE, f"{ready} of {wanted} members, all up to date"
+    if ready == expected and (step is None or step.reason in _BESIDES):
+        return kind, "True", Reason.WRITABLE, f"{ready} of {expected} members, all up to date"
     reason = step.reason if step is not None else Reason.WAITING
     why = step.text if step is not None else "a member is not well"
-    return kind, "False", reason, f"{ready} of {wanted} members: {why}"
+    return kind, "False", reason, f"{ready} of {expected} members: {why}"
 
 
 def _primary(observed: Observed, group: Group) -> Verdict:

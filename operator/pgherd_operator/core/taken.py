@@ -47,7 +47,9 @@ def step(observed: Observed) -> Step | None:
 
 
 def _certificates(cluster: Cluster, seats: list[Seat]) -> list[str]:
+    online = cluster.spec.online_import is not None
     return [
+        *([names.import_certificate(cluster.name)] if online else []),
         names.operator_certificate(cluster.name),
         names.jobs_certificate(cluster.name),
         *(names.certificate(cluster.name, seat.number) for seat in seats),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from pgherd_operator.core import imports
 from pgherd_operator.core.actions import (
     Action,
     Apply,
@@ -93,6 +94,9 @@ def certificates(observed: Observed, now: datetime) -> list[Step]:
     wanted.append((names.operator_certificate(cluster.name), "operator", (operator,)))
     jobs = f"jobs.{ledger.cluster_id}.pgherd"
     wanted.append((names.jobs_certificate(cluster.name), jobs, (jobs,)))
+    if imports.is_open(cluster, ledger):
+        importer = names.import_name(ledger.cluster_id)
+        wanted.append((names.import_certificate(cluster.name), importer, (importer,)))
     secrets = observed.secrets
     wanted = [one for one in wanted if one[0] not in secrets or secrets[one[0]].ours]
     if cluster.spec.tls.mode == "CertManager":

@@ -20,7 +20,9 @@ NODE_FILE = "node.json"
 ORIGIN_FILE = "origin"
 SCRIPT_FILE = "bootstrap.sql"
 SLOTS = 64
-"""Sequences are interleaved by so many, for the life of a herd; no number of a member is larger."""
+"""Sequences are interleaved by so many, for the life of a herd; readers have larger numbers."""
+READERS = 64
+"""So many numbers there are for readers."""
 
 _EVENT_TRIGGERS_SINCE = 17
 """The first version of PostgreSQL in which they can be switched off."""
@@ -36,8 +38,9 @@ _ACCESS_OURS = (
     # The socket's directory is closed to other accounts. No line of the user's comes before these.
     "local  all  postgres,pgherd_apply  trust",
     "host   all  pgherd_apply      all  reject",
-    # The superuser from elsewhere: a member, to make a copy, by its certificate; nobody else. The
-    # whole name counts, with the cluster's id: the authority may sign for others, too.
+    # The superuser from elsewhere: a member, to make a copy, by its certificate, and an import
+    # online; nobody else. The whole name counts, with the cluster's id: the authority may sign for
+    # others, too.
     "hostssl all,replication  postgres  all  cert clientname=DN map=members",
     "host   all,replication  postgres  all  reject",
     # The herd's jobs, which read everything and write nothing.
@@ -86,7 +89,8 @@ def _beginning(cluster: Cluster, seat: Seat) -> dict[str, str]:
     if seat.origin is not Origin.FOUNDER:
         return {ORIGIN_FILE: "copy\n"}
     bootstrap = cluster.spec.bootstrap or Bootstrap()
-    imported, seeded = bootstrap.import_from is not None, bootstrap.snapshot is not None
+    imported = bootstrap.import_from is not None and bootstrap.online is None
+    seeded = bootstrap.snapshot is not None
     files = {ORIGIN_FILE: "import\n" if imported else "snapshot\n" if seeded else "initdb\n"}
     # A script's last statement may lack its semicolon, and its last line may be a comment.
     script = "".join(f"{one}\n;\n" for one in bootstrap.sql)
@@ -109,12 +113,20 @@ def _without_members(files: Mapping[str, str]) -> dict[str, Any]:
     return found | {NODE_FILE: node}
 
 
+def numbers(role: Role) -> range:
+    """Those that a member of a role may have."""
+    return range(SLOTS + 1, SLOTS + READERS + 1) if role is Role.READER else range(1, SLOTS + 1)
+
+
 def member_files(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, str]:
     """The files of PostgreSQL; a witness has none."""
     if seat.role is Role.WITNESS:
         return {}
     members = f'members  "/^CN={cluster.name}-[0-9]+,O={cluster_id}$"  postgres'
-    jobs = f"jobs  jobs.{cluster_id}.pgherd  pgherd_jobs"
+    roles = [members, f"jobs  jobs.{cluster_id}.pgherd  pgherd_jobs"]
+    if cluster.spec.online_import is not None:
+        name = f"CN={names.import_name(cluster_id)},O={cluster_id}"
+        roles.append(f'members  "{name}"  postgres')
     access = [
         "# Written by pgherd.",
         *_ACCESS_OURS,
@@ -124,7 +136,7 @@ def member_files(cluster: Cluster, cluster_id: str, seat: Seat) -> dict[str, str
     return {
         "pgherd.conf": _settings(cluster, seat),
         "pg_hba.conf": "\n".join([*access, ""]),
-        "pg_ident.conf": "\n".join(["# Written by pgherd.", members, jobs, ""]),
+        "pg_ident.conf": "\n".join(["# Written by pgherd.", *roles, ""]),
     }
 
 
@@ -153,6 +165,8 @@ def node_json(
         node["partition_policy"] = "permanent"
     if seat.role is Role.WITNESS:
         return node | {"witness": True}
+    if seat.role is Role.READER:
+        node["reader"] = True
     maintenance = cluster.spec.maintenance
     if (maintenance.scrub_hours, maintenance.scrub_share) != (SCRUB_HOURS, SCRUB_SHARE):
         # Where it is told nothing new a pod stays up to date.

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from pgherd_operator.api.resource import Cluster
+from pgherd_operator.api.spec import ClusterSpec
 from pgherd_operator.objects import names
 
 Manifest = dict[str, Any]
@@ -20,6 +21,18 @@ class Role(StrEnum):
 
     DATABASE = "database"
     WITNESS = "witness"
+    READER = "reader"
+
+
+def wanted(spec: ClusterSpec, role: Role) -> int:
+    """How many members of a role are asked for."""
+    match role:
+        case Role.DATABASE:
+            return spec.instances
+        case Role.WITNESS:
+            return spec.witnesses
+        case Role.READER:
+            return spec.readers
 
 
 class Origin(StrEnum):

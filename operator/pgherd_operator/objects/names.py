@@ -28,7 +28,11 @@ JOB_OF: Final = f"{GROUP}/job-of"
 """Label of the pods of a job: its herd. They have not got the label of the herd's own pods."""
 SCHEDULE: Final = f"{GROUP}/schedule"
 """Label of the Snapshots that a schedule has made."""
+IMPORT: Final = f"{GROUP}/import"
+"""Label of the Jobs that import into a herd online, and of their pods: the herd's name."""
 FINALIZER: Final = f"{GROUP}/volumes"
+FOLLOWING: Final = f"{GROUP}/following"
+"""Finalizer of a ReplicationSet or a Subscription: the herd has yet to hear of its end."""
 FIELD_MANAGER: Final = "pgherd-operator"
 
 POSTGRES_PORT: Final = 5432
@@ -78,6 +82,21 @@ def operator_certificate(cluster: str) -> str:
 def jobs_certificate(cluster: str) -> str:
     """The secret with the certificate by which the members know the herd's jobs."""
     return f"{cluster}-jobs-tls"
+
+
+def import_certificate(cluster: str) -> str:
+    """The secret with the certificate by which members know an import that is under way."""
+    return f"{cluster}-import-tls"
+
+
+def import_name(cluster_id: str) -> str:
+    """What that certificate calls an import."""
+    return f"import.{cluster_id}.pgherd"
+
+
+def import_job(cluster: str, goal: str) -> str:
+    """The Job that imports into a herd: ``follow``, ``cut-over`` or ``abort``."""
+    return f"{cluster}-import-{goal}"
 
 
 def credentials(cluster: str, role: str) -> str:

@@ -28,6 +28,7 @@ def shared(cluster: Cluster, release_namespace: str, voters: int = 0) -> list[Ma
         _clients(cluster, "ro", {"publishNotReadyAddresses": False}),
         # All that run, up to date or not; who does not listen refuses at once.
         _clients(cluster, "any", {"publishNotReadyAddresses": True}),
+        *_readers(cluster),
         _disruption_budget(cluster, voters),
         _policy(cluster, release_namespace),
         manifest(
@@ -66,10 +67,17 @@ def _peers(cluster: Cluster) -> Manifest:
     return manifest(cluster, "v1", "Service", names.peers(cluster.name), {"spec": spec})
 
 
-def _clients(cluster: Cluster, suffix: str, extra: dict[str, Any]) -> Manifest:
-    selector = {names.CLUSTER: cluster.name, names.ROLE: Role.DATABASE.value}
+def _clients(
+    cluster: Cluster, suffix: str, extra: dict[str, Any], role: Role = Role.DATABASE
+) -> Manifest:
+    selector = {names.CLUSTER: cluster.name, names.ROLE: role.value}
     spec = {"selector": selector, "ports": [_POSTGRES]} | extra
     return manifest(cluster, "v1", "Service", f"{cluster.name}-{suffix}", {"spec": spec})
+
+
+def _readers(cluster: Cluster) -> list[Manifest]:
+    """The service of the readers; it stays, empty, when none are wanted any more."""
+    return [_clients(cluster, "readers", {}, Role.READER)] if cluster.spec.readers else []
 
 
 def _disruption_budget(cluster: Cluster, voters: int) -> Manifest:
@@ -78,9 +86,13 @@ def _disruption_budget(cluster: Cluster, voters: int) -> Manifest:
     While a herd shrinks its view has more voters than the spec asks for, and needs their majority.
     """
     members = max(cluster.spec.instances + cluster.spec.witnesses, voters)
+    voting = {"key": names.ROLE, "operator": "NotIn", "values": [Role.READER.value]}
     spec = {
         "minAvailable": members - 1,
-        "selector": {"matchLabels": {names.CLUSTER: cluster.name}},
+        "selector": {
+            "matchLabels": {names.CLUSTER: cluster.name},
+            "matchExpressions": [voting],
+        },
     }
     return manifest(cluster, "policy/v1", "PodDisruptionBudget", cluster.name, {"spec": spec})
 

@@ -15,7 +15,7 @@ def directory(volume: Volume) -> str:
 
 
 def location(place: Destination) -> tuple[str, str | None]:
-    """What ``pgherd_spark.stores.at`` is told: the location, and an S3 server's URL."""
+    """What ``pgherd_spark.storing.stores.at`` is told: the location, and an S3 server's URL."""
     if place.volume_claim is not None:
         return directory(place.volume_claim), None
     assert place.s3 is not None

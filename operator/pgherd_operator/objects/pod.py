@@ -9,20 +9,12 @@ from typing import Any
 
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.spec import ContainerResources
-from pgherd_operator.objects import config, names, places
+from pgherd_operator.objects import config, names, places, restricted
 from pgherd_operator.objects.config import DATA, ETC, RUN
 from pgherd_operator.objects.model import Manifest, Origin, Release, Role, Seat, digest
 
-ACCOUNT = 5432
-"""User and group of all containers; the images know them as ``postgres``."""
 GRACE_S = 120
 _STOP_SIDECAR_FIRST = ["/usr/local/bin/pgherd-postgres", "wait-for-sidecar-to-end"]
-_SECURE = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-    "runAsNonRoot": True,
-}
 
 
 def pod(cluster: Cluster, cluster_id: str, seat: Seat, release: Release) -> Manifest:
@@ -63,6 +55,8 @@ def wish(cluster: Cluster) -> str:
     wanted = cluster.spec.model_dump(mode="json", include={*sections, *others}, exclude_none=True)
     for mine in ("paused", "upgrades"):  # what the operator may do says nothing of pods
         del wanted["maintenance"][mine]
+    if cluster.spec.online_import is not None:  # a Job's, beside the pods
+        del wanted["bootstrap"]["import_from"]
     return digest(wanted)
 
 
@@ -98,7 +92,7 @@ def size(cluster: Cluster, role: Role) -> str:
 def _spec(cluster: Cluster, seat: Seat, release: Release) -> Manifest:
     scheduling = cluster.spec.scheduling
     containers = [_sidecar(cluster, release)]
-    if seat.role is Role.DATABASE:
+    if seat.role is not Role.WITNESS:
         containers.insert(0, _postgres(cluster, release))
     spec: Manifest = {
         "serviceAccountName": cluster.name,
@@ -108,14 +102,7 @@ def _spec(cluster: Cluster, seat: Seat, release: Release) -> Manifest:
         "subdomain": names.peers(cluster.name),
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": GRACE_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": ACCOUNT,
-            "runAsGroup": ACCOUNT,
-            "fsGroup": ACCOUNT,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": restricted.POD,
         "topologySpreadConstraints": _spread(cluster),
         "containers": containers,
         "volumes": _volumes(cluster, seat),
@@ -208,8 +195,10 @@ def _container(cluster: Cluster, name: str, image: str, resources: ContainerReso
         "name": name,
         "image": image,
         "imagePullPolicy": cluster.spec.images.pull_policy,
+        # The end of its log says why a container has ended; the operator tells it.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": resources.model_dump(exclude_defaults=True),
-        "securityContext": _SECURE,
+        "securityContext": restricted.CONTAINER,
     }
 
 
@@ -263,7 +252,7 @@ def _server_secrets(cluster: Cluster) -> list[Manifest]:
     """Volumes that only the server's container sees."""
     found = [_secret(role, names.credentials(cluster.name, role)) for role in ("superuser", "app")]
     bootstrap = cluster.spec.bootstrap
-    if bootstrap is not None and bootstrap.import_from is not None:
+    if bootstrap is not None and bootstrap.import_from is not None and bootstrap.online is None:
         dsn = bootstrap.import_from.dsn
         # All members' pods are alike. Nobody but the founder reads it: later it may be deleted.
         items = [{"key": dsn.key, "path": "dsn"}]

@@ -6,7 +6,7 @@ trouble never delays another's. Nothing is kept between calls.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -26,9 +26,11 @@ from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
 from pgherd_operator.shell import users
 from pgherd_operator.shell.executor import Executor
-from pgherd_operator.shell.kubernetes import ApiError, KubernetesApi, NotFoundError
-from pgherd_operator.shell.reading import observe, parse_ledger
-from pgherd_operator.shell.sidecars import SidecarError, Sidecars
+from pgherd_operator.shell.kube.interface import ApiError, KubernetesApi, NotFoundError
+from pgherd_operator.shell.observing import importing
+from pgherd_operator.shell.observing.importing import Importers
+from pgherd_operator.shell.observing.reading import observe, parse_ledger
+from pgherd_operator.shell.observing.sidecars import SidecarError, Sidecars
 
 log = structlog.get_logger()
 
@@ -38,7 +40,7 @@ _SETTLED_S = 30.0
 _FAILED_S = 5.0
 
 
-class Events(Protocol):
+class HerdEvents(Protocol):
     """Where Events go."""
 
     def tell(self, cluster: Cluster, event: Event) -> None:
@@ -52,6 +54,7 @@ class Environment:
 
     Attributes:
         sidecars: of a herd.
+        importers: asks an import online how far it is.
         now: the wall clock, in UTC.
         began: when the process did.
         turns: of the herds, to take over another release.
@@ -60,7 +63,8 @@ class Environment:
 
     api: KubernetesApi
     sidecars: Callable[[Cluster], Sidecars]
-    events: Events
+    events: HerdEvents
+    importers: Importers
     now: Callable[[], datetime]
     release: Release
     began: datetime
@@ -138,7 +142,8 @@ async def _observed(
 ) -> Observed:
     """Look at everything; where that is refused say so in the status, and raise."""
     try:
-        return await observe(env.api, sidecars, cluster)
+        found = await observe(env.api, sidecars, cluster)
+        return replace(found, import_jobs=await importing.look(env.api, env.importers, cluster))
     except ApiError as error:
         if error.status and not cluster.deleting:
             await _show(env, body, status.unobserved(cluster, str(error), env.now()))

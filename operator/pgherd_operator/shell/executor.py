@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from pgherd_sidecar.cli.authority import subject
+from pgherd_sidecar.client import routes
+from pgherd_sidecar.pki.authority import subject
 
 from pgherd_operator.api import KIND, OPERATOR
 from pgherd_operator.api.resource import Cluster
@@ -17,15 +18,16 @@ from pgherd_operator.core import actions as act
 from pgherd_operator.core.observed import Ledger, Phase
 from pgherd_operator.objects import config, names
 from pgherd_operator.objects.model import Origin, manifest
-from pgherd_operator.shell import certificates
-from pgherd_operator.shell.kubernetes import (
+from pgherd_operator.shell.kube.interface import (
     ConflictError,
     KubernetesApi,
     Manifest,
     NotFoundError,
 )
-from pgherd_operator.shell.reading import ledger_data
-from pgherd_operator.shell.sidecars import Sidecars
+from pgherd_operator.shell.observing import certificates
+from pgherd_operator.shell.observing.reading import ledger_data
+from pgherd_operator.shell.observing.sidecars import Sidecars
+from pgherd_operator.shell.resources import claim
 
 
 class Executor:
@@ -64,7 +66,13 @@ class Executor:
                 await self._finalizer(action)
             case act.CreateLedger():
                 await self._create(self._ledger(action.ledger))
-            case act.MarkFounded() | act.AdoptRelease() | act.FinishUpgrade() | act.RememberSpec():
+            case (
+                act.MarkFounded()
+                | act.AdoptRelease()
+                | act.FinishUpgrade()
+                | act.RememberSpec()
+                | act.NoteImport()
+            ):
                 noted: Manifest = {"data": _noted(action)}
                 await self._patch("ConfigMap", names.ledger(self._cluster.name), noted)
             case act.GrowVolume():
@@ -116,13 +124,13 @@ class Executor:
         await self._api.patch(kind, self._namespace, name, patch)
 
     async def _finalizer(self, action: act.AddFinalizer | act.RemoveFinalizer) -> None:
-        others = [name for name in self._cluster.finalizers if name != names.FINALIZER]
-        patch: Manifest = {"metadata": {"finalizers": others}}
-        if isinstance(action, act.AddFinalizer):
-            patch["metadata"]["finalizers"] = [*others, names.FINALIZER]
-            if action.operator:
-                patch["metadata"]["annotations"] = {OPERATOR: action.operator}
-        await self._patch(KIND, self._cluster.name, patch)
+        wanted = isinstance(action, act.AddFinalizer)
+        if isinstance(action, act.AddFinalizer) and action.operator:
+            marked = {"metadata": {"annotations": {OPERATOR: action.operator}}}
+            await self._patch(KIND, self._cluster.name, marked)
+        body = await self._api.get(KIND, self._namespace, self._cluster.name)
+        if not await claim(self._api, body, names.FINALIZER, wanted=wanted):
+            raise ConflictError(409, f"{self._cluster.name} has been deleted or changed meanwhile")
 
     def _ledger(self, ledger: Ledger) -> Manifest:
         name = names.ledger(self._cluster.name)
@@ -194,13 +202,17 @@ class Executor:
         return found
 
     async def _ask(self, action: act.AskLeave | act.AskEvict) -> None:
-        body: dict[str, object] = {"name": action.name, "disk_id": action.disk_id}
-        route = "/view/leave" if isinstance(action, act.AskLeave) else "/view/evict"
-        await self._sidecars.request(action.via, route, body)
+        body = routes.body(routes.LeaveRequest(action.name, action.disk_id))
+        route = routes.LEAVE if isinstance(action, act.AskLeave) else routes.EVICT
+        await self._sidecars.request(action.via, route.path, body)
 
 
 def _noted(
-    action: act.MarkFounded | act.AdoptRelease | act.FinishUpgrade | act.RememberSpec,
+    action: act.MarkFounded
+    | act.AdoptRelease
+    | act.FinishUpgrade
+    | act.RememberSpec
+    | act.NoteImport,
 ) -> dict[str, str]:
     """What is written into the ledger."""
     match action:
@@ -217,6 +229,8 @@ def _noted(
             return {"upgrading": "false"}
         case act.RememberSpec(spec):
             return {"spec": spec}
+        case act.NoteImport(imported, result):
+            return {"imported": imported.value, "importResult": result}
         case _:
             assert_never(action)
 

@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import structlog
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from pgherd_operator.api import CHECK, GROUP, KIND, SCHEDULE, SNAPSHOT, VERSION
+from pgherd_operator.api import CHECK, KIND, SCHEDULE, SNAPSHOT
 from pgherd_operator.api.jobs import (
     CheckSpec,
     CheckStatus,
@@ -23,27 +23,39 @@ from pgherd_operator.api.jobs import (
     SnapshotSpec,
     SnapshotStatus,
 )
-from pgherd_operator.core import jobs, schedule
 from pgherd_operator.core.actions import Event
-from pgherd_operator.core.jobs import Driver, Look, Work, Workload
 from pgherd_operator.core.observed import Phase
-from pgherd_operator.core.schedule import Made, Schedule
-from pgherd_operator.objects import jobs as objects
+from pgherd_operator.jobs import objects, schedule
+from pgherd_operator.jobs import steps as jobs
+from pgherd_operator.jobs.schedule import Made, Schedule
+from pgherd_operator.jobs.steps import Driver, Look, Work, Workload
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release, Role
-from pgherd_operator.shell.events import Subject
-from pgherd_operator.shell.kubernetes import (
+from pgherd_operator.shell.kube.events import Subject
+from pgherd_operator.shell.kube.interface import (
     ApiError,
     ConflictError,
     KubernetesApi,
     Manifest,
     NotFoundError,
 )
-from pgherd_operator.shell.reading import by_number, parse_ledger, parse_volume, pod_trouble
+from pgherd_operator.shell.observing.reading import (
+    by_number,
+    parse_ledger,
+    parse_volume,
+    pod_trouble,
+)
+from pgherd_operator.shell.resources import (
+    SETTLED_S,
+    identity,
+    show,
+    show_invalid,
+    until_again,
+)
 
 log = structlog.get_logger()
 
-_LOOK_S, _SETTLED_S, _SCHEDULE_S = 3.0, 300.0, 60.0
+_LOOK_S = 3.0
 _ENDED = ("Succeeded", "Failed")
 _MODELS: Mapping[str, tuple[type[SnapshotSpec | CheckSpec], type[JobStatus]]] = {
     SNAPSHOT: (SnapshotSpec, SnapshotStatus),
@@ -51,7 +63,7 @@ _MODELS: Mapping[str, tuple[type[SnapshotSpec | CheckSpec], type[JobStatus]]] = 
 }
 
 
-class Events(Protocol):
+class JobEvents(Protocol):
     """Where Events go."""
 
     def tell(self, about: Subject, event: Event, kind: str) -> None:
@@ -72,7 +84,7 @@ class Jobs:
     """All that is needed of the outside: see Environment of the controller."""
 
     api: KubernetesApi
-    events: Events
+    events: JobEvents
     drivers: Drivers
     now: Callable[[], datetime]
     release: Release
@@ -94,10 +106,10 @@ class Jobs:
         try:
             work = _work(kind, body)
         except ValidationError as error:
-            await self._invalid(body, error)
-            return _SETTLED_S
+            await show_invalid(self.api, body, error)
+            return SETTLED_S
         if work.deleting:
-            return _SETTLED_S
+            return SETTLED_S
         now = self.now()
         over = _is_over(work, now)
         if over and work.spec.ttl_seconds_after_finished is None:
@@ -114,7 +126,7 @@ class Jobs:
         if decision.remove:
             await self._delete(kind, work, work.name, work.uid)
             return _LOOK_S
-        await self._show(body, decision.status)
+        await show(self.api, body, decision.status)
         for event in decision.events:
             self.events.tell(work, event, kind)
         return _rest(work, decision, now)
@@ -128,8 +140,8 @@ class Jobs:
         try:
             found = _schedule(body)
         except ValidationError as error:
-            await self._invalid(body, error)
-            return _SETTLED_S
+            await show_invalid(self.api, body, error)
+            return SETTLED_S
         now = self.now()
         listed = await self.api.list(SNAPSHOT, namespace, f"{names.SCHEDULE}={name}")
         plan = schedule.decide(found, [_made(i) for i in listed if _is_owned(i, found.uid)], now)
@@ -137,18 +149,19 @@ class Jobs:
             await self._create(objects.snapshot(found, plan.make))
         for old in plan.drop:
             await self._delete(SNAPSHOT, found, old.name, old.uid)
-        await self._show(body, plan.status)
+        await show(self.api, body, plan.status)
         for event in plan.events:
             self.events.tell(found, event, SCHEDULE)
-        wait_s = (plan.again - now).total_seconds() if plan.again is not None else _SETTLED_S
-        return min(max(wait_s, 0.1), _SCHEDULE_S)
+        return until_again(plan.again, now)
 
     async def _look(self, work: Work) -> Look:
         workload, has_spark = await self._workload(work)
         if workload is not None or work.status.phase in ("Running", *_ENDED):
             driver = await self._driver(work) if workload is not None else Driver()
             return Look(work, workload=workload, driver=driver, has_spark=has_spark)
-        members, cluster_id, waits_for = await self._herd(work)
+        members, cluster_id, waits_for = await database_members(
+            self.api, work.namespace, work.spec.cluster
+        )
         return Look(work, members, cluster_id, waits_for, None, Driver(), has_spark)
 
     async def _workload(self, work: Work) -> tuple[Workload | None, bool]:
@@ -199,31 +212,6 @@ class Jobs:
             trouble = trouble or pod_trouble(status)
         return Driver(trouble=trouble)
 
-    async def _herd(self, work: Work) -> tuple[tuple[int, ...], str, str]:
-        """Numbers of the members with a database, the herd's identity, and what is missing."""
-        herd, namespace = work.spec.cluster, work.namespace
-        try:
-            cluster = await self.api.get(KIND, namespace, herd)
-            ledger = parse_ledger(await self.api.get("ConfigMap", namespace, names.ledger(herd)))
-        except NotFoundError:
-            return (), "", f"there is no ReplicatedCluster {herd}, or it is only being made"
-        if ledger is None or ledger.phase is not Phase.FOUNDED:
-            return (), "", f"ReplicatedCluster {herd} is being made"
-        if cluster.get("spec", {}).get("hibernated"):
-            return (), "", f"ReplicatedCluster {herd} sleeps (hibernated)"
-        listed = await self.api.list("PersistentVolumeClaim", namespace, f"{names.CLUSTER}={herd}")
-        volumes = by_number(listed, parse_volume, lambda number: names.volume(herd, number))
-        members = tuple(
-            number
-            for number, volume in sorted(volumes.items())
-            if volume.usable
-            and volume.role is Role.DATABASE
-            and volume.cluster_id == ledger.cluster_id
-        )
-        if not members:
-            return (), "", f"ReplicatedCluster {herd} has no member with a database"
-        return members, ledger.cluster_id, ""
-
     async def _create(self, manifest: Manifest) -> None:
         try:
             await self.api.create(manifest)
@@ -236,31 +224,30 @@ class Jobs:
         except (NotFoundError, ConflictError):
             return
 
-    async def _invalid(self, body: Manifest, error: ValidationError) -> None:
-        first = error.errors()[0]
-        where = ".".join(["spec", *map(str, first["loc"])])
-        log.warning("resource.invalid", name=body["metadata"]["name"], where=where)
-        await self._write(
-            body, {**(body.get("status") or {}), "message": f"{where}: {first['msg']}"}
-        )
 
-    async def _show(self, body: Manifest, status: BaseModel) -> None:
-        await self._write(body, status.model_dump(mode="json", by_alias=True, exclude_none=True))
-
-    async def _write(self, body: Manifest, status: Manifest) -> None:
-        """Write a status, unless it is there already."""
-        if body.get("status") == status:
-            return
-        wanted = {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": body["kind"],
-            "metadata": {key: body["metadata"][key] for key in ("name", "namespace")},
-            "status": status,
-        }
-        try:
-            await self.api.apply(wanted, subresource="status")
-        except NotFoundError:
-            return  # its deletion has just been completed
+async def database_members(
+    api: KubernetesApi, namespace: str, herd: str
+) -> tuple[tuple[int, ...], str, str]:
+    """Numbers of a herd's members with a database, its identity, and what is missing of it."""
+    try:
+        cluster = await api.get(KIND, namespace, herd)
+        ledger = parse_ledger(await api.get("ConfigMap", namespace, names.ledger(herd)))
+    except NotFoundError:
+        return (), "", f"there is no ReplicatedCluster {herd}, or it is only being made"
+    if ledger is None or ledger.phase is not Phase.FOUNDED:
+        return (), "", f"ReplicatedCluster {herd} is being made"
+    if cluster.get("spec", {}).get("hibernated"):
+        return (), "", f"ReplicatedCluster {herd} sleeps (hibernated)"
+    listed = await api.list("PersistentVolumeClaim", namespace, f"{names.CLUSTER}={herd}")
+    volumes = by_number(listed, parse_volume, lambda number: names.volume(herd, number))
+    members = tuple(
+        number
+        for number, volume in sorted(volumes.items())
+        if volume.usable and volume.role is Role.DATABASE and volume.cluster_id == ledger.cluster_id
+    )
+    if not members:
+        return (), "", f"ReplicatedCluster {herd} has no member with a database"
+    return members, ledger.cluster_id, ""
 
 
 def _is_over(work: Work, now: datetime) -> bool:
@@ -268,7 +255,7 @@ def _is_over(work: Work, now: datetime) -> bool:
     finished = work.status.finished_at
     if work.status.phase not in _ENDED or finished is None:
         return False
-    return (now - finished).total_seconds() >= _SETTLED_S
+    return (now - finished).total_seconds() >= SETTLED_S
 
 
 def is_at_rest(body: Mapping[str, Any]) -> bool:
@@ -283,34 +270,24 @@ def _rest(work: Work, decision: jobs.Decision, now: datetime) -> float:
         return _LOOK_S
     seconds, finished = work.spec.ttl_seconds_after_finished, decision.status.finished_at
     if seconds is None or finished is None:
-        return _SETTLED_S
-    return min(max(seconds - (now - finished).total_seconds(), 0.1), _SETTLED_S)
+        return SETTLED_S
+    return min(max(seconds - (now - finished).total_seconds(), 0.1), SETTLED_S)
 
 
 def _work(kind: str, body: Mapping[str, Any]) -> Work:
-    metadata = body["metadata"]
     spec, status = _MODELS[kind]
     return Work(
         kind=kind,
-        name=metadata["name"],
-        namespace=metadata["namespace"],
-        uid=metadata["uid"],
-        generation=metadata.get("generation", 0),
-        created=datetime.fromisoformat(metadata["creationTimestamp"]),
+        **identity(body),
         spec=spec.model_validate(body.get("spec") or {}),
         status=status.model_validate(body.get("status") or {}),
-        deleting="deletionTimestamp" in metadata,
+        deleting="deletionTimestamp" in body["metadata"],
     )
 
 
 def _schedule(body: Mapping[str, Any]) -> Schedule:
-    metadata = body["metadata"]
     return Schedule(
-        name=metadata["name"],
-        namespace=metadata["namespace"],
-        uid=metadata["uid"],
-        generation=metadata.get("generation", 0),
-        created=datetime.fromisoformat(metadata["creationTimestamp"]),
+        **identity(body),
         spec=ScheduleSpec.model_validate(body.get("spec") or {}),
         status=ScheduleStatus.model_validate(body.get("status") or {}),
     )

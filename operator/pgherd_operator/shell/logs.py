@@ -7,7 +7,7 @@ what becomes of its watches.
 import logging
 
 import structlog
-from pgherd_sidecar.agent.logging import Bridge
+from pgherd_sidecar.agent.base.logging import Bridge
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _EACH_EVENT = "kopf.objects"

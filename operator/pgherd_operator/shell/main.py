@@ -1,6 +1,6 @@
 """The operator's process: ``python -m pgherd_operator.shell.main``.
 
-kopf watches our own four kinds and says which resource may have changed; everything else is ours.
+kopf watches our own kinds and says which resource may have changed; everything else is ours.
 What belongs to herds is watched without it (``watching``): kopf picks by labels only after it has
 listed all pods of the cluster. Its handlers of events
 write nothing to the objects (no annotations, no finalizers), so it cannot put secrets into
@@ -23,19 +23,34 @@ import kopf
 import structlog
 from aiohttp import web
 
-from pgherd_operator.api import CHECK, GROUP, KIND, PLURAL, SCHEDULE, SNAPSHOT, VERSION
+from pgherd_operator.api import (
+    CHECK,
+    GROUP,
+    KIND,
+    MAINTENANCE,
+    PLURAL,
+    SCHEDULE,
+    SET,
+    SNAPSHOT,
+    SUBSCRIPTION,
+    VERSION,
+)
 from pgherd_operator.core.upgrade import Turns
 from pgherd_operator.objects.model import Release
-from pgherd_operator.shell import logs, watching
-from pgherd_operator.shell.client import Access, Client
+from pgherd_operator.shell import logs
 from pgherd_operator.shell.controller import Environment, reconcile_once
-from pgherd_operator.shell.drivers import HttpDrivers
-from pgherd_operator.shell.election import Election
-from pgherd_operator.shell.events import EventPoster
-from pgherd_operator.shell.https import HttpsSidecars
 from pgherd_operator.shell.jobs import Jobs, is_at_rest
-from pgherd_operator.shell.kubernetes import ApiError
-from pgherd_operator.shell.queue import Queue
+from pgherd_operator.shell.kube import watching
+from pgherd_operator.shell.kube.client import Access, Client
+from pgherd_operator.shell.kube.election import Election
+from pgherd_operator.shell.kube.events import EventPoster
+from pgherd_operator.shell.kube.interface import ApiError
+from pgherd_operator.shell.kube.queue import Queue
+from pgherd_operator.shell.maintenance import Maintainer
+from pgherd_operator.shell.observing.drivers import HttpDrivers
+from pgherd_operator.shell.observing.https import HttpsSidecars
+from pgherd_operator.shell.observing.importing import HttpImporters
+from pgherd_operator.shell.subscriptions import Followers
 
 log = structlog.get_logger()
 
@@ -202,6 +217,7 @@ async def _serve(
         api=client,
         sidecars=lambda cluster: HttpsSidecars(client, cluster),
         events=events,
+        importers=HttpImporters(),
         now=lambda: datetime.now(UTC),
         release=release(environment),
         began=datetime.now(UTC),
@@ -212,11 +228,16 @@ async def _serve(
         return await reconcile_once(env, namespace, name)
 
     jobs = Jobs(client, events, HttpDrivers(), env.now, env.release)
+    maintenance = Maintainer(client, env.sidecars, events, env.now)
+    followers = Followers(client, env.sidecars, events, env.now)
     queues = {
         KIND: Queue(look, group),
         SNAPSHOT: Queue(partial(jobs.job, SNAPSHOT), group),
         CHECK: Queue(partial(jobs.job, CHECK), group),
         SCHEDULE: Queue(jobs.schedule, group),
+        MAINTENANCE: Queue(maintenance.look, group),
+        SET: Queue(followers.look_at_set, group),
+        SUBSCRIPTION: Queue(followers.look_at_subscription, group),
     }
     namespaces = [name for name in environment.get("PGHERD_NAMESPACES", "").split(",") if name]
     group.create_task(_resync(client, queues, namespaces))
@@ -224,7 +245,7 @@ async def _serve(
         group.create_task(watching.follow(client, kind, namespace, queues[KIND].wake))
     await kopf.operator(
         registry=handlers(
-            queues[KIND], {kind: queues[kind] for kind in (SNAPSHOT, CHECK, SCHEDULE)}
+            queues[KIND], {kind: queue for kind, queue in queues.items() if kind != KIND}
         ),
         standalone=True,  # no peering: the Lease is the election
         clusterwide=not namespaces,

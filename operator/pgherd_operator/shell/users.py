@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import structlog
+from pgherd_sidecar.client import routes
 
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.users import User
 from pgherd_operator.core.actions import GeneratePassword
 from pgherd_operator.core.users import Outcome
 from pgherd_operator.objects import names
-from pgherd_operator.shell import owners
 from pgherd_operator.shell.executor import Executor
-from pgherd_operator.shell.kubernetes import ApiError, KubernetesApi, Manifest, NotFoundError
-from pgherd_operator.shell.sidecars import SidecarError, SidecarRefusedError, Sidecars
+from pgherd_operator.shell.kube.interface import ApiError, KubernetesApi, Manifest, NotFoundError
+from pgherd_operator.shell.observing import owners
+from pgherd_operator.shell.observing.sidecars import SidecarError, SidecarRefusedError, Sidecars
 
 log = structlog.get_logger()
 
@@ -48,7 +49,7 @@ async def ensure(
             for user in cluster.spec.users
         ]
         for number in via:
-            answer = await sidecars.request(number, "/roles", {"roles": roles}, _COMMIT_S)
+            answer = await sidecars.request(number, routes.ROLES.path, {"roles": roles}, _COMMIT_S)
             changed = tuple(map(str, answer.get("changed", ())))
             if changed:
                 bound.info("users.changed", changed=changed, via=number)

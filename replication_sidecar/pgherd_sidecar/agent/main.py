@@ -5,12 +5,12 @@ Only joins the process to the replica, so that either can be tested without the 
 
 import sys
 
-from pgherd_sidecar.agent.config import NodeConfig
-from pgherd_sidecar.agent.identity import Identity
-from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.agent.base.config import NodeConfig
+from pgherd_sidecar.agent.log.host import LogHost
+from pgherd_sidecar.agent.membership.identity import StoredIdentity
 from pgherd_sidecar.agent.process import Service, run
-from pgherd_sidecar.agent.replica import Replica
-from pgherd_sidecar.agent.witness import Witness
+from pgherd_sidecar.agent.session.replica import Replica
+from pgherd_sidecar.agent.session.witness import Witness
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     run(sys.argv[1:], _service)
 
 
-def _service(config: NodeConfig, host: LogHost, identity: Identity) -> Service:
+def _service(config: NodeConfig, host: LogHost, identity: StoredIdentity) -> Service:
     return (Witness if config.witness else Replica)(config, host, identity)
 
 

@@ -8,12 +8,11 @@ Exit status: 0 stopped cleanly; 1 a defect, or something outside failed at the s
 use); 2 the configuration, the data directory or the certificates are not ones to run with; 70 the
 log's disk failed, the log is damaged, or its protocol would be violated: then the process leaves
 without cleaning up.
-
-Called by ``main``, and by tests with a stand-in for the replica.
 """
 
 import argparse
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -26,23 +25,26 @@ from typing import Any, Protocol
 import structlog
 import uvloop
 
-from pgherd_sidecar.agent import logging, parted
-from pgherd_sidecar.agent.admin import AdminServer
-from pgherd_sidecar.agent.adminport import AdminBackend
-from pgherd_sidecar.agent.bootstrap import BootstrapError
-from pgherd_sidecar.agent.config import ConfigError, NodeConfig, load
-from pgherd_sidecar.agent.health import HealthServer
-from pgherd_sidecar.agent.identity import Identity, IdentityError
-from pgherd_sidecar.agent.loghost import LogHost
-from pgherd_sidecar.agent.remote import RemoteAdmin
-from pgherd_sidecar.env.segments import StorageError
-from pgherd_sidecar.env.tls import TlsError
+from pgherd_sidecar.agent.admin.api import AdminServer
+from pgherd_sidecar.agent.admin.health import HealthServer
+from pgherd_sidecar.agent.admin.port import AdminBackend
+from pgherd_sidecar.agent.admin.remote import RemoteAdmin
+from pgherd_sidecar.agent.base import logging
+from pgherd_sidecar.agent.base.config import ConfigError, NodeConfig, load
+from pgherd_sidecar.agent.log import parted
+from pgherd_sidecar.agent.log.bootstrap import BootstrapError
+from pgherd_sidecar.agent.log.host import LogHost
+from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
+from pgherd_sidecar.env.network.tls import TlsError
+from pgherd_sidecar.env.storage.segments import StorageError
 
 _log = structlog.get_logger()
 
 _DEFECT = 1
 _UNUSABLE = 2
 _LOG_FAILED = 70
+_YOUNG_OBJECTS = 20_000
+_YOUNG_COLLECTIONS = 20
 
 
 class Service(AdminBackend, Protocol):
@@ -57,7 +59,7 @@ class Service(AdminBackend, Protocol):
         ...
 
 
-MakeService = Callable[[NodeConfig, LogHost, Identity], Service]
+MakeService = Callable[[NodeConfig, LogHost, StoredIdentity], Service]
 
 
 def run(arguments: list[str], make_service: MakeService) -> None:
@@ -66,7 +68,7 @@ def run(arguments: list[str], make_service: MakeService) -> None:
     parser.add_argument("--config", type=Path, required=True, help="JSON file of the node")
     try:
         config = load(parser.parse_args(arguments).config)
-        identity = Identity(config)
+        identity = StoredIdentity(config)
     except (ConfigError, IdentityError) as error:
         parser.exit(_UNUSABLE, f"pgherd-sidecar: error: {error}\n")
     logging.configure(config.log_level, config.name)
@@ -74,28 +76,34 @@ def run(arguments: list[str], make_service: MakeService) -> None:
     try:
         uvloop.run(_serve(config, identity, make_service))
     except TlsError as error:
-        _log.critical("tls_unusable", error=str(error))
+        _log.critical("tls.refused", error=str(error))
         sys.exit(_UNUSABLE)
     except IdentityError as error:
-        _log.critical("identity_unusable", error=str(error))
+        _log.critical("identity.refused", error=str(error))
         sys.exit(_UNUSABLE)
     except StorageError as error:
-        _log.critical("log_unusable", error=str(error))
+        _log.critical("log.refused", error=str(error))
         sys.exit(_LOG_FAILED)
     finally:
         identity.close()
 
 
-async def _serve(configured: NodeConfig, identity: Identity, make_service: MakeService) -> None:
+async def _serve(
+    configured: NodeConfig, identity: StoredIdentity, make_service: MakeService
+) -> None:
     """Serve, and begin anew when something was to be done with the log closed (``parted``)."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_on_loop_exception)
     ending, trouble = _Ending(), ""
     while ending.again:
         config = await loop.run_in_executor(None, parted.resume, configured, identity)
-        host = LogHost(config, disk=identity.disk_id, on_failure=_leave_at_once)
+        host = LogHost(
+            config,
+            disk=identity.disk_id,
+            on_failure=_leave_at_once,
+            on_split=ending.begin_anew,
+        )
         host.splitter.give_up(trouble)
-        host.splitter.on_due = ending.begin_anew
         await _live(config, host, make_service(config, host, identity), ending)
         if host.splitter.due is not None and ending.again:
             try:
@@ -104,8 +112,8 @@ async def _serve(configured: NodeConfig, identity: Identity, make_service: MakeS
                 )
             except BootstrapError as error:
                 trouble = str(error)
-                _log.error("cannot_part", reason=trouble)
-    _log.info("stopped")
+                _log.error("split.failed", reason=trouble)
+    _log.info("process.stopped")
 
 
 async def _live(config: NodeConfig, host: LogHost, service: Service, ending: "_Ending") -> None:
@@ -117,7 +125,8 @@ async def _live(config: NodeConfig, host: LogHost, service: Service, ending: "_E
             await server.start()
             started.push_async_callback(server.stop)
         ending.of(service)
-        _log.info("started", cluster_id=str(config.cluster_id), disk_id=host.disk)
+        _collect_less()
+        _log.info("process.started", cluster_id=str(config.cluster_id), disk_id=host.disk)
         await service.run()
 
 
@@ -160,13 +169,25 @@ class _Ending:
         self._stop()
 
     def _end(self, name: str) -> None:
-        _log.info("stopping", signal=name)
+        _log.info("process.stopping", signal=name)
         self.again, self._asked = False, True
         self._stop()
 
     def _stop(self) -> None:
         if self._service is not None:
             self._tasks.append(asyncio.get_running_loop().create_task(self._service.stop()))
+
+
+def _collect_less() -> None:
+    """Have the garbage collector look at what is there for good no more, and seldom at the rest.
+
+    Nearly all objects end by themselves. A collection now and then is for those in circles, as
+    tracebacks make them.
+    """
+    gc.unfreeze()  # what a service before this one has left
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, _YOUNG_COLLECTIONS, _YOUNG_COLLECTIONS)
 
 
 def _leave_at_once(_: Exception) -> None:
@@ -177,11 +198,11 @@ def _on_loop_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
     """A callback raised: the state is unknown, so end; trouble of a connection is none of that."""
     error = context.get("exception")
     if error is None or isinstance(error, OSError):
-        _log.warning("event_loop_complaint", text=context["message"], error=str(error))
+        _log.warning("loop.complained", text=context["message"], error=str(error))
         return
-    _log.critical("crashed", text=context["message"], exc_info=error)
+    _log.critical("process.crashed", text=context["message"], exc_info=error)
     os._exit(_DEFECT)
 
 
 def _log_exception(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
-    _log.critical("crashed", error=str(error), exc_info=error)
+    _log.critical("process.crashed", error=str(error), exc_info=error)

@@ -1,22 +1,22 @@
 """``pgherd changes``: the change stream as lines of JSON, for pipes and for eyes."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pgherd_sidecar.cli import options
-from pgherd_sidecar.cli.errors import HerdError, progress
-from pgherd_sidecar.cli.lazily import lazily
+from pgherd_sidecar.cli.shared import options
+from pgherd_sidecar.client.errors import HerdError, progress
+from pgherd_sidecar.lazily import lazily
 
 if TYPE_CHECKING:
-    from pgherd_sidecar.cli import admin, herd
+    from pgherd_sidecar.client import admin
+    from pgherd_sidecar.local import herd
 else:
-    admin = lazily("pgherd_sidecar.cli.admin")
-    herd = lazily("pgherd_sidecar.cli.herd")
+    admin = lazily("pgherd_sidecar.client.admin")
+    herd = lazily("pgherd_sidecar.local.herd")
 
 _PACE_S = 0.5
 
@@ -31,7 +31,7 @@ def changes(directory: Path, after: int | None, through: int | None, tables: str
 
     Goes on until it is interrupted, unless --through says where to end.
     """
-    from pgherd_spark.changes import ChangesError  # noqa: PLC0415 - takes longer than most commands
+    from pgherd_sidecar.client.stream.changes import ChangesError  # noqa: PLC0415 - takes longer than most commands
 
     description = herd.load(options.owned(directory))
     members = [
@@ -43,6 +43,59 @@ def changes(directory: Path, after: int | None, through: int | None, tables: str
         raise HerdError(str(error)) from error
 
 
+@click.command()
+@options.herd_directory
+@click.argument("table")
+@click.argument("key", nargs=-1, required=True)
+@options.as_json
+def history(directory: Path, table: str, key: tuple[str, ...], as_json: bool) -> None:
+    """Print what has happened to the row of TABLE with this KEY, as far back as the log is kept.
+
+    TABLE is qualified, unless it is in the schema public. KEY is one value for each column of the
+    primary key.
+    """
+    from pgherd_sidecar.client.stream.changes import ChangesError  # noqa: PLC0415
+
+    description = herd.load(options.owned(directory))
+    members = [
+        admin.AdminClient(description.node(member).admin_socket) for member in description.databases
+    ]
+    names = {member.number: member.name for member in description.databases}
+    try:
+        options.run(_print_history(members, names, table, key, as_json=as_json))
+    except ChangesError as error:
+        raise HerdError(str(error)) from error
+
+
+async def _print_history(
+    members: "Sequence[admin.AdminClient]",
+    names: Mapping[int, str],
+    table: str,
+    key: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    from pgherd_sidecar.client.stream.changelog import ChangeLog  # noqa: PLC0415
+    from pgherd_sidecar.client.stream.history import History, RowName  # noqa: PLC0415
+
+    first = None
+    history = History(ChangeLog(members), RowName.of(table, key))
+    async for change in history.changes():
+        first = first or change
+        if as_json:
+            click.echo(json.dumps(change.fields()))
+        else:
+            origin = names.get(change.origin, f"member {change.origin}")
+            values = "" if change.values is None else f"  {json.dumps(change.values)}"
+            click.echo(f"GID {change.gid}  {origin}  xid {change.xid}  {change.op}{values}")
+    if first is None:
+        progress(
+            f"no transaction since GID {history.begins}, where the log begins, has changed this row"
+        )
+    elif first.op != "insert":
+        progress(f"the row is older than GID {history.begins}, where the log begins")
+
+
 async def _print(
     members: "Sequence[admin.AdminClient]",
     after: int | None,
@@ -51,9 +104,9 @@ async def _print(
 ) -> None:
     import asyncio  # noqa: PLC0415
 
-    from pgherd_spark.changelog import Log  # noqa: PLC0415
+    from pgherd_sidecar.client.stream.changelog import ChangeLog  # noqa: PLC0415
 
-    log = Log(members)
+    log = ChangeLog(members)
     newest = await log.visible()
     if after is None:
         after = newest
@@ -67,7 +120,7 @@ async def _print(
             for change in found.changes:
                 wanted = not tables or change.table in tables or change.table is None
                 if wanted and (through is None or change.gid <= through):
-                    click.echo(json.dumps(asdict(change)))
+                    click.echo(json.dumps(change.fields()))
             after = found.through
             if through is not None and after >= through:
                 return

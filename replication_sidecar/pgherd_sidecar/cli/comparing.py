@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgherd_sidecar.cli import options
-from pgherd_sidecar.cli.lazily import lazily
+from pgherd_sidecar.cli.shared import options
+from pgherd_sidecar.lazily import lazily
 
 if TYPE_CHECKING:
-    from pgherd_sidecar.cli import render, verify
+    from pgherd_sidecar.cli.shared import render
+    from pgherd_sidecar.local.operations import verify
 else:
-    render = lazily("pgherd_sidecar.cli.render")
-    verify = lazily("pgherd_sidecar.cli.verify")
+    render = lazily("pgherd_sidecar.cli.shared.render")
+    verify = lazily("pgherd_sidecar.local.operations.verify")
 
 
 def comparison(command: Callable[..., None]) -> Callable[..., None]:

@@ -6,9 +6,9 @@ Any member with the entry in its log can tell. One that also knows the verdict i
 from collections.abc import Mapping
 from typing import Any
 
-from pgherd_sidecar.cli import cluster
-from pgherd_sidecar.cli.admin import AdminError
-from pgherd_sidecar.cli.errors import HerdError
+from pgherd_sidecar.client import cluster
+from pgherd_sidecar.client.admin import AdminError
+from pgherd_sidecar.client.errors import HerdError
 
 _KEYS_SHOWN = 20
 

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgherd_sidecar.cli import options
-from pgherd_sidecar.cli.errors import HerdError, progress
-from pgherd_sidecar.cli.lazily import lazily
+from pgherd_sidecar.cli.shared import options
+from pgherd_sidecar.client.errors import HerdError, progress
+from pgherd_sidecar.lazily import lazily
 
 if TYPE_CHECKING:
-    from pgherd_sidecar.cli import binaries, delegate, dumping, herd, leaving
-    from pgherd_sidecar.cli import psql as psqls
+    from pgherd_sidecar.local import binaries, delegate, herd
+    from pgherd_sidecar.local import psql as psqls
+    from pgherd_sidecar.local.export import dumping, leaving
 else:
-    binaries = lazily("pgherd_sidecar.cli.binaries")
-    delegate = lazily("pgherd_sidecar.cli.delegate")
-    dumping = lazily("pgherd_sidecar.cli.dumping")
-    herd = lazily("pgherd_sidecar.cli.herd")
-    leaving = lazily("pgherd_sidecar.cli.leaving")
-    psqls = lazily("pgherd_sidecar.cli.psql")
+    binaries = lazily("pgherd_sidecar.local.binaries")
+    delegate = lazily("pgherd_sidecar.local.delegate")
+    dumping = lazily("pgherd_sidecar.local.export.dumping")
+    herd = lazily("pgherd_sidecar.local.herd")
+    leaving = lazily("pgherd_sidecar.local.export.leaving")
+    psqls = lazily("pgherd_sidecar.local.psql")
 
 
 @click.group("export")
@@ -71,7 +72,7 @@ def plain(
     wanted = (into or directory.with_name(f"{directory.name}-{node}")).resolve()
     with _provided(wanted, directory):
         directory = options.owned(directory)
-    asked = leaving.Options(wanted, allow_missing, timeout_s)
+    asked = leaving.LeavingOptions(wanted, allow_missing, timeout_s)
     left = options.run(leaving.leave(directory, node, asked))
     server = left.server
     control = shlex.join([str(server.pg_ctl), "-D", str(server.pgdata)])
@@ -145,8 +146,9 @@ def snapshot(
     location: Path | str, target: str, endpoint: str | None, jobs: int, postgres_bin: Path | None
 ) -> None:
     """Put a snapshot, by default the newest whole one of a folder, into a plain server."""
-    from pgherd_spark import plain as plains  # noqa: PLC0415 - takes longer than most commands
-    from pgherd_spark import seeding, stores  # noqa: PLC0415
+    from pgherd_spark.restoring import plain as plains  # noqa: PLC0415 - takes longer than most commands
+    from pgherd_spark.restoring import seeding  # noqa: PLC0415
+    from pgherd_spark.storing import stores  # noqa: PLC0415
 
     try:
         gid = plains.put(

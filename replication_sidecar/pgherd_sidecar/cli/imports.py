@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgherd_sidecar.cli import options
-from pgherd_sidecar.cli.errors import HerdError, progress
-from pgherd_sidecar.cli.lazily import lazily
+from pgherd_sidecar.cli.shared import options
+from pgherd_sidecar.client.errors import HerdError, progress
+from pgherd_sidecar.lazily import lazily
 
 if TYPE_CHECKING:
-    from pgherd_sidecar.cli import binaries, herd
-    from pgherd_sidecar.importing import connections, cutover, engine, errors, overview, target
+    from pgherd_sidecar.importing import cutover, engine, overview
+    from pgherd_sidecar.importing.ends import connections, errors, target
+    from pgherd_sidecar.local import binaries, herd
 else:
-    binaries = lazily("pgherd_sidecar.cli.binaries")
-    herd = lazily("pgherd_sidecar.cli.herd")
-    connections = lazily("pgherd_sidecar.importing.connections")
+    binaries = lazily("pgherd_sidecar.local.binaries")
+    herd = lazily("pgherd_sidecar.local.herd")
+    connections = lazily("pgherd_sidecar.importing.ends.connections")
     cutover = lazily("pgherd_sidecar.importing.cutover")
     engine = lazily("pgherd_sidecar.importing.engine")
-    errors = lazily("pgherd_sidecar.importing.errors")
+    errors = lazily("pgherd_sidecar.importing.ends.errors")
     overview = lazily("pgherd_sidecar.importing.overview")
-    target = lazily("pgherd_sidecar.importing.target")
+    target = lazily("pgherd_sidecar.importing.ends.target")
 
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -40,7 +41,7 @@ def _source(*, required: bool) -> Callable[[Command], Command]:
     return click.option("--from", "dsn", metavar="DSN", help=help_text)
 
 
-_jobs = click.option(
+jobs_at_a_time = click.option(
     "--jobs", type=click.IntRange(min=1, max=64), default=min(os.cpu_count() or 1, 4),
     show_default=True, help="Tables at a time.",
 )  # fmt: skip
@@ -52,7 +53,7 @@ _jobs = click.option(
 )  # fmt: skip
 @_source(required=True)
 @options.herd_directory
-@_jobs
+@jobs_at_a_time
 @click.option(
     "--postgres-bin", type=click.Path(path_type=Path),
     help="Directory of PostgreSQL's programs, of the source's version or newer. [default: the"
@@ -101,7 +102,7 @@ def status(dsn: str | None, directory: Path, as_json: bool) -> None:
 @import_.command("cut-over")
 @_source(required=False)
 @options.herd_directory
-@_jobs
+@jobs_at_a_time
 def cut_over(dsn: str | None, directory: Path, jobs: int) -> None:
     """Stop writes at the source, apply the rest, compare all tables, and say how to connect.
 
@@ -109,15 +110,7 @@ def cut_over(dsn: str | None, directory: Path, jobs: int) -> None:
     """
     description = herd.load(options.read_only(directory))
     ways = _run_with_source(directory, dsn, jobs)
-    done = _run(ways, _cut_over(ways))
-    if done is not None:
-        click.echo(
-            f"all {done.tables} tables are equal; no writes for {done.without_writes_s:.1f} s"
-        )
-    click.echo(
-        f"connect: {description.application_dsn(password=False)}\n"
-        "The source is read-only now: ALTER DATABASE ... RESET default_transaction_read_only"
-    )
+    tell_cut_over(description, _run(ways, _cut_over(ways)))
 
 
 @import_.command()
@@ -136,6 +129,23 @@ def abort(dsn: str | None, directory: Path, herd_only: bool) -> None:
     click.echo(f"nothing is left of the import {where}")
     if herd_only:
         progress(f"slot {standing.slot} of the source keeps its WAL: drop it")
+
+
+def tell_cut_over(description: "herd.Herd", done: "cutover.Done | None") -> None:
+    """Print what a cut-over has done, and how to connect.
+
+    Args:
+        description: of the herd that takes writes.
+        done: None if an earlier run has done it.
+    """
+    if done is not None:
+        click.echo(
+            f"all {done.tables} tables are equal; no writes for {done.without_writes_s:.1f} s"
+        )
+    click.echo(
+        f"connect: {description.application_dsn(password=False)}\n"
+        "The source is read-only now: ALTER DATABASE ... RESET default_transaction_read_only"
+    )
 
 
 async def _check(ways: "engine.Ways") -> None:
@@ -170,14 +180,29 @@ async def _known_source(ways: "engine.Ways") -> str:
 
 def _ways(directory: Path, dsn: str | None, jobs: int, programs: Path | None) -> "engine.Ways":
     description = herd.load(options.read_only(directory))
-    members = [
-        connections.Member(member.name, description.dsn(member)) for member in description.databases
-    ]
     if programs is None:  # root runs none that the herd's account has named
         programs = description.postgres_bin if os.geteuid() != 0 else binaries.find(None)
-    lines = _Lines()
+    return ways_into(description, dsn or "", jobs, programs, ProgressLines())
+
+
+def ways_into(
+    description: "herd.Herd", dsn: str, jobs: int, programs: Path, lines: "ProgressLines"
+) -> "engine.Ways":
+    """The servers, programs and lines of an import into a herd.
+
+    Args:
+        description: of the herd.
+        dsn: connection string of the source.
+        jobs: tables at a time.
+        programs: directory of PostgreSQL's programs, of the source's version or newer.
+        lines: how the user hears of it.
+    """
+    members = [
+        connections.Destination(member.name, description.dsn(member))
+        for member in description.writers
+    ]
     return engine.Ways(
-        connections.SourceAddress(dsn or ""), target.Target(members), programs / "pg_dump", jobs,
+        connections.SourceAddress(dsn), target.Target(members), programs / "pg_dump", jobs,
         lines.say, lines.show,
     )  # fmt: skip
 
@@ -189,8 +214,17 @@ def _run(ways: "engine.Ways", action: Coroutine[Any, Any, Result]) -> Result:
         finally:
             await ways.target.close()
 
+    return run(closed())
+
+
+def run(action: Coroutine[Any, Any, Result]) -> Result:
+    """Run what imports, and tell in words what stops it.
+
+    Raises:
+        HerdError: it can't go on.
+    """
     try:
-        return options.run(closed())
+        return options.run(action)
     except errors.TakenOver as error:
         progress("")
         click.echo(str(error))
@@ -199,13 +233,13 @@ def _run(ways: "engine.Ways", action: Coroutine[Any, Any, Result]) -> Result:
         for reason in error.reasons:
             progress(f"- {' '.join(str(reason).split())}")
         raise HerdError(
-            f"the source can't be taken over, for {len(error.reasons)} reasons; nothing was made"
+            f"the source can't be taken over, for {len(error.reasons)} reasons; {error.made}"
         ) from error
     except errors.ImportFailed as error:
         raise HerdError(str(error)) from error
 
 
-class _Lines:
+class ProgressLines:
     """Steps are lines; progress is one line that changes, or a line now and then."""
 
     def __init__(self) -> None:

@@ -16,34 +16,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgherd_sidecar.cli import options
-from pgherd_sidecar.cli.errors import COULD_NOT, HerdError, progress
-from pgherd_sidecar.cli.lazily import lazily
+from pgherd_sidecar.cli.shared import options
+from pgherd_sidecar.client.errors import COULD_NOT, HerdError, progress
+from pgherd_sidecar.lazily import lazily
 
 if TYPE_CHECKING:
-    from pgherd_spark.cluster import Cluster
-    from pgherd_spark.findings import Findings
-    from pgherd_spark.leases import Member
+    from pgherd_spark.checking.findings import Findings
+    from pgherd_spark.reading.cluster import Cluster
+    from pgherd_spark.reading.leases import Member
 
-    from pgherd_sidecar.cli import (
-        delegate,
-        herd,
-        local,
-        rebuild,
-        render,
-        seeding,
-    )
-    from pgherd_sidecar.cli import (
-        node as noding,
-    )
+    from pgherd_sidecar.cli.shared import render
+    from pgherd_sidecar.local import delegate, herd
+    from pgherd_sidecar.local import node as noding
+    from pgherd_sidecar.local.operations import lifecycle as local
+    from pgherd_sidecar.local.operations import rebuild, seeding
 else:
-    delegate = lazily("pgherd_sidecar.cli.delegate")
-    herd = lazily("pgherd_sidecar.cli.herd")
-    local = lazily("pgherd_sidecar.cli.local")
-    noding = lazily("pgherd_sidecar.cli.node")
-    rebuild = lazily("pgherd_sidecar.cli.rebuild")
-    render = lazily("pgherd_sidecar.cli.render")
-    seeding = lazily("pgherd_sidecar.cli.seeding")
+    delegate = lazily("pgherd_sidecar.local.delegate")
+    herd = lazily("pgherd_sidecar.local.herd")
+    local = lazily("pgherd_sidecar.local.operations.lifecycle")
+    noding = lazily("pgherd_sidecar.local.node")
+    rebuild = lazily("pgherd_sidecar.local.operations.rebuild")
+    render = lazily("pgherd_sidecar.cli.shared.render")
+    seeding = lazily("pgherd_sidecar.local.operations.seeding")
 
 DIFFERENT = 1
 """Exit status when the members differ, as of ``verify``."""
@@ -110,11 +104,11 @@ def check(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     directory = options.owned(directory)
     members = _members(directory, allow_missing=allow_missing)
     with _errors():
-        from pgherd_spark import report as reports  # noqa: PLC0415 - see above
-        from pgherd_spark.check import check as compare  # noqa: PLC0415
-        from pgherd_spark.comparison import Options  # noqa: PLC0415
+        from pgherd_spark.checking import report as reports  # noqa: PLC0415 - see above
+        from pgherd_spark.checking.check import check as compare  # noqa: PLC0415
+        from pgherd_spark.reading.comparison import CheckOptions  # noqa: PLC0415
 
-        asked = Options(int(part_mb * 1_000_000), max_rows, share=share)
+        asked = CheckOptions(int(part_mb * 1_000_000), max_rows, share=share)
         with _spark("pgherd check", cores) as spark:
             findings = options.run(compare(spark, members, asked, progress))
             if repair and findings.verdict == "different":
@@ -151,7 +145,7 @@ def _repair(directory: Path, findings: "Findings") -> None:
     for line in _told(findings):
         progress(line)
     for name in odd:
-        asked = rebuild.Options(right[0], None, _REBUILD_S)
+        asked = rebuild.RebuildOptions(right[0], None, _REBUILD_S)
         options.run(rebuild.rebuild(directory, name, asked))
 
 
@@ -198,10 +192,10 @@ def snapshot(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         if name not in members:
             raise HerdError(f"no node {name} with a database is up: choose others with --from")
     with _errors():
-        from pgherd_spark import layout, stores  # noqa: PLC0415 - see above
-        from pgherd_spark import snapshot as job  # noqa: PLC0415
+        from pgherd_spark.snapshots import snapshot as job  # noqa: PLC0415
+        from pgherd_spark.storing import layout, stores  # noqa: PLC0415 - see above
 
-        asked = job.Options(
+        asked = job.SnapshotOptions(
             to=stores.at(str(to), endpoint),
             read=read,
             programs=description.programs_of(description.member(read[0])),
@@ -245,7 +239,7 @@ def seed(  # noqa: PLR0913, PLR0917 - see above
     delegate.require_no_other(user)
     if herd.is_herd(directory):
         raise HerdError(f"{directory} holds a herd: choose an empty or new --dir")
-    from pgherd_spark import stores  # noqa: PLC0415 - see above
+    from pgherd_spark.storing import stores  # noqa: PLC0415 - see above
 
     asked = local.UpOptions(nodes, port_base, None, timeout_s)
     snapshot_ = stores.at(str(source), endpoint)
@@ -260,17 +254,17 @@ def _members(directory: Path, *, allow_missing: bool) -> "dict[str, Member]":
     Raises:
         HerdError: one is not, and may not be left out, or none is.
     """
-    from pgherd_spark.leases import Member  # noqa: PLC0415
+    from pgherd_spark.reading.leases import Member  # noqa: PLC0415
 
     description = herd.load(directory)
     nodes = [node for node in local.nodes_of(description) if not node.member.witness]
     states = options.run(noding.states_of(nodes))
-    missing = [one for one in states if not one.takes_writes]
+    missing = [one for one in states if not one.is_up]
     if not allow_missing:
         noding.require_all_up(missing)
     if missing:
         progress(f"left out: {', '.join(f'{one.member.name} is {one.state}' for one in missing)}")
-    up = {one.member.name for one in states if one.takes_writes}
+    up = {one.member.name for one in states if one.is_up}
     if not up:
         raise HerdError("no node is up: start the herd with `pgherd local up`")
     return {
@@ -287,7 +281,7 @@ def _members(directory: Path, *, allow_missing: bool) -> "dict[str, Member]":
 
 @contextlib.contextmanager
 def _spark(name: str, cores: int) -> "Iterator[Cluster]":
-    from pgherd_spark.cluster import cluster, require_installed  # noqa: PLC0415
+    from pgherd_spark.reading.cluster import cluster, require_installed  # noqa: PLC0415
 
     require_installed()
     progress(f"starting Spark with {cores} cores")
@@ -307,8 +301,8 @@ def _bar(done: int, tasks: int) -> None:
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
     """Turn what a job may fail with into a line for the user."""
-    from pgherd_spark.cluster import JobError, NoSparkError  # noqa: PLC0415
-    from pgherd_spark.leases import LeaseError  # noqa: PLC0415
+    from pgherd_spark.reading.cluster import JobError, NoSparkError  # noqa: PLC0415
+    from pgherd_spark.reading.leases import LeaseError  # noqa: PLC0415
 
     try:
         yield

@@ -5,35 +5,28 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from pgherd_sidecar.agent.defaults import FINGERPRINT_EVERY
-from pgherd_sidecar.cli import comparing, options
-from pgherd_sidecar.cli.errors import progress
-from pgherd_sidecar.cli.lazily import lazily
+from pgherd_sidecar.agent.base.defaults import FINGERPRINT_EVERY
+from pgherd_sidecar.cli import comparing
+from pgherd_sidecar.cli.shared import options
+from pgherd_sidecar.client.errors import HerdError, progress
+from pgherd_sidecar.lazily import lazily
 
 if TYPE_CHECKING:
-    from pgherd_sidecar.cli import (
-        delegate,
-        drills,
-        growing,
-        herd,
-        local,
-        rebuild,
-        render,
-        verify,
-    )
-    from pgherd_sidecar.cli import (
-        node as noding,
-    )
+    from pgherd_sidecar.cli.shared import render
+    from pgherd_sidecar.local import delegate, herd
+    from pgherd_sidecar.local import node as noding
+    from pgherd_sidecar.local.operations import drills, growing, rebuild, verify
+    from pgherd_sidecar.local.operations import lifecycle as local
 else:
-    delegate = lazily("pgherd_sidecar.cli.delegate")
-    drills = lazily("pgherd_sidecar.cli.drills")
-    growing = lazily("pgherd_sidecar.cli.growing")
-    herd = lazily("pgherd_sidecar.cli.herd")
-    local = lazily("pgherd_sidecar.cli.local")
-    noding = lazily("pgherd_sidecar.cli.node")
-    rebuild = lazily("pgherd_sidecar.cli.rebuild")
-    render = lazily("pgherd_sidecar.cli.render")
-    verify = lazily("pgherd_sidecar.cli.verify")
+    delegate = lazily("pgherd_sidecar.local.delegate")
+    drills = lazily("pgherd_sidecar.local.operations.drills")
+    growing = lazily("pgherd_sidecar.local.operations.growing")
+    herd = lazily("pgherd_sidecar.local.herd")
+    local = lazily("pgherd_sidecar.local.operations.lifecycle")
+    noding = lazily("pgherd_sidecar.local.node")
+    rebuild = lazily("pgherd_sidecar.local.operations.rebuild")
+    render = lazily("pgherd_sidecar.cli.shared.render")
+    verify = lazily("pgherd_sidecar.local.operations.verify")
 
 _max_rate = click.option(
     "--max-rate",
@@ -81,6 +74,10 @@ def local_group() -> None:
     f" [default: {FINGERPRINT_EVERY}]",
 )  # fmt: skip
 @click.option(
+    "--capture", type=click.Choice(["auto", "sql"]),
+    help="By the native module where it is installed, or always in SQL. [default: auto]",
+)  # fmt: skip
+@click.option(
     "--on-divergence", type=click.Choice(["rebuild", "pause"]),
     help="When one whole database is left: take writes while others are rebuilt from it, or none"
     " until you have chosen. [default: rebuild]",
@@ -107,6 +104,7 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     scrub_s: float | None,
     scrub_share: float | None,
     fingerprint_every: int | None,
+    capture: Literal["auto", "sql"] | None,
     on_divergence: Literal["rebuild", "pause"] | None,
     port_base: int | None,
     postgres_bin: Path | None,
@@ -130,6 +128,7 @@ def up(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         scrub_s=scrub_s,
         scrub_share=scrub_share,
         fingerprint_every=fingerprint_every,
+        capture=capture,
         on_divergence=on_divergence,
         port_base=port_base,
         postgres_bin=postgres_bin.resolve() if postgres_bin else None,
@@ -160,6 +159,7 @@ def show(directory: Path, *, as_json: bool, passwords: bool = False) -> None:
 @click.argument("node", required=False)
 @options.herd_directory
 @click.option("--witness", is_flag=True, help="It gets a log and a vote, no database.")
+@click.option("--reader", is_flag=True, help="It follows the others: no vote, no writes.")
 @click.option(
     "--method", type=click.Choice(["basebackup", "dump"]), default="basebackup", show_default=True,
     help="Copy another node's files, or load its rows into a new server.",
@@ -179,6 +179,7 @@ def add(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     node: str | None,
     directory: Path,
     witness: bool,
+    reader: bool,
     method: Literal["basebackup", "dump"],
     snapshot: Path | str | None,
     endpoint: str | None,
@@ -187,16 +188,29 @@ def add(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     timeout_s: float,
 ) -> None:
     """Add a node by a copy of another's database; returns when it takes writes."""
+    if witness and reader:
+        raise HerdError("a witness has no database to read from: leave out --witness or --reader")
+    kind: herd.NodeKind = "witness" if witness else "reader" if reader else "database"
     directory = options.owned(directory)
-    origin = herd.Origin(
+    origin = herd.HerdNodeOrigin(
         postgres_bin=postgres_bin.resolve() if postgres_bin else None,
         method=method,
         snapshot=growing.whole_snapshot(snapshot, endpoint) if snapshot else None,
         snapshot_endpoint=endpoint,
     )
-    asked = growing.AddOptions(node, witness, _bytes_s(max_rate), timeout_s, origin)
+    asked = growing.AddOptions(node, kind, _bytes_s(max_rate), timeout_s, origin)
     member = options.run(growing.add(directory, asked))
-    click.echo(f"{member.name} {'votes' if member.witness else 'takes writes'}")
+    click.echo(f"{member.name} {member.purpose}")
+
+
+@local_group.command()
+@click.argument("node")
+@options.herd_directory
+@options.timeout(120)
+def promote(node: str, directory: Path, timeout_s: float) -> None:
+    """Have a reader vote and take writes; returns when it does."""
+    member = options.run(growing.promote(options.owned(directory), node, timeout_s))
+    click.echo(f"{member.name} {member.purpose}")
 
 
 @local_group.command()
@@ -248,8 +262,8 @@ def kill(node: str, directory: Path, process: str) -> None:
 def start(node: str, directory: Path, timeout_s: float) -> None:
     """Start what does not run of a node; returns when it takes writes."""
     state = options.run(local.start(options.owned(directory), node, timeout_s))
-    if not state.takes_writes:
-        progress(f"{node} is {state.state}: it takes writes when a majority of the nodes runs")
+    if not state.is_up:
+        progress(f"{node} is {state.state}: it goes on when a majority of the nodes runs")
 
 
 @local_group.command()
@@ -276,7 +290,7 @@ def rebuild_command(
     node: str, directory: Path, partner: str | None, max_rate: float | None, timeout_s: float
 ) -> None:
     """Replace a node's database by a copy of another node's."""
-    asked = rebuild.Options(partner, _bytes_s(max_rate), timeout_s)
+    asked = rebuild.RebuildOptions(partner, _bytes_s(max_rate), timeout_s)
     options.run(rebuild.rebuild(options.owned(directory), node, asked))
     click.echo(f"{node} takes writes")
 
@@ -289,6 +303,6 @@ def verify_command(
 ) -> None:
     """Compare every replicated table on all nodes at one GID; exit status 1 if they differ."""
     description = herd.load(options.owned(directory))
-    asked = verify.Options(allow_missing, max_keys, timeout_s)
+    asked = verify.VerifyOptions(allow_missing, max_keys, timeout_s)
     result = options.run(verify.verify(local.nodes_of(description), asked))
     comparing.tell(result, as_json=as_json)

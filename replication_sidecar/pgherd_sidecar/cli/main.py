@@ -8,57 +8,45 @@ stdout, progress and errors (one line) to stderr; the exit statuses are listed i
 import json
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pgherd_sidecar.cli import changes, exports, imports, jobs, options
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_sidecar.cli.lazily import lazily
+from pgherd_sidecar.cli import changes, exports, founding, imports, jobs, maintenance
+from pgherd_sidecar.cli.following import cascade, moving, setcommands, subscriptions
 from pgherd_sidecar.cli.localcommands import local_group, show
+from pgherd_sidecar.cli.shared import options
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.lazily import lazily
 
 if TYPE_CHECKING:
-    from pgherd_sidecar.cli import (
-        admin as admins,
-    )
-    from pgherd_sidecar.cli import (
-        cluster,
-        delegate,
-        explaining,
-        growing,
-        herd,
-        local,
-        parting,
-        promoting,
-        render,
-        sidecar,
-        skipping,
-        splitting,
-    )
-    from pgherd_sidecar.cli import (
-        psql as psqls,
-    )
-    from pgherd_sidecar.cli import (
-        top as tops,
-    )
+    from pgherd_sidecar.cli import explaining
+    from pgherd_sidecar.cli import top as tops
+    from pgherd_sidecar.cli.shared import render
+    from pgherd_sidecar.client import admin as admins
+    from pgherd_sidecar.client import cluster, parting, skipping
+    from pgherd_sidecar.client.answers import Status
+    from pgherd_sidecar.local import delegate, herd, sidecar
+    from pgherd_sidecar.local import psql as psqls
+    from pgherd_sidecar.local.operations import growing, promoting, splitting
+    from pgherd_sidecar.local.operations import lifecycle as local
 else:
-    admins = lazily("pgherd_sidecar.cli.admin")
-    cluster = lazily("pgherd_sidecar.cli.cluster")
-    delegate = lazily("pgherd_sidecar.cli.delegate")
+    admins = lazily("pgherd_sidecar.client.admin")
+    cluster = lazily("pgherd_sidecar.client.cluster")
+    delegate = lazily("pgherd_sidecar.local.delegate")
     explaining = lazily("pgherd_sidecar.cli.explaining")
-    growing = lazily("pgherd_sidecar.cli.growing")
-    herd = lazily("pgherd_sidecar.cli.herd")
-    local = lazily("pgherd_sidecar.cli.local")
-    parting = lazily("pgherd_sidecar.cli.parting")
-    promoting = lazily("pgherd_sidecar.cli.promoting")
-    psqls = lazily("pgherd_sidecar.cli.psql")
-    render = lazily("pgherd_sidecar.cli.render")
-    sidecar = lazily("pgherd_sidecar.cli.sidecar")
-    skipping = lazily("pgherd_sidecar.cli.skipping")
-    splitting = lazily("pgherd_sidecar.cli.splitting")
+    growing = lazily("pgherd_sidecar.local.operations.growing")
+    herd = lazily("pgherd_sidecar.local.herd")
+    local = lazily("pgherd_sidecar.local.operations.lifecycle")
+    parting = lazily("pgherd_sidecar.client.parting")
+    promoting = lazily("pgherd_sidecar.local.operations.promoting")
+    psqls = lazily("pgherd_sidecar.local.psql")
+    render = lazily("pgherd_sidecar.cli.shared.render")
+    sidecar = lazily("pgherd_sidecar.local.sidecar")
+    skipping = lazily("pgherd_sidecar.client.skipping")
+    splitting = lazily("pgherd_sidecar.local.operations.splitting")
     tops = lazily("pgherd_sidecar.cli.top")
 
 
@@ -77,28 +65,23 @@ main.add_command(jobs.check)
 main.add_command(jobs.snapshot)
 main.add_command(jobs.seed)
 main.add_command(changes.changes)
+main.add_command(changes.history)
 main.add_command(exports.export)
 main.add_command(imports.import_)
-
-
-def _herd(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which herd is meant."""
-    directory = click.option(
-        "--dir",
-        "directory",
-        type=options.HERD_DIRECTORY,
-        help="Directory of a herd on this machine. [default: as of `pgherd local up`]",
-    )
-    admin = click.option(
-        "--admin",
-        type=click.Path(path_type=Path),
-        help="Socket of the admin API of any of its sidecars.",
-    )
-    return directory(admin(command))
+main.add_command(founding.found)
+main.add_command(maintenance.maintain)
+main.add_command(maintenance.maintenance)
+main.add_command(setcommands.set_)
+main.add_command(subscriptions.subscribe)
+main.add_command(subscriptions.subscriptions)
+main.add_command(subscriptions.unsubscribe)
+main.add_command(moving.switchover)
+main.add_command(cascade.forward)
+main.add_command(cascade.failover)
 
 
 @main.command()
-@_herd
+@options.which_herd
 @options.show_passwords
 @options.as_json
 def status(directory: Path | None, admin: Path | None, show_passwords: bool, as_json: bool) -> None:
@@ -125,7 +108,7 @@ def psql(words: tuple[str, ...], directory: Path, superuser: bool) -> None:
 
 
 @main.command()
-@_herd
+@options.which_herd
 @options.as_json
 def members(directory: Path | None, admin: Path | None, as_json: bool) -> None:
     """Show the members of the view, and how far behind each of them is."""
@@ -133,7 +116,7 @@ def members(directory: Path | None, admin: Path | None, as_json: bool) -> None:
 
 
 @main.command()
-@_herd
+@options.which_herd
 @options.as_json
 def view(directory: Path | None, admin: Path | None, as_json: bool) -> None:
     """Show the view: who votes, who proposes, and whether they are a quorum."""
@@ -141,7 +124,7 @@ def view(directory: Path | None, admin: Path | None, as_json: bool) -> None:
 
 
 @main.command()
-@_herd
+@options.which_herd
 @click.option(
     "--interval", "interval_s", type=click.FloatRange(min=0.1, max=3600), default=1,
     show_default=True, help="Seconds from one look to the next.",
@@ -157,12 +140,12 @@ def top(directory: Path | None, admin: Path | None, interval_s: float, once: boo
     if admin is None:
         description = herd.load(options.owned(directory or options.default_directory()))
         names = tuple(member.name for member in description.members)
-    options.run(tops.top(listen, tops.Options(interval_s, once, names)))
+    options.run(tops.top(listen, tops.TopOptions(interval_s, once, names)))
 
 
 @main.command()
 @click.argument("node")
-@_herd
+@options.which_herd
 @options.timeout(60)
 def evict(node: str, directory: Path | None, admin: Path | None, timeout_s: float) -> None:
     """Throw a member out of the view that does not answer. Its disk can never vote again."""
@@ -173,7 +156,7 @@ def evict(node: str, directory: Path | None, admin: Path | None, timeout_s: floa
 
 @main.command()
 @click.argument("hold")
-@_herd
+@options.which_herd
 def release(hold: str, directory: Path | None, admin: Path | None) -> None:
     """Have all members give back a HOLD of their logs, as `status` names it.
 
@@ -185,7 +168,7 @@ def release(hold: str, directory: Path | None, admin: Path | None) -> None:
 
 @main.command()
 @click.argument("gid", type=click.IntRange(min=1))
-@_herd
+@options.which_herd
 @click.option("--on", metavar="NODE", help="Ask this node; by default one that knows the most.")
 @click.option("--rows", is_flag=True, help="Show the values of rows, too: they may be private.")
 @options.as_json
@@ -200,7 +183,7 @@ def explain(
 
 @main.command()
 @click.argument("gid", type=click.IntRange(min=1))
-@_herd
+@options.which_herd
 @click.option("--yes", is_flag=True, help="What is told to be lost may be lost.")
 def skip(gid: int, directory: Path | None, admin: Path | None, yes: bool) -> None:
     """Have the transaction at a GID count as without effect, which some nodes can't apply.
@@ -240,7 +223,7 @@ def bootstrap(node: str, directory: Path, force: bool, yes: bool) -> None:
 
 @main.command()
 @click.argument("nodes", nargs=-1, required=True)
-@_herd
+@options.which_herd
 @click.option(
     "--into",
     type=click.Path(file_okay=False, path_type=Path),
@@ -290,7 +273,7 @@ def _promote_into(
     )
 
 
-def _speaker(directory: Path | None, admin: Path | None) -> "admins.Status":
+def _speaker(directory: Path | None, admin: Path | None) -> "Status":
     """Whoever speaks for the herd."""
     voices = options.run(_all(_listen(directory, admin)))
     said = cluster.speaker(voice.status for voice in voices)

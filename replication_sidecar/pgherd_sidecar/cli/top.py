@@ -16,10 +16,10 @@ import tty
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pgherd_sidecar.cli import cluster
-from pgherd_sidecar.cli.admin import HotKey, Status
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_sidecar.cli.render import aligned
+from pgherd_sidecar.cli.shared.render import aligned
+from pgherd_sidecar.client import cluster
+from pgherd_sidecar.client.answers import HotKeyAnswer, Status
+from pgherd_sidecar.client.errors import HerdError
 
 _PERCENTILES = (0.5, 0.95, 0.99)
 _HOT_SHOWN = 10
@@ -48,7 +48,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TopOptions:
     """What the user asked for. ``names``: members of whom the caller knows."""
 
     interval_s: float
@@ -56,7 +56,7 @@ class Options:
     names: tuple[str, ...] = ()
 
 
-async def top(listen: cluster.Listen, options: Options) -> None:
+async def top(listen: cluster.Listen, options: TopOptions) -> None:
     """Show frames until q or Ctrl-C; one, if the user asked for one.
 
     Raises:
@@ -84,7 +84,7 @@ async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
     return event.is_set()
 
 
-async def _sample(listen: cluster.Listen, options: Options) -> Sample:
+async def _sample(listen: cluster.Listen, options: TopOptions) -> Sample:
     try:
         voices = await listen()
     except HerdError:
@@ -183,7 +183,7 @@ def _hottest(pairs: Mapping[str, Pair], elapsed_s: float) -> list[str]:
     return ["", *aligned(header, rows).splitlines()]
 
 
-def _increase(earlier: HotKey, now: HotKey) -> int:
+def _increase(earlier: HotKeyAnswer, now: HotKeyAnswer) -> int:
     return now.count if now.count < earlier.count else now.count - earlier.count
 
 

@@ -11,10 +11,11 @@ from contextlib import AsyncExitStack
 
 from psycopg import sql
 
-from pgherd_sidecar.importing.connections import Session, SourceAddress
 from pgherd_sidecar.importing.copying import together
-from pgherd_sidecar.importing.model import Table
-from pgherd_sidecar.importing.target import Target
+from pgherd_sidecar.importing.ends.connections import SourceAddress
+from pgherd_sidecar.importing.ends.target import Target
+from pgherd_sidecar.tables.model import SourceTable
+from pgherd_sidecar.tables.sessions import Session
 
 _NAMED = 5
 
@@ -22,7 +23,7 @@ _NAMED = 5
 async def different(
     source: SourceAddress,
     target: Target,
-    tables: Sequence[Table],
+    tables: Sequence[SourceTable],
     jobs: int,
     show: Callable[[int, int], None],
 ) -> list[str]:
@@ -62,7 +63,7 @@ def few(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-async def _sums(session: Session, table: Table) -> tuple[int, object, object]:
+async def _sums(session: Session, table: SourceTable) -> tuple[int, object, object]:
     row = sql.SQL('ROW({})::text COLLATE "C"').format(
         sql.SQL(", ").join(sql.Identifier("t", column.name) for column in table.columns)
     )

@@ -15,21 +15,19 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgherd_sidecar.importing import pgoutput
-from pgherd_sidecar.importing.connections import Session, SourceAddress, message_of
-from pgherd_sidecar.importing.errors import ImportFailed, TakenOver
-from pgherd_sidecar.importing.model import Table
-from pgherd_sidecar.importing.queries import query
-from pgherd_sidecar.importing.source import Exported
-from pgherd_sidecar.importing.target import Copied, Target, Work, is_transient
-
-_PIECE_BYTES = 4 << 20
-_AHEAD = 2
-"""Pieces that are read while one is written."""
+from pgherd_sidecar.importing.changes import pgoutput
+from pgherd_sidecar.importing.ends.connections import SourceAddress
+from pgherd_sidecar.importing.ends.errors import ImportFailed, TakenOver
+from pgherd_sidecar.importing.ends.queries import query
+from pgherd_sidecar.importing.ends.source import Exported
+from pgherd_sidecar.importing.ends.target import Copied, Target, Work
+from pgherd_sidecar.tables.copying import column_names, read_pieces
+from pgherd_sidecar.tables.model import SourceTable
+from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
 
 
 @dataclass(slots=True)
-class Figures:
+class CopyFigures:
     """What was done, for whoever shows it.
 
     Attributes:
@@ -45,7 +43,7 @@ class Figures:
     weight: float = 0
 
 
-Show = Callable[[Figures], None]
+Show = Callable[[CopyFigures], None]
 
 
 class Copying:
@@ -58,7 +56,7 @@ class Copying:
             (one for one in tables if not one.done), key=lambda one: one.table.bytes, reverse=True
         )
         finished = [one for one in tables if one.done]
-        self.figures = Figures(
+        self.figures = CopyFigures(
             sum(one.table.bytes for one in tables), len(tables), len(finished),
             sum(one.bytes for one in finished),
             sum(one.table.bytes for one in finished),
@@ -93,7 +91,7 @@ class Copying:
             pieces = _Pieces(self._target, one, position)
             try:
                 await pieces.restart()
-                async for piece, count in _read(session, one.table):
+                async for piece, count in read_pieces(session, one.table):
                     await pieces.write(piece, count)
                     self._count(one.table, len(piece))
                 await pieces.write(b"", 0, done=True)
@@ -102,7 +100,7 @@ class Copying:
             self.figures.done += 1
         await session.execute("ROLLBACK")
 
-    def _count(self, table: Table, size: int) -> None:
+    def _count(self, table: SourceTable, size: int) -> None:
         self.figures.bytes += size
         # Text is about as large as the table, more or less.
         self.figures.weight = min(self.figures.weight + size, self.figures.total * 0.999)
@@ -137,49 +135,6 @@ async def _under(source: SourceAddress, snapshot: str) -> AsyncIterator[Session]
         await session.close()
 
 
-async def _read(session: Session, table: Table) -> AsyncIterator[tuple[bytes, int]]:
-    """The rows of a table as the text of COPY, in pieces that end with a row, and their number."""
-    pieces: asyncio.Queue[tuple[bytes, int] | None] = asyncio.Queue()
-    room = asyncio.Semaphore(_AHEAD)
-
-    async def fill() -> None:
-        command = sql.SQL("COPY (SELECT {} FROM ONLY {}) TO STDOUT").format(
-            _columns(table), sql.Identifier(table.schema, table.relation)
-        )
-        rows: list[bytes] = []
-        size = 0
-        async with session.cursor() as cursor, cursor.copy(command) as copy:
-            async for row in copy:  # one row each: so the server sends them
-                rows.append(bytes(row))
-                size += len(row)
-                if size >= _PIECE_BYTES:
-                    await room.acquire()
-                    pieces.put_nowait((b"".join(rows), len(rows)))
-                    rows, size = [], 0
-        if rows:
-            pieces.put_nowait((b"".join(rows), len(rows)))
-
-    async def fill_and_end() -> None:
-        try:
-            await fill()
-        finally:
-            pieces.put_nowait(None)
-
-    task = asyncio.create_task(fill_and_end())
-    try:
-        while (piece := await pieces.get()) is not None:
-            yield piece
-            room.release()
-        await task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-def _columns(table: Table) -> sql.Composed:
-    return sql.SQL(", ").join(sql.Identifier(column.name) for column in table.stored)
-
-
 class _Pieces:
     """Writes the pieces of one table, each exactly once."""
 
@@ -211,7 +166,7 @@ class _Pieces:
     async def write(self, piece: bytes, rows: int, *, done: bool = False) -> None:
         """Write rows of COPY."""
         copy_in = sql.SQL("COPY {} ({}) FROM STDIN").format(
-            sql.Identifier(self._table.schema, self._table.relation), _columns(self._table)
+            sql.Identifier(self._table.schema, self._table.relation), column_names(self._table)
         )
 
         async def work(session: Session) -> None:

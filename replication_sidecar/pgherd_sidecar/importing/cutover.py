@@ -13,17 +13,21 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from pgherd_sidecar.importing import comparing, preflight, source
-from pgherd_sidecar.importing.connections import Session, SourceAddress, message_of
+from pgherd_sidecar.importing import comparing, preflight
+from pgherd_sidecar.importing.ends import source
+from pgherd_sidecar.importing.ends.connections import SourceAddress
+from pgherd_sidecar.importing.ends.errors import ImportFailed
+from pgherd_sidecar.importing.ends.model import SchemaStatement
+from pgherd_sidecar.importing.ends.queries import query
+from pgherd_sidecar.importing.ends.source import Names
+from pgherd_sidecar.importing.ends.target import ImportStanding, Target
 from pgherd_sidecar.importing.engine import Engine, Ways
-from pgherd_sidecar.importing.errors import ImportFailed
-from pgherd_sidecar.importing.model import Statement
-from pgherd_sidecar.importing.queries import query
-from pgherd_sidecar.importing.source import Names
-from pgherd_sidecar.importing.target import Standing, Target
+from pgherd_sidecar.tables.sessions import Session, message_of
 
 _CLOSE_S, _ROUNDS = 2.0, 30
 """So close to the source its writes are stopped; so often we try to come there."""
+FROM = ("follow", "done")
+"""The phases of an import in which a cut-over may begin, or be ended."""
 _SETTING = re.compile(r'(ALTER DATABASE "app") SET (\S+) TO ')
 
 
@@ -57,7 +61,7 @@ class CutOver:
         """
         if not await self._target.is_under_way():
             raise ImportFailed("no import is under way: begin one with `pgherd import --from DSN`")
-        if (await self._target.standing()).phase not in ("follow", "done"):
+        if (await self._target.standing()).phase not in FROM:
             raise ImportFailed(
                 "rows are still being copied: repeat this when `pgherd import` follows the source"
             )
@@ -158,7 +162,7 @@ async def _set_sequences(session: Session, sequences: Sequence[tuple[str, int, b
         )
 
 
-async def _execute(session: Session, statements: Sequence[Statement]) -> None:
+async def _execute(session: Session, statements: Sequence[SchemaStatement]) -> None:
     for one in statements:
         await preflight.execute(session, one)
 
@@ -187,7 +191,7 @@ async def _once_more(target: Target, command: str) -> None:
             await target.recover(session, error)
 
 
-async def abort(target: Target, address: SourceAddress | None) -> Standing:
+async def abort(target: Target, address: SourceAddress | None) -> ImportStanding:
     """Remove everything that was made, at the source and in the herd; it may be repeated.
 
     Args:
@@ -218,7 +222,7 @@ async def abort(target: Target, address: SourceAddress | None) -> Standing:
     return standing
 
 
-async def _empty(target: Target, standing: Standing) -> None:
+async def _empty(target: Target, standing: ImportStanding) -> None:
     executed = (await target.statements())[: standing.statement]
     schemas = [row["name"] for row in await target.read("schemas")]
     for name in schemas:

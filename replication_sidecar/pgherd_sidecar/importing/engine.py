@@ -11,18 +11,15 @@ from typing import Any
 
 import psycopg
 
-from pgherd_sidecar.importing import copying, following, preflight, source
-from pgherd_sidecar.importing.connections import (
-    Session,
-    SourceAddress,
-    message_of,
-    without_password,
-)
-from pgherd_sidecar.importing.errors import ImportFailed, TakenOver
-from pgherd_sidecar.importing.queries import query
-from pgherd_sidecar.importing.source import Names
+from pgherd_sidecar.importing import copying, following, preflight
+from pgherd_sidecar.importing.ends import source
+from pgherd_sidecar.importing.ends.connections import SourceAddress, without_password
+from pgherd_sidecar.importing.ends.errors import ImportFailed, TakenOver
+from pgherd_sidecar.importing.ends.queries import query
+from pgherd_sidecar.importing.ends.source import Names
+from pgherd_sidecar.importing.ends.target import Copied, ImportStanding, Target, jsonb, whoami
 from pgherd_sidecar.importing.stream import Stream
-from pgherd_sidecar.importing.target import Copied, Standing, Target, jsonb, whoami
+from pgherd_sidecar.tables.sessions import Session, message_of
 
 _LOOK_S = 10.0
 """How often the source is asked whether its definitions are the same."""
@@ -44,6 +41,7 @@ class Ways:
     Attributes:
         say: a line about a step.
         show: a line in place of the last one: progress.
+        tell_lag: how far behind the source it is, in seconds and in bytes.
     """
 
     address: SourceAddress
@@ -52,6 +50,7 @@ class Ways:
     jobs: int
     say: Callable[[str], None]
     show: Callable[[str], None]
+    tell_lag: Callable[[float, int], None] = lambda _seconds, _bytes: None
 
 
 class Engine:
@@ -61,18 +60,24 @@ class Engine:
         self._ways = ways
         self._target = ways.target
 
-    async def check(self) -> preflight.Plan:
+    async def check(self, *, follows: bool = False) -> preflight.ImportPlan:
         """Look for what keeps the source from being taken over.
+
+        Args:
+            follows: as of ``preflight.look``.
 
         Raises:
             Unfit: there is something.
             ImportFailed: a side can't be reached.
         """
         ways = self._ways
-        return await preflight.look(ways.address, ways.target, ways.pg_dump)
+        return await preflight.look(ways.address, ways.target, ways.pg_dump, follows=follows)
 
-    async def run(self) -> None:
+    async def run(self, *, follow: bool = True) -> None:
         """Begin, or go on, and follow the source until this task is cancelled.
+
+        Args:
+            follow: else end when the source can be followed.
 
         Raises:
             ImportFailed: it can't go on.
@@ -82,12 +87,13 @@ class Engine:
             if standing.stopped:
                 await self.take_back(session)
             await self.fill(session, standing)
-            await self.follow()
+            if follow:
+                await self.follow()
 
     @asynccontextmanager
     async def locked(
         self, *, begin: bool = False, take_over: bool = False
-    ) -> AsyncIterator[tuple[Session, Standing]]:
+    ) -> AsyncIterator[tuple[Session, ImportStanding]]:
         """Make the import ours: a session of the source that holds its lock, and how far it is.
 
         Args:
@@ -129,7 +135,7 @@ class Engine:
         await self._target.advance(stopped=False)
         await source.allow_writes(session)
 
-    async def _begun(self, session: Session) -> Standing:
+    async def _begun(self, session: Session) -> ImportStanding:
         self._ways.say("looking at the source")
         plan = await self.check()
         for note in plan.notes:
@@ -139,7 +145,7 @@ class Engine:
         await self._write_down(plan, names)
         return await self._target.take()
 
-    async def _write_down(self, plan: preflight.Plan, names: Names) -> None:
+    async def _write_down(self, plan: preflight.ImportPlan, names: Names) -> None:
         """Everything that a later run needs, at once; nothing else has been made."""
         target = self._target
         statements = [
@@ -212,7 +218,7 @@ class Engine:
             "another process runs this import: look at it with `pgherd import status`, or end it"
         )
 
-    async def _resumed(self, session: Session, *, take_over: bool) -> Standing:
+    async def _resumed(self, session: Session, *, take_over: bool) -> ImportStanding:
         standing = await self._target.standing()
         names = Names(standing.slot)
         if not take_over:
@@ -222,7 +228,7 @@ class Engine:
             await self._lock(session, names, take_over=True)
         return standing
 
-    async def fill(self, session: Session, standing: Standing) -> None:
+    async def fill(self, session: Session, standing: ImportStanding) -> None:
         """Go on to the point from which the source is followed.
 
         Raises:
@@ -244,7 +250,7 @@ class Engine:
             await self._target.advance(phase="follow")
         source.require_same(definitions, await source.definitions(session))
 
-    async def _execute(self, part: str, standing: Standing) -> None:
+    async def _execute(self, part: str, standing: ImportStanding) -> None:
         """Execute those of the statements that were not executed yet, up to the end of a part."""
         statements = await self._target.statements()
         last = max((at for at, one in enumerate(statements) if one.part == part), default=-1)
@@ -376,6 +382,7 @@ class Engine:
             await asyncio.sleep(0.5)
             now = work.figures
             rate, before = (now.changes - before) * 2, now.changes
+            self._ways.tell_lag(now.lag_s, now.lag_bytes)
             self._ways.show(
                 f"following: {now.lag_s:.1f} s and {size(now.lag_bytes)} behind, {rate} changes/s;"
                 " `pgherd import cut-over` ends it"

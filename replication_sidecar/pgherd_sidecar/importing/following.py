@@ -15,23 +15,22 @@ from typing import Any
 
 import psycopg
 
-from pgherd_sidecar.importing import pgoutput
-from pgherd_sidecar.importing.connections import Session, message_of
-from pgherd_sidecar.importing.errors import Changed, ImportFailed
-from pgherd_sidecar.importing.folding import (
-    Change,
+from pgherd_sidecar.importing.changes import pgoutput
+from pgherd_sidecar.importing.ends.errors import Changed, ImportFailed
+from pgherd_sidecar.importing.ends.queries import query
+from pgherd_sidecar.importing.ends.target import Copied, Target, standing_values
+from pgherd_sidecar.importing.stream import Stream
+from pgherd_sidecar.tables.folding import (
     Emptied,
-    Folding,
     FoldingError,
     Key,
+    RowChange,
     Step,
 )
-from pgherd_sidecar.importing.model import Table
-from pgherd_sidecar.importing.pgoutput import Row, Value
-from pgherd_sidecar.importing.queries import query
-from pgherd_sidecar.importing.rowsql import Writer
-from pgherd_sidecar.importing.stream import Stream
-from pgherd_sidecar.importing.target import Copied, Target, is_transient, standing_values
+from pgherd_sidecar.tables.model import SourceTable
+from pgherd_sidecar.tables.rowsql import RowsKeptError, RowsMissingError, Writer
+from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
+from pgherd_sidecar.tables.values import UNCHANGED, Row, Value
 
 _STEPS = 2000
 """Changes that are applied together."""
@@ -41,7 +40,7 @@ _ASK_S = 1.0
 
 
 @dataclass(slots=True)
-class Figures:
+class FollowFigures:
     """What was done, for whoever shows it.
 
     Attributes:
@@ -76,7 +75,7 @@ class MoveOnError(Exception):
 
 
 @dataclass(slots=True)
-class _Batch:
+class _RowBatch:
     """Whole transactions that were not applied yet, and the beginning of one."""
 
     steps: list[Step] = field(default_factory=list)
@@ -98,15 +97,12 @@ class Following:
     def __init__(self, target: Target, tables: Sequence[Copied], position: int) -> None:
         self._target = target
         self._tables = {one.table.relid: one for one in tables}
-        self._keys = {
-            one.table.name: one.table.key if one.table.identity == "key" else () for one in tables
-        }
         self._writer = Writer({one.table.name: one.table for one in tables})
         self._begin: pgoutput.Begin | None = None
         self._skipped = False
-        self._batch = _Batch()
+        self._batch = _RowBatch()
         self._open: Session | None = None  # in a transaction that has begun with a large one
-        self.figures = Figures(position)
+        self.figures = FollowFigures(position)
 
     async def run(
         self, stream: Stream, *, until: int | None = None, watch: Callable[[], None] | None = None
@@ -132,6 +128,12 @@ class Following:
                 await self._take(frame, stream)
                 if watch is not None:
                     watch()
+        except (RowsKeptError, RowsMissingError) as error:
+            await self._give_up()
+            raise ImportFailed(
+                f"{error} in the herd, which somebody else has written to: `pgherd import abort`,"
+                " and begin anew"
+            ) from error
         except (psycopg.Error, FoldingError) as error:
             await self._give_up()
             if isinstance(error, psycopg.Error) and is_transient(error):
@@ -175,7 +177,7 @@ class Following:
             self.figures.idle = False
             # The herd has it: a server may send it once more.
             self._skipped = message.final_lsn < self.figures.position
-        elif isinstance(message, pgoutput.Commit):
+        elif isinstance(message, pgoutput.SourceCommit):
             await self._commit(message, stream)
         elif isinstance(message, pgoutput.Relation):
             self._require_same(message)
@@ -214,21 +216,21 @@ class Following:
                 steps.append(Emptied(tuple(names)))
         elif isinstance(message, pgoutput.Insert):
             if table := self._concerned(message.relid):
-                steps.append(Change(table.name, None, message.new))
+                steps.append(RowChange(table.name, None, message.new))
         elif isinstance(message, pgoutput.Update):
             if table := self._concerned(message.relid):
                 old, new = _identity(table, message)
-                steps.append(Change(table.name, old, new))
+                steps.append(RowChange(table.name, old, new))
         elif isinstance(message, pgoutput.Delete) and (table := self._concerned(message.relid)):
-            steps.append(Change(table.name, _key(table, message.key or message.old), None))
+            steps.append(RowChange(table.name, _key(table, message.key or message.old), None))
 
-    def _concerned(self, relid: int) -> Table | None:
+    def _concerned(self, relid: int) -> SourceTable | None:
         """The table, if the transaction was not copied with it."""
         assert self._begin is not None
         copied = self._tables[relid]
         return None if self._begin.final_lsn < (copied.since or 0) else copied.table
 
-    async def _commit(self, message: pgoutput.Commit, stream: Stream) -> None:
+    async def _commit(self, message: pgoutput.SourceCommit, stream: Stream) -> None:
         begin, self._begin = self._begin, None
         if begin is None or begin.final_lsn != message.lsn:
             raise pgoutput.ProtocolError("a commit of another transaction")
@@ -248,20 +250,20 @@ class Following:
             await self._open.execute("BEGIN")
         steps, batch.steps = batch.steps, []
         self.figures.changes += len(steps)
-        await self._write(self._open, steps)
+        await self._writer.write(self._open, steps)
 
     async def _flush(self, stream: Stream) -> None:
         """Commit all whole transactions that have come; none has begun since."""
         batch = self._batch
         if not batch.transactions or self._begin is not None:
             return
-        self._batch = _Batch()
+        self._batch = _RowBatch()
         self.figures.changes += len(batch.steps)
         session = self._open or await self._target.session()
         if self._open is None:
             await session.execute("BEGIN")
             self._open = session
-        await self._write(session, batch.steps)
+        await self._writer.write(session, batch.steps)
         await self._move(session, batch)
         await session.execute("COMMIT")
         self._open = None
@@ -272,7 +274,7 @@ class Following:
         self.figures.end = max(self.figures.end, stream.received)
         stream.confirm(batch.end)
 
-    async def _move(self, session: Session, batch: _Batch) -> None:
+    async def _move(self, session: Session, batch: _RowBatch) -> None:
         committed = datetime.fromtimestamp(batch.committed_s, UTC)
         told: Mapping[str, Any] = {
             "position": batch.end, "committed": committed,
@@ -286,33 +288,19 @@ class Following:
             await self._give_up()
             raise MoveOnError
 
-    async def _write(self, session: Session, steps: Sequence[Step]) -> None:
-        """Apply changes: joined if that goes, else one by one."""
-        await session.execute("SET CONSTRAINTS ALL DEFERRED")
-        if not steps:
-            return
-        folding = Folding(self._keys)
-        try:
-            for step in steps:
-                folding.add(step)
-            async with session.transaction():
-                await self._writer.joined(session, folding.result())
-        except (FoldingError, psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
-            await self._writer.one_by_one(session, steps)
 
-
-def _identity(table: Table, message: pgoutput.Update) -> tuple[Key, Row]:
+def _identity(table: SourceTable, message: pgoutput.Update) -> tuple[Key, Row]:
     """The old key of a row, or the whole old row, and the new row."""
     new = message.new
     if message.old is not None:  # large values that have not changed are in the old row
         new = tuple(
-            old if value is pgoutput.UNCHANGED else value
+            old if value is UNCHANGED else value
             for value, old in zip(new, message.old, strict=True)
         )
     return _key(table, message.key or message.old or new), new
 
 
-def _key(table: Table, row: Row | None) -> tuple[Value, ...]:
+def _key(table: SourceTable, row: Row | None) -> tuple[Value, ...]:
     if row is None or table.identity == "none":
         raise Changed(
             f"a row of {table.name} was changed at the source, which has no identity to tell it"

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from pgherd_sidecar.importing import pgoutput, source
-from pgherd_sidecar.importing.connections import SourceAddress
+from pgherd_sidecar.importing.changes import pgoutput
+from pgherd_sidecar.importing.ends import source
+from pgherd_sidecar.importing.ends.connections import SourceAddress
+from pgherd_sidecar.importing.ends.errors import ImportFailed
+from pgherd_sidecar.importing.ends.target import Target
 from pgherd_sidecar.importing.engine import bar, size
-from pgherd_sidecar.importing.errors import ImportFailed
-from pgherd_sidecar.importing.target import Target
 
 _PHASES = {
     "begun": "definitions are being made", "copy": "rows are being copied",

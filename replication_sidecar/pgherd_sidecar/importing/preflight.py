@@ -13,12 +13,15 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgherd_sidecar.importing import roles, schema, source
-from pgherd_sidecar.importing.connections import Member, Session, SourceAddress, message_of
-from pgherd_sidecar.importing.errors import ImportFailed, Reason, Unfit
-from pgherd_sidecar.importing.model import Statement, Table
-from pgherd_sidecar.importing.queries import query
-from pgherd_sidecar.importing.target import Target, is_transient
+from pgherd_sidecar.importing import roles, schema
+from pgherd_sidecar.importing.ends import source
+from pgherd_sidecar.importing.ends.connections import Destination, SourceAddress
+from pgherd_sidecar.importing.ends.errors import ImportFailed, Reason, Unfit
+from pgherd_sidecar.importing.ends.model import SchemaStatement
+from pgherd_sidecar.importing.ends.queries import query
+from pgherd_sidecar.importing.ends.target import Target
+from pgherd_sidecar.tables.model import SourceTable
+from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
 
 _OLDEST, _NEWEST = 12, 18
 _SLOTS = 2
@@ -34,7 +37,7 @@ _UNDEFINED = {"42P01", "42704", "42883", "42703", "3F000"}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ImportPlan:
     """What is taken over.
 
     Attributes:
@@ -42,16 +45,24 @@ class Plan:
         notes: what is not taken over, and whoever wants it to know.
     """
 
-    tables: tuple[Table, ...]
-    statements: tuple[Statement, ...]
+    tables: tuple[SourceTable, ...]
+    statements: tuple[SchemaStatement, ...]
     definitions: dict[str, str]
-    roles: roles.Roles
+    roles: roles.SourceRoles
     changed: dict[int, int]
     notes: tuple[str, ...]
 
 
-async def look(address: SourceAddress, target: Target, pg_dump: Path) -> Plan:
+async def look(
+    address: SourceAddress, target: Target | None, pg_dump: Path, *, follows: bool = False
+) -> ImportPlan:
     """Look at both sides.
+
+    Args:
+        address: of the source.
+        target: the herd; None: it does not exist yet, and only the source is looked at.
+        pg_dump: the program that dumps the source.
+        follows: the source may follow a herd, and is to take its tables over before the import.
 
     Raises:
         Unfit: there are reasons against it.
@@ -65,7 +76,10 @@ async def look(address: SourceAddress, target: Target, pg_dump: Path) -> Plan:
             raise Unfit(reasons)  # its catalog is another one
         found = await source.rows(session, "tables")
         reasons += [*_tables(found), *await _objects(session, server)]
-        reasons += await _herd(session, target, server)
+        if not follows:
+            reasons += await _guards(session)
+        if target is not None:
+            reasons += await _herd(session, target)
         tables = await source.tables(session)
         before = await source.definitions(session)
         programs = await schema.version(pg_dump)
@@ -92,21 +106,22 @@ async def look(address: SourceAddress, target: Target, pg_dump: Path) -> Plan:
             *(one for one in statements if one.part == "after"),
         )  # fmt: skip
         source.require_same(before, await source.definitions(session))
-        present = [row["name"] for row in await target.read("own_roles")]
-        wanted = await roles.read(session, server, present)
-        reasons += await _trial(target, wanted, statements)
+        present = [] if target is None else await target.read("own_roles")
+        wanted = await roles.read(session, server, [row["name"] for row in present])
+        if target is not None:
+            reasons += await _trial(target, wanted, statements)
         if reasons:
             raise Unfit(reasons)
         changed = {row["relid"]: row["changed"] for row in found}
         notes = [note async for note in _notes(session, wanted)]
-        return Plan(tables, statements, before, wanted, changed, tuple(notes))
+        return ImportPlan(tables, statements, before, wanted, changed, tuple(notes))
     except psycopg.Error as error:
         raise ImportFailed(f"the source says: {message_of(error)}") from error
     finally:
         await session.close()
 
 
-async def _refreshes(session: Session, found: Sequence[Statement]) -> list[Statement]:
+async def _refreshes(session: Session, found: Sequence[SchemaStatement]) -> list[SchemaStatement]:
     """Materialized views have no contents in a dump of definitions."""
     cursor = await session.execute(
         "SELECT c.oid::regclass::text AS name FROM pg_class c WHERE c.relkind = 'm'"
@@ -120,7 +135,8 @@ async def _refreshes(session: Session, found: Sequence[Statement]) -> list[State
         return next((at for at, text in enumerate(texts) if text.startswith(head)), len(texts))
 
     return [
-        Statement("late", f"REFRESH MATERIALIZED VIEW {name}") for name in sorted(names, key=place)
+        SchemaStatement("late", f"REFRESH MATERIALIZED VIEW {name}")
+        for name in sorted(names, key=place)
     ]
 
 
@@ -258,7 +274,20 @@ async def _objects(session: Session, server: dict[str, Any]) -> list[Reason]:
     return reasons
 
 
-async def _herd(session: Session, target: Target, server: dict[str, Any]) -> list[Reason]:
+async def _guards(session: Session) -> list[Reason]:
+    names = [row["name"] for row in await source.rows(session, "guarded")]
+    if not names:
+        return []
+    return [
+        Reason(
+            f"tables of the source follow a herd: {_few(names)}",
+            "have the source take them over with `pgherd switchover`, or `pgherd failover` if that"
+            " herd is lost; or end the subscription there with `pgherd unsubscribe`",
+        )
+    ]
+
+
+async def _herd(session: Session, target: Target) -> list[Reason]:
     reasons = []
     contents = await target.read("contents")
     if contents:
@@ -289,7 +318,7 @@ async def _herd(session: Session, target: Target, server: dict[str, Any]) -> lis
     return reasons
 
 
-async def _installed(member: Member) -> tuple[set[str], set[str]]:
+async def _installed(member: Destination) -> tuple[set[str], set[str]]:
     try:
         session = await member.session()
         try:
@@ -305,7 +334,7 @@ async def _installed(member: Member) -> tuple[set[str], set[str]]:
 
 
 async def _trial(
-    target: Target, wanted: roles.Roles, statements: Sequence[Statement]
+    target: Target, wanted: roles.SourceRoles, statements: Sequence[SchemaStatement]
 ) -> list[Reason]:
     """Execute it all, and take it back."""
     while True:
@@ -319,12 +348,12 @@ async def _trial(
 
 
 async def _tried(
-    session: Session, wanted: roles.Roles, statements: Sequence[Statement]
+    session: Session, wanted: roles.SourceRoles, statements: Sequence[SchemaStatement]
 ) -> list[Reason]:
     reasons: list[Reason] = []
     broken: list[str] = []
     commands = [
-        *(Statement("before", one, everywhere=True) for one in wanted.commands),
+        *(SchemaStatement("before", one, everywhere=True) for one in wanted.commands),
         *(one for one in statements if not _HARMLESS.match(one.sql)),
     ]
     async with session.transaction(force_rollback=True):
@@ -362,7 +391,7 @@ def _subject(text: str) -> str:
     return names[0].rpartition(".")[2].strip('"') if names else ""
 
 
-async def execute(session: Session, statement: Statement) -> None:
+async def execute(session: Session, statement: SchemaStatement) -> None:
     """Execute one command of the source's definitions in the herd."""
     if statement.everywhere:
         await session.execute(
@@ -372,7 +401,7 @@ async def execute(session: Session, statement: Statement) -> None:
         await session.execute(statement.sql.encode())
 
 
-async def _notes(session: Session, wanted: roles.Roles) -> AsyncIterator[str]:
+async def _notes(session: Session, wanted: roles.SourceRoles) -> AsyncIterator[str]:
     if wanted.kept:
         yield f"roles stay as they are in the herd: {', '.join(wanted.kept)}"
     if wanted.without_password:

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgherd_sidecar.importing import source
-from pgherd_sidecar.importing.connections import Session
+from pgherd_sidecar.importing.ends import source
+from pgherd_sidecar.tables.sessions import Session
 
 _LISTS = {
     "local_preload_libraries", "search_path", "session_preload_libraries",
@@ -29,7 +29,7 @@ _FLAGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Roles:
+class SourceRoles:
     """What is to be done about roles.
 
     Attributes:
@@ -45,7 +45,7 @@ class Roles:
     without_password: tuple[str, ...]
 
 
-async def read(session: Session, server: dict[str, Any], present: Sequence[str]) -> Roles:
+async def read(session: Session, server: dict[str, Any], present: Sequence[str]) -> SourceRoles:
     """Read them from the source.
 
     Args:
@@ -67,7 +67,7 @@ async def read(session: Session, server: dict[str, Any], present: Sequence[str])
         *_memberships(await source.rows(session, "memberships"), names, set(present)),
         *_settings(await source.rows(session, "role_settings"), names),
     ]
-    return Roles(
+    return SourceRoles(
         tuple(commands),
         tuple(sorted(names)),
         tuple(row["name"] for row in found if row["name"] in present),

@@ -14,9 +14,10 @@ from typing import Self
 import psycopg
 from psycopg import pq
 
-from pgherd_sidecar.importing import pgoutput
-from pgherd_sidecar.importing.connections import Session, SourceAddress
-from pgherd_sidecar.importing.errors import ImportFailed
+from pgherd_sidecar.importing.changes import pgoutput
+from pgherd_sidecar.importing.ends.connections import SourceAddress
+from pgherd_sidecar.importing.ends.errors import ImportFailed
+from pgherd_sidecar.tables.sessions import Session
 
 _STATUS_S = 2
 """Well below wal_sender_timeout, which is a minute."""

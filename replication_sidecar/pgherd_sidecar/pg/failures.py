@@ -10,7 +10,7 @@ This is the one place that judges SQLSTATEs and exceptions of the apply path:
     refused      the same entry will fail here each time: this database differs from the others'
 
 What is not refused at once becomes so when it fails the same way too often in a row (`patience`);
-who counts is ``agent.attempts``. A full disk never does. The depth of the stack and all other
+who counts is ``agent.apply.attempts``. A full disk never does. The depth of the stack and all other
 limits of a program (class 54) are refused at once: nothing changes them.
 
 A function of a user can RAISE any SQLSTATE, in a CHECK constraint say, and on some members only. So

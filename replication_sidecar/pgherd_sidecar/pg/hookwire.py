@@ -1,7 +1,7 @@
 """The server's side of PostgreSQL's simple query protocol, as far as dblink speaks it. Free of IO.
 
 ``HookWire`` turns received bytes into queries and queries' answers into bytes. It knows neither
-sockets nor what the queries mean; ``agent.hook`` does. Nothing survives the connection.
+sockets nor what the queries mean; ``agent.hook.server`` does. Nothing survives the connection.
 """
 
 import struct

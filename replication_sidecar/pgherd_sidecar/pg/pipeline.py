@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from psycopg import Error, pq
 from psycopg.pq.abc import PGresult
 
@@ -63,8 +64,7 @@ class RoundFailedError(Exception):
         self.detail = detail
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """A statement by the name under which it was prepared, with its parameters.
 
     Attributes:
@@ -74,6 +74,14 @@ class Prepared:
     name: bytes
     parameters: Sequence[bytes | None]
     formats: Sequence[int]
+
+
+@dataclass(slots=True)
+class _Copy:
+    future: "asyncio.Future[int]"
+    data: bytes
+    rows: int = 0
+    error: RoundFailedError | None = None
 
 
 @dataclass(slots=True)
@@ -98,6 +106,7 @@ class Pipeline:
         self._prepared: set[bytes] = set()
         self._pending_prepares: deque[bytes] = deque()
         self._writing = False
+        self._copy: _Copy | None = None
         self.closed = False
 
     @classmethod
@@ -122,8 +131,8 @@ class Pipeline:
 
     @property
     def idle(self) -> bool:
-        """No round is under way."""
-        return not self._rounds
+        """Nothing is under way."""
+        return not self._rounds and self._copy is None
 
     def knows(self, name: bytes) -> bool:
         """The statement has been prepared."""
@@ -172,6 +181,35 @@ class Pipeline:
                 self._flush()
         return future
 
+    def copy(self, query: bytes, data: bytes) -> "asyncio.Future[int]":
+        """Run a COPY ... FROM STDIN inside the transaction that is open.
+
+        Nothing else may be under way, and nothing may be sent before it has ended: libpq has no
+        COPY in pipeline mode.
+
+        Args:
+            query: the statement.
+            data: all that it reads.
+
+        Returns:
+            A future that ends with the number of rows, with RoundFailedError when the server has
+            refused a row, with ServerGoneError when nobody knows.
+        """
+        future: asyncio.Future[int] = self._loop.create_future()
+        if self.closed:
+            future.set_exception(ServerGoneError("not connected"))
+            return future
+        assert self.idle, "a COPY has the connection for itself"
+        self._copy = _Copy(future, data)
+        try:
+            self._pg.exit_pipeline_mode()
+            self._pg.send_query(query)
+        except Error:
+            self.close()
+        else:
+            self._flush()
+        return future
+
     def close(self) -> None:
         """Break the connection; rounds under way end with ServerGoneError."""
         if self.closed:
@@ -181,6 +219,9 @@ class Pipeline:
         if self._writing:
             self._loop.remove_writer(self._socket)
         self._pg.finish()
+        if self._copy is not None and not self._copy.future.done():
+            self._copy.future.set_exception(ServerGoneError("connection closed"))
+        self._copy = None
         while self._rounds:
             future = self._rounds.popleft().future
             if not future.done():
@@ -206,6 +247,9 @@ class Pipeline:
         except Error:
             self.close()
             return
+        if self._copy is not None:
+            self._read_copy(self._copy)
+            return
         ended = False
         while self._rounds and not pg.is_busy():
             result = pg.get_result()
@@ -216,6 +260,37 @@ class Pipeline:
             ended = result is None
         if pg.status == pq.ConnStatus.BAD:
             self.close()
+
+    def _read_copy(self, copy: _Copy) -> None:
+        pg = self._pg
+        try:
+            while not pg.is_busy():
+                result = pg.get_result()
+                if result is None:
+                    self._copy = None
+                    pg.enter_pipeline_mode()
+                    break
+                if result.status == pq.ExecStatus.COPY_IN:
+                    pg.put_copy_data(copy.data)
+                    pg.put_copy_end()
+                    self._flush()
+                    if self.closed:
+                        return
+                elif result.status in _OK:
+                    copy.rows = result.command_tuples or 0
+                elif copy.error is None:
+                    copy.error = _failure(result, 0)
+        except Error:
+            self.close()
+            return
+        if pg.status == pq.ConnStatus.BAD:
+            self._copy = copy  # its outcome is not known, whatever was read of it
+            self.close()
+        elif self._copy is None and not copy.future.done():
+            if copy.error is None:
+                copy.future.set_result(copy.rows)
+            else:
+                copy.future.set_exception(copy.error)
 
     def _take(self, result: PGresult) -> None:
         round_ = self._rounds[0]

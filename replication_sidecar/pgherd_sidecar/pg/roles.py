@@ -4,7 +4,7 @@
 alone, so that the same wishes again give nothing to do. The commands are for
 ``pgherd.run_everywhere()``. Nobody gets here what would make him a superuser, in name or in effect.
 
-Called by ``agent.roles``. Keeps nothing.
+It keeps nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,14 +50,13 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class KnownRole:
     """A role as it is.
 
     Attributes:
         powerful: a superuser, or can become one or pass by rules: REPLICATION, BYPASSRLS,
             CREATEROLE.
         owner: of the database.
-        everywhere: every member has it.
     """
 
     login: bool
@@ -65,7 +64,6 @@ class Role:
     verifier: str | None = field(default=None, repr=False)
     powerful: bool = False
     owner: bool = False
-    everywhere: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +72,23 @@ class Grant:
 
     Attributes:
         revocable: a superuser's REVOKE takes it back (from PostgreSQL 16 on each grantor has his).
-        everywhere: every member has it.
     """
 
     role: str
     member: str
     revocable: bool = True
-    everywhere: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """What is there."""
 
-    roles: Mapping[str, Role]
+    roles: Mapping[str, KnownRole]
     grants: frozenset[Grant] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RoleChange:
     """One command.
 
     Attributes:
@@ -113,23 +109,21 @@ async def read(connection: AsyncConnection[Any]) -> Found:
         "SELECT a.rolname, a.rolcanlogin, a.rolconnlimit, a.rolpassword,"
         " a.rolsuper OR a.rolreplication OR a.rolbypassrls OR a.rolcreaterole,"
         " EXISTS (SELECT FROM pg_database d"
-        "          WHERE d.datdba = a.oid AND d.datname = current_database()),"
-        " EXISTS (SELECT FROM pgherd.roles k WHERE k.name = a.rolname) FROM pg_authid a"
+        "          WHERE d.datdba = a.oid AND d.datname = current_database())"
+        " FROM pg_authid a"
     )
-    found = {name: Role(*values) for name, *values in await roles.fetchall()}
+    found = {name: KnownRole(*values) for name, *values in await roles.fetchall()}
     grants = await connection.execute(
         "SELECT r.rolname, m.rolname,"
-        " bool_or(a.grantor = 10 OR current_setting('server_version_num')::int < 160000),"
-        " bool_or(k.role IS NOT NULL)"
+        " bool_or(a.grantor = 10 OR current_setting('server_version_num')::int < 160000)"
         " FROM pg_auth_members a JOIN pg_roles r ON r.oid = a.roleid"
         " JOIN pg_roles m ON m.oid = a.member"
-        " LEFT JOIN pgherd.memberships k ON (k.role, k.member) = (r.rolname, m.rolname)"
         " GROUP BY r.rolname, m.rolname"
     )
     return Found(found, frozenset(Grant(*values) for values in await grants.fetchall()))
 
 
-def changes(wanted: Sequence[Wanted], found: Found) -> list[Change]:
+def changes(wanted: Sequence[Wanted], found: Found) -> list[RoleChange]:
     """Decide what to execute, in this order; nothing where all is as wanted.
 
     Raises:
@@ -141,48 +135,43 @@ def changes(wanted: Sequence[Wanted], found: Found) -> list[Change]:
         *(change for one in present for change in _attributes(one, found.roles.get(one.name))),
         *(change for one in present for change in _memberships(one, found.grants)),
         *(
-            Change(f"{one.name}: dropped", _command("DROP ROLE {}", one.name))
+            RoleChange(f"{one.name}: dropped", _command("DROP ROLE {}", one.name))
             for one in wanted
             if one.absent and one.name in found.roles
         ),
     ]
 
 
-def _attributes(wanted: Wanted, role: Role | None) -> Iterator[Change]:
-    there = role if role is not None and role.everywhere else None
+def _attributes(wanted: Wanted, role: KnownRole | None) -> Iterator[RoleChange]:
     password = wanted.password
-    stored = role.verifier if role is not None else None
-    is_new = password is not None and not scram.matches(password, stored)
-    verifier = stored if there is None else None
-    if is_new and password is not None:
-        verifier = scram.verifier(password)
+    is_new = password is not None and not scram.matches(password, role.verifier if role else None)
     options: list[sql.Composable] = []
-    if role is not None and there is None:
-        options.append(sql.SQL("NOCREATEDB"))  # made by hand, where it may have rights of its own
-    if there is None or there.login != wanted.login:
+    if role is None or role.login != wanted.login:
         options.append(sql.SQL("LOGIN" if wanted.login else "NOLOGIN"))
-    if there is None or there.connection_limit != wanted.connection_limit:
+    if role is None or role.connection_limit != wanted.connection_limit:
         limit = sql.Literal(wanted.connection_limit)
         options.append(sql.SQL("CONNECTION LIMIT {}").format(limit))
-    if verifier is not None:
-        options.append(sql.SQL("PASSWORD {}").format(sql.Literal(verifier)))
+    if is_new and password is not None:
+        options.append(sql.SQL("PASSWORD {}").format(sql.Literal(scram.verifier(password))))
     if not options:
         return
     verb = "CREATE ROLE {} " if role is None else "ALTER ROLE {} "
     what = "created" if role is None else "password changed" if is_new else "changed"
-    yield Change(f"{wanted.name}: {what}", _command(verb, wanted.name) + sql.SQL(" ").join(options))
+    yield RoleChange(
+        f"{wanted.name}: {what}", _command(verb, wanted.name) + sql.SQL(" ").join(options)
+    )
 
 
-def _memberships(wanted: Wanted, grants: frozenset[Grant]) -> Iterator[Change]:
+def _memberships(wanted: Wanted, grants: frozenset[Grant]) -> Iterator[RoleChange]:
     known = {one.role: one for one in grants if one.member == wanted.name}
     for role in sorted(set(wanted.member_of)):
-        if role not in known or not known[role].everywhere:
-            yield Change(
+        if role not in known:
+            yield RoleChange(
                 f"{wanted.name}: member of {role}", _command("GRANT {} TO {}", role, wanted.name)
             )
     for role in sorted(known.keys() - set(wanted.member_of)):
         if known[role].revocable:
-            yield Change(
+            yield RoleChange(
                 f"{wanted.name}: not member of {role}",
                 _command("REVOKE {} FROM {}", role, wanted.name),
             )
@@ -211,7 +200,7 @@ def _check(wanted: Sequence[Wanted], found: Found) -> None:
                 _check_powers(one.name, grant.role, found)
 
 
-def _check_name(name: str, role: Role | None) -> None:
+def _check_name(name: str, role: KnownRole | None) -> None:
     reserved = name in ("public", "none") or name.startswith(("pg_", "pgherd_"))
     if reserved or len(name.encode()) > NAME_MAX:
         raise RoleRefused(f"{name} is no name for a role of yours: choose another one")

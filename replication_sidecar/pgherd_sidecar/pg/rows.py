@@ -7,8 +7,7 @@ CTEs of one prepared statement, as is the link of the commit chain: to begin and
 most of what a small batch costs PostgreSQL.
 
 A statement checks that it affected exactly the rows it names; of no table can it affect more than
-these, so the sum tells. Called by the applier; keeps what it has read of the catalog until
-``forget``.
+these, so the sum tells. It keeps what it has read of the catalog until ``forget``.
 """
 
 import struct
@@ -18,8 +17,8 @@ from operator import attrgetter
 
 from psycopg import sql
 
-from pgherd_sidecar.core.merge import Op, Plan, Statement
-from pgherd_sidecar.core.recordtext import split_record
+from pgherd_sidecar.core.replication.merge import Op, Plan, Statement
+from pgherd_sidecar.core.replication.recordtext import split_record
 from pgherd_sidecar.pg.pipeline import Prepared
 
 _INT32 = struct.Struct("!i")
@@ -55,6 +54,8 @@ class TableShape:
         erase: where rows have no identity, the function that takes rows with given images away,
             as many as there are images, or gives them new ones, and returns how many there were;
             else empty.
+        updatable: INSERT ... ON CONFLICT finds a row by its identity, and may set each other
+            column but the generated ones.
     """
 
     columns: Sequence[str]
@@ -64,6 +65,7 @@ class TableShape:
     only: bool
     row_type: str
     erase: str = ""
+    updatable: bool = True
 
 
 Describe = Callable[[str], Awaitable[TableShape]]
@@ -102,8 +104,16 @@ class RowStatements:
         self._queries.clear()
 
     def key_columns(self, table: str) -> Sequence[int]:
-        """Positions of a known table's identity columns (see ``core.merge``)."""
+        """Positions of a known table's identity columns (see ``core.replication.merge``)."""
         return self._shapes[table].pk
+
+    def other_columns(self, table: str) -> str:
+        """A bitmap of the other columns of a known table (see ``core.replication.merge``)."""
+        shape = self._shapes[table]
+        if not shape.updatable or not shape.pk:
+            return ""
+        kept = {*shape.pk, *shape.generated}
+        return "".join("01"[place not in kept] for place in range(len(shape.columns)))
 
     def query(self, name: bytes) -> bytes:
         """The text of a statement."""
@@ -125,6 +135,18 @@ class RowStatements:
     def plain(self, plan: Plan) -> list[tuple[bytes, list[list[str] | int]]]:
         """The rows of a plan as queries and parameters, for an ordinary connection."""
         return [(self.query(self._name(s, linked=False)), _values(s)) for s in _stages(plan)]
+
+    def copy(self, table: str) -> bytes | None:
+        """The COPY that takes whole rows of a known table as CSV; None where it takes none.
+
+        Generated columns are in a record, empty, and COPY would not pass them over.
+        """
+        shape = self._shapes[table]
+        if shape.generated:
+            return None
+        columns = sql.SQL(", ").join(map(_raw, shape.columns))
+        query = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(_raw(table), columns)
+        return query.as_string(None).encode()
 
     def single(self, statement: Statement) -> Prepared:
         """A statement of a plan, alone; see ``rows_of``."""
@@ -217,24 +239,36 @@ class RowStatements:
             "same_key": _raw(shape.same_key),
         }
         match statement.op:
-            case Op.INSERT:
+            case Op.INSERT | Op.PUT:
                 written = [_raw(c) for i, c in enumerate(shape.columns) if i not in shape.generated]
                 parts["columns"] = sql.SQL(", ").join(written)
                 parts["values"] = sql.SQL(", ").join(sql.SQL("n.") + c for c in written)
+                # by another name: a table that is called excluded would hide what ON CONFLICT does
                 change = sql.SQL(
-                    "INSERT INTO {name} ({columns}) OVERRIDING SYSTEM VALUE"
-                    " SELECT {values} FROM {rows}"
+                    "INSERT INTO {name} AS o ({columns}) OVERRIDING SYSTEM VALUE"
+                    " SELECT {values} FROM {rows}{else_update}"
                 )
+                parts["else_update"] = sql.SQL("")
+                if statement.op is Op.PUT:
+                    key = sql.SQL(", ").join(_raw(shape.columns[i]) for i in shape.pk)
+                    parts["else_update"] = sql.SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(
+                        key, _assignments(shape, statement, "excluded")
+                    )
             case Op.UPDATE:
-                parts["set"] = sql.SQL(", ").join(
-                    sql.SQL("{0} = n.{0}").format(_raw(column))
-                    for column, bit in zip(shape.columns, statement.bitmap, strict=True)
-                    if bit == "1"
-                )
+                parts["set"] = _assignments(shape, statement, "n")
                 change = sql.SQL("UPDATE {table} o SET {set} FROM {rows} WHERE {same_key}")
             case _:
                 change = sql.SQL("DELETE FROM {table} o USING {rows} WHERE {same_key}")
         return change.format(**parts)
+
+
+def _assignments(shape: TableShape, statement: Statement, source: str) -> sql.Composed:
+    """The list behind SET: each column that the bitmap marks, from the row of this name."""
+    return sql.SQL(", ").join(
+        sql.SQL("{0} = {1}.{0}").format(_raw(column), _raw(source))
+        for column, bit in zip(shape.columns, statement.bitmap, strict=True)
+        if bit == "1"
+    )
 
 
 def _stages(plan: Plan) -> list[list[Statement]]:

@@ -1,7 +1,7 @@
 """Passwords as PostgreSQL keeps them: SCRAM-SHA-256 verifiers (RFC 5802, RFC 7677).
 
 Made here so that no password reaches a server, and compared so that one which is right already is
-not written again: each verifier has a salt of its own. Called by ``roles``. Keeps nothing.
+not written again: each verifier has a salt of its own. It keeps nothing.
 """
 
 import hashlib
@@ -61,15 +61,16 @@ def _make(password: str, salt: bytes, iterations: int) -> str:
 def _prepared(password: str) -> bytes:
     """SASLprep (RFC 4013), as servers and clients of PostgreSQL do it.
 
-    What it prohibits they take as it is.
+    What it prohibits they take as it is. They look for that before they normalize, so a character
+    that is newer than Unicode 3.2 counts as unassigned, whatever it is normalized to.
     """
     if password.isascii():
         return password.encode()
     blanks = "".join(" " if stringprep.in_table_c12(char) else char for char in password)
     mapped = "".join(char for char in blanks if not stringprep.in_table_b1(char))
     found = unicodedata.normalize("NFKC", mapped)
-    prohibited = any(within(char) for char in found for within in _PROHIBITED)
-    usable = found and not prohibited and _reads_one_way(found)
+    prohibited = any(within(char) for char in mapped for within in _PROHIBITED)
+    usable = found and not prohibited and _reads_one_way(mapped)
     return (found if usable else password).encode()
 
 

@@ -73,6 +73,12 @@ SETTINGS: Final = (
         also="rows are captured under it",
     ),
     Setting(
+        "backtrace_functions",
+        "at the value `pgherd`, by which replication knows its own commands, whether commands are"
+        " captured; for superusers",
+        also="his promise to do the same everywhere; lasting ones show in `capture_off`",
+    ),
+    Setting(
         "backslash_quote",
         "which literals are accepted",
         fixed="safe_encoding",
@@ -97,9 +103,15 @@ SETTINGS: Final = (
         also="the server converts before anything is captured",
     ),
     Setting(
+        "composite_type_mismatch",
+        "whether a composite value is read whose type has changed since; for superusers, in the"
+        " releases from November 2026 on",
+        also="his promise to do the same everywhere",
+    ),
+    Setting(
         "createrole_self_grant",
         "memberships that CREATE ROLE makes for who is no superuser",
-        also="roles are made everywhere by superusers only, see `run_everywhere`",
+        also="the memberships that it made travel, see [DDL](ddl.md#roles)",
         since=16,
     ),
     Setting(
@@ -349,7 +361,8 @@ HARMLESS: Final[dict[str, str]] = {
         maintenance_work_mem temp_buffers temp_file_limit temp_tablespaces
         vacuum_buffer_usage_limit work_mem""",
     "the write-ahead log of one server": """
-        commit_delay commit_siblings wal_compression wal_consistency_checking wal_debug
+        commit_delay commit_siblings output_plugin_libraries wal_compression
+        wal_consistency_checking wal_debug
         wal_init_zero wal_recycle wal_sender_timeout wal_skip_threshold""",
     "VACUUM and ANALYZE, which are local": """
         track_cost_delay_timing vacuum_cost_delay vacuum_cost_limit vacuum_cost_page_dirty
@@ -357,7 +370,7 @@ HARMLESS: Final[dict[str, str]] = {
         vacuum_freeze_table_age vacuum_max_eager_freeze_failure_rate vacuum_multixact_failsafe_age
         vacuum_multixact_freeze_min_age vacuum_multixact_freeze_table_age vacuum_truncate""",
     "logging and statistics": """
-        application_name backtrace_functions client_min_messages compute_query_id
+        application_name client_min_messages compute_query_id
         debug_deadlocks debug_pretty_print debug_print_parse debug_print_plan debug_print_rewritten
         log_btree_build_stats log_connections log_disconnections log_duration log_error_verbosity
         log_executor_stats log_lock_failures log_lock_waits log_min_duration_sample

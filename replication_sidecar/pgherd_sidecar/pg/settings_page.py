@@ -38,8 +38,8 @@ _COMPRESSION = """
 its column, or else by `default_toast_compression`. One method may make a key fit that is too large
 by the other. The other members compress with `pglz`, or by the method of the column, and try the
 other method where a row does not fit. A new index is refused (`0A000`) where a session has
-compressed a value otherwise. What no method helps against: a value that was copied, compressed,
-from a column with another `COMPRESSION`, and large values of one row that need one method each.
+compressed a value otherwise. So is a row whose value in an index was copied, compressed, from a
+column with another `COMPRESSION`, and one whose copied values in indexes need one method each.
 
 **Locales.** A command that is executed under an `lc_monetary`, `lc_numeric` or `lc_time` which
 another machine lacks stops that member. So do a collation, a time zone and a dictionary that it

@@ -5,7 +5,7 @@ his would have our superuser's queries call his functions, and a read-only defau
 would stop the sidecar. What a client sends as it connects goes before such settings. Which
 settings these are, ``settings`` knows.
 
-Called by whoever connects with more rights than an application has. Holds no state.
+It holds no state.
 """
 
 from collections.abc import Mapping

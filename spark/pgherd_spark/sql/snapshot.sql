@@ -54,13 +54,9 @@ SELECT pg_try_advisory_lock(hashtextextended(%s::text, 0));
 -- name: local_tables
 SELECT l.name FROM pgherd.local_tables l ORDER BY l.name;
 
--- Those that every member has.
--- name: known_roles
-SELECT r.name FROM pgherd.roles r ORDER BY r.name;
+-- name: shared
+-- What every member has of roles, memberships, settings and privileges on the database, without passwords.
+SELECT to_jsonb(s.key), s.value - 'PASSWORD' FROM pgherd.shared s ORDER BY s.key;
 
--- name: memberships
-SELECT m.role, m.member FROM pgherd.memberships m ORDER BY m.role, m.member;
-
--- name: database_rights
--- Grantee and privilege of each on the database that every member has.
-SELECT d.grantee, d.privilege FROM pgherd.database_rights d ORDER BY d.grantee, d.privilege;
+-- name: role_limits
+SELECT l.name, l.nodes FROM pgherd.role_limits l ORDER BY l.name;

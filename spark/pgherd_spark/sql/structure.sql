@@ -126,7 +126,9 @@ UNION ALL
 SELECT 'role', quote_ident(r.rolname),
        concat_ws('; ', CASE WHEN r.rolsuper THEN 'superuser' END, CASE WHEN r.rolinherit THEN 'inherit' END,
            CASE WHEN r.rolcreaterole THEN 'createrole' END, CASE WHEN r.rolcreatedb THEN 'createdb' END,
-           CASE WHEN r.rolcanlogin THEN 'login' END, CASE WHEN r.rolreplication THEN 'replication' END,
+           CASE WHEN coalesce((SELECT (s.value ->> 'LOGIN')::bool
+                                 FROM pgherd.shared s JOIN pgherd.role_limits l ON l.name = s.key[2]
+                                WHERE s.key = ARRAY['role', r.rolname::text]), r.rolcanlogin) THEN 'login' END, CASE WHEN r.rolreplication THEN 'replication' END,
            CASE WHEN r.rolbypassrls THEN 'bypassrls' END, 'connections ' || r.rolconnlimit,
            'until ' || r.rolvaliduntil::text,
            (SELECT string_agg(x.setting, ', ' ORDER BY x.setting)

@@ -296,3 +296,94 @@ UPDATE doc SET b = b || '' WHERE pg_column_compression(b) <> 'pglz';
 CREATE INDEX ON doc (b, c);
 ALTER TABLE doc ADD UNIQUE (c);
 UPDATE doc SET id = 2;
+
+-- case: a value is copied compressed into an indexed column of another method
+-- tables: doc
+-- refused
+CREATE TABLE doc (id int PRIMARY KEY, v text COMPRESSION lz4);
+CREATE TABLE found (id int PRIMARY KEY, v text COMPRESSION pglz);
+CREATE INDEX ON found (v);
+INSERT INTO doc VALUES (1, repeat('x', 6000));
+INSERT INTO found SELECT id, v || '' FROM doc;
+INSERT INTO found SELECT 2, v FROM doc;
+
+-- case: many rows get a compressed value of another method
+-- tables: doc
+-- refused
+CREATE TABLE doc (id int PRIMARY KEY, v text COMPRESSION lz4);
+CREATE TABLE found (id int PRIMARY KEY, v text COMPRESSION pglz);
+CREATE INDEX ON found (id) INCLUDE (v);
+INSERT INTO doc VALUES (1, repeat('x', 6000));
+INSERT INTO found SELECT i, '' FROM generate_series(1, 3) i;
+UPDATE found SET v = d.v FROM doc d WHERE found.id > 1;
+
+-- case: a row without a key gets a compressed value of another method
+-- tables: doc
+-- refused
+CREATE TABLE doc (id int PRIMARY KEY, v text COMPRESSION pglz);
+CREATE TABLE bag (a int, v text COMPRESSION lz4);
+CREATE INDEX ON bag (v);
+INSERT INTO doc VALUES (1, repeat('x', 6000));
+INSERT INTO bag VALUES (1, repeat('x', 6000)), (2, '');
+UPDATE bag SET v = d.v FROM doc d WHERE a = 2;
+
+-- case: a row of an inherited table gets a compressed value of another method
+-- tables: doc
+-- refused
+CREATE TABLE doc (id int PRIMARY KEY, v text COMPRESSION lz4);
+CREATE TABLE base (id int PRIMARY KEY, v text COMPRESSION pglz);
+CREATE TABLE child (PRIMARY KEY (id)) INHERITS (base);
+CREATE INDEX ON child (v);
+INSERT INTO doc VALUES (1, repeat('x', 6000));
+INSERT INTO child SELECT id, v || '' FROM doc;
+INSERT INTO child SELECT i, v || i FROM doc, generate_series(2, 9) i;
+UPDATE child SET v = d.v FROM doc d WHERE child.id = 9;
+
+-- case: partitions compress otherwise than each other
+-- tables: doc
+-- refused
+CREATE TABLE doc (id int PRIMARY KEY, v text COMPRESSION lz4);
+CREATE TABLE found (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE found_1 PARTITION OF found FOR VALUES FROM (0) TO (10);
+CREATE TABLE found_2 PARTITION OF found FOR VALUES FROM (10) TO (20);
+ALTER TABLE found_1 ALTER v SET COMPRESSION lz4;
+ALTER TABLE found_2 ALTER v SET COMPRESSION pglz;
+CREATE INDEX ON found (v);
+INSERT INTO doc VALUES (1, repeat('x', 6000));
+INSERT INTO found SELECT 10, v || '' FROM doc;
+INSERT INTO found SELECT 1, v FROM doc;
+
+-- case: values of one row need one method each
+-- tables: doc
+-- refused
+CREATE TABLE doc (id int PRIMARY KEY, v text COMPRESSION lz4, w text COMPRESSION pglz);
+CREATE TABLE found (id int PRIMARY KEY, v text, w text);
+CREATE INDEX ON found (v);
+CREATE INDEX ON found (w);
+INSERT INTO doc VALUES (1, repeat('x', 6000), repeat('y', 6000));
+INSERT INTO found SELECT id, v, '' FROM doc;
+INSERT INTO found SELECT 2, v, w FROM doc;
+
+-- case: what was compressed before the column's method changed stays
+-- tables: doc, bag, child
+CREATE TABLE doc (id int PRIMARY KEY, n int, v text COMPRESSION pglz);
+CREATE INDEX ON doc (v);
+CREATE TABLE bag (a int, v text COMPRESSION pglz);
+CREATE INDEX ON bag (v);
+CREATE TABLE base (id int PRIMARY KEY, n int, v text COMPRESSION pglz);
+CREATE TABLE child (PRIMARY KEY (id)) INHERITS (base);
+CREATE INDEX ON child (v);
+INSERT INTO doc SELECT i, i, repeat('x', 6000 + i) FROM generate_series(1, 9) i;
+INSERT INTO child SELECT i, i, repeat('x', 6000 + i) FROM generate_series(1, 9) i;
+INSERT INTO bag SELECT i, repeat('x', 6000 + i) FROM generate_series(1, 9) i;
+ALTER TABLE doc ALTER v SET COMPRESSION lz4;
+ALTER TABLE child ALTER v SET COMPRESSION lz4;
+UPDATE doc SET n = 0 WHERE id = 1;
+UPDATE doc SET n = 1 WHERE id > 1;
+UPDATE doc SET n = 2, v = v || 'y' WHERE id > 5;
+UPDATE doc SET id = 20, v = v || 'z' WHERE id = 9;
+UPDATE child SET n = 0 WHERE id = 1;
+UPDATE child SET n = 1 WHERE id > 1;
+UPDATE child SET n = 2, v = v || 'y' WHERE id > 5;
+UPDATE bag SET a = 0 WHERE a < 3;
+DELETE FROM doc WHERE id = 2;

@@ -3,10 +3,18 @@ CREATE TABLE plain (id int PRIMARY KEY, v text);
 CREATE TABLE keyed (a text, b int8, c numeric, d timestamptz, e varchar(9), UNIQUE (e), PRIMARY KEY (a, b));
 CREATE UNIQUE INDEX ON keyed (lower(a), (b % 1000000));
 ALTER TABLE keyed ADD f int4 REFERENCES plain;
+-- So many keys that they are put together in groups.
+CREATE TABLE wide (id int PRIMARY KEY);
+DO $do$ BEGIN FOR i IN 1..41 LOOP CREATE UNIQUE INDEX ON wide (id); END LOOP; END $do$;
 INSERT INTO plain VALUES (1, 'one'), (2, 'two');
 DO $do$
-DECLARE evil text := current_schema() || '_evil';
+DECLARE evil text := current_schema() || '_evil'; worse text := current_schema() || '_worse';
 BEGIN
+    -- Texts are compared by the statements of users, too.
+    EXECUTE format('CREATE SCHEMA %I', worse);
+    EXECUTE format('SET LOCAL search_path = %I, pg_catalog', worse);
+    CREATE FUNCTION trapt(a text, b text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'trap %', current_user; RETURN true; END $$;
+    CREATE OPERATOR = (LEFTARG = text, RIGHTARG = text, FUNCTION = trapt);
     EXECUTE format('CREATE SCHEMA %I', evil);
     EXECUTE format('SET LOCAL search_path = %I, pg_catalog', evil);
     CREATE FUNCTION trap(a int8, b int4) RETURNS int8 LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'trap %', current_user; RETURN 0; END $$;

@@ -226,6 +226,34 @@ INSERT INTO pt VALUES (1, 'c'), (2, 'd');
 TRUNCATE pt_a;
 COMMIT;
 
+-- case: a trigger that writes rows behind the truncation of their table
+-- tables: bag
+-- refused
+CREATE TABLE bag (v int);
+CREATE FUNCTION mark() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO bag VALUES (-1); RETURN NULL; END $$;
+CREATE TRIGGER aaa AFTER TRUNCATE ON bag FOR EACH STATEMENT EXECUTE FUNCTION mark();
+INSERT INTO bag VALUES (1), (1);
+TRUNCATE bag;
+
+-- case: a trigger that writes rows of another table behind its truncation
+-- tables: bag, first
+-- refused
+CREATE TABLE bag (v int UNIQUE);
+CREATE TABLE first (v int REFERENCES bag (v));
+CREATE FUNCTION mark() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO bag VALUES (-1); RETURN NULL; END $$;
+CREATE TRIGGER zzz AFTER TRUNCATE ON first FOR EACH STATEMENT EXECUTE FUNCTION mark();
+INSERT INTO bag VALUES (1), (2);
+TRUNCATE first, bag;
+
+-- case: triggers around a truncation whose rows count
+-- tables: bag
+CREATE TABLE bag (v int);
+CREATE FUNCTION mark() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO bag VALUES (-1); RETURN NULL; END $$;
+CREATE TRIGGER aaa BEFORE TRUNCATE ON bag FOR EACH STATEMENT EXECUTE FUNCTION mark();
+CREATE TRIGGER zzz AFTER TRUNCATE ON bag FOR EACH STATEMENT EXECUTE FUNCTION mark();
+INSERT INTO bag VALUES (1), (1);
+TRUNCATE bag;
+
 -- case: inheritance
 -- tables: ONLY parent, ONLY child
 CREATE TABLE parent (v int);

@@ -9,17 +9,19 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
-from pgherd_sidecar.agent import roster
-from pgherd_sidecar.agent.config import (
-    Limits,
+from pgherd_sidecar.agent.base.config import (
+    LimitSettings,
     MemberAddress,
     NodeConfig,
     PostgresAddress,
-    Timing,
+    TimingSettings,
 )
-from pgherd_sidecar.agent.identity import Identity
-from pgherd_sidecar.agent.loghost import LogHost
-from pgherd_sidecar.core.entries import (
+from pgherd_sidecar.agent.log.host import LogHost
+from pgherd_sidecar.agent.log.news import LogListener
+from pgherd_sidecar.agent.membership import roster
+from pgherd_sidecar.agent.membership.identity import StoredIdentity
+from pgherd_sidecar.core.consensus import Member
+from pgherd_sidecar.core.replication.entries import (
     DatabaseState,
     Marker,
     Members,
@@ -28,7 +30,6 @@ from pgherd_sidecar.core.entries import (
     encode_entry,
     iter_entries,
 )
-from pgherd_sidecar.core.log import Member
 from places import free_port
 
 PATIENCE_S = 30.0
@@ -39,7 +40,7 @@ def entry(number: int) -> bytes:
     return encode_entry(Marker(number.to_bytes(16, "big")))
 
 
-class Node:
+class Node(LogListener):
     """A host and the entries it has delivered, over all its restarts."""
 
     def __init__(self, config: NodeConfig) -> None:
@@ -53,9 +54,10 @@ class Node:
         self.running = False
 
     async def start(self) -> None:
-        self.host = LogHost(self.config, disk=self.disk, on_failure=self._failed)
-        self.host.on_commit = self.deliver
-        self.host.on_proposer = lambda: self.proposers.append((self.host.term, self.host.proposer))
+        self.host = LogHost(
+            self.config, disk=self.disk, on_failure=self._failed, on_split=lambda: None
+        )
+        self.host.listen(self)
         await self.host.start()
         self.running = True
 
@@ -80,6 +82,12 @@ class Node:
 
     def _failed(self, error: Exception) -> None:
         self.failure = error
+
+    def proposer_changed(self) -> None:
+        self.proposers.append((self.host.term, self.host.proposer))
+
+    def entries_committed(self) -> None:
+        self.deliver()
 
     def deliver(self) -> None:
         while self.position < self.host.commit_position:
@@ -107,7 +115,7 @@ class Trio:
     def __init__(
         self,
         directory: Path,
-        limits: Limits | None = None,
+        limits: LimitSettings | None = None,
         witnesses: tuple[str, ...] = (),
         evict_ms: int = 0,
     ) -> None:
@@ -124,7 +132,7 @@ class Trio:
             for number, name in enumerate(NAMES, 1)
         )
         self.directory = directory
-        self.limits = limits or Limits(segment_bytes=1 << 16, log_retention_bytes=1 << 16)
+        self.limits = limits or LimitSettings(segment_bytes=1 << 16, log_retention_bytes=1 << 16)
         self.nodes = {
             member.name: Node(self.config(cluster, member, members)) for member in members
         }
@@ -150,7 +158,9 @@ class Trio:
             data_dir=self.directory / member.name,
             witness=member.witness,
             admin_socket=self.directory / f"{member.name}.sock",
-            timing=Timing(heartbeat_ms=100, election_timeout_ms=400, evict_ms=self.evict_ms),
+            timing=TimingSettings(
+                heartbeat_ms=100, election_timeout_ms=400, evict_ms=self.evict_ms
+            ),
             limits=self.limits,
             **({} if member.witness else server),
         )
@@ -167,7 +177,7 @@ class Trio:
     def identify(self) -> None:
         """Give each node the disk that its directory says, as the sidecar does."""
         for node in self.nodes.values():
-            identity = Identity(node.config)
+            identity = StoredIdentity(node.config)
             node.disk = identity.disk_id
             identity.close()
 
@@ -268,7 +278,7 @@ async def until(condition: Callable[[], object]) -> None:
 @asynccontextmanager
 async def trio(
     directory: Path,
-    limits: Limits | None = None,
+    limits: LimitSettings | None = None,
     *,
     with_identities: bool = False,
     witnesses: tuple[str, ...] = (),

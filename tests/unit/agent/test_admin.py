@@ -9,20 +9,22 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from pgherd_sidecar.agent.admin import AdminServer
-from pgherd_sidecar.agent.adminport import (
+from pgherd_sidecar.agent.admin.api import AdminServer
+from pgherd_sidecar.agent.admin.metrics import BUCKETS_S, KNOWN, to_metrics
+from pgherd_sidecar.agent.admin.port import (
     ExportedSnapshot,
     Refused,
     StatusValue,
     Unavailable,
     UnknownMarker,
 )
-from pgherd_sidecar.agent.metrics import to_metrics
-from pgherd_sidecar.agent.roster import contact
-from pgherd_sidecar.cli.admin import AdminClient, AdminError
-from pgherd_sidecar.core.log import Member
-from pgherd_sidecar.pg.checksum import TableChecksum, UnknownTable
-from pgherd_sidecar.pg.indexes import IndexReport
+from pgherd_sidecar.agent.hook.figures import BOUNDS_S, CommitFigures
+from pgherd_sidecar.agent.membership.roster import contact
+from pgherd_sidecar.client import routes
+from pgherd_sidecar.client.admin import AdminClient, AdminError
+from pgherd_sidecar.core.consensus import Member
+from pgherd_sidecar.pg.comparison.checksum import TableChecksum, UnknownTable
+from pgherd_sidecar.pg.comparison.indexes import IndexReport
 from pgherd_sidecar.pg.roles import Wanted
 
 MARKER = "00ff"
@@ -91,6 +93,56 @@ class RolesStub:
         return ["reader: created"]
 
 
+class MaintenanceStub:
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    async def begin(self, request: routes.MaintainRequest) -> dict[str, StatusValue]:
+        if request.sql == ["DELETE FROM t"]:
+            raise Refused("it is no maintenance of one server")
+        self.told.append(f"maintain {request.sql} {request.vacuum_full} {request.drain}")
+        return {"run": "r1", "members": ["n1", "n2"]}
+
+    async def known(self, schedule: str) -> dict[str, StatusValue]:
+        part: StatusValue = {"member": "n1", "state": "done", "seconds": 2.5, "error": ""}
+        run: StatusValue = {
+            "run": "r1",
+            "schedule": schedule,
+            "created": "2030-01-01T00:00:00+00:00",
+            "statements": ["ANALYZE"],
+            "parts": [part],
+        }
+        return {"runs": [run], "schedules": []}
+
+    async def cancel(self, run: str) -> bool:
+        return run == "r1"
+
+    async def drop(self, schedule: str) -> bool:
+        return schedule == "nightly"
+
+
+class SubscriptionsStub:
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    async def order_set(self, request: routes.SetRequest) -> dict[str, StatusValue]:
+        if request.tables == ["absent.*"]:
+            raise Refused("no table is meant by absent.*")
+        self.told.append(f"set {request.name} {request.tables} {request.chosen}")
+        return {"tables": ["sales.item"], "sequences": [], "chosen": [], "subscriptions": []}
+
+    async def drop_set(self, request: routes.DropSetRequest) -> dict[str, StatusValue]:
+        return {"found": request.name == "orders"}
+
+    async def order(self, request: routes.SubscriptionRequest) -> dict[str, StatusValue]:
+        self.told.append(f"subscription {request.name} {request.set} {request.keep_bytes}")
+        return {"ordered": True, "state": "copying"}
+
+    async def end(self, request: routes.SubscriptionEnd) -> dict[str, StatusValue]:
+        self.told.append(f"end {request.name} {request.herd_only}")
+        return {"ended": True}
+
+
 class Backend:
     """Holds one marker; remembers what it was told."""
 
@@ -100,6 +152,8 @@ class Backend:
         self.views = ViewStub(self.told)
         self.changes = ChangesStub(self.told)
         self.roles = RolesStub(self.told)
+        self.maintenance = MaintenanceStub(self.told)
+        self.subscriptions = SubscriptionsStub(self.told)
 
     async def status(self) -> Mapping[str, StatusValue]:
         return {
@@ -251,6 +305,54 @@ async def test_roles_are_asked_for_and_passwords_not_told(tmp_path: Path) -> Non
     assert backend.told == [told]
 
 
+async def test_maintenance_is_asked_for_and_what_is_wrong_is_refused(tmp_path: Path) -> None:
+    backend, path = Backend(), tmp_path / "s"
+    async with serving(path, backend) as client:
+        begun = await client.maintain(routes.MaintainRequest(vacuum_full=["t"], drain=True))
+        assert (begun.run, begun.members) == ("r1", ("n1", "n2"))
+        with pytest.raises(AdminError, match="no maintenance of one server") as refused:
+            await client.maintain(routes.MaintainRequest(sql=["DELETE FROM t"]))
+        assert refused.value.code == 409
+        (known,) = (await client.maintenance("nightly")).runs
+        assert known.succeeded
+        assert (known.schedule, known.parts[0].seconds) == ("nightly", 2.5)
+        assert await client.cancel_maintenance("r1")
+        assert not await client.cancel_maintenance("r2")
+        assert await client.drop_schedule("nightly")
+        assert not await client.drop_schedule("daily")
+        for wrong in (b'{"grace_s": -1}', b'{"sql": [""]}', b'{"deadline_s": 0}', b"[]"):
+            assert (await call(path, "POST", "/maintenance", wrong))[0] == 400
+    assert backend.told == ["maintain [] ['t'] True"]
+
+
+async def test_sets_and_subscriptions_are_ordered_and_passwords_not_told(tmp_path: Path) -> None:
+    backend, path = Backend(), tmp_path / "s"
+    wanted = b'{"name": "w", "set": "orders", "dsn": "host=x password=secret"%s}'
+    async with serving(path, backend):
+        code, text = await call(path, "POST", "/sets/order", b'{"name": "o", "tables": ["a.*"]}')
+        assert (code, json.loads(text)["tables"]) == (200, ["sales.item"])
+        asked = b'{"name": "o", "tables": ["absent.*"]}'
+        code, text = await call(path, "POST", "/sets/order", asked)
+        assert (code, json.loads(text)) == (409, {"error": "no table is meant by absent.*"})
+        assert await call(path, "POST", "/sets/drop", b'{"name": "x"}') == (200, '{"found": false}')
+        code, text = await call(path, "POST", "/subscriptions/order", wanted % b"")
+        assert (code, json.loads(text)["state"]) == (200, "copying")
+        code, text = await call(path, "POST", "/subscriptions/end", b'{"name": "w"}')
+        assert (code, json.loads(text)) == (200, {"ended": True})
+        for wrong in (
+            b', "keep_bytes": 1',
+            b', "keep_s": 0',
+            b', "provider": "a b"',
+            b', "set": ""',
+        ):
+            code, text = await call(path, "POST", "/subscriptions/order", wanted % wrong)
+            assert code == 400, wrong
+            assert "secret" not in text
+    assert backend.told == [
+        "set o ['a.*'] []", "subscription w orders 8589934592", "end w False",
+    ]  # fmt: skip
+
+
 async def test_readers_of_the_log_get_it_and_are_told_when_it_is_gone(tmp_path: Path) -> None:
     backend = Backend()
     async with serving(tmp_path / "s", backend) as client:
@@ -378,7 +480,8 @@ async def test_metrics_are_the_numbers_of_the_status(tmp_path: Path) -> None:
     async with serving(tmp_path / "s", Backend()):
         _, text = await call(tmp_path / "s", "GET", "/metrics")
     assert text == to_metrics(await Backend().status())
-    assert text.splitlines() == [
+    told = [line for line in text.splitlines() if line[0] != "#"]
+    assert told == [
         'pgherd_state{member="n\\"1",state="primary"} 1',
         'pgherd_gid{member="n\\"1"} 7',
         'pgherd_log_position{member="n\\"1"} 9',
@@ -390,7 +493,31 @@ async def test_metrics_are_the_numbers_of_the_status(tmp_path: Path) -> None:
 
 def test_sums_by_something_are_told_with_a_label() -> None:
     text = to_metrics({"name": "n1", "state": "primary", "rebuilds_total": {"done": 2, "x": 1}})
-    assert text.splitlines()[1:] == [
+    assert text.splitlines()[3:] == [
+        "# HELP pgherd_rebuilds_total how often its database was made anew",
+        "# TYPE pgherd_rebuilds_total counter",
         'pgherd_rebuilds_total{member="n1",outcome="done"} 2',
         'pgherd_rebuilds_total{member="n1",outcome="x"} 1',
     ]
+
+
+def test_every_metric_with_a_line_of_help_is_in_the_docs() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    assert [name for name in KNOWN if f"| `pgherd_{name}" not in text] == []
+
+
+def test_waits_in_commit_are_a_histogram() -> None:
+    assert {*BUCKETS_S} <= {*BOUNDS_S}
+    figures = CommitFigures()
+    for waited_s in (0.00005, 0.0015, 0.0015, 100.0):
+        figures.committed(waited_s)
+    lines = to_metrics({"name": "n1", "state": "primary", **figures.status()}).splitlines()
+    prefix = 'pgherd_commit_wait_seconds_bucket{member="n1",le='
+    buckets = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+    assert buckets[0] == '"0.0001"} 1'
+    assert buckets[-1] == '"+Inf"} 4'
+    counts = [int(line.split()[1]) for line in buckets]
+    assert counts == sorted(counts)
+    assert counts[-2] == 3
+    assert 'pgherd_commit_wait_seconds_sum{member="n1"} 100.00305' in lines
+    assert 'pgherd_commit_wait_seconds_count{member="n1"} 4' in lines

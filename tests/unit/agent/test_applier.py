@@ -2,17 +2,20 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from time import monotonic
 from typing import Any, cast
 
 import msgspec
 import pytest
-from pgherd_sidecar.agent.applier import TOKEN_WINDOW, WRITER_SETTINGS, Applier, Work
-from pgherd_sidecar.agent.chain import BatchLink, Chain, LocalLink
-from pgherd_sidecar.agent.errors import DivergedError, EntryFailedError
-from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import FLAG_FINGERPRINT, Writeset, key_array
-from pgherd_sidecar.env.segments import StorageError
+from pgherd_sidecar.agent.apply.applier import WRITER_SETTINGS, Applier
+from pgherd_sidecar.agent.apply.writers import Writers
+from pgherd_sidecar.agent.base.errors import DivergedError, EntryFailedError
+from pgherd_sidecar.core.commit.batches import TOKEN_WINDOW, Batches, Procedure, Work
+from pgherd_sidecar.core.commit.chain import BatchLink, Chain, LocalLink
+from pgherd_sidecar.core.replication.entries import FLAG_FINGERPRINT, Writeset, key_array
+from pgherd_sidecar.core.replication.merge import Plan
+from pgherd_sidecar.env.storage.segments import StorageError
 from pgherd_sidecar.pg.failures import Trouble
 from pgherd_sidecar.pg.pipeline import Prepared, RoundFailedError, ServerGoneError
 from pgherd_sidecar.pg.rows import RowStatements, TableShape
@@ -84,16 +87,16 @@ class Node:
         self.chain = Chain(10)
         self.repaired: list[int] = []
         self.tokens = 0
+        self.batches = Batches(self.chain, FIRST_BATCH, collect_s=collect_s, singly_to=singly_to)
         self.applier = Applier(
             pipeline=cast(Any, self.pipeline),
             chain=self.chain,
+            batches=self.batches,
             rows=RowStatements(self._describe),
-            first_batch=FIRST_BATCH,
             writers=Writers(),
             repair=self._repair,
+            perform=self._perform,
             on_token=self._more,
-            collect_s=collect_s,
-            singly_to=singly_to,
         )
 
     async def _describe(self, table: str) -> TableShape:
@@ -103,16 +106,35 @@ class Node:
         self.repaired.append(link.gid)
         self.chain.settle(link.gid)
 
+    async def _perform(self, work: Work) -> None:
+        assert isinstance(work.task, Procedure)
+        await work.task.run()
+
     def _more(self) -> None:
         self.tokens += 1
 
+    def add(self, gid: int, one: Writeset) -> None:
+        """Queue a writeset."""
+        self.batches.add(gid, one, key_array(one.keys), monotonic())
+        self.applier.wake()
+
+    def add_alone(self, gid: int | None, run: Callable[[], Awaitable[None]]) -> None:
+        """Queue a task."""
+        self.batches.add_alone(gid, Procedure(run))
+        self.applier.wake()
+
+    def close(self) -> None:
+        """Something follows."""
+        self.batches.close()
+        self.applier.wake()
+
     def remote(self, *gids: int) -> None:
         for gid in gids:
-            self.applier.add(gid, writeset(gid), key_array(writeset(gid).keys))
+            self.add(gid, writeset(gid))
 
     def local(self, gid: int) -> None:
         tail = self.chain.tail
-        self.applier.close()
+        self.close()
         if isinstance(tail, BatchLink):
             tail.named = True
         self.chain.append(LocalLink(gid, self.chain.tail_gid, gid, 77, writeset(gid), 0.0))
@@ -171,7 +193,7 @@ async def test_rows_are_compared_with_their_fingerprint_when_all_of_the_batch_is
     patient: Node,
 ) -> None:
     for one in (writeset(11), marked(12, row=1), marked(13, row=2), writeset(14)):
-        patient.applier.add(one.sequence, one, key_array(one.keys))
+        patient.add(one.sequence, one)
     patient.local(15)
     await settled()
     assert patient.pipeline.kinds == [["rows", "compare", "compare"], ["pass"]]
@@ -186,8 +208,8 @@ async def test_whoever_changes_a_row_with_a_fingerprint_again_is_of_a_later_batc
     node: Node, later: Writeset
 ) -> None:
     for one in (marked(11, row=1), later):
-        node.applier.add(one.sequence, one, key_array(one.keys))
-    node.applier.close()
+        node.add(one.sequence, one)
+    node.close()
     await settled()
     assert node.pipeline.kinds == [["rows", "compare"]]
     await node.pipeline.end(0)
@@ -196,18 +218,18 @@ async def test_whoever_changes_a_row_with_a_fingerprint_again_is_of_a_later_batc
 
 async def test_a_fingerprint_may_follow_other_changes_of_its_row(patient: Node) -> None:
     for one in (writeset(11), marked(12, row=11)):
-        patient.applier.add(one.sequence, one, key_array(one.keys))
+        patient.add(one.sequence, one)
     patient.local(13)
     await settled()
     assert patient.pipeline.kinds == [["rows", "compare"], ["pass"]]
 
 
 async def test_what_stands_alone_ends_a_batch_that_collects(patient: Node) -> None:
-    async def run(_: Work) -> None:
+    async def run() -> None:
         pass
 
     patient.remote(11)
-    patient.applier.add_alone(None, run)
+    patient.add_alone(None, run)
     await settled()
     await patient.pipeline.end(0)
     assert patient.chain.settled_gid == 11
@@ -221,7 +243,7 @@ async def test_a_batch_and_its_token_are_one_message(node: Node) -> None:
     assert node.pipeline.together == [True, False]
     await node.pipeline.end(0)
     assert node.chain.settled_gid == 11
-    assert node.applier.queued_bytes == 0
+    assert node.batches.queued_bytes == 0
 
 
 async def test_what_comes_while_a_batch_is_under_way_is_one_batch(node: Node) -> None:
@@ -234,7 +256,7 @@ async def test_what_comes_while_a_batch_is_under_way_is_one_batch(node: Node) ->
     assert node.pipeline.kinds[1:] == [["rows"]]
     await node.pipeline.end(1)
     assert node.chain.settled_gid == 15
-    assert (node.applier.batches, node.applier.applied_writesets) == (2, 4)
+    assert (node.applier.applied_batches, node.applier.applied_writesets) == (2, 4)
 
 
 async def test_a_batch_is_bounded_however_much_waits(node: Node) -> None:
@@ -244,13 +266,13 @@ async def test_a_batch_is_bounded_however_much_waits(node: Node) -> None:
         writeset(12), body=b'[["t",[48],["U01(12,%b)"]]]' % (b"x" * (2 << 20))
     )
     for gid in range(12, 18):
-        node.applier.add(gid, large, key_array(large.keys))
-    assert node.applier.queued_bytes > 12 << 20
+        node.add(gid, large)
+    assert node.batches.queued_bytes > 12 << 20
     for number in range(4):
         await node.pipeline.end(number)
     assert node.pipeline.kinds == [["rows"]] * 4
     assert node.chain.settled_gid == 17
-    assert node.applier.queued_bytes == 0
+    assert node.batches.queued_bytes == 0
 
 
 async def test_a_batch_waits_for_the_local_transaction_before_it(node: Node) -> None:
@@ -261,6 +283,77 @@ async def test_a_batch_waits_for_the_local_transaction_before_it(node: Node) -> 
     assert node.pipeline.kinds == [["rows"], ["pass"]]
     await node.pipeline.end(0)
     assert node.pipeline.kinds[2:] == [["wait", "rows"]]
+
+
+def prepared_gids(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The GIDs of the batches whose statements are made from now on, in that order."""
+    made: list[int] = []
+    prepared = RowStatements.prepared
+
+    def noting(rows: RowStatements, plan: Plan, gid: int, prev: int) -> list[Prepared]:
+        made.append(gid)
+        return prepared(rows, plan, gid, prev)
+
+    monkeypatch.setattr(RowStatements, "prepared", noting)
+    return made
+
+
+async def test_the_next_batch_is_merged_while_the_server_writes_this_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = prepared_gids(node, monkeypatch)
+    node.remote(11)
+    await settled()
+    node.remote(12)
+    node.local(13)
+    node.remote(14)  # it may still collect
+    await settled()
+    assert made == [11]  # nothing was closed when the round began
+    await node.pipeline.end(0)
+    node.local(15)
+    node.remote(16)
+    node.close()
+    await node.pipeline.end(1, RoundFailedError("40P01", "deadlock", 0))
+    assert made == [11, 12, 14]  # and only once
+    assert node.chain.settled_gid == 11
+    assert node.pipeline.kinds == [["rows"], ["rows"], ["pass"], ["rows"]]
+    await node.pipeline.end(3)
+    assert node.pipeline.kinds[4:] == [["wait", "rows"], ["pass"]]
+    await node.pipeline.end(4)
+    assert node.pipeline.kinds[6:] == [["wait", "rows"]]
+    assert made == [11, 12, 14, 16]
+
+
+async def test_what_follows_a_command_is_not_merged_before_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = prepared_gids(node, monkeypatch)
+    node.local(11)
+    node.remote(12)
+    node.local(13)
+    node.batches.note_schema_change()  # 13 was one
+    node.remote(14)
+    node.close()
+    await settled()
+    assert made == [12]
+
+
+async def test_a_writeset_that_cant_be_merged_stops_the_node_in_its_turn(node: Node) -> None:
+    node.local(11)
+    node.remote(12)
+    node.local(13)
+    node.add(14, msgspec.structs.replace(writeset(14), body=b'[["t",[56],["X(14,x)"]]]'))
+    node.close()
+    await settled()
+    await node.pipeline.end(0)
+    assert node.chain.settled_gid == 12
+    assert node.pipeline.kinds == [["wait", "rows"], ["pass"], ["wait"]]
+    await node.pipeline.end(2)
+    with pytest.raises(DivergedError) as diverged:
+        await node.running
+    failure = diverged.value.failure
+    assert failure is not None
+    assert (failure.gid, failure.prev) == (14, 13)
 
 
 async def test_a_local_transaction_that_did_not_commit_is_repaired_first(node: Node) -> None:
@@ -297,17 +390,17 @@ async def test_the_token_of_a_batch_that_nobody_waits_for_goes_to_a_later_one(no
 async def test_tokens_are_held_again_after_a_backlog_of_more_batches_than_there_are(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgherd_sidecar.agent.applier._BATCH_ROWS", 0)  # each is a full batch
+    monkeypatch.setattr("pgherd_sidecar.core.commit.batches._BATCH_ROWS", 0)  # each is a full batch
     backlog = 3 * TOKEN_WINDOW
     node.remote(*range(11, 11 + backlog))
     node.local(11 + backlog)
-    last = node.applier._queue[-1].link
-    assert last.named and last.number >= node.applier.token_limit
+    last = node.batches._queue[-1].link
+    assert last.named and last.number >= node.batches.token_limit
     await settled()
     for round_ in range(backlog):
         await node.pipeline.end(round_)
-    assert node.applier.batches == backlog
-    assert last.number < node.applier.token_limit  # who has to wait for it is told now
+    assert node.applier.applied_batches == backlog
+    assert last.number < node.batches.token_limit  # who has to wait for it is told now
     for gid in range(200, 200 + TOKEN_WINDOW):
         node.remote(gid)
         assert cast(BatchLink, node.chain.tail).number < FIRST_BATCH + TOKEN_WINDOW
@@ -341,8 +434,8 @@ async def test_a_batch_that_cannot_be_applied_stops_the_node(node: Node) -> None
 
 async def test_a_batch_that_fails_is_compared_writeset_by_writeset(patient: Node) -> None:
     for one in (marked(11, row=1), writeset(12), marked(13, row=2)):
-        patient.applier.add(one.sequence, one, key_array(one.keys))
-    patient.applier.close()
+        patient.add(one.sequence, one)
+    patient.close()
     await settled()
     assert patient.pipeline.kinds == [["rows", "compare", "compare"]]
     differs = RoundFailedError("PH003", "a row is not the same", 1, table="t", detail="id = 2")
@@ -361,8 +454,8 @@ async def test_a_batch_that_fails_is_compared_writeset_by_writeset(patient: Node
 
 async def test_rows_that_are_written_one_by_one_are_compared(node: Node) -> None:
     one = marked(11, row=1)
-    node.applier.add(11, one, key_array(one.keys))
-    node.applier.close()
+    node.add(11, one)
+    node.close()
     await settled()
     large = RoundFailedError("54000", "index row size exceeds the maximum", 0)
     await node.pipeline.end(0, large)
@@ -433,20 +526,20 @@ async def test_what_a_function_raises_as_a_deadlock_is_none(node: Node) -> None:
 
 
 async def test_an_exception_of_any_type_is_a_divergence_of_this_database(node: Node) -> None:
-    async def run(work: Work) -> None:
+    async def run() -> None:
         raise TypeError("SQL values must be strings, got None instead")
 
-    node.applier.add_alone(11, run)
+    node.add_alone(11, run)
     with pytest.raises(DivergedError, match="GID 11: TypeError: SQL values") as diverged:
         await node.running
     assert isinstance(diverged.value.__cause__, TypeError)
 
 
 async def test_a_log_that_cannot_be_read_is_no_divergence(node: Node) -> None:
-    async def run(work: Work) -> None:
+    async def run() -> None:
         raise StorageError("the log does not hold position 7")
 
-    node.applier.add_alone(11, run)
+    node.add_alone(11, run)
     with pytest.raises(StorageError):
         await node.running
 
@@ -473,30 +566,30 @@ async def test_where_something_failed_before_each_writeset_is_a_batch() -> None:
         with pytest.raises(EntryFailedError) as failed:
             await node.running
         assert (failed.value.failure.gid, failed.value.failure.prev) == (12, 11)
-        assert [work.gids for work in node.applier._queue] == [[13, 14]]
+        assert [work.gids for work in node.batches._queue] == [[13, 14]]
 
 
 async def test_a_verdict_may_name_a_batch_only_when_its_token_is_held(node: Node) -> None:
     limit = FIRST_BATCH + TOKEN_WINDOW
-    assert node.applier.token_limit == limit
+    assert node.batches.token_limit == limit
     node.remote(11)
     node.local(12)
     await settled()
     await node.pipeline.end(0)
-    assert node.applier.token_limit == limit
+    assert node.batches.token_limit == limit
     await node.pipeline.end(1)
-    assert node.applier.token_limit == limit + 1
+    assert node.batches.token_limit == limit + 1
     assert node.tokens == 1
 
 
 async def test_what_stands_alone_is_done_between_the_batches_around_it(node: Node) -> None:
     seen: list[int] = []
 
-    async def run(work: Work) -> None:
+    async def run() -> None:
         seen.append(node.chain.settled_gid)
 
     node.remote(11)
-    node.applier.add_alone(None, run)
+    node.add_alone(None, run)
     node.remote(12)
     await settled()
     assert seen == []

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from pgherd_sidecar.agent.barriers import Barriers
-from pgherd_sidecar.core.log import Barrier
+from pgherd_sidecar.agent.session.barriers import Barriers
+from pgherd_sidecar.core.consensus import Barrier
 
 
 class Log:

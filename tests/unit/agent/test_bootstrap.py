@@ -5,13 +5,13 @@ from uuid import UUID, uuid4
 
 import pytest
 from log_trio import Trio, trio, until
-from pgherd_sidecar.agent import bootstrap
-from pgherd_sidecar.agent.bootstrap import BootstrapError, Split
-from pgherd_sidecar.agent.config import NodeConfig
-from pgherd_sidecar.agent.identity import Identity, IdentityError
-from pgherd_sidecar.core.log import ENTRIES, Block, Membership, Persist
-from pgherd_sidecar.env.disk import RealDirectory
-from pgherd_sidecar.env.segments import SegmentLog
+from pgherd_sidecar.agent.base.config import NodeConfig
+from pgherd_sidecar.agent.log import bootstrap
+from pgherd_sidecar.agent.log.bootstrap import BootstrapError, Split
+from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
+from pgherd_sidecar.core.consensus import ENTRIES, Block, Membership, Persist
+from pgherd_sidecar.env.storage.disk import RealDirectory
+from pgherd_sidecar.env.storage.segments import SegmentLog
 
 
 class Killed(BaseException):
@@ -33,7 +33,7 @@ def renewed(config: NodeConfig, cluster_id: UUID) -> NodeConfig:
 async def goes_on_alone(herd: Trio, cluster_id: UUID) -> None:
     node = herd.nodes["n2"]
     node.config = renewed(node.config, cluster_id)
-    Identity(node.config).close()
+    StoredIdentity(node.config).close()
     node.delivered, node.position = {}, 0
     await node.start()
     try:
@@ -54,7 +54,7 @@ async def test_c21_a_member_that_is_left_goes_on_alone_with_all_of_its_log(tmp_p
     assert done.cluster_id != config.cluster_id
     assert (done.left, done.last_gid) == (split.left, split.last_gid)
     with pytest.raises(IdentityError, match=str(done.cluster_id)):
-        Identity(config)  # the old configuration is that of another cluster
+        StoredIdentity(config)  # the old configuration is that of another cluster
     await goes_on_alone(herd, done.cluster_id)
 
 
@@ -93,14 +93,14 @@ async def test_c21_an_act_that_died_is_ended_by_the_same_act(
         bootstrap.force(config)
     monkeypatch.undo()
     with pytest.raises(IdentityError):
-        Identity(config)  # half done, it is no member of the old cluster
+        StoredIdentity(config)  # half done, it is no member of the old cluster
     done = bootstrap.force(config)
     await goes_on_alone(herd, done.cluster_id)
 
 
 async def test_a_member_that_runs_or_never_was_one_is_not_split_off(tmp_path: Path) -> None:
     _, config = await left_over(tmp_path)
-    running = Identity(config)
+    running = StoredIdentity(config)
     with pytest.raises(BootstrapError, match="another sidecar runs"):
         bootstrap.force(config)
     running.close()
@@ -137,7 +137,7 @@ async def test_c21_a_member_with_a_damaged_block_is_not_split_off(
     with pytest.raises(BootstrapError, match=f"n2 is damaged at {position}"):
         bootstrap.promote(configs, uuid4())
     for config in configs:  # nothing has been done
-        Identity(config).close()
+        StoredIdentity(config).close()
 
 
 async def cut_off(tmp_path: Path) -> tuple[Trio, list[NodeConfig]]:
@@ -154,7 +154,7 @@ async def go_on_together(herd: Trio, cluster_id: UUID) -> None:
         node = herd.nodes[name]
         members = tuple(one for one in node.config.members if one.name != "n1")
         node.config = node.config.model_copy(update={"cluster_id": cluster_id, "members": members})
-        Identity(node.config).close()
+        StoredIdentity(node.config).close()
         node.delivered, node.position = {}, 0
     await herd.start("n1", "n2", "n3")
     two = [herd.nodes["n2"], herd.nodes["n3"]]
@@ -198,7 +198,7 @@ async def test_c21_a_promotion_that_died_is_ended_by_the_same_one(
     monkeypatch.undo()
     for config in configs:  # half done, none of them is a member of the old cluster
         with pytest.raises(IdentityError):
-            Identity(config)
+            StoredIdentity(config)
     with pytest.raises(BootstrapError, match=str(cluster_id)):
         bootstrap.promote(configs, uuid4())
     bootstrap.promote(configs, cluster_id)

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from pgherd_sidecar.agent import verdicts
-from pgherd_sidecar.agent.chain import Chain
-from pgherd_sidecar.agent.errors import LeftBehindError
-from pgherd_sidecar.agent.recovery import certstate
-from pgherd_sidecar.agent.upkeep import Upkeep
-from pgherd_sidecar.agent.verdicts import Verdicts
-from pgherd_sidecar.core.entries import Entry, Incarnation, Noop, Piece
-from pgherd_sidecar.core.log import LogBase, Membership
-from pgherd_sidecar.core.state import ReplicatedState
-from pgherd_sidecar.env import durable
+from pgherd_sidecar.agent.base.errors import LeftBehindError
+from pgherd_sidecar.agent.checkpoint import certstate, verdicts
+from pgherd_sidecar.agent.checkpoint.verdicts import Verdicts
+from pgherd_sidecar.agent.session.upkeep import Upkeep
+from pgherd_sidecar.core.commit.chain import Chain
+from pgherd_sidecar.core.consensus import LogBase, Membership
+from pgherd_sidecar.core.replication.entries import Entry, Incarnation, Noop, Piece
+from pgherd_sidecar.core.replication.state import ReplicatedState
+from pgherd_sidecar.env.storage import durable
 from test_recovery_rebuild import config_in
 
 MEMBERS = Membership.fixed("n1", "n2", "n3")
@@ -126,7 +125,6 @@ class Node:
             chain=Chain(self._visible),
             state=state,
             verdicts=known,
-            publish=lambda base: None,
             leaked=cast(Any, None),
         )
 

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pgherd_sidecar.agent.adminport import Refused, Unavailable
-from pgherd_sidecar.agent.explain import Explainer
-from pgherd_sidecar.agent.verdicts import Verdicts
-from pgherd_sidecar.core.entries import (
+from pgherd_sidecar.agent.admin.port import Refused, Unavailable
+from pgherd_sidecar.agent.checkpoint.verdicts import Verdicts
+from pgherd_sidecar.agent.stream.explain import Explainer
+from pgherd_sidecar.core.consensus import Block
+from pgherd_sidecar.core.replication.entries import (
     FLAG_DDL,
     FLAG_PIECES,
     PIECE_KEYS,
@@ -20,8 +21,7 @@ from pgherd_sidecar.core.entries import (
     Writeset,
     encode_entry,
 )
-from pgherd_sidecar.core.log import Block
-from pgherd_sidecar.env.segments import StorageDamaged
+from pgherd_sidecar.env.storage.segments import StorageDamaged
 
 UPDATE, KEY_SHARE = 3, 0
 TABLE, ROW = 100 << 2, 200 << 2

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from pgherd_sidecar.agent.figures import BOUNDS_S, HOT_TOLD, CommitFigures
-from pgherd_sidecar.core.certifier import AbortReason, Conflict
+from pgherd_sidecar.agent.hook.figures import BOUNDS_S, HOT_TOLD, CommitFigures
+from pgherd_sidecar.core.certification.certifier import AbortReason, Conflict
 
 KEY = 40
 
@@ -22,6 +22,7 @@ def test_at_first_there_is_nothing() -> None:
         "own_commits": 0,
         "own_conflicts": 0,
         "commit_waits": {},
+        "commit_waited_s": 0.0,
         "hot_keys": [],
     }
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import aiohttp
 import pytest
-from pgherd_sidecar.agent import health
-from pgherd_sidecar.agent.adminport import StatusValue
-from pgherd_sidecar.agent.freshness import Freshness
-from pgherd_sidecar.agent.health import HealthServer
+from pgherd_sidecar.agent.admin import health
+from pgherd_sidecar.agent.admin.health import HealthServer
+from pgherd_sidecar.agent.admin.port import StatusValue
+from pgherd_sidecar.agent.session.freshness import Freshness
 from places import free_port
 from test_admin import Backend
 
@@ -51,6 +51,8 @@ async def ask(member: Member, path: str, method: str = "GET") -> tuple[int, str]
         ({"state": "witness", "component": "primary"}, 200),
         ({"state": "witness", "component": "secondary"}, 503),
         ({"state": "witness"}, 503),
+        ({"state": "reader"}, 200),
+        ({"state": "maintenance", "component": "primary"}, 503),
     ],
 )
 async def test_ready_is_who_does_his_work_in_a_primary_component(
@@ -76,7 +78,7 @@ async def test_only_who_takes_writes_is_a_primary(path: str) -> None:
     assert (await ask(Member(state="primary"), path))[0] == 200
     assert (await ask(Member(state="primary"), path, "OPTIONS"))[0] == 200
     assert await ask(Member(state="primary"), path, "HEAD") == (200, "")
-    for state in ("secondary", "recovering", "rebuilding", "witness", "diverged"):
+    for state in ("secondary", "recovering", "rebuilding", "witness", "reader", "diverged"):
         assert (await ask(Member(state=state, component="primary"), path))[0] == 503
 
 

@@ -4,13 +4,18 @@ import asyncio
 from array import array
 from collections.abc import AsyncIterator, Callable, Hashable
 from pathlib import Path
+from time import monotonic
+from typing import Any, cast
 
+import msgspec
 import pytest
-from pgherd_sidecar.agent.hook import HookServer
-from pgherd_sidecar.agent.hookconnection import HookConnection
-from pgherd_sidecar.agent.hookpieces import HookLimits
-from pgherd_sidecar.core.certifier import AbortReason, Conflict
-from pgherd_sidecar.core.entries import (
+from pgherd_sidecar.agent.hook.connection import HookConnection
+from pgherd_sidecar.agent.hook.server import HookServer
+from pgherd_sidecar.agent.hook.voting import Veto
+from pgherd_sidecar.core.certification.certifier import AbortReason, Conflict
+from pgherd_sidecar.core.commit.path import CommitPath
+from pgherd_sidecar.core.commit.underway import Transaction, TransactionLimits
+from pgherd_sidecar.core.replication.entries import (
     FLAG_PIECES,
     PIECE_KEYS,
     PIECE_LAST,
@@ -21,6 +26,8 @@ from pgherd_sidecar.core.entries import (
     key_array,
     pieces_body,
 )
+from pgherd_sidecar.core.replication.state import Decision, DecisionKind
+from pgherd_sidecar.pg.ddl.needs import Need
 
 WRITE = b'4:7\n[["public.t",[4],["I(1,abc)"]]]'
 LOST = Conflict(AbortReason.CONFLICT, 4, 9)
@@ -31,12 +38,16 @@ class Backend:
 
     def __init__(self) -> None:
         self.conflict: Conflict | None = None
-        self.outcomes: dict[str, str] = {}
         self.asked: list[tuple[int, list[int]]] = []
         self.commands_lost: list[list[int]] = []
         self.waits = False
+        self.polled: list[list[str]] = []
+        self.veto: Veto | None = None
+        self.voting: list[Callable[[Veto | None], None]] = []
         self.waiting: list[Callable[[], None]] = []
         self.readers: list[tuple[Hashable, float, bool]] = []
+        self.announced: list[str] = []
+        self.announcement = ("", "")
 
     def refusal(self) -> str | None:
         return None
@@ -47,13 +58,7 @@ class Backend:
     def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
         wake()
 
-    def must_yield(self, xid: int) -> bool:
-        return False
-
-    def outcome(self, token: str) -> str:
-        return self.outcomes.get(token, "unknown")
-
-    def lost(self, keys: "array[int]") -> Conflict | None:
+    def preview(self, keys: "array[int]") -> Conflict | None:
         return self.conflict
 
     def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
@@ -64,6 +69,18 @@ class Backend:
         self.waiting.append(go)
         if not self.waits:
             go()
+
+    def vote(
+        self, keys: "array[int]", needs: list[Need], answer: Callable[[Veto | None], None]
+    ) -> None:
+        self.polled.append([need.name for need in needs])
+        if not self.waits:
+            answer(self.veto)
+        self.voting.append(answer)
+
+    def announce_drop(self, what: str, answer: Callable[[str, str], None]) -> None:
+        self.announced.append(what)
+        answer(*self.announcement)
 
     def command_lost(self, keys: "array[int]") -> None:
         self.commands_lost.append(list(keys))
@@ -102,14 +119,16 @@ class Hook:
         self.backend = Backend()
         self.submissions: list[bytes] = []
         self.accepts = True
+        limits = TransactionLimits(64 << 20, 32 << 20, 1000, 10_000, 100, timeout_s)
+        self.path = CommitPath(2, 5, cast("Any", self.backend), 0, limits)
+        self.outbox = self.path.outbox
         self.server = HookServer(
             directory=directory,
             secret="s3",
-            member=2,
-            incarnation=5,
+            path=self.path,
             submit=self._submit,
             backend=self.backend,
-            limits=HookLimits(64 << 20, 32 << 20, 1000, 10_000, 100, timeout_s),
+            limits=limits,
         )
 
     def _submit(self, data: bytes, count: int) -> bool:
@@ -120,7 +139,34 @@ class Hook:
         session = Session(self.server)
         for query in queries:
             self.server.request(session, query)
+        self.server.carry_out()
         return session
+
+    def request(self, session: Session, query: bytes) -> None:
+        """Have a session go on."""
+        self.server.request(session, query)
+        self.server.carry_out()
+
+    def resubmit(self) -> None:
+        """The proposer is another one."""
+        self.outbox.resubmit()
+        self.server.carry_out()
+
+    def commit(self) -> None:
+        """Have the log deliver the first writeset, which commits."""
+        self.outbox.answer_commit(self.delivered(), 9, 8, None, monotonic())
+        self.server.carry_out()
+
+    def abort(self) -> None:
+        """Have the log deliver the first writeset, which has lost."""
+        self.outbox.answer_abort(self.delivered(), LOST)
+        self.server.carry_out()
+
+    def delivered(self) -> Transaction:
+        """What the first sequence number was given to."""
+        transaction = self.outbox.pop_delivered(1)
+        assert transaction is not None
+        return transaction
 
     def ordered(self) -> list[int]:
         """The xids of all submitted writesets, in order."""
@@ -139,35 +185,32 @@ def write(xid: int, body: bytes = WRITE) -> bytes:
 
 async def test_a_writeset_is_submitted_and_its_verdict_comes_on_its_connection(hook: Hook) -> None:
     session = hook.session(write(1001))
-    hook.server.resubmit()
     assert hook.ordered() == [1001]
-    pending = hook.server.take(1)
-    assert pending is not None
-    hook.server.writesets.committed(pending, 9, 8, b"N")
+    hook.commit()
     assert session.answers == ["C 9 8 N"]
-    assert hook.server.take(1) is None
+    assert hook.outbox.pop_delivered(1) is None
 
 
 async def test_what_the_log_has_ruled_out_is_told_to_who_waits(hook: Hook) -> None:
     session = hook.session(write(1001))
-    pending = hook.server.take(1)
-    assert pending is not None
-    hook.server.writesets.ruled_out(pending)
-    hook.server.writesets.ruled_out(pending)
+    transaction = hook.delivered()
+    hook.outbox.answer_superseded(transaction)
+    hook.outbox.answer_superseded(transaction)
+    hook.server.carry_out()
     assert session.answers == ["40001"]
 
 
 async def test_what_has_lost_already_is_told_at_once_and_never_ordered(hook: Hook) -> None:
     hook.backend.conflict = LOST
     session = hook.session(write(1001))
-    hook.server.resubmit()
+    hook.resubmit()
     assert session.answers == ["40001"]
     assert hook.submissions == []
 
 
 async def test_a_request_of_an_earlier_incarnation_is_never_ordered(hook: Hook) -> None:
     session = hook.session(b"W old 77 1001 0\n" + WRITE)
-    hook.server.resubmit()
+    hook.resubmit()
     assert session.answers == ["40001"]
     assert hook.submissions == []
 
@@ -179,27 +222,29 @@ async def test_what_an_earlier_incarnation_promised_is_not_known(hook: Hook) -> 
 async def test_an_interrupted_wait_goes_on_where_it_was(hook: Hook) -> None:
     first = hook.session(write(1001))
     second = hook.session(b"R s3 1001")
-    pending = hook.server.take(1)
-    assert pending is not None
-    hook.server.writesets.aborted(pending, LOST)
+    hook.abort()
     assert (first.answers, second.answers) == ([], ["40001"])
 
 
 @pytest.mark.parametrize(
-    ("outcome", "answer"),
-    [("committed 9", "08007"), ("aborted", "40001"), ("unknown", "40001")],
+    ("decision", "answer"),
+    [
+        (Decision(DecisionKind.COMMIT), "08007"),
+        (Decision(DecisionKind.ABORT, LOST), "40001"),
+        (None, "40001"),
+    ],
 )
 async def test_an_interrupted_session_that_comes_too_late_hears_what_became_of_it(
-    hook: Hook, outcome: str, answer: str
+    hook: Hook, decision: Decision | None, answer: str
 ) -> None:
     """Unknown here means that it was never sent: recent outcomes are all remembered."""
-    hook.backend.outcomes["2.5.1001"] = outcome
+    if decision is not None:
+        hook.path.outcomes.note(9, Writeset(2, 5, 1, 1, 1001, 0, b"", b"[]"), decision)
     assert hook.session(b"R s3 1001").answers == [answer]
 
 
 async def test_a_transaction_is_never_ordered_under_two_numbers(hook: Hook) -> None:
     session = hook.session(write(1001), write(1001))
-    hook.server.resubmit()
     assert session.answers == ["08007"]
     assert hook.ordered() == [1001]
 
@@ -209,7 +254,8 @@ async def test_much_that_is_under_way_is_submitted_again_in_pieces_and_in_order(
 ) -> None:
     big = b'4:7\n[["public.t",[4],["I(1,%b)"]]]' % (b"x" * (700 << 10))
     hook.session(*[write(1000 + n, big) for n in range(5)])
-    hook.server.resubmit()
+    hook.submissions.clear()
+    hook.resubmit()
     assert hook.ordered() == [1000, 1001, 1002, 1003, 1004]
     assert max(map(len, hook.submissions)) < 2 << 20
 
@@ -217,10 +263,11 @@ async def test_much_that_is_under_way_is_submitted_again_in_pieces_and_in_order(
 async def test_the_end_of_a_session_leaves_its_writeset_under_way(hook: Hook) -> None:
     session = hook.session(write(1001))
     session.connection_lost(None)
-    pending = hook.server.take(1)
-    assert pending is not None
-    assert pending.connection is None
-    hook.server.writesets.aborted(pending, LOST)
+    hook.server.carry_out()
+    transaction = hook.delivered()
+    assert transaction.session is None
+    hook.outbox.answer_abort(transaction, LOST)
+    hook.server.carry_out()
     assert session.answers == []
 
 
@@ -240,7 +287,8 @@ def pieces(hook: Hook) -> list[Piece]:
 def order(hook: Hook, *, taken: bool = True) -> Piece:
     """Have the log deliver the piece that was submitted last."""
     piece = pieces(hook)[-1]
-    hook.server.pieces.ordered(piece, taken=taken)
+    hook.outbox.pieces.deliver_piece(piece, monotonic(), counts=taken)
+    hook.server.carry_out()
     return piece
 
 
@@ -252,24 +300,24 @@ async def test_each_piece_is_answered_when_it_is_ordered_and_the_writeset_names_
     keys = order(hook)
     assert (keys.member, keys.incarnation, keys.serial, keys.number) == (2, 5, 1, 0)
     assert list(key_array(keys.data)) == [4, 2, 7, 11, 5, 1, 9]
-    hook.server.request(session, ROWS)
+    hook.request(session, ROWS)
     order(hook)
-    hook.server.request(session, LAST)
-    hook.server.resubmit()
+    hook.request(session, LAST)
+    hook.resubmit()
     assert session.answers == ["OK", "OK"]
-    pending = hook.server.take(1)
-    assert pending is not None
-    assert pending.writeset.flags == FLAG_PIECES
-    body = pieces_body(pending.writeset.body)
+    transaction = hook.delivered()
+    assert transaction.writeset.flags == FLAG_PIECES
+    body = pieces_body(transaction.writeset.body)
     assert (body.serial, body.pieces, body.tables) == (1, 2, ("public.t",))
-    hook.server.writesets.committed(pending, 9, 8, b"N")
+    hook.outbox.answer_commit(transaction, 9, 8, None, monotonic())
+    hook.server.carry_out()
     assert session.answers[2:] == ["C 9 8 N"]
-    assert len(hook.server.pieces) == 0
+    assert len(hook.outbox.pieces.open) == 0
 
 
 async def test_a_copy_of_a_piece_is_answered_once(hook: Hook) -> None:
     session = hook.session(KEYS)
-    hook.server.resubmit()
+    hook.resubmit()
     order(hook)
     order(hook, taken=False)
     assert session.answers == ["OK"]
@@ -294,10 +342,10 @@ async def test_a_transaction_that_is_refused_between_pieces_is_given_up(
     session = hook.session(ROWS)
     order(hook)
     hook.backend.conflict = LOST
-    hook.server.request(session, piece)
+    hook.request(session, piece)
     assert session.answers == ["OK", answer]
     assert order(hook).flags == PIECE_LAST
-    assert len(hook.server.pieces) == 0
+    assert len(hook.outbox.pieces.open) == 0
 
 
 async def test_a_transaction_of_too_many_keys_is_given_up_however_few_its_bytes(hook: Hook) -> None:
@@ -305,7 +353,7 @@ async def test_a_transaction_of_too_many_keys_is_given_up_however_few_its_bytes(
     keys = b"B s3 77 1001 1\n4:" + b",".join([b"7"] * 60)
     session = hook.session(keys)
     order(hook)
-    hook.server.request(session, keys)
+    hook.request(session, keys)
     assert session.answers == ["OK", "54000"]
     assert order(hook).flags == PIECE_LAST
 
@@ -315,11 +363,12 @@ async def test_a_session_that_ends_between_pieces_gives_its_transaction_up(hook:
     order(hook)
     hook.accepts = False
     session.connection_lost(None)
+    hook.server.carry_out()
     hook.accepts = True
-    hook.server.resubmit()  # until it is ordered: the log is kept as long
-    assert len(hook.server.pieces) == 1
+    hook.resubmit()  # until it is ordered: the log is kept as long
+    assert len(hook.outbox.pieces.open) == 1
     assert order(hook).flags == PIECE_LAST
-    assert len(hook.server.pieces) == 0
+    assert len(hook.outbox.pieces.open) == 0
 
 
 @pytest.mark.parametrize("request_", [write(1002), b"B s3 77 1002 0\n[]"], ids=["W", "B"])
@@ -328,7 +377,7 @@ async def test_a_session_that_goes_on_with_another_transaction_gives_the_former_
 ) -> None:
     session = hook.session(ROWS)
     order(hook)
-    hook.server.request(session, request_)
+    hook.request(session, request_)
     assert [piece.serial for piece in pieces(hook) if piece.flags & PIECE_LAST] == [1]
 
 
@@ -356,29 +405,32 @@ async def test_what_is_too_large_to_be_ordered_whole_holds_ddl_only_if_it_does(
 async def test_a_session_that_ends_after_its_writeset_gives_nothing_up(hook: Hook) -> None:
     session = hook.session(ROWS)
     order(hook)
-    hook.server.request(session, LAST)
+    hook.request(session, LAST)
     session.connection_lost(None)
+    hook.server.carry_out()
     assert pieces(hook)[-1].flags == 0
 
 
 async def test_who_is_in_the_way_between_pieces_hears_40001_with_the_next(hook: Hook) -> None:
     session = hook.session(ROWS)
     order(hook)
-    hook.server.pieces.refuse(77)
-    hook.server.request(session, ROWS)
+    hook.outbox.pieces.refuse_pieces(77)
+    hook.server.carry_out()
+    hook.request(session, ROWS)
     assert session.answers == ["OK", "40001"]
 
 
 async def test_who_is_in_the_way_while_a_piece_is_ordered_hears_40001_at_once(hook: Hook) -> None:
     """Before it is cancelled."""
     session = hook.session(ROWS)
-    hook.server.pieces.refuse(77)
+    hook.outbox.pieces.refuse_pieces(77)
+    hook.server.carry_out()
     assert session.answers == ["40001"]
     for piece in pieces(hook):
-        hook.server.pieces.ordered(piece, taken=True)
+        hook.outbox.pieces.deliver_piece(piece, monotonic(), counts=True)
     assert pieces(hook)[-1].flags == PIECE_LAST
     assert session.answers == ["40001"]
-    assert len(hook.server.pieces) == 0
+    assert len(hook.outbox.pieces.open) == 0
 
 
 async def test_what_the_log_has_ruled_out_ends_the_transaction(hook: Hook) -> None:
@@ -395,10 +447,8 @@ async def test_a_writeset_without_its_pieces_is_never_ordered(hook: Hook) -> Non
 async def test_pieces_of_a_conflict_are_told_with_the_tables(hook: Hook) -> None:
     session = hook.session(KEYS)
     assert order(hook).flags == PIECE_KEYS
-    hook.server.request(session, LAST)
-    pending = hook.server.take(1)
-    assert pending is not None
-    hook.server.writesets.aborted(pending, LOST)
+    hook.request(session, LAST)
+    hook.abort()
     assert session.answers == ["OK", "40001"]
 
 
@@ -406,12 +456,12 @@ async def test_who_waits_while_a_large_one_is_decided_is_not_told_that_no_majori
     tmp_path: Path,
 ) -> None:
     hook = Hook(tmp_path, timeout_s=0.0)
-    hook.server.pause_deadlines()
+    hook.outbox.pause_deadlines(monotonic())
     await hook.server.start()  # it looks for who waits too long
     sessions = [hook.session(write(2001)), hook.session(ROWS)]
     await asyncio.sleep(0.6)
     assert [session.answers for session in sessions] == [[], []]
-    hook.server.resume_deadlines()
+    hook.outbox.resume_deadlines(monotonic())
     await asyncio.sleep(0.6)
     assert [session.answers for session in sessions] == [["08007"], ["25006"]]
     await hook.server.stop()
@@ -424,6 +474,15 @@ async def test_a_command_that_begins_is_let_go_on_by_the_replica(hook: Hook) -> 
     assert hook.ordered() == []
 
 
+async def test_a_session_that_will_drop_an_index_hears_whether_all_members_know(hook: Hook) -> None:
+    assert hook.session(b"D s3 77\n{}").answers == ["OK"]
+    hook.backend.announcement = ("55006", "another one is under way")
+    assert hook.session(b"D s3 77\n{}").answers == ["55006"]
+    assert hook.backend.announced == ["{}", "{}"]
+    assert hook.session(b"D s4 77\n{}").answers == ["08006"]
+    assert hook.ordered() == []
+
+
 async def test_a_command_that_has_lost_already_is_remembered_for_its_next_try(hook: Hook) -> None:
     hook.backend.conflict = LOST
     command = b'["",[0],["{\\"act\\":\\"restart\\",\\"object\\":\\"s\\"}"]]'
@@ -432,14 +491,52 @@ async def test_a_command_that_has_lost_already_is_remembered_for_its_next_try(ho
     assert hook.backend.commands_lost == [[4, 1, 7]]
 
 
+def _command(xid: int, text: str) -> bytes:
+    fields = {"tag": "CREATE TABLE", "query": text, "message": "m", "role": "app"}
+    body = msgspec.json.encode([["", [0], [msgspec.json.encode(fields).decode()]]])
+    return b"W s3 77 %d 1\n4:7\n%b" % (xid, body)
+
+
+async def test_a_command_that_another_member_cannot_execute_is_not_ordered(hook: Hook) -> None:
+    hook.backend.veto = Veto("n3", "it lacks it")
+    named = _command(1, 'CREATE TABLE t (x text COLLATE "sv_SE")')
+    assert hook.session(named).answers == ["0A000"]
+    assert hook.backend.polled == [['"sv_SE"']]
+    assert hook.ordered() == []
+    # and nothing keeps the transaction's number from being used again
+    hook.backend.veto = None
+    assert hook.session(named).answers == []
+    assert hook.ordered() == [1]
+
+
+async def test_nobody_is_asked_about_an_ordinary_command(hook: Hook) -> None:
+    hook.backend.veto = Veto("n3", "it lacks it")
+    hook.session(_command(1, "CREATE TABLE t (x text)"))
+    assert hook.ordered() == [1]
+    assert hook.backend.polled == []
+
+
+@pytest.mark.parametrize("veto", [None, Veto("n3", "it lacks it")])
+async def test_who_was_interrupted_during_the_vote_is_never_ordered(
+    hook: Hook, veto: Veto | None
+) -> None:
+    hook.backend.waits = True
+    session = hook.session(_command(1, 'CREATE TABLE t (x text COLLATE "sv_SE")'))
+    assert hook.session(b"R s3 1").answers == ["40001"]
+    hook.backend.voting[0](veto)
+    assert session.answers == []
+    assert hook.backend.waiting == []
+    assert hook.ordered() == []
+
+
 async def test_a_writeset_is_ordered_when_the_replica_says_so(hook: Hook) -> None:
     hook.backend.waits = True
     session = hook.session(write(1001), write(1001))
     assert session.answers == ["08007"]
-    hook.server.resubmit()
+    hook.resubmit()
     assert hook.ordered() == []
     hook.backend.waiting[0]()
-    hook.server.resubmit()
+    hook.server.carry_out()
     assert hook.ordered() == [1001]
 
 
@@ -448,7 +545,8 @@ async def test_what_has_lost_while_it_waited_is_never_ordered(hook: Hook) -> Non
     session = hook.session(write(1001))
     hook.backend.conflict = LOST
     hook.backend.waiting[0]()
-    hook.server.resubmit()
+    hook.server.carry_out()
+    hook.resubmit()
     assert session.answers == ["40001"]
     assert hook.ordered() == []
 
@@ -458,7 +556,8 @@ async def test_who_was_interrupted_while_it_waited_is_never_ordered(hook: Hook) 
     hook.session(write(1001))
     assert hook.session(b"R s3 1001").answers == ["40001"]
     hook.backend.waiting[0]()
-    hook.server.resubmit()
+    hook.server.carry_out()
+    hook.resubmit()
     assert hook.ordered() == []
 
 
@@ -466,7 +565,8 @@ async def test_a_session_that_ends_while_it_waited_is_never_ordered(hook: Hook) 
     hook.backend.waits = True
     hook.session(write(1001)).connection_lost(None)
     hook.backend.waiting[0]()
-    hook.server.resubmit()
+    hook.server.carry_out()
+    hook.resubmit()
     assert hook.ordered() == []
 
 

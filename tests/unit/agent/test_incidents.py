@@ -5,9 +5,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from pgherd_sidecar.agent.applying import applying, undeliverable
-from pgherd_sidecar.agent.attempts import Attempts
-from pgherd_sidecar.agent.errors import (
+from pgherd_sidecar.agent.apply.applying import applying, undeliverable
+from pgherd_sidecar.agent.apply.attempts import Attempts
+from pgherd_sidecar.agent.base.errors import (
     DivergedError,
     EntryFailedError,
     Failure,
@@ -15,11 +15,11 @@ from pgherd_sidecar.agent.errors import (
     SupersededError,
     UnreadableError,
 )
-from pgherd_sidecar.agent.identity import IdentityError
-from pgherd_sidecar.agent.incidents import FILE, KEPT, TOLD, Incidents
-from pgherd_sidecar.core.entries import EntryFormatError
-from pgherd_sidecar.core.log.errors import LocalProtocolError
-from pgherd_sidecar.env.segments import StorageError
+from pgherd_sidecar.agent.membership.identity import IdentityError
+from pgherd_sidecar.agent.standing.incidents import FILE, KEPT, TOLD, Incidents
+from pgherd_sidecar.core.consensus.model.errors import LocalProtocolError
+from pgherd_sidecar.core.replication.entries import EntryFormatError
+from pgherd_sidecar.env.storage.segments import StorageError
 from pgherd_sidecar.pg.failures import Trouble
 from pgherd_sidecar.pg.pipeline import RoundFailedError
 

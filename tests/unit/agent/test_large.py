@@ -2,19 +2,19 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, cast
 
 import pytest
-from pgherd_sidecar.agent import large
-from pgherd_sidecar.agent.applier import Work
-from pgherd_sidecar.agent.chain import BatchLink
-from pgherd_sidecar.agent.large import LargeTransactions, Surroundings
-from pgherd_sidecar.agent.writers import Writers
-from pgherd_sidecar.core.entries import FLAG_PIECES, Piece, Writeset
+from pgherd_sidecar.agent.apply import large
+from pgherd_sidecar.agent.apply.large import LargeTransactions, Surroundings
+from pgherd_sidecar.agent.apply.writers import Writers
+from pgherd_sidecar.core.replication.entries import FLAG_PIECES, Piece, Writeset
 from pgherd_sidecar.pg.pipeline import Prepared, ServerGoneError
 from pgherd_sidecar.pg.rows import TableShape
 
 ROWS = b'[["t",[4],["I(1,x)"]]]'
+LINES = b'"t",2\nI(1,x)\nI(2,)'
 TRUNCATION = b'[["t",[4],["T"]]]'
 
 
@@ -26,6 +26,7 @@ class Connection:
     def __init__(self) -> None:
         self.texts: dict[bytes, bytes] = {}
         self.executed: list[str] = []
+        self.copied: list[bytes] = []
         self.closed = False
 
     def knows(self, name: bytes) -> bool:
@@ -40,6 +41,13 @@ class Connection:
         future.set_result(None)
         return future
 
+    def copy(self, query: bytes, data: bytes) -> "asyncio.Future[int]":
+        self.executed.append(query.decode().split()[0])
+        self.copied.append(data)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future.set_result(data.count(b"\n"))
+        return future
+
     def close(self) -> None:
         self.closed = True
 
@@ -48,6 +56,7 @@ class Node:
     """A session's transactions in pieces, beside a server and a log that are not there."""
 
     def __init__(self, patch: pytest.MonkeyPatch, silence_s: float = 60) -> None:
+        self._generated = frozenset[int]()
         self.deciding = False
         self.refusals = 0
         self.pieces: list[Piece] = []
@@ -75,7 +84,9 @@ class Node:
         return self.connections[-1]
 
     async def _describe(self, table: str) -> TableShape:
-        return TableShape(("a", "b"), (0,), frozenset(), "n.a = o.a", only=False, row_type=table)
+        return TableShape(
+            ("a", "b"), (0,), self._generated, "n.a = o.a", only=False, row_type=table
+        )
 
     async def _visible(self, _position: int) -> None:
         pass
@@ -91,13 +102,15 @@ class Node:
 
     async def turn(self, pieces: int, serial: int = 1) -> None:
         """A transaction is decided to commit, and all before it is visible."""
-        await self.decided(pieces, serial)(Work(BatchLink(1, 900, 899), None))
+        await self.decided(pieces, serial)()
 
-    def decided(self, pieces: int, serial: int = 1) -> Callable[[Work], Coroutine[Any, Any, None]]:
+    def decided(self, pieces: int, serial: int = 1) -> Callable[[], Coroutine[Any, Any, None]]:
         """A transaction is decided to commit: the applier's work on it, when its turn comes."""
         body = b'[%d,%d,["t"]]' % (serial, pieces)
         writeset = Writeset(2, 1, serial, 1, 700, FLAG_PIECES, b"", body)
-        return self.transactions.work(writeset, 900 + serial, 10 * serial)
+        gid = 900 + serial
+        self.transactions.decide(gid, writeset)
+        return partial(self.transactions.apply, writeset, gid, 899, 10 * serial)
 
     async def wrote(self, number: int, *statements: str) -> None:
         """Wait until a connection has executed this."""
@@ -135,6 +148,45 @@ async def test_rows_are_written_early(monkeypatch: pytest.MonkeyPatch) -> None:
     await node.wrote(0, "BEGIN", "WITH")
     await node.transactions.close()
     assert node.connections[0].closed
+
+
+async def test_lines_are_copied_and_what_copy_cant_take_is_written_as_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node(monkeypatch)
+    node.comes(LINES, b'"t",1\nI(3,"\n\\\\.")', ROWS)
+    await node.wrote(0, "BEGIN", "COPY", "WITH", "WITH")
+    assert node.connections[0].copied == [b"1,x\n2,\n"]
+    await node.transactions.close()
+
+
+async def test_copy_takes_no_generated_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(monkeypatch)
+    monkeypatch.setattr(node, "_generated", frozenset({1}))
+    node.comes(LINES)
+    await node.wrote(0, "BEGIN", "WITH")
+    await node.transactions.close()
+
+
+async def test_where_copy_wrote_other_rows_nothing_of_it_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Node(monkeypatch)
+    monkeypatch.setattr(Connection, "copy", _copies_none)
+    node.comes(LINES)
+    await node.wrote(0, "BEGIN")
+    await node.turn(pieces=1)
+    early, anew, by_row = node.connections
+    assert early.closed
+    assert anew.closed
+    assert early.executed == anew.executed == ["BEGIN"]
+    assert by_row.executed == ["BEGIN", "SAVEPOINT", "SELECT", "WITH", "WITH", "INSERT", "COMMIT"]
+
+
+def _copies_none(_self: Connection, _query: bytes, _data: bytes) -> "asyncio.Future[int]":
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    future.set_result(0)
+    return future
 
 
 async def test_a_table_is_truncated_only_when_its_turn_has_come(
@@ -200,7 +252,7 @@ async def test_who_gets_no_connection_at_its_turn_tries_again_and_others_make_ro
     await node.turn(pieces=1, serial=3)
     assert node.connections[2].executed == ["BEGIN", "WITH", "INSERT", "COMMIT"]
     await until(lambda: node.connections[0].closed and node.connections[1].closed)
-    await second(Work(BatchLink(2, 901, 900), None))
+    await second()
     assert node.connections[3].executed == ["BEGIN", "WITH", "INSERT", "COMMIT"]
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from log_trio import NAMES, Node, Trio, entry, trio, until
-from pgherd_sidecar.agent.views import no_majority
-from pgherd_sidecar.core.log import Role
+from pgherd_sidecar.agent.standing.views import no_majority
+from pgherd_sidecar.core.consensus import Role
 from test_log_membership import joined, left
 
 _LONGER_THAN_ELECTIONS_S = 3.0

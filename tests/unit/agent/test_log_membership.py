@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 from log_trio import NAMES, Node, Trio, trio, until
-from pgherd_sidecar.agent import peers
-from pgherd_sidecar.agent.identity import Identity
-from pgherd_sidecar.agent.logsetup import delivered, open_log, reset_log
-from pgherd_sidecar.agent.roster import contact
-from pgherd_sidecar.agent.views import no_majority
-from pgherd_sidecar.agent.witness import Witness
-from pgherd_sidecar.core.entries import Members, iter_entries
-from pgherd_sidecar.core.log import Block, Membership, Role
-from pgherd_sidecar.core.log.blocks import MEMBERSHIP
+from pgherd_sidecar.agent.log.setup import delivered, open_log, reset_log
+from pgherd_sidecar.agent.membership import peers
+from pgherd_sidecar.agent.membership.identity import StoredIdentity
+from pgherd_sidecar.agent.membership.roster import contact
+from pgherd_sidecar.agent.session.witness import Witness
+from pgherd_sidecar.agent.standing.views import no_majority
+from pgherd_sidecar.core.consensus import Block, Membership, Role
+from pgherd_sidecar.core.consensus.model.blocks import MEMBERSHIP
+from pgherd_sidecar.core.replication.entries import Members, iter_entries
 
 
 def voters(node: Node) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ async def test_a_silent_member_is_evicted_and_returns_when_somebody_asks_for_it(
         await until(lambda: silent.host.peers.has_left)  # its own log does not say so
         assert silent.config.name in silent.host.membership.names
         assert no_majority(silent.host) == "it has left the herd"
-        identity = Identity(silent.config)
+        identity = StoredIdentity(silent.config)
         status = await Witness(silent.config, silent.host, identity).status()
         identity.close()
         assert (status["state"], status["departed"]) == ("departed", True)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from log_trio import NAMES, Trio, entry, trio, until
-from pgherd_sidecar.agent import loghost
-from pgherd_sidecar.agent.config import Limits, NodeConfig
-from pgherd_sidecar.agent.logwriter import FlushPace
-from pgherd_sidecar.core.log import LocalProtocolError, LogBase, Membership, Persist, Role
-from pgherd_sidecar.env.segments import SegmentLog, StorageFailed
+from pgherd_sidecar.agent.base.config import LimitSettings, NodeConfig
+from pgherd_sidecar.agent.log import host as loghost
+from pgherd_sidecar.agent.log.writer import FlushPace
+from pgherd_sidecar.core.consensus import LocalProtocolError, LogBase, Membership, Persist, Role
+from pgherd_sidecar.env.storage.segments import SegmentLog, StorageFailed
 
 
 async def test_one_proposer_is_elected_and_every_member_told(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ async def test_two_go_on_when_the_proposer_stops_and_it_catches_up_later(tmp_pat
 
 
 async def test_a_member_that_was_away_for_long_is_fed_from_disk(tmp_path: Path) -> None:
-    limits = Limits(segment_bytes=1 << 16, log_cache_bytes=1 << 12)
+    limits = LimitSettings(segment_bytes=1 << 16, log_cache_bytes=1 << 12)
     async with trio(tmp_path, limits) as herd:
         leader = await herd.proposer()
         away = next(name for name in NAMES if name != leader.config.name)
@@ -145,7 +145,7 @@ async def test_trimmed_positions_are_gone_and_the_rest_is_not(tmp_path: Path) ->
 async def test_what_a_member_has_yet_to_flush_is_kept_for_it_and_then_trimmed(
     tmp_path: Path,
 ) -> None:
-    limits = Limits(segment_bytes=1 << 16, log_retention_bytes=1 << 30)
+    limits = LimitSettings(segment_bytes=1 << 16, log_retention_bytes=1 << 30)
     async with trio(tmp_path, limits) as herd:
         leader = await herd.proposer()
         away = next(name for name in NAMES if name != leader.config.name)

@@ -5,16 +5,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pgherd_sidecar.agent import markers as module
-from pgherd_sidecar.agent.adminport import UnknownMarker
-from pgherd_sidecar.agent.applier import Applier
-from pgherd_sidecar.agent.config import NodeConfig
-from pgherd_sidecar.agent.markerorders import MarkerOrders
-from pgherd_sidecar.agent.markers import Markers
-from pgherd_sidecar.core.entries import Marker
+from pgherd_sidecar.agent.admin.port import UnknownMarker
+from pgherd_sidecar.agent.apply.applier import Applier
+from pgherd_sidecar.agent.base.config import NodeConfig
+from pgherd_sidecar.agent.snapshots import markers as module
+from pgherd_sidecar.agent.snapshots.markers import Markers
+from pgherd_sidecar.agent.snapshots.orders import MarkerOrders
+from pgherd_sidecar.core.replication.entries import Marker
 
 _ID = b"0123456789abcdef"
-Turn = Callable[[Any], Coroutine[Any, Any, None]]
+Turn = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Connection:
@@ -48,11 +48,11 @@ class Member:
 
     async def deliver(self, gid: int, *names: str) -> None:
         """To a session of its own, whose turn comes at once."""
-        applier = SimpleNamespace(add_alone=lambda _, turn: self._turns.append(turn))
+        applier = SimpleNamespace(queue=self._turns.append)
         orders = MarkerOrders("n2", lambda *_: True, cast(Applier, applier), self.markers)
         orders.take(gid, Marker(_ID, names))
         while self._turns:
-            await self._turns.pop()(None)
+            await self._turns.pop()()
 
 
 @pytest.fixture

@@ -6,11 +6,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pgherd_sidecar.agent import precedence
-from pgherd_sidecar.agent.hooktext import wire_keys
-from pgherd_sidecar.agent.precedence import Precedence
-from pgherd_sidecar.core.entries import Incarnation, Intention, Writeset, iter_entries, key_array
-from pgherd_sidecar.core.state import ReplicatedState
+from pgherd_sidecar.agent.hook import precedence
+from pgherd_sidecar.agent.hook.precedence import Precedence
+from pgherd_sidecar.core.commit.keys import wire_keys
+from pgherd_sidecar.core.replication.entries import (
+    Incarnation,
+    Intention,
+    Writeset,
+    iter_entries,
+    key_array,
+)
+from pgherd_sidecar.core.replication.state import ReplicatedState
 
 SCHEMA = 8 << 2 | 3
 

@@ -10,18 +10,21 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress, Tls
-from pgherd_sidecar.agent.identity import Identity, IdentityError
+from pgherd_sidecar.agent.base.config import MemberAddress, NodeConfig, PostgresAddress, Tls
+from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
 from places import free_port
 
 PATIENCE_S = 30.0
 STAND_IN = """
 import asyncio, os, sys
+from pgherd_sidecar.agent.log.news import LogListener
 from pgherd_sidecar.agent.process import run
 
-class StandIn:
+class StandIn(LogListener):
     changes = None
     roles = None
+    maintenance = None
+    subscriptions = None
     def __init__(self, config, host, identity):
         self.host, self.finished = host, asyncio.Event()
         identity.next_incarnation()
@@ -30,6 +33,8 @@ class StandIn:
         await self.finished.wait()
     async def stop(self):
         self.finished.set()
+    def proposer_changed(self):
+        self.host.submit(b'x', 1)
 
 run(["--config", sys.argv[1]], StandIn)
 """
@@ -90,11 +95,11 @@ def test_a_signal_stops_it_cleanly(
     config: NodeConfig, processes: list[Process], number: signal.Signals
 ) -> None:
     processes.append(process := Process(config))
-    assert process.until("started")["member"] == "n1"
+    assert process.until("process.started")["member"] == "n1"
     process.child.send_signal(number)
     code, text = process.ended()
     assert code == 0
-    assert json.loads(text.splitlines()[-1])["event"] == "stopped"
+    assert json.loads(text.splitlines()[-1])["event"] == "process.stopped"
     assert not config.admin_socket.exists()
 
 
@@ -102,7 +107,7 @@ def test_a_second_sidecar_on_the_same_directory_is_refused_in_one_line(
     config: NodeConfig, processes: list[Process]
 ) -> None:
     processes.append(first := Process(config))
-    first.until("started")
+    first.until("process.started")
     processes.append(second := Process(config))
     code, text = second.ended()
     assert code == 2
@@ -115,10 +120,10 @@ def test_a_killed_sidecar_leaves_no_lock_and_starts_again(
     incarnations = []
     for _ in range(2):
         processes.append(process := Process(config))
-        process.until("started")
+        process.until("process.started")
         process.child.kill()
         process.child.wait()
-        identity = Identity(config)
+        identity = StoredIdentity(config)
         incarnations.append(identity.incarnation)
         identity.close()
     assert incarnations[1] == incarnations[0] + 1 > 1
@@ -140,7 +145,7 @@ def test_certificates_that_can_not_be_used_are_named_and_status_2(
     processes.append(
         process := Process(config.model_copy(update={"tls": Tls(directory=tmp_path / "tls")}))
     )
-    assert "tls/ca.crt: No such file" in str(process.until("tls_unusable")["error"])
+    assert "tls/ca.crt: No such file" in str(process.until("tls.refused")["error"])
     assert process.ended()[0] == 2
 
 
@@ -155,7 +160,7 @@ def test_a_defect_is_logged_with_its_traceback_and_status_1(
     config: NodeConfig, processes: list[Process], act: str
 ) -> None:
     processes.append(process := Process(config, act))
-    crash = process.until("crashed")
+    crash = process.until("process.crashed")
     assert "Traceback" in str(crash["exception"])
     assert process.ended()[0] == 1
 
@@ -166,7 +171,7 @@ def test_trouble_of_a_connection_ends_nothing(config: NodeConfig, processes: lis
         "{'message': 'transport', 'exception': OSError('unreachable')})"
     )
     processes.append(process := Process(config, act))
-    process.until("event_loop_complaint")
+    process.until("loop.complained")
     process.child.terminate()
     assert process.ended()[0] == 0
 
@@ -175,48 +180,48 @@ def test_a_failed_disk_ends_it_at_once_with_status_70(
     config: NodeConfig, processes: list[Process]
 ) -> None:
     act = "self.host._storage.close()"
-    act += "; self.host.on_proposer = lambda: self.host.submit(b'x', 1)"
+    act += "; self.host.listen(self)"  # and it submits something
     processes.append(process := Process(config, act))
-    assert "closed" in str(process.until("log_failed")["error"])
+    assert "closed" in str(process.until("log.failed")["error"])
     assert process.ended()[0] == 70
 
 
 def test_a_damaged_log_is_not_started_on(config: NodeConfig, processes: list[Process]) -> None:
     processes.append(process := Process(config))
-    process.until("proposer_changed")
+    process.until("proposer.changed")
     process.child.kill()
     process.child.wait()
     control = config.data_dir / "log" / "control"
     control.write_bytes(b"damaged\n")
     processes.append(again := Process(config))
-    again.until("log_unusable")
+    again.until("log.refused")
     assert again.ended()[0] == 70
 
 
 def test_a_directory_of_another_cluster_is_refused_naming_both(config: NodeConfig) -> None:
-    Identity(config).close()
+    StoredIdentity(config).close()
     other = config.model_copy(update={"cluster_id": uuid4()})
     with pytest.raises(IdentityError) as refusal:
-        Identity(other)
+        StoredIdentity(other)
     assert str(config.cluster_id) in str(refusal.value)
     assert str(other.cluster_id) in str(refusal.value)
-    Identity(config).close()
+    StoredIdentity(config).close()
 
 
 def test_a_directory_of_another_member_is_refused(config: NodeConfig) -> None:
-    Identity(config).close()
+    StoredIdentity(config).close()
     with pytest.raises(IdentityError, match="belongs to member n1"):
-        Identity(config.model_copy(update={"name": "n2", "number": 2}))
+        StoredIdentity(config.model_copy(update={"name": "n2", "number": 2}))
 
 
 def test_c18_an_empty_disk_is_a_new_identity_and_a_kept_one_is_the_same(
     config: NodeConfig, tmp_path: Path
 ) -> None:
-    first = Identity(config)
+    first = StoredIdentity(config)
     first.close()
-    again = Identity(config)
+    again = StoredIdentity(config)
     again.close()
-    empty = Identity(config.model_copy(update={"data_dir": tmp_path / "empty"}))
+    empty = StoredIdentity(config.model_copy(update={"data_dir": tmp_path / "empty"}))
     empty.close()
     assert first.disk_id == again.disk_id != empty.disk_id
 
@@ -225,7 +230,7 @@ def test_c18_a_member_that_has_lost_its_log_does_not_start(
     config: NodeConfig, processes: list[Process]
 ) -> None:
     processes.append(process := Process(config))
-    process.until("started")
+    process.until("process.started")
     process.child.terminate()
     assert process.ended()[0] == 0
     shutil.rmtree(config.data_dir / "log")
@@ -238,19 +243,22 @@ def test_c18_a_member_that_has_lost_its_log_does_not_start(
 def test_c18_a_directory_that_turns_out_not_to_be_this_member_s_ends_it_with_status_2(
     config: NodeConfig, processes: list[Process]
 ) -> None:
-    act = "from pgherd_sidecar.agent.identity import IdentityError; raise IdentityError('planted')"
+    act = (
+        "from pgherd_sidecar.agent.membership.identity import IdentityError; "
+        "raise IdentityError('planted')"
+    )
     processes.append(process := Process(config, act))
-    assert process.until("identity_unusable")["error"] == "planted"
+    assert process.until("identity.refused")["error"] == "planted"
     assert process.ended()[0] == 2
 
 
 def test_c12_an_incarnation_is_never_given_twice(config: NodeConfig) -> None:
-    Identity(config).close()
+    StoredIdentity(config).close()
     (config.data_dir / "log").mkdir()
     (config.data_dir / "log" / "control").touch()
     given = []
     for _ in range(3):
-        identity = Identity(config)
+        identity = StoredIdentity(config)
         given += [identity.next_incarnation(), identity.next_incarnation()]
         identity.close()
     assert given == list(range(given[0], given[0] + 6))
@@ -259,13 +267,13 @@ def test_c12_an_incarnation_is_never_given_twice(config: NodeConfig) -> None:
 def test_a_log_without_its_identity_is_refused(config: NodeConfig) -> None:
     (config.data_dir / "log").mkdir(parents=True)
     with pytest.raises(IdentityError, match="holds a log but no identity"):
-        Identity(config)
+        StoredIdentity(config)
 
 
 def test_a_damaged_identity_is_refused_not_replaced(config: NodeConfig) -> None:
-    Identity(config).close()
+    StoredIdentity(config).close()
     path = config.data_dir / "identity.json"
     path.write_text("{}")
     with pytest.raises(IdentityError, match="damaged"):
-        Identity(config)
+        StoredIdentity(config)
     assert path.read_text() == "{}"

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_sidecar.agent.errors import LeftBehindError
-from pgherd_sidecar.agent.recovery import certstate
-from pgherd_sidecar.agent.recovery.certstate import CertificationState
-from pgherd_sidecar.core.checkpoint import CheckpointError
-from pgherd_sidecar.core.entries import Noop
-from pgherd_sidecar.core.log import LogBase, Membership
-from pgherd_sidecar.core.state import ReplicatedState
+from pgherd_sidecar.agent.base.errors import LeftBehindError
+from pgherd_sidecar.agent.checkpoint import certstate
+from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
+from pgherd_sidecar.core.consensus import LogBase, Membership
+from pgherd_sidecar.core.replication.checkpoint import CheckpointError
+from pgherd_sidecar.core.replication.entries import Noop
+from pgherd_sidecar.core.replication.state import ReplicatedState
 
 
 def fresh() -> ReplicatedState:

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.agent.recovery.pacing import Pace
-from pgherd_sidecar.agent.recovery.programs import run
-from pgherd_sidecar.env.processes import identify
+from pgherd_sidecar.env.processes.detached import identify
+from pgherd_sidecar.env.processes.pacing import Pace
+from pgherd_sidecar.env.processes.programs import run
 
 PATIENCE_S = 60
 GREEDY = "exec cat /dev/zero >/dev/null"

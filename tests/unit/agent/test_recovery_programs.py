@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.agent.recovery.programs import ProgramError, end_leftovers, run
+from pgherd_sidecar.env.processes.programs import ProgramError, end_leftovers, run
 
 SHELL = Path("/bin/sh")
 PATIENCE_S = 30

@@ -9,27 +9,27 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from pgherd_sidecar.agent import replica as replica_module
-from pgherd_sidecar.agent.config import (
+from pgherd_sidecar.agent.base.config import (
     MemberAddress,
     NodeConfig,
     PartnerServer,
     PostgresAddress,
-    Recovery,
+    RecoverySettings,
     Tls,
 )
-from pgherd_sidecar.agent.errors import DivergedError, LeftBehindError, UnfitError
-from pgherd_sidecar.agent.identity import Identity
-from pgherd_sidecar.agent.loghost import LogHost
-from pgherd_sidecar.agent.recovery import certstate
-from pgherd_sidecar.agent.recovery.certstate import CertificationState
+from pgherd_sidecar.agent.base.errors import DivergedError, LeftBehindError, UnfitError
+from pgherd_sidecar.agent.checkpoint import certstate
+from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
+from pgherd_sidecar.agent.log.host import LogHost
+from pgherd_sidecar.agent.membership.identity import StoredIdentity
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Offer, choose, conninfo
-from pgherd_sidecar.agent.recovery.programs import ProgramError
 from pgherd_sidecar.agent.recovery.progress import Phase, load
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
-from pgherd_sidecar.agent.replica import Replica
-from pgherd_sidecar.agent.standing import Standing
-from pgherd_sidecar.core.log import LogBase, Membership
+from pgherd_sidecar.agent.session import replica as replica_module
+from pgherd_sidecar.agent.session.replica import Replica
+from pgherd_sidecar.agent.standing.standing import Standing
+from pgherd_sidecar.core.consensus import LogBase, Membership
+from pgherd_sidecar.env.processes.programs import ProgramError
 from psycopg.conninfo import conninfo_to_dict
 
 STATE = CertificationState(
@@ -193,8 +193,8 @@ class World:
         self.pauses += 1
 
 
-def config_in(directory: Path) -> tuple[NodeConfig, Recovery]:
-    recovery = Recovery(
+def config_in(directory: Path) -> tuple[NodeConfig, RecoverySettings]:
+    recovery = RecoverySettings(
         automatic=True,
         postgres_bin=Path("/usr/bin"),
         data_directory=directory / "pgdata",
@@ -524,7 +524,7 @@ async def running(
 ) -> AsyncIterator[Callable[[World], Running]]:
     """Run a replica whose rebuilds do their work on a world; its log says nothing about that."""
     config, _ = config_in(tmp_path)
-    identity = Identity(config)
+    identity = StoredIdentity(config)
     tasks: list[asyncio.Task[None]] = []
 
     async def unknown(_: Standing) -> bool:
@@ -532,7 +532,7 @@ async def running(
 
     def run(world: World) -> Running:
         monkeypatch.setattr(replica_module, "LocalMeans", lambda *_: world)
-        host = LogHost(config, disk="d", on_failure=lambda error: None)
+        host = LogHost(config, disk="d", on_failure=lambda error: None, on_split=lambda: None)
         made = Running(Replica(config, host, identity))
 
         async def fence(_: Replica, reason: str) -> None:

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.agent.errors import UnfitError
+from pgherd_sidecar.agent.base.errors import UnfitError
 from pgherd_sidecar.agent.recovery import basebackup
-from pgherd_sidecar.agent.recovery.programs import ProgramError
+from pgherd_sidecar.env.processes.programs import ProgramError
 from test_recovery_rebuild import config_in
 
 _POSTGRES = """#!/bin/sh

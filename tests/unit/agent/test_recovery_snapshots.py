@@ -2,18 +2,23 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
-from pgherd_sidecar.agent.errors import UnfitError
+from pgherd_sidecar.agent.base.errors import UnfitError
+from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
 from pgherd_sidecar.agent.recovery import snapshots
-from pgherd_sidecar.agent.recovery.certstate import CertificationState
-from pgherd_sidecar.core.state import ReplicatedState
+from pgherd_sidecar.core.consensus import Membership
+from pgherd_sidecar.core.replication.state import ReplicatedState
 
 CHECKPOINT = ReplicatedState((1,)).checkpoint()
 STATE = CertificationState(
     "c", position=20, last_commit=15, term=3, membership="", state=CHECKPOINT
 )
+
+VIEW = Membership.fixed("n1", "n2", "n3").encode().decode()
 
 
 def write(directory: Path, gid: int) -> None:
@@ -48,3 +53,38 @@ def test_a_state_that_was_put_in_place_of_another_is_refused(tmp_path: Path) -> 
     (tmp_path / "certification").write_bytes(other.pack())
     with pytest.raises(UnfitError, match="is damaged"):
         snapshots._read(tmp_path, "S")
+
+
+class Others:
+    """The members, whose logs begin after a position."""
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.held: list[int] = []
+
+    async def offers(self) -> list[object]:
+        return [object()]
+
+    async def hold_log(self, position: int) -> None:
+        self.held.append(position)
+
+    async def log_base(self) -> int:
+        return self.base
+
+
+@pytest.mark.parametrize(("base", "begins"), [(12, 12), (13, 20), (20, 20)])
+async def test_the_log_before_the_state_s_own_position_may_be_gone(base: int, begins: int) -> None:
+    """A member has trimmed up to a checkpoint, because the others had come further meanwhile."""
+    state = replace(
+        STATE, needed_position=12, needed_term=3, needed_membership=VIEW, membership=VIEW
+    )
+    others = Others(base)
+    found = await snapshots.require_log("S", state, cast("Any", others))
+    assert found.needed_base.position == begins
+    assert (found.position, found.state, others.held) == (20, STATE.state, [12])
+
+
+async def test_the_log_after_the_state_s_position_must_be_there() -> None:
+    state = replace(STATE, needed_position=12, needed_term=3, needed_membership=VIEW)
+    with pytest.raises(UnfitError, match="the log from GID 21 on, the members have it from 22"):
+        await snapshots.require_log("S", state, cast("Any", Others(21)))

@@ -5,21 +5,21 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from pgherd_sidecar.agent import replica as replica_module
-from pgherd_sidecar.agent.errors import (
+from pgherd_sidecar.agent.base.errors import (
     DivergedError,
     EntryFailedError,
     Failure,
     LeftBehindError,
     UnreadableError,
 )
-from pgherd_sidecar.agent.identity import Identity, IdentityError
-from pgherd_sidecar.agent.loghost import LogHost
+from pgherd_sidecar.agent.log.host import LogHost
+from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
 from pgherd_sidecar.agent.recovery.progress import Phase, load
-from pgherd_sidecar.agent.replica import Replica
-from pgherd_sidecar.agent.standing import Standing
-from pgherd_sidecar.core.log.errors import LocalProtocolError
-from pgherd_sidecar.env.segments import StorageError
+from pgherd_sidecar.agent.session import replica as replica_module
+from pgherd_sidecar.agent.session.replica import Replica
+from pgherd_sidecar.agent.standing.standing import Standing
+from pgherd_sidecar.core.consensus.model.errors import LocalProtocolError
+from pgherd_sidecar.env.storage.segments import StorageError
 from pgherd_sidecar.pg.failures import Trouble
 from pgherd_sidecar.pg.pipeline import ServerGoneError
 from test_recovery_rebuild import World, config_in
@@ -30,9 +30,9 @@ async def replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     config, recovery = config_in(tmp_path)
     recovery.data_directory.mkdir(parents=True, exist_ok=True)
     (recovery.data_directory / "PG_VERSION").touch()
-    identity = Identity(config)
+    identity = StoredIdentity(config)
     monkeypatch.setattr(replica_module, "LocalMeans", lambda *_: World())
-    host = LogHost(config, disk="d", on_failure=lambda error: None)
+    host = LogHost(config, disk="d", on_failure=lambda error: None, on_split=lambda: None)
 
     async def unknown(_: Standing) -> bool:
         return False

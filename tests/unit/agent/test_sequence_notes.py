@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import psycopg
 import pytest
-from pgherd_sidecar.agent.recovery import sequences
+from pgherd_sidecar.agent.checkpoint import sequences
 
 
 class Server:

@@ -7,15 +7,16 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from pgherd_sidecar.agent import large
-from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress
-from pgherd_sidecar.agent.session import ReplicaSession
-from pgherd_sidecar.agent.startup import Server
-from pgherd_sidecar.agent.verdicts import Verdicts
-from pgherd_sidecar.core import state as core_state
-from pgherd_sidecar.core.entries import Entry, Incarnation, Noop, Piece, encode_entry
-from pgherd_sidecar.core.log import Block
-from pgherd_sidecar.core.state import ReplicatedState
+from pgherd_sidecar.agent.apply import large
+from pgherd_sidecar.agent.base.config import MemberAddress, NodeConfig, PostgresAddress
+from pgherd_sidecar.agent.checkpoint.verdicts import Verdicts
+from pgherd_sidecar.agent.server.startup import Server
+from pgherd_sidecar.agent.session.opening import Opening
+from pgherd_sidecar.agent.session.session import ReplicaSession
+from pgherd_sidecar.core.consensus import Block
+from pgherd_sidecar.core.replication import state as core_state
+from pgherd_sidecar.core.replication.entries import Entry, Incarnation, Noop, Piece, encode_entry
+from pgherd_sidecar.core.replication.state import ReplicatedState
 
 NOBODY = cast("Any", None)
 
@@ -37,6 +38,7 @@ class Host:
 
     def __init__(self) -> None:
         self.reader = self
+        self.polls = SimpleNamespace(ask=None, links={})
         self._entries: list[Entry] = []
 
     def commits(self, *entries: Entry) -> None:
@@ -69,20 +71,22 @@ def session(host: Host, directory: Path) -> ReplicaSession:
         admin_socket=directory / "admin",
     )
     pipeline = cast("Any", SimpleNamespace(backend_pid=1))
-    return ReplicaSession(
-        config,
-        cast("Any", host),
+    opening = Opening(
         incarnation=1,
-        server=Server(0, "secret"),
+        server=Server(0, "secret", ""),
         state=ReplicatedState((1, 2)),
         admin=NOBODY,
         watch=NOBODY,
-        appliers=(pipeline, pipeline),
-        markers=NOBODY,
-        verdicts=Verdicts(),
-        skips=frozenset(),
-        passed=set(),
+        house=NOBODY,
+        apply=pipeline,
+        repair=pipeline,
     )
+    return ReplicaSession(config, cast("Any", host), opening, NOBODY, Verdicts())
+
+
+def deliver(one: ReplicaSession) -> None:
+    """The log tells that it has committed more."""
+    one._delivery.entries_committed()
 
 
 async def test_what_is_too_old_is_given_up_where_it_is_dropped(
@@ -99,12 +103,12 @@ async def test_what_is_too_old_is_given_up_where_it_is_dropped(
     host = Host()
     one = session(host, tmp_path)
     host.commits(Incarnation(2, 1), Piece(2, 1, 1, 0, 0, b"[]"), *[Noop()] * 4)
-    one.deliver()
+    deliver(one)
     await asyncio.sleep(0)
     assert one.state.is_open(2, 1)
     assert not begun[0].stopped.is_set()
     host.commits(Noop())
-    one.deliver()
+    deliver(one)
     assert not one.state.is_open(2, 1)
     async with asyncio.timeout(5):
         await begun[0].stopped.wait()

@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 from log_trio import Node, Trio, trio, until
-from pgherd_sidecar.agent import bootstrap, parted
-from pgherd_sidecar.agent.adminport import Refused, Unavailable
-from pgherd_sidecar.agent.bootstrap import BootstrapError
-from pgherd_sidecar.agent.config import NodeConfig
-from pgherd_sidecar.agent.identity import Identity, IdentityError
-from pgherd_sidecar.agent.parting import Splitter
-from pgherd_sidecar.core.log import Member, Membership, Message, Parting
-from pgherd_sidecar.core.log.parting import Consent, Plan, consented
-from pgherd_sidecar.env.segments import SegmentLog
+from pgherd_sidecar.agent.admin.port import Refused, Unavailable
+from pgherd_sidecar.agent.base.config import NodeConfig
+from pgherd_sidecar.agent.log import bootstrap, parted
+from pgherd_sidecar.agent.log.bootstrap import BootstrapError
+from pgherd_sidecar.agent.log.parting import Splitter
+from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
+from pgherd_sidecar.core.consensus import Member, Membership, Message, Parting
+from pgherd_sidecar.core.consensus.model.parting import Consent, SplitPlan, consented
+from pgherd_sidecar.env.storage.segments import SegmentLog
 
 FIVE = Membership.founded(Member(f"n{n}", f"disk of n{n}") for n in range(1, 6))
 
@@ -52,7 +52,7 @@ class Side:
             "data_dir": self.directory / name,
         }
         config = config.model_copy(update=changed)
-        splitter = Splitter(config, f"disk of {name}", cast(Any, self.hosts[name]))
+        splitter = Splitter(config, f"disk of {name}", cast(Any, self.hosts[name]), lambda: None)
         self.splitters[name] = splitter
         self.hosts[name].primary = was_primary
         splitter.start()
@@ -120,12 +120,12 @@ async def left_over(tmp_path: Path) -> tuple[Trio, Node]:
     return herd, herd.nodes["n3"]
 
 
-def plan_of(node: Node) -> Plan:
-    return Plan(str(node.config.cluster_id), (("n3", node.disk),), ordered=True)
+def plan_of(node: Node) -> SplitPlan:
+    return SplitPlan(str(node.config.cluster_id), (("n3", node.disk),), ordered=True)
 
 
 def resume(config: NodeConfig) -> NodeConfig:
-    identity = Identity(config)
+    identity = StoredIdentity(config)
     try:
         return parted.resume(config, identity)
     finally:
@@ -171,7 +171,9 @@ async def test_c21_a_member_goes_on_as_another_cluster_wherever_it_dies(
 async def test_c21_who_has_consented_takes_no_part_any_more_until_all_have(tmp_path: Path) -> None:
     herd, node = await left_over(tmp_path)
     two = herd.nodes["n2"]
-    plan = Plan(str(node.config.cluster_id), (("n2", two.disk), ("n3", node.disk)), ordered=True)
+    plan = SplitPlan(
+        str(node.config.cluster_id), (("n2", two.disk), ("n3", node.disk)), ordered=True
+    )
     mine = Consent(Member("n3", node.disk), 1, 1, 1)
     parted.Parted(consented(None, plan, mine)).save(node.config.data_dir)
     assert resume(node.config) == node.config
@@ -192,7 +194,7 @@ async def test_nobody_consents_whose_log_has_come_to_make_the_parties_a_quorum(
 ) -> None:
     herd, node = await left_over(tmp_path)
     parties = (("n2", herd.nodes["n2"].disk), ("n3", node.disk))
-    parted.consent(node.config, node.disk, Plan(str(node.config.cluster_id), parties))
+    parted.consent(node.config, node.disk, SplitPlan(str(node.config.cluster_id), parties))
     assert parted.load(node.config.data_dir).known is None
 
 
@@ -215,7 +217,7 @@ async def test_c21_who_was_split_off_while_it_waited_has_nothing_left_of_the_pla
 ) -> None:
     herd, node = await left_over(tmp_path)
     config, other = node.config, Member("n2", herd.nodes["n2"].disk)
-    plan = Plan(str(config.cluster_id), (("n2", other.disk), ("n3", node.disk)), ordered=True)
+    plan = SplitPlan(str(config.cluster_id), (("n2", other.disk), ("n3", node.disk)), ordered=True)
     mine = Consent(Member("n3", node.disk), 1000, 1000, 1000)
     known = consented(consented(None, plan, mine), plan, Consent(other, 1, 1, 1))
     parted.Parted(known).save(config.data_dir)

@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 from log_trio import Node, Trio, trio, until
-from pgherd_sidecar.agent import standing as module
-from pgherd_sidecar.agent.applying import applying
-from pgherd_sidecar.agent.causes import cause_of
-from pgherd_sidecar.agent.errors import DivergedError, SkippedError
-from pgherd_sidecar.agent.holding import status, why_held
-from pgherd_sidecar.agent.onlooker import Onlooker
-from pgherd_sidecar.agent.standing import Standing, Way
-from pgherd_sidecar.core.databases import Databases
-from pgherd_sidecar.core.entries import Condition, Skip, encode_entry
+from pgherd_sidecar.agent.apply.applying import applying
+from pgherd_sidecar.agent.base.errors import DivergedError, SkippedError
+from pgherd_sidecar.agent.standing import standing as module
+from pgherd_sidecar.agent.standing.causes import cause_of
+from pgherd_sidecar.agent.standing.holding import status, why_held
+from pgherd_sidecar.agent.standing.onlooker import Onlooker
+from pgherd_sidecar.agent.standing.standing import Standing, Way
+from pgherd_sidecar.core.replication.databases import Databases
+from pgherd_sidecar.core.replication.entries import Condition, Skip, encode_entry
 from pgherd_sidecar.pg.pipeline import RoundFailedError
 
 

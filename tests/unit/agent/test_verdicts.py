@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from pgherd_sidecar.agent import verdicts
-from pgherd_sidecar.agent.verdicts import Verdicts
+from pgherd_sidecar.agent.checkpoint import verdicts
+from pgherd_sidecar.agent.checkpoint.verdicts import Verdicts
 
 
 def noted(first: int, committed: str) -> Verdicts:
@@ -53,6 +53,15 @@ def test_where_the_pieces_of_what_committed_begin_is_known_as_long_as_its_verdic
     assert found.pieces(0, 7) == {7: 4}
     found.note(9, committed=True)
     assert found.pieces(0, 9) == {}
+
+
+def test_a_log_that_begins_among_the_pieces_of_a_transaction_is_whole_after_its_commit() -> None:
+    found = noted(1, "0110")
+    found.note(5, committed=True, pieces_from=2)
+    found.note(6, committed=True, pieces_from=4)
+    found.note(7, committed=True)
+    whole = {1: 1, 2: 2, 3: 6, 4: 6, 5: 7, 6: 7, 7: 7, 8: 8}
+    assert {first: found.whole_from(first) for first in whole} == whole
 
 
 def test_the_file_brings_them_back_unless_it_is_damaged(tmp_path: Path) -> None:

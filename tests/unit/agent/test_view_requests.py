@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from log_trio import NAMES, Node, Trio, trio, until
-from pgherd_sidecar.agent import views as views_module
-from pgherd_sidecar.agent.adminport import Refused, Unavailable
-from pgherd_sidecar.agent.identity import Identity
-from pgherd_sidecar.agent.views import Views, no_majority
-from pgherd_sidecar.agent.witness import Witness
-from pgherd_sidecar.core.databases import Databases
-from pgherd_sidecar.core.entries import Condition, DatabaseState
+from pgherd_sidecar.agent.admin.port import Refused, Unavailable
+from pgherd_sidecar.agent.membership.identity import StoredIdentity
+from pgherd_sidecar.agent.session.witness import Witness
+from pgherd_sidecar.agent.standing import views as views_module
+from pgherd_sidecar.agent.standing.views import Views, no_majority
+from pgherd_sidecar.core.replication.databases import Databases
+from pgherd_sidecar.core.replication.entries import Condition, DatabaseState
 
 
 def views(node: Node) -> Views:
@@ -149,7 +149,7 @@ async def test_a_witness_votes_for_a_database_that_is_left_alone(tmp_path: Path)
         await herd.proposer()
         await herd.order(herd.nodes["n2"], 2)
         third = herd.nodes["n3"]
-        identity = Identity(third.config)
+        identity = StoredIdentity(third.config)
         status = await Witness(third.config, third.host, identity).status()
         identity.close()
         assert (status["state"], status["component"]) == ("witness", "primary")
@@ -170,10 +170,10 @@ async def test_a_witness_joins_where_the_logs_of_the_others_begin(tmp_path: Path
 
         await until(trimmed)
         fourth = herd.joiner("w4", 4, witness=True)
-        identity = Identity(fourth.config)
+        identity = StoredIdentity(fourth.config)
         fourth.disk = identity.disk_id
         await fourth.start()
-        fourth.host.on_commit = lambda: None  # it delivers nothing
+        fourth.host.ignore(fourth)  # it delivers nothing
         service = Witness(fourth.config, fourth.host, identity)
         running = asyncio.create_task(service.run())
         await until(lambda: "w4" in leader.host.membership.voters)
@@ -189,7 +189,7 @@ def test_two_owners_of_a_number_do_not_begin_with_the_same_incarnation(tmp_path:
     config = Trio(tmp_path).nodes["n1"].config
     first = []
     for disk in ("former", "new"):
-        identity = Identity(config.model_copy(update={"data_dir": tmp_path / disk}))
+        identity = StoredIdentity(config.model_copy(update={"data_dir": tmp_path / disk}))
         first.append(identity.next_incarnation())
         assert identity.next_incarnation() == first[-1] + 1
         identity.close()
@@ -197,7 +197,7 @@ def test_two_owners_of_a_number_do_not_begin_with_the_same_incarnation(tmp_path:
 
 
 def test_a_number_with_a_history_begins_a_newer_incarnation(tmp_path: Path) -> None:
-    identity = Identity(Trio(tmp_path).nodes["n1"].config)
+    identity = StoredIdentity(Trio(tmp_path).nodes["n1"].config)
     first = identity.next_incarnation()
     identity.skip_incarnations(first + 7)
     identity.skip_incarnations(first + 3)

@@ -3,14 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from pgherd_sidecar.agent.vigil import Vigil
-from pgherd_sidecar.core.databases import Databases
-from pgherd_sidecar.core.entries import (
-    Condition,
-    DatabaseState,
-    Members,
-    iter_entries,
-)
+from pgherd_sidecar.agent.standing.vigil import Vigil
+from pgherd_sidecar.core.replication.databases import Databases
+from pgherd_sidecar.core.replication.entries import Condition, DatabaseState, Members, iter_entries
 
 WHOLE, DIVERGED = Condition.WHOLE, Condition.DIVERGED
 REBUILDING, FAILED = Condition.REBUILDING, Condition.FAILED

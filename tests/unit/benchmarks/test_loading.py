@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks import loading
+from benchmarks.loading import Cost
 
 
 @pytest.mark.parametrize("megabytes", [0, 1, 100, 1000])
@@ -14,9 +15,10 @@ def test_rows_are_shared_evenly_by_eight_tables(megabytes: int) -> None:
 
 
 def test_the_last_line_is_of_all_parts() -> None:
-    lines = loading.table({"pre-data": 1, "data": 9}, {"pre-data": 5, "data": 15}).splitlines()
-    assert lines[2:] == [
-        "| pre-data | 1.0 | 5.0 | 0.20 |",
-        "| data | 9.0 | 15.0 | 0.60 |",
-        "| all | 10.0 | 20.0 | 0.50 |",
+    plain = {"pre-data": Cost(1, 0.5), "data": Cost(9, 4.5)}
+    herd = {"pre-data": Cost(5, 7.5), "data": Cost(15, 22.5)}
+    assert loading.table(plain, herd).splitlines()[2:] == [
+        "| pre-data | 1.0 | 5.0 | 0.20 | 0.5 | 7.5 | 0.20 |",
+        "| data | 9.0 | 15.0 | 0.60 | 4.5 | 22.5 | 0.60 |",
+        "| all | 10.0 | 20.0 | 0.50 | 5.0 | 30.0 | 0.50 |",
     ]

@@ -1,5 +1,6 @@
 """Tables, plot and file of a comparison."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from benchmarks import records
 from benchmarks.errors import BenchmarkError
 from benchmarks.latency import PLAIN, table
 from benchmarks.percentiles import Latency
-from benchmarks.records import Cell, Record, over_rounds
+from benchmarks.records import Cell, Record, drop_disturbed, over_rounds
 from benchmarks.report import comparison, replace_section
 
 MACHINE = {"cpus": "4", "cpu": "Some CPU", "kernel": "6.1"}
@@ -63,6 +64,17 @@ def test_a_cell_that_is_missing_is_a_dash() -> None:
     text = comparison(record(cell("pgherd", 1500), cell("plain", 4000, clients=1)))
 
     assert rows_of(text)[0] == ["insert", "8", "1,500 (2.50 ms)", "-", "-"]
+
+
+def test_cells_of_a_slow_machine_are_thrown_away_and_noted() -> None:
+    slow, fast = (replace(cell("pgherd", 1500), control_tps=tps) for tps in (8400.0, 8600.0))
+    measured = record(replace(cell("plain", 4000), control_tps=10000.0), slow, fast)
+
+    assert drop_disturbed(measured, 0.15) == ["pgherd"]
+
+    assert [one.control_tps for one in measured.cells] == [10000.0, 8600.0]
+    assert "pgherd: a plain server made 8400 transactions a second" in comparison(measured)
+    assert drop_disturbed(measured, 0.15) == []
 
 
 def test_without_pgherd_there_are_no_ratios() -> None:

@@ -88,8 +88,8 @@ def _sysbench_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_sysbench_installed")
 def test_both_drivers_repeat_the_same_conflicts() -> None:
-    mysql = sysbench.command(JOB, Endpoint("mysql", "127.0.0.1", 1, "u", "", "d"), 3)
-    pgsql = sysbench.command(JOB, Endpoint("pgsql", "127.0.0.1", 2, "u", "p", "d"), 3)
+    mysql = sysbench.command(JOB, Endpoint("mysql", "127.0.0.1", 1, "u", "", "d"), 3, 7)
+    pgsql = sysbench.command(JOB, Endpoint("pgsql", "127.0.0.1", 2, "u", "p", "d"), 3, 7)
 
     assert "--mysql-ignore-errors=1213,1205,1020,1047,1062" in mysql
     assert not any(option.startswith("--mysql") for option in pgsql)

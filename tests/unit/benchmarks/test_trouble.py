@@ -23,10 +23,13 @@ JOINS = {"event": "node.needs_rebuild", "reason": "it joins the herd", "kind": "
     [
         (json.dumps(DIVERGED), "DivergedError"),
         (json.dumps(LOST), "LeftBehindError"),
-        (json.dumps({"event": "crashed", "level": "critical", "error": "SQL values"}), "crashed"),
+        (
+            json.dumps({"event": "process.crashed", "level": "critical", "error": "SQL values"}),
+            "process.crashed",
+        ),
         (json.dumps({"event": "fingerprint.diverged", "gid": 7}), "fingerprint.diverged"),
-        ("Traceback (most recent call last):", "crashed"),
-        ("Fatal Python error: Aborted", "crashed"),
+        ("Traceback (most recent call last):", "process.crashed"),
+        ("Fatal Python error: Aborted", "process.crashed"),
     ],
 )
 def test_each_kind_of_trouble_is_found(line: str, kind: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from pgherd_sidecar.cli.admin import AdminClient, AdminError, NoSidecarError
+from pgherd_sidecar.client.admin import AdminClient, AdminError, NoSidecarError
 
 STATUS = {"name": "n1", "cluster_id": "c", "state": "primary", "gid": 7, "commits": 12}
 

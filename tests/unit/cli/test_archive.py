@@ -3,8 +3,8 @@
 import io
 
 import pytest
-from pgherd_sidecar.cli import archive
-from pgherd_sidecar.cli.archive import UnknownArchiveError
+from pgherd_sidecar.local.export import archive
+from pgherd_sidecar.local.export.archive import UnknownArchiveError
 
 CUSTOM, FILES, TEXT = 1, 3, 4
 

@@ -6,10 +6,10 @@ from uuid import uuid4
 
 import pytest
 from cryptography.x509 import load_pem_x509_certificates
-from pgherd_sidecar.cli import certificates, herd
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_sidecar.cli.herd import Herd
-from pgherd_sidecar.env.tls import Credentials, certified_name
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.env.network.tls import Credentials, certified_name
+from pgherd_sidecar.local import certificates, herd
+from pgherd_sidecar.local.herd import Herd
 
 DAY = timedelta(days=1)
 NOW = datetime.now(UTC)

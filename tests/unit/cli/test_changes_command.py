@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 from pgherd_sidecar.cli import changes
-from pgherd_sidecar.cli.admin import AdminClient
+from pgherd_sidecar.client.admin import AdminClient
 
 
 class Member:

@@ -1,4 +1,4 @@
-"""Completion by Tab: click's own, by the line that the README has."""
+"""Completion by Tab: click's own, by the line that docs/commands.md has."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PGHERD = Path(sys.executable).with_name("pgherd")
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "commands.md"
 
 
 def completed(words: str) -> set[str]:
@@ -37,9 +37,9 @@ def test_commands_options_and_values_are_completed(words: str, offered: set[str]
     assert completed(words) == offered
 
 
-def test_the_line_of_the_readme_makes_bash_complete() -> None:
+def test_the_line_of_the_page_of_commands_makes_bash_complete() -> None:
     (line,) = [
-        line.strip() for line in README.read_text().splitlines() if "bash_source pgherd" in line
+        line.strip() for line in PAGE.read_text().splitlines() if "bash_source pgherd" in line
     ]
     done = subprocess.run(
         ["bash", "-c", f"{line}\ncomplete -p pgherd"],

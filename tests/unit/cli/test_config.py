@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pgherd_sidecar.agent import config
+from pgherd_sidecar.agent.base import config
 from pydantic import ValidationError
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from pgherd_sidecar.cli import options
 from pgherd_sidecar.cli.main import main
+from pgherd_sidecar.cli.shared import options
 
 
 @pytest.fixture(autouse=True)

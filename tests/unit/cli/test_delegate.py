@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.cli import runtime
+from pgherd_sidecar.local import runtime
 
 ACCOUNT = "nobody"
 PROGRAM = f"""
 import json, os, pwd, sys, time
 from pathlib import Path
 import click
-from pgherd_sidecar.cli import delegate
+from pgherd_sidecar.local import delegate
 
 started_as = os.geteuid()
 
@@ -27,11 +27,12 @@ def main():
 @main.command()
 @click.argument("status", type=int)
 @click.option("--dir", "directory", type=Path)
-def who(status, directory):
+@click.option("--word", "words", multiple=True)
+def who(status, directory, words):
     if os.geteuid() == 0:
         raise SystemExit(delegate._run_as(pwd.getpwnam({ACCOUNT!r}), directory))
     ids = [*os.getresuid(), *os.getresgid()]
-    facts = [started_as, ids, os.getgroups(), os.getcwd(), os.environ["HOME"]]
+    facts = [started_as, ids, os.getgroups(), os.getcwd(), os.environ["HOME"], words]
     print(json.dumps(facts), flush=True)
     if status == 99:
         time.sleep(600)
@@ -53,14 +54,15 @@ def command(tmp_path: Path) -> list[str]:
 
 
 def test_the_process_is_the_accounts_for_good(command: list[str], tmp_path: Path) -> None:
-    done = subprocess.run([*command, "7"], capture_output=True, text=True, check=False)
+    words = ["--word", "a b", "--word=c"]
+    done = subprocess.run([*command, "7", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 7, done.stderr
     account = pwd.getpwnam(ACCOUNT)
     ids = [account.pw_uid] * 3 + [account.pw_gid] * 3
     groups = os.getgrouplist(ACCOUNT, account.pw_gid)
     started_as, *facts = json.loads(done.stdout)
     assert started_as == 0
-    assert facts == [ids, groups, str(tmp_path), account.pw_dir]
+    assert facts == [ids, groups, str(tmp_path), account.pw_dir, ["a b", "c"]]
 
 
 def test_a_signal_reaches_it(command: list[str]) -> None:

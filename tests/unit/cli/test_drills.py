@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.cli import drills, herd
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_sidecar.env.processes import identify, write_pid_file
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.env.processes.detached import identify, write_pid_file
+from pgherd_sidecar.local import herd
+from pgherd_sidecar.local.operations import drills
 
 
 @pytest.fixture

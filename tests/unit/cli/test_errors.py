@@ -5,8 +5,8 @@ import io
 
 import pytest
 from click.testing import CliRunner
-from pgherd_sidecar.cli.errors import COULD_NOT, HerdError, from_os_error, last_words
 from pgherd_sidecar.cli.main import main
+from pgherd_sidecar.client.errors import COULD_NOT, HerdError, from_os_error, last_words
 
 
 def test_an_error_is_one_line_on_stderr() -> None:
@@ -34,10 +34,13 @@ def test_any_other_failed_call_names_its_file() -> None:
         ("FATAL: no room\nLOG: shut down\n", "FATAL: no room"),
         ("ERROR: first\nERROR: second\nbye", "ERROR: second"),
         ('{"level": "error", "event": "log.torn", "pos": 1}\n{"level": "info"}', "log.torn"),
-        ('{"level": "error", "event": "crashed", "error": "no room"}', "crashed: no room"),
         (
-            '{"event": "crashed", "exception": "Traceback\\n  x\\nValueError: no"}',
-            "crashed: ValueError: no",
+            '{"level": "error", "event": "process.crashed", "error": "no room"}',
+            "process.crashed: no room",
+        ),
+        (
+            '{"event": "process.crashed", "exception": "Traceback\\n  x\\nValueError: no"}',
+            "process.crashed: ValueError: no",
         ),
         ("[1, 2]", "[1, 2]"),
     ],

@@ -4,9 +4,10 @@ from typing import Any, cast
 
 import pytest
 from pgherd_sidecar.cli import explaining
-from pgherd_sidecar.cli.admin import AdminError, Status
-from pgherd_sidecar.cli.cluster import Voice
-from pgherd_sidecar.cli.errors import HerdError
+from pgherd_sidecar.client.admin import AdminError
+from pgherd_sidecar.client.answers import Status
+from pgherd_sidecar.client.cluster import Voice
+from pgherd_sidecar.client.errors import HerdError
 
 TOLD: dict[str, Any] = {
     "gid": 8,

@@ -4,12 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pgherd_sidecar.cli import cluster, growing, herd
-from pgherd_sidecar.cli.admin import AdminClient, AdminError, Status
-from pgherd_sidecar.cli.cluster import Voice, speaker, take_out
-from pgherd_sidecar.cli.drills import parse
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_sidecar.cli.herd import Herd
+from pgherd_sidecar.client import cluster
+from pgherd_sidecar.client.admin import AdminClient, AdminError
+from pgherd_sidecar.client.answers import Status
+from pgherd_sidecar.client.cluster import Voice, speaker, take_out
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.local import herd
+from pgherd_sidecar.local.herd import Herd
+from pgherd_sidecar.local.operations import growing
+from pgherd_sidecar.local.operations.drills import parse
 
 
 def new(directory: Path, nodes: int = 3, witnesses: int = 0) -> Herd:
@@ -43,7 +46,7 @@ class TestNumbers:
             new(tmp_path).grown(name)
 
     def test_numbers_end_where_the_sequences_do(self, tmp_path: Path) -> None:
-        with pytest.raises(HerdError, match="numbers for 8 nodes: remove one first"):
+        with pytest.raises(HerdError, match="for 8 nodes: promote a reader, or remove a node"):
             new(tmp_path, nodes=8).grown(None)
 
     def test_a_witness_has_a_name_of_its_own_and_no_database(self, tmp_path: Path) -> None:
@@ -58,12 +61,36 @@ class TestNumbers:
     def test_a_witness_may_come_later_while_they_are_fewer_than_databases(
         self, tmp_path: Path
     ) -> None:
-        description, member = new(tmp_path, nodes=2).grown(None, witness=True)
+        description, member = new(tmp_path, nodes=2).grown(None, kind="witness")
         assert (member.name, member.number, member.witness) == ("w1", 3, True)
         with pytest.raises(HerdError, match="2 nodes can have 1 witnesses: add a node with"):
-            description.grown(None, witness=True)
+            description.grown(None, kind="witness")
         lost = description.without(member)
-        assert lost.grown("w1", witness=True)[1] == member
+        assert lost.grown("w1", kind="witness")[1] == member
+
+    def test_a_reader_leaves_the_numbers_of_writers_free_for_long(self, tmp_path: Path) -> None:
+        description = new(tmp_path)
+        for _ in range(6):
+            description, member = description.grown(None, kind="reader")
+        assert (member.name, member.number, member.port) == ("r6", 9, 7509)
+        assert [one.number for one in description.members if one.reader] == [4, 5, 6, 7, 8, 9]
+        assert [one.name for one in description.writers] == ["n1", "n2", "n3"]
+        assert "7509" in description.reading_dsn()
+        assert "7509" not in description.application_dsn(password=True)
+        with pytest.raises(HerdError, match="promote a reader, or remove a node"):
+            description.grown(None)
+
+    def test_a_reader_is_promoted_if_its_number_is_one_of_the_sequences(
+        self, tmp_path: Path
+    ) -> None:
+        description, reader = new(tmp_path, nodes=8).grown(None, kind="reader")
+        with pytest.raises(HerdError, match="r1 has number 9, and only the first 8 can take"):
+            description.promoted(reader)
+        description, reader = new(tmp_path).grown(None, kind="reader")
+        description, node = description.promoted(reader)
+        assert description.writers[-1] == node == description.member("r1")
+        with pytest.raises(HerdError, match="r1 is no reader: it takes writes already"):
+            description.promoted(node)
 
     def test_witnesses_are_fewer_than_databases(self, tmp_path: Path) -> None:
         with pytest.raises(HerdError, match="2 nodes can have 1 witnesses"):

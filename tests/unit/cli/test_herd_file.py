@@ -5,8 +5,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.cli import herd
-from pgherd_sidecar.cli.errors import HerdError
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.local import herd
 
 BIN = Path("/usr/lib/postgresql/15/bin")
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from pgherd_sidecar.cli import jobs
-from pgherd_sidecar.cli import rebuild as rebuilding
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_spark import cluster
-from pgherd_spark.check import Sums, _majority
-from pgherd_spark.checksums import Sum
-from pgherd_spark.findings import Findings, TableFindings
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.local.operations import rebuild as rebuilding
+from pgherd_spark.checking.check import Sums, _majority
+from pgherd_spark.checking.findings import Findings, TableFindings
+from pgherd_spark.reading import cluster
+from pgherd_spark.reading.checksums import Sum
 
 
 def test_without_spark_there_is_only_the_error(
@@ -38,7 +38,7 @@ def rebuilt(monkeypatch: pytest.MonkeyPatch, found: Findings) -> list[tuple[str,
     """Which nodes are replaced by a copy of which."""
     done = []
 
-    async def rebuild(_: Path, name: str, asked: rebuilding.Options) -> None:
+    async def rebuild(_: Path, name: str, asked: rebuilding.RebuildOptions) -> None:
         done.append((name, asked.partner))
 
     monkeypatch.setattr(rebuilding, "rebuild", rebuild)

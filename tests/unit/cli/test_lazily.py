@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.cli import herd
-from pgherd_sidecar.cli.lazily import lazily
+from pgherd_sidecar.lazily import lazily
+from pgherd_sidecar.local import herd
 
 HEAVY = {"aiohttp", "cryptography", "pglast", "psycopg", "structlog", "uvloop", "msgspec"}
 """What the sidecar needs, or a command that makes something."""

@@ -5,11 +5,12 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from pgherd_sidecar.cli import dumping, herd, leaving
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_sidecar.cli.herd import Herd
-from pgherd_sidecar.cli.leaving import Plan
-from pgherd_sidecar.cli.plainserver import PlainServer, plain_configuration
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.local import herd
+from pgherd_sidecar.local.export import dumping, leaving
+from pgherd_sidecar.local.export.leaving import LeavingPlan
+from pgherd_sidecar.local.export.plainserver import PlainServer, plain_configuration
+from pgherd_sidecar.local.herd import Herd
 
 
 @pytest.fixture
@@ -21,8 +22,8 @@ def description(tmp_path: Path) -> Herd:
     return made
 
 
-def plan_of(description: Herd, name: str) -> Plan:
-    return Plan(
+def plan_of(description: Herd, name: str) -> LeavingPlan:
+    return LeavingPlan(
         cluster_id=description.cluster_id,
         member=description.member(name),
         postgres_bin=description.postgres_bin,

@@ -3,18 +3,18 @@
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.agent.recovery.progress import Phase, Progress
-from pgherd_sidecar.cli.herd import Herd, new_herd
-from pgherd_sidecar.cli.node import Node, NodeState
-from pgherd_sidecar.cli.postgres import PostgresServer
-from pgherd_sidecar.cli.sidecar import Sidecar
+from pgherd_sidecar.agent.recovery.progress import Phase, RebuildProgress
+from pgherd_sidecar.local.herd import Herd, new_herd
+from pgherd_sidecar.local.node import Node, NodeState
+from pgherd_sidecar.local.postgres import PostgresServer
+from pgherd_sidecar.local.sidecar import Sidecar
 
 REBUILDS = [
-    Progress(Phase.COPYING),
-    Progress(Phase.INSTALLING, copy="pgdata.copy-1"),
-    Progress(Phase.STARTING),
+    RebuildProgress(Phase.COPYING),
+    RebuildProgress(Phase.INSTALLING, copy="pgdata.copy-1"),
+    RebuildProgress(Phase.STARTING),
 ]
-NONE = [Progress(), Progress(Phase.COPYING, given_up=True)]
+NONE = [RebuildProgress(), RebuildProgress(Phase.COPYING, given_up=True)]
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def herd(tmp_path: Path) -> Herd:
     return new_herd(tmp_path, nodes=3, port_base=30000, postgres_bin=Path("/usr/bin"))
 
 
-def node_with(herd: Herd, rebuild: Progress) -> Node:
+def node_with(herd: Herd, rebuild: RebuildProgress) -> Node:
     """A node with both identity and database, in the middle of this."""
     paths = herd.node(herd.members[0])
     for directory in (paths.sidecar_data, paths.pgdata):
@@ -52,7 +52,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("rebuild", REBUILDS)
 async def test_the_server_is_left_to_a_sidecar_that_replaces_its_database(
-    herd: Herd, started: list[str], rebuild: Progress
+    herd: Herd, started: list[str], rebuild: RebuildProgress
 ) -> None:
     node = node_with(herd, rebuild)
     await node.start(1.0)
@@ -64,7 +64,7 @@ async def test_the_server_is_left_to_a_sidecar_that_replaces_its_database(
 
 @pytest.mark.parametrize("rebuild", NONE)
 async def test_without_a_rebuild_the_server_is_started_first(
-    herd: Herd, started: list[str], rebuild: Progress
+    herd: Herd, started: list[str], rebuild: RebuildProgress
 ) -> None:
     await node_with(herd, rebuild).start(1.0)
     assert started == ["server", "database", "sidecar"]

@@ -1,9 +1,9 @@
 """What pg_dump writes of a member, made what it would write of a plain server."""
 
 import pytest
-from pgherd_sidecar.cli import plaindump
-from pgherd_sidecar.cli.archive import Contents, Entry
-from pgherd_sidecar.cli.plaindump import ChangedError, PlainSequence
+from pgherd_sidecar.local.export import plaindump
+from pgherd_sidecar.local.export.archive import Contents, Entry
+from pgherd_sidecar.local.export.plaindump import ChangedError, PlainSequence
 
 _SERIAL = b"""CREATE SEQUENCE public.s
     AS integer

@@ -5,9 +5,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_sidecar.cli.lock import LOCK_FILE, locked
-from pgherd_sidecar.cli.ports import require_free
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.local.lock import LOCK_FILE, locked
+from pgherd_sidecar.local.ports import require_free
 
 
 def test_a_taken_port_is_named_with_who_has_it() -> None:

@@ -4,14 +4,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.agent.config import NodeConfig
-from pgherd_sidecar.agent.identity import Identity
-from pgherd_sidecar.agent.logsetup import open_log
-from pgherd_sidecar.cli import certificates, herd, promoting
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_sidecar.cli.herd import Herd
-from pgherd_sidecar.cli.sidecar import Sidecar
-from pgherd_sidecar.core.log import Block, Control, Persist
+from pgherd_sidecar.agent.base.config import NodeConfig
+from pgherd_sidecar.agent.log.setup import open_log
+from pgherd_sidecar.agent.membership.identity import StoredIdentity
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.core.consensus import Block, Control, Persist
+from pgherd_sidecar.local import certificates, herd
+from pgherd_sidecar.local.herd import Herd
+from pgherd_sidecar.local.operations import promoting
+from pgherd_sidecar.local.sidecar import Sidecar
 
 PLAN = "promotion.json"
 
@@ -49,7 +50,7 @@ def configs_of(description: Herd) -> list[NodeConfig]:
 
 
 def found(config: NodeConfig) -> None:
-    identity, log = Identity(config), open_log(config)
+    identity, log = StoredIdentity(config), open_log(config)
     log.persist(Persist(1, Control(1, None, 0), None, (Block.make(1, 1, 1, b"noop"),)))
     log.close()
     identity.close()
@@ -71,11 +72,11 @@ async def test_a_majority_is_not_promoted_and_another_set_may_be(four: Herd) -> 
     with pytest.raises(HerdError, match="n2, n3, n4 are enough to go on in the cluster as it is"):
         await promote(four, "n2", "n3", "n4")
     for config in configs_of(four):
-        Identity(config).close()  # still a member of the old cluster
+        StoredIdentity(config).close()  # still a member of the old cluster
     fresh = await promote(four, "n3", "n4")
     assert [member.name for member in fresh.members] == ["n3", "n4"]
     for config in configs_of(fresh):
-        Identity(config).close()
+        StoredIdentity(config).close()
 
 
 @pytest.mark.parametrize("missing", ["log", "directory"])
@@ -114,7 +115,7 @@ async def test_c21_a_promotion_that_died_is_ended_by_the_same_command(
     assert [member.name for member in herd.load(four.directory).members] == ["n1", "n2"]
     assert not (four.directory / PLAN).exists()
     for config in configs_of(fresh):
-        Identity(config).close()
+        StoredIdentity(config).close()
 
 
 async def test_what_was_all_but_done_does_not_refuse_the_next_promotion(

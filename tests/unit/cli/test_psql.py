@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from pgherd_sidecar.cli import herd, psql
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_sidecar.cli.herd import Herd
 from pgherd_sidecar.cli.main import main
-from pgherd_sidecar.cli.node import NodeState
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.local import herd, psql
+from pgherd_sidecar.local.herd import Herd
+from pgherd_sidecar.local.node import NodeState
 from psycopg.conninfo import conninfo_to_dict
 
 
@@ -107,7 +107,7 @@ def test_options_of_psql_reach_it(description: Herd, tmp_path: Path) -> None:
     program = f"""
 import os
 from pathlib import Path
-from pgherd_sidecar.cli import binaries, psql
+from pgherd_sidecar.local import binaries, psql
 from pgherd_sidecar.cli.main import main
 binaries.find = lambda _: Path({str(programs)!r})
 psql.named = lambda description, name: description.member(name)  # its server does not run

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from pgherd_sidecar.cli import cluster, top
-from pgherd_sidecar.cli.admin import AdminClient, Status
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_sidecar.cli.top import Options, Sample, frame, percentile
+from pgherd_sidecar.cli import top
+from pgherd_sidecar.cli.top import Sample, TopOptions, frame, percentile
+from pgherd_sidecar.client import cluster
+from pgherd_sidecar.client.admin import AdminClient
+from pgherd_sidecar.client.answers import Status
+from pgherd_sidecar.client.errors import HerdError
 
 VIEW = {
     "id": 1,
@@ -147,7 +149,7 @@ def listen_to(*answers: Status) -> cluster.Listen:
 
 
 async def test_once_it_prints_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
-    await top.top(listen_to(said()), Options(0.01, once=True, names=("n1", "n9")))
+    await top.top(listen_to(said()), TopOptions(0.01, once=True, names=("n1", "n9")))
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "n9" in out
@@ -155,7 +157,7 @@ async def test_once_it_prints_plain_text(capsys: pytest.CaptureFixture[str]) -> 
 
 async def test_when_nobody_answers_it_says_what_to_do() -> None:
     with pytest.raises(HerdError, match="start the herd"):
-        await top.top(listen_to(), Options(0.01, once=False))
+        await top.top(listen_to(), TopOptions(0.01, once=False))
 
 
 # A shell that starts the tests in the background has them ignore SIGINT.
@@ -164,8 +166,9 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {tests!r})
 from test_top import listen_to, said
-from pgherd_sidecar.cli import options, top
-options.run(top.top(listen_to(said()), top.Options(0.05, once=False)))
+from pgherd_sidecar.cli import top
+from pgherd_sidecar.cli.shared import options
+options.run(top.top(listen_to(said()), top.TopOptions(0.05, once=False)))
 """
 
 

@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
-from pgherd_sidecar.cli import render
-from pgherd_sidecar.cli.admin import AdminError, IndexSummary, Marker, TableSummary
-from pgherd_sidecar.cli.errors import HerdError
-from pgherd_sidecar.cli.herd import Member
-from pgherd_sidecar.cli.node import Node, NodeState
-from pgherd_sidecar.cli.verify import Comparison, Options, verify
+from pgherd_sidecar.cli.shared import render
+from pgherd_sidecar.client.admin import AdminError
+from pgherd_sidecar.client.answers import IndexSummary, MarkerAnswer, TableSummary
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.local.herd import HerdNode
+from pgherd_sidecar.local.node import Node, NodeState
+from pgherd_sidecar.local.operations.verify import Comparison, VerifyOptions, verify
 
-OPTIONS = Options(allow_missing=False, max_keys=100, timeout_s=60)
+OPTIONS = VerifyOptions(allow_missing=False, max_keys=100, timeout_s=60)
 BUCKETS = 4
 
 
@@ -33,8 +34,8 @@ class FakeNode:
     calls: list[str] = field(default_factory=list)
 
     @property
-    def member(self) -> Member:
-        return Member(number=1, name=self.name, port=1, peer_port=2)
+    def member(self) -> HerdNode:
+        return HerdNode(number=1, name=self.name, port=1, peer_port=2)
 
     @property
     def sidecar(self) -> "FakeNode":
@@ -57,9 +58,9 @@ class FakeAdmin:
         if what == self._node.fails_at:
             raise AdminError("broken pipe")
 
-    async def order_marker(self, names: Iterable[str]) -> Marker:
+    async def order_marker(self, names: Iterable[str]) -> MarkerAnswer:
         self._called("order")
-        return Marker(id="m", gid=9)
+        return MarkerAnswer(id="m", gid=9)
 
     async def wait_marker(self, marker: str, _timeout_s: float) -> None:
         self._called("wait")
@@ -100,7 +101,7 @@ class FakeAdmin:
         return IndexSummary(available=self._node.amcheck, checked=1, faults=faults, skipped=skipped)
 
 
-async def compare(*nodes: FakeNode, options: Options = OPTIONS) -> Comparison:
+async def compare(*nodes: FakeNode, options: VerifyOptions = OPTIONS) -> Comparison:
     return await verify(cast(list[Node], list(nodes)), options)
 
 
@@ -165,7 +166,7 @@ async def test_other_columns_are_a_difference_though_the_rows_look_equal() -> No
 
 
 async def test_no_more_keys_are_listed_than_asked_for() -> None:
-    options = Options(allow_missing=False, max_keys=3, timeout_s=60)
+    options = VerifyOptions(allow_missing=False, max_keys=3, timeout_s=60)
     empty = FakeNode("n2", {"public.t": {}})
     result = await compare(FakeNode("n1", table()), empty, options=options)
     assert len(result.differences) == 3
@@ -184,7 +185,7 @@ async def test_a_node_that_has_left_is_to_be_removed_since_it_can_t_be_started()
 
 
 async def test_a_node_that_is_not_up_can_be_left_out() -> None:
-    options = Options(allow_missing=True, max_keys=3, timeout_s=60)
+    options = VerifyOptions(allow_missing=True, max_keys=3, timeout_s=60)
     absent = FakeNode("n2", {}, state_name="stopped")
     result = await compare(FakeNode("n1", table()), absent, options=options)
     assert result.identical
@@ -193,7 +194,7 @@ async def test_a_node_that_is_not_up_can_be_left_out() -> None:
 
 
 async def test_no_node_up_is_an_error_even_then() -> None:
-    options = Options(allow_missing=True, max_keys=3, timeout_s=60)
+    options = VerifyOptions(allow_missing=True, max_keys=3, timeout_s=60)
     with pytest.raises(HerdError, match="no node is up"):
         await compare(FakeNode("n1", {}, state_name="stopped"), options=options)
 

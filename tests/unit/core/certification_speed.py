@@ -13,8 +13,8 @@ import time
 from array import array
 from collections.abc import Iterator
 
-from pgherd_sidecar.core.certifier import INDEX_LIMIT, Certifier
-from pgherd_sidecar.core.examination import Examination
+from pgherd_sidecar.core.certification.certifier import INDEX_LIMIT, Certifier
+from pgherd_sidecar.core.certification.examination import Examination
 
 KEYS_OF_OTHERS = 10
 PART_KEYS = 16_000

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from pgherd_sidecar.core.merge import Item, Op, Plan, Statement
-from pgherd_sidecar.core.recordtext import join_record, split_record
+from pgherd_sidecar.core.replication.merge import Item, Op, Plan, Statement
+from pgherd_sidecar.core.replication.recordtext import join_record, split_record
 from writeset_strategies import groups, key
 
 Row = tuple[str | None, ...]
@@ -23,6 +23,16 @@ COLUMNS = 4
 PK_COLUMNS = {"public.t": (0,), '"My S"."T"': (3, 1)}
 UNIQUE_COLUMN = {"public.t": 1, '"My S"."T"': 0}
 VALUES = ("1", "2", "", "a b", 'q"', "\\", "(,)", "é")
+
+
+class ModelColumns:
+    """The columns of these tables, for the merge. Every one of them can be updated."""
+
+    def key_columns(self, table: str) -> tuple[int, ...]:
+        return PK_COLUMNS[table]
+
+    def other_columns(self, table: str) -> str:
+        return "".join("01"[column not in PK_COLUMNS[table]] for column in range(COLUMNS))
 
 
 def pk_of(table: str, row: Row) -> Pk:
@@ -58,9 +68,13 @@ class NaiveDatabase:
             pk = pk_of(table, new)
             if statement.op is Op.INSERT:
                 self._insert(table, pk, new)
+            elif statement.op is Op.PUT:
+                old = rows.pop(pk, new)
+                choice = zip(old, new, statement.bitmap, strict=True)
+                self._insert(table, pk, tuple(n if bit == "1" else o for o, n, bit in choice))
             elif statement.op is Op.UPDATE and pk in rows:
-                choice = zip(rows[pk], new, statement.bitmap, strict=True)
-                rows[pk] = tuple(n if bit == "1" else o for o, n, bit in choice)
+                choice = zip(rows.pop(pk), new, statement.bitmap, strict=True)
+                self._insert(table, pk, tuple(n if bit == "1" else o for o, n, bit in choice))
             elif rows.pop(pk, None) is None:
                 continue
             affected += 1

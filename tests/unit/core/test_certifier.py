@@ -7,7 +7,7 @@ from array import array
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pgherd_sidecar.core.certifier import AbortReason, Certifier, Conflict, LockMode
+from pgherd_sidecar.core.certification.certifier import AbortReason, Certifier, Conflict, LockMode
 from writeset_strategies import groups, key, key_groups
 
 # PostgreSQL's documentation, "Conflicting Row-Level Locks".

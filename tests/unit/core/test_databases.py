@@ -10,11 +10,16 @@ import pytest
 from databases_twin import Twin
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pgherd_sidecar.core import databases as module
-from pgherd_sidecar.core.certifier import AbortReason, Conflict
-from pgherd_sidecar.core.checkpoint import WITHOUT_DATABASES, WITHOUT_INTENTIONS, pack, unpack
-from pgherd_sidecar.core.databases import SKIPPED, Databases
-from pgherd_sidecar.core.entries import (
+from pgherd_sidecar.core.certification.certifier import AbortReason, Conflict
+from pgherd_sidecar.core.replication import databases as module
+from pgherd_sidecar.core.replication.checkpoint import (
+    WITHOUT_DATABASES,
+    WITHOUT_INTENTIONS,
+    pack,
+    unpack,
+)
+from pgherd_sidecar.core.replication.databases import SKIPPED, Databases
+from pgherd_sidecar.core.replication.entries import (
     STATE_ASKED,
     STATE_PAUSE,
     STATE_STOPPED,
@@ -25,7 +30,7 @@ from pgherd_sidecar.core.entries import (
     Members,
     Skip,
 )
-from pgherd_sidecar.core.state import Decision, DecisionKind, ReplicatedState
+from pgherd_sidecar.core.replication.state import Decision, DecisionKind, ReplicatedState
 from writeset_strategies import MEMBERS, groups, intention, key, writeset
 
 WHOLE, DIVERGED = Condition.WHOLE, Condition.DIVERGED

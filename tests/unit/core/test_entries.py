@@ -6,7 +6,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_sidecar.core.entries import (
+from pgherd_sidecar.core.replication.entries import (
     CAUSE_BYTES,
     FLAG_DDL,
     FLAG_FINGERPRINT,

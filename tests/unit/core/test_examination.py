@@ -7,9 +7,9 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_sidecar.core import examination
-from pgherd_sidecar.core.certifier import AbortReason, Certifier, Conflict
-from pgherd_sidecar.core.examination import Examination, preview
+from pgherd_sidecar.core.certification import examination
+from pgherd_sidecar.core.certification.certifier import AbortReason, Certifier, Conflict
+from pgherd_sidecar.core.certification.examination import Examination, preview
 from writeset_strategies import groups, key, key_groups
 
 GENEROUS, BULKY, FORGETFUL = 1_000_000, 64, 8

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pgherd_sidecar.core.entries import (
+from pgherd_sidecar.core.replication.entries import (
     Condition,
     DatabaseState,
     EntryKind,

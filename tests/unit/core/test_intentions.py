@@ -1,9 +1,16 @@
 """Intentions: whoever has declared its keys does not lose to those who come later."""
 
 from hypothesis import given, settings
-from pgherd_sidecar.core.certifier import AbortReason, Conflict
-from pgherd_sidecar.core.entries import Entry, Incarnation, Intention, Members, Writeset, key_array
-from pgherd_sidecar.core.state import Decision, DecisionKind, ReplicatedState
+from pgherd_sidecar.core.certification.certifier import AbortReason, Conflict
+from pgherd_sidecar.core.replication.entries import (
+    Entry,
+    Incarnation,
+    Intention,
+    Members,
+    Writeset,
+    key_array,
+)
+from pgherd_sidecar.core.replication.state import Decision, DecisionKind, ReplicatedState
 from writeset_strategies import MEMBERS, deliver_all, groups, intention, key, logs, writeset
 
 COMMIT = Decision(DecisionKind.COMMIT)

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pgherd_sidecar.core.entries import EntryFormatError
-from pgherd_sidecar.core.merge import (
+from pgherd_sidecar.core.replication.entries import EntryFormatError
+from pgherd_sidecar.core.replication.merge import (
     Item,
     Op,
     Plan,
@@ -18,7 +18,7 @@ from pgherd_sidecar.core.merge import (
     merge_writesets,
     slots,
 )
-from table_model import PK_COLUMNS, History, NaiveDatabase
+from table_model import History, ModelColumns, NaiveDatabase
 from writeset_strategies import groups, key
 
 T = "public.t"
@@ -26,7 +26,7 @@ TABLE_KEY = key(1000, 0)
 
 
 def merge(*writesets: tuple["array[int]", list[Item]]) -> Plan:
-    return merge_writesets(writesets, PK_COLUMNS.__getitem__)
+    return merge_writesets(writesets, ModelColumns())
 
 
 def rows(
@@ -80,9 +80,72 @@ def test_c10_a_unique_value_that_moves_between_rows_waits_for_the_next_wave() ->
     first = rows("D(1,,,)", "I(1,6,,)", pk=1, keys=[value, key(60, 3)])
     second = rows("D(2,,,)", "I(2,5,,)", pk=2, keys=[key(70, 3), value])
     assert waves(merge(first, second)) == [
-        [("D", ["(1,,,)"]), ("I", ["(1,6,,)"])],
-        [("D", ["(2,,,)"]), ("I", ["(2,5,,)"])],
+        [("U0111", ["(1,6,,)"])],
+        [("U0111", ["(2,5,,)"])],
     ]
+
+
+def test_c10_the_only_row_that_moves_is_updated_between_deletes_and_inserts() -> None:
+    keys = groups((0, [TABLE_KEY, *(key(n, 3) for n in (1, 2, 3, 50, 60, 70))]))
+    # row 2 gives 6 up, row 1 moves from 5 to 6, row 3 takes 5
+    items = [(T, [4, 8, 4, 12], ["D(1,,,)", "D(2,,,)", "I(1,6,,)", "I(3,5,,)"])]
+    apart = [
+        (T, [8], ["D(2,,,)"]),
+        (T, [4, 4], ["D(1,,,)", "I(1,6,,)"]),
+        (T, [12], ["I(3,5,,)"]),
+    ]
+    for body in (items, apart):
+        assert waves(merge((keys, body))) == [
+            [("D", ["(2,,,)"]), ("U0111", ["(1,6,,)"]), ("I", ["(3,5,,)"])]
+        ]
+
+
+def test_c10_a_row_that_may_have_been_there_is_put() -> None:
+    plan = merge(rows("E(1,,,)", "I(1,6,,)", keys=[key(60, 3)]), rows("U0001(1,,,c)"))
+    assert waves(plan) == [[("P0111", ["(1,6,,)"])], [("U0001", ["(1,,,c)"])]]
+    assert plan.waves[0].statements[0].expected_rows == 1
+
+
+def test_c10_rows_that_move_together_are_deleted_and_inserted() -> None:
+    keys = groups((0, [TABLE_KEY, *(key(n, 3) for n in (1, 2, 50, 60))]))
+    items = [(T, [4, 8, 4, 8], ["D(1,,,)", "D(2,,,)", "I(1,6,,)", "I(2,5,,)"])]
+    assert waves(merge((keys, items))) == [
+        [("D", ["(1,,,)", "(2,,,)"]), ("I", ["(1,6,,)", "(2,5,,)"])]
+    ]
+    split = [(T, [4, 4], ["D(1,,,)", "I(1,6,,)"]), (T, [8, 8], ["D(2,,,)", "I(2,5,,)"])]
+    assert [op for op, _ in waves(merge((keys, split)))[0]] == ["D", "I"]
+
+
+def test_c10_a_row_whose_primary_key_moves_is_deleted_and_inserted() -> None:
+    # the same hash: two rows, or one value written in two ways
+    assert waves(merge(rows("D(1,,,)", "I(1.0,6,,)"))) == [
+        [("D", ["(1,,,)"]), ("I", ["(1.0,6,,)"])]
+    ]
+
+
+def test_c10_a_row_that_moves_is_not_folded_into_its_earlier_update() -> None:
+    # row 1 is updated, row 2 gives the value 6 up, row 1 takes it
+    first = rows("U0010(1,,a,)", pk=1)
+    second = rows("D(2,,,)", "I(2,7,,)", pk=2, keys=[key(60, 3), key(70, 3)])
+    third = rows("D(1,,,)", "I(1,6,a,)", pk=1, keys=[key(50, 3), key(60, 3)])
+    assert waves(merge(first, second, third)) == [
+        [("U0010", ["(1,,a,)"]), ("U0111", ["(2,7,,)"])],
+        [("U0111", ["(1,6,a,)"])],
+    ]
+
+
+def test_c10_an_update_is_folded_into_that_of_a_row_that_moved() -> None:
+    plan = merge(rows("D(1,,,)", "I(1,6,a,b)", keys=[key(50, 3)]), rows("U0001(1,,,c)"))
+    assert waves(plan) == [[("U0111", ["(1,6,a,c)"])]]
+
+
+def test_c10_a_table_whose_rows_cannot_be_updated_whole_keeps_both() -> None:
+    class Fixed(ModelColumns):
+        def other_columns(self, _table: str) -> str:
+            return ""
+
+    plan = merge_writesets([rows("D(1,,,)", "I(1,6,,)")], Fixed())
+    assert [op for op, _ in waves(plan)[0]] == ["D", "I"]
 
 
 def test_c10_an_insert_shares_the_wave_of_the_delete_before_it() -> None:
@@ -132,7 +195,12 @@ def test_c10_colliding_hashes_never_merge_rows_of_two_tables() -> None:
     one, other = (
         (groups((0, [key(1, 2)])), [(table, [key(1, 0)], ["U01(1,a)"])]) for table in ("t", "u")
     )
-    plan = merge_writesets([one, other], lambda _table: (0,))
+
+    class Narrow(ModelColumns):
+        def key_columns(self, _table: str) -> tuple[int, ...]:
+            return (0,)
+
+    plan = merge_writesets([one, other], Narrow())
     assert [wave.statements[0].table for wave in plan.waves] == ["t", "u"]
 
 
@@ -152,7 +220,7 @@ def test_c10_truncate_divides_a_batch() -> None:
 
 
 def test_c10_the_plan_says_how_many_rows_each_statement_must_affect() -> None:
-    plan = merge(rows("E(1,,,)", "I(1,,a,)"), rows("D(2,,,)", pk=2))
+    plan = merge(rows("E(1,,,)"), rows("D(2,,,)", pk=2), rows("I(3,,a,)", pk=3))
     assert [(s.op, s.expected_rows) for s in plan.waves[0].statements] == [
         (Op.DELETE, 1),
         (Op.ERASE, None),
@@ -167,11 +235,16 @@ def test_independent_rows_of_many_writesets_make_one_statement() -> None:
     ]
 
 
-def test_key_columns_are_asked_for_only_where_rows_meet() -> None:
-    def forbidden(table: str) -> tuple[int, ...]:
-        raise AssertionError(table)
+def test_columns_are_asked_for_only_where_rows_meet() -> None:
+    class Forbidden:
+        def key_columns(self, table: str) -> tuple[int, ...]:
+            raise AssertionError(table)
 
-    merge_writesets([rows(f"U0010({n},,a,)", pk=n) for n in range(9)], forbidden)
+        def other_columns(self, table: str) -> str:
+            raise AssertionError(table)
+
+    writesets = [rows(f"U0010({n},,a,)", pk=n) for n in range(9)]
+    merge_writesets([*writesets, rows("I(9,,,)", pk=9), rows("D(10,,,)", pk=10)], Forbidden())
 
 
 def test_an_empty_batch_is_an_empty_plan() -> None:

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_sidecar.agent.piecereader import PieceReader
-from pgherd_sidecar.core.certifier import AbortReason, Conflict
-from pgherd_sidecar.core.entries import (
+from pgherd_sidecar.agent.apply.piecereader import PieceReader
+from pgherd_sidecar.core.certification.certifier import AbortReason, Conflict
+from pgherd_sidecar.core.consensus import Block
+from pgherd_sidecar.core.replication.entries import (
     FLAG_PIECES,
     PIECE_KEYS,
     PIECE_LAST,
@@ -30,8 +31,7 @@ from pgherd_sidecar.core.entries import (
     key_array,
     pieces_body,
 )
-from pgherd_sidecar.core.log import Block
-from pgherd_sidecar.core.state import Decision, DecisionKind, ReplicatedState
+from pgherd_sidecar.core.replication.state import Decision, DecisionKind, ReplicatedState
 from writeset_strategies import MEMBERS, groups, key, key_groups, logs, wire, writeset
 
 FEW = 1_000_000
@@ -269,7 +269,7 @@ def test_what_is_older_than_the_horizon_is_dropped_and_aborts_as_too_old() -> No
 
 
 def test_what_is_open_for_too_many_positions_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgherd_sidecar.core.state.OPEN_POSITIONS", 5)
+    monkeypatch.setattr("pgherd_sidecar.core.replication.state.OPEN_POSITIONS", 5)
     member = opened()
     member.deliver_all([Noop()] * 4)
     assert member.state.log_needed_from == 4
@@ -286,7 +286,7 @@ def test_what_is_open_for_too_many_bytes_is_dropped(monkeypatch: pytest.MonkeyPa
     member = started()
     member.deliver_all([piece(1, 0, b"1234"), piece(1, 0, b"1234", member=2), end(1, 1)])
     size = 8 + len(end(1, 1).body)
-    monkeypatch.setattr("pgherd_sidecar.core.pieces.OPEN_BYTES", size)
+    monkeypatch.setattr("pgherd_sidecar.core.replication.pieces.OPEN_BYTES", size)
     restored = ReplicatedState.restore(member.state.checkpoint())
     for state in (member.state, restored):
         state.deliver(7, piece(1, 1, b"1234", member=2))

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_sidecar.core.recordtext import RecordTextError, join_record, split_record
+from pgherd_sidecar.core.replication.recordtext import RecordTextError, join_record, split_record
 
 _text = st.text(
     st.one_of(st.sampled_from('",\\() \t\n\v\f\ra1é\u00a0\u2003'), st.characters(codec="utf-8"))

@@ -6,20 +6,37 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 import pytest
-from pgherd_sidecar.core import scrub
-from pgherd_sidecar.core.entries import Marker, encode_entry, iter_entries
-from pgherd_sidecar.core.scrub import (
-    Answer,
+from pgherd_sidecar.core.replication.entries import Marker, encode_entry, iter_entries
+from pgherd_sidecar.core.replication.scrub.ledger import (
+    CONFIRMING_TRIES,
+    KEYS_MAX,
+    TRIES,
     Conclusion,
-    Kind,
     Ledger,
+    Step,
+    blamed,
+)
+from pgherd_sidecar.core.replication.scrub.messages import (
+    ADDRESS,
+    Answer,
+    Kind,
     Outcome,
-    Position,
     Purpose,
     Request,
-    Saved,
     Subject,
+    decode_message,
+    encode_message,
 )
+from pgherd_sidecar.core.replication.scrub.pacing import (
+    ROWS_MAX,
+    due_s,
+    first_behind,
+    parts_left,
+    recheck_due,
+    rest_s,
+    rows_next,
+)
+from pgherd_sidecar.core.replication.scrub.saved import Position, Saved, summary
 
 MEMBERS = (1, 2, 3)
 PART = Subject(Kind.RANGE, "public.t", ("1",), ("9",))
@@ -127,7 +144,7 @@ def test_rows_that_differ_are_told_when_they_differ_a_second_time() -> None:
     assert found.keys == {'["3"]': ("n2",), '["4"]': ("n2",)}
     assert herd.ledger.saved.position == Position("public.t", ("9",))
     assert herd.ledger.step is None
-    (told,) = scrub.summary(herd.ledger.saved)
+    (told,) = summary(herd.ledger.saved)
     assert (told["kind"], told["table"], told["members"]) == ("rows", "public.t", ["n2"])
 
 
@@ -157,17 +174,17 @@ def test_what_has_no_key_is_confirmed_as_a_whole() -> None:
     herd = Herd()
     versions: dict[int, Found] = {1: {"": "a"}, 2: {"": "a"}, 3: {"": "b"}}
     herd.ask(WHOLE, versions)
-    assert herd.ledger.step == scrub.Step(Purpose.CONFIRM, WHOLE, WHOLE)
+    assert herd.ledger.step == Step(Purpose.CONFIRM, WHOLE, WHOLE)
     (one,) = herd.go_on(versions)
     assert one.difference is not None
     assert (one.difference.members, one.difference.keys) == (("n3",), {})
 
 
 def test_of_two_members_that_differ_none_is_blamed() -> None:
-    assert scrub.blamed({"n1": "a", "n2": "b"}) == (("n1", "n2"), False)
-    assert scrub.blamed({"n1": "a", "n2": "a", "n3": None}) == (("n3",), True)
-    assert scrub.blamed({"n1": "a", "n2": "b", "n3": "c"}) == (("n1", "n2", "n3"), False)
-    assert scrub.blamed({"n1": "a", "n2": "a", "n3": "b", "n4": "b"})[1] is False
+    assert blamed({"n1": "a", "n2": "b"}) == (("n1", "n2"), False)
+    assert blamed({"n1": "a", "n2": "a", "n3": None}) == (("n3",), True)
+    assert blamed({"n1": "a", "n2": "b", "n3": "c"}) == (("n1", "n2", "n3"), False)
+    assert blamed({"n1": "a", "n2": "a", "n3": "b", "n4": "b"})[1] is False
 
 
 def test_an_index_is_judged_by_each_member_alone() -> None:
@@ -178,7 +195,7 @@ def test_an_index_is_judged_by_each_member_alone() -> None:
     assert one.difference is not None
     assert one.difference.members == ("n3",)
     assert one.difference.text == "n3: lacks a tuple"
-    assert scrub.summary(herd.ledger.saved)[0]["kind"] == "index"
+    assert summary(herd.ledger.saved)[0]["kind"] == "index"
 
 
 def test_only_some_keys_are_told() -> None:
@@ -187,7 +204,7 @@ def test_only_some_keys_are_told() -> None:
     rows = {f'["{number}"]': "x" for number in range(100)}
     herd.go_on({1: rows, 2: {}, 3: rows})
     assert herd.ledger.step is not None
-    assert len(herd.ledger.step.subject.keys) == scrub.KEYS_MAX
+    assert len(herd.ledger.step.subject.keys) == KEYS_MAX
 
 
 # ---- members that do not answer ----------------------------------------
@@ -232,7 +249,7 @@ def test_the_next_request_concludes_the_last_one() -> None:
 @pytest.mark.parametrize("outcome", [Outcome.BUSY, Outcome.CHANGED, Outcome.FAILED])
 def test_a_part_that_a_member_could_not_read_is_tried_again_and_then_done(outcome: Outcome) -> None:
     herd = Herd()
-    for _ in range(scrub.TRIES - 1):
+    for _ in range(TRIES - 1):
         herd.ask(PART, {1: {"": "a"}, 2: outcome, 3: {"": "a"}}, ranged=True)
         assert herd.ledger.saved.position == Position()
     assert herd.ask(PART, {1: {"": "a"}, 2: outcome, 3: {"": "a"}}, ranged=True) == []
@@ -243,7 +260,7 @@ def test_a_part_that_a_member_could_not_read_is_tried_again_and_then_done(outcom
 def test_a_part_that_nobody_can_read_is_skipped_and_told() -> None:
     herd = Herd()
     answers = dict.fromkeys(MEMBERS, Outcome.CHANGED)
-    concluded = [herd.ask(PART, answers, ranged=True) for _ in range(scrub.TRIES)]
+    concluded = [herd.ask(PART, answers, ranged=True) for _ in range(TRIES)]
     assert [whats(one) for one in concluded] == [[], [], ["skipped"]]
     assert "n1: changed" in concluded[-1][0].note
     assert herd.ledger.saved.skipped == 1
@@ -262,7 +279,7 @@ def test_a_confirmation_is_not_given_up_where_a_scan_is() -> None:
     herd = Herd()
     herd.ask(WHOLE, {1: {"": "a"}, 2: {"": "b"}, 3: {"": "a"}})
     step = herd.ledger.step
-    for _ in range(scrub.TRIES + 2):
+    for _ in range(TRIES + 2):
         herd.go_on({1: {"": "a"}, 2: Outcome.BUSY, 3: {"": "a"}})
         assert herd.ledger.step == step
     assert whats(herd.go_on({1: {"": "a"}, 2: {"": "b"}, 3: {"": "a"}})) == ["different"]
@@ -272,7 +289,7 @@ def test_a_confirmation_that_never_comes_is_told_of_as_skipped() -> None:
     herd = Herd()
     herd.ask(WHOLE, {1: {"": "a"}, 2: {"": "b"}, 3: {"": "a"}})
     answers: dict[int, Found] = {1: {"": "a"}, 2: Outcome.BUSY, 3: {"": "a"}}
-    told = [herd.go_on(answers) for _ in range(scrub.CONFIRMING_TRIES)]
+    told = [herd.go_on(answers) for _ in range(CONFIRMING_TRIES)]
     assert whats(told[-1]) == ["skipped"]
     assert herd.ledger.saved.position == Position("public.m", None, "")
 
@@ -281,9 +298,9 @@ def test_keys_that_cannot_be_listed_are_confirmed_as_a_range() -> None:
     herd = Herd()
     versions: dict[int, Found] = {1: {"": "a"}, 2: {"": "b"}, 3: {"": "a"}}
     herd.ask(PART, versions, ranged=True)
-    for _ in range(scrub.TRIES):
+    for _ in range(TRIES):
         herd.go_on(dict.fromkeys(MEMBERS, Outcome.FAILED))
-    assert herd.ledger.step == scrub.Step(Purpose.CONFIRM, PART, PART)
+    assert herd.ledger.step == Step(Purpose.CONFIRM, PART, PART)
     assert whats(herd.go_on(versions)) == ["different"]
 
 
@@ -335,10 +352,10 @@ def test_a_silent_member_does_not_make_its_difference_go() -> None:
 def test_known_differences_are_looked_at_in_turn() -> None:
     herd = with_difference()
     (known,) = herd.ledger.saved.differences
-    assert scrub.recheck_due(herd.ledger.saved, 100.0, known.checked_s + 9.9) is None
-    assert scrub.recheck_due(herd.ledger.saved, 100.0, known.checked_s + 10.0) is known
-    assert scrub.recheck_due(herd.ledger.saved, 1e6, known.checked_s + 299.0) is None
-    assert scrub.recheck_due(herd.ledger.saved, 1e6, known.checked_s + 300.0) is known
+    assert recheck_due(herd.ledger.saved, 100.0, known.checked_s + 9.9) is None
+    assert recheck_due(herd.ledger.saved, 100.0, known.checked_s + 10.0) is known
+    assert recheck_due(herd.ledger.saved, 1e6, known.checked_s + 299.0) is None
+    assert recheck_due(herd.ledger.saved, 1e6, known.checked_s + 300.0) is known
 
 
 # ---- log and disk ----------------------------------------
@@ -395,18 +412,16 @@ def messages() -> Iterator[Request | Answer]:
 
 @pytest.mark.parametrize("message", list(messages()))
 def test_messages_travel_as_markers_that_are_for_nobody(message: Request | Answer) -> None:
-    marker = scrub.encode(message, b"0" * 16)
+    marker = encode_message(message, b"0" * 16)
     (read,) = iter_entries(encode_entry(marker))
     assert isinstance(read, Marker)
-    assert scrub.decode(read) == message
+    assert decode_message(read) == message
     assert "n1" not in read.names
 
 
-@pytest.mark.parametrize(
-    "names", [(), ("n1",), (scrub.ADDRESS,), ("n1", "{}"), (scrub.ADDRESS, "{}")]
-)
+@pytest.mark.parametrize("names", [(), ("n1",), (ADDRESS,), ("n1", "{}"), (ADDRESS, "{}")])
 def test_other_markers_are_none_of_ours(names: tuple[str, ...]) -> None:
-    assert scrub.decode(Marker(b"0" * 16, names)) is None
+    assert decode_message(Marker(b"0" * 16, names)) is None
 
 
 # ---- pace ----------------------------------------
@@ -414,11 +429,11 @@ def test_other_markers_are_none_of_ours(names: tuple[str, ...]) -> None:
 
 def test_parts_are_spread_over_the_time_that_a_pass_has() -> None:
     saved = Saved(began_s=1000.0, last_s=1000.0)
-    assert scrub.due_s(saved, 600.0, 10, 0.0) == 1060.0
+    assert due_s(saved, 600.0, 10, 0.0) == 1060.0
     saved.last_s = 1300.0
-    assert scrub.due_s(saved, 600.0, 10, 0.0) == 1330.0
+    assert due_s(saved, 600.0, 10, 0.0) == 1330.0
     saved.last_s = 5000.0  # late: as fast as its share allows
-    assert scrub.due_s(saved, 600.0, 10, 2.5) == 5002.5
+    assert due_s(saved, 600.0, 10, 2.5) == 5002.5
 
 
 @pytest.mark.parametrize("share", [0.5, 2.0, 50.0, 100.0])
@@ -426,7 +441,7 @@ def test_work_and_rest_are_in_the_proportion_of_the_share(share: float) -> None:
     rng = random.Random(share)
     for _ in range(100):
         work_s = rng.uniform(0.1, 5.0)
-        together_s = work_s + scrub.rest_s(work_s, share)
+        together_s = work_s + rest_s(work_s, share)
         assert work_s / together_s <= share / 100 + 1e-9
 
 
@@ -436,25 +451,25 @@ def test_a_pass_is_over_in_time_whatever_the_parts_are() -> None:
         parts, interval_s = rng.randint(1, 400), rng.uniform(100, 1e6)
         saved = Saved(began_s=0.0, last_s=0.0)
         for done in range(parts):
-            saved.last_s = scrub.due_s(saved, interval_s, parts - done, 0.0)
+            saved.last_s = due_s(saved, interval_s, parts - done, 0.0)
         assert saved.last_s <= interval_s * (1 + 1e-9)
 
 
 def test_parts_that_are_left_are_counted() -> None:
     extent = [("a", 12_000.0, 2), ("b", 0.0, 1), ("c", 5_000.0, 0)]
-    assert scrub.parts_left(extent, Position(), 5_000) == 1 + (3 + 2) + (1 + 1) + 1
-    assert scrub.parts_left(extent, Position("a", None, ""), 5_000) == 1 + 2 + 1
-    assert scrub.parts_left([], Position(), 5_000) == 1
+    assert parts_left(extent, Position(), 5_000) == 1 + (3 + 2) + (1 + 1) + 1
+    assert parts_left(extent, Position("a", None, ""), 5_000) == 1 + 2 + 1
+    assert parts_left([], Position(), 5_000) == 1
 
 
 def test_parts_are_as_long_as_a_fraction_of_a_second_allows() -> None:
-    assert scrub.rows_next(scrub.ROWS_MAX, 0.01) == scrub.ROWS_MAX
-    assert scrub.rows_next(5_000, 1.0) == 500
-    assert scrub.rows_next(100, 60.0) == 50
-    assert scrub.rows_next(500, 0.0) == 1_000
+    assert rows_next(ROWS_MAX, 0.01) == ROWS_MAX
+    assert rows_next(5_000, 1.0) == 500
+    assert rows_next(100, 60.0) == 50
+    assert rows_next(500, 0.0) == 1_000
 
 
 def test_names_follow_each_other_by_their_bytes() -> None:
-    assert scrub.first_behind(["b", "A", "ä"], "") == "A"
-    assert scrub.first_behind(["b", "A", "ä"], "b") == "ä"
-    assert scrub.first_behind(["b"], "b") is None
+    assert first_behind(["b", "A", "ä"], "") == "A"
+    assert first_behind(["b", "A", "ä"], "b") == "ä"
+    assert first_behind(["b"], "b") is None

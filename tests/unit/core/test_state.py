@@ -6,11 +6,19 @@ import zlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pgherd_sidecar.core import dedup
-from pgherd_sidecar.core.certifier import AbortReason, Conflict
-from pgherd_sidecar.core.checkpoint import CheckpointError
-from pgherd_sidecar.core.entries import Entry, Incarnation, Marker, Members, Noop, Publish, Writeset
-from pgherd_sidecar.core.state import Decision, DecisionKind, ReplicatedState
+from pgherd_sidecar.core.certification import dedup
+from pgherd_sidecar.core.certification.certifier import AbortReason, Conflict
+from pgherd_sidecar.core.replication.checkpoint import CheckpointError
+from pgherd_sidecar.core.replication.entries import (
+    Entry,
+    Incarnation,
+    Marker,
+    Members,
+    Noop,
+    Publish,
+    Writeset,
+)
+from pgherd_sidecar.core.replication.state import Decision, DecisionKind, ReplicatedState
 from writeset_strategies import MEMBERS, deliver_all, groups, key, logs, writeset
 
 COMMIT = Decision(DecisionKind.COMMIT)

@@ -7,8 +7,15 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
-from pgherd_sidecar.core.entries import Entry, Incarnation, Intention, Noop, Publish, Writeset
-from pgherd_sidecar.core.state import Decision, ReplicatedState
+from pgherd_sidecar.core.replication.entries import (
+    Entry,
+    Incarnation,
+    Intention,
+    Noop,
+    Publish,
+    Writeset,
+)
+from pgherd_sidecar.core.replication.state import Decision, ReplicatedState
 
 MEMBERS = (1, 2, 3)
 Group = tuple[int, Sequence[int]]

@@ -11,12 +11,12 @@ from typing import Any
 from uuid import uuid4
 
 from cryptography.hazmat.primitives import serialization
-from pgherd_sidecar.cli.authority import Authority
-from pgherd_sidecar.core.log import Membership, Message, objection
-from pgherd_sidecar.env.connections import Bounds, Peer
-from pgherd_sidecar.env.frames import PROTOCOL_VERSION, Hello
-from pgherd_sidecar.env.links import Links
-from pgherd_sidecar.env.tls import Credentials, certified_name
+from pgherd_sidecar.core.consensus import Membership, Message, objection
+from pgherd_sidecar.env.network.connections import Bounds, Peer
+from pgherd_sidecar.env.network.frames import PROTOCOL_VERSION, Hello
+from pgherd_sidecar.env.network.links import Links
+from pgherd_sidecar.env.network.tls import Credentials, certified_name
+from pgherd_sidecar.pki.authority import Authority
 
 CLUSTER = str(uuid4())
 PATIENCE_S = 20.0
@@ -69,6 +69,7 @@ class End:
     ) -> None:
         self.received: list[tuple[str, Message]] = []
         self.ups: list[str] = []
+        self.ended: list[str] = []
         self.objection: Exception | None = None
         self.met: list[tuple[str, str]] = []
         self.number = number
@@ -87,6 +88,7 @@ class End:
             met=lambda peer, disk: self.met.append((peer, disk)),
             receive=self._receive,
             on_up=self.ups.append,
+            on_ended=self.ended.append,
             credentials=credentials,
         )
 

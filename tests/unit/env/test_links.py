@@ -9,10 +9,10 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from link_ends import CLUSTER, End, connection, ended, running, until
-from pgherd_sidecar.core.log import Message, RemoteProtocolError
-from pgherd_sidecar.core.log.messages import Newer, Submit
-from pgherd_sidecar.env.connections import Outgoing
-from pgherd_sidecar.env.frames import (
+from pgherd_sidecar.core.consensus import Message, RemoteProtocolError
+from pgherd_sidecar.core.consensus.model.messages import Newer, Submit
+from pgherd_sidecar.env.network.connections import OutgoingConnection
+from pgherd_sidecar.env.network.frames import (
     HELLO_BYTES,
     PROTOCOL_VERSION,
     FrameError,
@@ -63,6 +63,22 @@ async def test_a_link_is_made_again_when_the_peer_comes_back() -> None:
     assert one.ups == ["n2", "n2"]
 
 
+async def test_a_peer_whose_port_is_closed_has_ended_and_one_that_hangs_up_has_not() -> None:
+    ports = {1: free_port(), 2: free_port()}
+    one = End(1, ports)
+    async with running(one):
+        two = End(2, ports)
+        async with running(two):
+            await until(lambda: one.links.up and two.links.up)
+            one.ended.clear()  # it did not listen yet, perhaps
+            for link in list(two.links.connections):
+                link.abort()
+            await until(lambda: len(one.ups) == 2)
+            assert one.ended == []
+        await until(lambda: one.ended)
+    assert set(one.ended) == {"n2"}
+
+
 async def test_a_member_of_another_cluster_is_refused_and_both_clusters_named_once() -> None:
     ports, theirs = {1: free_port(), 2: free_port()}, str(uuid4())
     one, stranger = End(1, ports), End(2, ports, theirs)
@@ -70,7 +86,7 @@ async def test_a_member_of_another_cluster_is_refused_and_both_clusters_named_on
         async with running(one, stranger):
             await until(lambda: one.links.counters.refused > 2)
     assert not one.links.up and not stranger.links.up
-    reasons = [line["reason"] for line in logs if line["event"] == "link_refused"]
+    reasons = [line["reason"] for line in logs if line["event"] == "link.refused"]
     assert len(reasons) == len({(theirs in reason, reason) for reason in reasons}) <= 2
     assert all(CLUSTER in reason and theirs in reason for reason in reasons)
 
@@ -280,7 +296,7 @@ async def test_a_connection_that_is_abandoned_ends_though_its_transport_does_not
     with socket.socket() as sock:
         transport = SilentTransport({"socket": sock, "peername": ("127.0.0.1", 1)})
         links = End(1, {1: free_port(), 2: free_port()}).links
-        connection = Outgoing(links, None, links.peers["n2"])
+        connection = OutgoingConnection(links, None, links.peers["n2"])
         if before_it_is_made:
             connection.abandon()
             connection.connection_made(transport)

@@ -24,11 +24,17 @@ from link_ends import (
     running,
     until,
 )
-from pgherd_sidecar.cli.authority import Authority
-from pgherd_sidecar.core.log.messages import Newer, Submit
-from pgherd_sidecar.env import connections
-from pgherd_sidecar.env.frames import HELLO_BYTES, PROTOCOL_VERSION, FrameReader, Hello, to_frame
-from pgherd_sidecar.env.tls import Credentials, certified_name
+from pgherd_sidecar.core.consensus.model.messages import Newer, Submit
+from pgherd_sidecar.env.network import connections
+from pgherd_sidecar.env.network.frames import (
+    HELLO_BYTES,
+    PROTOCOL_VERSION,
+    FrameReader,
+    Hello,
+    to_frame,
+)
+from pgherd_sidecar.env.network.tls import Credentials, certified_name
+from pgherd_sidecar.pki.authority import Authority
 from places import free_port
 
 TOMORROW = datetime.now(UTC) + timedelta(days=1)
@@ -105,7 +111,7 @@ async def test_members_exchange_messages_of_every_size_over_tls(world: World) ->
 
 def was_refused(line: MutableMapping[str, Any]) -> bool:
     """The log line tells of a link that ended after it had been made."""
-    return line["event"] == "link_down" and "Errno" not in line["reason"]
+    return line["event"] == "link.lost" and "Errno" not in line["reason"]
 
 
 STRANGERS = {
@@ -134,7 +140,7 @@ async def test_a_stranger_is_refused_in_the_handshake_with_one_line_in_the_log(
             for _ in range(2):
                 assert await said_to(world.ports[1], context, hello("n2", 2)) == b""
         assert world.one.links.counters.unproven == 2
-        assert [line["event"] for line in logs] == ["link_unproven"]
+        assert [line["event"] for line in logs] == ["link.unproven"]
         assert any(part in logs[0]["reason"] for part in reason.split("|"))
         assert logs[0]["address"] == "127.0.0.1"
         assert world.one.received == []
@@ -320,7 +326,7 @@ async def test_unusable_files_are_reported_once_and_the_old_ones_stay_in_use(
         with structlog.testing.capture_logs() as logs:
             world.one.links.renew()
             world.one.links.renew()
-        assert [line["event"] for line in logs] == ["certificates_unusable"]
+        assert [line["event"] for line in logs] == ["certificates.refused"]
         await world.still_linked()
 
 
@@ -329,4 +335,4 @@ async def test_a_certificate_that_ends_soon_is_reported(tmp_path: Path) -> None:
     one = End(1, {1: free_port()}, credentials=Credentials(files, certified_name("n1", CLUSTER)))
     with structlog.testing.capture_logs() as logs:
         one.links.renew()
-    assert [line["event"] for line in logs] == ["certificate_expires"]
+    assert [line["event"] for line in logs] == ["certificate.expiring"]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.env import processes
-from pgherd_sidecar.env.processes import ProcessId
+from pgherd_sidecar.env.processes import detached as processes
+from pgherd_sidecar.env.processes.detached import ProcessId
 
 SLEEP = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"]
 

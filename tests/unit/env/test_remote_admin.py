@@ -10,13 +10,13 @@ from uuid import UUID
 import aiohttp
 import pytest
 from link_ends import CLUSTER, authority, equip, pem
-from pgherd_sidecar.agent.adminport import AdminBackend, StatusValue
-from pgherd_sidecar.agent.config import MemberAddress, NodeConfig, PostgresAddress, Tls
-from pgherd_sidecar.agent.remote import RemoteAdmin
-from pgherd_sidecar.cli.admin import AdminError, RemoteAdminClient
-from pgherd_sidecar.cli.authority import Authority
-from pgherd_sidecar.env.tls import certified_name
-from pgherd_spark.reach import Certificates, clients
+from pgherd_sidecar.agent.admin.port import AdminBackend, StatusValue
+from pgherd_sidecar.agent.admin.remote import RemoteAdmin
+from pgherd_sidecar.agent.base.config import MemberAddress, NodeConfig, PostgresAddress, Tls
+from pgherd_sidecar.client.admin import AdminError, RemoteAdminClient
+from pgherd_sidecar.env.network.tls import certified_name
+from pgherd_sidecar.pki.authority import Authority
+from pgherd_spark.stream.reach import Certificates, clients
 from places import free_port
 
 
@@ -25,6 +25,8 @@ class Backend:
 
     changes = None
     roles = None
+    maintenance = None
+    subscriptions = None
 
     async def status(self) -> Mapping[str, StatusValue]:
         return {"state": "primary"}

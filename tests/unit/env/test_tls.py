@@ -12,7 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from link_ends import CLUSTER, authority, credentials_of, equip, pem, replace
-from pgherd_sidecar.env.tls import Credentials, TlsChannel, TlsError, certified_name
+from pgherd_sidecar.env.network.tls import Credentials, TlsChannel, TlsError, certified_name
 
 N1, N2 = certified_name("n1", CLUSTER), certified_name("n2", CLUSTER)
 

@@ -6,26 +6,26 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_sidecar.importing import pgoutput
-from pgherd_sidecar.importing.pgoutput import (
-    UNCHANGED,
+from pgherd_sidecar.importing.changes import pgoutput
+from pgherd_sidecar.importing.changes.pgoutput import (
     Begin,
-    Column,
-    Commit,
     Data,
     Delete,
     Emitted,
     Insert,
     Keepalive,
-    Origin,
     ProtocolError,
     Relation,
+    RelationColumn,
+    SourceCommit,
+    SourceOrigin,
     Truncate,
     Type,
     Update,
     decode,
     frame,
 )
+from pgherd_sidecar.tables.values import UNCHANGED, Row, Value
 
 _2026 = 830_000_000_000_000
 """Microseconds since 2000."""
@@ -39,7 +39,7 @@ def number(width: int, value: int) -> bytes:
     return value.to_bytes(width, "big", signed=value < 0)
 
 
-def row(*values: pgoutput.Value) -> bytes:
+def row(*values: Value) -> bytes:
     found = number(2, len(values))
     for value in values:
         if isinstance(value, str):
@@ -62,7 +62,11 @@ class TestRecorded:
         payload = "5200004002" + b"public\0t\0d".hex() + "0002" + "01" + b"id\0".hex()
         payload += "00000017ffffffff" + "00" + b"v\0".hex() + "00000019ffffffff"
         assert decode(bytes.fromhex(payload)) == Relation(
-            0x4002, "public", "t", "d", (Column("id", 23, -1, True), Column("v", 25, -1, False))
+            0x4002,
+            "public",
+            "t",
+            "d",
+            (RelationColumn("id", 23, -1, True), RelationColumn("v", 25, -1, False)),
         )
 
     def test_rows(self) -> None:
@@ -76,7 +80,7 @@ class TestRecorded:
     def test_commit(self) -> None:
         payload = "43000000000001925ae80000000001925b18000303f8a13578f5"
         message = decode(bytes.fromhex(payload))
-        assert isinstance(message, Commit)
+        assert isinstance(message, SourceCommit)
         assert (message.lsn, message.end_lsn) == (0x1925AE8, 0x1925B18)
 
 
@@ -86,7 +90,7 @@ class TestEveryKind:
         assert decode(payload) == Begin(7, 946_684_800 + _2026 / 1e6, 99)
 
     def test_origin(self) -> None:
-        assert decode(b"O" + number(8, 5) + text("elsewhere")) == Origin(5, "elsewhere")
+        assert decode(b"O" + number(8, 5) + text("elsewhere")) == SourceOrigin(5, "elsewhere")
 
     def test_type(self) -> None:
         assert decode(b"Y" + number(4, 17000) + text("shop") + text("mood")) == Type(
@@ -105,9 +109,7 @@ class TestEveryKind:
             (b"O" + row("1", "a"), None, ("1", "a")),
         ],
     )
-    def test_update(
-        self, before: bytes, key: pgoutput.Row | None, old: pgoutput.Row | None
-    ) -> None:
+    def test_update(self, before: bytes, key: Row | None, old: Row | None) -> None:
         payload = b"U" + number(4, 3) + before + b"N" + row("2", UNCHANGED)
         assert decode(payload) == Update(3, key, old, ("2", UNCHANGED))
 

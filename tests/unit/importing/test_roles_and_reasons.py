@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
-from pgherd_sidecar.importing import preflight, roles, source
-from pgherd_sidecar.importing.connections import conninfo, without_password
-from pgherd_sidecar.importing.errors import Changed, ImportFailed
-from pgherd_sidecar.importing.pgoutput import UNCHANGED
-from pgherd_sidecar.importing.rowsql import literal
+from pgherd_sidecar.importing import preflight, roles
+from pgherd_sidecar.importing.ends import source
+from pgherd_sidecar.importing.ends.connections import conninfo, without_password
+from pgherd_sidecar.importing.ends.errors import Changed, ImportFailed
+from pgherd_sidecar.tables.rowsql import literal
+from pgherd_sidecar.tables.values import UNCHANGED
 from psycopg.conninfo import conninfo_to_dict
 
 _ROLE = {
@@ -23,7 +24,7 @@ _FIT: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def read(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> roles.Roles:
+async def read(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> roles.SourceRoles:
     async def rows(_session: Any, name: str, **_values: Any) -> Any:
         return answers.get(name, [])
 

@@ -1,8 +1,8 @@
 """A dump's statements, in the order of an import: what needs rows after them, what fires last."""
 
 import pytest
-from pgherd_sidecar.importing.errors import ImportFailed
-from pgherd_sidecar.importing.model import Statement
+from pgherd_sidecar.importing.ends.errors import ImportFailed
+from pgherd_sidecar.importing.ends.model import SchemaStatement
 from pgherd_sidecar.importing.schema import statements
 
 _RESTRICT = "\\restrict 4nAbc\n\n"
@@ -56,6 +56,8 @@ def test_when_a_statement_is_executed(sql: str, part: str) -> None:
         "CREATE PUBLICATION pgherd_import_12 WITH (publish = 'insert')",
         "ALTER PUBLICATION pgherd_import_12 OWNER TO somebody",
         "ALTER PUBLICATION pgherd_import_12 ADD TABLE ONLY s.t",
+        "CREATE TRIGGER follows_herd BEFORE INSERT ON s.t FOR EACH STATEMENT"
+        " EXECUTE FUNCTION pgherd_subscriber.refuse('west')",
     ],
 )
 def test_what_is_left_out(sql: str) -> None:
@@ -100,7 +102,7 @@ def test_an_identity_takes_any_number_until_cut_over() -> None:
 
 def test_event_triggers_are_made_on_all_members() -> None:
     command = "CREATE EVENT TRIGGER e ON ddl_command_end EXECUTE FUNCTION s.f()"
-    assert list(statements(f"{command};")) == [Statement("late", command, everywhere=True)]
+    assert list(statements(f"{command};")) == [SchemaStatement("late", command, everywhere=True)]
 
 
 def test_what_the_parser_does_not_know_is_refused() -> None:

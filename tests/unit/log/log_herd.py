@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf
 from random import Random
 
-from pgherd_sidecar.core.log import (
+from pgherd_sidecar.core.consensus import (
     Block,
     Control,
     Fetch,
@@ -107,9 +107,16 @@ class Herd:
     def __getitem__(self, name: str) -> Machine:
         return self.machines[name]
 
-    def add(self, name: str, base: LogBase | None = None, *, witness: bool = False) -> None:
+    def add(
+        self,
+        name: str,
+        base: LogBase | None = None,
+        *,
+        witness: bool = False,
+        reader: bool = False,
+    ) -> None:
         """Start a machine that is no member yet, on an empty disk."""
-        member = Member(name, f"disk of {name}", witness=witness)
+        member = Member(name, f"disk of {name}", witness=witness, reader=reader)
         self.names.append(name)
         self.machines[name] = Machine(self, member, base or LogBase())
 

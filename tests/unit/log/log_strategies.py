@@ -1,7 +1,7 @@
 """Hypothesis strategies for the log: blocks, histories and every kind of message."""
 
 from hypothesis import strategies as st
-from pgherd_sidecar.core.log import (
+from pgherd_sidecar.core.consensus import (
     ENTRIES,
     MEMBERSHIP,
     Block,
@@ -12,7 +12,7 @@ from pgherd_sidecar.core.log import (
     Parting,
     View,
 )
-from pgherd_sidecar.core.log.messages import (
+from pgherd_sidecar.core.consensus.model.messages import (
     Ack,
     Append,
     BarrierReply,
@@ -24,13 +24,15 @@ from pgherd_sidecar.core.log.messages import (
     Mend,
     Mended,
     Newer,
+    PollReply,
+    PollRequest,
     Reject,
     Submit,
     Trimmed,
     Vote,
     VoteRequest,
 )
-from pgherd_sidecar.core.log.parting import Consent, Plan
+from pgherd_sidecar.core.consensus.model.parting import Consent, SplitPlan
 
 numbers = st.integers(0, 2**64 - 1)
 counts = st.integers(1, 2**31 - 1)
@@ -66,7 +68,7 @@ def partings(draw: st.DrawFn) -> Parting:
     """With parties that have consented and others."""
     known = draw(st.lists(consents, max_size=3, unique_by=lambda one: one.party))
     parties = {one.party for one in known} | draw(st.sets(st.tuples(names, names), max_size=2))
-    plan = Plan(str(draw(st.uuids())), tuple(sorted(parties)), draw(st.booleans()))
+    plan = SplitPlan(str(draw(st.uuids())), tuple(sorted(parties)), draw(st.booleans()))
     return Parting(plan, tuple(known))
 
 
@@ -80,6 +82,8 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Ack, numbers, numbers),
     st.builds(Reject, numbers, numbers, numbers, histories()),
     st.builds(Commit, numbers, numbers),
+    st.builds(PollRequest, numbers, st.binary(max_size=50)),
+    st.builds(PollReply, numbers, st.binary(max_size=50)),
     st.builds(Submit, counts, st.binary(max_size=50)),
     st.builds(Mend, numbers, numbers),
     st.builds(Mended, numbers, chains),

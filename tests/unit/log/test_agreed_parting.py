@@ -6,24 +6,24 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_sidecar.core.log import Identity, Member, Membership, Parting, View
-from pgherd_sidecar.core.log import objection as stranger
-from pgherd_sidecar.core.log.blocks import LogIndex
-from pgherd_sidecar.core.log.effects import Control
-from pgherd_sidecar.core.log.laststep import consent
-from pgherd_sidecar.core.log.parting import (
+from pgherd_sidecar.core.consensus import Identity, Member, Membership, Parting, View
+from pgherd_sidecar.core.consensus import objection as stranger
+from pgherd_sidecar.core.consensus.model.blocks import LogIndex
+from pgherd_sidecar.core.consensus.model.effects import Control
+from pgherd_sidecar.core.consensus.model.parting import (
     Consent,
     Founding,
     Part,
-    Plan,
+    SplitPlan,
     consented,
     founding,
     objection,
 )
+from pgherd_sidecar.core.consensus.split.laststep import consent
 
 NAMES = ("n1", "n2", "n3")
 CLUSTER = str(uuid4())
-PLAN = Plan(CLUSTER, tuple((name, f"disk of {name}") for name in NAMES), ordered=True)
+PLAN = SplitPlan(CLUSTER, tuple((name, f"disk of {name}") for name in NAMES), ordered=True)
 ENDS = {"n1": (5, 4, 70), "n2": (9, 5, 60), "n3": (6, 5, 60)}
 """Term, last term and last position of each."""
 
@@ -165,21 +165,21 @@ SHRINKS = Membership((FIVE.views[0], View(2, (member("n1"),))))
 def test_c21_who_could_go_on_in_the_cluster_as_it_is_does_not_part(
     membership: Membership, names: str, because: str
 ) -> None:
-    plan = Plan(CLUSTER, tuple((name, f"disk of {name}") for name in names.split()))
+    plan = SplitPlan(CLUSTER, tuple((name, f"disk of {name}") for name in names.split()))
     found = objection(plan, membership)
     assert because in found and bool(found) == bool(because)
 
 
 @pytest.mark.parametrize("names", ["n1 n2", "n1 n2 n3", "n3 n4 n5", "n1 n3 n4"])
 def test_s1_the_closed_log_is_judged_as_the_running_one(names: str) -> None:
-    plan = Plan(CLUSTER, tuple((name, f"disk of {name}") for name in names.split()))
+    plan = SplitPlan(CLUSTER, tuple((name, f"disk of {name}") for name in names.split()))
     index = LogIndex([(1, 1)], last=9, memberships=[GROWS])
     known = consent(None, plan, member(plan.names[0]), Control(), index)
     assert (known is None) == bool(objection(plan, GROWS))
 
 
 def test_a_voter_on_another_disk_is_no_party() -> None:
-    assert "not all" in objection(Plan(CLUSTER, (("n1", "another"),)), FIVE)
+    assert "not all" in objection(SplitPlan(CLUSTER, (("n1", "another"),)), FIVE)
 
 
 def test_c21_who_has_parted_is_linked_with_who_is_about_to_and_with_nobody_else_of_old() -> None:

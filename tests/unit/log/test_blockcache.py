@@ -2,8 +2,8 @@
 
 import tracemalloc
 
-from pgherd_sidecar.core.log import Block
-from pgherd_sidecar.env.blockcache import BlockCache
+from pgherd_sidecar.core.consensus import Block
+from pgherd_sidecar.env.storage.blockcache import BlockCache
 
 
 def _block(first: int, size: int) -> Block:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pgherd_sidecar.core.log import Block, LocalProtocolError, LogBase, LogIndex
+from pgherd_sidecar.core.consensus import Block, LocalProtocolError, LogBase, LogIndex
 
 #: terms of consecutive blocks of sizes 1 to 3
 logs = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), max_size=12)

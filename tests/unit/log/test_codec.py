@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from log_strategies import messages
-from pgherd_sidecar.core.log import Block, Message, RemoteProtocolError
-from pgherd_sidecar.core.log.codec import VERSION, decode, encode
-from pgherd_sidecar.core.log.messages import Append, Submit
+from pgherd_sidecar.core.consensus import Block, Message, RemoteProtocolError
+from pgherd_sidecar.core.consensus.model.codec import VERSION, decode, encode
+from pgherd_sidecar.core.consensus.model.messages import Append, PollReply, PollRequest, Submit
 
 
 @given(messages)
@@ -17,7 +17,9 @@ def test_every_message_survives_the_wire(message: Message) -> None:
 @given(messages)
 def test_a_frame_cut_short_or_with_more_behind_it_is_refused(message: Message) -> None:
     frame = b"".join(encode(message))
-    if isinstance(message, Submit):  # its data is whatever the frame holds
+    if isinstance(
+        message, Submit | PollRequest | PollReply
+    ):  # its data is whatever the frame holds
         frame = frame[: len(frame) - len(message.data)]
     else:
         with pytest.raises(RemoteProtocolError):

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from pgherd_sidecar.core.log import Identity, Member, Membership, objection
-from pgherd_sidecar.core.log.identity import has_left
+from pgherd_sidecar.core.consensus import Identity, Member, Membership, objection
+from pgherd_sidecar.core.consensus.model.identity import has_left
 
 MINE = Identity("cluster-1", "n1", "disk-1", 1000)
 PEER = Identity("cluster-1", "n2", "disk-2", 1000)

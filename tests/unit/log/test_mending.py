@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from log_herd import Herd
-from pgherd_sidecar.agent.logreader import LogReader
-from pgherd_sidecar.core.log import Block, Persist
-from pgherd_sidecar.core.log.messages import Mend
-from pgherd_sidecar.env.disk import RealDirectory
-from pgherd_sidecar.env.segments import SegmentLog
+from pgherd_sidecar.agent.log.reader import LogReader
+from pgherd_sidecar.core.consensus import Block, Persist
+from pgherd_sidecar.core.consensus.model.messages import Mend
+from pgherd_sidecar.env.storage.disk import RealDirectory
+from pgherd_sidecar.env.storage.segments import SegmentLog
 
 
 def test_a_damaged_block_that_was_overwritten_is_not_asked_for_any_more() -> None:

@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pgherd_sidecar.core.log import Member, Membership, RemoteProtocolError, View
+from pgherd_sidecar.core.consensus import Member, Membership, RemoteProtocolError, View
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 
@@ -79,7 +79,7 @@ def test_flushed_by_quorum_says_what_trying_every_subset_finds(
 def test_an_assumed_member_counts_as_far_as_it_will_ever_flush(
     membership: Membership, flushed: dict[str, int], peer: str
 ) -> None:
-    """[C3] min(own flush, bound) is what the proposer would find with that flush counted."""
+    """[K3] min(own flush, bound) is what the proposer would find with that flush counted."""
     bound = membership.flushed_by_quorum(flushed, assume=peer)
     for own in range(22):
         counted = naive_flushed(membership, flushed | {peer: own})
@@ -120,6 +120,16 @@ def test_the_names_of_a_membership_are_those_of_all_views_and_learners() -> None
 def test_a_view_without_voters_or_with_one_twice_is_refused(names: str) -> None:
     with pytest.raises(ValueError, match="once"):
         view_of(names)
+
+
+def test_a_reader_is_no_voter_and_survives_the_encoding() -> None:
+    reader = Member("r", "disk", reader=True)
+    with pytest.raises(ValueError, match="readers do not vote"):
+        View(1, (Member("a"), reader))
+    membership = Membership((View(1, (Member("a"),)),), (reader,), 4)
+    assert Membership.decode(membership.encode()) == membership
+    others = Membership((View(1, (Member("a"),)),), (Member("r", "disk"),), 4)
+    assert b"true" not in others.encode()  # as members of former versions have it
 
 
 def test_half_of_the_voters_as_witnesses_are_too_many() -> None:

@@ -1,8 +1,8 @@
 """A barrier covers what was acknowledged before it, and a minority has none [F1-F5]."""
 
 from log_herd import Herd
-from pgherd_sidecar.core.log import Barrier, LogBase
-from pgherd_sidecar.core.log.messages import BarrierReply
+from pgherd_sidecar.core.consensus import Barrier, LogBase
+from pgherd_sidecar.core.consensus.model.messages import BarrierReply
 
 
 def barrier(herd: Herd, name: str) -> int | None:

@@ -4,8 +4,14 @@ from collections import Counter
 
 import pytest
 from log_herd import Herd
-from pgherd_sidecar.core.log import Component, Fetch, LocalProtocolError, RemoteProtocolError, Role
-from pgherd_sidecar.core.log.messages import Ack, Append, Commit, VoteRequest
+from pgherd_sidecar.core.consensus import (
+    Component,
+    Fetch,
+    LocalProtocolError,
+    RemoteProtocolError,
+    Role,
+)
+from pgherd_sidecar.core.consensus.model.messages import Ack, Append, Commit, VoteRequest
 
 
 def test_a_herd_elects_a_proposer_whose_no_op_commits_at_once() -> None:
@@ -26,7 +32,7 @@ def test_a_herd_of_one_needs_nobody() -> None:
 
 
 def test_a_block_costs_one_append_and_one_ack_per_peer_and_a_commit_if_nothing_follows() -> None:
-    """[C4]"""
+    """[K4]"""
     herd = Herd(3)
     herd.elect("n1")
     herd.kinds()
@@ -39,7 +45,7 @@ def test_a_block_costs_one_append_and_one_ack_per_peer_and_a_commit_if_nothing_f
 
 
 def test_the_origin_learns_of_its_commit_without_waiting_for_acks_at_the_proposer() -> None:
-    """[C3] Own flush plus the proposer's is a quorum of three: one round trip."""
+    """[K3] Own flush plus the proposer's is a quorum of three: one round trip."""
     herd = Herd(3)
     herd.elect("n1")
     herd["n2"].member.submit(b"mine", 1, herd.now)
@@ -143,7 +149,7 @@ def test_a_diverged_tail_is_truncated_when_its_owner_returns() -> None:
 
 
 def test_blocks_of_an_older_term_do_not_commit_by_counting_alone() -> None:
-    """[C2] The case of Raft's figure 8: a quorum holds the old block, and it may yet be lost."""
+    """[K2] The case of Raft's figure 8: a quorum holds the old block, and it may yet be lost."""
     herd = Herd(3)
     herd.elect("n1")
     herd.isolate("n1")
@@ -191,6 +197,31 @@ def test_a_member_cut_off_does_not_disturb_when_it_returns() -> None:
     assert herd["n3"].member.proposer == "n1"
 
 
+def test_followers_that_learn_of_their_proposers_end_elect_another_at_once() -> None:
+    """[E8]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    herd.isolate("n1")
+    for name in ("n2", "n3"):
+        herd[name].member.ended("n1", herd.now)
+        herd.pass_time(0.02)  # all of them draw the same patience
+    herd.pass_time(0.9)  # less than the silence that they would have borne
+    leaders = {herd[name].member.proposer for name in ("n2", "n3")}
+    assert leaders <= {"n2", "n3"} and len(leaders) == 1
+
+
+def test_one_follower_that_is_wrong_about_the_end_of_its_proposer_disturbs_nobody() -> None:
+    """[E8]"""
+    herd = Herd(3)
+    herd.elect("n1")
+    for _ in range(20):
+        herd["n2"].member.ended("n1", herd.now)
+        herd.pass_time(0.3)
+    assert herd["n1"].member.role is Role.PROPOSER
+    assert {m.member.term for m in herd.machines.values()} == {1}
+    assert herd["n2"].member.proposer == "n1"
+
+
 def test_a_proposer_that_hears_nobody_steps_down_and_says_so_to_its_callers() -> None:
     """[E5]"""
     herd = Herd(3)
@@ -229,7 +260,7 @@ def test_what_was_read_before_a_truncation_reached_the_disk_is_not_sent() -> Non
     herd.pass_time(0.5)
     herd.elect("n1")
     assert former.term != proposer.term and former not in herd["n1"].blocks
-    leading = proposer._leading
+    leading = proposer._elections.leading
     assert leading is not None
     leading.peers["n2"].fetching = former.first
     herd.waiting.clear()

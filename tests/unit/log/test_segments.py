@@ -6,10 +6,10 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from pgherd_sidecar.core.log import Block, Control, LogBase, Persist
-from pgherd_sidecar.env.disk import File, RealDirectory
-from pgherd_sidecar.env.segment import pack_record
-from pgherd_sidecar.env.segments import (
+from pgherd_sidecar.core.consensus import Block, Control, LogBase, Persist
+from pgherd_sidecar.env.storage.disk import File, RealDirectory
+from pgherd_sidecar.env.storage.segment import pack_record
+from pgherd_sidecar.env.storage.segments import (
     SegmentLog,
     StorageCorrupt,
     StorageDamaged,
@@ -165,6 +165,18 @@ def test_a_block_larger_than_a_segment_gets_one_of_its_own(tmp_path: Path) -> No
     written = (*blocks(1, 2), *blocks(3, 3, size=5 * SEGMENT_BYTES), *blocks(4, 5))
     start(tmp_path, written).close()
     assert contents(open_log(tmp_path)) == written
+
+
+def test_what_a_log_takes_after_a_position_is_known_up_to_a_step(tmp_path: Path) -> None:
+    log = start(tmp_path, *((one,) for one in blocks(1, 40)))
+    sizes = [log.bytes_after(position) for position in range(41)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert 40 * 100 <= sizes[0] <= 40 * 100 * 2
+    for position, size in enumerate(sizes):
+        assert size >= (40 - position) * 100
+    assert sizes[40] <= SEGMENT_BYTES
+    log.trim(20)
+    assert log.bytes_after(0) < sizes[0] and log.bytes_after(30) == sizes[30]
 
 
 def test_a_prepared_spare_becomes_the_next_segment(tmp_path: Path) -> None:

@@ -4,15 +4,20 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from pgherd_sidecar.core.log import Member, Membership, Parting
-from pgherd_sidecar.core.log.laststep import remains
-from pgherd_sidecar.core.log.parting import Consent, Plan
-from pgherd_sidecar.core.log.splitting import ORDER_S, Impossible, Splitting, Surroundings
+from pgherd_sidecar.core.consensus import Member, Membership, Parting
+from pgherd_sidecar.core.consensus.model.parting import Consent, SplitPlan
+from pgherd_sidecar.core.consensus.split.laststep import remains
+from pgherd_sidecar.core.consensus.split.splitting import (
+    ORDER_S,
+    Impossible,
+    SplitSurroundings,
+    Splitting,
+)
 
 CLUSTER = str(uuid4())
 FIVE = Membership.founded(Member(f"n{n}", f"disk of n{n}") for n in range(1, 6))
-ALONE = Surroundings(FIVE, primary=False, linked=frozenset({"n2"}))
-PLAN = Plan(CLUSTER, (("n1", "disk of n1"), ("n2", "disk of n2")), ordered=True)
+ALONE = SplitSurroundings(FIVE, primary=False, linked=frozenset({"n2"}))
+PLAN = SplitPlan(CLUSTER, (("n1", "disk of n1"), ("n2", "disk of n2")), ordered=True)
 
 
 def one(delay_s: float | None = None) -> Splitting:
@@ -35,7 +40,7 @@ def test_a_party_consents_when_all_are_willing() -> None:
     ],
 )
 def test_s1_who_can_go_on_by_the_time_the_last_one_is_willing_does_not_consent(
-    seen: Surroundings,
+    seen: SplitSurroundings,
 ) -> None:
     splitting = one()
     splitting.order(PLAN, ALONE, 0.0)

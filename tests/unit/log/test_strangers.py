@@ -2,8 +2,8 @@
 
 import pytest
 from log_herd import Herd
-from pgherd_sidecar.core.log import Component, LogBase, Member, Message, Role
-from pgherd_sidecar.core.log.messages import (
+from pgherd_sidecar.core.consensus import Component, LogBase, Member, Message, Role
+from pgherd_sidecar.core.consensus.model.messages import (
     Append,
     Change,
     Commit,

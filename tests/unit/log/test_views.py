@@ -1,7 +1,9 @@
 """Stories of changing memberships, one rule each; the numbers are those of docs/protocol.md."""
 
+from dataclasses import replace
+
 from log_herd import Herd
-from pgherd_sidecar.core.log import Component, LogBase, Member, Role
+from pgherd_sidecar.core.consensus import Component, LogBase, Member, Role
 
 
 def voters(herd: Herd, name: str) -> tuple[str, ...]:
@@ -368,6 +370,28 @@ def test_witnesses_vote_and_never_break_ties() -> None:
     herd.pass_time(1)
     assert voters(herd, "n1") == ("n1",)
     assert [m.name for m in herd["n1"].member.membership.learners] == ["w"]
+
+
+def test_a_reader_is_fed_and_votes_only_when_it_is_promoted() -> None:
+    """[V8]"""
+    herd = Herd(2)
+    herd.elect("n1")
+    herd.add("r", reader=True)
+    herd["n1"].member.change(join=herd["r"].identity)
+    herd.pass_time(1)
+    herd["n1"].member.submit(b"entry", 1, herd.now)
+    herd.pass_time(1)
+    assert herd["r"].member.commit_position == herd["n1"].member.last_position
+    assert voters(herd, "n1") == ("n1", "n2")
+    herd.down = {"n2"}  # then the reader makes no majority
+    herd["n1"].member.submit(b"in vain", 1, herd.now)
+    herd.pass_time(0.2)
+    assert herd["n1"].member.commit_position < herd["n1"].member.last_position
+    herd.down = set()
+    herd.pass_time(1)
+    herd["n1"].member.change(join=replace(herd["r"].identity, reader=False))
+    herd.pass_time(1)
+    assert voters(herd, "n1") == ("n1", "n2", "r")
 
 
 def test_a_member_that_was_evicted_does_not_disturb_and_may_join_again() -> None:

@@ -12,7 +12,7 @@ from pgherd_operator.core.actions import Event
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
 from pgherd_operator.shell.jobs import Jobs
-from pgherd_operator.shell.kubernetes import Manifest, NotFoundError
+from pgherd_operator.shell.kube.interface import Manifest, NotFoundError
 
 NAMESPACE, HERD, JOB = "test", "herd", "nightly"
 CLUSTER_ID = "7f0c2a44-93d8-5c7b-9d61-0a3c5f1f2b10"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from pgherd_operator.shell.kubernetes import (
+from pgherd_operator.shell.kube.interface import (
     ApiError,
     ConflictError,
     Manifest,
@@ -115,7 +115,8 @@ class ApiServer:
             if kind == "PersistentVolumeClaim" and "spec" in patch and not self.volumes_grow:
                 raise ApiError(403, "the storageclass that provisions the pvc must support resize")
             item = self._object(kind, name)
-            _require(item, "uid", patch.get("metadata", {}).get("uid", ""))
+            for field in ("uid", "resourceVersion"):
+                _require(item, field, patch.get("metadata", {}).get(field, ""))
             _merge(item, patch)
             item["metadata"]["resourceVersion"] = self.uid()
             self._collect(kind, name)

@@ -27,11 +27,11 @@ from pgherd_operator.core.observed import View, ViewMember
 from pgherd_operator.core.upgrade import Turns
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
-from pgherd_operator.shell import certificates
 from pgherd_operator.shell.controller import Environment, reconcile_once
-from pgherd_operator.shell.kubernetes import Manifest
-from pgherd_operator.shell.sidecars import SidecarError, SidecarRefusedError
-from pgherd_sidecar.cli.authority import subject
+from pgherd_operator.shell.kube.interface import Manifest
+from pgherd_operator.shell.observing import certificates
+from pgherd_operator.shell.observing.sidecars import SidecarError, SidecarRefusedError
+from pgherd_sidecar.pki.authority import subject
 
 NAME, NAMESPACE = "herd", "test"
 
@@ -49,6 +49,7 @@ class Process:
     founder: bool
     founders: tuple[tuple[int, bool], ...]
     witness: bool
+    reader: bool = False
     silent: bool = False
     diverged: bool = False
     capture_off: tuple[str, ...] = ()
@@ -133,9 +134,14 @@ class World(ApiServer):
         """Let the operator look once."""
         self.unseen.clear()
         env = Environment(
-            self, lambda _: self, self, lambda: self.now, self.release, self.began, self.turns
-        )
+            self, lambda _: self, self, self, lambda: self.now, self.release, self.began,
+            self.turns,
+        )  # fmt: skip
         return await reconcile_once(env, NAMESPACE, NAME)
+
+    async def told(self, address: str) -> Mapping[str, Any]:
+        """See Importers: nothing is imported here."""
+        return {}
 
     def tell(self, cluster: Cluster, event: Event) -> None:
         """See Events."""
@@ -173,7 +179,7 @@ class World(ApiServer):
             if kind == "PersistentVolumeClaim" and self.spec.get("deletionPolicy") != "Delete":
                 raise Forbidden("a volume that was to be retained")
             return
-        if kind == "Secret":
+        if kind == "Secret" and item["metadata"]["name"] != names.import_certificate(NAME):
             raise Forbidden("a secret of a living herd")
         if kind == "PersistentVolumeClaim":
             if self.view is None:
@@ -213,7 +219,7 @@ class World(ApiServer):
         return (
             process is not None
             and member is not None
-            and member.voter
+            and (member.voter or member.reader)
             and member.disk_id == process.disk_id
             and not process.diverged
             and not process.broken
@@ -250,6 +256,7 @@ class World(ApiServer):
             "departed": process.disk_id in self.departed,
             "state": "diverged"
             if process.diverged
+            else "reader" if writes and process.reader
             else "primary" if writes else "recovering" if primary else "secondary",
             "component": "primary" if primary else "secondary",
             "term": 1,
@@ -264,7 +271,7 @@ class World(ApiServer):
                 "id": self.view.id,
                 "members": [
                     {"name": m.name, "number": m.number, "disk_id": m.disk_id,
-                     "voter": m.voter, "witness": m.witness}
+                     "voter": m.voter, "witness": m.witness, "reader": m.reader}
                     for m in self.view.members
                 ],
             },
@@ -329,7 +336,8 @@ class World(ApiServer):
                 raise SidecarError("it is heard of")
             if self.view.voters == (member,):
                 raise SidecarError("it is the last one")
-            self._check_shrinking(path)
+            if member.voter:
+                self._check_shrinking(path)
             self.drop(about)
 
     def let_in(self) -> None:
@@ -424,6 +432,7 @@ class World(ApiServer):
                 founder=node["founder"],
                 founders=tuple((member["number"], False) for member in node["members"]),
                 witness=node.get("witness", False),
+                reader=node.get("reader", False),
                 diverged=disk_id in self.diverged_disks,
                 broken="broken" in config["data"].get("pgherd.conf", ""),
             )
@@ -461,17 +470,18 @@ class World(ApiServer):
             if process.disk_id in self.departed:
                 continue
             name = names.member(NAME, number)
-            new = ViewMember(name, number, process.disk_id, False, process.witness)
+            new = ViewMember(name, number, process.disk_id, False, process.witness, process.reader)
             self.view = View(self.view.id + 1, (*self.view.members, new))
             return
 
     def _promote(self) -> None:
-        """A learner that runs has caught up by now."""
+        """A learner that runs has caught up by now; a reader stays one."""
         if self.view is None or not self.primary():
             return
         for member in self.view.members:
             process = self.processes.get(member.number)
-            if not member.voter and process is not None and process.disk_id == member.disk_id:
+            learns = not (member.voter or member.reader)
+            if learns and process is not None and process.disk_id == member.disk_id:
                 members = tuple(
                     replace(one, voter=True) if one == member else one for one in self.view.members
                 )

@@ -12,11 +12,12 @@ from jobs_world import JOB, WRITTEN
 from operator_world import NAME, World
 from pgherd_operator.api import SNAPSHOT
 from pgherd_operator.objects import config, names, network
-from pgherd_operator.shell import logs, watching
-from pgherd_operator.shell.client import Access, Client
+from pgherd_operator.shell import logs
 from pgherd_operator.shell.jobs import is_at_rest
+from pgherd_operator.shell.kube import watching
+from pgherd_operator.shell.kube.client import Access, Client
+from pgherd_operator.shell.kube.queue import Queue
 from pgherd_operator.shell.main import release
-from pgherd_operator.shell.queue import Queue
 from test_jobs import world as jobs_world
 from test_objects import DATABASE, cluster
 from test_operator_shell import serving

@@ -11,17 +11,22 @@ from typing import Any
 
 import pytest
 import yaml
+from following_world import life_of_followers
 from jobs_world import life
+from maintenance_world import life_of_maintenance
 from operator_world import NAME, World
 from pgherd_operator.api import KIND
-from pgherd_operator.shell.client import _PATHS
+from pgherd_operator.shell.kube.client import _PATHS
 
 CHARTS = Path(__file__).parents[3] / "charts"
 HELM = os.environ.get("PGHERD_HELM") or shutil.which("helm")
 needs_helm = pytest.mark.skipif(HELM is None, reason="no helm: the charts were NOT rendered")
 
 #: Used by kopf, and by the API server on our behalf (owner references that block deletion).
-OURS = ("replicatedclusters", "snapshots", "snapshotschedules", "consistencychecks")
+OURS = (
+    "replicatedclusters", "snapshots", "snapshotschedules", "consistencychecks",
+    "maintenanceschedules", "replicationsets", "subscriptions",
+)  # fmt: skip
 WATCHED = {("list", plural) for plural in (*OURS, "pods", "services")} | {
     ("watch", plural) for plural in (*OURS, "pods", "persistentvolumeclaims", "services")
 }
@@ -64,8 +69,10 @@ async def used() -> set[tuple[str, str]]:
     certified = World()
     certified.submit(tls={"mode": "CertManager", "issuer": {"name": "ours"}})
     await certified.settle()
+    jobs = (await life()).calls | (await life_of_maintenance()).calls
+    jobs |= (await life_of_followers()).calls
     found = set()
-    for verb, kind in world.calls | certified.calls | (await life()).calls:
+    for verb, kind in world.calls | certified.calls | jobs:
         name, _, subresource = kind.partition("/")
         plural = _PATHS[name][1]
         found.add((verb, f"{plural}/{subresource}" if subresource else plural))

@@ -18,7 +18,7 @@ from pgherd_operator.api import schema
 from pgherd_operator.api.resource import InvalidSpec, parse
 from pgherd_operator.api.spec import OWNED_PARAMETERS, OWNED_PREFIXES, ClusterSpec
 from pgherd_operator.core.quantity import parse as parse_quantity
-from pgherd_sidecar.agent.config import Limits
+from pgherd_sidecar.agent.base.config import LimitSettings
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -183,7 +183,9 @@ def test_a_sidecar_has_room_for_the_largest_row() -> None:
     resources = ClusterSpec().resources.sidecar
     under_load = 142_000_000  # docs/sizing.md
     copies = 6  # docs/critique.md
-    assert Limits().row_bytes * copies + under_load < parse_quantity(resources.limits["memory"])
+    assert LimitSettings().row_bytes * copies + under_load < parse_quantity(
+        resources.limits["memory"]
+    )
 
 
 @pytest.mark.parametrize("name", OWNED_PARAMETERS)

@@ -8,11 +8,11 @@ from pgherd_operator.core.group import find_authority, look
 from pgherd_operator.core.observed import (
     Ledger,
     Observed,
+    ObservedVolume,
     Phase,
     Report,
     View,
     ViewMember,
-    Volume,
 )
 from pgherd_operator.objects.model import Origin, Role
 
@@ -33,7 +33,9 @@ def third(known: View | None, *, says_so: bool = False) -> bool:
         for n, disk in ((1, "a"), (2, "b"))
     }
     about = Report(3, ID, "c", "secondary", False, view=known, departed=says_so)
-    volumes = {n: Volume(n, f"u{n}", Role.DATABASE, Origin.FOUNDER, ID, "1Gi") for n in (1, 2, 3)}
+    volumes = {
+        n: ObservedVolume(n, f"u{n}", Role.DATABASE, Origin.FOUNDER, ID, "1Gi") for n in (1, 2, 3)
+    }
     observed = Observed(
         CLUSTER, Ledger(ID, Phase.FOUNDED), volumes=volumes, reports=well | {3: about}
     )

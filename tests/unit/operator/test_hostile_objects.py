@@ -9,7 +9,7 @@ from jobs_world import JobsWorld
 from operator_world import NAME, World
 from pgherd_operator.core.quantity import parse
 from pgherd_operator.objects import config, names
-from pgherd_operator.shell.queue import Queue
+from pgherd_operator.shell.kube.queue import Queue
 
 CLAIM = ("PersistentVolumeClaim", f"{NAME}-1-data")
 

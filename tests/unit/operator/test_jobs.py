@@ -8,7 +8,7 @@ from jobs_world import CLUSTER_ID, HERD, JOB, VOLUME, WRITTEN, JobsWorld
 from operator_api_server import Fault, Killed
 from pgherd_operator.api import CHECK, SCHEDULE, SNAPSHOT
 from pgherd_operator.objects import names
-from pgherd_operator.shell.kubernetes import ApiError
+from pgherd_operator.shell.kube.interface import ApiError
 from pgherd_spark.kubernetes import Order
 from pydantic import ValidationError
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pgherd_operator.api.resource import Cluster, parse
 from pgherd_operator.objects import config, names, network, pod
 from pgherd_operator.objects.model import Origin, Release, Role, Seat
-from pgherd_sidecar.agent.config import NodeConfig
-from pgherd_sidecar.cli.authority import subject
+from pgherd_sidecar.agent.base.config import NodeConfig
+from pgherd_sidecar.pki.authority import subject
 
 ID = "7f0c2a44-93d8-5c7b-9d61-0a3c5f1f2b10"
 DATABASE = Seat(1, Role.DATABASE, Origin.FOUNDER)

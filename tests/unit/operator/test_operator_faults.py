@@ -20,7 +20,7 @@ from operator_api_server import Fault, Killed
 from operator_world import NAME, World
 from pgherd_operator.core.upgrade import Turns
 from pgherd_operator.objects.model import Release
-from pgherd_operator.shell.kubernetes import ApiError
+from pgherd_operator.shell.kube.interface import ApiError
 
 Act = Callable[[World], None]
 NUMBERS = st.integers(1, 6)
@@ -28,6 +28,10 @@ NUMBERS = st.integers(1, 6)
 
 def scale(instances: int, witnesses: int) -> Act:
     return lambda world: world.change(instances=instances, witnesses=min(witnesses, instances - 1))
+
+
+def readers(number: int) -> Act:
+    return lambda world: world.change(readers=number)
 
 
 def parameter(value: str) -> Act:
@@ -213,6 +217,7 @@ ACTS = st.one_of(
     QUIET, QUIET, QUIET,
     st.builds(look_under, st.integers(0, 8), st.sampled_from(KINDS)),
     st.builds(scale, st.integers(1, 5), st.integers(0, 2)),
+    st.integers(0, 2).map(readers),
     st.sampled_from(["4MB", "8MB"]).map(parameter),
     st.booleans().map(hibernate),
     *(NUMBERS.map(one) for one in (
@@ -269,7 +274,10 @@ def test_it_converges_from_any_story(start: tuple[int, int], begun: bool, story:
     spec = world.spec
     assert world.view is not None
     voters = world.view.voters
-    assert len(voters) == len(world.view.members) == spec["instances"] + spec.get("witnesses", 0)
+    assert len(voters) == spec["instances"] + spec.get("witnesses", 0)
+    following = [member for member in world.view.members if not member.voter]
+    assert [member.reader for member in following] == [True] * spec.get("readers", 0)
+    assert all(world.works(member.number) for member in following)
     assert sum(voter.witness for voter in voters) == spec.get("witnesses", 0)
     assert all(world.works(voter.number) for voter in voters)
     ready = [c for c in world.resource["status"]["conditions"] if c["type"] == "Ready"]

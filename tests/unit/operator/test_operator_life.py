@@ -57,6 +57,26 @@ async def test_it_grows_from_one_to_three_to_five_and_back() -> None:
     }
 
 
+async def test_a_finalizer_that_another_one_sets_meanwhile_is_kept() -> None:
+    world = World()
+    world.submit()
+    world.resource["metadata"]["resourceVersion"] = world.uid()
+
+    def change() -> None:
+        metadata = world.resource["metadata"]
+        metadata["finalizers"] = [*metadata.get("finalizers", []), f"example.com/{world.uid()}"]
+        metadata["resourceVersion"] = world.uid()
+
+    world.meanwhile = change
+    await world.settle()
+    assert condition(world, "Ready")["status"] == "True"
+    first, ours = world.resource["metadata"]["finalizers"]
+    assert first.startswith("example.com/") and ours == names.FINALIZER
+    world.remove_resource()
+    await world.settle()
+    assert world.resource["metadata"]["finalizers"] == [first]
+
+
 async def test_a_leaving_member_leaves_the_view_before_its_volume_goes() -> None:
     world = await running(instances=3)
     world.change(instances=2)
@@ -333,6 +353,30 @@ async def test_more_witnesses_may_come_later() -> None:
     await world.settle()
     assert world.view is not None
     assert [member.witness for member in world.view.voters] == [False] * 3 + [True]
+
+
+async def test_readers_come_and_go_and_hold_up_no_voter() -> None:
+    world = await running(instances=3, readers=2)
+    assert world.view is not None
+    readers = [member.number for member in world.view.members if member.reader]
+    assert readers == [65, 66] and world.voters() == {1, 2, 3}
+    service = world.objects["Service", f"{NAME}-readers"]["spec"]
+    assert service["selector"][names.ROLE] == "reader"
+    budget = world.objects["PodDisruptionBudget", NAME]["spec"]
+    assert budget["minAvailable"] == 2
+    assert budget["selector"]["matchExpressions"] == [
+        {"key": names.ROLE, "operator": "NotIn", "values": ["reader"]}
+    ]
+    shown = {one["name"]: one for one in world.resource["status"]["members"]}
+    assert shown[f"{NAME}-65"]["role"] == shown[f"{NAME}-65"]["inView"] == "Reader"
+    world.processes[65].broken = True
+    world.change(instances=4, readers=1)
+    await world.settle()
+    assert world.voters() == {1, 2, 3, 4}
+    assert [member.number for member in world.view.members if member.reader] == [66]
+    world.change(readers=0)
+    await world.settle()
+    assert {member.number for member in world.view.members} == {1, 2, 3, 4}
 
 
 async def test_paused_means_that_nothing_is_written() -> None:

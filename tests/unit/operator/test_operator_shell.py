@@ -15,16 +15,16 @@ from cryptography import x509
 from pgherd_operator.core.actions import Reason
 from pgherd_operator.core.observed import Ledger, Phase
 from pgherd_operator.objects.model import Role
-from pgherd_operator.shell import certificates
-from pgherd_operator.shell.client import Access, Client
-from pgherd_operator.shell.election import DURATION_S, Election, LostLeadershipError
-from pgherd_operator.shell.kubernetes import ApiError, ConflictError, Manifest, NotFoundError
+from pgherd_operator.shell.kube.client import Access, Client
+from pgherd_operator.shell.kube.election import DURATION_S, Election, LostLeadershipError
+from pgherd_operator.shell.kube.interface import ApiError, ConflictError, Manifest, NotFoundError
+from pgherd_operator.shell.kube.queue import Queue
 from pgherd_operator.shell.main import Changes, handlers, release
-from pgherd_operator.shell.queue import Queue
-from pgherd_operator.shell.reading import ledger_data, parse_ledger
-from pgherd_operator.shell.sidecars import SidecarError
-from pgherd_operator.shell.sidecars import parse as parse_report
-from pgherd_sidecar.cli.authority import subject
+from pgherd_operator.shell.observing import certificates
+from pgherd_operator.shell.observing.reading import ledger_data, parse_ledger
+from pgherd_operator.shell.observing.sidecars import SidecarError
+from pgherd_operator.shell.observing.sidecars import parse as parse_report
+from pgherd_sidecar.pki.authority import subject
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

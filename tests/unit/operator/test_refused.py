@@ -11,10 +11,10 @@ from pgherd_operator.core.observed import Pod
 from pgherd_operator.objects import config, network
 from pgherd_operator.objects.model import Release
 from pgherd_operator.shell import main
-from pgherd_operator.shell.election import Election
-from pgherd_operator.shell.kubernetes import ApiError, Manifest, NotFoundError
-from pgherd_operator.shell.reading import parse_pod, pod_trouble
-from pgherd_operator.shell.sidecars import SidecarRefusedError
+from pgherd_operator.shell.kube.election import Election
+from pgherd_operator.shell.kube.interface import ApiError, Manifest, NotFoundError
+from pgherd_operator.shell.observing.reading import parse_pod, pod_trouble
+from pgherd_operator.shell.observing.sidecars import SidecarRefusedError
 from test_objects import DATABASE, cluster
 from test_operator_life import condition, running
 
@@ -138,11 +138,25 @@ CRASHED = {
     "state": {"waiting": {"reason": "CrashLoopBackOff"}},
     "lastState": {"terminated": {"message": "bad line in pg_hba.conf\nand more"}},
 }
+_LOG = """2026-11-25 07:01:58 UTC [33] LOG:  invalid connection type "this"
+2026-11-25 07:01:58 UTC [33] FATAL:  could not load pg_hba.conf
+2026-11-25 07:01:58 UTC [33] LOG:  database system is shut down
+"""
+KILLED = {
+    "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting"}},
+    "lastState": {"terminated": {"message": _LOG}},
+}
 TROUBLES: dict[str, tuple[dict[str, Any], str]] = {
     "image": ({"containerStatuses": [{"name": "postgres", **WAITING}]},
               "container postgres: ImagePullBackOff: no such image"),
     "crash": ({"initContainerStatuses": [{"name": "setup", **CRASHED}]},
               "container setup: CrashLoopBackOff: bad line in pg_hba.conf"),
+    "its log": ({"containerStatuses": [{"name": "postgres", **KILLED}]},
+                "container postgres: CrashLoopBackOff: could not load pg_hba.conf"),
+    "its log as it ends": ({"containerStatuses": [{"name": "postgres", "state": {
+                               "terminated": {"exitCode": 1, "reason": "Error",
+                                              "message": _LOG}}}]},
+                           "container postgres: Error: could not load pg_hba.conf"),
     "ended": ({"containerStatuses": [{"name": "postgres", "state": {
                   "terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
               "container postgres: OOMKilled"),

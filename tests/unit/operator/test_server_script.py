@@ -102,7 +102,7 @@ def test_a_founder_s_volume_is_filled_from_a_snapshot_once(founder: dict[str, st
     for _ in range(2):
         assert seed(founder, "s3://bucket/a b", "https://s3").returncode == 0
         assert (database / "PG_VERSION").read_text() == "17\n"
-        told = f"{database}.new -m pgherd_spark.seeding s3://bucket/a b https://s3\n"
+        told = f"{database}.new -m pgherd_spark.restoring.seeding s3://bucket/a b https://s3\n"
         assert (etc / "seeded").read_text() == told
 
 

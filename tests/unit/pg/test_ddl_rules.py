@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from pgherd_sidecar.pg.ddl_refusal import DdlNotSupported
-from pgherd_sidecar.pg.ddl_rules import refuse_unsafe, replicated_roles
-from pgherd_sidecar.pg.ddl_statements import Captured, parse
+from pgherd_sidecar.pg.ddl.refusal import DdlNotSupported
+from pgherd_sidecar.pg.ddl.rules import refuse_unsafe, roles_of
+from pgherd_sidecar.pg.ddl.statements import Captured, parse
 
 
 def check(text: str, **known: Any) -> None:
@@ -143,14 +143,7 @@ def test_value_of_a_session_is_not_taken_for_a_function() -> None:
 
 def test_roles_named_by_a_command_are_told() -> None:
     node = parse("GRANT SELECT ON t TO a, PUBLIC, CURRENT_USER GRANTED BY b")[0].node
-    assert replicated_roles(node, Captured(role="app")) == ["a", "app", "b"]
-
-
-@pytest.mark.parametrize("local", ["a", "app"])
-def test_role_that_other_members_lack_is_refused(local: str) -> None:
-    node = parse("ALTER TABLE t OWNER TO a")[0].node
-    with pytest.raises(DdlNotSupported):
-        replicated_roles(node, Captured(role="app", local_roles=[local]))
+    assert roles_of(node, Captured(role="app")) == ["a", "app", "b"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import errno
 
 import psycopg
 import pytest
-from pgherd_sidecar.core.entries import EntryFormatError
+from pgherd_sidecar.core.replication.entries import EntryFormatError
 from pgherd_sidecar.pg.failures import Trouble, judge, patience, trouble_of
 from pgherd_sidecar.pg.pipeline import NoConnectionError, RoundFailedError, ServerGoneError
 

@@ -13,6 +13,7 @@ from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError, Ser
 from psycopg import pq
 
 _OK, _SYNC = pq.ExecStatus.TUPLES_OK, pq.ExecStatus.PIPELINE_SYNC
+_COPY, _DONE = pq.ExecStatus.COPY_IN, pq.ExecStatus.COMMAND_OK
 _FAILED, _SKIPPED = pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED
 
 
@@ -20,6 +21,7 @@ _FAILED, _SKIPPED = pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED
 class Result:
     status: pq.ExecStatus
     sqlstate: bytes = b""
+    command_tuples: int | None = None
 
     def error_field(self, field: pq.DiagnosticField) -> bytes:
         return self.sqlstate if field == pq.DiagnosticField.SQLSTATE else b"no"
@@ -48,6 +50,21 @@ class Connection:
         if self.broken:
             raise psycopg.OperationalError("gone")
         self.unsent.append(name.decode())
+
+    def send_query(self, query: bytes) -> None:
+        self.unsent.append(query.decode())
+
+    def exit_pipeline_mode(self) -> None:
+        self.unsent.append("exit")
+
+    def enter_pipeline_mode(self) -> None:
+        self.unsent.append("enter")
+
+    def put_copy_data(self, data: bytes) -> None:
+        self.unsent.append(data.decode())
+
+    def put_copy_end(self) -> None:
+        self.unsent.append("end")
 
     def pipeline_sync(self) -> None:
         self.unsent.append("sync")
@@ -129,6 +146,49 @@ async def test_a_failed_round_fails_no_other(connection: Connection, pipeline: P
         first.result()
     assert (failed.value.sqlstate, failed.value.statement) == ("40P01", 1)
     assert second.result() is None
+
+
+async def test_a_copy_leaves_the_pipeline_and_comes_back(
+    connection: Connection, pipeline: Pipeline
+) -> None:
+    done = pipeline.copy(b"COPY", b"1\n2\n")
+    assert connection.messages == [["exit", "COPY"]]
+    assert not pipeline.idle
+    connection.results.append(Result(_COPY))
+    await connection.answer()
+    assert connection.messages[1:] == [["1\n2\n", "end"]]
+    assert not done.done()
+    await connection.answer(Result(_DONE, command_tuples=2))
+    assert done.result() == 2
+    assert pipeline.idle
+    after = pipeline.run(call(b"a"))
+    assert connection.messages[2:] == [["enter", "a", "sync"]]
+    await connection.answer(_OK, _SYNC)
+    assert after.done()
+
+
+async def test_a_copy_fails_with_what_the_server_said(
+    connection: Connection, pipeline: Pipeline
+) -> None:
+    done = pipeline.copy(b"COPY", b"1\n")
+    connection.results.append(Result(_COPY))
+    await connection.answer()
+    await connection.answer(Result(_FAILED, b"23505"))
+    with pytest.raises(RoundFailedError) as failed:
+        done.result()
+    assert failed.value.sqlstate == "23505"
+    assert pipeline.idle
+
+
+async def test_nobody_knows_of_a_copy_whose_connection_ends(
+    connection: Connection, pipeline: Pipeline
+) -> None:
+    done = pipeline.copy(b"COPY", b"1\n")
+    pipeline.close()
+    with pytest.raises(ServerGoneError):
+        done.result()
+    with pytest.raises(ServerGoneError):
+        pipeline.copy(b"COPY", b"1\n").result()
 
 
 async def test_a_statement_is_prepared_with_the_round_that_needs_it(

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Iterable
 
-from pgherd_sidecar.core.merge import Op, Plan, Statement, Wave
+from pgherd_sidecar.core.replication.merge import Op, Plan, Statement, Wave
 from pgherd_sidecar.pg.rows import JOINT_MAX, RowStatements, TableShape, text_array
 
 
@@ -53,7 +53,7 @@ async def test_changes_of_different_tables_and_the_link_are_one_statement() -> N
     assert list(one.formats) == [1] * 5
     text = rows.query(one.name).decode()
     assert text.startswith('WITH "c1" AS (UPDATE a o SET v = n.v FROM unnest($1::text[]::a[]) n')
-    assert "INSERT INTO b (id, v) OVERRIDING SYSTEM VALUE SELECT n.id, n.v" in text
+    assert "INSERT INTO b AS o (id, v) OVERRIDING SYSTEM VALUE SELECT n.id, n.v" in text
     assert "INSERT INTO pgherd.applied VALUES ($4::int8, $5::int8)" in text
     assert "count(*) <> $3::int8" in text
 
@@ -183,3 +183,32 @@ async def test_rows_without_identity_are_deleted_one_by_one_and_have_no_key_for_
     queries_ = rows.plain_single(work)
     assert [parameters for _, parameters in queries_] == [[["(1,)"], 1], [["(1,)"], 1]]
     assert not rows.primary_key(work.waves[0].statements[0])
+
+
+async def test_the_columns_that_an_update_of_a_whole_row_sets() -> None:
+    shapes = {
+        "t": shape("t"),
+        "numbered": TableShape(
+            ["id", "n"], [0], frozenset(), "", False, "numbered", updatable=False
+        ),
+        "bag": TableShape(["v"], [], frozenset(), "", False, "bag", "pgherd_gen.erase_7"),
+    }
+
+    async def describe(table: str) -> TableShape:
+        return shapes[table]
+
+    rows = RowStatements(describe)
+    await rows.learn(list(shapes))
+    assert [rows.other_columns(table) for table in shapes] == ["010", "", ""]
+
+
+async def test_a_row_that_may_be_there_is_inserted_or_updated() -> None:
+    rows = await knowing("t")
+    (prepared,) = rows.prepared(
+        Plan([Wave([Statement(Op.PUT, "t", "010", ["(1,x,)"])])]), gid=5, prev=4
+    )
+    text = rows.query(prepared.name).decode()
+    assert (
+        "INSERT INTO t AS o (id, v) OVERRIDING SYSTEM VALUE SELECT n.id, n.v FROM"
+        " unnest($1::text[]::t[]) n ON CONFLICT (id) DO UPDATE SET v = excluded.v RETURNING 1"
+    ) in text

@@ -28,6 +28,7 @@ def of_libpq(password: str) -> str:
 @example("\u0007é")  # prohibited
 @example("\u00ad")  # nothing left
 @example("\u0221")  # unassigned in Unicode 3.2
+@example("\U0001f210")  # likewise, and normalized to what is assigned
 def test_a_password_fits_the_verifier_that_postgresql_makes_of_it(password: str) -> None:
     assert scram.matches(password, of_libpq(password))
 

@@ -4,7 +4,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from pgherd_sidecar.agent.applier import WRITER_SETTINGS
+from pgherd_sidecar.agent.apply.applier import WRITER_SETTINGS
 from pgherd_sidecar.pg import settings, settings_page, trusted
 
 REPOSITORY = Path(__file__).parents[3]

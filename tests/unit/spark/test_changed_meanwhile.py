@@ -5,12 +5,13 @@ from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
-from pgherd_spark import bundles, check, drill, snapshot
-from pgherd_spark.catalog import Description, Server, Table, columns_changed
-from pgherd_spark.checksums import Found, Part, Sum
-from pgherd_spark.cluster import Cluster
-from pgherd_spark.comparison import Comparison, Options
-from pgherd_spark.sources import Relation, Source, TableChangedError
+from pgherd_spark.checking import bundles, check, drill
+from pgherd_spark.reading.catalog import Description, Server, Table, columns_changed
+from pgherd_spark.reading.checksums import Found, Part, Sum
+from pgherd_spark.reading.cluster import Cluster
+from pgherd_spark.reading.comparison import CheckOptions, Comparison
+from pgherd_spark.reading.sources import Relation, Source, TableChangedError
+from pgherd_spark.snapshots import snapshot
 
 TABLE = Table("public.t", ("id", "v"), ("integer", "text"), ("id",), ("id", "v"))
 RELATION = Relation("public.t", "public", "t", 16384, 16384, 1, 8192)
@@ -129,4 +130,4 @@ def number(part: Part) -> Sum:
 
 
 def comparison() -> Comparison:
-    return Comparison(CLUSTER, SOURCES, FOUND, Options(), lambda text: None)
+    return Comparison(CLUSTER, SOURCES, FOUND, CheckOptions(), lambda text: None)

@@ -1,12 +1,23 @@
 """How the log becomes changes: which columns values are of, who is asked, what is left out."""
 
+import asyncio
 import json
 from typing import cast
 
 import pytest
 from msgspec import structs
-from pgherd_sidecar.cli.admin import AdminClient, AdminError, ChangedTable, ChangedTables
-from pgherd_sidecar.core.entries import (
+from pgherd_sidecar.client.admin import AdminClient, AdminError
+from pgherd_sidecar.client.answers import ChangedTables, TableColumns
+from pgherd_sidecar.client.stream import changelog
+from pgherd_sidecar.client.stream.changelog import ChangeLog
+from pgherd_sidecar.client.stream.changes import (
+    ChangesError,
+    LoggedChange,
+    PositionLostError,
+    Shapes,
+    changes_of,
+)
+from pgherd_sidecar.core.replication.entries import (
     FLAG_DDL,
     FLAG_PIECES,
     PIECE_KEYS,
@@ -17,15 +28,12 @@ from pgherd_sidecar.core.entries import (
     Writeset,
     encode_entry,
 )
-from pgherd_sidecar.core.merge import decode_body
-from pgherd_spark import changelog
-from pgherd_spark.changelog import Log
-from pgherd_spark.changes import Change, ChangesError, PositionLostError, Shapes, changes_of
+from pgherd_sidecar.core.replication.merge import decode_body
 
 
-def table(gid: int, *columns: str, name: str = "public.t") -> ChangedTable:
+def table(gid: int, *columns: str, name: str = "public.t") -> TableColumns:
     types = tuple("text" for _ in columns)
-    return ChangedTable(table=name, gid=gid, columns=columns, types=types, key=columns[:1])
+    return TableColumns(table=name, gid=gid, columns=columns, types=types, key=columns[:1])
 
 
 def writeset(*items: tuple[str, list[str]], flags: int = 0) -> Writeset:
@@ -33,7 +41,7 @@ def writeset(*items: tuple[str, list[str]], flags: int = 0) -> Writeset:
     return Writeset(2, 1, 1, 1, 700, flags, b"", body.encode())
 
 
-def taken_apart(gid: int, found: Writeset, shapes: Shapes) -> list[Change]:
+def taken_apart(gid: int, found: Writeset, shapes: Shapes) -> list[LoggedChange]:
     return list(changes_of(gid, found, decode_body(found.body), shapes))
 
 
@@ -114,8 +122,8 @@ def end(serial: int, pieces: int) -> Writeset:
     return Writeset(2, 1, serial, 1, 700 + serial, FLAG_PIECES, b"", body.encode())
 
 
-def log(*members: Member | Large) -> Log:
-    return Log([cast(AdminClient, member) for member in members])
+def log(*members: Member | Large) -> ChangeLog:
+    return ChangeLog([cast(AdminClient, member) for member in members])
 
 
 def test_each_record_has_the_columns_that_its_table_had_when_it_was_written() -> None:
@@ -161,6 +169,32 @@ async def test_what_did_not_commit_or_was_not_asked_for_is_left_out() -> None:
     assert ([one.gid for one in first.changes], first.through, first.visible) == ([2], 3, 7)
     rest = [one.gid async for some in log(member).between(3, 6) for one in some]
     assert rest == [4, 6]
+
+
+async def test_many_changes_are_handed_out_as_they_are_decoded_and_others_run_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (whole,) = [one async for one in log(Member(9)).portions(0)]
+    monkeypatch.setattr(changelog, "_PORTION", 2)
+    monkeypatch.setattr(changelog, "_BREATH", 1)
+    ran = 0
+
+    async def count() -> None:
+        nonlocal ran
+        while True:
+            ran += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(count())
+    found = [one async for one in log(Member(9)).portions(0)]
+    other.cancel()
+    assert [(one.through, [two.gid for two in one.changes]) for one in found] == [
+        (4, [2, 4]),
+        (8, [6, 8]),
+        (9, []),
+    ]
+    assert [change for one in found for change in one.changes] == whole.changes
+    assert ran >= len(whole.changes)
 
 
 async def test_transactions_in_pieces_come_at_their_commit_piece_by_piece() -> None:

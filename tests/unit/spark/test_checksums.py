@@ -1,11 +1,11 @@
 """Arithmetic of checksums, and how tables are divided."""
 
 import pytest
-from pgherd_spark.catalog import Table
-from pgherd_spark.checksums import NOTHING, Sum, _value, parts_of
-from pgherd_spark.cluster import _last_words
-from pgherd_spark.rowhash import row_hash
-from pgherd_spark.sources import Relation, Source
+from pgherd_spark.reading.catalog import Table
+from pgherd_spark.reading.checksums import NOTHING, Sum, _value, parts_of
+from pgherd_spark.reading.cluster import _last_words
+from pgherd_spark.reading.rowhash import row_hash
+from pgherd_spark.reading.sources import Relation, Source
 
 SOURCE = Source("n1", "", 1, "", "")
 TABLE = Table("public.t", ("id",), ("integer",), ("id",), ("id",))

@@ -1,7 +1,7 @@
 """What differs in materialized views, leaves and indexes, as the check concludes from sums."""
 
-from pgherd_spark.checksums import Sum
-from pgherd_spark.contents import Contents, differing
+from pgherd_spark.checking.contents import Contents, differing
+from pgherd_spark.reading.checksums import Sum
 
 NOBODY: dict[str, dict[str, Sum]] = {}
 

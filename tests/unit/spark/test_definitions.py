@@ -1,8 +1,8 @@
 """Which definitions count as different, and what stands between that and a false alarm."""
 
 import pytest
-from pgherd_spark.catalog import EVERYTHING, Definition, Description, Server
-from pgherd_spark.check import different_definitions
+from pgherd_spark.checking.check import different_definitions
+from pgherd_spark.reading.catalog import EVERYTHING, Definition, Description, Server
 
 SERVER = Server(150000, "1", "UTF8", "C", "C", "PostgreSQL 15")
 

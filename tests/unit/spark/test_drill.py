@@ -1,9 +1,9 @@
 """What is told of rows that differ in a table without a key: how many there are of each."""
 
-from pgherd_spark.catalog import Table
-from pgherd_spark.checksums import Found, Sum
-from pgherd_spark.drill import HOW_MANY, Places, Values, _count_equal_rows, _difference
-from pgherd_spark.sources import Relation
+from pgherd_spark.checking.drill import HOW_MANY, Places, Values, _count_equal_rows, _difference
+from pgherd_spark.reading.catalog import Table
+from pgherd_spark.reading.checksums import Found, Sum
+from pgherd_spark.reading.sources import Relation
 
 BAG = Table("public.bag", ("v",), ("integer",), (), ("v",))
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from pgherd_spark.fetching import fetch_head, fetch_parts
-from pgherd_spark.layout import require_described, require_whole, sealed, sha256
-from pgherd_spark.parts import PartError
-from pgherd_spark.stores import DirectoryStore
+from pgherd_spark.storing.fetching import fetch_head, fetch_parts
+from pgherd_spark.storing.layout import require_described, require_whole, sealed, sha256
+from pgherd_spark.storing.parts import PartError
+from pgherd_spark.storing.stores import DirectoryStore
 
 _PARTS = {f"data/{number}/part": bytes([number]) * number for number in range(9)}
 

@@ -4,14 +4,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pgherd_spark.findings import (
+from pgherd_spark.checking.findings import (
     DefinitionDifference,
     Findings,
     RowDifference,
     TableFindings,
     odd_ones,
 )
-from pgherd_spark.report import as_json, to_html
+from pgherd_spark.checking.report import as_json, to_html
 
 
 def table(*, buckets: int = 0, reason: str | None = None) -> TableFindings:

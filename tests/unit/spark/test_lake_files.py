@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pgherd_spark.lake import identity, load, write
+from pgherd_spark.stream.lake import identity, load, write
 
 pytest.importorskip("pyarrow")
 ROW = {"id": "1", "t": None}

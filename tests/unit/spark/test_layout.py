@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from pgherd_spark.layout import require_whole, sealed, sha256
-from pgherd_spark.parts import PartError
-from pgherd_spark.stores import DirectoryStore
+from pgherd_spark.storing.layout import require_whole, sealed, sha256
+from pgherd_spark.storing.parts import PartError
+from pgherd_spark.storing.stores import DirectoryStore
 
 FILES = {"roles.sql": b"roles", "certification": b"state", "data/part": b"rows"}
 

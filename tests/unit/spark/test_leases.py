@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Iterable
 
 import pytest
-from pgherd_sidecar.cli.admin import AdminError, ExportedSnapshot, Marker
-from pgherd_spark.leases import LeaseError, Member, hold
+from pgherd_sidecar.client.admin import AdminError
+from pgherd_sidecar.client.answers import MarkerAnswer, SnapshotAnswer
+from pgherd_spark.reading.leases import LeaseError, Member, hold
 
 
 class Admin:
@@ -19,20 +20,20 @@ class Admin:
         self.lost = False
         self.dropped = False
 
-    async def order_marker(self, names: Iterable[str]) -> Marker:
-        return Marker(id="m", gid=self.gid)
+    async def order_marker(self, names: Iterable[str]) -> MarkerAnswer:
+        return MarkerAnswer(id="m", gid=self.gid)
 
     async def wait_marker(self, marker: str, timeout_s: float) -> None:
         assert (marker, timeout_s) == ("m", 5)
 
-    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
+    async def lease_marker(self, marker: str, lease_s: float) -> SnapshotAnswer:
         if self.lost:
             raise AdminError("no snapshot for marker m")
         self.leases += 1
         self.asked_s.append(lease_s)
         if self.leases > 1:
             self.renewed.set()
-        return ExportedSnapshot(gid=self.gid, snapshot="00000003-1", visible="10:12:11")
+        return SnapshotAnswer(gid=self.gid, snapshot="00000003-1", visible="10:12:11")
 
     async def drop_marker(self, marker: str) -> None:
         self.dropped = True

@@ -6,13 +6,13 @@ from typing import Any, cast
 import pytest
 from pgherd_operator.api.jobs import CheckSpec
 from pgherd_sidecar.cli import jobs
-from pgherd_spark import checksums
-from pgherd_spark.bundles import Bundle, bundled, one_by_one
-from pgherd_spark.catalog import Table
-from pgherd_spark.checksums import Part, parts_of
-from pgherd_spark.cluster import Cluster
-from pgherd_spark.pace import FULL, GENTLE, SLICE_BYTES, in_turn, paced
-from pgherd_spark.sources import Relation, Source
+from pgherd_spark.checking.bundles import Bundle, bundled, one_by_one
+from pgherd_spark.reading import checksums
+from pgherd_spark.reading.catalog import Table
+from pgherd_spark.reading.checksums import Part, parts_of
+from pgherd_spark.reading.cluster import Cluster
+from pgherd_spark.reading.pace import FULL, GENTLE, SLICE_BYTES, in_turn, paced
+from pgherd_spark.reading.sources import Relation, Source
 
 _BLOCK = 8192
 _MEMBERS = tuple(Source(name, "", 1, "", "") for name in ("n1", "n2", "n3"))

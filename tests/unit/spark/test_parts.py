@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import IO
 
 import pytest
-from pgherd_spark import parts
-from pgherd_spark.catalog import Table
-from pgherd_spark.checksums import Part, Sum
-from pgherd_spark.parts import WritePart, read_receipt, write_part
-from pgherd_spark.sources import Relation, Source
-from pgherd_spark.stores import DirectoryStore
+from pgherd_spark.reading.catalog import Table
+from pgherd_spark.reading.checksums import Part, Sum
+from pgherd_spark.reading.sources import Relation, Source
+from pgherd_spark.storing import parts
+from pgherd_spark.storing.parts import WritePart, read_receipt, write_part
+from pgherd_spark.storing.stores import DirectoryStore
 
 _SOURCE = Source("n1", "", 8, "00000003-1", "10:12:11")
 _TABLE = Table("public.t", ("id",), ("integer",), ("id",), ("id",))

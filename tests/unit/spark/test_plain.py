@@ -1,6 +1,6 @@
 """Roles of a snapshot, for a plain server that has some of them."""
 
-from pgherd_spark.plain import missing_roles
+from pgherd_spark.restoring.plain import missing_roles
 
 _SCRIPT = """\
 SET client_encoding = 'UTF8';

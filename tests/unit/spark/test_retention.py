@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from pgherd_spark.layout import expire
-from pgherd_spark.stores import DirectoryStore
+from pgherd_spark.storing.layout import expire
+from pgherd_spark.storing.stores import DirectoryStore
 
 
 def make(to: Path, gid: int, cluster_id: str = "a", *, whole: bool = True) -> Path:

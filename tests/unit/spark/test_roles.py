@@ -1,6 +1,6 @@
 """Roles of a snapshot in a server that has some of them already."""
 
-from pgherd_spark.restore import fitting_roles
+from pgherd_spark.restoring.restore import fitting_roles
 
 DUMPED = """\
 SET client_encoding = 'UTF8';

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from pgherd_sidecar.cli.admin import AdminClient, AdminError, ExportedSnapshot
-from pgherd_spark import snapshot as job
-from pgherd_spark.cluster import Cluster, JobError
-from pgherd_spark.leases import Member
-from pgherd_spark.owners import InUseError
-from pgherd_spark.snapshot import ChangedError, Options, snapshot
-from pgherd_spark.stores import DirectoryStore
+from pgherd_sidecar.client.admin import AdminClient, AdminError
+from pgherd_sidecar.client.answers import SnapshotAnswer
+from pgherd_spark.reading.cluster import Cluster, JobError
+from pgherd_spark.reading.leases import Member
+from pgherd_spark.reading.owners import InUseError
+from pgherd_spark.snapshots import snapshot as job
+from pgherd_spark.snapshots.snapshot import ChangedError, SnapshotOptions, snapshot
+from pgherd_spark.storing.stores import DirectoryStore
 
 GONE = AdminError("no snapshot for marker m", 404)
 SLOW = AdminError("no answer within 5 s")
@@ -27,10 +28,10 @@ class Admin:
         self._error = error
         self.dropped = False
 
-    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
+    async def lease_marker(self, marker: str, lease_s: float) -> SnapshotAnswer:
         if self._error is not None:
             raise self._error
-        return ExportedSnapshot(gid=2, snapshot="00000003-1", visible="10:12:11")
+        return SnapshotAnswer(gid=2, snapshot="00000003-1", visible="10:12:11")
 
     async def drop_marker(self, marker: str) -> None:
         self.dropped = True
@@ -70,7 +71,7 @@ async def run(
         yield
 
     monkeypatch.setattr(job, "owning", owning)
-    options = Options(
+    options = SnapshotOptions(
         to=DirectoryStore(directory), read=("n1",), programs=directory, cluster_id="this"
     )
     no_server = f"host={directory} port=1 user=postgres dbname=app"

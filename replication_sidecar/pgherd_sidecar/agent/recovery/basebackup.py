@@ -13,25 +13,20 @@ from pathlib import Path
 
 from psycopg import sql
 
-from pgherd_sidecar.agent.advertising import READ_ONLY_LINE
-from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
-from pgherd_sidecar.agent.errors import UnfitError
-from pgherd_sidecar.agent.recovery.pacing import Pace
+from pgherd_sidecar.agent.base.config import NodeConfig, PartnerServer, RecoverySettings
+from pgherd_sidecar.agent.base.errors import UnfitError
 from pgherd_sidecar.agent.recovery.partners import conninfo
-from pgherd_sidecar.agent.recovery.programs import (
-    ProgramError,
-    bytes_of,
-    end_leftovers,
-    run,
-)
-from pgherd_sidecar.env import durable
+from pgherd_sidecar.agent.server.advertising import READ_ONLY_LINE
+from pgherd_sidecar.env.processes.pacing import Pace
+from pgherd_sidecar.env.processes.programs import ProgramError, bytes_of, end_leftovers, run
+from pgherd_sidecar.env.storage import durable
 
 _FINGERPRINT = re.compile(r'key_fingerprint = "(\w+)"')
 
 
 async def copy(
     config: NodeConfig,
-    recovery: Recovery,
+    recovery: RecoverySettings,
     partner: PartnerServer,
     target: Path,
     *,
@@ -73,7 +68,7 @@ async def copy(
 
 async def make_own(
     config: NodeConfig,
-    recovery: Recovery,
+    recovery: RecoverySettings,
     target: Path,
     *,
     needed_gid: int,

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pgherd_sidecar.agent.recovery.programs import ProgramError
-from pgherd_sidecar.env import durable
+from pgherd_sidecar.env.processes.programs import ProgramError
+from pgherd_sidecar.env.storage import durable
 
 ROWS = "rows"
 """The dump, as ``pg_dump`` makes directories."""
@@ -31,13 +31,14 @@ class Carried:
         local_tables: names of tables that the members keep for themselves.
         sequences: what users mean by INCREMENT and START, by name; of a snapshot none, since its
             sequences are as users made them.
-        known_roles: names of roles that every member has; None if that is not known, as of an
-            old snapshot: all that there are then count as such.
-        memberships: role and member of each membership that every member has; None likewise.
-        database_rights: grantee and privilege of each on the database that every member has; None
-            likewise.
+        shared: what every member has of roles, memberships and settings, as key and attributes
+            (``pg/sql/046_roles.sql``); None if that is not known, as of an old snapshot: all that
+            there are then count as such.
+        role_limits: names of the nodes on which a role may log in, for those that are limited.
         sizes: bytes of each table's rows, by name.
         skipped: GIDs of entries that have no effect on them, though others may have applied them.
+        long_commands: those under way, see ``pg/sql/055_long_commands.sql``; what they make is in
+            the dump only where its source had made it.
     """
 
     gid: int
@@ -49,11 +50,11 @@ class Carried:
     snapshot: str | None = None
     local_tables: list[str] = field(default_factory=list)
     sequences: dict[str, dict[str, int]] = field(default_factory=dict)
-    known_roles: list[str] | None = None
-    memberships: list[list[str]] | None = None
-    database_rights: list[list[str]] | None = None
+    shared: list[list[Any]] | None = None
+    role_limits: dict[str, list[str]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     skipped: list[int] = field(default_factory=list)
+    long_commands: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, directory: Path) -> None:
         """Write it.

@@ -16,10 +16,10 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
+from pgherd_sidecar.agent.base.config import NodeConfig, PartnerServer, RecoverySettings
 from pgherd_sidecar.agent.recovery.carried import ROLES, ROWS, Carried, prepare
 from pgherd_sidecar.agent.recovery.partners import conninfo
-from pgherd_sidecar.agent.recovery.programs import ProgramError, run
+from pgherd_sidecar.env.processes.programs import ProgramError, run
 
 _TABLE = re.compile(r"(?:dumping contents of|processing data for) table \"(.+)\"$")
 _NO_LIMITS = """
@@ -31,7 +31,7 @@ _LOCK = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
 
 async def dump(
     config: NodeConfig,
-    recovery: Recovery,
+    recovery: RecoverySettings,
     partner: PartnerServer,
     target: Path,
     on_progress: Callable[[int, int], None],

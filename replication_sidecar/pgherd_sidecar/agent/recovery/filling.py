@@ -20,16 +20,16 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from pgherd_sidecar.agent import startup
-from pgherd_sidecar.agent.config import NodeConfig, Recovery
+from pgherd_sidecar.agent.base.config import NodeConfig, RecoverySettings
 from pgherd_sidecar.agent.recovery import carried as carrying
 from pgherd_sidecar.agent.recovery.carried import Carried
 from pgherd_sidecar.agent.recovery.dump import counting
-from pgherd_sidecar.agent.recovery.programs import ProgramError, bytes_of, run, start
+from pgherd_sidecar.agent.server import startup
+from pgherd_sidecar.env.processes.programs import ProgramError, bytes_of, run, start
 from pgherd_sidecar.pg import apply_role, archives
 
 _POLL_S = 0.1
-_JOB = "pgherd_spark.load"
+_JOB = "pgherd_spark.restoring.load"
 _RESTORE = ("--exit-on-error", "--no-tablespaces", "--no-password")
 _UNSAFE_BUT_FAST = {
     "fsync": "off",
@@ -44,7 +44,10 @@ _UNSAFE_BUT_FAST = {
 
 
 async def fill(
-    config: NodeConfig, recovery: Recovery, target: Path, on_progress: Callable[[int, int], None]
+    config: NodeConfig,
+    recovery: RecoverySettings,
+    target: Path,
+    on_progress: Callable[[int, int], None],
 ) -> None:
     """Make a server and load it.
 
@@ -123,7 +126,7 @@ async def check_snapshot(directory: Path) -> None:
 
 
 async def _initialise(
-    config: NodeConfig, recovery: Recovery, carried: Carried, target: Path
+    config: NodeConfig, recovery: RecoverySettings, carried: Carried, target: Path
 ) -> None:
     await run(
         recovery.postgres_bin / "initdb", f"--pgdata={target}",
@@ -138,7 +141,7 @@ async def _initialise(
 
 @contextlib.asynccontextmanager
 async def _alone(
-    config: NodeConfig, recovery: Recovery, target: Path, source: Path
+    config: NodeConfig, recovery: RecoverySettings, target: Path, source: Path
 ) -> AsyncIterator[NodeConfig]:
     """Run the server for this sidecar only; yield a configuration that leads there.
 
@@ -193,7 +196,7 @@ def _last_line(log: Path) -> str:
 
 async def _load(
     inside: NodeConfig,
-    recovery: Recovery,
+    recovery: RecoverySettings,
     carried: Carried,
     source: Path,
     on_progress: Callable[[int, int], None],
@@ -224,7 +227,7 @@ async def _load(
 
 async def _load_dump(
     inside: NodeConfig,
-    recovery: Recovery,
+    recovery: RecoverySettings,
     carried: Carried,
     source: Path,
     inner: str,
@@ -281,13 +284,13 @@ async def _take_over(inside: NodeConfig, carried: Carried) -> None:
         "gid": carried.gid,
         "local_tables": carried.local_tables,
         "sequences": carried.sequences,
-        "known_roles": carried.known_roles,
-        "memberships": carried.memberships,
-        "database_rights": carried.database_rights,
+        "shared": carried.shared,
+        "role_limits": carried.role_limits,
         "skipped": carried.skipped,
+        "long_commands": carried.long_commands,
     }
     async with await startup.connect(inside, "pgherd load") as connection:
-        await startup.install(connection)
+        await startup.install(connection, native=inside.capture == "auto")
         await connection.execute(
             "SELECT pgherd.take_over($1, $2, $3, $4)",
             (inside.number, inside.name, inside.sequence_slots, json.dumps(said)),

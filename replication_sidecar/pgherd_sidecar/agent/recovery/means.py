@@ -13,22 +13,16 @@ from typing import Any, Protocol
 
 import psycopg
 
-from pgherd_sidecar.agent import startup
-from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
-from pgherd_sidecar.agent.loghost import LogHost
-from pgherd_sidecar.agent.recovery import (
-    basebackup,
-    carried,
-    dump,
-    filling,
-    sequences,
-    server,
-    snapshots,
-)
-from pgherd_sidecar.agent.recovery.certstate import CertificationState
-from pgherd_sidecar.agent.recovery.pacing import Pace
+from pgherd_sidecar.agent.base.config import NodeConfig, PartnerServer, RecoverySettings
+from pgherd_sidecar.agent.checkpoint import sequences
+from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
+from pgherd_sidecar.agent.log.host import LogHost
+from pgherd_sidecar.agent.recovery import basebackup, carried, dump, filling, snapshots
 from pgherd_sidecar.agent.recovery.partners import Offer, Partners, servers_of
-from pgherd_sidecar.core.log import LogBase
+from pgherd_sidecar.agent.server import postmaster as server
+from pgherd_sidecar.agent.server import startup
+from pgherd_sidecar.core.consensus import LogBase
+from pgherd_sidecar.env.processes.pacing import Pace
 
 
 class Means(Protocol):
@@ -167,7 +161,7 @@ class Means(Protocol):
 class LocalMeans:
     """The real ones: this machine, and the partners' servers."""
 
-    def __init__(self, config: NodeConfig, recovery: Recovery, host: LogHost) -> None:
+    def __init__(self, config: NodeConfig, recovery: RecoverySettings, host: LogHost) -> None:
         self._config = config
         self._recovery = recovery
         self._host = host

@@ -12,12 +12,17 @@ from typing import Any
 
 import psycopg
 
-from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery, is_loopback
-from pgherd_sidecar.agent.recovery import certstate
-from pgherd_sidecar.agent.roster import contact
-from pgherd_sidecar.core.checkpoint import CheckpointError
-from pgherd_sidecar.core.log import Membership
-from pgherd_sidecar.env.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
+from pgherd_sidecar.agent.base.config import (
+    NodeConfig,
+    PartnerServer,
+    RecoverySettings,
+    is_loopback,
+)
+from pgherd_sidecar.agent.checkpoint import certstate
+from pgherd_sidecar.agent.membership.roster import contact
+from pgherd_sidecar.core.consensus import Membership
+from pgherd_sidecar.core.replication.checkpoint import CheckpointError
+from pgherd_sidecar.env.network.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 from pgherd_sidecar.pg import trusted
 
 _CONNECT_S = 5
@@ -47,7 +52,7 @@ class Offer:
     major: int = 0
 
 
-def conninfo(config: NodeConfig, recovery: Recovery, server: PartnerServer) -> str:
+def conninfo(config: NodeConfig, recovery: RecoverySettings, server: PartnerServer) -> str:
     """How to connect to a partner's server; on another machine both prove who they are."""
     passfile = {} if recovery.passfile is None else {"passfile": str(recovery.passfile)}
     return psycopg.conninfo.make_conninfo(
@@ -122,7 +127,7 @@ class Partners:
     def __init__(
         self,
         config: NodeConfig,
-        recovery: Recovery,
+        recovery: RecoverySettings,
         servers: Callable[[], Iterable[PartnerServer]],
     ) -> None:
         self._config = config

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from pgherd_sidecar.env import durable
+from pgherd_sidecar.env.storage import durable
 
 _FILE = "rebuild.json"
 
@@ -34,7 +34,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RebuildProgress:
     """Content of the file.
 
     Attributes:
@@ -74,7 +74,7 @@ class Progress:
         durable.replace(directory, _FILE, (json.dumps(asdict(self), indent=2) + "\n").encode())
 
 
-def load(directory: Path) -> Progress:
+def load(directory: Path) -> RebuildProgress:
     """Read the file; one that is not there or damaged means that nothing was going on.
 
     It is replaced atomically, so damage is the disk's; a rebuild that is forgotten is begun anew
@@ -83,6 +83,6 @@ def load(directory: Path) -> Progress:
     try:
         fields = json.loads((directory / _FILE).read_bytes())
         phase, begun = Phase(fields.pop("phase")), tuple(fields.pop("begun"))
-        return Progress(phase=phase, begun=begun, **fields)
+        return RebuildProgress(phase=phase, begun=begun, **fields)
     except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return Progress()
+        return RebuildProgress()

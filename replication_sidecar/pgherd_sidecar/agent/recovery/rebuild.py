@@ -20,17 +20,18 @@ from secrets import token_hex
 
 import structlog
 
-from pgherd_sidecar.agent.adminport import StatusValue
-from pgherd_sidecar.agent.config import NodeConfig, PartnerServer, Recovery
-from pgherd_sidecar.agent.errors import UnfitError
-from pgherd_sidecar.agent.recovery import certstate, server
-from pgherd_sidecar.agent.recovery.certstate import CertificationState
+from pgherd_sidecar.agent.admin.port import StatusValue
+from pgherd_sidecar.agent.base.config import NodeConfig, PartnerServer, RecoverySettings
+from pgherd_sidecar.agent.base.errors import UnfitError
+from pgherd_sidecar.agent.checkpoint import certstate
+from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
 from pgherd_sidecar.agent.recovery.means import Means
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError, choose
-from pgherd_sidecar.agent.recovery.programs import ProgramError
-from pgherd_sidecar.agent.recovery.progress import Phase, Progress, load
-from pgherd_sidecar.core.log import LogBase
-from pgherd_sidecar.env import durable
+from pgherd_sidecar.agent.recovery.progress import Phase, RebuildProgress, load
+from pgherd_sidecar.agent.server import postmaster as server
+from pgherd_sidecar.core.consensus import LogBase
+from pgherd_sidecar.env.processes.programs import ProgramError
+from pgherd_sidecar.env.storage import durable
 
 log = structlog.get_logger()
 
@@ -54,7 +55,7 @@ class Rebuild:
         means: what does the work.
     """
 
-    def __init__(self, config: NodeConfig, recovery: Recovery, means: Means) -> None:
+    def __init__(self, config: NodeConfig, recovery: RecoverySettings, means: Means) -> None:
         self._config = config
         self._recovery = recovery
         self._means = means
@@ -87,7 +88,7 @@ class Rebuild:
 
     def drop(self) -> None:
         """The old database can go on after all."""
-        self._save(Progress(begun=self._progress.begun))
+        self._save(RebuildProgress(begun=self._progress.begun))
 
     @property
     def willing(self) -> bool:
@@ -167,7 +168,7 @@ class Rebuild:
         next step would be counted for the new rebuild.
         """
         self._save(
-            Progress(
+            RebuildProgress(
                 Phase.COPYING,
                 _ASKED,
                 wanted=wanted,
@@ -187,7 +188,7 @@ class Rebuild:
         if given_up or not (self._recovery.automatic and self.possible):
             self._save(replace(self._progress, given_up=given_up, begun=begun))
             return False
-        self._save(Progress(Phase.COPYING, reason, begun=(*begun, time.time())))
+        self._save(RebuildProgress(Phase.COPYING, reason, begun=(*begun, time.time())))
         return True
 
     def _recently(self) -> tuple[float, ...]:
@@ -243,7 +244,7 @@ class Rebuild:
         async with self._log_kept(state):
             await caught_up.wait()
         log.info("rebuild.caught_up", took_s=round(time.monotonic() - began_s, 2))
-        self._save(Progress(begun=self._progress.begun))
+        self._save(RebuildProgress(begun=self._progress.begun))
         self._bytes = None
         log.info("rebuild.finished")
 
@@ -405,6 +406,6 @@ class Rebuild:
         self._trouble = trouble
         await self._means.pause(min(2.0**self._progress.failures, _PAUSE_MAX_S))
 
-    def _save(self, progress: Progress) -> None:
+    def _save(self, progress: RebuildProgress) -> None:
         progress.save(self._config.data_dir)
         self._progress = progress

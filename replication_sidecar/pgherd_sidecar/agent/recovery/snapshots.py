@@ -12,16 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pgherd_sidecar.agent.config import Recovery
-from pgherd_sidecar.agent.errors import UnfitError
-from pgherd_sidecar.agent.recovery import certstate
+from pgherd_sidecar.agent.base.config import RecoverySettings
+from pgherd_sidecar.agent.base.errors import UnfitError
+from pgherd_sidecar.agent.checkpoint import certstate
+from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
 from pgherd_sidecar.agent.recovery.carried import Carried, prepare
-from pgherd_sidecar.agent.recovery.certstate import CertificationState
 from pgherd_sidecar.agent.recovery.filling import check_snapshot, fetch_head, fetch_parts
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Partners
-from pgherd_sidecar.agent.recovery.programs import ProgramError
-from pgherd_sidecar.core.checkpoint import CheckpointError
-from pgherd_sidecar.core.state import ReplicatedState
+from pgherd_sidecar.core.replication.checkpoint import CheckpointError
+from pgherd_sidecar.core.replication.state import ReplicatedState
+from pgherd_sidecar.env.processes.programs import ProgramError
 
 _REMOTE = "s3://"
 _FETCHED = "snapshot"
@@ -29,7 +29,7 @@ _FETCHED = "snapshot"
 
 async def open_snapshot(
     cluster_id: str,
-    recovery: Recovery,
+    recovery: RecoverySettings,
     source: Path,
     partners: Partners,
     on_progress: Callable[[int, int], None],
@@ -61,7 +61,7 @@ async def open_snapshot(
     carried, state = await asyncio.to_thread(_read, directory, location)
     if state.cluster_id != cluster_id:
         raise UnfitError(f"{location} is of cluster {state.cluster_id}, this one is {cluster_id}")
-    await require_log(location, state, partners)
+    state = await require_log(location, state, partners)
     keeping = asyncio.create_task(partners.keep_log(state.needed_base.position))
     try:
         if remote:
@@ -81,8 +81,16 @@ async def _require_whole(directory: Path, location: str) -> None:
         raise UnfitError(f"{location} can't be used: {error}") from error
 
 
-async def require_log(location: str, state: CertificationState, partners: Partners) -> None:
+async def require_log(
+    location: str, state: CertificationState, partners: Partners
+) -> CertificationState:
     """Check that the log after the snapshot's position is there, and have it kept.
+
+    What the state would rather have of the log before that may be gone: members trim up to a
+    checkpoint's own position, as soon as the others have what comes before it.
+
+    Returns:
+        The state to begin from.
 
     Raises:
         NoPartnerError: nobody answers who knows.
@@ -93,12 +101,13 @@ async def require_log(location: str, state: CertificationState, partners: Partne
     needed = state.needed_base.position
     await partners.hold_log(needed)
     base = await partners.log_base()
-    if base > needed:
+    if base > state.position:
         raise UnfitError(
-            f"{location} needs the log from GID {needed + 1} on, the members have it from "
+            f"{location} needs the log from GID {state.position + 1} on, the members have it from "
             f"{base + 1} on: use a newer one, and have the log kept for it with "
             "`pgherd snapshot --hold HOURS`"
         )
+    return state.alone if base > needed else state
 
 
 def _read(snapshot: Path, location: str) -> tuple[Carried, CertificationState]:
@@ -126,9 +135,8 @@ def _read(snapshot: Path, location: str) -> tuple[Carried, CertificationState]:
             roles=str(snapshot / "roles.sql"),
             snapshot=str(snapshot),
             local_tables=manifest["local_tables"],
-            known_roles=manifest.get("known_roles"),
-            memberships=manifest.get("memberships"),
-            database_rights=manifest.get("database_rights"),
+            shared=manifest.get("shared"),
+            role_limits=manifest.get("role_limits", {}),
             skipped=list(ReplicatedState.restore(state.state).databases.skipped),
         )
     except (OSError, ValueError, KeyError, StopIteration, CheckpointError) as error:

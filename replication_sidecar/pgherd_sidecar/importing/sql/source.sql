@@ -19,7 +19,7 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('w
        array(SELECT s.subname::text FROM pg_subscription s WHERE s.subdbid = d.oid ORDER BY 1) AS subscriptions
   FROM pg_database d, pg_roles r WHERE d.datname = current_database() AND r.rolname = current_user;
 
--- Tables of users, but for those that extensions bring. `key`: positions among the columns that are not generated.
+-- Tables of users, but for those that extensions bring, and for what a feeder has made there. `key`: positions among the columns that are not generated.
 -- `identity`: how changed rows are told: key, full (the whole row), none (only insertions can be).
 -- name: tables
 SELECT c.oid::int8 AS relid, format('%I.%I', n.nspname, c.relname) AS name, n.nspname AS schema, c.relname AS relation,
@@ -50,7 +50,7 @@ SELECT c.oid::int8 AS relid, format('%I.%I', n.nspname, c.relname) AS name, n.ns
           AND k.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
           AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END) k ON true
  WHERE c.relkind = 'r' AND c.relpersistence = 'p'
-   AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname <> 'information_schema'
+   AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd_subscriber')
    AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
  ORDER BY 2;
 
@@ -65,8 +65,13 @@ SELECT format('%I.%I', n.nspname, c.relname) AS name, e.extname AS extension
 SELECT format('%I.%I', n.nspname, c.relname) AS name, CASE WHEN c.relkind = 'f' THEN 'foreign' ELSE 'unlogged' END AS kind
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE (c.relkind = 'f' OR c.relkind IN ('r', 'p') AND c.relpersistence = 'u')
-   AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname <> 'information_schema'
+   AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd_subscriber')
  ORDER BY 1;
+
+-- Tables that follow a herd, and refuse writes of others.
+-- name: guarded
+SELECT c.oid::regclass::text AS name FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+ WHERE t.tgfoid = to_regprocedure('pgherd_subscriber.refuse()') ORDER BY 1;
 
 -- name: extensions
 SELECT e.extname AS name, e.extversion AS version FROM pg_extension e WHERE e.extname <> 'plpgsql' ORDER BY 1;
@@ -86,15 +91,17 @@ SELECT DISTINCT k.collname AS name
 SELECT format('%I.%I', n.nspname, c.relname) AS name, pg_has_role(c.relowner, 'USAGE')
        OR has_sequence_privilege(c.oid, 'SELECT') AS readable
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE c.relkind = 'S' AND c.relpersistence = 'p' AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname <> 'information_schema'
+ WHERE c.relkind = 'S' AND c.relpersistence = 'p'
+   AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd_subscriber')
    AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
  ORDER BY 1;
 
--- Everything that is defined, with a hash of how: another answer than before means DDL.
+-- Everything that is defined, with a hash of how: another answer than before means DDL. What a subscriber of a herd holds
+-- beside its tables does not count.
 -- name: definitions
 WITH spaces AS MATERIALIZED (
     SELECT n.oid, n.nspname, n.nspowner, n.nspacl FROM pg_namespace n
-     WHERE n.nspname NOT LIKE E'pg\\_%' AND n.nspname <> 'information_schema'),
+     WHERE n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd_subscriber')),
 relations AS MATERIALIZED (
     SELECT c.*, format('%I.%I', s.nspname, c.relname) AS name FROM pg_class c JOIN spaces s ON s.oid = c.relnamespace
      WHERE c.relkind IN ('r', 'p', 'v', 'm', 'S', 'c', 'f'))
@@ -118,7 +125,8 @@ SELECT found.object, md5(found.definition) AS hash FROM (
       FROM pg_constraint k JOIN relations c ON c.oid = k.conrelid
     UNION ALL
     SELECT format('trigger %I of %s', t.tgname, c.name), concat_ws(' ', pg_get_triggerdef(t.oid), t.tgenabled)
-      FROM pg_trigger t JOIN relations c ON c.oid = t.tgrelid WHERE NOT t.tgisinternal
+      FROM pg_trigger t JOIN relations c ON c.oid = t.tgrelid
+     WHERE NOT t.tgisinternal AND t.tgfoid IS DISTINCT FROM to_regprocedure('pgherd_subscriber.refuse()')
     UNION ALL
     SELECT format('rule %I of %s', r.rulename, c.name), pg_get_ruledef(r.oid)
       FROM pg_rewrite r JOIN relations c ON c.oid = r.ev_class WHERE r.rulename <> '_RETURN'

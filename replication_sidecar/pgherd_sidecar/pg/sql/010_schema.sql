@@ -17,6 +17,7 @@ CREATE TABLE IF NOT EXISTS pgherd.installed (fingerprint text NOT NULL);
 -- One row: what a transaction must know of the node it runs on.
 --   epoch     one start of the sidecar; names the dblink connection, so that no session talks to a dead one
 --   secret    proves to the sidecar that a message comes from certify(), not from a user of dblink
+--   hook_socket  the path of the socket that hook_conninfo names, for the native module
 --   piece_bytes  a transaction that writes more is sent in pieces (034_pieces.sql)
 --   fingerprint_every  one of so many transactions carries a fingerprint (035_fingerprint.sql)
 --   writable  false outside the primary component: the first write fails early (the fence itself is certify())
@@ -37,6 +38,7 @@ CREATE TABLE IF NOT EXISTS pgherd.node (
 ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS piece_bytes int8 NOT NULL DEFAULT 1048576;
 ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS fingerprint_every int8 NOT NULL DEFAULT 1;
 ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS held bool NOT NULL DEFAULT false;
+ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS hook_socket text NOT NULL DEFAULT '';
 
 -- The commit chain: one row per local transaction or merged batch of remote writesets, written in the
 -- same transaction, so that the last committed GID is exactly as durable as the rows (C8).
@@ -134,6 +136,11 @@ CREATE OR REPLACE FUNCTION pgherd.token_of_batch(batch int8) RETURNS int8
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN batch + 5786207870273454080;
 
+-- Held by the sidecar while it has the statement of a transaction in the way fail (060_apply.sql).
+CREATE OR REPLACE FUNCTION pgherd.token_of_victim(x xid) RETURNS int8
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN x::text::int8 + 5783956070459768832;
+
 -- The newest GID committed here, as this snapshot sees it. Commits become visible in GID order, so all
 -- GIDs up to it are visible too. With the owner's rights, since a user may have switched row security off.
 CREATE OR REPLACE FUNCTION pgherd.last_gid() RETURNS int8
@@ -173,7 +180,8 @@ BEGIN ATOMIC
                        FROM pgherd.node n CROSS JOIN pgherd.alive), pgherd.refuse_token());
 END;
 
--- SQLSTATEs are those of the SQL standard's serialization rules: C4, "writes at SERIALIZABLE".
+-- Certification does not know what a transaction has read, so on two nodes two serializable transactions
+-- could both commit although each read what the other wrote. 0A000 and not 40001: to repeat never helps.
 CREATE OR REPLACE FUNCTION pgherd.refuse_serializable() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -1,6 +1,6 @@
 -- The pre-commit hook of unmodified PostgreSQL.
 --
--- A row captured first in its transaction fires pgherd.arm() at COMMIT (deferred constraint trigger),
+-- A row captured first in its transaction fires pgherd.arm() at COMMIT (deferred constraint trigger, 036_native.sql),
 -- which declares a holdable cursor over pgherd.certify(); PostgreSQL runs a holdable cursor's query
 -- inside COMMIT after all deferred triggers and before the commit record. certify() sends the
 -- writeset to the sidecar and returns when this transaction may become visible.
@@ -124,8 +124,11 @@ DECLARE
     captured bool := false;
 BEGIN
     IF x IS NOT NULL THEN
-        EXECUTE format('SELECT EXISTS (SELECT FROM pgherd.capture_%s c WHERE c.xid = $1)', pgherd.capture_side(x))
-            INTO captured USING x;
+        IF pgherd.capture_side(x) = 0 THEN
+            captured := EXISTS (SELECT FROM pgherd.capture_0 c WHERE c.xid = x);
+        ELSE
+            captured := EXISTS (SELECT FROM pgherd.capture_1 c WHERE c.xid = x);
+        END IF;
     END IF;
     IF NOT captured AND EXISTS (SELECT FROM pg_cursor() c WHERE c.name = 'pgherd_commit') THEN
         CLOSE ours;
@@ -152,18 +155,6 @@ BEGIN
         USING ERRCODE = '0A000', HINT = 'Leave out SET TRANSACTION READ ONLY.';
 END $$;
 
-DO $$
-DECLARE side int;
-BEGIN
-    FOR side IN 0..1 LOOP
-        EXECUTE format('DROP TRIGGER IF EXISTS arm ON pgherd.capture_%s', side);
-        EXECUTE format(
-            'CREATE CONSTRAINT TRIGGER arm AFTER INSERT ON pgherd.capture_%s
-                 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.seq = 1)
-                 EXECUTE FUNCTION pgherd.arm()', side);
-    END LOOP;
-END $$;
-
 -- Opens the dblink connection of this session to the sidecar, and closes those of earlier epochs.
 CREATE OR REPLACE FUNCTION pgherd.connect_hook(conn text, conninfo text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -178,6 +169,18 @@ BEGIN
     PERFORM pgherd.dblink_connect_u(conn, conninfo);
 EXCEPTION WHEN sqlclient_unable_to_establish_sqlconnection THEN
     PERFORM pgherd.refuse_write('its sidecar does not answer');
+END $$;
+
+-- The name of the connection of this session to the sidecar, which is opened if it is not yet. certify() looks by itself:
+-- each COMMIT would pay for the call.
+CREATE OR REPLACE FUNCTION pgherd.hook_connection(n pgherd.node) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE conn text := 'pgherd_' || n.epoch;
+BEGIN
+    IF (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE THEN
+        PERFORM pgherd.connect_hook(conn, n.hook_conninfo);
+    END IF;
+    RETURN conn;
 END $$;
 
 -- Reads what the transaction has captured: the certification groups and the body of its writeset. `statements`
@@ -441,18 +444,12 @@ END $$;
 -- is still under way, or so long ago that this member has forgotten. Any member may be asked.
 CREATE OR REPLACE FUNCTION pgherd.transaction_status(token text) RETURNS text
 LANGUAGE plpgsql STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    n    pgherd.node;
-    conn text;
+DECLARE n pgherd.node;
 BEGIN
     IF token !~ '^[0-9]{1,4}[.][0-9]{1,10}[.][0-9]{1,19}$' THEN
         RAISE EXCEPTION 'not a token: %', token
             USING ERRCODE = '22023', HINT = 'A token is what pgherd.current_token() returned in the transaction.';
     END IF;
     SELECT * INTO n FROM pgherd.node;
-    conn := 'pgherd_' || n.epoch;
-    IF (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE THEN
-        PERFORM pgherd.connect_hook(conn, n.hook_conninfo);
-    END IF;
-    RETURN pgherd.dblink_exec(conn, concat('T ', n.secret, ' ', token));
+    RETURN pgherd.dblink_exec(pgherd.hook_connection(n), concat('T ', n.secret, ' ', token));
 END $$;

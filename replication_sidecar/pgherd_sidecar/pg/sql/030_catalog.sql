@@ -28,21 +28,25 @@ SELECT t.relid, t.name
 CREATE OR REPLACE FUNCTION pgherd.identity_index(root oid) RETURNS oid
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE
+    found oid := (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = root AND i.indisprimary);
 BEGIN
+    IF found IS NOT NULL THEN
+        RETURN found;
+    END IF;
     RETURN (
         SELECT i.indexrelid
           FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
          WHERE i.indrelid = root
-           AND (i.indisprimary
-                OR i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
-                   AND NOT EXISTS (
-                       SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) AS k(attnum)
-                         JOIN pg_attribute a ON a.attrelid = root AND a.attnum = k.attnum
-                        WHERE NOT a.attnotnull OR a.attgenerated <> ''
-                           -- from PostgreSQL 18 on a column may be marked although it still holds NULLs
-                           OR EXISTS (SELECT FROM pg_constraint n WHERE n.conrelid = root AND n.contype = 'n'
-                                                                    AND NOT n.convalidated AND n.conkey[1] = k.attnum)))
-         ORDER BY i.indisprimary DESC, i.indnkeyatts, c.relname COLLATE "C" LIMIT 1);
+           AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+           AND NOT EXISTS (
+               SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) AS k(attnum)
+                 JOIN pg_attribute a ON a.attrelid = root AND a.attnum = k.attnum
+                WHERE NOT a.attnotnull OR a.attgenerated <> ''
+                   -- from PostgreSQL 18 on a column may be marked although it still holds NULLs
+                   OR EXISTS (SELECT FROM pg_constraint n WHERE n.conrelid = root AND n.contype = 'n'
+                                                            AND NOT n.convalidated AND n.conkey[1] = k.attnum))
+         ORDER BY i.indnkeyatts, c.relname COLLATE "C" LIMIT 1);
 END $$;
 
 -- A type and all that its values are made of: the base of a domain, the bounds of a range, the columns of a composite
@@ -68,25 +72,41 @@ BEGIN
     END IF;
 END $$;
 
+-- One of PostgreSQL's types that most columns have: no part of it is made of oids, names an object, or is the user's.
+CREATE OR REPLACE FUNCTION pgherd.is_plain_type(typ oid) RETURNS bool
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN typ = ANY ('{bool,int2,int4,int8,numeric,float4,float8,text,varchar,bpchar,uuid,date,timestamp,timestamptz,json,jsonb,
+                        bytea}'::regtype[]::oid[]);
+END $$;
+
 -- May a value's hash, as PostgreSQL's operator class makes it, be compared between members? Not where
 -- it is made of oids, which are local to a server (enums above all).
 CREATE OR REPLACE FUNCTION pgherd.hash_is_portable(t oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF pgherd.is_plain_type(t) THEN
+        RETURN true;
+    END IF;
     RETURN NOT EXISTS (SELECT FROM pgherd.parts_of_type(t) p
                         WHERE p.typtype = 'e' OR p.oid = 'oid'::regtype OR (p.typtype = 'b' AND p.typname LIKE 'reg%'));
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.base_type(t oid) RETURNS oid
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
+DECLARE
+    base oid;
 BEGIN
-    RETURN (
-        WITH RECURSIVE b(oid, typtype, typbasetype) AS (
-            SELECT p.oid, p.typtype, p.typbasetype FROM pg_type p WHERE p.oid = t
-            UNION ALL
-            SELECT p.oid, p.typtype, p.typbasetype FROM b JOIN pg_type p ON p.oid = b.typbasetype WHERE b.typtype = 'd')
-        SELECT b.oid FROM b WHERE b.typtype <> 'd');
+    IF t < 10000 THEN -- PostgreSQL's own types have these numbers, and none of them is a domain
+        RETURN t;
+    END IF;
+    LOOP
+        base := (SELECT p.typbasetype FROM pg_type p WHERE p.oid = t AND p.typtype = 'd');
+        IF base IS NULL THEN
+            RETURN (SELECT p.oid FROM pg_type p WHERE p.oid = t);
+        END IF;
+        t := base;
+    END LOOP;
 END $$;
 
 -- A type's name as it means the same under every search path.
@@ -139,8 +159,11 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.name_hash(name text) RETURNS int8
-LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
-RETURN hashtextextended(name COLLATE "C", 20060112) & -4;
+LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN hashtextextended(name COLLATE "C", 20060112) & -4;
+END $$;
 
 -- The name under which the keys of an index are hashed: that of the partitioned index it belongs to.
 CREATE OR REPLACE FUNCTION pgherd.index_seed(idx oid) RETURNS int8
@@ -257,6 +280,9 @@ BEGIN
                              SELECT FROM pg_index i
                               WHERE i.indrelid IN (SELECT rel UNION ALL SELECT t.relid FROM pg_partition_tree(rel) t)
                                 AND i.indexprs IS NOT NULL AND (i.indisunique OR i.indisexclusion))
+                         AND NOT EXISTS ( -- an index that is built elsewhere already
+                             SELECT FROM pgherd.long_commands l WHERE l.row_key <> ''
+                                AND l.relid IN (SELECT rel UNION ALL SELECT t.relid FROM pg_partition_tree(rel) t))
                     THEN ''
                     ELSE ' SET search_path = pg_catalog, pg_temp'
                          ' SET DateStyle = ''ISO, YMD'' SET IntervalStyle = ''postgres'' SET TimeZone = ''UTC'''
@@ -269,10 +295,11 @@ END $$;
 -- True for types where the default "=" says equal only if the stored bytes are the same.
 CREATE OR REPLACE FUNCTION pgherd.equality_is_identity(typ oid, coll oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
 BEGIN
-    RETURN (
-        SELECT typ = ANY ('{bool,int2,int4,int8,oid,date,timestamp,timestamptz,time,uuid,name,macaddr}'::regtype[]::oid[])
-            OR (typ = ANY ('{text,varchar}'::regtype[]::oid[])
-                AND coalesce((SELECT c.collisdeterministic FROM pg_collation c WHERE c.oid = coll), false)));
+    IF typ = ANY ('{bool,int2,int4,int8,oid,date,timestamp,timestamptz,time,uuid,name,macaddr}'::regtype[]::oid[]) THEN
+        RETURN true;
+    ELSIF typ <> ALL ('{text,varchar}'::regtype[]::oid[]) THEN
+        RETURN false;
+    END IF;
+    RETURN coalesce((SELECT c.collisdeterministic FROM pg_collation c WHERE c.oid = coll), false);
 END $$;

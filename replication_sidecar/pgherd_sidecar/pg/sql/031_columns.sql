@@ -8,6 +8,11 @@ CREATE OR REPLACE FUNCTION pgherd.partitions(root oid) RETURNS TABLE (relid oid)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
+    IF NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = root) THEN
+        relid := root;
+        RETURN NEXT;
+        RETURN;
+    END IF;
     RETURN QUERY
     WITH RECURSIVE tree AS (
         SELECT root AS relid
@@ -19,11 +24,13 @@ END $$;
 
 -- Does an expression or predicate of the index read the whole row? Then every column counts.
 CREATE OR REPLACE FUNCTION pgherd.reads_whole_row(idx oid) RETURNS bool
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT EXISTS (SELECT FROM pg_index i
-                    WHERE i.indexrelid = idx AND concat(i.indexprs, i.indpred) LIKE '%:varattno 0 %');
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT EXISTS (SELECT FROM pg_index i
+                        WHERE i.indexrelid = idx AND concat(i.indexprs, i.indpred) LIKE '%:varattno 0 %'));
+END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.columns(
     root oid, OUT pos int, OUT col text, OUT typ oid, OUT coll oid, OUT generated bool, OUT is_notnull bool,
@@ -31,29 +38,34 @@ CREATE OR REPLACE FUNCTION pgherd.columns(
 RETURNS SETOF record LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    tree     oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
-    identity oid   := pgherd.identity_index(root);
+    tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
+    -- INCLUDE columns stand behind those of the key
+    pk   int2[] := (SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] FROM pg_index i WHERE i.indexrelid = pgherd.identity_index(root));
+    -- Columns of unique and exclusion indexes, of any partition too, with those that their expressions and predicates read.
+    held name[] := array(
+        SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
+         WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion));
 BEGIN
+    IF EXISTS (SELECT FROM pg_index i
+                WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion)
+                  AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)) THEN
+        held := held || array(
+            SELECT a.attname FROM pg_index i
+              JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
+                              AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid
+              JOIN pg_attribute a ON a.attrelid = i.indrelid
+                                 AND (a.attnum = d.refobjsubid OR pgherd.reads_whole_row(i.indexrelid))
+             WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion));
+    END IF;
+    -- Other members may have an index that is not here yet (055_unique_indexes).
+    held := held || array(SELECT unnest(l.columns) FROM pgherd.long_commands l WHERE l.relid = ANY (tree));
     RETURN QUERY
     SELECT (row_number() OVER (ORDER BY a.attnum))::int, quote_ident(a.attname), a.atttypid, a.attcollation,
-           a.attgenerated <> '', a.attnotnull,
-           -- INCLUDE columns stand behind those of the key
-           coalesce(a.attnum = ANY ((pk.indkey::int2[])[0:pk.indnkeyatts - 1]), false),
-           -- A change of one of these travels as delete and insert (C10): columns of unique and exclusion
-           -- indexes, of any partition too, with those their expressions and predicates read, and
-           -- identity columns, which PostgreSQL does not let anybody UPDATE.
-           a.attidentity = 'a' OR EXISTS (
-               SELECT FROM pg_index i
-                 JOIN pg_attribute ia ON ia.attrelid = i.indrelid AND ia.attname = a.attname
-                WHERE (i.indisunique OR i.indisexclusion)
-                  AND i.indrelid = ANY (tree)
-                  AND (ia.attnum = ANY (i.indkey::int2[]) OR EXISTS (
-                       SELECT FROM pg_depend d
-                        WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
-                          AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid
-                          AND (d.refobjsubid = ia.attnum OR pgherd.reads_whole_row(i.indexrelid)))))
+           a.attgenerated <> '', a.attnotnull, coalesce(a.attnum = ANY (pk), false),
+           -- A change of one of these travels as delete and insert (C10), as one of an identity column, which PostgreSQL
+           -- does not let anybody UPDATE.
+           a.attidentity = 'a' OR a.attname = ANY (held)
       FROM pg_attribute a
-      LEFT JOIN pg_index pk ON pk.indexrelid = identity
      WHERE a.attrelid = root AND a.attnum > 0 AND NOT a.attisdropped
      ORDER BY a.attnum;
 END $$;
@@ -61,20 +73,84 @@ END $$;
 -- "did this column change between rows o and n", exactly: not by an "=" that calls 1.0 and 1.00 equal.
 CREATE OR REPLACE FUNCTION pgherd.changed(col text, typ oid, coll oid, is_notnull bool) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    equal text := CASE
+        WHEN pgherd.equality_is_identity(typ, coll) THEN format('n.%1$s OPERATOR(pg_catalog.=) o.%1$s', col)
+        -- its "=" forgives trailing blanks, and nothing else
+        WHEN typ = 'bpchar'::regtype AND pgherd.equality_is_identity('text'::regtype, coll)
+        THEN format('n.%1$s OPERATOR(pg_catalog.=) o.%1$s AND pg_catalog.octet_length(n.%1$s)'
+                    ' OPERATOR(pg_catalog.=) pg_catalog.octet_length(o.%1$s)', col) END;
+BEGIN
+    RETURN CASE WHEN equal IS NULL
+                THEN format('(ROW(n.%1$s)::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(o.%1$s)::pg_catalog.record)', col)
+                WHEN is_notnull THEN format('(NOT (%s))', equal)
+                ELSE format('((%2$s) IS NOT TRUE AND NOT (n.%1$s IS NULL AND o.%1$s IS NULL))', col, equal) END;
+END $$;
+
+-- Columns whose values are in an index as they are, and how PostgreSQL compresses text that is written into them: by
+-- `pglz`, by `lz4`, by the session's method (`default`); or `otherwise`: not alike in all partitions.
+CREATE OR REPLACE FUNCTION pgherd.compressed_columns(root oid)
+RETURNS TABLE (pos int, col text, typ oid, coll oid, is_notnull bool, method text)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
+                    WHERE i.indrelid = ANY (tree) AND a.attlen = -1) THEN
+        RETURN; -- most tables have none
+    END IF;
+    RETURN QUERY
+    SELECT c.pos, c.col, c.typ, c.coll, c.is_notnull,
+           CASE WHEN min(m.method) = max(m.method) THEN min(m.method) ELSE 'otherwise' END
+      FROM pgherd.columns(root) c
+      JOIN pg_attribute a ON quote_ident(a.attname) = c.col AND a.attlen = -1 AND a.attrelid = ANY (tree)
+      JOIN pg_class r ON r.oid = a.attrelid AND r.relkind = 'r'
+     CROSS JOIN LATERAL (SELECT CASE a.attcompression WHEN 'p' THEN 'pglz' WHEN 'l' THEN 'lz4' ELSE 'default' END AS method) m
+     WHERE EXISTS (
+           SELECT FROM pg_index i
+             JOIN pg_class x ON x.oid = i.indexrelid
+             JOIN pg_am am ON am.oid = x.relam AND am.amname NOT IN ('gin', 'hash') -- they keep something else
+             JOIN pg_attribute ia ON ia.attrelid = i.indrelid AND ia.attname = a.attname
+            WHERE i.indrelid = ANY (tree) AND ia.attnum = ANY (i.indkey::int2[]))
+     GROUP BY c.pos, c.col, c.typ, c.coll, c.is_notnull;
+END $$;
+
+-- PostgreSQL copies a compressed value as it is, into the index too; other members compress its text by the rule of
+-- the column, and it may be too large for their index. Is there such a value in row n? NULL where there can't be one.
+-- `updated`: of values that do not travel, since they are what they were in row o, nobody asks. Columns that follow the
+-- session are tried with both methods, one after the other: two of them must not need one each.
+CREATE OR REPLACE FUNCTION pgherd.compressed_otherwise(root oid, updated bool) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (
-        SELECT CASE WHEN e.equal IS NULL
-                    THEN format('(ROW(n.%1$s)::pg_catalog.record OPERATOR(pg_catalog.*<>)'
-                                ' ROW(o.%1$s)::pg_catalog.record)', col)
-                    WHEN is_notnull THEN format('(NOT (%s))', e.equal)
-                    ELSE format('((%2$s) IS NOT TRUE AND NOT (n.%1$s IS NULL AND o.%1$s IS NULL))', col, e.equal) END
-          FROM (SELECT CASE WHEN pgherd.equality_is_identity(typ, coll)
-                            THEN format('n.%1$s OPERATOR(pg_catalog.=) o.%1$s', col)
-                            -- its "=" forgives trailing blanks, and nothing else
-                            WHEN typ = 'bpchar'::regtype AND pgherd.equality_is_identity('text'::regtype, coll)
-                            THEN format('n.%1$s OPERATOR(pg_catalog.=) o.%1$s AND pg_catalog.octet_length(n.%1$s)'
-                                        ' OPERATOR(pg_catalog.=) pg_catalog.octet_length(o.%1$s)', col) END AS equal) e);
+        WITH k AS (
+            SELECT c.col, c.method, format('pg_catalog.pg_column_compression(n.%s)', c.col) AS found,
+                   CASE WHEN updated THEN format(' AND (%s OR NOT (%s))', pgherd.changed(c.col, c.typ, c.coll, c.is_notnull),
+                                                 pgherd.same_identity(root)) ELSE '' END AS travels
+              FROM pgherd.compressed_columns(root) c
+        ), terms AS (
+            SELECT format(CASE k.method WHEN 'otherwise' THEN '(%1$s IS NOT NULL%3$s)'
+                                        ELSE '(coalesce(%1$s, %2$L) OPERATOR(pg_catalog.<>) %2$L%3$s)' END,
+                          k.found, k.method, k.travels) AS term
+              FROM k WHERE k.method <> 'default'
+            UNION ALL
+            SELECT format('coalesce(LEAST(%1$s) OPERATOR(pg_catalog.<>) GREATEST(%1$s), false)', string_agg(
+                       format('CASE WHEN true%3$s THEN coalesce(%2$s, CASE WHEN pg_catalog.pg_column_size(n.%1$s)'
+                              ' OPERATOR(pg_catalog.>) 500 THEN pg_catalog.current_setting(''default_toast_compression'') END) END',
+                              k.col, k.found, k.travels),
+                       ', ' ORDER BY k.col))
+              FROM k WHERE k.method = 'default' HAVING count(*) > 1
+        )
+        SELECT format('(%s)', string_agg(t.term, ' OR ' ORDER BY t.term)) FROM terms t HAVING count(*) > 0);
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.refuse_compressed(tab regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgherd.refuse(
+        format('a value in an index of table %s is compressed by another method than text that is written there', tab),
+        'It was copied, and might be too large for the index on other members. Write text that is computed: column || ''''.');
 END $$;
 
 -- Values travel as text, and some that PostgreSQL computes cannot be read again: a circle of negative radius, an
@@ -193,14 +269,20 @@ BEGIN
                   pgherd.name_hash('image ' || (SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root)));
 END $$;
 
--- Keys as arguments of concat_ws, which like every function takes 100 at most.
+-- Keys as arguments of concat_ws, which like every function takes 100 at most. Not by nullif(), whose "=" is looked up
+-- in the search_path of whoever writes the table, and runs with our rights.
 CREATE OR REPLACE FUNCTION pgherd.arguments(terms text[]) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN CASE WHEN cardinality(terms) <= 40 THEN array_to_string(terms, ', ')
-            ELSE (SELECT string_agg(p.part, ', ' ORDER BY p.n)
-                    FROM (SELECT u.i / 40 AS n, format('nullif(pg_catalog.concat_ws('','', %s), '''')',
-                                                       string_agg(u.term, ', ' ORDER BY u.i)) AS part
-                            FROM unnest(terms) WITH ORDINALITY u(term, i) GROUP BY u.i / 40) p) END;
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN CASE WHEN cardinality(terms) <= 40 THEN array_to_string(terms, ', ')
+                ELSE (SELECT string_agg(p.part, ', ' ORDER BY p.n)
+                        FROM (SELECT u.i / 40 AS n,
+                                     format('CASE WHEN pg_catalog.concat_ws('','', %1$s) OPERATOR(pg_catalog.<>) '''''
+                                            ' THEN pg_catalog.concat_ws('','', %1$s) END',
+                                            string_agg(u.term, ', ' ORDER BY u.i)) AS part
+                                FROM unnest(terms) WITH ORDINALITY u(term, i) GROUP BY u.i / 40) p) END;
+END $$;
 
 -- Unique keys of a row (mode UPDATE) as arguments of concat_ws: every unique index of the table, and those of single
 -- partitions; NULL when it has none. An exclusion constraint has one key for all; it can only be violated by what is
@@ -210,11 +292,14 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (
-        SELECT pgherd.arguments(array_agg(DISTINCT pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3'))
-          FROM pg_index i
-         WHERE (i.indisunique OR (i.indisexclusion AND inserted))
-           AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pgherd.partitions(root) t)
-                                      AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)))
+        SELECT pgherd.arguments(array_agg(DISTINCT k.term))
+          FROM (SELECT pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3' AS term
+                  FROM pg_index i
+                 WHERE (i.indisunique OR (i.indisexclusion AND inserted))
+                   AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pgherd.partitions(root) t)
+                                              AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)))
+                UNION ALL
+                SELECT c.term FROM pgherd.coming_keys(array(SELECT t.relid FROM pgherd.partitions(root) t), alias) c(term)) k
         HAVING count(*) > 0);
 END $$;
 

@@ -1,5 +1,6 @@
 -- Generates the capture functions and triggers of one table: static SQL with the table's own columns, so
--- that a captured row costs one planned statement and no dynamic SQL.
+-- that a captured row costs one planned statement and no dynamic SQL. docs/generated.sql is what comes out for a small table.
+-- Long texts are put together by concat(): each value has its name in the place where it goes, and NULL adds nothing.
 --
 -- For each kind of statement two forms: one row (no join, no aggregate: the common case), and a set of
 -- rows in chunks of 1,000. Tables in a (non-partitioned) inheritance tree are captured row by row,
@@ -8,11 +9,14 @@
 -- The number of the next row of the transaction `v_xid`. The smallest xid from ours on is asked for, because only
 -- that makes the planner use the index whatever it believes of a table that is empty now and then.
 CREATE OR REPLACE FUNCTION pgherd.next_seq(side int) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN format(
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN format(
     'GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_%s c
                 WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
      OPERATOR(pg_catalog.+) 1', side);
+END $$;
 
 -- INSERT INTO capture ... for one row or one pair of rows. Checks and values in one statement, because every
 -- executor start counts: nothing is inserted if the node takes no writes, `counted` holds more rows, or
@@ -21,20 +25,19 @@ DROP FUNCTION IF EXISTS pgherd.capture_one(int, text, text, text, text, text, te
 CREATE OR REPLACE FUNCTION pgherd.capture_one(
     side int, tab text, keys text, pks text, recs text, source text, counted text, condition text, checked text)
 RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN format(
-    'INSERT INTO pgherd.capture_%1$s
-     SELECT v_xid, %8$s, %9$s,
-            %2$L, %3$s, %4$s, %5$s
-       FROM %6$s, pgherd.node s
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    newest text := 'coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0)';
+    base   text := coalesce('LEAST(' || newest || ', ' || nullif(checked, '') || ')', newest);
+BEGIN
+    RETURN concat('INSERT INTO pgherd.capture_', side, '
+     SELECT v_xid, ', pgherd.next_seq(side), ', ', base, ',
+            ', quote_literal(tab), ', ', keys, ', ', pks, ', ', recs, '
+       FROM ', source, ', pgherd.node s
       WHERE s.writable
-        AND pg_catalog.current_setting(''transaction_isolation'') OPERATOR(pg_catalog.<>) ''serializable''%7$s;',
-    side, tab, keys, pks, recs, source,
-    CASE WHEN condition <> '' THEN format(' AND %s', condition) ELSE '' END
-    || CASE WHEN counted <> '' THEN format(' AND NOT EXISTS (SELECT FROM %s OFFSET 1)', counted) ELSE '' END,
-    pgherd.next_seq(side),
-    format(CASE WHEN checked <> '' THEN 'LEAST(%s, %s)' ELSE '%s' END,
-           'coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0)', checked));
+        AND pg_catalog.current_setting(''transaction_isolation'') OPERATOR(pg_catalog.<>) ''serializable''',
+    ' AND ' || nullif(condition, ''), ' AND NOT EXISTS (SELECT FROM ' || nullif(counted, '') || ' OFFSET 1)', ';');
+END $$;
 
 -- The same for many: `keys`, `pks`, `recs` are per source row; so is `ended`: something that a foreign key may refer to
 -- has gone. `arrays`: the last two are arrays of equal length, since a row of UPDATE may be two rows here. To take them
@@ -44,81 +47,112 @@ DROP FUNCTION IF EXISTS pgherd.capture_many(int, text, text, text, text, text, t
 DROP FUNCTION IF EXISTS pgherd.capture_many(int, text, text, text, text, text, text, text);
 CREATE OR REPLACE FUNCTION pgherd.capture_many(
     side int, tab text, table_keys text, keys text, pks text, recs text, source text, ended text, arrays bool) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN format(
-    'INSERT INTO pgherd.capture_%1$s
-     SELECT v_xid, %8$s OPERATOR(pg_catalog.+) r.chunk, %9$s, %2$L,
-            pg_catalog.concat_ws('','', %3$L, pg_catalog.string_agg(%11$s, '','')),
-            pg_catalog.array_agg(%12$s), pg_catalog.array_agg(%13$s)
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    base     text := CASE WHEN ended <> '' THEN 'CASE WHEN pg_catalog.bool_or(r.ended) THEN LEAST(v_base, v_checked) ELSE v_base END'
+                          ELSE 'v_base' END;
+    row_keys text := 'r.keys';
+    row_pk   text := 'r.pk';
+    row_rec  text := 'r.rec';
+    apart    text;
+BEGIN
+    IF arrays THEN
+        row_keys := 'CASE WHEN u.i OPERATOR(pg_catalog.=) 1 THEN r.keys END';
+        row_pk := 'u.pk';
+        row_rec := 'u.rec';
+        apart := '
+      CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(r.pk), pg_catalog.unnest(r.rec)) WITH ORDINALITY AS u(pk, rec, i)';
+    END IF;
+    RETURN concat('INSERT INTO pgherd.capture_', side, '
+     SELECT v_xid, ', pgherd.next_seq(side), ' OPERATOR(pg_catalog.+) r.chunk, ', base, ', ', quote_literal(tab), ',
+            pg_catalog.concat_ws('','', ', quote_literal(table_keys), ', pg_catalog.string_agg(', row_keys, ', '','')),
+            pg_catalog.array_agg(', row_pk, '), pg_catalog.array_agg(', row_rec, ')
        FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk, w.*
-               FROM (SELECT %4$s AS keys, %5$s AS pk, %6$s AS rec%10$s FROM %7$s OFFSET 0) w) r%14$s
-      GROUP BY r.chunk;', side, tab, table_keys, keys, pks, recs, source, pgherd.next_seq(side),
-    CASE WHEN ended <> '' THEN 'CASE WHEN pg_catalog.bool_or(r.ended) THEN LEAST(v_base, v_checked) ELSE v_base END'
-         ELSE 'v_base' END,
-    CASE WHEN ended <> '' THEN format(', %s AS ended', ended) ELSE '' END,
-    CASE WHEN arrays THEN 'CASE WHEN u.i OPERATOR(pg_catalog.=) 1 THEN r.keys END' ELSE 'r.keys' END,
-    CASE WHEN arrays THEN 'u.pk' ELSE 'r.pk' END,
-    CASE WHEN arrays THEN 'u.rec' ELSE 'r.rec' END,
-    CASE WHEN arrays THEN '
-      CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(r.pk), pg_catalog.unnest(r.rec)) WITH ORDINALITY AS u(pk, rec, i)'
-         ELSE '' END);
+               FROM (SELECT ', keys, ' AS keys, ', pks, ' AS pk, ', recs, ' AS rec', ', ' || nullif(ended, '') || ' AS ended',
+                    ' FROM ', source, ' OFFSET 0) w) r', apart, '
+      GROUP BY r.chunk;');
+END $$;
 
--- A function that nobody may call. Its body is a quoted literal: the names in it are the user's, and one
+-- A function, which reconcile() lets nobody call. Its body is a quoted literal: the names in it are the user's, and one
 -- that holds a dollar quote must not end it.
 CREATE OR REPLACE FUNCTION pgherd.function_source(signature text, properties text, body text) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN format(E'CREATE OR REPLACE FUNCTION %1$s %2$s AS %3$L;\nREVOKE ALL ON FUNCTION %1$s FROM PUBLIC;\n',
-              signature, properties, body);
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN format(E'CREATE OR REPLACE FUNCTION %s %s AS %L;\n', signature, properties, body);
+END $$;
 
 -- A trigger function: `one`, and where that captured nothing, why not: no row, a node that takes no writes,
--- or more rows than one, for which there is `many`. Whoever changed a row has an xid already.
--- `checked`: the rows may be parents.
+-- or more rows than one, for which there is `many`. A transaction that changed a row has an xid already.
+-- `checked`: the rows may be parents. `refusals`: see refusals().
 DROP FUNCTION IF EXISTS pgherd.capture_function(text, text, text, text, text, text, text);
+DROP FUNCTION IF EXISTS pgherd.capture_function(text, text, text, text, text, text, text, bool);
 CREATE OR REPLACE FUNCTION pgherd.capture_function(
     fname text, settings text, counted text, one0 text, one1 text, many0 text, many1 text,
-    checked bool DEFAULT false) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN pgherd.function_source(
+    checked bool DEFAULT false, refusals text DEFAULT '') RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN pgherd.function_source(
     format('pgherd_gen.%I()', fname), 'RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER' || settings,
-    format($f$
+    concat($f$
 #variable_conflict use_variable
 DECLARE
     v_xid  pg_catalog.xid8 := pg_catalog.pg_current_xact_id_if_assigned();
     v_base pg_catalog.int8;
     v_checked pg_catalog.int8;
-BEGIN
+BEGIN$f$, CASE WHEN many0 IS NULL THEN refusals END, $f$
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
-        %2$s
+        $f$, one0, $f$
     ELSE
-        %3$s
+        $f$, one1, $f$
     END IF;
     IF FOUND THEN
         RETURN NULL;
-    END IF;%1$s
-    v_base := pgherd.check_capture();%6$s
+    END IF;$f$, E'\n    IF NOT EXISTS (SELECT FROM ' || nullif(counted, '') || E') THEN\n        RETURN NULL;\n    END IF;',
+    CASE WHEN many0 IS NOT NULL THEN refusals END, $f$
+    v_base := pgherd.check_capture();$f$, CASE WHEN checked THEN E'\n    v_checked := pgherd.base_of_checks(v_xid);' END, $f$
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
-        %4$s
+        $f$, coalesce(many0, 'NULL;'), $f$
     ELSE
-        %5$s
+        $f$, coalesce(many1, 'NULL;'), $f$
     END IF;
     RETURN NULL;
-END $f$, CASE WHEN counted <> '' THEN format(E'\n    IF NOT EXISTS (SELECT FROM %s) THEN\n        RETURN NULL;\n    END IF;', counted)
-           ELSE '' END,
-      one0, one1, coalesce(many0, 'NULL;'), coalesce(many1, 'NULL;'),
-      CASE WHEN checked THEN E'\n    v_checked := pgherd.base_of_checks(v_xid);' ELSE '' END));
+END $f$));
+END $$;
 
--- What is captured of a row of UPDATE, one expression for each of four cases: the row is new under its key, or
+-- Refuses what compressed_otherwise() finds. Of a single row of a statement the capture asks by itself, so this is asked
+-- where it captured none: of rows that only look `suspicious`, of which o and n are paired by `source` then. In a trigger for
+-- rows it comes first, as an expression of PL/pgSQL: a query would see its parameters decompressed.
+-- `sure`: the same as `suspicious` where an updated row travels as a whole.
+DROP FUNCTION IF EXISTS pgherd.refusals(oid, text, bool, bool, text);
+CREATE OR REPLACE FUNCTION pgherd.refusals(
+    root oid, kind text, by_row bool, suspicious text, sure text, source text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE refuse text := format('pgherd.refuse_compressed(%s)', root);
+BEGIN
+    RETURN CASE WHEN kind = 'DELETE' OR suspicious IS NULL THEN ''
+                WHEN by_row THEN
+                    format(E'\n    DECLARE\n        n ALIAS FOR NEW;%s\n    BEGIN\n        IF %s THEN\n            PERFORM %s;\n'
+                           '        END IF;\n    END;', CASE kind WHEN 'UPDATE' THEN E'\n        o ALIAS FOR OLD;' ELSE '' END,
+                           sure, refuse)
+                WHEN suspicious = sure THEN format(E'\n    PERFORM %s FROM new_rows n WHERE %s LIMIT 1;', refuse, sure)
+                ELSE format(E'\n    IF EXISTS (SELECT FROM new_rows n WHERE %s) THEN\n        PERFORM %s FROM %s WHERE %s LIMIT 1;\n'
+                            '    END IF;', suspicious, refuse, source, sure) END;
+END $$;
+
+-- The capture of a row of UPDATE, one expression for each of four cases: the row is new under its key, or
 -- gone; it kept its identity; or it did not (C10). `joined`: rows are paired by key, so that the first two occur.
+-- p: `source_parts` of the table.
+DROP FUNCTION IF EXISTS pgherd.by_change(oid, bool, text, text, text, text);
 CREATE OR REPLACE FUNCTION pgherd.by_change(
-    root oid, joined bool, made text, gone text, kept text, replaced text) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT format('CASE %sWHEN %s THEN %s ELSE %s END',
+    p record, joined bool, made text, gone text, kept text, replaced text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN format('CASE %sWHEN %s THEN %s ELSE %s END',
                   CASE WHEN joined THEN format('WHEN o.%1$s IS NOT DISTINCT FROM NULL THEN %2$s'
-                                               ' WHEN n.%1$s IS NOT DISTINCT FROM NULL THEN %3$s ', c.col, made, gone)
-                       ELSE '' END, pgherd.same_identity(root), kept, replaced)
-      FROM pgherd.columns(root) c WHERE c.in_pk ORDER BY c.pos LIMIT 1;
-END;
+                                               ' WHEN n.%1$s IS NOT DISTINCT FROM NULL THEN %3$s ', p.first_key, made, gone)
+                       ELSE '' END, p.same_identity, kept, replaced);
+END $$;
 
 -- A parent's end is certified by what was there when its foreign keys were checked, not later: a child that is
 -- applied between the check and the capture has not been seen by it. Their triggers are rows' and fire in the
@@ -143,7 +177,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- What was kept for the message that is being executed. Without it the transaction can only lose.
+-- The base that was kept for the message that is being executed. Without it the transaction can only lose.
 DROP FUNCTION IF EXISTS pgherd.base_of_checks();
 CREATE OR REPLACE FUNCTION pgherd.base_of_checks(x xid8) RETURNS int8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -161,17 +195,36 @@ END $$;
 
 -- Does a foreign key refer to the table, or to one of its partitions?
 CREATE OR REPLACE FUNCTION pgherd.is_referenced(root oid) RETURNS bool
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN EXISTS (SELECT FROM pg_constraint f
-                WHERE f.contype = 'f' AND f.confrelid IN (SELECT p.relid FROM pgherd.partitions(root) p));
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN EXISTS (SELECT FROM pg_constraint f
+                    WHERE f.contype = 'f' AND f.confrelid IN (SELECT p.relid FROM pgherd.partitions(root) p));
+END $$;
+
+-- May one UPDATE of the table change a row twice? What referential actions change comes in the transition tables of the
+-- statement that they belong to, so it is captured with that.
+CREATE OR REPLACE FUNCTION pgherd.is_changed_again(root oid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
+BEGIN
+    RETURN EXISTS (SELECT FROM pg_constraint f
+                    WHERE f.contype = 'f'
+                      AND (f.confupdtype IN ('c', 'n', 'd') AND (f.confrelid = ANY (tree) OR f.conrelid = ANY (tree))
+                           OR f.confdeltype = 'd' AND f.conrelid = ANY (tree)));
+END $$;
 
 -- Their names sort before those of foreign keys, RI_ConstraintTrigger. They fire for each row of which the capture
 -- asks for the base: that is gone, or has another identity.
 DROP FUNCTION IF EXISTS pgherd.checks_source(oid);
 DROP FUNCTION IF EXISTS pgherd.referenced(oid);
 CREATE OR REPLACE FUNCTION pgherd.checks_triggers(rel oid, root oid) RETURNS TABLE (name text, source text)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     WITH k AS (
         SELECT t.name, string_agg('OLD.' || c.col, ', ' ORDER BY c.pos) AS old,
                string_agg('NEW.' || c.col, ', ' ORDER BY c.pos) AS new
@@ -188,25 +241,29 @@ BEGIN ATOMIC
                                    CASE WHEN pgherd.identity_index(root) IS NULL THEN ''
                                         ELSE format(' WHEN (ROW(%s)::record OPERATOR(pg_catalog.*<>) ROW(%s)::record)',
                                                     k.old, k.new) END) FROM k;
-END;
+END $$;
 
 -- All tables that are tied to this one by inheritance or partitioning, this one with them.
 CREATE OR REPLACE FUNCTION pgherd.family(rel oid) RETURNS oid[]
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH RECURSIVE tree(relid) AS (
-        SELECT rel
-        UNION
-        SELECT CASE WHEN i.inhrelid = t.relid THEN i.inhparent ELSE i.inhrelid END
-          FROM tree t JOIN pg_inherits i ON t.relid IN (i.inhrelid, i.inhparent))
-    SELECT array_agg(t.relid) FROM tree t;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        WITH RECURSIVE tree(relid) AS (
+            SELECT rel
+            UNION
+            SELECT CASE WHEN i.inhrelid = t.relid THEN i.inhparent ELSE i.inhrelid END
+              FROM tree t JOIN pg_inherits i ON t.relid IN (i.inhrelid, i.inhparent))
+        SELECT array_agg(t.relid) FROM tree t);
+END $$;
 
--- Where the user has triggers that fire after a statement, two of ours tell whether all that a statement changed
+-- If the user has triggers that fire after a statement, two of ours tell whether all that a statement changed
 -- has been captured: one before each statement, one behind our captures (see 047_open_points.sql).
 CREATE OR REPLACE FUNCTION pgherd.statement_triggers(rel oid) RETURNS TABLE (name text, source text)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT m.name, format('CREATE TRIGGER %s %s INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT'
                           ' EXECUTE FUNCTION pgherd.mark_statement(%L)', m.name, m.moment, t.name, m.mark)
       FROM pgherd.user_tables t
@@ -216,7 +273,68 @@ BEGIN ATOMIC
                     WHERE u.tgrelid = ANY (pgherd.family(rel)) AND NOT u.tgisinternal
                       AND u.tgtype & 67 = 0 -- neither of rows, nor BEFORE, nor INSTEAD OF
                       AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace));
-END;
+END $$;
+
+-- PostgreSQL fires no trigger of a statement that would tell which rows a MERGE has moved to another partition: they are
+-- in the transition tables of its DELETE and INSERT, which it may not have. So a MERGE that changes a column of a partition
+-- key is refused; and any that updates, if a trigger of the user's may change one after ours.
+CREATE OR REPLACE FUNCTION pgherd.move_triggers(rel oid, root oid) RETURNS TABLE (name text, source text)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    own   CONSTANT text := 'pgherd_move';
+    later bool := EXISTS (SELECT FROM pg_trigger u JOIN pg_proc p ON p.oid = u.tgfoid
+                           WHERE u.tgrelid = rel AND u.tgtype & 19 = 19 -- BEFORE UPDATE, of rows
+                             AND u.tgname COLLATE "C" > own
+                             AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace));
+BEGIN
+    IF root = rel THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH RECURSIVE above AS (
+        SELECT rel AS relid
+        UNION ALL
+        SELECT h.inhparent FROM above a JOIN pg_inherits h ON h.inhrelid = a.relid
+    ), k AS (
+        SELECT string_agg('OLD.' || c.col, ', ' ORDER BY c.col) AS old, string_agg('NEW.' || c.col, ', ' ORDER BY c.col) AS new
+          FROM (SELECT DISTINCT quote_ident(a.attname) AS col
+                  FROM above t JOIN pg_partitioned_table p ON p.partrelid = t.relid
+                  JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum > 0 AND NOT a.attisdropped
+                 WHERE a.attnum = ANY (p.partattrs::int2[])
+                    OR p.partexprs LIKE format('%%:varattno %s %%', a.attnum) OR p.partexprs LIKE '%:varattno 0 %') c
+    )
+    SELECT own, format('CREATE TRIGGER %s BEFORE UPDATE ON %s FOR EACH ROW%s EXECUTE FUNCTION pgherd.refuse_move()', own, t.name,
+                       CASE WHEN NOT later
+                            THEN format(' WHEN (ROW(%s)::record OPERATOR(pg_catalog.*<>) ROW(%s)::record)', k.old, k.new) END)
+      FROM pgherd.user_tables t CROSS JOIN k WHERE t.relid = rel AND NOT t.partitioned;
+END $$;
+
+-- Is the statement a MERGE? The word stands in its text then: in the message of the client, in a statement of a function, in
+-- an SQL function, or in what the session has prepared. A statement beside which it stands is taken for one: a text that
+-- a user has written cannot be told from what PostgreSQL says of the others around it.
+CREATE OR REPLACE FUNCTION pgherd.refuse_move() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lc_messages = 'C' AS $$
+DECLARE
+    context text;
+BEGIN
+    GET DIAGNOSTICS context = PG_CONTEXT;
+    context := substr(context, nullif(strpos(context, chr(10)), 0) + 1); -- without this function
+    IF context LIKE 'SQL function "%' THEN
+        context := concat(context, (SELECT string_agg(concat(p.prosrc, pg_get_function_sqlbody(p.oid)), ' ')
+                                      FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang AND l.lanname = 'sql'
+                                     WHERE strpos(context, format('SQL function "%s" ', p.proname)) = 1));
+    ELSIF context IS NULL OR context NOT LIKE 'SQL statement "%' THEN
+        context := concat(context, current_query());
+    END IF;
+    context := concat(context, ' ', (SELECT string_agg(s.statement, ' ') FROM pg_prepared_statements s WHERE s.from_sql));
+    IF context !~* E'\\mmerge\\M' THEN
+        RETURN NEW;
+    END IF;
+    PERFORM pgherd.refuse(
+        format('MERGE that may move a row of %s to another partition is not supported', TG_RELID::regclass),
+        'PostgreSQL does not say which rows it moves. Use UPDATE for these, in a message of its own.');
+END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.mark_statement() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -225,82 +343,150 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- The trigger function for statements of one kind.
--- kind: INSERT, UPDATE or DELETE. A single row that UPDATE gave another identity goes the way of many.
-CREATE OR REPLACE FUNCTION pgherd.capture_source(rel oid, root oid, kind text, by_row bool) RETURNS text
+-- All that the functions of a table and of its partitions have in common, so that it is put together once for all of them.
+--
+-- `written`: the table as it stands in a FROM clause; `row_type`: in which its records are read; `same_identity`, `key_equal`,
+-- `new_record`, `key_record`: the functions of these names, of the new row n and of the old one o; `first_key`: a column
+-- that is never NULL; `pairs`: the old and the new rows of an UPDATE, as a FROM clause; `compressed`: what refusals() finds
+-- in a whole row, and `compressed_change` in what an UPDATE sends.
+--
+-- For the trigger functions, of n and of o: certification keys (k), the hash of the primary key (pk) and the record (rec);
+-- and of a row that keeps its identity. Rows without identity have none of these.
+DROP FUNCTION IF EXISTS pgherd.capture_parts(oid);
+DROP FUNCTION IF EXISTS pgherd.source_parts(oid);
+CREATE FUNCTION pgherd.source_parts(
+    table_id oid, OUT root oid, OUT identity oid, OUT name text, OUT partitioned bool, OUT written text, OUT row_type text,
+    OUT settings text, OUT referenced bool, OUT tab text, OUT table_keys text,
+    OUT compressed text, OUT compressed_change text,
+    OUT same_identity text, OUT key_equal text, OUT first_key text, OUT new_record text, OUT key_record text,
+    OUT k_ins text, OUT pk_new text, OUT ins_rec text, OUT k_del text, OUT pk_old text, OUT del_rec text,
+    OUT k_upd text, OUT upd_rec text, OUT changed_again bool, OUT pairs text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    root := table_id;
+    SELECT t.name, t.partitioned INTO name, partitioned FROM pgherd.user_tables t WHERE t.relid = root;
+    identity := pgherd.identity_index(root);
+    written := CASE WHEN partitioned THEN '' ELSE 'ONLY ' END || name;
+    row_type := pgherd.row_type(root);
+    settings := pgherd.text_settings(root);
+    referenced := pgherd.is_referenced(root);
+    tab := to_json(name);
+    table_keys := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' || name));
+    compressed := pgherd.compressed_otherwise(root, false);
+    same_identity := pgherd.same_identity(root);
+    new_record := pgherd.record_full(root, 'n');
+    IF identity IS NULL THEN
+        RETURN;
+    END IF;
+    compressed_change := CASE WHEN compressed <> '' THEN pgherd.compressed_otherwise(root, true) END;
+    key_equal := pgherd.key_equal(root);
+    first_key := (SELECT c.col FROM pgherd.columns(root) c WHERE c.in_pk ORDER BY c.pos LIMIT 1);
+    key_record := pgherd.record_key(root, 'o');
+    pk_new := pgherd.index_key(identity, 'n');
+    pk_old := pgherd.index_key(identity, 'o');
+    k_ins := concat_ws(', ', pgherd.unique_keys(root, 'n', true), pgherd.parent_keys(root, 'n', false));
+    k_del := pgherd.unique_keys(root, 'o', false);
+    k_upd := concat_ws(', ', pk_new || ' OPERATOR(pg_catalog.|) 2', pgherd.parent_keys(root, 'n', true));
+    ins_rec := format('pg_catalog.concat(''I'', %s)', new_record);
+    del_rec := format('pg_catalog.concat(''D'', %s)', key_record);
+    upd_rec := pgherd.record_changes(root);
+    changed_again := pgherd.is_changed_again(root);
+    -- Paired by key: what is new under a key is that key's final state, whichever row it was before. But a row that is new
+    -- under its key and changed again would seem to have been there before.
+    pairs := CASE WHEN changed_again THEN pgherd.update_pairs(root, 'pgherd_pair')
+                  ELSE format('old_rows o FULL JOIN new_rows n ON (%s)', key_equal) END;
+END $$;
+
+-- The capture of a table with identity by statements of one kind: certification keys, hashes of the primary key,
+-- records and rows, of one row (`one`) and of many (`many`), as SQL text; and under which `condition` one row goes by
+-- itself. `checked`, `ended`: where the rows may be parents, the base of the checks, and which of many ask for it.
+-- kind: INSERT, UPDATE or DELETE. A single row that UPDATE gave another identity goes the way of many.
+-- p: `source_parts` of the table.
+DROP FUNCTION IF EXISTS pgherd.capture_shape(oid, text, bool, record);
+CREATE OR REPLACE FUNCTION pgherd.capture_shape(
+    p record, kind text, by_row bool,
+    OUT one text[], OUT many text[], OUT condition text, OUT checked text, OUT ended text)
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    tab        text := to_json((SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root))::text;
-    table_keys text := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' || (tab::json #>> '{}')));
-    pk         oid  := pgherd.identity_index(root);
-    fname      text := format('%s_%s', lower(kind), rel);
-    settings   text := pgherd.text_settings(root);
-    -- of the new row and of the old one: certification keys, the hash of the primary key, the record
-    k_ins      text := CASE WHEN kind <> 'DELETE' THEN
-                           concat_ws(', ', pgherd.unique_keys(root, 'n', true), pgherd.parent_keys(root, 'n', false)) END;
-    pk_new     text := CASE WHEN kind <> 'DELETE' THEN pgherd.index_key(pk, 'n') END;
-    ins_rec    text := CASE WHEN kind <> 'DELETE' THEN format('pg_catalog.concat(''I'', %s)', pgherd.record_full(root, 'n')) END;
-    k_del      text := CASE WHEN kind <> 'INSERT' THEN pgherd.unique_keys(root, 'o', false) END;
-    pk_old     text := CASE WHEN kind <> 'INSERT' THEN pgherd.index_key(pk, 'o') END;
-    del_rec    text := CASE WHEN kind <> 'INSERT' THEN format('pg_catalog.concat(''D'', %s)', pgherd.record_key(root, 'o')) END;
-    -- of a row that keeps its identity
-    k_upd      text := CASE WHEN kind = 'UPDATE' THEN
-                           concat_ws(', ', pk_new || ' OPERATOR(pg_catalog.|) 2', pgherd.parent_keys(root, 'n', true)) END;
-    upd_rec    text := CASE WHEN kind = 'UPDATE' THEN pgherd.record_changes(root) END;
     o          text := CASE WHEN by_row THEN '(SELECT OLD.*) o' ELSE 'old_rows o' END;
     n          text := CASE WHEN by_row THEN '(SELECT NEW.*) n' ELSE 'new_rows n' END;
-    counted    text := CASE WHEN by_row THEN '' WHEN kind = 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
     ws         text := 'pg_catalog.concat_ws('','', %s)';
-    -- certification keys, hashes of the primary key, records, rows: of one row, and of many
-    one        text[];
-    many       text[];
-    condition  text := '';
-    referenced bool := kind <> 'INSERT' AND pgherd.is_referenced(root);
-    -- the base of the checks: of one row, and which of many rows ask for it
-    checked    text := CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END;
-    ended      text := CASE WHEN referenced THEN 'true' ELSE '' END;
+    compressed text := CASE WHEN by_row THEN NULL WHEN kind = 'INSERT' THEN p.compressed
+                            WHEN kind = 'UPDATE' THEN p.compressed_change END;
+    referenced bool := kind <> 'INSERT' AND p.referenced;
 BEGIN
+    condition := '';
+    checked := CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END;
+    ended := CASE WHEN referenced THEN 'true' ELSE '' END;
     IF kind = 'INSERT' THEN
-        one := ARRAY[k_ins, format('ARRAY[%s]', pk_new), format('ARRAY[%s]', ins_rec), n];
-        many := ARRAY[k_ins, pk_new, ins_rec, n];
+        one := ARRAY[p.k_ins, format('ARRAY[%s]', p.pk_new), format('ARRAY[%s]', p.ins_rec), n];
+        many := ARRAY[p.k_ins, p.pk_new, p.ins_rec, n];
     ELSIF kind = 'DELETE' THEN
-        one := ARRAY[k_del, format('ARRAY[%s]', pk_old), format('ARRAY[%s]', del_rec), o];
-        many := ARRAY[k_del, pk_old, del_rec, o];
+        one := ARRAY[p.k_del, format('ARRAY[%s]', p.pk_old), format('ARRAY[%s]', p.del_rec), o];
+        many := ARRAY[p.k_del, p.pk_old, p.del_rec, o];
     ELSE
-        SELECT array_agg(pgherd.by_change(root, NOT by_row, p.made, p.gone, p.kept, p.replaced) ORDER BY p.i)
+        SELECT array_agg(pgherd.by_change(p, NOT by_row, c.made, c.gone, c.kept, c.replaced) ORDER BY c.i)
           INTO many
-          FROM (VALUES (1, format(ws, k_ins), format(ws, k_del), format(ws, k_upd), format(ws, k_del || ', ' || k_ins)),
-                       (2, format('ARRAY[%s]', pk_new), format('ARRAY[%s]', pk_old), format('ARRAY[%s]', pk_new),
-                           format('ARRAY[%s, %s]', pk_old, pk_new)),
-                       (3, format('ARRAY[%s]', ins_rec), format('ARRAY[%s]', del_rec), format('ARRAY[%s]', upd_rec),
-                           format('ARRAY[%s, %s]', del_rec, ins_rec))) AS p(i, made, gone, kept, replaced);
+          FROM (VALUES (1, format(ws, p.k_ins), format(ws, p.k_del), format(ws, p.k_upd), format(ws, p.k_del || ', ' || p.k_ins)),
+                       (2, format('ARRAY[%s]', p.pk_new), format('ARRAY[%s]', p.pk_old), format('ARRAY[%s]', p.pk_new),
+                           format('ARRAY[%s, %s]', p.pk_old, p.pk_new)),
+                       (3, format('ARRAY[%s]', p.ins_rec), format('ARRAY[%s]', p.del_rec), format('ARRAY[%s]', p.upd_rec),
+                           format('ARRAY[%s, %s]', p.del_rec, p.ins_rec))) AS c(i, made, gone, kept, replaced);
         IF by_row THEN
             one := many || (o || ', ' || n);
             IF referenced THEN
-                checked := format('CASE WHEN NOT (%s) THEN %s END', pgherd.same_identity(root), checked);
+                checked := format('CASE WHEN NOT (%s) THEN %s END', p.same_identity, checked);
             END IF;
         ELSE
             checked := ''; -- it keeps its identity
             IF referenced THEN
-                ended := pgherd.by_change(root, true, 'true', 'true', 'false', 'true');
+                ended := pgherd.by_change(p, true, 'true', 'true', 'false', 'true');
             END IF;
-            one := ARRAY[k_upd, format('ARRAY[%s]', pk_new), format('ARRAY[%s]', upd_rec), o || ', ' || n];
-            -- Paired by key: what is new under a key is that key's final state, whichever row it was before.
-            many := many || format('old_rows o FULL JOIN new_rows n ON (%s)', pgherd.key_equal(root));
-            condition := pgherd.same_identity(root);
+            one := ARRAY[p.k_upd, format('ARRAY[%s]', p.pk_new), format('ARRAY[%s]', p.upd_rec), o || ', ' || n];
+            many := many || p.pairs;
+            condition := p.same_identity;
         END IF;
     END IF;
-    one[1] := format('pg_catalog.concat_ws('','', %L, %s)', table_keys, one[1]);
+    one[1] := format('pg_catalog.concat_ws('','', %L, %s)', p.table_keys, one[1]);
     many[1] := format(ws, many[1]);
+    condition := concat_ws(' AND ', nullif(condition, ''), 'NOT ' || compressed);
+END $$;
+
+-- The rows that one statement captures count as they are, unless a hash of 0 says that one was touched twice (C3).
+CREATE OR REPLACE FUNCTION pgherd.mark_twice(tab text, table_keys text, pks text, source text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN format($f$
+    IF (SELECT pg_catalog.count(*) OPERATOR(pg_catalog.<>) pg_catalog.count(DISTINCT u.pk)
+          FROM %s CROSS JOIN LATERAL pg_catalog.unnest(%s) AS u(pk)) THEN
+        PERFORM pgherd.put(v_xid, v_base, %L, %L, '{0}', '{}');
+    END IF;$f$, source, pks, tab, table_keys);
+END $$;
+
+-- The trigger function for statements of one kind; p: `source_parts` of the table.
+DROP FUNCTION IF EXISTS pgherd.capture_source(oid, oid, text, bool);
+DROP FUNCTION IF EXISTS pgherd.capture_source(oid, oid, text, bool, record);
+CREATE OR REPLACE FUNCTION pgherd.capture_source(rel oid, p record, kind text, by_row bool) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s       record := pgherd.capture_shape(p, kind, by_row);
+    counted text := CASE WHEN by_row THEN '' WHEN kind = 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
+    again   text := CASE WHEN kind = 'UPDATE' AND NOT by_row AND p.changed_again
+                         THEN pgherd.mark_twice(p.tab, p.table_keys, s.many[2], s.many[4]) END;
+BEGIN
     RETURN pgherd.capture_function(
-               fname, settings, counted,
-               pgherd.capture_one(0, tab, one[1], one[2], one[3], one[4], counted, condition, checked),
-               pgherd.capture_one(1, tab, one[1], one[2], one[3], one[4], counted, condition, checked),
+               format('%s_%s', lower(kind), rel), p.settings, counted,
+               pgherd.capture_one(0, p.tab, s.one[1], s.one[2], s.one[3], s.one[4], counted, s.condition, s.checked),
+               pgherd.capture_one(1, p.tab, s.one[1], s.one[2], s.one[3], s.one[4], counted, s.condition, s.checked),
                CASE WHEN NOT by_row
-                    THEN pgherd.capture_many(0, tab, table_keys, many[1], many[2], many[3], many[4], ended, kind = 'UPDATE') END,
+                    THEN concat(pgherd.capture_many(0, p.tab, p.table_keys, s.many[1], s.many[2], s.many[3], s.many[4], s.ended,
+                                                    kind = 'UPDATE'), again) END,
                CASE WHEN NOT by_row
-                    THEN pgherd.capture_many(1, tab, table_keys, many[1], many[2], many[3], many[4], ended, kind = 'UPDATE') END,
-               referenced AND NOT by_row);
+                    THEN concat(pgherd.capture_many(1, p.tab, p.table_keys, s.many[1], s.many[2], s.many[3], s.many[4], s.ended,
+                                                    kind = 'UPDATE'), again) END,
+               kind <> 'INSERT' AND p.referenced AND NOT by_row,
+               pgherd.refusals(p.root, kind, by_row, p.compressed,
+                               CASE kind WHEN 'UPDATE' THEN p.compressed_change ELSE p.compressed END, s.many[4]));
 END $$;
 
 -- The old and the new rows of an UPDATE come in the same order. Should they not, nothing could be captured.
@@ -310,52 +496,71 @@ BEGIN
     RAISE EXCEPTION 'an UPDATE has not as many new rows as old ones' USING ERRCODE = 'internal_error';
 END $$;
 
--- What sets a row without identity to another image, in the FROM clause m.r; NULL where PostgreSQL lets nobody do that.
+-- The columns that set a row without identity to another image, in the FROM clause m.r; NULL if PostgreSQL lets nobody do that.
 CREATE OR REPLACE FUNCTION pgherd.replaced_columns(root oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT string_agg(format('%1$s = (m.r).%1$s', quote_ident(a.attname)), ', ' ORDER BY a.attnum)
-      FROM pg_attribute a
-     WHERE a.attrelid = root AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attidentity <> 'a';
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT string_agg(format('%1$s = (m.r).%1$s', quote_ident(a.attname)), ', ' ORDER BY a.attnum)
+          FROM pg_attribute a
+         WHERE a.attrelid = root AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attidentity <> 'a');
+END $$;
 
 -- The rows of an UPDATE in pairs, as o and n, by their place `pair` among the others.
 CREATE OR REPLACE FUNCTION pgherd.update_pairs(root oid, pair text) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH c AS (SELECT string_agg('x.' || c.col, ', ' ORDER BY c.pos) AS cols FROM pgherd.columns(root) c)
-    SELECT format('(SELECT pg_catalog.row_number() OVER () AS %1$s, %2$s FROM old_rows x) o FULL JOIN'
-                  ' (SELECT pg_catalog.row_number() OVER () AS %1$s, %2$s FROM new_rows x) n'
-                  ' ON (o.%1$s OPERATOR(pg_catalog.=) n.%1$s)', pair, c.cols) FROM c;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        WITH c AS (SELECT string_agg('x.' || c.col, ', ' ORDER BY c.pos) AS cols FROM pgherd.columns(root) c)
+        SELECT format('(SELECT pg_catalog.row_number() OVER () AS %1$s, %2$s FROM old_rows x) o FULL JOIN'
+                      ' (SELECT pg_catalog.row_number() OVER () AS %1$s, %2$s FROM new_rows x) n'
+                      ' ON (o.%1$s OPERATOR(pg_catalog.=) n.%1$s)', pair, c.cols) FROM c);
+END $$;
 
--- The same for a table whose rows have no identity. Who takes a row away excludes the others who take one with the
+-- The certification keys of a row without identity, of which `image` is the text, that goes away; and of one that comes.
+CREATE OR REPLACE FUNCTION pgherd.gone_keys(root oid, image text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN concat_ws(', ', pgherd.unique_arguments(root, 'o', false),
+                     pgherd.image_key(root, image) || ' OPERATOR(pg_catalog.|) 3');
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.made_keys(root oid) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce(nullif(concat_ws(', ', pgherd.unique_arguments(root, 'n', true),
+                                     pgherd.parent_keys(root, 'n', false)), ''), 'NULL');
+END $$;
+
+-- The same for a table whose rows have no identity. A session that takes a row away excludes others that take one with the
 -- same image. Rows that are only added exclude nobody: of equal rows as many are there in the end, in whatever order
 -- they come. An updated row comes as two records: what it was, and what it has become. It is updated in place
 -- elsewhere, too, so that who waits for its lock at READ COMMITTED finds the new version, and not that it has gone;
 -- unless a column of a unique index has changed (C10).
-CREATE OR REPLACE FUNCTION pgherd.capture_image_source(rel oid, root oid, kind text, by_row bool) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.capture_image_source(oid, oid, text, bool);
+CREATE OR REPLACE FUNCTION pgherd.capture_image_source(rel oid, p record, kind text, by_row bool) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    tab        text := to_json((SELECT t.name FROM pgherd.user_tables t WHERE t.relid = root))::text;
-    table_keys text := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' || (tab::json #>> '{}')));
+    root       oid  := p.root;
     -- computed once, though it is used twice
     o_image    text := format(' CROSS JOIN LATERAL (SELECT %s AS image OFFSET 0) oi', pgherd.record_full(root, 'o', false));
-    n_image    text := format(' CROSS JOIN LATERAL (SELECT %s AS image OFFSET 0) ni', pgherd.record_full(root, 'n'));
+    n_image    text := format(' CROSS JOIN LATERAL (SELECT %s AS image OFFSET 0) ni', p.new_record);
     o          text := CASE WHEN by_row THEN '(SELECT OLD.*) o' ELSE 'old_rows o' END;
     n          text := CASE WHEN by_row THEN '(SELECT NEW.*) n' ELSE 'new_rows n' END;
     pair       text := (SELECT rpad('pgherd_pair', greatest(11, max(length(a.attname)) + 1), '_')
                           FROM pg_attribute a WHERE a.attrelid = root AND a.attname ~ '^pgherd_pair');
     counted    text := CASE WHEN by_row THEN '' WHEN kind = 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
-    referenced bool := kind <> 'INSERT' AND pgherd.is_referenced(root);
-    gone_keys  text := concat_ws(', ', pgherd.unique_arguments(root, 'o', false),
-                                 pgherd.image_key(root, 'oi.image') || ' OPERATOR(pg_catalog.|) 3');
-    made_keys  text := coalesce(nullif(concat_ws(', ', pgherd.unique_arguments(root, 'n', true),
-                                                 pgherd.parent_keys(root, 'n', false)), ''), 'NULL');
+    referenced bool := kind <> 'INSERT' AND p.referenced;
+    gone_keys  text := pgherd.gone_keys(root, 'oi.image');
+    made_keys  text := pgherd.made_keys(root);
     gone_pk    text := pgherd.image_key(root, 'oi.image');
     made_pk    text := pgherd.image_key(root, 'ni.image');
     become     text := CASE WHEN pgherd.replaced_columns(root) IS NULL THEN '''D'''
-                            ELSE format('CASE WHEN %s THEN ''R'' ELSE ''D'' END', pgherd.same_identity(root)) END;
+                            ELSE format('CASE WHEN %s THEN ''R'' ELSE ''D'' END', p.same_identity) END;
+    condition  text := CASE WHEN kind <> 'DELETE' AND NOT by_row THEN coalesce('NOT ' || p.compressed, '')
+                            ELSE '' END;
     -- certification keys, hashes of the images, records, rows
     one        text[];
     many       text[];
@@ -375,25 +580,25 @@ BEGIN
                    format('CASE WHEN o.%1$s IS NOT DISTINCT FROM NULL OR n.%1$s IS NOT DISTINCT FROM NULL'
                           ' THEN pgherd.unpaired() ELSE %2$s END', coalesce(pair, 'pgherd_pair'), one[3]),
                    concat(pgherd.update_pairs(root, coalesce(pair, 'pgherd_pair')), o_image, n_image)] END;
-    one[1] := format('pg_catalog.concat_ws('','', %L, %s)', table_keys, one[1]);
+    one[1] := format('pg_catalog.concat_ws('','', %L, %s)', p.table_keys, one[1]);
     -- a statement of many rows may have none of these keys
     many[1] := format(CASE WHEN made_keys = 'NULL' AND kind = 'INSERT' THEN 'NULL'
                            WHEN kind = 'INSERT' THEN 'CASE WHEN pg_catalog.concat_ws('','', %1$s) OPERATOR(pg_catalog.<>)'
                                                      ' '''' THEN pg_catalog.concat_ws('','', %1$s) END'
                            ELSE 'pg_catalog.concat_ws('','', %s)' END, many[1]);
     RETURN pgherd.capture_function(
-               format('%s_%s', lower(kind), rel), pgherd.text_settings(root), counted,
-               pgherd.capture_one(0, tab, one[1], one[2], one[3], one[4], counted, '',
+               format('%s_%s', lower(kind), rel), p.settings, counted,
+               pgherd.capture_one(0, p.tab, one[1], one[2], one[3], one[4], counted, condition,
                                   CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END),
-               pgherd.capture_one(1, tab, one[1], one[2], one[3], one[4], counted, '',
+               pgherd.capture_one(1, p.tab, one[1], one[2], one[3], one[4], counted, condition,
                                   CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END),
                CASE WHEN NOT by_row
-                    THEN pgherd.capture_many(0, tab, table_keys, many[1], many[2], many[3], many[4],
+                    THEN pgherd.capture_many(0, p.tab, p.table_keys, many[1], many[2], many[3], many[4],
                                              CASE WHEN referenced THEN 'true' ELSE '' END, kind = 'UPDATE') END,
                CASE WHEN NOT by_row
-                    THEN pgherd.capture_many(1, tab, table_keys, many[1], many[2], many[3], many[4],
+                    THEN pgherd.capture_many(1, p.tab, p.table_keys, many[1], many[2], many[3], many[4],
                                              CASE WHEN referenced THEN 'true' ELSE '' END, kind = 'UPDATE') END,
-               referenced AND NOT by_row);
+               referenced AND NOT by_row, pgherd.refusals(root, kind, by_row, p.compressed, p.compressed, many[4]));
 END $$;
 
 DROP FUNCTION IF EXISTS pgherd.trigger_source(oid, text, bool, text);
@@ -402,36 +607,39 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (
-        SELECT format('CREATE TRIGGER pgherd_%1$s AFTER %2$s ON %3$s%4$s FOR EACH %5$s EXECUTE FUNCTION pgherd_gen.%1$s_%6$s()',
-                      lower(kind), kind, t.name,
-                      CASE WHEN by_row THEN ''
-                           ELSE ' REFERENCING' || CASE WHEN kind <> 'INSERT' THEN ' OLD TABLE AS old_rows' ELSE '' END
-                                               || CASE WHEN kind <> 'DELETE' THEN ' NEW TABLE AS new_rows' ELSE '' END END,
-                      CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, rel)
+        SELECT concat('CREATE TRIGGER pgherd_', lower(kind), ' AFTER ', kind, ' ON ', t.name,
+                      CASE WHEN NOT by_row THEN ' REFERENCING' END,
+                      CASE WHEN NOT by_row AND kind <> 'INSERT' THEN ' OLD TABLE AS old_rows' END,
+                      CASE WHEN NOT by_row AND kind <> 'DELETE' THEN ' NEW TABLE AS new_rows' END,
+                      ' FOR EACH ', CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, ' EXECUTE FUNCTION ',
+                      CASE WHEN pgherd.is_captured_natively(rel, by_row) THEN 'pgherd.native_capture'
+                           ELSE format('pgherd_gen.%s_%s', lower(kind), rel) END, '()')
           FROM pgherd.user_tables t WHERE t.relid = rel);
 END $$;
 
 -- o.key = n.key with the operators of the identity's own index; NULL where there is none.
 CREATE OR REPLACE FUNCTION pgherd.key_equal(root oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT string_agg(format(CASE WHEN pgherd.base_type(a.atttypid) = a.atttypid THEN 'o.%1$I OPERATOR(%2$I.%3$s) n.%1$I'
-                                  -- "=" of enums, arrays or ranges wants one type on both sides
-                                  ELSE '(o.%1$I)::%4$s OPERATOR(%2$I.%3$s) (n.%1$I)::%4$s' END,
-                             a.attname, n.nspname, p.oprname, pgherd.type_name(pgherd.base_type(a.atttypid))), ' AND '
-                      ORDER BY k.pos)
-      FROM pgherd.index_columns(pgherd.identity_index(root), 'n') k
-      JOIN pg_attribute a ON a.attrelid = root AND a.attnum = k.attnum
-      JOIN pg_operator p ON p.oid = k.equality JOIN pg_namespace n ON n.oid = p.oprnamespace;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT string_agg(format(CASE WHEN pgherd.base_type(a.atttypid) = a.atttypid THEN 'o.%1$I OPERATOR(%2$I.%3$s) n.%1$I'
+                                      -- "=" of enums, arrays or ranges wants one type on both sides
+                                      ELSE '(o.%1$I)::%4$s OPERATOR(%2$I.%3$s) (n.%1$I)::%4$s' END,
+                                 a.attname, n.nspname, p.oprname, pgherd.type_name(pgherd.base_type(a.atttypid))), ' AND '
+                          ORDER BY k.pos)
+          FROM pgherd.index_columns(pgherd.identity_index(root), 'n') k
+          JOIN pg_attribute a ON a.attrelid = root AND a.attnum = k.attnum
+          JOIN pg_operator p ON p.oid = k.equality JOIN pg_namespace n ON n.oid = p.oprnamespace);
+END $$;
 
 -- TRUNCATE: the table's own name (each partition fires for itself) and its key exclusively (C16).
-CREATE OR REPLACE FUNCTION pgherd.truncate_source(rel oid, root oid) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.truncate_source(oid, oid);
+CREATE OR REPLACE FUNCTION pgherd.truncate_source(rel oid, p record) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t     pgherd.user_tables;
-    keys  text := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' ||
-                      (SELECT u.name FROM pgherd.user_tables u WHERE u.relid = root)) | 3);
+    keys  text := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' || p.name) | 3);
 BEGIN
     SELECT * INTO t FROM pgherd.user_tables u WHERE u.relid = rel;
     IF t.partitioned THEN
@@ -445,6 +653,22 @@ BEGIN
                NULL, NULL);
 END $$;
 
+-- A table without identity that has rows behind its truncation got them from a trigger that fired before ours. They were
+-- captured before the truncation then, and nobody could tell them from those that it removed.
+CREATE OR REPLACE FUNCTION pgherd.refuse_rows_behind_truncate() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
+DECLARE written bool;
+BEGIN
+    EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', TG_RELID::regclass) INTO written;
+    IF written THEN
+        PERFORM pgherd.refuse(
+            format('an AFTER TRUNCATE trigger that writes rows of %s, which has no primary key, is not supported',
+                   TG_RELID::regclass),
+            'Add a primary key, or write these rows in a command of their own.');
+    END IF;
+    RETURN NULL;
+END $$;
+
 CREATE OR REPLACE FUNCTION pgherd.truncate_triggers(rel oid) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -456,6 +680,11 @@ BEGIN
     SELECT 'pgherd_truncate_before', format('CREATE TRIGGER pgherd_truncate_before BEFORE TRUNCATE ON %s'
                                             ' FOR EACH STATEMENT EXECUTE FUNCTION pgherd.close_old_cursor()', t.name)
       FROM pgherd.user_tables t WHERE t.relid = rel AND NOT t.partitioned
+    UNION ALL
+    SELECT 'pgherd_truncate_empty', format('CREATE TRIGGER pgherd_truncate_empty AFTER TRUNCATE ON %s'
+                                           ' FOR EACH STATEMENT EXECUTE FUNCTION pgherd.refuse_rows_behind_truncate()', t.name)
+      FROM pgherd.user_tables t
+     WHERE t.relid = rel AND NOT t.partitioned AND pgherd.identity_index(coalesce(pg_partition_root(rel)::oid, rel)) IS NULL
     UNION ALL
     SELECT 'pgherd_truncate_restart',
            format('CREATE TRIGGER pgherd_truncate_restart AFTER TRUNCATE ON %s FOR EACH STATEMENT'
@@ -482,14 +711,16 @@ END $$;
 DROP FUNCTION IF EXISTS pgherd.refusal_source(oid, bool);
 DROP FUNCTION IF EXISTS pgherd.refusal_trigger(oid, bool);
 CREATE OR REPLACE FUNCTION pgherd.refusal_trigger(rel oid, by_row bool, why text) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT format('CREATE TRIGGER pgherd_refuse BEFORE INSERT OR UPDATE OR DELETE%s ON %s FOR EACH %s'
-                  ' EXECUTE FUNCTION pgherd.refuse_without_key(%s)',
-                  CASE WHEN by_row THEN '' ELSE ' OR TRUNCATE' END, t.name,
-                  CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, quote_literal(why))
-      FROM pgherd.user_tables t WHERE t.relid = rel;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT format('CREATE TRIGGER pgherd_refuse BEFORE INSERT OR UPDATE OR DELETE%s ON %s FOR EACH %s'
+                      ' EXECUTE FUNCTION pgherd.refuse_without_key(%s)',
+                      CASE WHEN by_row THEN '' ELSE ' OR TRUNCATE' END, t.name,
+                      CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, quote_literal(why))
+          FROM pgherd.user_tables t WHERE t.relid = rel);
+END $$;
 
 -- The table that a table's rows are captured for: itself, or the partitioned one; NULL if it is not replicated, or
 -- has nothing that could be written.
@@ -506,26 +737,27 @@ END $$;
 -- Takes away rows without identity, as many of equal ones as there are records with their image; or, where every
 -- other record says what the one before it has become, updates them. Returns how many there were. The images are joined
 -- to the table in one pass, whatever the planner is told to do otherwise.
-CREATE OR REPLACE FUNCTION pgherd.erase_source(root oid) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.erase_source(oid);
+CREATE OR REPLACE FUNCTION pgherd.erase_source(p record) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    settings text := pgherd.text_settings(root);
-    fname    text := format('pgherd_gen.%I(pg_catalog.text[], pg_catalog.bool)', 'erase_' || root);
-    t        pgherd.user_tables;
-    rel      text;
+    settings text := p.settings;
+    fname    text := format('pgherd_gen.%I(pg_catalog.text[], pg_catalog.bool)', 'erase_' || p.root);
+    image    text;
+    replaced text;
 BEGIN
-    IF pgherd.identity_index(root) IS NOT NULL THEN
+    IF p.identity IS NOT NULL THEN
         RETURN '';
     ELSIF settings = '' THEN
         settings := ' SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off';
     END IF;
-    SELECT * INTO t FROM pgherd.user_tables u WHERE u.relid = root;
-    rel := CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END || t.name;
+    image := pgherd.record_full(p.root, 'n', false);
+    replaced := coalesce(pgherd.replaced_columns(p.root), 'none = NULL');
     RETURN pgherd.function_source(
         fname,
         'RETURNS pg_catalog.int8 LANGUAGE plpgsql SET plan_cache_mode = auto SET enable_seqscan = on'
         ' SET enable_hashjoin = on SET enable_hashagg = on SET enable_tidscan = on SET enable_nestloop = off' || settings,
-        format($f$
+        concat($f$
 #variable_conflict use_column
 DECLARE
     v_leaves oid[];
@@ -540,67 +772,64 @@ BEGIN
           FROM unnest($1) WITH ORDINALITY AS u(v, n)
     ), w AS (
         SELECT u.image, u.made, row_number() OVER (PARTITION BY u.image ORDER BY u.n) AS i
-          FROM u WHERE u.n %% 2 = 1 OR NOT $2
+          FROM u WHERE u.n % 2 = 1 OR NOT $2
     ), f AS (
         SELECT n.tableoid AS leaf, n.ctid AS place, k.image, row_number() OVER (PARTITION BY k.image) AS i
-          FROM (SELECT DISTINCT w.image FROM w) k JOIN %1$s n ON %2$s COLLATE "C" = k.image
+          FROM (SELECT DISTINCT w.image FROM w) k JOIN $f$, p.written, $f$ n ON $f$, image, $f$ COLLATE "C" = k.image
     )
     SELECT array_agg(f.leaf), array_agg(f.place), array_agg(w.made) INTO v_leaves, v_places, v_made
       FROM w JOIN f ON f.image = w.image AND f.i = w.i;
     IF $2 THEN
         PERFORM set_config('enable_nestloop', 'on', true), set_config('enable_hashjoin', 'off', true),
                 set_config('enable_seqscan', 'off', true);
-        UPDATE %1$s o SET %3$s
-          FROM (SELECT p.leaf, p.place, p.made::%4$s AS r FROM unnest(v_leaves, v_places, v_made) AS p(leaf, place, made)
+        UPDATE $f$, p.written, $f$ o SET $f$, replaced, $f$
+          FROM (SELECT p.leaf, p.place, p.made::$f$, p.row_type, $f$ AS r FROM unnest(v_leaves, v_places, v_made) AS p(leaf, place, made)
                 OFFSET 0) m
          WHERE o.tableoid = m.leaf AND o.ctid = m.place;
         GET DIAGNOSTICS v_result = ROW_COUNT;
     ELSE
         FOR v_leaf IN SELECT DISTINCT l FROM unnest(v_leaves) l LOOP
-            EXECUTE format('DELETE FROM ONLY %%s o WHERE o.ctid = ANY ($1)', v_leaf::regclass)
+            EXECUTE format('DELETE FROM ONLY %s o WHERE o.ctid = ANY ($1)', v_leaf::regclass)
                 USING array(SELECT p.place FROM unnest(v_leaves, v_places) AS p(leaf, place) WHERE p.leaf = v_leaf);
             GET DIAGNOSTICS v_erased = ROW_COUNT;
             v_result := v_result + v_erased;
         END LOOP;
     END IF;
     RETURN v_result;
-END $f$, rel, pgherd.record_full(root, 'n', false),
-            coalesce(pgherd.replaced_columns(root), 'none = NULL'), pgherd.row_type(root)))
+END $f$))
         || format(E'GRANT EXECUTE ON FUNCTION %s TO pgherd_apply;\n', fname);
 END $$;
 
--- All generated functions and types of one table; '' for a table that has none.
-CREATE OR REPLACE FUNCTION pgherd.table_source(rel oid) RETURNS text
+-- All generated functions and types of a table of which rows can be captured, unless it is uncertain `why`; p: `source_parts`
+-- of the table that they are captured for.
+DROP FUNCTION IF EXISTS pgherd.table_source(oid);
+CREATE OR REPLACE FUNCTION pgherd.table_source(rel oid, p record, by_row bool, why text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    root   oid  := pgherd.captured_for(rel);
-    by_row bool := (SELECT t.inherits FROM pgherd.user_tables t WHERE t.relid = rel);
+    source text := '';
+    kind   text;
 BEGIN
-    IF root IS NULL THEN
-        RETURN '';
+    IF why IS NULL THEN -- what is in the log already is applied all the same
+        FOREACH kind IN ARRAY '{INSERT,UPDATE,DELETE}'::text[] LOOP
+            source := source || CASE WHEN p.identity IS NULL THEN pgherd.capture_image_source(rel, p, kind, by_row)
+                                     ELSE pgherd.capture_source(rel, p, kind, by_row) END;
+        END LOOP;
+        source := source || pgherd.truncate_source(rel, p);
     END IF;
-    IF pgherd.why_uncertain(rel) IS NOT NULL THEN -- what is in the log already is applied all the same
-        RETURN CASE WHEN rel = root THEN pgherd.row_type_source(root) || pgherd.final_source(root)
-                                         || pgherd.fingerprint_source(root) || pgherd.erase_source(root) ELSE '' END;
-    END IF;
-    RETURN (SELECT string_agg(CASE WHEN pgherd.identity_index(root) IS NULL
-                                   THEN pgherd.capture_image_source(rel, root, k.kind, by_row)
-                                   ELSE pgherd.capture_source(rel, root, k.kind, by_row) END, '' ORDER BY k.i)
-              FROM unnest('{INSERT,UPDATE,DELETE}'::text[]) WITH ORDINALITY AS k(kind, i))
-        || pgherd.truncate_source(rel, root)
-        || CASE WHEN rel = root
-                THEN pgherd.row_type_source(root) || pgherd.final_source(root) || coalesce(pgherd.doubled_source(root), '')
-                     || pgherd.fingerprint_source(root) || pgherd.erase_source(root)
+    RETURN source
+        || CASE WHEN rel = p.root
+                THEN pgherd.row_type_source(p.root) || pgherd.final_source(p)
+                     || CASE WHEN why IS NULL THEN coalesce(pgherd.doubled_source(p), '') ELSE '' END
+                     || pgherd.fingerprint_source(p) || pgherd.erase_source(p)
                 ELSE '' END;
 END $$;
 
--- All our triggers on one table; none on a table that is not replicated.
-CREATE OR REPLACE FUNCTION pgherd.table_triggers(rel oid) RETURNS TABLE (name text, source text)
+-- All our triggers on one table. `root`: the table that its rows are captured for, NULL for one without columns that hold
+-- anything; `by_row`: NULL for one that is not replicated, which has none.
+DROP FUNCTION IF EXISTS pgherd.table_triggers(oid);
+CREATE OR REPLACE FUNCTION pgherd.table_triggers(rel oid, root oid, by_row bool, why text)
+RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    root   oid  := pgherd.captured_for(rel);
-    by_row bool := (SELECT t.inherits FROM pgherd.user_tables t WHERE t.relid = rel);
-    why    text := CASE WHEN root IS NOT NULL THEN pgherd.why_uncertain(rel) END;
 BEGIN
     IF root IS NOT NULL AND why IS NULL THEN
         RETURN QUERY
@@ -608,52 +837,111 @@ BEGIN
           FROM (VALUES ('INSERT'), ('UPDATE'), ('DELETE')) AS k(kind)
         UNION ALL SELECT t.* FROM pgherd.truncate_triggers(rel) t
         UNION ALL SELECT t.* FROM pgherd.checks_triggers(rel, root) t
+        UNION ALL SELECT t.* FROM pgherd.move_triggers(rel, root) t
         UNION ALL SELECT t.* FROM pgherd.statement_triggers(rel) t;
     ELSIF by_row IS NOT NULL THEN
         RETURN QUERY SELECT 'pgherd_refuse', pgherd.refusal_trigger(rel, by_row, why);
     END IF;
 END $$;
 
--- Makes what is generated agree with the catalog: for the given relations, or for all.
+-- Makes the triggers of a table those that it has to have.
+CREATE OR REPLACE FUNCTION pgherd.make_triggers(rel regclass, names text[], sources text[]) RETURNS bool
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    trig   text;
+    in_use bool := false;
+BEGIN
+    BEGIN
+        FOR trig IN SELECT t.tgname FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname ILIKE E'pgherd\\_%' LOOP
+            EXECUTE format('DROP TRIGGER %I ON %s', trig, rel);
+        END LOOP;
+    EXCEPTION WHEN object_in_use THEN
+        -- The statement around this command changes the table: a new foreign key refers to it. The triggers that
+        -- it has are the right ones, some may be missing; those that it needs no more may stay until the next time.
+        in_use := true;
+        IF EXISTS (SELECT FROM pg_trigger t JOIN pgherd.user_tables u ON u.relid = t.tgrelid
+                    WHERE t.tgrelid = rel AND t.tgname = 'pgherd_insert' AND (t.tgtype & 1 = 1) <> u.inherits) THEN
+            RAISE; -- it has become part of an inheritance tree, or ceased to be one
+        END IF;
+    END;
+    FOR trig IN SELECT t.source FROM unnest(names, sources) AS t(name, source)
+                 WHERE NOT EXISTS (SELECT FROM pg_trigger p WHERE p.tgrelid = rel AND p.tgname = t.name) LOOP
+        EXECUTE trig;
+    END LOOP;
+    RETURN NOT in_use;
+END $$;
+
+-- The generated functions of a table.
+CREATE OR REPLACE FUNCTION pgherd.generated_functions(rel oid) RETURNS oid[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN array(SELECT p.oid FROM pg_proc p
+                  WHERE p.proname = ANY (ARRAY['insert_' || rel, 'update_' || rel, 'delete_' || rel, 'truncate_' || rel,
+                                               'final_' || rel, 'doubled_' || rel, 'fingerprint_' || rel, 'erase_' || rel])
+                    AND p.pronamespace = 'pgherd_gen'::regnamespace);
+END $$;
+
+-- Takes from everybody the right to call those that are new.
+CREATE OR REPLACE FUNCTION pgherd.revoke_generated(rel oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    names text := (SELECT string_agg(p.oid::regprocedure::text, ', ') FROM pg_proc p
+                    WHERE p.oid = ANY (pgherd.generated_functions(rel))
+                      AND EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee = 0));
+BEGIN
+    IF names <> '' THEN
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', names);
+    END IF;
+END $$;
+
+-- Makes what is generated agree with the catalog: for the given relations, or for all. Most commands change what the
+-- functions of a table are, and not its triggers.
 CREATE OR REPLACE FUNCTION pgherd.reconcile(rels oid[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
 DECLARE
-    r      record;
-    source text;
-    wanted text;
-    old    text;
-    trig   text;
+    r       record;
+    root    oid;
+    parts   record;
+    why     text;
+    source  text;
+    names   text[];
+    sources text[];
+    wanted  text;
+    old     text;
 BEGIN
-    FOR r IN SELECT c.oid AS relid, c.oid::regclass AS name FROM pg_class c
-              WHERE (c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND (rels IS NULL OR c.oid = ANY (rels)))
-                AND (EXISTS (SELECT FROM pgherd.user_tables u WHERE u.relid = c.oid)
-                     OR EXISTS (SELECT FROM pgherd.generated g WHERE g.relid = c.oid))
-              ORDER BY c.oid LOOP
-        source := pgherd.table_source(r.relid);
-        wanted := md5(source || (SELECT coalesce(string_agg(t.source, ';' ORDER BY t.name), '')
-                                   FROM pgherd.table_triggers(r.relid) t));
-        SELECT g.fingerprint INTO old FROM pgherd.generated g WHERE g.relid = r.relid;
-        CONTINUE WHEN old IS NOT DISTINCT FROM wanted;
-        BEGIN
-            FOR trig IN SELECT t.tgname FROM pg_trigger t WHERE t.tgrelid = r.relid AND t.tgname ILIKE E'pgherd\\_%' LOOP
-                EXECUTE format('DROP TRIGGER %I ON %s', trig, r.name);
-            END LOOP;
-        EXCEPTION WHEN object_in_use THEN
-            -- The statement around this command changes the table: a new foreign key refers to it. The triggers that
-            -- it has are the right ones, some may be missing; those that it needs no more may stay until the next time.
-            wanted := wanted || ' in use';
-            IF EXISTS (SELECT FROM pg_trigger t JOIN pgherd.user_tables u ON u.relid = t.tgrelid
-                        WHERE t.tgrelid = r.relid AND t.tgname = 'pgherd_insert' AND (t.tgtype & 1 = 1) <> u.inherits) THEN
-                RAISE; -- it has become part of an inheritance tree, or ceased to be one
+    FOR r IN SELECT c.oid AS relid, c.oid::regclass AS name, pgherd.captured_for(c.oid) AS root, u.inherits AS by_row
+               FROM pg_class c LEFT JOIN pgherd.user_tables u ON u.relid = c.oid
+              WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND (rels IS NULL OR c.oid = ANY (rels))
+                AND (u.relid IS NOT NULL OR EXISTS (SELECT FROM pgherd.generated g WHERE g.relid = c.oid))
+              ORDER BY 3, c.oid LOOP
+        source := '';
+        why := NULL;
+        IF r.root IS NOT NULL THEN
+            IF r.root IS DISTINCT FROM root THEN -- partitions come one after the other
+                root := r.root;
+                parts := pgherd.source_parts(root);
             END IF;
-        END;
-        IF source <> '' THEN
-            EXECUTE source;
+            why := pgherd.why_uncertain(r.relid);
+            source := pgherd.table_source(r.relid, parts, r.by_row, why);
         END IF;
-        FOR trig IN SELECT t.source FROM pgherd.table_triggers(r.relid) t
-                     WHERE NOT EXISTS (SELECT FROM pg_trigger p WHERE p.tgrelid = r.relid AND p.tgname = t.name) LOOP
-            EXECUTE trig;
-        END LOOP;
+        SELECT array_agg(t.name ORDER BY t.name), array_agg(t.source ORDER BY t.name) INTO names, sources
+          FROM pgherd.table_triggers(r.relid, r.root, r.by_row, why) t;
+        wanted := md5(source) || ' ' || md5(coalesce(array_to_string(sources, ';'), ''));
+        SELECT g.fingerprint INTO old FROM pgherd.generated g WHERE g.relid = r.relid;
+        CONTINUE WHEN old = wanted;
+        IF source <> '' AND split_part(old, ' ', 1) IS DISTINCT FROM split_part(wanted, ' ', 1) THEN
+            EXECUTE source;
+            PERFORM pgherd.revoke_generated(r.relid);
+        END IF;
+        IF split_part(old, ' ', 2) IS DISTINCT FROM split_part(wanted, ' ', 2) OR old LIKE '% in use' THEN
+            IF NOT pgherd.make_triggers(r.name, names, sources) THEN
+                wanted := wanted || ' in use';
+            END IF;
+        END IF;
+        DELETE FROM pgherd.capture_plans c WHERE c.relid = r.relid;
+        IF r.root IS NOT NULL AND why IS NULL AND pgherd.is_captured_natively(r.relid, r.by_row) THEN
+            PERFORM pgherd.plan_native_capture(r.relid, parts);
+        END IF;
         INSERT INTO pgherd.generated VALUES (r.relid, wanted)
             ON CONFLICT (relid) DO UPDATE SET fingerprint = EXCLUDED.fingerprint;
     END LOOP;
@@ -665,23 +953,24 @@ END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.drop_generated(rel oid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
-DECLARE f regprocedure;
+DECLARE
+    names text := (SELECT string_agg(f.oid::regprocedure::text, ', ') FROM unnest(pgherd.generated_functions(rel)) AS f(oid));
 BEGIN
-    FOR f IN SELECT p.oid FROM pg_proc p
-              WHERE p.pronamespace = 'pgherd_gen'::regnamespace
-                AND p.proname IN ('insert_' || rel, 'update_' || rel, 'delete_' || rel, 'truncate_' || rel,
-                                  'final_' || rel, 'doubled_' || rel, 'fingerprint_' || rel, 'erase_' || rel) LOOP
-        EXECUTE format('DROP FUNCTION %s', f);
-    END LOOP;
-    EXECUTE format('DROP TYPE IF EXISTS pgherd_gen.row_%s', rel);
+    IF names <> '' THEN
+        EXECUTE 'DROP FUNCTION ' || names;
+    END IF;
+    IF to_regtype('pgherd_gen.row_' || rel) IS NOT NULL THEN
+        EXECUTE format('DROP TYPE pgherd_gen.row_%s', rel);
+    END IF;
+    DELETE FROM pgherd.capture_plans p WHERE p.relid = rel;
 END $$;
 
--- What the applier must know of a table to write it, by its name as it stands in writesets: see TableShape.
+-- All that the applier must know of a table to write it, by its name as it stands in writesets: see TableShape.
 -- It should take no lock that a session may hold which waits for the answer; if it does, it gives up.
 DROP FUNCTION IF EXISTS pgherd.describe(text);
 CREATE FUNCTION pgherd.describe(
     tab text, OUT columns text[], OUT pk int[], OUT generated int[], OUT same_key text, OUT "only" bool,
-    OUT row_type text, OUT erase text)
+    OUT row_type text, OUT erase text, OUT updatable bool)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s'
 BEGIN ATOMIC
     SELECT array_agg(c.col ORDER BY c.pos),
@@ -691,6 +980,15 @@ BEGIN ATOMIC
            (SELECT u.inherits FROM pgherd.user_tables u WHERE u.relid = tab::regclass),
            pgherd.row_type(tab::regclass),
            CASE WHEN pgherd.identity_index(tab::regclass) IS NULL
-                THEN format('pgherd_gen.erase_%s', tab::regclass::oid) ELSE '' END
-      FROM pgherd.columns(tab::regclass) c;
+                THEN format('pgherd_gen.erase_%s', tab::regclass::oid) ELSE '' END,
+           bool_and(c.in_pk OR a.attidentity <> 'a')
+           -- ON CONFLICT judges by all unique keys of the identity's columns, and refuses one that is deferrable
+           AND coalesce((SELECT bool_and(k.indimmediate) FROM pg_index i JOIN pg_index k ON k.indrelid = i.indrelid AND k.indisunique
+                          WHERE i.indexrelid = pgherd.identity_index(tab::regclass)
+                            AND (k.indkey::int2[])[0:k.indnkeyatts - 1] @> (i.indkey::int2[])[0:i.indnkeyatts - 1]
+                            AND (k.indkey::int2[])[0:k.indnkeyatts - 1] <@ (i.indkey::int2[])[0:i.indnkeyatts - 1]), false)
+           -- ON CONFLICT refuses such tables, though their rules are silent
+           AND NOT EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = tab::regclass AND r.ev_type IN ('2', '3'))
+      FROM pgherd.columns(tab::regclass) c
+      JOIN pg_attribute a ON a.attrelid = tab::regclass AND NOT a.attisdropped AND quote_ident(a.attname) = c.col;
 END;

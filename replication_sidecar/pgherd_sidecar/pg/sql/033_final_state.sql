@@ -4,73 +4,78 @@
 -- The state that the rows of a transaction have at its end (C3): for the records captured of one table,
 -- "E" and "I" where the row was made anew, "U" where it was only updated, "E" alone where it is gone. Only
 -- those that erase are wanted, or only those that write, or both.
-CREATE OR REPLACE FUNCTION pgherd.final_source(root oid) RETURNS text
+-- p: `source_parts` of the table.
+DROP FUNCTION IF EXISTS pgherd.final_source(oid);
+CREATE OR REPLACE FUNCTION pgherd.final_source(p record) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    t pgherd.user_tables;
     c record;
 BEGIN
-    IF pgherd.identity_index(root) IS NULL THEN
-        RETURN pgherd.final_images_source(root);
+    IF p.identity IS NULL THEN
+        RETURN pgherd.final_images_source(p);
     END IF;
-    SELECT * INTO t FROM pgherd.user_tables u WHERE u.relid = root;
     SELECT string_agg(format('(k.image).%s AS k%s', k.col, k.pos), ', ' ORDER BY k.pos)
                FILTER (WHERE k.in_pk) AS parsed,
            string_agg('(k.image).' || k.col, ', ' ORDER BY k.pos) FILTER (WHERE k.in_pk) AS grouped,
            string_agg(format('s.k%s AS %s', k.pos, k.col), ', ' ORDER BY k.pos) FILTER (WHERE k.in_pk) AS named,
-           (array_agg(k.col ORDER BY k.pos) FILTER (WHERE k.in_pk))[1] AS first_key,
            count(*) AS width,
            string_agg(CASE WHEN k.in_pk THEN pgherd.field('n.' || k.col, k.typ)
                            WHEN k.generated THEN 'NULL'
                            ELSE format('CASE WHEN get_bit(s.bits, %s) = 1 THEN %s END', k.pos - 1,
                                        pgherd.field('n.' || k.col, k.typ)) END,
                       ', ' ORDER BY k.pos) AS changes
-      INTO c FROM pgherd.columns(root) k;
+      INTO c FROM pgherd.columns(p.root) k;
     RETURN pgherd.function_source(
         format('pgherd_gen.%I(tab pg_catalog.text, recs pg_catalog.text[], erasing pg_catalog.bool, writing pg_catalog.bool)',
-               'final_' || root),
+               'final_' || p.root),
         -- its arguments by number: columns of the user's may have their names
         -- one plan for each session, by the index of the identity
         'RETURNS pg_catalog.text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp'
         ' SET plan_cache_mode = force_generic_plan'
-        ' SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off' || pgherd.text_settings(root),
-        format($f$
+        ' SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off' || p.settings,
+        concat($f$
 BEGIN
     RETURN (
     WITH k AS (
-        SELECT substr(r, strpos(r, '('))::%13$s AS image, left(r, 1) = 'U' AS updated,
-               CASE WHEN left(r, 1) = 'U' THEN substr(r, 2, %2$s)::bit(%2$s) END AS bits
+        SELECT substr(r, strpos(r, '('))::$f$, p.row_type, $f$ AS image, left(r, 1) = 'U' AS updated,
+               CASE WHEN left(r, 1) = 'U' THEN substr(r, 2, $f$, c.width, $f$)::bit($f$, c.width, $f$) END AS bits
           FROM unnest($2) r WHERE left(r, 1) <> 'T'
     ), s AS (
-        SELECT %3$s, bool_and(k.updated) AS only_updates, bit_or(k.bits) AS bits FROM k GROUP BY %11$s
+        SELECT $f$, c.parsed, $f$, bool_and(k.updated) AS only_updates, bit_or(k.bits) AS bits FROM k GROUP BY $f$, c.grouped, $f$
     )
     SELECT '[' || $1 || ',[' || string_agg(concat_ws(',', CASE WHEN m.erased <> '' THEN m.pk END,
                                                       CASE WHEN m.written <> '' THEN m.pk END), ',')
            || '],[' || string_agg(concat_ws(',', m.erased, m.written), ',') || ']]'
-      FROM (SELECT %4$s AS pk,
-                   CASE WHEN $3 AND NOT (s.only_updates AND n.%5$s IS DISTINCT FROM NULL)
-                        THEN to_json(concat('E', %6$s))::text END AS erased,
-                   CASE WHEN NOT $4 OR n.%5$s IS NOT DISTINCT FROM NULL THEN NULL
-                        WHEN s.only_updates THEN to_json(concat('U', s.bits::text, ROW(%7$s)::text))::text
-                        ELSE to_json(concat('I', %8$s))::text END AS written
-              FROM s CROSS JOIN LATERAL (SELECT %12$s) o LEFT JOIN %9$s%1$s n ON (%10$s)) m
+      FROM (SELECT $f$, p.pk_old, $f$ AS pk,
+                   CASE WHEN $3 AND NOT (s.only_updates AND n.$f$, p.first_key, $f$ IS DISTINCT FROM NULL)
+                        THEN to_json(concat('E', $f$, p.key_record, $f$))::text END AS erased,
+                   CASE WHEN NOT $4 OR n.$f$, p.first_key, $f$ IS NOT DISTINCT FROM NULL THEN NULL
+                        WHEN s.only_updates THEN to_json(concat('U', s.bits::text, ROW($f$, c.changes, $f$)::text))::text
+                        ELSE to_json(concat('I', $f$, p.new_record, $f$))::text END AS written
+              FROM s CROSS JOIN LATERAL (SELECT $f$, c.named, $f$) o LEFT JOIN $f$, p.written, $f$ n ON ($f$, p.key_equal, $f$)) m
      WHERE m.erased <> '' OR m.written <> '');
-END $f$, t.name, c.width, c.parsed, pgherd.index_key(pgherd.identity_index(root), 'o'), c.first_key,
-         pgherd.record_key(root, 'o'), c.changes, pgherd.record_full(root, 'n'),
-         CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END, pgherd.key_equal(root), c.grouped, c.named,
-         pgherd.row_type(root)));
+END $f$));
 END $$;
 
 -- The same for rows without identity. Which row a record means only its image tells: the one that was last made equal
 -- to it in this transaction, or else one that was there before. So each row is followed through its updates. Nothing
 -- counts from before a truncation.
-CREATE OR REPLACE FUNCTION pgherd.final_images_source(root oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN pgherd.function_source(
+DROP FUNCTION IF EXISTS pgherd.final_images_source(oid);
+CREATE OR REPLACE FUNCTION pgherd.final_images_source(p record) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    image_key     text := pgherd.image_key(p.root, 'm.image');
+    same_identity text := 'false';
+BEGIN
+    IF pgherd.replaced_columns(p.root) IS NOT NULL THEN
+        same_identity := format('(SELECT %1$s FROM (SELECT (f.was::%2$s).*) o, (SELECT (f.became::%2$s).*) n)',
+                                p.same_identity, p.row_type);
+    END IF;
+    RETURN pgherd.function_source(
     format('pgherd_gen.%I(tab pg_catalog.text, recs pg_catalog.text[], erasing pg_catalog.bool, writing pg_catalog.bool)',
-           'final_' || root),
-    'RETURNS pg_catalog.text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp' || pgherd.text_settings(root),
-    format($f$
+           'final_' || p.root),
+    'RETURNS pg_catalog.text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp' || p.settings,
+    concat($f$
 #variable_conflict use_column
 DECLARE
     v_ops    text[];
@@ -148,35 +153,33 @@ BEGIN
         SELECT u.i, v_images[u.was] AS was, v_images[u.became] AS became
           FROM unnest(v_was, v_is) WITH ORDINALITY AS u(was, became, i) WHERE u.was <> u.became
     ), p AS (
-        SELECT f.*, $3 AND $4 AND f.was IS DISTINCT FROM NULL AND f.became IS DISTINCT FROM NULL AND %2$s AS pair FROM f
+        SELECT f.*, $3 AND $4 AND f.was IS DISTINCT FROM NULL AND f.became IS DISTINCT FROM NULL AND $f$, same_identity, $f$ AS pair FROM f
     )
-    SELECT '[' || $1 || ',[' || string_agg(%1$s::text, ',' ORDER BY m.i, m.op DESC) || '],['
+    SELECT '[' || $1 || ',[' || string_agg($f$, image_key, $f$::text, ',' ORDER BY m.i, m.op DESC) || '],['
            || string_agg(to_json(concat(m.op, m.image))::text, ',' ORDER BY m.i, m.op DESC) || ']]'
       FROM (SELECT CASE WHEN p.pair THEN 'R' ELSE 'D' END AS op, p.was AS image, p.i FROM p
              WHERE $3 AND p.was IS DISTINCT FROM NULL
             UNION ALL
             SELECT 'I', p.became, p.i FROM p WHERE $4 AND p.became IS DISTINCT FROM NULL) m);
-END $f$, pgherd.image_key(root, 'm.image'),
-         CASE WHEN pgherd.replaced_columns(root) IS NULL THEN 'false'
-              ELSE format('(SELECT %1$s FROM (SELECT (f.was::%2$s).*) o, (SELECT (f.became::%2$s).*) n)',
-                          pgherd.same_identity(root), pgherd.row_type(root)) END));
+END $f$));
+END $$;
 
 -- Does a key that these records name have more than one row now? A deferrable primary key allows it until COMMIT.
-CREATE OR REPLACE FUNCTION pgherd.doubled_source(root oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+DROP FUNCTION IF EXISTS pgherd.doubled_source(oid);
+CREATE OR REPLACE FUNCTION pgherd.doubled_source(p record) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (
     SELECT pgherd.function_source(
-               format('pgherd_gen.%I(pg_catalog.text[])', 'doubled_' || root),
-               'RETURNS pg_catalog.bool LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp'
-               || pgherd.text_settings(root),
+               format('pgherd_gen.%I(pg_catalog.text[])', 'doubled_' || p.root),
+               'RETURNS pg_catalog.bool LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp' || p.settings,
                format($f$
 BEGIN
     RETURN EXISTS (SELECT FROM unnest($1) r CROSS JOIN LATERAL (SELECT (substr(r, strpos(r, '('))::%1$s).*) o
-                    WHERE (SELECT count(*) FROM %2$s%3$s n WHERE %4$s) > 1);
-END $f$, pgherd.row_type(root), CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END, t.name, pgherd.key_equal(root)))
-      FROM pgherd.user_tables t JOIN pg_index i ON i.indrelid = t.relid AND i.indisprimary AND NOT i.indimmediate
-     WHERE t.relid = root;
-END;
+                    WHERE (SELECT count(*) FROM %2$s n WHERE %3$s) > 1);
+END $f$, p.row_type, p.written, p.key_equal))
+      FROM pg_index i WHERE i.indexrelid = p.identity AND i.indisprimary AND NOT i.indimmediate);
+END $$;
 
 -- The records captured of one table as items of a body that touches no row twice: final states instead of steps
 -- (C3). A truncation comes first: what was under a key before it is gone without a word.

@@ -53,6 +53,54 @@ BEGIN ATOMIC
      GROUP BY s.part ORDER BY s.part;
 END;
 
+-- Whether all that the transaction captured after the row with number `since` are inserts. Then it has touched no row
+-- twice: of one key there is one, and of equal rows without identity each counts.
+CREATE OR REPLACE FUNCTION pgherd.only_inserts(x xid8, since int8) RETURNS bool
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE others bool;
+BEGIN
+    EXECUTE format('SELECT EXISTS (SELECT FROM pgherd.capture_%s c, unnest(c.recs) r'
+                   ' WHERE c.xid = $1 AND c.seq > $2 AND c.tab <> ''sentinel'' AND NOT r ^@ ''I'')', pgherd.capture_side(x))
+       INTO others USING x, since;
+    RETURN NOT others;
+END $$;
+
+-- The rows of a transaction that has only inserted, as lines of text: what they say of their table, and then record for
+-- record. Members hand them to COPY.
+CREATE OR REPLACE FUNCTION pgherd.send_lines(x xid8, since int8, conn text, head text, most int8) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    tab   text;
+    lines text[] := '{}';
+    rows  int8 := 0;
+    size  int8 := 0;
+    c     record;
+BEGIN
+    FOR c IN EXECUTE format($f$SELECT c.tab, p.rows, p.lines, octet_length(p.lines) AS size
+                                 FROM pgherd.capture_%s c
+                                CROSS JOIN LATERAL (
+                                      SELECT cardinality(c.recs) AS rows, array_to_string(c.recs, E'\n') AS lines
+                                       WHERE pg_column_size(c.recs) <= $2
+                                      UNION ALL
+                                      SELECT cardinality(s.part_recs), array_to_string(s.part_recs, E'\n')
+                                        FROM pgherd.parts_of(c.pks, c.recs, false, $2) s
+                                       WHERE pg_column_size(c.recs) > $2) p
+                                WHERE c.xid = $1 AND c.seq > $3 AND c.tab <> 'sentinel'$f$,
+                            pgherd.capture_side(x)) USING x, most, since LOOP
+        IF size >= most OR c.tab <> tab THEN
+            PERFORM pgherd.send_piece(conn, concat(head, tab, ',', rows, E'\n'), E'\n', lines, 1, 1);
+            lines := '{}';
+            rows := 0;
+            size := 0;
+        END IF;
+        tab := c.tab;
+        lines := array_append(lines, c.lines);
+        rows := rows + c.rows;
+        size := size + c.size;
+    END LOOP;
+    PERFORM pgherd.send_piece(conn, concat(head, tab, ',', rows, E'\n'), E'\n', lines, 1, 1);
+END $$;
+
 -- The rows of a transaction that touched each once, after the captured one with number `since`: those that erase, or
 -- the others.
 DROP FUNCTION IF EXISTS pgherd.send_rows(xid8, text, text, bool, int8);
@@ -133,7 +181,9 @@ DECLARE
     since     int8 := pgherd.run_begin(x, true);
 BEGIN
     PERFORM pgherd.send_keys(x, conn, concat('B ', whose, E' 1\n'), most / 2);
-    IF pgherd.touches_a_row_twice(x, since) THEN
+    IF pgherd.only_inserts(x, since) THEN
+        PERFORM pgherd.send_lines(x, since, conn, head, most);
+    ELSIF pgherd.touches_a_row_twice(x, since) THEN
         EXECUTE format('SELECT array_agg(pgherd.item(t.tab, ''{0}'', ''{T}'')) FROM (SELECT DISTINCT c.tab FROM pgherd.capture_%s c'
                        ' WHERE c.xid = $1 AND c.seq > $2 AND c.recs = ''{T}'') t WHERE pgherd.may_truncate($1, $2, t.tab)',
                        pgherd.capture_side(x)) INTO truncated USING x, since;

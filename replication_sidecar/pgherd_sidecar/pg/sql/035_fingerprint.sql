@@ -16,15 +16,15 @@
 CREATE OR REPLACE FUNCTION pgherd.fingerprint_single_rows() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1000;
 
 -- For records of one table the hash of the row under each key, in the order of the records.
-CREATE OR REPLACE FUNCTION pgherd.fingerprint_source(root oid) RETURNS text
+-- p: `source_parts` of the table.
+DROP FUNCTION IF EXISTS pgherd.fingerprint_source(oid);
+CREATE OR REPLACE FUNCTION pgherd.fingerprint_source(p record) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    t        pgherd.user_tables;
-    settings text := pgherd.text_settings(root);
-    fname    text := format('pgherd_gen.%I(pg_catalog.text[])', 'fingerprint_' || root);
-    c        record;
+    settings text := p.settings;
+    fname    text := format('pgherd_gen.%I(pg_catalog.text[])', 'fingerprint_' || p.root);
 BEGIN
-    IF pgherd.identity_index(root) IS NULL THEN
+    IF p.identity IS NULL THEN
         -- Who adds a row excludes nobody who takes an equal one away: how many there are depends on the order.
         RETURN pgherd.function_source(
             replace(fname, '(', '(recs '),
@@ -32,13 +32,9 @@ BEGIN
             ' BEGIN RETURN array_fill(NULL::int8, ARRAY[cardinality(recs)]); END ')
             || format(E'GRANT EXECUTE ON FUNCTION %s TO pgherd_apply;\n', fname);
     END IF;
-    SELECT * INTO t FROM pgherd.user_tables u WHERE u.relid = root;
     IF settings = '' THEN
         settings := ' SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off';
     END IF;
-    SELECT string_agg(format('(k.image).%1$s AS %1$s', k.col), ', ' ORDER BY k.pos) AS named,
-           (array_agg(k.col ORDER BY k.pos))[1] AS first_key
-      INTO c FROM pgherd.columns(root) k WHERE k.in_pk;
     RETURN pgherd.function_source(
         replace(fname, '(', '(recs '),
         -- one plan for each session, by the index of the identity
@@ -52,10 +48,11 @@ BEGIN
     )
     SELECT array_agg(CASE WHEN n.%3$s IS DISTINCT FROM NULL
                           THEN hashtextextended((%4$sROW(n.*)::text) COLLATE "C", 0) END ORDER BY k.i)
-      FROM k CROSS JOIN LATERAL (SELECT %2$s) o LEFT JOIN %5$s%6$s n ON (%7$s));
-END $f$, pgherd.row_type(root), c.named, c.first_key,
-         CASE WHEN t.partitioned THEN 'n.tableoid::regclass::text || ' ELSE '' END,
-         CASE WHEN t.partitioned THEN '' ELSE 'ONLY ' END, t.name, pgherd.key_equal(root)))
+      FROM k CROSS JOIN LATERAL (SELECT %2$s) o LEFT JOIN %5$s n ON (%6$s));
+END $f$, p.row_type,
+         (SELECT string_agg(format('(k.image).%1$s AS %1$s', k.col), ', ' ORDER BY k.pos)
+            FROM pgherd.columns(p.root) k WHERE k.in_pk),
+         p.first_key, CASE WHEN p.partitioned THEN 'n.tableoid::regclass::text || ' ELSE '' END, p.written, p.key_equal))
         || format(E'GRANT EXECUTE ON FUNCTION %s TO pgherd_apply;\n', fname);
 END $$;
 

@@ -23,13 +23,17 @@
 CREATE OR REPLACE FUNCTION pgherd.put(
     x xid8, base int8, tab text, keys text, pks int8[], recs text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
 BEGIN
-    EXECUTE format('INSERT INTO pgherd.capture_%1$s
-                    SELECT $1, 1 + greatest((SELECT CASE WHEN c.xid = $1 THEN c.seq END FROM pgherd.capture_%1$s c
-                                              WHERE c.xid >= $1 ORDER BY c.xid, c.seq DESC LIMIT 1), 0),
-                           $2, $3, $4, $5, $6',
-                   pgherd.capture_side(x))
-        USING x, base, tab, keys, pks, recs;
+    IF pgherd.capture_side(x) = 0 THEN
+        INSERT INTO pgherd.capture_0
+        SELECT x, 1 + greatest((SELECT CASE WHEN c.xid = x THEN c.seq END FROM pgherd.capture_0 c
+                                 WHERE c.xid >= x ORDER BY c.xid, c.seq DESC LIMIT 1), 0), base, tab, keys, pks, recs;
+    ELSE
+        INSERT INTO pgherd.capture_1
+        SELECT x, 1 + greatest((SELECT CASE WHEN c.xid = x THEN c.seq END FROM pgherd.capture_1 c
+                                 WHERE c.xid >= x ORDER BY c.xid, c.seq DESC LIMIT 1), 0), base, tab, keys, pks, recs;
+    END IF;
 END $$;
 
 -- A transaction's captured rows as they count, by their numbers: without what has ended, and with no row changes
@@ -37,24 +41,60 @@ END $$;
 -- what they take back does not overlap, or is nested.
 DROP FUNCTION IF EXISTS pgherd.is_nested(xid8), pgherd.is_nested(xid8, text); -- depend on the next
 DROP FUNCTION IF EXISTS pgherd.capture_rows(xid8);
-CREATE FUNCTION pgherd.capture_rows(
+DO $do$
+DECLARE
+    sides text[];
+    side  int;
+BEGIN
+    FOR side IN 0..1 LOOP
+        sides[side] := format(
+            $q$SELECT c.seq, c.base, c.tab, c.keys, CASE WHEN c.settled THEN '{}' ELSE c.pks END,
+                      CASE WHEN c.settled THEN '{}' ELSE c.recs END
+                 FROM (SELECT c.*,
+                              c.tab NOT IN ('sentinel', '""')
+                              AND coalesce(min(c.base) FILTER (WHERE c.tab = 'sentinel' AND c.keys = 'settled') OVER later
+                                           < c.seq, false) AS settled,
+                              c.tab = 'sentinel' AND c.keys IN ('open', 'note', 'nested', 'end')
+                              AND coalesce(min(c.base) FILTER (WHERE c.tab = 'sentinel' AND c.keys = 'end') OVER later
+                                           <= c.seq, false) AS ended
+                         FROM pgherd.capture_%s c WHERE c.xid = x AND c.seq >= first AND c.seq > 0
+                       WINDOW later AS (ORDER BY c.seq ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)) c
+                WHERE NOT c.ended ORDER BY c.seq$q$, side);
+    END LOOP;
+    EXECUTE format($f$
+        CREATE OR REPLACE FUNCTION pgherd.capture_rows(
+            x xid8, first int8 DEFAULT 1, OUT seq int8, OUT base int8, OUT tab text, OUT keys text, OUT pks int8[], OUT recs text[])
+        RETURNS SETOF record
+        LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+        #variable_conflict use_column
+        BEGIN
+            IF pgherd.capture_side(x) = 0 THEN
+                RETURN QUERY %s;
+            ELSE
+                RETURN QUERY %s;
+            END IF;
+        END $$ $f$, sides[0], sides[1]);
+END $do$;
+
+-- Those of the command that is running, from the row on with which it was opened. Only the newest one of these can be that
+-- of a running command. A transaction may hold thousands of rows before it, and each command asks many times.
+CREATE OR REPLACE FUNCTION pgherd.running_rows(
     x xid8, OUT seq int8, OUT base int8, OUT tab text, OUT keys text, OUT pks int8[], OUT recs text[])
 RETURNS SETOF record
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE opened int8;
 BEGIN
-    RETURN QUERY EXECUTE format(
-        $f$SELECT c.seq, c.base, c.tab, c.keys, CASE WHEN c.settled THEN '{}' ELSE c.pks END,
-                  CASE WHEN c.settled THEN '{}' ELSE c.recs END
-             FROM (SELECT c.*,
-                          c.tab NOT IN ('sentinel', '""')
-                          AND coalesce(min(c.base) FILTER (WHERE c.tab = 'sentinel' AND c.keys = 'settled') OVER later
-                                       < c.seq, false) AS settled,
-                          c.tab = 'sentinel' AND c.keys IN ('open', 'note', 'nested', 'end')
-                          AND coalesce(min(c.base) FILTER (WHERE c.tab = 'sentinel' AND c.keys = 'end') OVER later
-                                       <= c.seq, false) AS ended
-                     FROM pgherd.capture_%s c WHERE c.xid = $1 AND c.seq > 0
-                   WINDOW later AS (ORDER BY c.seq ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)) c
-            WHERE NOT c.ended ORDER BY c.seq$f$, pgherd.capture_side(x)) USING x;
+    IF pgherd.capture_side(x) = 0 THEN
+        opened := (SELECT c.seq FROM pgherd.capture_0 c WHERE c.xid = x AND c.tab = 'sentinel' AND c.keys = 'open'
+                    ORDER BY c.seq DESC LIMIT 1);
+    ELSE
+        opened := (SELECT c.seq FROM pgherd.capture_1 c WHERE c.xid = x AND c.tab = 'sentinel' AND c.keys = 'open'
+                    ORDER BY c.seq DESC LIMIT 1);
+    END IF;
+    IF opened IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM pgherd.capture_rows(x, opened);
+    END IF;
 END $$;
 
 -- The command that is running, or the one inside it, does not any more.
@@ -62,31 +102,47 @@ DROP FUNCTION IF EXISTS pgherd.remove_open(xid8);
 CREATE OR REPLACE FUNCTION pgherd.end_open(x xid8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM pgherd.put(x, (SELECT max(c.seq) FROM pgherd.capture_rows(x) c
+    PERFORM pgherd.put(x, (SELECT max(c.seq) FROM pgherd.running_rows(x) c
                             WHERE c.tab = 'sentinel' AND c.keys IN ('open', 'nested')), 'sentinel', 'end', '{0}', '{}');
 END $$;
 
 -- Is a command, or an event of it, part of an extension's script? Scripts have thousands of commands, so those are told by
--- their tags, and leave no rows behind; only one that is about an extension itself does.
+-- their tags, and leave no rows behind; only one that is about an extension itself does. REFRESH ... CONCURRENTLY has a few
+-- commands about a temporary table.
 CREATE FUNCTION pgherd.is_nested(x xid8, tag text) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN EXISTS (SELECT FROM pgherd.capture_rows(x) c
+    RETURN EXISTS (SELECT FROM pgherd.running_rows(x) c
                     WHERE c.tab = 'sentinel'
                       AND (c.keys = 'nested'
-                           OR c.keys = 'open' AND tag NOT LIKE '% EXTENSION' AND c.recs[1]::jsonb ->> 'tag' LIKE '% EXTENSION'));
+                           OR c.keys = 'open' AND tag NOT LIKE '% EXTENSION' AND c.recs[1]::jsonb ->> 'tag' LIKE '% EXTENSION'
+                           OR c.keys = 'open' AND tag <> 'REFRESH MATERIALIZED VIEW'
+                              AND c.recs[1]::jsonb ->> 'tag' = 'REFRESH MATERIALIZED VIEW'));
 END $$;
 
 -- The command behind which the present run of row changes began, or the row behind which it was settled last.
 CREATE OR REPLACE FUNCTION pgherd.run_begin(x xid8, settled bool DEFAULT false) RETURNS int8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-DECLARE first int8;
+#variable_conflict use_variable
 BEGIN
-    EXECUTE format(
-        $f$SELECT coalesce(max(c.seq), 0) FROM pgherd.capture_%s c
-            WHERE c.xid = $1 AND (c.tab = '""' AND c.pks <> '{1}' OR $2 AND c.tab = 'sentinel' AND c.keys = 'settled')$f$,
-        pgherd.capture_side(x)) INTO first USING x, settled;
-    RETURN first;
+    IF pgherd.capture_side(x) = 0 THEN
+        RETURN coalesce((SELECT c.seq FROM pgherd.capture_0 c
+                          WHERE c.xid = x AND (c.tab = '""' AND c.pks <> '{1}' OR settled AND c.tab = 'sentinel' AND c.keys = 'settled')
+                          ORDER BY c.seq DESC LIMIT 1), 0);
+    END IF;
+    RETURN coalesce((SELECT c.seq FROM pgherd.capture_1 c
+                      WHERE c.xid = x AND (c.tab = '""' AND c.pks <> '{1}' OR settled AND c.tab = 'sentinel' AND c.keys = 'settled')
+                      ORDER BY c.seq DESC LIMIT 1), 0);
+END $$;
+
+-- Have rows been changed in the present run?
+CREATE OR REPLACE FUNCTION pgherd.run_has_rows(x xid8, since int8) RETURNS bool
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    IF pgherd.capture_side(x) = 0 THEN
+        RETURN EXISTS (SELECT FROM pgherd.capture_0 c WHERE c.xid = x AND c.seq > since AND c.tab NOT IN ('sentinel', '""'));
+    END IF;
+    RETURN EXISTS (SELECT FROM pgherd.capture_1 c WHERE c.xid = x AND c.seq > since AND c.tab NOT IN ('sentinel', '""'));
 END $$;
 
 -- Brings the rows that were touched twice in the present run to their final state (C3), while their tables still
@@ -97,7 +153,7 @@ DECLARE
     since int8 := pgherd.run_begin(x, true);
     items json;
 BEGIN
-    IF pgherd.touches_a_row_twice(x, since) THEN
+    IF pgherd.run_has_rows(x, since) AND pgherd.touches_a_row_twice(x, since) THEN
         items := concat('[', pgherd.final_state(x, since), ']');
         PERFORM pgherd.put(x, since, 'sentinel', 'settled', '{0}', '{}');
         PERFORM pgherd.put(x, 0, (i -> 0)::text, '', array(SELECT json_array_elements_text(i -> 1)::int8),
@@ -115,6 +171,9 @@ DECLARE
     t       record;
     doubled bool;
 BEGIN
+    IF NOT pgherd.run_has_rows(x, since) THEN
+        RETURN NULL;
+    END IF;
     FOR t IN EXECUTE format(
         $f$SELECT u.relid, u.name, d.tab
              FROM (SELECT DISTINCT c.tab FROM pgherd.capture_%s c

@@ -29,114 +29,130 @@ ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS made_by xid8;
 ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS identity text;
 
 CREATE OR REPLACE FUNCTION pgherd.identity_name(rel oid) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-     WHERE c.oid = pgherd.identity_index(rel);
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE c.oid = pgherd.identity_index(rel));
+END $$;
 
 UPDATE pgherd.tables t SET identity = pgherd.identity_name(t.relid)
  WHERE t.identity IS DISTINCT FROM pgherd.identity_name(t.relid);
 
 -- Did the running command or its transaction make this table? Then no other member holds rows of it yet.
 CREATE OR REPLACE FUNCTION pgherd.is_made_here(rel oid) RETURNS bool
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT coalesce((SELECT coalesce(t.made_by = pg_current_xact_id(), false) FROM pgherd.tables t WHERE t.relid = rel), true);
-END;
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT coalesce((SELECT coalesce(t.made_by = pg_current_xact_id(), false) FROM pgherd.tables t WHERE t.relid = rel), true));
+END $$;
 
 -- `relid`: the local table on this member; its name follows when it is renamed.
 ALTER TABLE pgherd.local_tables ADD COLUMN IF NOT EXISTS relid oid;
 
 -- The table that an object belongs to, or the relation itself; NULL for objects of other kinds.
 CREATE OR REPLACE FUNCTION pgherd.relation_of(class oid, obj oid) RETURNS oid
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT CASE class
-        WHEN 'pg_class'::regclass THEN coalesce((SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = obj), obj)
-        WHEN 'pg_trigger'::regclass THEN (SELECT t.tgrelid FROM pg_trigger t WHERE t.oid = obj)
-        WHEN 'pg_rewrite'::regclass THEN (SELECT r.ev_class FROM pg_rewrite r WHERE r.oid = obj)
-        WHEN 'pg_policy'::regclass THEN (SELECT p.polrelid FROM pg_policy p WHERE p.oid = obj)
-        WHEN 'pg_constraint'::regclass THEN (SELECT nullif(c.conrelid, 0) FROM pg_constraint c WHERE c.oid = obj)
-        WHEN 'pg_attrdef'::regclass THEN (SELECT d.adrelid FROM pg_attrdef d WHERE d.oid = obj)
-        WHEN 'pg_statistic_ext'::regclass THEN (SELECT s.stxrelid FROM pg_statistic_ext s WHERE s.oid = obj)
-    END;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT CASE class
+            WHEN 'pg_class'::regclass THEN coalesce((SELECT i.indrelid FROM pg_index i WHERE i.indexrelid = obj), obj)
+            WHEN 'pg_trigger'::regclass THEN (SELECT t.tgrelid FROM pg_trigger t WHERE t.oid = obj)
+            WHEN 'pg_rewrite'::regclass THEN (SELECT r.ev_class FROM pg_rewrite r WHERE r.oid = obj)
+            WHEN 'pg_policy'::regclass THEN (SELECT p.polrelid FROM pg_policy p WHERE p.oid = obj)
+            WHEN 'pg_constraint'::regclass THEN (SELECT nullif(c.conrelid, 0) FROM pg_constraint c WHERE c.oid = obj)
+            WHEN 'pg_attrdef'::regclass THEN (SELECT d.adrelid FROM pg_attrdef d WHERE d.oid = obj)
+            WHEN 'pg_statistic_ext'::regclass THEN (SELECT s.stxrelid FROM pg_statistic_ext s WHERE s.oid = obj)
+        END);
+END $$;
 
 -- Relations with all others of their partition and inheritance trees.
 CREATE OR REPLACE FUNCTION pgherd.trees_of(rels oid[]) RETURNS oid[]
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH RECURSIVE tree(relid) AS (
-        SELECT u.r FROM unnest(rels) AS u(r)
-        UNION
-        SELECT CASE WHEN i.inhrelid = t.relid THEN i.inhparent ELSE i.inhrelid END
-          FROM tree t JOIN pg_inherits i ON t.relid IN (i.inhrelid, i.inhparent)
-    )
-    SELECT coalesce(array_agg(t.relid), '{}') FROM tree t;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        WITH RECURSIVE tree(relid) AS (
+            SELECT u.r FROM unnest(rels) AS u(r)
+            UNION
+            SELECT CASE WHEN i.inhrelid = t.relid THEN i.inhparent ELSE i.inhrelid END
+              FROM tree t JOIN pg_inherits i ON t.relid IN (i.inhrelid, i.inhparent)
+        )
+        SELECT coalesce(array_agg(t.relid), '{}') FROM tree t);
+END $$;
 
 -- The tables and materialized views that hold values of some types, through any number of others: arrays, domains,
 -- ranges, composite types, row types of tables and views; and tables that are made OF one of them.
 CREATE OR REPLACE FUNCTION pgherd.tables_of_types(types oid[]) RETURNS oid[]
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH RECURSIVE used(typ) AS (
-        SELECT u.t FROM unnest(types) AS u(t)
-        UNION
-        SELECT CASE WHEN d.classid = 'pg_type'::regclass THEN d.objid ELSE c.reltype END
-          FROM used u
-          JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid = u.typ
-                          AND d.classid IN ('pg_type'::regclass, 'pg_class'::regclass)
-          LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
-         WHERE c.oid IS NULL OR c.reltype <> 0
-    )
-    SELECT coalesce(array_agg(DISTINCT c.oid), '{}')
-      FROM used u JOIN pg_type t ON t.oid = u.typ JOIN pg_class c ON c.oid = t.typrelid
-     WHERE c.relkind IN ('r', 'p', 'm');
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        WITH RECURSIVE used(typ) AS (
+            SELECT u.t FROM unnest(types) AS u(t)
+            UNION
+            SELECT CASE WHEN d.classid = 'pg_type'::regclass THEN d.objid ELSE c.reltype END
+              FROM used u
+              JOIN pg_depend d ON d.refclassid = 'pg_type'::regclass AND d.refobjid = u.typ
+                              AND d.classid IN ('pg_type'::regclass, 'pg_class'::regclass)
+              LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+             WHERE c.oid IS NULL OR c.reltype <> 0
+        )
+        SELECT coalesce(array_agg(DISTINCT c.oid), '{}')
+          FROM used u JOIN pg_type t ON t.oid = u.typ JOIN pg_class c ON c.oid = t.typrelid
+         WHERE c.relkind IN ('r', 'p', 'm'));
+END $$;
 
 -- The same for the row types of relations: who changes one changes the values that these hold (C16).
 CREATE OR REPLACE FUNCTION pgherd.holders_of_rows(rels oid[]) RETURNS oid[]
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN pgherd.tables_of_types(array(SELECT c.reltype FROM pg_class c WHERE c.oid = ANY (rels) AND c.reltype <> 0));
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN pgherd.tables_of_types(array(SELECT c.reltype FROM pg_class c WHERE c.oid = ANY (rels) AND c.reltype <> 0));
+END $$;
 
 -- With each relation go the table that owns it (a sequence), the tables of its inheritance or partition
 -- tree, then those that a foreign key ties to one of them: their triggers know each other's columns.
 CREATE OR REPLACE FUNCTION pgherd.with_relatives(rels oid[]) RETURNS oid[]
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH RECURSIVE tree(relid) AS (
-        SELECT u.r FROM unnest(rels) AS u(r)
-        UNION
-        SELECT d.refobjid FROM pg_depend d
-         WHERE d.classid = 'pg_class'::regclass AND d.objid = ANY (rels)
-           AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
-        UNION
-        SELECT CASE WHEN i.inhrelid = t.relid THEN i.inhparent ELSE i.inhrelid END
-          FROM tree t JOIN pg_inherits i ON t.relid IN (i.inhrelid, i.inhparent)
-    ), related(relid) AS (
-        SELECT t.relid FROM tree t
-        UNION
-        SELECT CASE WHEN f.conrelid = t.relid THEN f.confrelid ELSE f.conrelid END
-          FROM tree t JOIN pg_constraint f ON f.contype = 'f' AND t.relid IN (f.conrelid, f.confrelid)
-    )
-    SELECT coalesce(array_agg(r.relid ORDER BY r.relid), '{}') FROM related r;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        WITH tree(relid) AS (
+            SELECT u.r FROM unnest(pgherd.trees_of(rels || array(
+                SELECT d.refobjid FROM pg_depend d
+                 WHERE d.classid = 'pg_class'::regclass AND d.objid = ANY (rels)
+                   AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')))) AS u(r)
+        ), related(relid) AS (
+            SELECT t.relid FROM tree t
+            UNION
+            SELECT CASE WHEN f.conrelid = t.relid THEN f.confrelid ELSE f.conrelid END
+              FROM tree t JOIN pg_constraint f ON f.contype = 'f' AND t.relid IN (f.conrelid, f.confrelid)
+        )
+        SELECT coalesce(array_agg(r.relid ORDER BY r.relid), '{}') FROM related r);
+END $$;
 
 -- What was a partition when the event triggers saw it last, and is none any more: PostgreSQL reports the table that
 -- it was detached from only.
 CREATE OR REPLACE FUNCTION pgherd.former_partitions() RETURNS oid[]
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN array(SELECT t.relid FROM pgherd.tables t JOIN pg_class c ON c.oid = t.relid
-              WHERE t.names[1] <> t.names[2] AND NOT c.relispartition);
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN array(SELECT t.relid FROM pgherd.tables t JOIN pg_class c ON c.oid = t.relid
+                  WHERE t.names[1] <> t.names[2] AND NOT c.relispartition);
+END $$;
 
 -- Certification keys of tables, exclusively (C16): under the names that writers have used so far, and
 -- under those they will use from now on.
 CREATE OR REPLACE FUNCTION pgherd.table_keys(rels oid[]) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT coalesce(string_agg(DISTINCT (pgherd.name_hash('table ' || k.name) | 3)::text, ','), '')
-      FROM (SELECT unnest(t.names) AS name FROM pgherd.tables t WHERE t.relid = ANY (rels)
-            UNION SELECT unnest(ARRAY[a.name, a.root_name]) FROM pgherd.all_tables a WHERE a.relid = ANY (rels)) k;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT coalesce(string_agg(DISTINCT (pgherd.name_hash('table ' || k.name) | 3)::text, ','), '')
+          FROM (SELECT unnest(t.names) AS name FROM pgherd.tables t WHERE t.relid = ANY (rels)
+                UNION SELECT unnest(ARRAY[a.name, a.root_name]) FROM pgherd.all_tables a WHERE a.relid = ANY (rels)) k);
+END $$;

@@ -1,17 +1,30 @@
--- Commands that change nothing by which rows are written: comments, privileges, owners. A dump has one or two of them
--- for each object. What is made for tables need not be made anew behind them, on any member, which takes some hundredths
--- of a second for each table; and an owner's change need not exclude writers.
+-- Commands that change nothing by which rows are written: comments, privileges, owners, new functions. A dump has some of them
+-- for each object. What is made for tables need not be made anew behind them, on any member, which costs
+-- most of what a command does; and an owner's change need not exclude writers.
+
+CREATE OR REPLACE FUNCTION pgherd.defines_nothing(tag text) RETURNS bool
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN tag = ANY ('{COMMENT, GRANT, REVOKE, ALTER DEFAULT PRIVILEGES, SECURITY LABEL}'::text[]);
+END $$;
 
 -- What pg_dump gives an owner to with a command whose tables cannot be told.
 CREATE OR REPLACE FUNCTION pgherd.may_change_owner_only(tag text) RETURNS bool
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN tag = ANY ('{ALTER SCHEMA, ALTER TYPE, ALTER DOMAIN, ALTER COLLATION, ALTER OPERATOR, ALTER OPERATOR CLASS,
-    ALTER OPERATOR FAMILY, ALTER TEXT SEARCH CONFIGURATION, ALTER TEXT SEARCH DICTIONARY}'::text[]);
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN tag = ANY ('{ALTER SCHEMA, ALTER TYPE, ALTER DOMAIN, ALTER COLLATION, ALTER OPERATOR, ALTER OPERATOR CLASS,
+        ALTER OPERATOR FAMILY, ALTER TEXT SEARCH CONFIGURATION, ALTER TEXT SEARCH DICTIONARY}'::text[]);
+END $$;
 
 -- All that such a command can change, but for owners and privileges; NULL for other commands.
 CREATE OR REPLACE FUNCTION pgherd.meaning(tag text) RETURNS text
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-RETURN CASE WHEN pgherd.may_change_owner_only(tag) THEN (
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT pgherd.may_change_owner_only(tag) THEN
+        RETURN NULL;
+    END IF;
+    RETURN (
     SELECT md5(string_agg(md5(u.line), '' ORDER BY u.line))
       FROM (SELECT ROW('namespace', n.oid, n.nspname)::text AS line FROM pg_namespace n
             UNION ALL
@@ -51,10 +64,21 @@ RETURN CASE WHEN pgherd.may_change_owner_only(tag) THEN (
             UNION ALL SELECT ROW('map', m.*)::text FROM pg_ts_config_map m
             UNION ALL
             SELECT ROW('dictionary', t.oid, t.dictname, t.dictnamespace, t.dicttemplate, t.dictinitoption)::text
-              FROM pg_ts_dict t) u) END;
+              FROM pg_ts_dict t) u);
+END $$;
 
 -- Has the command left all tables as they were? `meaning`: what there was when it began.
 CREATE OR REPLACE FUNCTION pgherd.leaves_tables(tag text, meaning text) RETURNS bool
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-RETURN tag = ANY ('{COMMENT, GRANT, REVOKE, ALTER DEFAULT PRIVILEGES, SECURITY LABEL}'::text[])
-    OR coalesce(meaning = pgherd.meaning(tag), false);
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    IF pgherd.defines_nothing(tag) THEN
+        RETURN true;
+    END IF;
+    RETURN -- A function that is replaced may be part of an expression of a table.
+        tag = ANY ('{CREATE FUNCTION, CREATE PROCEDURE, CREATE AGGREGATE}'::text[])
+           AND NOT EXISTS (SELECT FROM pg_proc p JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
+                            WHERE p.oid >= 16384 AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
+                              AND pgherd.is_own(p.xmin))
+        OR coalesce(meaning = pgherd.meaning(tag), false);
+END $$;

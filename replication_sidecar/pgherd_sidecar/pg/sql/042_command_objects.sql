@@ -3,11 +3,16 @@
 
 -- What text search means, for commands that may change it; NULL for others.
 CREATE OR REPLACE FUNCTION pgherd.text_search_meaning(tag text) RETURNS text
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-RETURN CASE WHEN tag IN ('ALTER TEXT SEARCH CONFIGURATION', 'ALTER TEXT SEARCH DICTIONARY') THEN (
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF tag NOT IN ('ALTER TEXT SEARCH CONFIGURATION', 'ALTER TEXT SEARCH DICTIONARY') THEN
+        RETURN NULL;
+    END IF;
+    RETURN (
     SELECT md5(string_agg(u.line, ';' ORDER BY u.line))
       FROM (SELECT m::text AS line FROM pg_ts_config_map m
-            UNION ALL SELECT ROW('dictionary', t.oid, t.dicttemplate, t.dictinitoption)::text FROM pg_ts_dict t) u) END;
+            UNION ALL SELECT ROW('dictionary', t.oid, t.dicttemplate, t.dictinitoption)::text FROM pg_ts_dict t) u);
+END $$;
 
 -- PostgreSQL computes a generated column again only where a column is set that it reads. Other members may write the whole
 -- row, or not write at all what is set to the value that it has. So what a stored value was computed by must not change

@@ -1,5 +1,5 @@
 -- What DDL may not do, judged by the catalog as the command leaves it and not by its words, so that no
--- spelling gets past. SQLSTATE 0A000 throughout: nothing is left silently local (CORRECTNESS C22, C23).
+-- spelling gets past. SQLSTATE 0A000 throughout: nothing is left silently local (C22, C23).
 
 CREATE OR REPLACE FUNCTION pgherd.refuse(message text, hint text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -10,13 +10,16 @@ END $$;
 -- Our triggers stay as they are, and no trigger or rule of the user fires while others' rows are applied.
 CREATE OR REPLACE FUNCTION pgherd.check_triggers(rels oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE r record;
+DECLARE
+    r         record;
+    concerned oid[] := coalesce(rels, array(SELECT c.oid FROM pg_class c)); -- so that an index can be used
 BEGIN
     FOR r IN SELECT t.tgname, t.tgrelid::regclass AS rel, t.tgenabled,
                     p.pronamespace IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace) AS ours
                FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
-              WHERE (rels IS NULL OR t.tgrelid = ANY (rels))
-                AND t.tgrelid <> ALL ('{pgherd.capture_0,pgherd.capture_1,pgherd.request}'::regclass[]::oid[]) LOOP
+              WHERE t.tgrelid = ANY (concerned)
+                AND t.tgrelid <> ALL ('{pgherd.capture_0,pgherd.capture_1,pgherd.request,pgherd.long_commands,
+                                        pgherd.long_starts}'::regclass[]::oid[]) LOOP
         IF r.ours AND r.tgenabled = 'D' THEN
             PERFORM pgherd.refuse(format('DISABLE TRIGGER would end the replication of table %s', r.rel),
                 'Load a dump without --disable-triggers, and disable your own triggers by name. To keep the table'
@@ -33,7 +36,7 @@ BEGIN
         END IF;
     END LOOP;
     FOR r IN SELECT w.rulename, w.ev_class::regclass AS rel FROM pg_rewrite w
-              WHERE w.ev_enabled IN ('A', 'R') AND (rels IS NULL OR w.ev_class = ANY (rels)) LOOP
+              WHERE w.ev_enabled IN ('A', 'R') AND w.ev_class = ANY (concerned) LOOP
         PERFORM pgherd.refuse(format('rule %I of %s would act again on every member', r.rulename, r.rel),
             'ENABLE RULE without ALWAYS or REPLICA.');
     END LOOP;
@@ -77,7 +80,8 @@ SELECT 'pg_constraint'::regclass AS class, c.oid AS id, c.conrelid AS rel, c.con
   FROM pg_constraint c WHERE c.conbin IS NOT NULL
 UNION ALL
 SELECT 'pg_attrdef'::regclass, d.oid, d.adrelid, d.adbin::text, d.xmin, true
-  FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum AND a.attgenerated <> ''
+  FROM pg_attrdef d -- of which there are fewer than columns
+ WHERE (SELECT a.attgenerated FROM pg_attribute a WHERE a.attrelid = d.adrelid AND a.attnum = d.adnum) <> ''
 UNION ALL
 SELECT 'pg_class'::regclass, p.partrelid, p.partrelid, p.partexprs::text, p.xmin, true
   FROM pg_partitioned_table p WHERE p.partexprs IS NOT NULL
@@ -142,8 +146,9 @@ BEGIN
           ORDER BY e.class, e.id LIMIT 1),
         (SELECT format('%s may have another value on another member', pg_describe_object(e.class, e.id, 0))
            FROM pgherd.row_expressions e JOIN pg_constraint c ON c.oid = e.id AND e.class = 'pg_constraint'::regclass
-          WHERE e.decides AND e.rel = 0 AND NOT pgherd.is_certain(e.tree)
-            AND relatives && pgherd.tables_of_types(ARRAY[c.contypid])
+          WHERE e.decides AND e.rel = 0 AND e.id >= 16384 -- the others are PostgreSQL's own
+            AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = ANY (relatives) AND a.atttypid >= 16384)
+            AND relatives && pgherd.tables_of_types(ARRAY[c.contypid]) AND NOT pgherd.is_certain(e.tree)
           ORDER BY e.id LIMIT 1));
 END $$;
 
@@ -151,6 +156,9 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.names_objects(typ oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF pgherd.is_plain_type(typ) THEN
+        RETURN false;
+    END IF;
     -- the last ones have no input function that would take them
     RETURN EXISTS (
         SELECT FROM pgherd.parts_of_type(typ) p
@@ -159,17 +167,22 @@ BEGIN
 END $$;
 
 -- Columns of such types: a temporary table's name in a row would stop the members that read it. Only new
--- columns are looked at, or all if a composite type has changed, too.
-CREATE OR REPLACE FUNCTION pgherd.check_columns(everything bool) RETURNS void
+-- columns are looked at, of `rels` where they are told, or all if a composite type has changed, too.
+DROP FUNCTION IF EXISTS pgherd.check_columns(bool);
+CREATE OR REPLACE FUNCTION pgherd.check_columns(everything bool, rels oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE r record;
+DECLARE
+    r         record;
+    concerned oid[];
 BEGIN
     everything := everything OR EXISTS (
         SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid AND c.relkind = 'c'
          WHERE pgherd.is_new(a.xmin) AND NOT a.attisdropped AND pgherd.names_objects(a.atttypid));
+    concerned := CASE WHEN NOT everything THEN rels END;
+    concerned := coalesce(concerned, array(SELECT u.relid FROM pgherd.user_tables u)); -- so that an index can be used
     FOR r IN SELECT a.attrelid::regclass AS rel, a.attname, a.atttypid::regtype AS typ
                FROM pg_attribute a JOIN pgherd.user_tables u ON u.relid = a.attrelid
-              WHERE a.attnum > 0 AND NOT a.attisdropped AND (everything OR pgherd.is_new(a.xmin))
+              WHERE a.attrelid = ANY (concerned) AND a.attnum > 0 AND NOT a.attisdropped AND (everything OR pgherd.is_new(a.xmin))
                 AND pgherd.names_objects(a.atttypid) LOOP
         PERFORM pgherd.refuse(
             format('column %I of table %s: values of type %s name objects of one member', r.attname, r.rel, r.typ),
@@ -221,12 +234,27 @@ BEGIN
     END LOOP;
 END $$;
 
--- Roles that are no superusers. Whatever asks for their objects asks for these first: there are thousands of
--- functions and operators, and each command looks.
-CREATE OR REPLACE FUNCTION pgherd.ordinary_roles() RETURNS oid[]
+-- Whatever asks for the objects of ordinary roles asks for the superusers first: there are thousands of functions and
+-- operators, each command looks, and superusers are few.
+DROP FUNCTION IF EXISTS pgherd.ordinary_roles();
+CREATE OR REPLACE FUNCTION pgherd.superusers() RETURNS oid[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN ARRAY(SELECT r.oid FROM pg_roles r WHERE NOT r.rolsuper);
+    RETURN ARRAY(SELECT r.oid FROM pg_authid r WHERE r.rolsuper);
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.ordinary_functions() RETURNS oid[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE super oid[] := pgherd.superusers();
+BEGIN
+    RETURN ARRAY(SELECT p.oid FROM pg_proc p WHERE p.proowner <> ALL (super));
+END $$;
+
+-- Commands that neither make nor change anything that computes, nor read anything in that way.
+CREATE OR REPLACE FUNCTION pgherd.computes_nothing(tag text) RETURNS bool
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN tag LIKE 'DROP %' OR pgherd.defines_nothing(tag);
 END $$;
 
 -- Code that PostgreSQL runs whenever a row is written is run by the applier too, with all its rights and on
@@ -237,13 +265,13 @@ END $$;
 -- Whoever plans a query computes in advance what is immutable in the expressions of a table's indexes, statistics
 -- and partition key, and in the CHECKs of inheritance children. Our superuser plans queries on local tables, too,
 -- and on temporary children of this session: so these are judged for every table and materialized view.
-CREATE OR REPLACE FUNCTION pgherd.check_user_code() RETURNS void
+DROP FUNCTION IF EXISTS pgherd.check_user_code();
+CREATE OR REPLACE FUNCTION pgherd.check_user_code(functions oid[] DEFAULT pgherd.ordinary_functions()) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    ordinary  oid[] := pgherd.ordinary_roles();
-    functions oid[] := ARRAY(SELECT p.oid FROM pg_proc p WHERE p.proowner = ANY (ordinary));
+    super     oid[] := pgherd.superusers();
     operators oid[] := ARRAY(SELECT p.oid FROM pg_operator p
-                              WHERE p.oprowner = ANY (ordinary) OR p.oprcode = ANY (functions));
+                              WHERE p.oprowner <> ALL (super) OR p.oprcode = ANY (functions));
     r         record;
 BEGIN
     IF functions = '{}' AND operators = '{}' THEN
@@ -296,7 +324,7 @@ BEGIN
           JOIN pg_attribute p ON p.attrelid = f.confrelid AND p.attnum = k.parent
           JOIN pg_type ct ON ct.oid = pgherd.base_type(c.atttypid)
           JOIN pg_type pt ON pt.oid = pgherd.base_type(p.atttypid)
-         WHERE f.contype = 'f' AND ct.oid <> pt.oid
+         WHERE f.contype = 'f' AND c.atttypid <> p.atttypid AND ct.oid <> pt.oid
            AND NOT (ct.typnamespace = 'pg_catalog'::regnamespace AND pt.typnamespace = 'pg_catalog'::regnamespace)
          LIMIT 1
     LOOP
@@ -311,9 +339,10 @@ CREATE OR REPLACE FUNCTION pgherd.check_temporary_children() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r record;
 BEGIN
-    FOR r IN SELECT i.inhrelid::regclass AS child, u.name
-               FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid AND c.relpersistence = 't'
-               JOIN pgherd.user_tables u ON u.relid = i.inhparent LOOP
+    FOR r IN SELECT t.child, u.name
+               FROM (SELECT i.inhrelid::regclass AS child, i.inhparent AS parent
+                       FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid AND c.relpersistence = 't' OFFSET 0) t
+               JOIN pgherd.user_tables u ON u.relid = t.parent LOOP
         PERFORM pgherd.refuse(format('%s is temporary, and its parent %s is replicated', r.child, r.name),
             'Make the table without INHERITS: LIKE copies the columns.');
     END LOOP;
@@ -379,17 +408,20 @@ BEGIN
 END $$;
 
 -- Indexes that exist here only: REINDEX CONCURRENTLY, which is local, leaves one behind where it does not get to its end.
--- (CREATE INDEX CONCURRENTLY is refused, and those of partitioned tables are made by commands.) Also one that is
--- being built right now.
+-- (Those of CREATE INDEX CONCURRENTLY are another matter: 055. Those of partitioned tables are made by commands.) Also one
+-- that is being built right now.
 CREATE OR REPLACE FUNCTION pgherd.broken_indexes() RETURNS jsonb
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT jsonb_object_agg(i.indexrelid::text, true)
-      FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-     WHERE NOT i.indisvalid AND c.relkind = 'i' AND c.relpersistence <> 't'
-       AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)
-       AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid);
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT jsonb_object_agg(i.indexrelid::text, true)
+          FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+         WHERE NOT i.indisvalid AND c.relkind = 'i' AND c.relpersistence <> 't'
+           AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)
+           AND NOT pgherd.is_long_index(i.indrelid, i.indexrelid)
+           AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid));
+END $$;
 
 -- What is left of those, on a member that executes a command: an index of that name may have been made elsewhere. Who
 -- is at work on one holds a lock on it that writers do not take.

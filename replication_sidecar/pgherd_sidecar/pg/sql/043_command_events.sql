@@ -4,13 +4,38 @@
 -- it leaves in a custom setting is read by the next event trigger at once, before any code of the user
 -- could have changed it. All others are SECURITY DEFINER.
 
+-- Is this one of the commands with which we follow a command: functions, triggers, sequences? They concern this member
+-- alone. Their setting is a superuser's and has no other effect: PostgreSQL knows no C function of that name. Under
+-- session_replication_role = replica no event trigger fires, but each change of that empties the session's cache of plans,
+-- and to plan our queries again costs more than most commands.
+CREATE OR REPLACE FUNCTION pgherd.is_own_command() RETURNS bool
+LANGUAGE sql STABLE RETURN current_setting('backtrace_functions') = 'pgherd';
+
+-- Has a superuser event triggers of his own? They shall not see our commands, so these have to be done as a replica then.
+CREATE OR REPLACE FUNCTION pgherd.is_watched() RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM pg_event_trigger e JOIN pg_proc p ON p.oid = e.evtfoid
+                    WHERE p.pronamespace <> 'pgherd'::regnamespace AND e.evtenabled = 'O');
+END $$;
+
 -- Role and settings that give the text of a command its meaning, and the values that it computes. What is missing
 -- here computes nothing; or is refused (standard_conforming_strings, a default_tablespace); or has to have been
 -- judged by the origin (check_function_bodies).
 CREATE OR REPLACE FUNCTION pgherd.command_context() RETURNS event_trigger LANGUAGE plpgsql AS $$
 BEGIN
+    IF pg_catalog.current_setting('backtrace_functions') OPERATOR(pg_catalog.=) 'pgherd' THEN -- see is_own_command()
+        RETURN;
+    END IF;
     PERFORM pg_catalog.set_config('pgherd.command_context', pg_catalog.json_build_object(
         'role', current_user,
+        'drops', CASE WHEN TG_TAG OPERATOR(pg_catalog.=) 'DROP INDEX' THEN (
+            SELECT pg_catalog.json_build_object('index', pg_catalog.to_regclass(d.name)::pg_catalog.oid, 'name', d.name)
+              FROM pg_catalog.substring(pg_catalog.current_query(), -- no comment here holds another one
+                E'(?i)^(?:\\s+|/\\*(?:[^*/]|\\*(?!/)|/(?!\\*))*\\*/|--[^\n]*\n)*'
+                'drop\\s+index\\s+concurrently\\s+(?:if\\s+exists\\s+)?'
+                '((?:"(?:[^"]|"")+"|[^\\W\\d][\\w$]*)(?:\\s*\\.\\s*(?:"(?:[^"]|"")+"|[^\\W\\d][\\w$]*))?)(?:\\s+restrict)?'
+                '(?:\\s+|;|/\\*(?:[^*/]|\\*(?!/)|/(?!\\*))*\\*/|--[^\n]*(?:\n|$))*$') AS d(name)) END,
         'standard_strings', pg_catalog.current_setting('standard_conforming_strings'),
         'settings', (SELECT pg_catalog.json_object_agg(s.name, pg_catalog.current_setting(s.name))
                        FROM pg_catalog.unnest('{
@@ -25,50 +50,69 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.command_snapshot() RETURNS event_trigger
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF pgherd.is_own_command() THEN
+        RETURN;
+    END IF;
     PERFORM set_config('pgherd.command_snapshot', pgherd.last_gid()::text, true);
 END $$;
 
 -- Names of the session's temporary relations and types: the sidecar's parser sees names, not objects.
 CREATE OR REPLACE FUNCTION pgherd.temporary_names() RETURNS json
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN CASE WHEN pg_my_temp_schema() <> 0 THEN
-    (SELECT json_agg(n.name)
-       FROM (SELECT c.relname AS name FROM pg_class c WHERE c.relnamespace = pg_my_temp_schema() AND c.relkind <> 'i'
-             UNION SELECT t.typname FROM pg_type t WHERE t.typnamespace = pg_my_temp_schema()) n) END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN CASE WHEN pg_my_temp_schema() <> 0 THEN
+        (SELECT json_agg(n.name)
+           FROM (SELECT c.relname AS name FROM pg_class c WHERE c.relnamespace = pg_my_temp_schema() AND c.relkind <> 'i'
+                 UNION SELECT t.typname FROM pg_type t WHERE t.typnamespace = pg_my_temp_schema()) n) END;
+END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.command_start() RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lc_messages = 'C'
-SET lock_timeout = '1s' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lc_messages = 'C' AS $$
+DECLARE context text;
+BEGIN
+    IF TG_TAG <> 'REINDEX' AND NOT pgherd.is_own_command() THEN -- the first changes nothing that anybody could see
+        IF TG_TAG = 'DROP INDEX' AND current_query() ~* E'\\mconcurrently\\M' AND pgherd.start_drop() THEN
+            RETURN;
+        END IF;
+        GET DIAGNOSTICS context = PG_CONTEXT;
+        PERFORM pgherd.start_command(TG_TAG, context);
+    END IF;
+END $$;
+
+-- context: the call stack as an event trigger sees it.
+CREATE OR REPLACE FUNCTION pgherd.start_command(tag text, context text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' SET plan_cache_mode = force_generic_plan
+SET seq_page_cost = 0.1 SET random_page_cost = 0.1 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     x       xid8  := pg_current_xact_id();
     command jsonb := current_setting('pgherd.command_context');
     message text  := extract(epoch FROM statement_timestamp())::text || md5(current_query());
-    context text;
     in_use  oid[];
     outer_tag text;
 BEGIN
-    IF TG_TAG = 'REINDEX' THEN
-        RETURN; -- changes nothing that anybody could see
-    END IF;
-    IF TG_TAG IN ('CREATE INDEX', 'DROP INDEX', 'ALTER TABLE') AND current_query() ~* E'\\mconcurrently\\M' THEN
-        PERFORM pgherd.refuse(TG_TAG || ' CONCURRENTLY is not supported: it runs in several transactions',
-            'Leave CONCURRENTLY out.');
-    END IF;
-    outer_tag := (SELECT c.recs[1]::jsonb ->> 'tag' FROM pgherd.capture_rows(x) c WHERE c.keys = 'open');
+    outer_tag := (SELECT c.recs[1]::jsonb ->> 'tag' FROM pgherd.running_rows(x) c WHERE c.keys = 'open');
     IF outer_tag LIKE '% EXTENSION' THEN -- part of the extension's script
-        IF TG_TAG LIKE '% EXTENSION' THEN
+        IF tag LIKE '% EXTENSION' THEN
             PERFORM pgherd.put(x, 0, 'sentinel', 'nested', '{0}', '{}');
         END IF;
         RETURN;
+    ELSIF outer_tag = 'REFRESH MATERIALIZED VIEW' AND tag IN ('CREATE TABLE', 'ALTER TABLE', 'DROP TABLE')
+          AND context ~ (E'^[^\n]*\nSQL statement "(CREATE TEMP|ALTER|DROP) TABLE pg_temp(_\\d+)?\\.pg_temp_\\d+_2[ ,"][^\n]*'
+                         '($|\nSQL statement "REFRESH )') THEN
+        RETURN; -- PostgreSQL compares the view's old and new rows in a temporary table, if it refreshes CONCURRENTLY
     ELSIF outer_tag <> '' THEN
-        PERFORM pgherd.refuse(TG_TAG || ' inside another DDL command is not supported',
+        PERFORM pgherd.refuse(tag || ' inside another DDL command is not supported',
             'An event trigger or a function called by the outer command does this.');
     END IF;
-    GET DIAGNOSTICS context = PG_CONTEXT;
-    IF TG_TAG = 'CREATE TABLE' THEN
+    IF tag = 'CREATE INDEX' AND current_query() ~* E'\\mconcurrently\\M'
+       OR tag = 'ALTER TABLE' AND current_query() ~* E'\\mdetach\\M.*\\mconcurrently\\M' THEN
+        PERFORM pgherd.start_long(x, tag);
+    END IF;
+    IF tag = 'CREATE TABLE' THEN
         PERFORM pgherd.drop_old_cursor();
     END IF;
-    IF TG_TAG NOT IN ('DROP TABLE', 'DROP MATERIALIZED VIEW') THEN -- or its owner does it himself
+    IF tag NOT IN ('DROP TABLE', 'DROP MATERIALIZED VIEW') THEN -- or its owner does it himself
         IF EXISTS (SELECT FROM pgherd.strays) THEN -- the other role empties the cache of plans, there and back
             PERFORM pgherd.drop_strays();
         END IF;
@@ -78,25 +122,29 @@ BEGIN
         PERFORM pgherd.settle(x);
         command := command || jsonb_build_object('doubled', pgherd.doubled_table(x));
     END IF;
-    PERFORM pgherd.intend(x, TG_TAG);
+    IF NOT pgherd.looks_temporary(left(current_query(), 10000)) THEN
+        PERFORM pgherd.put_unseen(x, pgherd.last_gid(), in_use <> '{}');
+    END IF;
+    PERFORM pgherd.intend(x, tag);
     -- A script of many commands in one message is kept once.
     IF EXISTS (SELECT FROM pgherd.capture_rows(x) c
-                WHERE c.tab IN ('""', 'sentinel') AND c.recs <> '{}' AND c.recs[1]::jsonb ->> 'message' = message
+                WHERE c.tab IN ('""', 'sentinel') AND c.recs <> '{}' AND strpos(c.recs[1], message) > 0
+                  AND c.recs[1]::jsonb ->> 'message' = message
                   AND c.recs[1]::jsonb ->> 'query' IS NOT NULL) THEN
         command := command || jsonb_build_object('query', NULL);
     ELSE
         command := command || jsonb_build_object('query', current_query());
     END IF;
     command := command || jsonb_build_object(
-        'tag', TG_TAG, 'message', message, 'context', context, 'in_use', in_use,
+        'tag', tag, 'message', message, 'context', context, 'in_use', in_use,
         'quoted', pgherd.quoted_statement(substr(context, nullif(strpos(context, E'\n'), 0) + 1)),
         'version', current_setting('server_version_num')::int,
-        'temporary', pgherd.temporary_names(), 'local_roles', pgherd.local_roles(),
+        'temporary', pgherd.temporary_names(),
         'before', json_build_object('snapshot', current_setting('pgherd.command_snapshot')::int8,
                                     'started', extract(epoch FROM clock_timestamp()),
                                     'local', pgherd.local_shapes(), 'broken', pgherd.broken_indexes(),
-                                    'meaning', pgherd.meaning(TG_TAG),
-                                    'tag', TG_TAG, 'searches', pgherd.text_search_meaning(TG_TAG)));
+                                    'meaning', pgherd.meaning(tag),
+                                    'tag', tag, 'searches', pgherd.text_search_meaning(tag)));
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);
 END $$;
 
@@ -104,18 +152,23 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.noted_before(x xid8) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN (SELECT c.recs[1]::jsonb -> 'before' FROM pgherd.capture_rows(x) c WHERE c.keys = 'open');
+    RETURN (SELECT c.recs[1]::jsonb -> 'before' FROM pgherd.running_rows(x) c WHERE c.keys = 'open');
 END $$;
 
 -- sql_drop: which relations are concerned. Dropped tables by oid, tables that lost a part by name.
 CREATE OR REPLACE FUNCTION pgherd.command_drops() RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET seq_page_cost = 0.1 SET random_page_cost = 0.1 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     d      record;
     note   jsonb;
     broken jsonb;
 BEGIN
-    IF pgherd.is_nested(pg_current_xact_id(), TG_TAG) THEN
+    IF pgherd.is_own_command() OR pgherd.is_nested(pg_current_xact_id(), TG_TAG) THEN
+        RETURN;
+    ELSIF TG_TAG = 'DROP INDEX' AND NOT EXISTS (SELECT FROM pgherd.running_rows(pg_current_xact_id())) THEN
+        PERFORM pgherd.check_dropped(); -- it began in another transaction
         RETURN;
     END IF;
     broken := pgherd.noted_before(pg_current_xact_id()) -> 'broken';
@@ -173,12 +226,14 @@ END $$;
 
 -- table_rewrite: a rewrite computes values, on each member for itself.
 CREATE OR REPLACE FUNCTION pgherd.command_rewrites() RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET seq_page_cost = 0.1 SET random_page_cost = 0.1 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     rel    regclass := pg_event_trigger_table_rewrite_oid();
     filled bool;
 BEGIN
-    IF (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) OR pgherd.is_nested(pg_current_xact_id(), TG_TAG) THEN
+    IF pgherd.is_own_command() OR (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) OR pgherd.is_nested(pg_current_xact_id(), TG_TAG) THEN
         RETURN;
     END IF;
     IF EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = rel) AND NOT pgherd.is_made_here(rel)

@@ -3,11 +3,14 @@
 
 -- Objects whose change concerns the rows of no table: they need no table's key.
 CREATE OR REPLACE FUNCTION pgherd.concerns_no_rows(command_tag text, object_type text) RETURNS bool
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
-RETURN coalesce(command_tag LIKE 'CREATE %' OR command_tag IN ('COMMENT', 'GRANT', 'REVOKE', 'SECURITY LABEL',
-                'ALTER DEFAULT PRIVILEGES', 'REFRESH MATERIALIZED VIEW')
-            OR object_type IN ('view', 'materialized view', 'function', 'procedure', 'aggregate', 'sequence',
-                               'publication', 'statistics object', 'policy'), false);
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN coalesce(command_tag LIKE 'CREATE %' OR command_tag IN ('COMMENT', 'GRANT', 'REVOKE', 'SECURITY LABEL',
+                    'ALTER DEFAULT PRIVILEGES', 'REFRESH MATERIALIZED VIEW')
+                OR object_type IN ('view', 'materialized view', 'function', 'procedure', 'aggregate', 'sequence',
+                                   'publication', 'statistics object', 'policy'), false);
+END $$;
 
 -- What the running command did.
 --   rels       relations concerned, with their relatives
@@ -49,10 +52,10 @@ BEGIN
            bool_or((n.j ->> 'some_strays')::bool) AS some_strays,
            coalesce(bool_or((n.j ->> 'rewrites')::bool), false) AS rewrites,
            (SELECT array_agg(r.oid::oid)
-              FROM pgherd.capture_rows(x) c, jsonb_array_elements_text(c.recs[1]::jsonb -> 'rels') AS r(oid)
+              FROM pgherd.running_rows(x) c, jsonb_array_elements_text(c.recs[1]::jsonb -> 'rels') AS r(oid)
              WHERE c.keys = 'note' AND jsonb_typeof(c.recs[1]::jsonb -> 'rels') = 'array') AS rels
       INTO notes
-      FROM (SELECT c.recs[1]::jsonb AS j FROM pgherd.capture_rows(x) c WHERE c.keys = 'note') n;
+      FROM (SELECT c.recs[1]::jsonb AS j FROM pgherd.running_rows(x) c WHERE c.keys = 'note') n;
     IF done.ours OR notes.ours THEN
         PERFORM pgherd.refuse('the schemas pgherd and pgherd_gen belong to replication',
             'They are installed by the sidecar and look after themselves.');
@@ -86,9 +89,27 @@ END $$;
 -- has to be done, but functions may have other privileges.
 DROP FUNCTION IF EXISTS pgherd.follow_command(oid[], bool);
 CREATE OR REPLACE FUNCTION pgherd.follow_command(rels oid[], everything bool, leaves_tables bool) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica
-SET client_min_messages = warning AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF pgherd.is_watched() THEN
+        PERFORM pgherd.follow_as_replica(rels, everything, leaves_tables);
+    ELSE
+        PERFORM pgherd.follow_as_own(rels, everything, leaves_tables);
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.follow_as_replica(rels oid[], everything bool, leaves_tables bool) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+BEGIN
+    PERFORM pgherd.follow_as_own(rels, everything, leaves_tables);
+END $$;
+
+-- Its functions have been checked when they were written.
+CREATE OR REPLACE FUNCTION pgherd.follow_as_own(rels oid[], everything bool, leaves_tables bool) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET backtrace_functions = pgherd SET client_min_messages = warning
+SET check_function_bodies = off AS $$
+BEGIN
+    PERFORM pgherd.follow_owners();
     IF leaves_tables THEN
         PERFORM pgherd.let_apply();
         RETURN;
@@ -161,20 +182,25 @@ BEGIN
     END IF;
 END $$;
 
-DROP FUNCTION IF EXISTS pgherd.check_command(record, jsonb);
-CREATE OR REPLACE FUNCTION pgherd.check_command(effect record, rights jsonb, before jsonb) RETURNS void
+-- functions: those of ordinary roles; NULL where the command computes nothing.
+DROP FUNCTION IF EXISTS pgherd.check_command(record, jsonb, jsonb, oid[]);
+CREATE OR REPLACE FUNCTION pgherd.check_command(effect record, before jsonb, functions oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgherd.check_writable();
-    PERFORM pgherd.check_rights(rights);
     PERFORM pgherd.check_strays(effect.made);
+    IF pgherd.defines_nothing(before ->> 'tag') THEN
+        RETURN;
+    END IF;
     PERFORM pgherd.check_triggers(CASE WHEN NOT effect.coarse THEN effect.rels END);
     PERFORM pgherd.check_tables(effect.rels);
-    PERFORM pgherd.check_columns(false);
+    PERFORM pgherd.check_columns(false, CASE WHEN NOT effect.coarse THEN effect.rels END);
     PERFORM pgherd.check_temporary();
     PERFORM pgherd.check_temporary_children();
     PERFORM pgherd.check_expressions(NULL);
-    PERFORM pgherd.check_user_code();
+    IF functions IS NOT NULL THEN
+        PERFORM pgherd.check_user_code(functions);
+    END IF;
     PERFORM pgherd.check_new_columns(effect.rels);
     PERFORM pgherd.check_attributes(effect.made);
     PERFORM pgherd.check_storage(effect.rels, false);
@@ -196,14 +222,19 @@ END $$;
 --   rewrites   it computed new values for a table that has rows
 --   uncertain  columns whose type has more than one reading
 --   shadows    names of PostgreSQL's functions, and operators, that an ordinary user has made, too
---   dates      there are new constants that may have been read from 'now'
+--   dates      there are new constants that may have been read from 'now', and `words` may name it
 --   shrinks    a sequence got a smaller range, in which another member's may not stand
-CREATE OR REPLACE FUNCTION pgherd.what_words_tell(effect record) RETURNS jsonb
+DROP FUNCTION IF EXISTS pgherd.what_words_tell(record);
+CREATE OR REPLACE FUNCTION pgherd.what_words_tell(
+    effect record, tag text, words text, functions oid[]) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE ordinary oid[] := pgherd.ordinary_roles();
+DECLARE super oid[] := pgherd.superusers();
 BEGIN
+    IF functions IS NULL THEN
+        RETURN '{"dates": false, "shrinks": false, "rewrites": false, "uncertain": null, "shadows": null}';
+    END IF;
     RETURN jsonb_build_object(
-        'dates', pgherd.made_dates(),
+        'dates', pgherd.may_name_dates(words) AND pgherd.made_dates(tag),
         'shrinks', pgherd.shrinks_sequence(),
         'rewrites', effect.rewrites,
         'uncertain', CASE WHEN effect.rewrites THEN (
@@ -213,45 +244,63 @@ BEGIN
         'shadows', (
             SELECT jsonb_agg(DISTINCT u.name)
               FROM (SELECT p.proname AS name FROM pg_proc p
-                     WHERE p.proowner = ANY (ordinary)
+                     WHERE p.oid = ANY (functions)
                        AND EXISTS (SELECT FROM pg_proc b
                                     WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::regnamespace)
-                    UNION ALL SELECT p.oprname FROM pg_operator p WHERE p.oprowner = ANY (ordinary)) u));
+                    UNION ALL SELECT p.oprname FROM pg_operator p WHERE p.oprowner <> ALL (super)) u));
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.relation_names(rels oid[]) RETURNS jsonb
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT coalesce(jsonb_agg(c.oid::regclass::text), '[]') FROM pg_class c WHERE c.oid = ANY (rels));
-
-CREATE OR REPLACE FUNCTION pgherd.command_end() RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
-DECLARE
-    x       xid8 := pg_current_xact_id();
-    opened  record;
-    effect  record;
-    command jsonb;
-    in_use  oid[];
-    before  jsonb;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
 BEGIN
-    SELECT * INTO opened FROM pgherd.capture_rows(x) c WHERE c.keys = 'open';
+    RETURN (SELECT coalesce(jsonb_agg(c.oid::regclass::text), '[]') FROM pg_class c WHERE c.oid = ANY (rels));
+END $$;
+
+-- It is called for our own commands, too, of which there are more; so what costs is in a function of its own.
+CREATE OR REPLACE FUNCTION pgherd.command_end() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT pgherd.is_own_command() THEN
+        PERFORM pgherd.end_command(TG_TAG);
+    END IF;
+END $$;
+
+-- Plans are made once for each session, and the catalogs are in memory: by the indexes.
+CREATE OR REPLACE FUNCTION pgherd.end_command(tag text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET seq_page_cost = 0.1 SET random_page_cost = 0.1 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    functions oid[];
+    x         xid8 := pg_current_xact_id();
+    opened    record;
+    effect    record;
+    command   jsonb;
+    in_use    oid[];
+    before    jsonb;
+BEGIN
+    SELECT * INTO opened FROM pgherd.running_rows(x) c WHERE c.keys = 'open';
     IF NOT FOUND THEN
+        IF tag = 'CREATE INDEX' OR tag = 'DROP INDEX' AND current_setting('pgherd.drops_here', true) = '' THEN
+            PERFORM pgherd.end_long(tag); -- began in another transaction
+        END IF;
         RETURN;
-    ELSIF pgherd.is_nested(x, TG_TAG) THEN
-        IF TG_TAG LIKE '% EXTENSION' THEN
+    ELSIF pgherd.is_nested(x, tag) THEN
+        IF tag LIKE '% EXTENSION' THEN
             PERFORM pgherd.end_open(x);
         END IF;
         RETURN;
     END IF;
-    SELECT * INTO effect FROM pgherd.command_effect(x, TG_TAG);
-    IF EXISTS (SELECT FROM pgherd.capture_rows(x) c WHERE c.seq > opened.seq AND c.tab <> 'sentinel') THEN
-        PERFORM pgherd.refuse(TG_TAG || ' wrote rows of replicated tables while it ran, which is not supported',
+    SELECT * INTO effect FROM pgherd.command_effect(x, tag);
+    IF EXISTS (SELECT FROM pgherd.running_rows(x) c WHERE c.seq > opened.seq AND c.tab <> 'sentinel') THEN
+        PERFORM pgherd.refuse(tag || ' wrote rows of replicated tables while it ran, which is not supported',
             'A function that it called does this.');
     END IF;
     PERFORM pgherd.end_open(x);
     command := opened.recs[1]::jsonb - 'before';
     before := opened.recs[1]::jsonb -> 'before';
     in_use := array(SELECT jsonb_array_elements_text(command -> 'in_use')::oid);
-    IF pgherd.leaves_tables(TG_TAG, before ->> 'meaning') THEN
+    IF pgherd.leaves_tables(tag, before ->> 'meaning') THEN
         effect.coarse := false;
         command := command || '{"leaves_tables": true}';
     END IF;
@@ -264,30 +313,34 @@ BEGIN
         PERFORM pgherd.put(x, 0, 'sentinel', 'local', '{0}', ARRAY[(command || '{"local": true}')::text]);
         RETURN;
     END IF;
+    PERFORM pgherd.check_long_commands(tag, effect.rels, effect.coarse);
+    PERFORM pgherd.check_moves(tag, effect.rels, command ->> 'role');
     command := command || jsonb_build_object('grants', pgherd.rights_of(command ->> 'role'),
-                                             'database', pgherd.database_rights_of(command ->> 'role', TG_TAG));
-    PERFORM pgherd.check_command(effect, command -> 'grants', before);
+                                             'database', pgherd.database_rights_of(command ->> 'role', tag));
+    functions := CASE WHEN NOT pgherd.computes_nothing(tag) THEN pgherd.ordinary_functions() END;
+    PERFORM pgherd.check_command(effect, before, functions);
     PERFORM pgherd.refuse_doubled(command ->> 'doubled');
     IF in_use <> '{}' THEN
-        PERFORM pgherd.check_hoisted(x, TG_TAG, effect.rels, effect.made, effect.coarse, in_use);
+        PERFORM pgherd.check_hoisted(x, tag, effect.rels, effect.made, effect.coarse, in_use);
     END IF;
     command := command - '{in_use,doubled}'::text[];
-    IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
+    IF tag IN ('CREATE TABLE AS', 'SELECT INTO') THEN
         command := command || jsonb_build_object('made', pgherd.table_made(effect.made[1]));
-    ELSIF TG_TAG = 'CREATE EXTENSION' THEN
+    ELSIF tag = 'CREATE EXTENSION' THEN
         command := command || (
             SELECT jsonb_build_object('extension', json_build_array(e.extname, n.nspname, e.extversion))
               FROM pg_event_trigger_ddl_commands() o JOIN pg_extension e ON e.oid = o.objid
               JOIN pg_namespace n ON n.oid = e.extnamespace WHERE o.object_type = 'extension' LIMIT 1);
     END IF;
-    PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || pgherd.what_words_tell(effect),
+    PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || pgherd.what_words_tell(
+                                   effect, tag, current_query() || (opened.recs[1]::jsonb ->> 'context'), functions),
                                in_use <> '{}');
-    IF TG_TAG LIKE 'CREATE TABLE%' OR TG_TAG = 'SELECT INTO' THEN
+    IF tag LIKE 'CREATE TABLE%' OR tag = 'SELECT INTO' THEN
         PERFORM pgherd.notice_without_key(effect.made);
     END IF;
-    IF TG_TAG IN ('CREATE TABLE AS', 'SELECT INTO') THEN
+    IF tag IN ('CREATE TABLE AS', 'SELECT INTO') THEN
         PERFORM pgherd.put_filled_table(x, effect.made[1], in_use <> '{}');
-    ELSIF TG_TAG IN ('CREATE MATERIALIZED VIEW', 'REFRESH MATERIALIZED VIEW') THEN
+    ELSIF tag IN ('CREATE MATERIALIZED VIEW', 'REFRESH MATERIALIZED VIEW') THEN
         PERFORM pgherd.put_tables_read(x, pgherd.fill_again(effect.made, before, command), effect.made, in_use <> '{}');
     END IF;
 END $$;
@@ -328,9 +381,11 @@ BEGIN
     RETURN newer;
 END $$;
 
--- Under the search path of the command, as other members do it; the query's names are bound already.
+-- Under the search path of the command, as other members do it; the query's names are bound already. It is planned as any
+-- other, and not as our own queries are.
 CREATE OR REPLACE FUNCTION pgherd.refresh(view text, path text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET seq_page_cost = 1 SET random_page_cost = 4
+SET enable_hashjoin = on SET enable_mergejoin = on SET plan_cache_mode = auto AS $$
 DECLARE
     statement pg_catalog.text := 'REFRESH MATERIALIZED VIEW ' || view;
 BEGIN

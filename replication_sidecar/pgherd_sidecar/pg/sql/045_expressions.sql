@@ -4,18 +4,22 @@
 
 -- The functions that a tree calls. What looks like a function's oid counts as one.
 CREATE OR REPLACE FUNCTION pgherd.functions_in(tree text) RETURNS SETOF pg_proc
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT p.* FROM regexp_matches(tree, ':(?:funcid|opfuncid|aggfnoid|winfnoid) ([0-9]+)', 'g') AS f(id)
       JOIN pg_proc p ON p.oid = f.id[1]::oid;
-END;
+END $$;
 
 -- Does a tree call what an ordinary user wrote? He may have declared it IMMUTABLE and yet look at anything.
 CREATE OR REPLACE FUNCTION pgherd.calls_user_code(tree text) RETURNS bool
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT EXISTS (SELECT FROM pgherd.functions_in(tree) f JOIN pg_roles o ON o.oid = f.proowner WHERE NOT o.rolsuper);
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT EXISTS (SELECT FROM pgherd.functions_in(tree) f JOIN pg_roles o ON o.oid = f.proowner WHERE NOT o.rolsuper));
+END $$;
 
 -- Does a value of this type mean the same when its text is read (`reading`), or when it is written as text, at
 -- any time, on any member and under any settings? Dates are read as 'now', floats written in few digits.
@@ -42,15 +46,17 @@ END $$;
 
 -- The conversions by text in a tree: what type's value is written, what type's is read. NULL: not to be seen.
 CREATE OR REPLACE FUNCTION pgherd.conversions_in(tree text, OUT written oid, OUT read oid) RETURNS SETOF record
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT substring(c.node[1] FROM
                '^(?:RELABELTYPE :arg [{])*[[:alnum:]_]+ [^{}]*?:(?:vartype|consttype|funcresulttype|opresulttype'
                '|casetype|coalescetype|minmaxtype|refrestype|typeId|row_typeid|array_typeid) ([0-9]+)')::oid, NULL::oid
       FROM regexp_matches(tree, '[{]COERCEVIAIO :arg [{]([^{}]*(?:[{][^{}]*)?)', 'g') AS c(node)
     UNION ALL -- no other node has these fields side by side
     SELECT NULL, r.typ[1]::oid FROM regexp_matches(tree, ':resulttype ([0-9]+) :resultcollid', 'g') AS r(typ);
-END;
+END $$;
 
 -- Is this one of PostgreSQL's own functions that look at oids, which are local to a server, or at the text form of a
 -- value, which obeys settings? Many of them are called immutable. What tells them is the catalog, not a list of names:
@@ -84,24 +90,26 @@ END $$;
 
 -- Does the value of an expression depend on nothing but the values in it?
 CREATE OR REPLACE FUNCTION pgherd.is_certain(tree text) RETURNS bool
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT tree !~ '[{](SQLVALUEFUNCTION|NEXTVALUEEXPR|XMLEXPR|JSONEXPR|JSONCONSTRUCTOREXPR) '
-       AND tree !~ ':varattno -' -- a system column: tableoid, ctid, xmin
-       AND NOT EXISTS (
-           SELECT FROM pgherd.functions_in(tree) f WHERE f.provolatile <> 'i' OR pgherd.looks_at_oids(f))
-       AND NOT EXISTS (
-           SELECT FROM pgherd.conversions_in(tree) c
-            WHERE CASE WHEN c.read IS NULL THEN NOT pgherd.text_is_certain(coalesce(c.written, 0), false)
-                       ELSE NOT pgherd.text_is_certain(c.read, true) END)
-       -- A user's object as a constant: its oid is local. The last three of its four bytes, the lowest first.
-       AND NOT EXISTS (
-           SELECT FROM regexp_matches(tree, ':consttype (?:24|2202|2203|2204|2205|2206|4089|4096|4191) [^{}]*'
-                                            ':constvalue 4 [[] -?[0-9]+ (-?[0-9]+) (-?[0-9]+) (-?[0-9]+)', 'g') AS c(b)
-            WHERE c.b[1]::int NOT BETWEEN 0 AND 63 OR c.b[2] <> '0' OR c.b[3] <> '0')
-       -- A text search configuration or dictionary may stand there, but not be looked at as a number.
-       AND NOT (tree ~ ':consttype (3734|3769) ' AND tree ~ ':resulttype 26 ');
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT tree !~ '[{](SQLVALUEFUNCTION|NEXTVALUEEXPR|XMLEXPR|JSONEXPR|JSONCONSTRUCTOREXPR) '
+           AND tree !~ ':varattno -' -- a system column: tableoid, ctid, xmin
+           AND NOT EXISTS (
+               SELECT FROM pgherd.functions_in(tree) f WHERE f.provolatile <> 'i' OR pgherd.looks_at_oids(f))
+           AND NOT EXISTS (
+               SELECT FROM pgherd.conversions_in(tree) c
+                WHERE CASE WHEN c.read IS NULL THEN NOT pgherd.text_is_certain(coalesce(c.written, 0), false)
+                           ELSE NOT pgherd.text_is_certain(c.read, true) END)
+           -- A user's object as a constant: its oid is local. The last three of its four bytes, the lowest first.
+           AND NOT EXISTS (
+               SELECT FROM regexp_matches(tree, ':consttype (?:24|2202|2203|2204|2205|2206|4089|4096|4191) [^{}]*'
+                                                ':constvalue 4 [[] -?[0-9]+ (-?[0-9]+) (-?[0-9]+) (-?[0-9]+)', 'g') AS c(b)
+                WHERE c.b[1]::int NOT BETWEEN 0 AND 63 OR c.b[2] <> '0' OR c.b[3] <> '0')
+           -- A text search configuration or dictionary may stand there, but not be looked at as a number.
+           AND NOT (tree ~ ':consttype (3734|3769) ' AND tree ~ ':resulttype 26 '));
+END $$;
 
 -- Is there an ARRAY(SELECT ...) without ORDER BY? Each query says how it is sorted behind all the queries inside it, but
 -- for those in its LIMIT.
@@ -267,19 +275,37 @@ SELECT e.tree::text AS tree
         UNION ALL SELECT t.tgqual, t.xmin FROM pg_trigger t
         UNION ALL SELECT p.polqual, p.xmin FROM pg_policy p
         UNION ALL SELECT p.polwithcheck, p.xmin FROM pg_policy p
-        UNION ALL SELECT r.prqual, r.xmin FROM pg_publication_rel r
-        UNION ALL SELECT f.proargdefaults, f.xmin FROM pg_proc f
-        UNION ALL SELECT f.prosqlbody, f.xmin FROM pg_proc f) e
+        UNION ALL SELECT r.prqual, r.xmin FROM pg_publication_rel r) e
  WHERE pgherd.is_new(e.made) AND e.tree IS NOT NULL;
+
+-- The same of functions, of which there are thousands.
+CREATE OR REPLACE VIEW pgherd.new_function_expressions AS
+SELECT e.tree::text AS tree
+  FROM (SELECT f.proargdefaults, f.prosqlbody FROM pg_proc f WHERE pgherd.is_new(f.xmin)) f
+ CROSS JOIN LATERAL (VALUES (f.proargdefaults), (f.prosqlbody)) AS e(tree)
+ WHERE e.tree IS NOT NULL;
 
 -- Is there a new constant that may have been read from 'now' or 'today'? Each member would read it for itself, at
 -- another time. Whether it was, only the words of the command can tell.
-CREATE OR REPLACE FUNCTION pgherd.made_dates() RETURNS bool
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT EXISTS (
+-- Can a literal in a command's text be one of these words? They may be written with escapes, or in two literals on two
+-- lines. Most texts hold nothing of the kind, and then the catalogs need not be searched.
+CREATE OR REPLACE FUNCTION pgherd.may_name_dates(words text) RETURNS bool
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN words ~* '(now|today|tomorrow|yesterday|u&)' OR strpos(words, chr(92)) > 0
+        OR strpos(words, '''') > 0 AND (strpos(words, chr(10)) > 0 OR strpos(words, chr(13)) > 0);
+END $$;
+
+DROP FUNCTION IF EXISTS pgherd.made_dates();
+CREATE OR REPLACE FUNCTION pgherd.made_dates(tag text) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    functions bool := tag ~ '(FUNCTION|PROCEDURE|ROUTINE|AGGREGATE|EXTENSION|SCHEMA|LANGUAGE|OWNED)';
+BEGIN
+    RETURN EXISTS (
         SELECT FROM (SELECT DISTINCT c.typ[1]::oid AS oid
-                       FROM pgherd.new_expressions e
+                       FROM (SELECT e.tree FROM pgherd.new_expressions e
+                             UNION ALL SELECT e.tree FROM pgherd.new_function_expressions e WHERE functions) e
                       CROSS JOIN LATERAL regexp_matches(e.tree, ':consttype ([0-9]+)', 'g') AS c(typ)) u
          WHERE NOT pgherd.text_is_certain(u.oid, true) AND u.oid::regtype::text NOT LIKE 'reg%');
-END;
+END $$;

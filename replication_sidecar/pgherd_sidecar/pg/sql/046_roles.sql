@@ -1,72 +1,235 @@
--- Roles belong to the server, so PostgreSQL tells no event trigger of them, and one made by hand is there on one
--- member only. What a member lacks cannot be named in commands that all members execute.
+-- Roles and settings belong to the server, and PostgreSQL tells no event trigger of them. Every member remembers them
+-- as all members have them: pgherd.shared. Where its catalog says otherwise, somebody has changed something here.
+-- 049_unseen.sql finds that and has it ordered.
+--
+-- What is remembered are documents: a key, and attributes by name. Everything is known by the names of roles; a role
+-- '' is everybody, or, as who has granted something, the bootstrap superuser (oid 10). He, pgherd_apply, pgherd_jobs and
+-- PostgreSQL's own belong to each member. Keys:
+--   {role, R}                   attributes by the words of CREATE ROLE, and its comment
+--   {member, R, M, G}           M is a member of R; G has granted it (PostgreSQL 16; '' before)
+--   {setting here, R}, {setting all, R}  settings in this database, and in all; '' is everybody
+--   {database, R}, {parameter, R}  privileges, and whether they can be granted on
+--   {base}                      comment and connection limit of this database
+
+-- Roles that all members but this one have dropped, or that had a name here that the order gave to another role. They own
+-- something in another database of this server.
+DO $$
+BEGIN
+    IF to_regclass('pgherd.set_aside') IS NULL THEN
+        CREATE TABLE pgherd.set_aside (id oid PRIMARY KEY, reason text NOT NULL);
+        IF to_regclass('pgherd.shared') IS NOT NULL THEN -- a former version forgot the numbers of some roles
+            UPDATE pgherd.shared s SET id = r.oid FROM pg_roles r
+             WHERE s.key[1] = 'role' AND s.key[2] = r.rolname AND NOT EXISTS (SELECT FROM pg_roles o WHERE o.oid = s.id);
+        END IF;
+    END IF;
+END $$;
+
+-- OFFSET: nobody can write pg_authid through it.
+CREATE OR REPLACE VIEW pgherd.shared_roles AS
+SELECT a.oid, a.rolname::text AS name FROM pg_authid a
+ WHERE a.oid <> 10 AND a.rolname !~ '^pg_' AND a.rolname NOT IN ('pgherd_apply', 'pgherd_jobs')
+   AND NOT EXISTS (SELECT FROM pgherd.set_aside k WHERE k.id = a.oid) OFFSET 0;
 
 -- Who is a member of what, by names.
 CREATE OR REPLACE VIEW pgherd.grants AS
 SELECT DISTINCT r.rolname::text AS role, m.rolname::text AS member
   FROM pg_auth_members a JOIN pg_roles r ON r.oid = a.roleid JOIN pg_roles m ON m.oid = a.member;
 
--- Roles that every member of the herd has, and memberships in them: those there were when this node began, and
--- those that pgherd.run_everywhere() made.
+-- Privileges on the database, and who owns it: he has the rights of pg_database_owner, above all on the schema public.
+-- `grantee` is 'public' for everybody.
+CREATE OR REPLACE VIEW pgherd.database_grants AS
+SELECT coalesce(r.rolname::text, 'public') AS grantee, a.privilege_type AS privilege
+  FROM pg_database d
+ CROSS JOIN LATERAL aclexplode(coalesce(d.datacl, acldefault('d', d.datdba))) a
+  LEFT JOIN pg_roles r ON r.oid = a.grantee
+ WHERE d.datname = current_database() AND (a.grantee = 0 OR r.oid IS NOT NULL)
+UNION
+SELECT r.rolname::text, 'OWNER' FROM pg_database d JOIN pg_roles r ON r.oid = d.datdba WHERE d.datname = current_database();
+
+-- The documents that all members have; of a role, the number that it has here, by which it is known under a new name.
+--   shared_seen      the catalogs' fingerprint when they were last found to say the same; none: look again
+--   shared_failures  documents that could not be brought about here
+--   role_limits      roles that may log in on some nodes only
+--   undone           what was changed here, and taken back since another member's change came first
+CREATE TABLE IF NOT EXISTS pgherd.shared (key text[] PRIMARY KEY, value jsonb NOT NULL, id oid);
+CREATE TABLE IF NOT EXISTS pgherd.shared_seen (only_row bool PRIMARY KEY DEFAULT true CHECK (only_row), print text NOT NULL);
+CREATE TABLE IF NOT EXISTS pgherd.shared_failures (key text[] PRIMARY KEY, reason text NOT NULL);
+CREATE TABLE IF NOT EXISTS pgherd.role_limits (name text PRIMARY KEY, nodes text[] NOT NULL);
+CREATE TABLE IF NOT EXISTS pgherd.undone (at timestamptz NOT NULL DEFAULT clock_timestamp(), what text NOT NULL);
+
+-- Tells who has made the change, who heard that it was done: for a day.
+CREATE OR REPLACE FUNCTION pgherd.tell_undone(said text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM pgherd.undone u WHERE u.at < now() - interval '1 day';
+    INSERT INTO pgherd.undone (what) VALUES (said);
+    RAISE WARNING '%', said;
+END $$;
+
+-- May the role not log in here, whatever the others say?
+CREATE OR REPLACE FUNCTION pgherd.is_kept_out(role text) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM pgherd.role_limits l, pgherd.node n WHERE l.name = role AND n.member_name <> ALL (l.nodes));
+END $$;
+
+-- The documents as the catalogs have them. Settings that switch capture off are a member's own.
+CREATE OR REPLACE FUNCTION pgherd.shared_now(OUT key text[], OUT value jsonb, OUT id oid) RETURNS SETOF record
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET TimeZone = 'UTC' SET DateStyle = 'ISO, YMD' AS $$
+#variable_conflict use_column
+DECLARE
+    base pg_database;
+BEGIN
+    SELECT * INTO base FROM pg_database d WHERE d.datname = current_database();
+    RETURN QUERY
+    SELECT ARRAY['role', r.name],
+           jsonb_strip_nulls(jsonb_build_object(
+               'SUPERUSER', a.rolsuper, 'INHERIT', a.rolinherit, 'CREATEROLE', a.rolcreaterole, 'CREATEDB', a.rolcreatedb,
+               'LOGIN', CASE WHEN l.nodes IS NULL OR n.member_name = ANY (l.nodes) THEN to_jsonb(a.rolcanlogin)
+                             ELSE s.value -> 'LOGIN' END,
+               'REPLICATION', a.rolreplication, 'BYPASSRLS', a.rolbypassrls, 'CONNECTION LIMIT', a.rolconnlimit,
+               'PASSWORD', a.rolpassword, 'VALID UNTIL', nullif(a.rolvaliduntil, 'infinity')::text,
+               'COMMENT', shobj_description(a.oid, 'pg_authid'))),
+           a.oid
+      FROM pg_authid a JOIN pgherd.shared_roles r USING (oid)
+      LEFT JOIN pgherd.shared s ON s.id = a.oid AND s.key[1] = 'role'
+      LEFT JOIN pgherd.role_limits l ON l.name = s.key[2]
+      LEFT JOIN pgherd.node n ON true;
+    RETURN QUERY
+    SELECT DISTINCT ON (1) ARRAY['member', r.rolname::text, m.name, coalesce(g.name, '')],
+           jsonb_strip_nulls(jsonb_build_object('ADMIN', a.admin_option, 'INHERIT', to_jsonb(a) -> 'inherit_option',
+                                                'SET', to_jsonb(a) -> 'set_option')),
+           NULL::oid
+      FROM pg_auth_members a JOIN pgherd.shared_roles m ON m.oid = a.member
+      JOIN pg_roles r ON r.oid = a.roleid AND (r.rolname ~ '^pg_' OR EXISTS (SELECT FROM pgherd.shared_roles s WHERE s.oid = r.oid))
+      LEFT JOIN pgherd.shared_roles g ON g.oid = a.grantor AND current_setting('server_version_num')::int >= 160000;
+    RETURN QUERY
+    SELECT ARRAY[CASE s.setdatabase WHEN 0 THEN 'setting all' ELSE 'setting here' END, coalesce(r.name, '')],
+           jsonb_object_agg(split_part(c.pair, '=', 1), substr(c.pair, strpos(c.pair, '=') + 1)), NULL::oid
+      FROM pg_db_role_setting s CROSS JOIN LATERAL unnest(s.setconfig) AS c(pair)
+      LEFT JOIN pgherd.shared_roles r ON r.oid = s.setrole
+     WHERE s.setdatabase IN (0, base.oid) AND (s.setrole = 0 OR r.oid IS NOT NULL)
+       AND split_part(c.pair, '=', 1) NOT IN ('session_replication_role', 'event_triggers', 'backtrace_functions')
+     GROUP BY 1;
+    RETURN QUERY
+    SELECT ARRAY['database', coalesce(r.name, '')], jsonb_object_agg(a.privilege_type, a.grantable), NULL::oid
+      FROM (SELECT e.grantee, e.privilege_type, bool_or(e.is_grantable) AS grantable
+              FROM aclexplode(coalesce(base.datacl, acldefault('d', base.datdba))) e GROUP BY 1, 2) a
+      LEFT JOIN pgherd.shared_roles r ON r.oid = a.grantee
+     WHERE a.grantee = 0 OR r.oid IS NOT NULL GROUP BY 1;
+    RETURN QUERY
+    SELECT ARRAY['parameter', coalesce(r.name, '')], jsonb_object_agg(a.privilege, a.grantable), NULL::oid
+      FROM (SELECT e.grantee, e.privilege_type || ' ON ' || p.parname AS privilege, bool_or(e.is_grantable) AS grantable
+              FROM pg_parameter_acl p CROSS JOIN LATERAL aclexplode(p.paracl) e GROUP BY 1, 2) a
+      LEFT JOIN pgherd.shared_roles r ON r.oid = a.grantee
+     WHERE a.grantee = 0 OR r.oid IS NOT NULL GROUP BY 1;
+    RETURN QUERY
+    SELECT ARRAY['base'], jsonb_strip_nulls(jsonb_build_object('CONNECTION LIMIT', base.datconnlimit,
+                                                               'COMMENT', shobj_description(base.oid, 'pg_database'))), NULL::oid;
+END $$;
+
+-- Changes with each change of a role, of who may do what as whom, and of what else is in the documents. Also for what
+-- pg_dumpall writes, which reads no snapshot.
+CREATE OR REPLACE FUNCTION pgherd.roles_fingerprint() RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET TimeZone = 'UTC' SET DateStyle = 'ISO, YMD' AS $$
+BEGIN
+    RETURN md5(concat(
+        (SELECT string_agg(a::text, ' ' ORDER BY a.oid) FROM pg_authid a),
+        (SELECT string_agg(m::text, ' ' ORDER BY m.roleid, m.member, m.grantor) FROM pg_auth_members m),
+        (SELECT string_agg(s::text, ' ' ORDER BY s.setdatabase, s.setrole) FROM pg_db_role_setting s),
+        (SELECT string_agg(p::text, ' ' ORDER BY p.oid) FROM pg_parameter_acl p),
+        (SELECT string_agg(d::text, ' ' ORDER BY d.classoid, d.objoid) FROM pg_shdescription d),
+        (SELECT concat_ws(' ', d.datdba, d.datconnlimit, d.datacl) FROM pg_database d WHERE d.datname = current_database())));
+END $$;
+
+-- A local transaction that waits for a writer which waits for it hears 40P01 soon and keeps its session. The
+-- detector looks once, so it must not look before the circle is closed; on a busy machine a commit takes long.
+-- Where it was too early, the sidecar cancels. Milliseconds.
+-- Before all settings are written down below: else a new herd would order it, in the way of its first command.
 DO $$
 BEGIN
-    IF to_regclass('pgherd.roles') IS NULL THEN
-        CREATE TABLE pgherd.roles (name text PRIMARY KEY);
-        INSERT INTO pgherd.roles SELECT r.rolname FROM pg_roles r;
-        CREATE TABLE pgherd.memberships (role text, member text, PRIMARY KEY (role, member));
-        INSERT INTO pgherd.memberships SELECT g.role, g.member FROM pgherd.grants g;
+    EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 100', current_database());
+END $$;
+
+-- At the beginning all members have what this one has. What an older version knew to be of this member only is ordered.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pgherd.shared) THEN
+        INSERT INTO pgherd.shared SELECT * FROM pgherd.shared_now();
+        IF to_regclass('pgherd.roles') IS NOT NULL THEN
+            EXECUTE 'DELETE FROM pgherd.shared s WHERE s.key[1] = ''role'' AND NOT EXISTS'
+                    ' (SELECT FROM pgherd.roles k WHERE k.name = s.key[2])';
+            EXECUTE 'DELETE FROM pgherd.shared s WHERE s.key[1] = ''member'' AND NOT EXISTS'
+                    ' (SELECT FROM pgherd.memberships k WHERE (k.role, k.member) = (s.key[2], s.key[3]))';
+        END IF;
     END IF;
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.local_roles() RETURNS jsonb
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT jsonb_agg(r.rolname) FROM pg_roles r
-         WHERE NOT EXISTS (SELECT FROM pgherd.roles k WHERE k.name = r.rolname));
+-- Of former versions, with our functions that have bodies in standard SQL and read them: those still wanted follow.
+DROP TABLE IF EXISTS pgherd.roles, pgherd.memberships, pgherd.database_rights CASCADE;
+DROP FUNCTION IF EXISTS pgherd.roles_named(text);
 
 -- The roles whose names stand in a command, more or less: one too many does no harm.
-CREATE OR REPLACE FUNCTION pgherd.roles_named(command text) RETURNS jsonb
+CREATE OR REPLACE FUNCTION pgherd.roles_named(command text) RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT coalesce(jsonb_agg(r.rolname), '[]') FROM pg_roles r
+RETURN (SELECT coalesce(array_agg(r.rolname::text), '{}') FROM pg_roles r
          WHERE command ~* format('(^|[^[:alnum:]_$])%s($|[^[:alnum:]_$])',
                                  regexp_replace(replace(r.rolname, '"', '""'), '([^[:alnum:]_])', E'\\\\\\1', 'g')));
 
--- Makes roles known, and on a member that lacks one, makes the role: it may do nothing, and nobody can log in, but
--- a command that names it does not fail. PostgreSQL's own (pg_*) nobody can make.
-CREATE OR REPLACE FUNCTION pgherd.ensure_roles(names jsonb) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE r text;
-BEGIN
-    FOR r IN SELECT n.name FROM jsonb_array_elements_text(names) AS n(name) LOOP
-        IF NOT EXISTS (SELECT FROM pg_roles a WHERE a.rolname = r) AND NOT starts_with(r, 'pg_') THEN
-            EXECUTE format('CREATE ROLE %I', r);
-        END IF;
-        INSERT INTO pgherd.roles VALUES (r) ON CONFLICT DO NOTHING;
-    END LOOP;
-END $$;
-
 -- The memberships on which the rights of a role rest, as pairs of names; a superuser needs none.
 CREATE OR REPLACE FUNCTION pgherd.rights_of(role text) RETURNS jsonb
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH RECURSIVE rights(role, member) AS (
-        SELECT g.role, g.member FROM pgherd.grants g JOIN pg_roles r ON r.rolname = g.member AND NOT r.rolsuper
-         WHERE g.member = rights_of.role
-        UNION
-        SELECT g.role, g.member FROM rights r JOIN pgherd.grants g ON g.member = r.role
-    )
-    SELECT coalesce(jsonb_agg(jsonb_build_array(r.role, r.member)), '[]') FROM rights r;
-END;
-
--- What a role may do because of a grant on this node, it could not do on others.
-CREATE OR REPLACE FUNCTION pgherd.check_rights(rights jsonb) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE g record;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
 BEGIN
-    FOR g IN SELECT p.pair ->> 0 AS role, p.pair ->> 1 AS member FROM jsonb_array_elements(rights) AS p(pair)
-             EXCEPT SELECT m.role, m.member FROM pgherd.memberships m LOOP
-        PERFORM pgherd.refuse(format('role %I is a member of %I on this node only', g.member, g.role),
-            format('Have a superuser execute SELECT pgherd.run_everywhere(%L).',
-                   format('GRANT %I TO %I', g.role, g.member)));
+    RETURN (
+        WITH RECURSIVE rights(role, member) AS (
+            SELECT g.role, g.member FROM pgherd.grants g JOIN pg_roles r ON r.rolname = g.member AND NOT r.rolsuper
+             WHERE g.member = rights_of.role
+            UNION
+            SELECT g.role, g.member FROM rights r JOIN pgherd.grants g ON g.member = r.role
+        )
+        SELECT coalesce(jsonb_agg(jsonb_build_array(r.role, r.member)), '[]') FROM rights r);
+END $$;
+
+-- The privileges on the database on which a command of a role may rest, as pairs of grantee and privilege.
+CREATE OR REPLACE FUNCTION pgherd.database_rights_of(role text, tag text) RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    names jsonb := jsonb_build_array(role, 'public') || jsonb_path_query_array(pgherd.rights_of(role), '$[*][0]');
+BEGIN
+    IF tag !~ ' (SCHEMA|EXTENSION|PUBLICATION|LANGUAGE)$' OR (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = role) THEN
+        RETURN '[]';
+    END IF;
+    RETURN (SELECT coalesce(jsonb_agg(jsonb_build_array(g.grantee, g.privilege)), '[]') FROM pgherd.database_grants g
+             WHERE g.privilege = 'CREATE' AND names ? g.grantee);
+END $$;
+
+-- On another member, before it executes a command: what it rests on and what was taken away here, which is not ordered
+-- yet, is given back. A role is the one that all members know by that name, and not one that has taken its name here.
+CREATE OR REPLACE FUNCTION pgherd.ensure_roles(names jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    missing text[] := array(SELECT s.key[2] FROM pgherd.shared s
+                             WHERE s.key[1] = 'role' AND names ? s.key[2]
+                               AND NOT EXISTS (SELECT FROM pgherd.shared_roles r WHERE r.oid = s.id AND r.name = s.key[2]));
+    former  pgherd.shared[];
+    r       text;
+BEGIN
+    IF missing <> '{}' THEN
+        PERFORM pgherd.make_room(missing, true);
+        former := array(SELECT s FROM pgherd.shared s WHERE s.key[1] = 'role' AND s.key[2] = ANY (missing)
+                                                        AND NOT EXISTS (SELECT FROM pgherd.shared_roles a WHERE a.oid = s.id));
+        PERFORM pgherd.restore_documents(jsonb_agg(to_jsonb(s.key)))
+           FROM pgherd.shared s WHERE s.key[2:] && array(SELECT f.key[2] FROM unnest(former) f);
+        UPDATE pgherd.owners o SET owner = s.id
+          FROM unnest(former) f JOIN pgherd.shared s ON s.key = f.key WHERE o.owner = f.id AND s.id IS NOT NULL;
+        PERFORM pgherd.tell_undone(format('role %I is there again: a command of another member needs it', f.key[2])) FROM unnest(former) f;
+        PERFORM pgherd.restore_owners();
+    END IF;
+    FOR r IN SELECT n.name FROM jsonb_array_elements_text(names) AS n(name)
+              WHERE NOT starts_with(n.name, 'pg_') AND NOT EXISTS (SELECT FROM pg_roles a WHERE a.rolname = n.name) LOOP
+        EXECUTE format('CREATE ROLE %I', r); -- it may do nothing, and nobody can log in
+        PERFORM pgherd.remember(ARRAY['role', r]);
     END LOOP;
 END $$;
 
@@ -77,141 +240,57 @@ BEGIN
     PERFORM pgherd.ensure_roles(jsonb_path_query_array(rights, '$[*][*]'));
     FOR g IN SELECT p.pair ->> 0 AS role, p.pair ->> 1 AS member FROM jsonb_array_elements(rights) AS p(pair)
              EXCEPT SELECT k.role, k.member FROM pgherd.grants k LOOP
-        EXECUTE format('GRANT %I TO %I', g.role, g.member);
+        PERFORM pgherd.restore_documents(jsonb_agg(to_jsonb(s.key)))
+           FROM pgherd.shared s WHERE s.key[1] = 'member' AND s.key[2:3] = ARRAY[g.role, g.member];
+        PERFORM pgherd.tell_undone(format('role %I is a member of %I again: a command of another member needs it', g.member, g.role));
     END LOOP;
 END $$;
 
--- After a command about roles: which memberships among the roles that it named every member has now.
-CREATE OR REPLACE FUNCTION pgherd.memberships_among(names jsonb) RETURNS jsonb
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT coalesce(jsonb_agg(jsonb_build_array(g.role, g.member)), '[]') FROM pgherd.grants g
-         WHERE names ? g.role AND names ? g.member);
-
-CREATE OR REPLACE FUNCTION pgherd.follow_grants(names jsonb, granted jsonb) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    DELETE FROM pgherd.memberships m WHERE names ? m.role AND names ? m.member;
-    INSERT INTO pgherd.memberships SELECT p.pair ->> 0, p.pair ->> 1 FROM jsonb_array_elements(granted) AS p(pair);
-END;
-
--- Privileges on the database, and who owns it: PostgreSQL tells no event trigger of them either, and yet whether a
--- command works may rest on them. The owner of the database has the rights of pg_database_owner, above all on the
--- schema public. `grantee` is 'public' for everybody.
-CREATE OR REPLACE VIEW pgherd.database_grants AS
-SELECT coalesce(r.rolname::text, 'public') AS grantee, a.privilege_type AS privilege
-  FROM pg_database d
- CROSS JOIN LATERAL aclexplode(coalesce(d.datacl, acldefault('d', d.datdba))) a
-  LEFT JOIN pg_roles r ON r.oid = a.grantee
- WHERE d.datname = current_database() AND (a.grantee = 0 OR r.oid IS NOT NULL)
-UNION
-SELECT r.rolname::text, 'OWNER' FROM pg_database d JOIN pg_roles r ON r.oid = d.datdba WHERE d.datname = current_database();
-
--- Those that every member has.
-DO $$
-BEGIN
-    IF to_regclass('pgherd.database_rights') IS NULL THEN
-        CREATE TABLE pgherd.database_rights (grantee text, privilege text, PRIMARY KEY (grantee, privilege));
-        INSERT INTO pgherd.database_rights SELECT g.grantee, g.privilege FROM pgherd.database_grants g;
-    END IF;
-END $$;
-
--- The privileges on which a command of a role may rest, as pairs of grantee and privilege. Says no where it rests on one
--- that was granted on this node only.
-CREATE OR REPLACE FUNCTION pgherd.database_rights_of(role text, tag text) RETURNS jsonb
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    names  jsonb := jsonb_build_array(role, 'public') || jsonb_path_query_array(pgherd.rights_of(role), '$[*][0]');
-    rights jsonb := '[]';
-    needed text;
-    known  jsonb;
-    holder text;
-BEGIN
-    IF (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = role) THEN
-        RETURN rights;
-    END IF;
-    FOREACH needed IN ARRAY CASE WHEN tag ~ ' (SCHEMA|EXTENSION|PUBLICATION|LANGUAGE)$' THEN '{OWNER,CREATE}'::text[]
-                                 ELSE '{OWNER}' END LOOP
-        SELECT jsonb_agg(jsonb_build_array(g.grantee, g.privilege)) FILTER (WHERE k.grantee IS NOT NULL),
-               min(g.grantee) INTO known, holder
-          FROM pgherd.database_grants g LEFT JOIN pgherd.database_rights k USING (grantee, privilege)
-         WHERE g.privilege = needed AND names ? g.grantee;
-        IF known IS NULL AND holder IS NOT NULL THEN
-            PERFORM pgherd.refuse_database_right(holder, needed);
-        END IF;
-        rights := rights || coalesce(known, '[]');
-    END LOOP;
-    RETURN rights;
-END $$;
-
-CREATE OR REPLACE FUNCTION pgherd.database_command(grantee text, privilege text) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN CASE WHEN privilege = 'OWNER' THEN format('ALTER DATABASE %I OWNER TO %I', current_database(), grantee)
-            WHEN grantee = 'public' THEN format('GRANT %s ON DATABASE %I TO PUBLIC', privilege, current_database())
-            ELSE format('GRANT %s ON DATABASE %I TO %I', privilege, current_database(), grantee) END;
-
-CREATE OR REPLACE FUNCTION pgherd.refuse_database_right(grantee text, privilege text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgherd.refuse(
-        CASE WHEN privilege = 'OWNER' THEN format('role %I owns the database on this node only', grantee)
-             ELSE format('role %I has %s on the database on this node only', grantee, privilege) END,
-        format('Have a superuser execute SELECT pgherd.run_everywhere(%L).', pgherd.database_command(grantee, privilege)));
-END $$;
-
--- Gives a member what it has lost.
 CREATE OR REPLACE FUNCTION pgherd.ensure_database_rights(rights jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE g record;
 BEGIN
-    PERFORM pgherd.ensure_roles(jsonb_path_query_array(rights, '$[*][0] ? (@ <> "public")'));
     FOR g IN SELECT p.pair ->> 0 AS grantee, p.pair ->> 1 AS privilege FROM jsonb_array_elements(rights) AS p(pair)
              EXCEPT SELECT k.grantee, k.privilege FROM pgherd.database_grants k LOOP
-        EXECUTE pgherd.database_command(g.grantee, g.privilege);
+        PERFORM pgherd.restore_documents(
+            jsonb_build_array(jsonb_build_array('database', CASE g.grantee WHEN 'public' THEN '' ELSE g.grantee END)));
+        PERFORM pgherd.tell_undone(
+            format('%s has %s on the database again: a command of another member needs it', g.grantee, g.privilege));
     END LOOP;
 END $$;
 
--- After a command about the database: what those that it named have now, on every member.
-CREATE OR REPLACE FUNCTION pgherd.database_rights_among(names jsonb) RETURNS jsonb
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT coalesce(jsonb_agg(jsonb_build_array(g.grantee, g.privilege)), '[]') FROM pgherd.database_grants g
-         WHERE names ? g.grantee);
-
-CREATE OR REPLACE FUNCTION pgherd.follow_database_rights(names jsonb, granted jsonb) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    DELETE FROM pgherd.database_rights k
-     WHERE names ? k.grantee
-        -- there is but one owner, and a new one takes the privileges of the old one over
-        OR jsonb_path_exists(granted, 'strict $[*] ? (@[1] == "OWNER")')
-           AND NOT EXISTS (SELECT FROM pgherd.database_grants g
-                            WHERE (g.grantee, g.privilege) = (k.grantee, k.privilege));
-    INSERT INTO pgherd.database_rights SELECT p.pair ->> 0, p.pair ->> 1 FROM jsonb_array_elements(granted) AS p(pair);
-END;
-
--- CREATE ROLE on a member where somebody has made a role of that name by hand.
-CREATE OR REPLACE FUNCTION pgherd.reset_role(role text) RETURNS void
+-- All that a command of another member rests on.
+CREATE OR REPLACE FUNCTION pgherd.ensure_ground(command jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF EXISTS (SELECT FROM pg_roles a WHERE a.rolname = role) THEN
-        EXECUTE format('ALTER ROLE %I NOSUPERUSER NOCREATEDB NOCREATEROLE INHERIT NOLOGIN NOREPLICATION NOBYPASSRLS'
-                       ' CONNECTION LIMIT -1 PASSWORD NULL VALID UNTIL ''infinity''', role);
-    END IF;
+    PERFORM pgherd.ensure_roles(command -> 'roles'), pgherd.ensure_rights(command -> 'grants'),
+            pgherd.ensure_database_rights(command -> 'database');
 END $$;
 
--- DROP ROLE on a member where it may be missing, or own something in another database of the server.
-CREATE OR REPLACE FUNCTION pgherd.drop_roles(names jsonb) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
-DECLARE r text;
+-- Nobody else changes roles and the like here until the transaction ends; who only reads them, or logs in, goes on.
+CREATE OR REPLACE FUNCTION pgherd.lock_roles() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    FOR r IN SELECT n.name FROM jsonb_array_elements_text(names) AS n(name) LOOP
-        DELETE FROM pgherd.roles k WHERE k.name = r;
-        DELETE FROM pgherd.memberships m WHERE r IN (m.role, m.member);
-        DELETE FROM pgherd.database_rights d WHERE d.grantee = r;
-        BEGIN
-            EXECUTE format('DROP ROLE IF EXISTS %I', r);
-        EXCEPTION WHEN dependent_objects_still_exist THEN
-            RAISE WARNING 'role % stays on this member: %', r, SQLERRM;
-            EXECUTE format('ALTER ROLE %I NOLOGIN', r);
-        END;
-    END LOOP;
+    LOCK TABLE pg_authid, pg_auth_members, pg_db_role_setting, pg_parameter_acl, pg_database, pg_shdescription
+            IN SHARE ROW EXCLUSIVE MODE;
+    PERFORM set_config('pgherd.roles_are_locked', 'on', true);
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.roles_are_locked() RETURNS bool
+LANGUAGE sql STABLE RETURN coalesce(current_setting('pgherd.roles_are_locked', true), '') = 'on';
+
+-- Does for an ordered command what changes roles here. Sessions here change the same, and there is no lock of one role:
+-- "tuple concurrently updated", or a role is there that was not there a moment before, or has no name any more. Who has lost
+-- such a race once excludes them. It is not done at once, because a transaction that has changed a role and waits for its verdict would be
+-- in the way.
+CREATE OR REPLACE FUNCTION pgherd.change_roles(step text, command jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    EXECUTE format('SELECT pgherd.%I($1)', step) USING command;
+EXCEPTION WHEN internal_error OR unique_violation OR duplicate_object OR undefined_object OR null_value_not_allowed THEN
+    IF pgherd.roles_are_locked() THEN
+        RAISE;
+    END IF;
+    PERFORM pgherd.lock_roles();
+    EXECUTE format('SELECT pgherd.%I($1)', step) USING command;
 END $$;

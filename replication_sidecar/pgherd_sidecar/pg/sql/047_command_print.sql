@@ -16,34 +16,49 @@
 -- Was this row of a catalog, which we see, written by our transaction or one of its subtransactions? A transaction in
 -- progress whose rows are visible can be no other.
 CREATE OR REPLACE FUNCTION pgherd.is_own(written xid) RETURNS bool
-LANGUAGE sql STABLE
-RETURN CASE WHEN written::text::int8 >= 3 AND age(written) BETWEEN -1000000 AND 0
-            THEN pg_xact_status((pg_current_xact_id()::text::int8 - age(written))::text::xid8) = 'in progress'
-            ELSE false END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN CASE WHEN written::text::int8 >= 3 AND age(written) BETWEEN -1000000 AND 0
+                THEN pg_xact_status((pg_current_xact_id()::text::int8 - age(written))::text::xid8) = 'in progress'
+                ELSE false END;
+END $$;
 
 -- Who may do what, in order. In 17 owners have one more privilege.
 CREATE OR REPLACE FUNCTION pgherd.privileges(acl aclitem[]) RETURNS text
-LANGUAGE sql STABLE
-RETURN (SELECT string_agg(DISTINCT p.line COLLATE "C", ', ' ORDER BY p.line COLLATE "C")
-          FROM (SELECT format('%s %s %s', CASE a.grantee WHEN 0 THEN '' ELSE pg_get_userbyid(a.grantee) END, a.privilege_type,
-                              a.is_grantable) AS line
-                  FROM aclexplode(acl) a
-                 WHERE a.privilege_type <> 'MAINTAIN' AND pg_get_userbyid(a.grantee) <> 'pgherd_apply') p);
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (SELECT string_agg(DISTINCT p.line COLLATE "C", ', ' ORDER BY p.line COLLATE "C")
+              FROM (SELECT format('%s %s %s', CASE a.grantee WHEN 0 THEN '' ELSE pg_get_userbyid(a.grantee) END, a.privilege_type,
+                                  a.is_grantable) AS line
+                      FROM aclexplode(acl) a
+                     WHERE a.privilege_type <> 'MAINTAIN' AND pg_get_userbyid(a.grantee) <> 'pgherd_apply') p);
+END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.column_names(rel oid, numbers int2[]) RETURNS text[]
-LANGUAGE sql STABLE
-RETURN (SELECT array_agg(a.attname::text ORDER BY k.n)
-          FROM unnest(numbers) WITH ORDINALITY AS k(attnum, n)
-          LEFT JOIN pg_attribute a ON a.attrelid = rel AND a.attnum = k.attnum);
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (SELECT array_agg(a.attname::text ORDER BY k.n)
+              FROM unnest(numbers) WITH ORDINALITY AS k(attnum, n)
+              LEFT JOIN pg_attribute a ON a.attrelid = rel AND a.attnum = k.attnum);
+END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.sorted(texts text[]) RETURNS text[]
-LANGUAGE sql STABLE
-RETURN (SELECT array_agg(u.t ORDER BY u.t COLLATE "C") FROM unnest(texts) AS u(t));
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (SELECT array_agg(u.t ORDER BY u.t COLLATE "C") FROM unnest(texts) AS u(t));
+END $$;
 
 -- Options in order; not those that PostgreSQL keeps for itself: 17.12 notes for each column where in its own log it was made.
 CREATE OR REPLACE FUNCTION pgherd.options(options text[]) RETURNS text[]
-LANGUAGE sql STABLE
-RETURN pgherd.sorted(ARRAY(SELECT u.o FROM unnest(options) AS u(o) WHERE u.o !~ '^pg_'));
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN pgherd.sorted(ARRAY(SELECT u.o FROM unnest(options) AS u(o) WHERE u.o !~ '^pg_'));
+END $$;
 
 -- What the catalog says of relations. which: of what words are wanted, 'own', 'all' or 'none'.
 CREATE OR REPLACE FUNCTION pgherd.relation_lines(
@@ -96,7 +111,7 @@ BEGIN
                i.indcollation::oid[]::regcollation[], i.indoption::int2[], pgherd.options(c.reloptions))::text,
            CASE WHEN all_words OR own_words AND pgherd.is_own(i.xmin) THEN pg_get_indexdef(i.indexrelid) END
       FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
-     WHERE i.indrelid = ANY (rels) AND i.indisvalid;
+     WHERE i.indrelid = ANY (rels) AND i.indisvalid AND NOT pgherd.is_long_index(i.indrelid, i.indexrelid);
     RETURN QUERY
     SELECT t.tgrelid, 'triggers', t.tgname::text,
            ROW(t.tgtype, t.tgenabled, t.tgfoid::regprocedure, t.tgdeferrable, t.tginitdeferred, t.tgargs,
@@ -191,23 +206,30 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.is_printed(schema oid) RETURNS bool
-LANGUAGE sql STABLE
-RETURN (SELECT n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
-          FROM pg_namespace n WHERE n.oid = schema);
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (SELECT n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
+              FROM pg_namespace n WHERE n.oid = schema);
+END $$;
 
 -- Relations whose print may be asked of other members.
 CREATE OR REPLACE FUNCTION pgherd.printed_relations(rels oid[]) RETURNS oid[]
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN array(SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-              WHERE c.oid = ANY (rels) AND c.relpersistence <> 't' AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'c', 'S')
-                AND pgherd.is_printed(n.oid)
-                AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.name = format('%I.%I', n.nspname, c.relname)));
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN array(SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                  WHERE c.oid = ANY (rels) AND c.relpersistence <> 't' AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'c', 'S')
+                    AND pgherd.is_printed(n.oid)
+                    AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.name = format('%I.%I', n.nspname, c.relname)));
+END $$;
 
 -- Hashes of facts by object and aspect; of words by object, each with its aspect and name.
 CREATE OR REPLACE FUNCTION pgherd.catalog_hashes(
     rels oid[], functions oid[], types oid[], schemas oid[], which text, OUT objects jsonb, OUT words jsonb)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
     WITH lines AS MATERIALIZED (
         SELECT * FROM pgherd.catalog_lines(rels, functions, types, schemas, which)
     ), aspects AS (
@@ -219,8 +241,9 @@ BEGIN ATOMIC
     )
     SELECT (SELECT jsonb_object_agg(o.object, o.hashes)
               FROM (SELECT a.object, jsonb_object_agg(a.aspect, a.hash) AS hashes FROM aspects a GROUP BY a.object) o),
-           (SELECT jsonb_object_agg(n.object, n.words) FROM named n);
-END;
+           (SELECT jsonb_object_agg(n.object, n.words) FROM named n)
+      INTO objects, words;
+END $$;
 
 -- The print of the command that is ending, at its origin. PostgreSQL does not say what GRANT and REVOKE have changed:
 -- that is looked for.
@@ -237,13 +260,13 @@ BEGIN
       INTO made
       FROM pg_event_trigger_ddl_commands() o
       LEFT JOIN pg_constraint k ON o.classid = 'pg_constraint'::regclass AND k.oid = o.objid;
-    IF tag IN ('GRANT', 'REVOKE') THEN
-        made.functions := array(SELECT p.oid FROM pg_proc p WHERE pgherd.is_own(p.xmin));
+    IF tag IN ('GRANT', 'REVOKE') THEN -- whether a row is new is asked first, since that is quickly answered
+        made.functions := array(SELECT p.oid FROM pg_proc p WHERE pgherd.is_new(p.xmin) AND pgherd.is_own(p.xmin));
         made.types := array(SELECT t.oid FROM pg_type t
-                             WHERE pgherd.is_own(t.xmin) AND t.typtype IN ('d', 'e', 'r') AND t.typcategory <> 'A');
-        made.schemas := array(SELECT n.oid FROM pg_namespace n WHERE pgherd.is_own(n.xmin));
-        rels := rels || array(SELECT c.oid FROM pg_class c WHERE pgherd.is_own(c.xmin))
-                     || array(SELECT a.attrelid FROM pg_attribute a WHERE pgherd.is_own(a.xmin));
+                             WHERE pgherd.is_new(t.xmin) AND pgherd.is_own(t.xmin) AND t.typtype IN ('d', 'e', 'r') AND t.typcategory <> 'A');
+        made.schemas := array(SELECT n.oid FROM pg_namespace n WHERE pgherd.is_new(n.xmin) AND pgherd.is_own(n.xmin));
+        rels := rels || array(SELECT c.oid FROM pg_class c WHERE pgherd.is_new(c.xmin) AND pgherd.is_own(c.xmin))
+                     || array(SELECT a.attrelid FROM pg_attribute a WHERE pgherd.is_new(a.xmin) AND pgherd.is_own(a.xmin));
     END IF;
     SELECT * INTO found FROM pgherd.catalog_hashes(
         pgherd.printed_relations(rels),
@@ -257,8 +280,10 @@ END $$;
 -- What is not as a print says: the object, the aspect, and the name of what is in it where that is known.
 CREATE OR REPLACE FUNCTION pgherd.print_difference(
     print jsonb, objects jsonb, words jsonb, OUT object text, OUT aspect text, OUT name text) RETURNS SETOF record
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT o.key, a.aspect, NULL
       FROM jsonb_each(print -> 'objects') o
      CROSS JOIN LATERAL jsonb_object_keys(o.value || coalesce(objects -> o.key, '{}')) AS a(aspect)
@@ -268,7 +293,7 @@ BEGIN ATOMIC
       FROM jsonb_each(print -> 'words') w CROSS JOIN LATERAL jsonb_array_elements(w.value) AS l(line)
      WHERE print ->> 'version' = current_setting('server_version_num')
        AND NOT coalesce(words -> w.key @> jsonb_build_array(l.line), false);
-END;
+END $$;
 
 -- Compares what a command has made here with its print, which is empty if an older version has made it.
 CREATE OR REPLACE FUNCTION pgherd.check_command_print(print jsonb) RETURNS void

@@ -28,13 +28,15 @@ SELECT c.oid AS relid, o.refobjid AS owner, o.refobjsubid AS owner_column,
 
 -- The first of v, v + step, v + 2 * step, ... that belongs to this member.
 CREATE OR REPLACE FUNCTION pgherd.first_own(v numeric, step int8) RETURNS numeric
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT v + step * mod(mod(n.member - 1 - floor_run.r, n.slots) + n.slots, n.slots)
-      FROM pgherd.node n
-     CROSS JOIN LATERAL (SELECT v * sign(step::numeric) - 1 AS u, abs(step)::numeric AS width) d
-     CROSS JOIN LATERAL (SELECT div(d.u - mod(mod(d.u, d.width) + d.width, d.width), d.width) AS r) floor_run;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT v + step * mod(mod(n.member - 1 - floor_run.r, n.slots) + n.slots, n.slots)
+          FROM pgherd.node n
+         CROSS JOIN LATERAL (SELECT v * sign(step::numeric) - 1 AS u, abs(step)::numeric AS width) d
+         CROSS JOIN LATERAL (SELECT div(d.u - mod(mod(d.u, d.width) + d.width, d.width), d.width) AS r) floor_run);
+END $$;
 
 -- The last number, in the direction of the sequence, that the column owning it holds; NULL if nothing owns it.
 -- own: only numbers that this member gave out.
@@ -128,7 +130,7 @@ END $$;
 
 -- Interleaves the sequences among `rels` and those their tables own; with `everything`, all.
 CREATE OR REPLACE FUNCTION pgherd.align_sequences(rels oid[], everything bool) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     DELETE FROM pgherd.sequences k WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = k.relid);
     PERFORM pgherd.align_sequence(s) FROM pgherd.user_sequences s CROSS JOIN pgherd.node
@@ -138,19 +140,25 @@ END $$;
 -- TRUNCATE ... RESTART IDENTITY: a sequence that is new in this transaction, and nobody has used, is started anew
 -- by the other members too. (It may be new for another reason: to start it again does no harm then.) The run of
 -- row changes goes on, so that tables truncated by one command stay together; its rows come after this.
+-- Which sequences a table has, the index tells that PostgreSQL finds dependents by: to ask all would take long for many
+-- tables at once.
 CREATE OR REPLACE FUNCTION pgherd.capture_restart() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET seq_page_cost = 0.1 SET random_page_cost = 0.1 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     x         xid8 := pg_current_xact_id();
     s         record;
     restarted bool;
 BEGIN
-    FOR s IN SELECT u.relid::regclass AS rel, u.seqstart FROM pgherd.user_sequences u JOIN pg_class c ON c.oid = u.relid
-              WHERE u.owner = TG_RELID AND pgherd.is_new(c.xmin) LOOP
+    FOR s IN SELECT u.relid::regclass AS rel, u.seqstart
+               FROM pg_depend d JOIN pg_class c ON c.oid = d.objid AND pgherd.is_new(c.xmin)
+               JOIN pgherd.user_sequences u ON u.relid = c.oid AND u.owner = TG_RELID
+              WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = TG_RELID AND d.classid = 'pg_class'::regclass
+                AND d.deptype IN ('a', 'i') LOOP
         EXECUTE format('SELECT NOT q.is_called AND q.last_value = $1 FROM %s q', s.rel) INTO restarted USING s.seqstart;
         IF restarted THEN
             PERFORM pgherd.put(x, pgherd.last_gid(), '""', '', '{1}',
-                               ARRAY[json_build_object('act', 'restart', 'object', s.rel::text)::text]);
+                               ARRAY[json_build_object('act', 'restart', 'object', s.rel::text, 'leaves_tables', true)::text]);
         END IF;
     END LOOP;
     RETURN NULL;
@@ -199,21 +207,24 @@ END $$;
 
 -- `made`: the transaction that made it here: on other members nobody can have used it.
 CREATE OR REPLACE FUNCTION pgherd.note_sequence_ranges() RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
     DELETE FROM pgherd.sequence_ranges r WHERE NOT EXISTS (SELECT FROM pg_sequence s WHERE s.seqrelid = r.relid);
     INSERT INTO pgherd.sequence_ranges AS r
     SELECT s.seqrelid, s.seqmin, s.seqmax, pg_current_xact_id()
       FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid AND c.relpersistence <> 't'
         ON CONFLICT (relid) DO UPDATE SET low = EXCLUDED.low, high = EXCLUDED.high
      WHERE (r.low, r.high) <> (EXCLUDED.low, EXCLUDED.high);
-END;
+END $$;
 
 -- Has the running command made the range of a sequence smaller?
 CREATE OR REPLACE FUNCTION pgherd.shrinks_sequence() RETURNS bool
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT EXISTS (SELECT FROM pgherd.sequence_ranges r JOIN pg_sequence s ON s.seqrelid = r.relid
-                    WHERE (s.seqmin > r.low OR s.seqmax < r.high)
-                      AND r.made IS DISTINCT FROM pg_current_xact_id());
-END;
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT EXISTS (SELECT FROM pgherd.sequence_ranges r JOIN pg_sequence s ON s.seqrelid = r.relid
+                        WHERE (s.seqmin > r.low OR s.seqmax < r.high)
+                          AND r.made IS DISTINCT FROM pg_current_xact_id()));
+END $$;

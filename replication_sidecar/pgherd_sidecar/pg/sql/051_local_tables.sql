@@ -4,6 +4,9 @@
 CREATE OR REPLACE FUNCTION pgherd.follow_local_tables() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF NOT EXISTS (SELECT FROM pgherd.local_tables) THEN
+        RETURN;
+    END IF;
     UPDATE pgherd.local_tables l SET relid = to_regclass(l.name) WHERE l.relid IS NULL;
     DELETE FROM pgherd.local_tables l WHERE NOT EXISTS (SELECT FROM pgherd.all_tables a WHERE a.relid = l.relid);
     UPDATE pgherd.local_tables l SET name = a.name
@@ -19,13 +22,15 @@ END $$;
 
 -- A table with its partitions and inheritance children.
 CREATE OR REPLACE FUNCTION pgherd.tree_below(rel oid) RETURNS oid[]
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    WITH RECURSIVE tree(relid) AS (
-        SELECT rel UNION SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid
-    )
-    SELECT array_agg(t.relid) FROM tree t;
-END;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        WITH RECURSIVE tree(relid) AS (
+            SELECT rel UNION SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid
+        )
+        SELECT array_agg(t.relid) FROM tree t);
+END $$;
 
 -- A table is kept like those above it: who writes to a partitioned table or an inheritance parent writes to the tables
 -- below it. A table that the command has made follows its parent.
@@ -34,13 +39,13 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r record;
 BEGIN
     FOR r IN SELECT i.inhrelid::regclass AS child, i.inhparent::regclass AS parent, cl.relid IS NOT NULL AS child_is_local
-               FROM pg_inherits i
+               FROM (SELECT h.inhrelid, h.inhparent FROM pg_inherits h
+                      WHERE h.inhrelid = ANY (rels) OR h.inhparent = ANY (rels) OFFSET 0) i
                JOIN pgherd.all_tables a ON a.relid = i.inhrelid
                JOIN pgherd.all_tables b ON b.relid = i.inhparent
                LEFT JOIN pgherd.local_tables cl ON cl.relid = i.inhrelid
                LEFT JOIN pgherd.local_tables pl ON pl.relid = i.inhparent
-              WHERE (i.inhrelid = ANY (rels) OR i.inhparent = ANY (rels))
-                AND (cl.relid IS NULL) <> (pl.relid IS NULL)
+              WHERE (cl.relid IS NULL) <> (pl.relid IS NULL)
                 AND (EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = i.inhrelid)
                      -- a new one whose parents differ can follow none
                      OR EXISTS (SELECT FROM pg_inherits o
@@ -59,23 +64,25 @@ END $$;
 -- hold for all rows, columns that are not null, the kind of the table and its place in a partition tree. Tables that
 -- this transaction has made are left out: they are empty on other members.
 CREATE OR REPLACE FUNCTION pgherd.local_shapes() RETURNS jsonb
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT jsonb_object_agg(c.oid::text, jsonb_build_object(
-               'kind', c.relkind, 'columns', c.relnatts, 'partition', c.relispartition,
-               'not_null', (SELECT coalesce(jsonb_object_agg(a.attnum::text, true), '{}') FROM pg_attribute a
-                             WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attnotnull),
-               'constraints', (SELECT coalesce(jsonb_object_agg(k.oid::text, true), '{}') FROM pg_constraint k
-                                WHERE k.convalidated AND (k.conrelid = c.oid OR k.contypid <> 0)),
-               'indexes', (SELECT coalesce(jsonb_object_agg(i.indexrelid::text, true), '{}') FROM pg_index i
-                            WHERE i.indrelid = c.oid),
-               'domains', (SELECT coalesce(jsonb_object_agg(t.oid::text, true), '{}') FROM pg_type t
-                            WHERE t.typtype = 'd' AND t.typnotnull),
-               'children', (SELECT coalesce(jsonb_object_agg(h.inhrelid::text, true), '{}') FROM pg_inherits h
-                             WHERE h.inhparent = c.oid)))
-      FROM pgherd.local_tables l JOIN pg_class c ON c.oid = l.relid
-     WHERE NOT pgherd.is_made_here(c.oid);
-END;
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT jsonb_object_agg(c.oid::text, jsonb_build_object(
+                   'kind', c.relkind, 'columns', c.relnatts, 'partition', c.relispartition,
+                   'not_null', (SELECT coalesce(jsonb_object_agg(a.attnum::text, true), '{}') FROM pg_attribute a
+                                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attnotnull),
+                   'constraints', (SELECT coalesce(jsonb_object_agg(k.oid::text, true), '{}') FROM pg_constraint k
+                                    WHERE k.convalidated AND (k.conrelid = c.oid OR k.contypid <> 0)),
+                   'indexes', (SELECT coalesce(jsonb_object_agg(i.indexrelid::text, true), '{}') FROM pg_index i
+                                WHERE i.indrelid = c.oid),
+                   'domains', (SELECT coalesce(jsonb_object_agg(t.oid::text, true), '{}') FROM pg_type t
+                                WHERE t.typtype = 'd' AND t.typnotnull),
+                   'children', (SELECT coalesce(jsonb_object_agg(h.inhrelid::text, true), '{}') FROM pg_inherits h
+                                 WHERE h.inhparent = c.oid)))
+          FROM pgherd.local_tables l JOIN pg_class c ON c.oid = l.relid
+         WHERE NOT pgherd.is_made_here(c.oid));
+END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.refuse_local(rel regclass, why text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -37,15 +37,44 @@ LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object) VALUES ('set_replicated', "table"::oid::text);
 END;
 
--- For what belongs to the server and not to the database, and so fires no event trigger: roles above all.
+-- For what belongs to the server and not to the database, where it has to be on all members at once (049 has the rest).
 CREATE OR REPLACE FUNCTION pgherd.run_everywhere(command text) RETURNS void
 LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object) VALUES ('run', command);
 END;
 
+-- Lets a role log in on these nodes only; null: on all. Elsewhere it is there as well: it may own and be granted things.
+CREATE OR REPLACE FUNCTION pgherd.limit_role(role text, nodes text[]) RETURNS void
+LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
+    INSERT INTO pgherd.request (act, object) VALUES ('limit', json_build_object('role', role, 'nodes', nodes)::text);
+END;
+
+-- The sidecar's own, where somebody has changed roles and the like and no command follows (049).
+CREATE OR REPLACE FUNCTION pgherd.order_unseen() RETURNS void
+LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
+    INSERT INTO pgherd.request (act, object) VALUES ('unseen', '');
+END;
+DROP FUNCTION IF EXISTS pgherd.order_owners();
+
 -- setval on every member.
 CREATE OR REPLACE FUNCTION pgherd.set_sequence(rel regclass, value int8, called bool) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF pgherd.is_watched() THEN
+        PERFORM pgherd.set_sequence_as_replica(rel, value, called);
+    ELSE
+        PERFORM pgherd.set_sequence_as_own(rel, value, called);
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.set_sequence_as_replica(rel regclass, value int8, called bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+BEGIN
+    PERFORM pgherd.set_sequence_as_own(rel, value, called);
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.set_sequence_as_own(rel regclass, value int8, called bool) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET backtrace_functions = pgherd AS $$
 DECLARE
     q    pg_sequence;
     step int8 := (SELECT k.step FROM pgherd.sequences k WHERE k.relid = rel);
@@ -68,13 +97,17 @@ CREATE OR REPLACE FUNCTION pgherd.perform(command jsonb) RETURNS oid[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE rel oid;
 BEGIN
-    IF command ->> 'act' = 'run' THEN
-        PERFORM pgherd.drop_roles(command -> 'dropped');
-        IF command ->> 'sql' <> '' THEN
-            EXECUTE command ->> 'sql';
-        END IF;
-        PERFORM pgherd.follow_grants(command -> 'roles', command -> 'grants'),
-                pgherd.follow_database_rights(command -> 'grantees', command -> 'database');
+    IF command ->> 'act' LIKE ANY (ARRAY[E'long\\_%', E'begin\\_%']) THEN
+        PERFORM pgherd.perform_long(command);
+        RETURN '{}';
+    ELSIF command ->> 'act' = 'run' THEN
+        EXECUTE command ->> 'sql';
+        RETURN '{}';
+    ELSIF command ->> 'act' = 'unseen' THEN
+        PERFORM pgherd.change_roles('take_unseen', command);
+        RETURN '{}';
+    ELSIF command ->> 'act' = 'limit' THEN
+        PERFORM pgherd.change_roles('take_limit', command);
         RETURN '{}';
     END IF;
     rel := (command ->> 'object')::regclass;
@@ -101,7 +134,10 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.check_request(r pgherd.request) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM pgherd.check_writable(), pgherd.check_user_code(); -- before we plan a query on any table
+    PERFORM pgherd.check_writable();
+    IF r.act <> 'setval' THEN -- before we plan a query on any table
+        PERFORM pgherd.check_user_code();
+    END IF;
     IF r.act IN ('set_local', 'set_replicated') THEN
         PERFORM pgherd.check_mark(r.role, r.object::oid, r.act);
     ELSIF r.act = 'setval' THEN
@@ -109,49 +145,16 @@ BEGIN
             PERFORM pgherd.refuse(format('sequence %s is not replicated', r.object::oid::regclass),
                 'Something made it while replication was switched off: make it anew.');
         END IF;
-    ELSIF r.act <> 'run' OR NOT (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = r.role) THEN
+    ELSIF r.act NOT IN ('run', 'unseen', 'limit', 'long_drop', 'long_go', 'long_done', 'long_failed', 'long_undo', 'long_end') OR NOT (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = r.role) THEN
         RAISE EXCEPTION 'only a superuser may run a command on every member' USING ERRCODE = '42501';
+    ELSIF r.act = 'limit' AND NOT EXISTS (SELECT FROM pgherd.shared_roles s WHERE s.name = r.object::jsonb ->> 'role') THEN
+        RAISE EXCEPTION 'there is no role "%" that all members have', r.object::jsonb ->> 'role' USING ERRCODE = '42704';
     END IF;
-END $$;
-
--- Passwords travel as verifiers: those of the roles that a command has changed.
-CREATE OR REPLACE FUNCTION pgherd.verifiers() RETURNS jsonb
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN (SELECT jsonb_object_agg(a.rolname, a.rolpassword) FROM pg_authid a WHERE a.rolpassword IS NOT NULL);
-
--- Runs a command about roles and the like at its origin; returns it with what the other members have to know.
-CREATE OR REPLACE FUNCTION pgherd.run_at_origin(command text) RETURNS jsonb
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    before  jsonb  := pgherd.verifiers();
-    roles   oid[]  := array(SELECT r.oid FROM pg_roles r ORDER BY r.oid);
-    names   text[] := array(SELECT r.rolname FROM pg_roles r ORDER BY r.oid);
-    gone    jsonb;
-    named   jsonb;
-    granted jsonb;
-    grantees jsonb := '[]';
-    privileges jsonb;
-BEGIN
-    EXECUTE command;
-    named := pgherd.roles_named(command);
-    IF command ~* E'\\mdatabase\\M' THEN
-        grantees := named || CASE WHEN command ~* E'\\mpublic\\M' THEN '["public"]'::jsonb ELSE '[]' END;
-    END IF;
-    privileges := pgherd.database_rights_among(grantees);
-    gone := (SELECT jsonb_agg(u.name) FROM unnest(roles, names) AS u(id, name)
-              WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = u.id));
-    granted := pgherd.memberships_among(named);
-    PERFORM pgherd.ensure_roles(named), pgherd.drop_roles(gone), pgherd.follow_grants(named, granted),
-            pgherd.follow_database_rights(grantees, privileges);
-    RETURN jsonb_build_object(
-        'act', 'run', 'sql', command, 'roles', named, 'grants', granted, 'dropped', coalesce(gone, '[]'),
-        'grantees', grantees, 'database', privileges,
-        'verifiers', (SELECT coalesce(jsonb_object_agg(v.key, v.value), '{}') FROM jsonb_each(pgherd.verifiers()) v
-                       WHERE v.value IS DISTINCT FROM before -> v.key));
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.serve_request() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET seq_page_cost = 0.1 SET random_page_cost = 0.1 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     x       xid8 := pg_current_xact_id();
     base    int8;
@@ -168,8 +171,12 @@ BEGIN
         END IF;
     ELSIF current_setting('session_replication_role') = 'replica' THEN
         PERFORM pgherd.refuse(format('pgherd.%s does nothing under session_replication_role = replica',
-                                     CASE NEW.act WHEN 'run' THEN 'run_everywhere' ELSE NEW.act END),
+                                     CASE NEW.act WHEN 'run' THEN 'run_everywhere' WHEN 'limit' THEN 'limit_role' ELSE NEW.act END),
                               'RESET session_replication_role first.');
+    END IF;
+    IF NEW.act LIKE E'long\\_%' THEN
+        PERFORM pgherd.check_request(NEW), pgherd.order_long(NEW);
+        RETURN NULL;
     END IF;
     PERFORM pgherd.take_turn();
     base := pgherd.last_gid();
@@ -181,17 +188,30 @@ BEGIN
             PERFORM pgherd.settle(x);
             PERFORM pgherd.refuse_doubled(pgherd.doubled_table(x));
         END IF;
+        PERFORM pgherd.put_unseen(x, base, in_use <> '{}');
+    END IF;
+    IF NEW.act = 'unseen' THEN
+        RETURN NULL;
     END IF;
     IF NEW.act = 'run' THEN
-        command := pgherd.run_at_origin(NEW.object);
+        EXECUTE NEW.object;
+        -- As asked for also where it changes nothing here.
+        PERFORM pgherd.put_unseen(x, base, in_use <> '{}', pgherd.roles_named(NEW.object)
+                                     || CASE WHEN NEW.object ~* E'\\mdatabase\\M' THEN '{""}'::text[] ELSE '{}' END);
+        command := jsonb_build_object('act', 'run', 'sql', NEW.object);
+    ELSIF NEW.act = 'limit' THEN
+        command := jsonb_build_object('act', 'limit', 'limit', NEW.object::jsonb, 'leaves_tables', true);
+        PERFORM pgherd.perform(command);
     ELSE
         command := jsonb_build_object(
-            'act', NEW.act, 'object', NEW.object::oid::regclass::text, 'value', NEW.value, 'called', NEW.called);
+            'act', NEW.act, 'object', NEW.object::oid::regclass::text, 'value', NEW.value, 'called', NEW.called,
+            'leaves_tables', NEW.act = 'setval');
         rels := pgherd.perform(command);
+        PERFORM pgherd.check_long_commands(NEW.act, CASE WHEN NEW.act <> 'setval' THEN rels ELSE '{}' END, false);
         IF NEW.act = 'set_local' THEN
             PERFORM pgherd.check_tables(rels), pgherd.check_marks(rels);
         ELSIF NEW.act = 'set_replicated' THEN
-            PERFORM pgherd.check_columns(true), pgherd.check_user_code(), pgherd.check_temporary_children(),
+            PERFORM pgherd.check_columns(true, NULL), pgherd.check_user_code(), pgherd.check_temporary_children(),
                     pgherd.check_marks(rels), pgherd.check_storage(pgherd.tree_below(NEW.object::oid), true),
                     pgherd.check_expressions(pgherd.trees_of(ARRAY[NEW.object::oid]));
         END IF;

@@ -3,14 +3,20 @@
 -- Runs one statement with the rights of a role, and nothing more: inside a SECURITY DEFINER function of
 -- that role PostgreSQL allows neither SET ROLE nor SET SESSION AUTHORIZATION, so functions that the
 -- statement calls (a check constraint's, say) cannot come back to the superuser who called us.
-CREATE OR REPLACE FUNCTION pgherd.run_as(role name, statement text) RETURNS void
-LANGUAGE plpgsql AS $$
+-- It may have a query, of a materialized view or to check a foreign key, which is planned as any other: what suits our
+-- own queries, by indexes only, would take for ever there.
+DROP FUNCTION IF EXISTS pgherd.run_as(name, text);
+CREATE OR REPLACE FUNCTION pgherd.run_as(role name, statement text, means name) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = on SET enable_bitmapscan = on SET enable_hashjoin = on SET enable_mergejoin = on
+SET plan_cache_mode = auto AS $$
 BEGIN
-    CREATE OR REPLACE FUNCTION pgherd_gen.run_command(statement pg_catalog.text) RETURNS pg_catalog.void
-        LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN EXECUTE statement; END';
-    EXECUTE pg_catalog.format('ALTER FUNCTION pgherd_gen.run_command(pg_catalog.text) OWNER TO %I', role);
-    PERFORM pgherd_gen.run_command(statement);
-    DROP FUNCTION IF EXISTS pgherd_gen.run_command(pg_catalog.text); -- DROP OWNED BY this role took it along
+    EXECUTE pg_catalog.format(
+        'CREATE OR REPLACE FUNCTION pgherd_gen.%I(statement pg_catalog.text) RETURNS pg_catalog.void'
+        ' LANGUAGE plpgsql SECURITY DEFINER AS ''BEGIN EXECUTE statement; END''', means);
+    EXECUTE pg_catalog.format('ALTER FUNCTION pgherd_gen.%I(pg_catalog.text) OWNER TO %I', means, role);
+    EXECUTE pg_catalog.format('SELECT pgherd_gen.%I($1)', means) USING statement;
+    -- DROP OWNED BY this role took it along
+    EXECUTE pg_catalog.format('DROP FUNCTION IF EXISTS pgherd_gen.%I(pg_catalog.text)', means);
 END $$;
 
 -- The origin has seen that the text search configuration exists, or never used it.
@@ -24,21 +30,41 @@ EXCEPTION WHEN invalid_parameter_value THEN
     END IF;
 END $$;
 
+-- Executes a statement with the settings of its session. `means`: name of a function of ours; no two transactions that
+-- may run at the same time shall have the same.
+CREATE OR REPLACE FUNCTION pgherd.run_statement(role name, statement text, settings jsonb, means name) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET check_function_bodies = off SET default_tablespace = '' AS $$
+DECLARE before jsonb;
+BEGIN
+    SELECT jsonb_object_agg(s.key, current_setting(s.key)) INTO before FROM jsonb_each_text(settings) s;
+    PERFORM pgherd.set_for_command(s.key, s.value) FROM jsonb_each_text(settings) s;
+    IF current_setting('icu_validation_level', true) <> 'disabled' THEN -- judged by the origin, too
+        PERFORM pg_catalog.set_config('icu_validation_level', 'disabled', true);
+    END IF;
+    PERFORM pgherd.run_as(role, statement, means);
+    PERFORM pg_catalog.set_config(s.key, s.value, true) FROM pg_catalog.jsonb_each_text(before) s;
+END $$;
+
+-- Executes a statement for a vote: can this member do it? Whoever calls this rolls back.
+CREATE OR REPLACE FUNCTION pgherd.try_statement(role name, statement text, settings jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgherd.run_statement(role, statement, settings, format('try_%s', pg_backend_pid()));
+END $$;
+
 -- Executes one command of a writeset. Bodies of functions were checked at the origin, where they may name what
 -- is there only: that is seen when the function is called.
 CREATE OR REPLACE FUNCTION pgherd.execute_command(command jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET check_function_bodies = off
 SET default_tablespace = '' AS $$
 DECLARE
-    before    jsonb;
     rels      oid[];
     -- Evaluated here, not under the user's search_path: nothing of his may run with our rights.
     role      name := command ->> 'role';
     statement text := command ->> 'sql';
 BEGIN
-    PERFORM pgherd.drop_strays(), pgherd.drop_broken_indexes(), pgherd.reset_role(command ->> 'created'),
-            pgherd.ensure_roles(command -> 'roles'), pgherd.ensure_rights(command -> 'grants'),
-            pgherd.ensure_database_rights(command -> 'database');
+    PERFORM pgherd.drop_strays(), pgherd.drop_broken_indexes(), pgherd.restore_owners(),
+            pgherd.change_roles('ensure_ground', command);
     IF command ? 'fill' THEN
         EXECUTE format('INSERT INTO %1$s SELECT (u.r::%1$s).* FROM unnest($1) AS u(r)', command ->> 'fill')
             USING array(SELECT jsonb_array_elements_text(command -> 'rows'));
@@ -46,14 +72,7 @@ BEGIN
     ELSIF command ? 'act' THEN
         PERFORM pgherd.perform(command);
     ELSE
-        SELECT jsonb_object_agg(s.key, current_setting(s.key)) INTO before
-          FROM jsonb_each_text(command -> 'settings') s;
-        PERFORM pgherd.set_for_command(s.key, s.value) FROM jsonb_each_text(command -> 'settings') s;
-        IF current_setting('icu_validation_level', true) <> 'disabled' THEN -- judged by the origin, too
-            PERFORM pg_catalog.set_config('icu_validation_level', 'disabled', true);
-        END IF;
-        PERFORM pgherd.run_as(role, statement);
-        PERFORM pg_catalog.set_config(s.key, s.value, true) FROM pg_catalog.jsonb_each_text(before) s;
+        PERFORM pgherd.run_statement(role, statement, command -> 'settings', 'run_command');
     END IF;
     SELECT array_agg(DISTINCT c.oid) INTO rels
       FROM jsonb_array_elements_text(command -> 'rels') AS r(name) JOIN pg_class c ON c.oid = to_regclass(r.name);

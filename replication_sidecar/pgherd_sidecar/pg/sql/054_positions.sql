@@ -76,16 +76,13 @@ BEGIN
             USING ERRCODE = '0A000', HINT = 'CALL pgherd.begin_strong() before the transaction begins.';
     END IF;
     SELECT * INTO n FROM pgherd.node;
-    conn := 'pgherd_' || n.epoch;
     WHILE answer = 'WAIT' AND cause IS NULL LOOP
         rest := extract(epoch FROM ends - clock_timestamp());
         IF rest <= 0 THEN
             cause := coalesce((SELECT k.reason FROM pgherd.node k WHERE NOT k.writable), 'it is slow');
         ELSE
             BEGIN
-                IF (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE THEN
-                    PERFORM pgherd.connect_hook(conn, n.hook_conninfo);
-                END IF;
+                conn := pgherd.hook_connection(n);
                 answer := pgherd.dblink_exec(conn, concat(act, ' ', n.secret, ' ', ceil(least(coalesce(rest, 1), 0.5) * 1000)));
                 act := 'G';
             EXCEPTION WHEN connection_failure OR read_only_sql_transaction THEN

@@ -53,7 +53,7 @@ END;
 CREATE OR REPLACE VIEW pgherd.own_sessions AS
     SELECT s.pid, s.application_name AS name FROM pg_stat_activity s
      WHERE s.application_name IN ('pgherd', 'pgherd apply', 'pgherd repair', 'pgherd ddl',
-                                  'pgherd large', 'pgherd watch', 'pgherd upkeep')
+                                  'pgherd large', 'pgherd watch', 'pgherd upkeep', 'pgherd alone')
        AND s.datname = current_database() AND s.usename IN (current_user, 'pgherd_apply');
 
 -- Sessions that hold what these wait for: who waits, who holds it in which transaction (0: it has no xid), for
@@ -117,14 +117,37 @@ BEGIN ATOMIC
      WHERE s.pid = backend AND coalesce(s.backend_xid::text, '0') = xid;
 END;
 
--- Likewise, but autovacuum only has to leave the table that it is at.
-CREATE OR REPLACE FUNCTION pgherd.give_way(backend int, xid text) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT CASE WHEN s.backend_type = 'autovacuum worker' THEN pg_cancel_backend(s.pid)
-                ELSE pg_terminate_backend(s.pid) END FROM pg_stat_activity s
-     WHERE s.pid = backend AND coalesce(s.backend_xid::text, '0') = xid;
-END;
+-- Has a session make room, if it is still in that transaction. Returns whether it keeps its connection: autovacuum,
+-- which only has to leave the table that it is at, and where rows are captured natively (docs/native.md) a client whose
+-- transaction has captured rows. The module makes 40001 of the cancel of a transaction that is marked by an advisory
+-- lock of the caller's.
+DROP FUNCTION IF EXISTS pgherd.give_way(int, text);
+CREATE FUNCTION pgherd.give_way(backend int, xid text) RETURNS bool
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    victim record;
+    keeps  bool;
+BEGIN
+    SELECT s.pid, s.backend_type = 'autovacuum worker' AS is_autovacuum, s.backend_xid AS xid INTO victim
+      FROM pg_stat_activity s WHERE s.pid = backend AND coalesce(s.backend_xid::text, '0') = give_way.xid;
+    keeps := victim.is_autovacuum
+          OR (SELECT m.native FROM pgherd.capture_mode m)
+             AND EXISTS (SELECT FROM pg_locks l
+                          WHERE l.pid = backend AND l.mode = 'RowExclusiveLock'
+                            AND l.relation IN ('pgherd.capture_0'::regclass, 'pgherd.capture_1'::regclass));
+    IF victim.pid IS NULL THEN
+        RETURN false;
+    ELSIF NOT keeps THEN
+        PERFORM pg_terminate_backend(victim.pid);
+        RETURN false;
+    END IF;
+    IF NOT victim.is_autovacuum THEN
+        -- not for sure, since a user may hold it: that is a mark, too
+        PERFORM pg_try_advisory_lock(pgherd.token_of_victim(victim.xid));
+    END IF;
+    PERFORM pg_cancel_backend(victim.pid);
+    RETURN true;
+END $$;
 
 -- Terminates what an earlier incarnation of the sidecar may have left at work on its own connections.
 CREATE OR REPLACE FUNCTION pgherd.end_old_writers() RETURNS int8
@@ -133,11 +156,3 @@ BEGIN ATOMIC
     SELECT count(pg_terminate_backend(w.pid)) FROM pgherd.own_sessions w
      WHERE w.pid <> pg_backend_pid() AND w.name NOT IN ('pgherd watch', 'pgherd upkeep');
 END;
-
--- A local transaction that waits for a writer which waits for it hears 40P01 soon and keeps its session. The
--- detector looks once, so it must not look before the circle is closed; on a busy machine a commit takes long.
--- Where it was too early, the sidecar cancels. Milliseconds.
-DO $$
-BEGIN
-    EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 100', current_database());
-END $$;

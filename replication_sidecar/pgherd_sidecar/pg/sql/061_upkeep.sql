@@ -121,6 +121,7 @@ BEGIN ATOMIC
                               AND s.setrole IN (0, (SELECT r.oid FROM pg_roles r WHERE r.rolname = session_user))))
     SELECT array_agg(format('%s: %s = %s', o.place, o.name, o.value) ORDER BY o.place, o.name) FROM setting o
      WHERE (o.name = 'session_replication_role' AND o.value = 'replica')
+        OR (o.name = 'backtrace_functions' AND o.value = 'pgherd')
         OR (o.name = 'event_triggers' AND (o.value ~ '^[fn]' OR o.value IN ('of', 'off', '0')));
 END;
 

@@ -139,6 +139,7 @@ BEGIN
     UPDATE pgherd.node SET member = number, member_name = name, incarnation = 0, epoch = 0, hook_conninfo = '',
            secret = gen_random_uuid()::text, writable = false, held = false, reason = 'it is being rebuilt';
     DELETE FROM pgherd.log_hold;
+    PERFORM pgherd.restore_owners(), pgherd.restore_shared();
     INSERT INTO pgherd.copied_transaction SELECT p.gid, p.database FROM pg_prepared_xacts p ON CONFLICT DO NOTHING;
     -- They start where the partner's numbers do: that is not what users mean by START.
     FOR k IN SELECT * FROM pgherd.sequences q WHERE EXISTS (SELECT FROM pg_class c WHERE c.oid = q.relid) LOOP

@@ -36,8 +36,9 @@ SELECT c.oid AS relid, format('%I.%I', s.nspname, c.relname) AS tab, a.columns, 
 
 -- Notes what a command has changed, in its transaction, on every member.
 CREATE OR REPLACE FUNCTION pgherd.note_shapes(rels oid[], everything bool) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
     INSERT INTO pgherd.shape
     SELECT pg_current_xact_id(), coalesce(known.n, 0) + 1, NULL, p.tab, p.columns, p.types, p.key, p.generated
       FROM pgherd.present_shapes p
@@ -46,7 +47,7 @@ BEGIN ATOMIC
      WHERE (everything OR p.relid = ANY (rels))
        AND (p.columns, p.types, p.key, p.generated)
            IS DISTINCT FROM (known.columns, known.types, known.key, known.generated);
-END;
+END $$;
 
 -- What was there before there was a stream counts from here on.
 INSERT INTO pgherd.shape

@@ -31,12 +31,14 @@ BEGIN ATOMIC
         'gid', pgherd.last_gid(),
         'skipped', (SELECT coalesce(jsonb_agg(k.gid ORDER BY k.gid), '[]') FROM pgherd.skipped k),
         'local_tables', (SELECT coalesce(jsonb_agg(l.name), '[]') FROM pgherd.local_tables l),
-        'known_roles', (SELECT coalesce(jsonb_agg(r.name ORDER BY r.name), '[]') FROM pgherd.roles r),
-        'memberships', (SELECT coalesce(jsonb_agg(jsonb_build_array(m.role, m.member) ORDER BY m.role, m.member), '[]')
-                          FROM pgherd.memberships m),
-        'database_rights', (SELECT coalesce(jsonb_agg(jsonb_build_array(d.grantee, d.privilege)
-                                                      ORDER BY d.grantee, d.privilege), '[]')
-                              FROM pgherd.database_rights d),
+        'long_commands', (SELECT coalesce(jsonb_agg(jsonb_build_object(
+                              'token', l.token, 'member', l.member, 'definition', l.definition, 'tab', l.tab, 'index', l.index,
+                              'done', l.done, 'failed', l.failed, 'kind', l.kind, 'go', l.go,
+                              'row_key', l.row_key, 'columns', l.columns, 'state', l.state)), '[]')
+                            FROM pgherd.long_commands l),
+        'shared', (SELECT coalesce(jsonb_agg(jsonb_build_array(to_jsonb(s.key), s.value - 'PASSWORD') ORDER BY s.key), '[]')
+                     FROM pgherd.shared s),
+        'role_limits', (SELECT coalesce(jsonb_object_agg(l.name, l.nodes), '{}') FROM pgherd.role_limits l),
         'sequences', (SELECT coalesce(jsonb_object_agg(format('%I.%I', n.nspname, c.relname),
                                                        jsonb_build_object('step', k.step, 'start', k.start)), '{}')
                         FROM pgherd.sequences k JOIN pg_class c ON c.oid = k.relid
@@ -55,22 +57,36 @@ BEGIN
     INSERT INTO pgherd.skipped SELECT k.gid::int8 FROM jsonb_array_elements_text(carried->'skipped') AS k(gid);
     INSERT INTO pgherd.local_tables (name, relid)
     SELECT l.name, to_regclass(l.name) FROM jsonb_array_elements_text(carried->'local_tables') AS l(name);
+    INSERT INTO pgherd.long_commands (token, member, definition, tab, index, done, failed, relid, kind, go, row_key,
+                                      columns, state)
+    SELECT l.token, l.member, l.definition, l.tab, l.index, l.done, l.failed, to_regclass(l.tab), coalesce(l.kind, 'build'),
+           coalesce(l.go, false), l.row_key, l.columns, l.state
+      FROM jsonb_to_recordset(carried->'long_commands')
+           AS l(token text, member int, definition text, tab text, index text, done int[], failed text, kind text, go bool,
+                row_key text, columns name[], state text);
     INSERT INTO pgherd.sequences
     SELECT to_regclass(s.key)::oid, (s.value->>'step')::int8, (s.value->>'start')::int8
       FROM jsonb_each(carried->'sequences') AS s WHERE to_regclass(s.key) IS NOT NULL;
-    IF jsonb_typeof(carried->'known_roles') = 'array' THEN -- an old snapshot does not tell
-        DELETE FROM pgherd.roles;
-        INSERT INTO pgherd.roles SELECT r.role FROM jsonb_array_elements_text(carried->'known_roles') AS r(role);
-        DELETE FROM pgherd.memberships;
-        INSERT INTO pgherd.memberships
-        SELECT p.pair->>0, p.pair->>1 FROM jsonb_array_elements(carried->'memberships') AS p(pair);
+    DELETE FROM pgherd.shared_seen;
+    DELETE FROM pgherd.shared;
+    INSERT INTO pgherd.shared SELECT * FROM pgherd.shared_now();
+    IF jsonb_typeof(carried->'shared') = 'array' THEN -- an old snapshot does not tell
+        UPDATE pgherd.shared s SET value = s.value || coalesce(pgherd.document_change(s.value - 'PASSWORD', d.value, false), '{}')
+          FROM (SELECT array(SELECT jsonb_array_elements_text(c.one -> 0)) AS key, c.one -> 1 AS value
+                  FROM jsonb_array_elements(carried->'shared') AS c(one)) d
+         WHERE s.key = d.key;
+        UPDATE pgherd.shared s SET value = jsonb_strip_nulls(s.value);
+        INSERT INTO pgherd.shared (key, value)
+        SELECT array(SELECT jsonb_array_elements_text(c.one -> 0)), c.one -> 1 FROM jsonb_array_elements(carried->'shared') AS c(one)
+            ON CONFLICT DO NOTHING;
+        DELETE FROM pgherd.shared s
+         WHERE to_jsonb(s.key) NOT IN (SELECT c.one -> 0 FROM jsonb_array_elements(carried->'shared') AS c(one));
+        INSERT INTO pgherd.role_limits SELECT l.key, array(SELECT jsonb_array_elements_text(l.value))
+          FROM jsonb_each(coalesce(carried->'role_limits', '{}')) l;
+        PERFORM pgherd.restore_shared();
     END IF;
-    IF jsonb_typeof(carried->'database_rights') = 'array' THEN
-        PERFORM pgherd.ensure_database_rights(carried->'database_rights');
-        DELETE FROM pgherd.database_rights;
-        INSERT INTO pgherd.database_rights
-        SELECT p.pair->>0, p.pair->>1 FROM jsonb_array_elements(carried->'database_rights') AS p(pair);
-    END IF;
+    DELETE FROM pgherd.owners;
+    INSERT INTO pgherd.owners SELECT o.class, o.object, o.owner FROM pgherd.owned o;
     PERFORM pgherd.reconcile();
 END $$;
 
@@ -83,15 +99,4 @@ BEGIN ATOMIC
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE c.relkind = 'r' AND c.relpersistence <> 't'
        AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen');
-END;
-
--- What pg_dumpall writes, which reads no snapshot: changes with each change of a role or of who may do what as whom.
-CREATE OR REPLACE FUNCTION pgherd.roles_fingerprint() RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT md5(concat(
-        (SELECT string_agg(a::text, ' ' ORDER BY a.oid) FROM pg_authid a),
-        (SELECT string_agg(m::text, ' ' ORDER BY m.roleid, m.member, m.grantor) FROM pg_auth_members m),
-        (SELECT string_agg(s::text, ' ' ORDER BY s.setdatabase, s.setrole) FROM pg_db_role_setting s),
-        (SELECT string_agg(p::text, ' ' ORDER BY p.oid) FROM pg_parameter_acl p)));
 END;

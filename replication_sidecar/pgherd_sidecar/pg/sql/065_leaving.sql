@@ -137,7 +137,7 @@ BEGIN
         pg_catalog.lo_put(oid, int8, bytea), pg_catalog.lowrite(int, bytea), pg_catalog.lo_truncate(int, int),
         pg_catalog.lo_truncate64(int, int8), pg_catalog.lo_unlink(oid) TO PUBLIC;
 
-    -- What 060_apply.sql has set.
+    -- What 046_roles.sql has set.
     IF EXISTS (SELECT FROM pg_db_role_setting d
                 WHERE d.setdatabase = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database())
                   AND d.setrole = 0 AND 'deadlock_timeout=100' = ANY (d.setconfig)) THEN

@@ -12,6 +12,7 @@ GRANT EXECUTE ON FUNCTION pgherd.current_token(), pgherd.set_local(regclass), pg
 -- last_gid() reads pgherd.applied, which holds nothing secret.
 GRANT EXECUTE ON FUNCTION pgherd.last_gid(), pgherd.wait_for(int8, interval), pgherd.last_commit_gid(),
     pgherd.why_read_only() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION pgherd.gid_of_row(regclass, text[]) TO PUBLIC;
 -- They make their caller wait for other members, and tell positions only.
 GRANT EXECUTE ON FUNCTION pgherd.strong(interval), pgherd.fresh(int8, interval) TO PUBLIC;
 GRANT EXECUTE ON PROCEDURE pgherd.begin_strong(interval) TO PUBLIC;
@@ -37,7 +38,7 @@ BEGIN
     END IF;
 END $$;
 
--- State that no trigger sees (CORRECTNESS C23): large objects.
+-- State that no trigger sees (C23): large objects.
 REVOKE EXECUTE ON FUNCTION pg_catalog.lo_creat(int), pg_catalog.lo_create(oid), pg_catalog.lo_from_bytea(oid, bytea),
     pg_catalog.lo_put(oid, int8, bytea), pg_catalog.lowrite(int, bytea), pg_catalog.lo_truncate(int, int),
     pg_catalog.lo_truncate64(int, int8), pg_catalog.lo_unlink(oid), pg_catalog.lo_import(text), pg_catalog.lo_import(text, oid) FROM PUBLIC;

@@ -30,7 +30,7 @@ END;
 -- Lets the applier connect, and call what constraints, indexes, generated columns, domains and partition keys call,
 -- and how keys are compared: it needs the right to, as everybody who writes into such a table.
 CREATE OR REPLACE FUNCTION pgherd.let_apply() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE f regprocedure;
 BEGIN
     IF NOT has_database_privilege('pgherd_apply', current_database(), 'CONNECT') THEN

@@ -1,6 +1,6 @@
 -- What one node holds of its replicated tables and materialized views, computed inside PostgreSQL for `pgherd local
 -- verify` and the scrub.
--- Each statement follows a line `-- name: NAME`; {...} are identifiers filled in by pg/checksum.py.
+-- Each statement follows a line `-- name: NAME`; {...} are identifiers filled in by pg/comparison/checksum.py.
 --
 -- A row counts by its text: the record literal of the whole row under the settings below, hashed to
 -- 64 bits twice with different seeds; a set of rows by the sums of the hashes, so that the order in

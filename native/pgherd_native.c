@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ *
+ * pgherd_native.c
+ *	  Entry points of the native module: loading, arming, events of the
+ *	  transaction.
+ *
+ * Nothing has to be preloaded.  A session loads the library with the first
+ * trigger that needs it, which is before anything that the callbacks here
+ * must see.  Where the library is missing that trigger fails, and with it
+ * the write: no change can pass uncertified.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pgherd_native.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/syscache.h"
+
+PG_MODULE_MAGIC;
+
+PgherdBackend pgherd = {.link = {.sock = PGINVALID_SOCKET}};
+
+PG_FUNCTION_INFO_V1(pgherd_native_interface);
+PG_FUNCTION_INFO_V1(pgherd_native_arm);
+
+void		_PG_init(void);
+
+/* The version that 036_native.sql asks for. */
+Datum
+pgherd_native_interface(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT32(PGHERD_NATIVE_INTERFACE);
+}
+
+/*
+ * Trigger of the capture tables, before the first row of a transaction is
+ * added: there is something to certify.  If that is rolled back to a
+ * savepoint, the hook finds no row.
+ */
+Datum
+pgherd_native_arm(PG_FUNCTION_ARGS)
+{
+	TriggerData *data = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(data->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(data->tg_event) || !TRIGGER_FIRED_BY_INSERT(data->tg_event))
+		ereport(ERROR,
+				errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				errmsg("pgherd's trigger was not called as it is meant to be"));
+	pgherd.armed = GetTopFullTransactionId();
+	return PointerGetDatum(data->tg_trigtuple);
+}
+
+/*
+ * The commit record is written: what was set for it alone goes back to what
+ * it was.  After an error PostgreSQL has reset its count of holds by itself.
+ */
+static void
+end_of_transaction(bool committed)
+{
+	if (pgherd.asynchronous)
+		synchronous_commit = pgherd.synchronous;
+	if (pgherd.keeping)
+	{
+		ExitOnAnyError = pgherd.exit_on_error;
+		LockTimeout = pgherd.lock_timeout;
+	}
+	if (pgherd.holding && committed)
+		RESUME_INTERRUPTS();
+	pgherd.committing = false;
+	pgherd.asynchronous = false;
+	pgherd.keeping = false;
+	pgherd.holding = false;
+	pgherd.armed = InvalidFullTransactionId;
+}
+
+/* Does this transaction, the session's own, have captured rows? */
+bool
+pgherd_is_armed(FullTransactionId xid)
+{
+	return FullTransactionIdIsValid(xid) && FullTransactionIdEquals(pgherd.armed, xid);
+}
+
+static void
+on_transaction_event(XactEvent event, void *arg)
+{
+	FullTransactionId xid;
+
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			xid = GetTopFullTransactionIdIfAny();
+			if (pgherd_is_armed(xid))
+				pgherd_before_commit(xid);
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			xid = GetTopFullTransactionIdIfAny();
+			if (pgherd_is_armed(xid))
+				ereport(ERROR,
+						errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("cannot PREPARE a transaction that has written replicated tables"));
+			break;
+		case XACT_EVENT_COMMIT:
+			end_of_transaction(true);
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			end_of_transaction(false);
+			break;
+		default:				/* parallel workers change nothing */
+			break;
+	}
+}
+
+/* A table was changed: one of ours, or one that there are plans for. */
+static void
+on_table_change(Datum arg, Oid relid)
+{
+	PgherdTables *t = &pgherd.tables;
+
+	if (!OidIsValid(relid) || relid == t->capture[0] || relid == t->capture[1] ||
+		relid == t->capture_order[0] || relid == t->capture_order[1] ||
+		relid == t->applied || relid == t->applied_gid || relid == t->node)
+		t->valid = false;
+	pgherd_forget_plans(relid);
+}
+
+static void
+on_object_change(Datum arg, int cache, uint32 hash)
+{
+	pgherd_forget_plans_with(cache, hash);
+}
+
+void
+_PG_init(void)
+{
+	RegisterXactCallback(on_transaction_event, NULL);
+	CacheRegisterRelcacheCallback(on_table_change, (Datum) 0);
+	CacheRegisterSyscacheCallback(PROCOID, on_object_change, (Datum) 0);
+	CacheRegisterSyscacheCallback(TYPEOID, on_object_change, (Datum) 0);
+	CacheRegisterSyscacheCallback(CONSTROID, on_object_change, (Datum) 0);
+	pgherd_watch_errors();
+}

@@ -1,0 +1,107 @@
+"""Looks at the Jobs of an import online, and asks the one that runs how far it is."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import aiohttp
+
+from pgherd_operator.api.resource import Cluster
+from pgherd_operator.core import imports
+from pgherd_operator.core.observed import ImportJob
+from pgherd_operator.objects import names
+from pgherd_operator.shell.kube.interface import KubernetesApi, Manifest
+from pgherd_operator.shell.observing import owners
+from pgherd_operator.shell.observing.reading import pod_trouble, warned
+
+_PATIENCE = aiohttp.ClientTimeout(total=1)
+
+
+class Importers(Protocol):
+    """The programs that import, by the addresses of their pods."""
+
+    async def told(self, address: str) -> Mapping[str, Any]:
+        """Return what the program says; empty if it does not answer at once."""
+        ...
+
+
+class HttpImporters:
+    """See Importers: plain HTTP, with little patience."""
+
+    async def told(self, address: str) -> Mapping[str, Any]:
+        """See Importers."""
+        host = f"[{address}]" if ":" in address else address
+        url = f"http://{host}:{names.PROGRESS_PORT}/"
+        try:
+            async with aiohttp.ClientSession(timeout=_PATIENCE) as session, session.get(url) as got:
+                return _decoded((await got.read()).decode())
+        except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError):
+            return {}
+
+
+async def look(api: KubernetesApi, importers: Importers, cluster: Cluster) -> dict[str, ImportJob]:
+    """The Jobs of the herd's import, by their goals.
+
+    Raises:
+        ApiError: the picture would have holes.
+    """
+    if not imports.asked(cluster):
+        return {}
+    selector = f"{names.IMPORT}={cluster.name}"
+    goals = {names.import_job(cluster.name, goal): goal for goal in imports.GOALS.values()}
+    found = {
+        goals[item["metadata"]["name"]]: item
+        for item in await api.list("Job", cluster.namespace, selector)
+        if item["metadata"]["name"] in goals and owners.is_owned(item, cluster)
+    }
+    pods = await api.list("Pod", cluster.namespace, selector) if found else []
+    return {goal: await _job(api, importers, item, pods) for goal, item in found.items()}
+
+
+async def _job(
+    api: KubernetesApi, importers: Importers, item: Manifest, pods: list[Manifest]
+) -> ImportJob:
+    metadata = item["metadata"]
+    ended = {
+        one["type"]: one["type"] == "Complete"
+        for one in item.get("status", {}).get("conditions", ())
+        if one["type"] in ("Complete", "Failed") and one["status"] == "True"
+    }
+    outcome: Mapping[str, Any] = {}
+    told: Mapping[str, Any] = {}
+    trouble = ""
+    for pod in sorted(pods, key=lambda one: str(one["metadata"].get("creationTimestamp"))):
+        if not any(one["uid"] == metadata["uid"] for one in pod["metadata"]["ownerReferences"]):
+            continue
+        status = pod.get("status", {})
+        outcome = _outcome(status) or outcome
+        trouble = pod_trouble(status)
+        if status.get("phase") == "Pending" and not trouble:  # a Secret that is missing, say
+            trouble = await warned(api, metadata["namespace"], pod["metadata"]["uid"])
+        if status.get("phase") == "Running" and status.get("podIP") and not ended:
+            told = await importers.told(status["podIP"])
+    return ImportJob(
+        uid=metadata["uid"],
+        revision=metadata.get("annotations", {}).get(names.REVISION, ""),
+        ended=next(iter(ended.values()), None),
+        deleting="deletionTimestamp" in metadata,
+        outcome=outcome,
+        told=told,
+        trouble=trouble,
+    )
+
+
+def _outcome(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    for container in status.get("containerStatuses", ()):
+        ended = container.get("state", {}).get("terminated")
+        if ended is not None:
+            return _decoded(ended.get("message") or "")
+    return {}
+
+
+def _decoded(text: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,233 @@
+"""Executes an ordered transaction with DDL on a member other than its origin (Slony-II 10).
+
+The body's items are in the order of their execution: rows are written with the same statements as
+the applier's, commands by ``pg.ddl.commands``, all in one transaction with its link of the commit
+chain.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import psycopg
+import structlog
+
+from pgherd_sidecar.agent.apply.applier import WRITER_SETTINGS
+from pgherd_sidecar.agent.apply.applying import About, applying
+from pgherd_sidecar.agent.apply.rowwriter import COMPRESS, COMPRESSION, INVALID_VALUE, TOO_LARGE
+from pgherd_sidecar.agent.apply.writers import Writers
+from pgherd_sidecar.agent.base.config import NodeConfig
+from pgherd_sidecar.agent.base.errors import DivergedError
+from pgherd_sidecar.agent.server.startup import ADMINISTRATION, connect
+from pgherd_sidecar.core.replication.entries import FLAG_FINGERPRINT, Writeset, key_array
+from pgherd_sidecar.core.replication.merge import Item, decode_body, merge_writesets
+from pgherd_sidecar.pg.ddl import commands as ddl
+from pgherd_sidecar.pg.failures import Trouble, judge
+from pgherd_sidecar.pg.pipeline import NoConnectionError
+from pgherd_sidecar.pg.rows import RowStatements, TableShape
+
+log = structlog.get_logger()
+
+_IN_THE_WAY = ("2BP01", "0A000")
+"""Something depends on what is dropped; a table of another session would have to be altered."""
+_AFRESH = (
+    "CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; DISCARD TEMP;"
+    f" DISCARD SEQUENCES; SELECT pg_advisory_unlock_all(); {ADMINISTRATION}"
+)
+"""Has a session be as it began, but for its caches: these are what it is kept for."""
+_FROM_THE_START = {"session_replication_role": "replica"}
+"""So ``RESET ALL`` does not change it: each change empties the session's cache of plans."""
+_KEPT_S = 5.0
+_Execute = Callable[[psycopg.AsyncConnection[Any], bytes | str, Sequence[Any]], Awaitable[None]]
+
+
+async def describe(connection: psycopg.AsyncConnection[Any], table: str) -> TableShape:
+    """Read a table's shape from the catalog, as the connection's transaction sees it.
+
+    Raises:
+        DivergedError: this member has no such table.
+        psycopg.Error: the server is gone, or can't say now.
+    """
+    try:
+        rows = await connection.execute(
+            'SELECT columns, pk, generated, same_key, "only", row_type, erase, updatable'
+            " FROM pgherd.describe($1)",
+            (table,),
+        )
+        row = await rows.fetchone()
+    except psycopg.Error as error:
+        found = judge(error)
+        if found.trouble is not Trouble.REFUSED:
+            raise
+        raise DivergedError(f"table {table}: {found.cause}") from error
+    if row is None or row[0] is None:
+        raise DivergedError(f"table {table} has no columns here")
+    columns, pk, generated, same_key, only, row_type, erase, updatable = row
+    if row_type is None:
+        raise DivergedError(f"table {table} is not a replicated table here")
+    return TableShape(
+        columns, pk, frozenset(generated), same_key, only, row_type, erase, updatable=updatable
+    )
+
+
+class DdlRunner:
+    """Runs transactions with DDL, one after the other mostly.
+
+    A connection is kept for a few seconds, for the next one: to read the catalog and to plan our
+    own functions anew would cost more than most commands.
+    """
+
+    def __init__(self, config: NodeConfig, writers: Writers) -> None:
+        self._config = config
+        self._writers = writers
+        self._kept: psycopg.AsyncConnection[Any] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    async def run(self, writeset: Writeset, gid: int, prev: int) -> None:
+        """Execute a writeset that holds DDL.
+
+        An index may refuse a value that it took at the origin, where values were compressed
+        otherwise (see ``rowwriter``): then each step is tried with both. Temporary objects of this
+        server's sessions may be in the way of a command: then they are dropped first.
+
+        Raises:
+            DivergedError: it fails here, though it was ordered to commit.
+            EntryFailedError: the server is gone, or can't do it now.
+        """
+        with applying(gid, prev, "command") as about:
+            try:
+                await self._run(writeset, about, _execute)
+            except psycopg.Error as error:
+                if error.sqlstate == TOO_LARGE:
+                    log.warning("command.compressed_otherwise", gid=gid, error=judge(error).cause)
+                    await self._run(writeset, about, _execute_either_way)
+                elif error.sqlstate in _IN_THE_WAY:
+                    log.warning("command.in_the_way", gid=gid, error=judge(error).cause)
+                    await self._run(writeset, about, _execute, past_temporary=True)
+                else:
+                    raise
+
+    async def _run(
+        self, writeset: Writeset, about: About, execute: _Execute, *, past_temporary: bool = False
+    ) -> None:
+        connection = await self._connection()
+        gid = about.gid
+        try:
+            await connection.execute("; ".join(WRITER_SETTINGS))
+            with self._writers.writing(connection.info.backend_pid, gid):
+                async with connection.transaction():
+                    if past_temporary:
+                        await connection.execute("SELECT pgherd.drop_temporary()")
+                    await self._items(connection, writeset, about, execute)
+                    about.statement = about.table = ""
+                    if writeset.flags & FLAG_FINGERPRINT:
+                        await connection.execute(
+                            "SELECT pgherd.check_fingerprint($1, $2)",
+                            (gid, writeset.body.decode()),
+                        )
+                    await connection.execute(
+                        "INSERT INTO pgherd.applied VALUES ($1, $2)", (gid, about.prev)
+                    )
+                    await connection.execute(
+                        "UPDATE pgherd.shape SET gid = $1 WHERE xid = pg_current_xact_id()", (gid,)
+                    )
+        except BaseException:
+            await connection.close()
+            raise
+        self._keep(connection)
+
+    async def _connection(self) -> psycopg.AsyncConnection[Any]:
+        """The kept one, as if it were new, or a new one."""
+        connection, self._kept = self._kept, None
+        if connection is not None:
+            with contextlib.suppress(psycopg.OperationalError):  # it was ended meanwhile
+                await connection.execute(_AFRESH)
+                return connection
+            await connection.close()
+        try:
+            connection = await connect(self._config, "pgherd ddl", settings=_FROM_THE_START)
+        except psycopg.OperationalError as error:
+            raise NoConnectionError(str(error)) from error
+        connection.prepare_threshold = None  # a prepared statement would not know a changed table
+        return connection
+
+    def _keep(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self.close()
+        self._kept = connection
+        self._expiry = asyncio.get_running_loop().call_later(_KEPT_S, self.close)
+
+    def close(self) -> None:
+        """Close the connection that is kept."""
+        connection, self._kept = self._kept, None
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if connection is not None:
+            connection.pgconn.finish()
+
+    async def _items(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        writeset: Writeset,
+        about: About,
+        execute: _Execute,
+    ) -> None:
+        segment: list[Item] = []
+        for item in decode_body(writeset.body):
+            if item[0]:
+                segment.append(item)
+                continue
+            await self._rows(connection, writeset, segment, about, execute)
+            segment = []
+            for command in item[2]:
+                about.statement, about.table = ddl.kind_of(command), ""
+                await execute(connection, *ddl.execution(command))
+        await self._rows(connection, writeset, segment, about, execute)
+
+    async def _rows(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        writeset: Writeset,
+        segment: list[Item],
+        about: About,
+        execute: _Execute,
+    ) -> None:
+        if not segment:
+            return
+
+        async def shape(table: str) -> TableShape:
+            return await describe(connection, table)
+
+        about.statement, about.table = "rows", ", ".join(sorted({item[0] for item in segment}))
+        rows = RowStatements(shape)
+        await rows.learn([table for table, _, _ in segment])
+        plan = merge_writesets([(key_array(writeset.keys), segment)], rows)
+        together = execute is _execute
+        for query, parameters in rows.plain(plan) if together else rows.plain_single(plan):
+            await execute(connection, query, parameters)
+
+
+async def _execute(
+    connection: psycopg.AsyncConnection[Any], query: bytes | str, parameters: Sequence[Any]
+) -> None:
+    await connection.execute(query, parameters)
+
+
+async def _execute_either_way(
+    connection: psycopg.AsyncConnection[Any], query: bytes | str, parameters: Sequence[Any]
+) -> None:
+    """Execute a statement under the first way to compress values that lets it succeed."""
+    refused: psycopg.Error | None = None
+    for method in COMPRESSION:
+        try:
+            async with connection.transaction():
+                await connection.execute(COMPRESS, (method,))
+                await connection.execute(query, parameters)
+        except psycopg.Error as error:
+            if error.sqlstate not in (TOO_LARGE, INVALID_VALUE):
+                raise
+            refused = refused or error
+        else:
+            return
+    assert refused is not None
+    raise refused

@@ -1,0 +1,54 @@
+"""Where this member is with its sequences, kept beside the log in case the database is lost (C12).
+
+A copy of a partner's database knows the partner's numbers, not those that this member has given
+out and that are in no row. The file is written with each checkpoint and read by a rebuild.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from pgherd_sidecar.env.storage import durable
+
+_FILE = "sequences.json"
+_TRIES, _AGAIN_S = 20, 0.1
+
+
+async def note(connection: psycopg.AsyncConnection[Any], directory: Path) -> None:
+    """Write down the last number of each sequence.
+
+    Raises:
+        psycopg.Error: the server does not answer.
+        OSError: it can't be written.
+    """
+    positions = await _positions(connection)
+    content = (json.dumps(positions) + "\n").encode()
+    await asyncio.to_thread(durable.replace, directory, _FILE, content)
+
+
+async def _positions(connection: psycopg.AsyncConnection[Any]) -> dict[str, int]:
+    """Ask the server; again where it stumbles over a sequence that is dropped meanwhile."""
+    tries_left = _TRIES
+    while True:
+        tries_left -= 1
+        try:
+            rows = await connection.execute("SELECT pgherd.sequence_positions()")
+            (positions,) = await rows.fetchone() or ({},)
+        except psycopg.errors.InternalError_:
+            if not tries_left:
+                raise
+            await asyncio.sleep(_AGAIN_S)
+        else:
+            return dict(positions)
+
+
+def load(directory: Path) -> dict[str, int]:
+    """Read the file; empty if there is none."""
+    try:
+        positions: dict[str, int] = json.loads((directory / _FILE).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return positions

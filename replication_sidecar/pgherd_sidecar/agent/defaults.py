@@ -1,9 +1,0 @@
-"""Defaults that the command line shows, too: it takes them from here to start fast."""
-
-from typing import Final
-
-FINGERPRINT_EVERY: Final = 64
-"""Then fingerprints take less than a twentieth of the time of small transactions."""
-SCRUB_INTERVAL_S: Final = 7 * 86_400.0
-SCRUB_SHARE: Final = 2.0
-"""Percent of one core."""

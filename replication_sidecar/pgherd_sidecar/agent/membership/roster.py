@@ -1,0 +1,175 @@
+"""What the log's memberships mean to the sidecar: who is where, and what this member asks for.
+
+To the log a member is a name, a disk and a vote, and an opaque ``info``. Here is what is in it: a
+``Contact``. Who is a member is decided by the log alone; the configuration founds a herd, and tells
+whom to ask at first.
+
+Pure functions of memberships and configurations.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from pgherd_sidecar.agent.base.config import JOBS, OPERATOR, NodeConfig
+from pgherd_sidecar.core.consensus import Member, Membership
+from pgherd_sidecar.core.consensus.model.identity import of_another_disk
+from pgherd_sidecar.env.network.connections import Peer
+
+
+class Contact(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a member's ``info`` says.
+
+    Attributes:
+        number: of the member; interleaves sequences, and names it in entries.
+        host, port: where its peer port is.
+        postgres_host, postgres_port: where its server can be copied; empty if it can't.
+    """
+
+    number: int
+    host: str
+    port: int
+    postgres_host: str = ""
+    postgres_port: int = 0
+
+    def encode(self) -> str:
+        """Return the info; equal contacts, equal texts."""
+        return msgspec.json.encode(self).decode()
+
+
+class NoContactError(ValueError):
+    """A membership names a member without saying what it has to say of it."""
+
+
+def contact(member: Member) -> Contact:
+    """Return what is said of a member.
+
+    Raises:
+        NoContactError: nothing that this version understands.
+    """
+    try:
+        return msgspec.json.decode(member.info, type=Contact)
+    except msgspec.DecodeError as error:
+        raise NoContactError(f"nothing is known of member {member.name}: {error}") from error
+
+
+def founding(config: NodeConfig) -> Membership:
+    """Return the first membership of a cluster; the same on each of its founders.
+
+    Their disks are not known yet, nor their servers: each of them tells (``wish``).
+    """
+    if not config.founder:
+        return Membership()
+    return Membership.founded(
+        Member(
+            one.name,
+            witness=one.witness,
+            info=Contact(one.number, one.host, one.port).encode(),
+        )
+        for one in config.members
+    )
+
+
+def myself(config: NodeConfig, disk: str, since: int = 0) -> Member:
+    """Return this member as its configuration and its disk make it."""
+    address, server = config.address, config.postgres
+    copied_at = (server.tcp_host, server.port) if server.tcp_host else ("", 0)
+    found = Contact(config.number, address.host, address.port, *copied_at)
+    return Member(
+        config.name, disk, since, witness=config.witness, info=found.encode(), reader=config.reader
+    )
+
+
+def names(membership: Membership, name: str, disk: str) -> bool:
+    """Tell whether a membership has a member on this very disk: one not known yet is none."""
+    return any((member.name, member.disk) == (name, disk) for member in membership.members)
+
+
+def departed(memberships: Iterable[Membership]) -> frozenset[tuple[str, str]]:
+    """Return name and disk of those that were members and are none in the newest membership."""
+    known, newest = set(), Membership()
+    for newest in memberships:
+        known |= {(member.name, member.disk) for member in newest.members if member.disk}
+    present = newest.members
+    return frozenset(
+        (name, disk)
+        for name, disk in known
+        if not any(member.name == name and member.has_disk(disk) for member in present)
+    )
+
+
+def wish(config: NodeConfig, disk: str, membership: Membership) -> Member | None:
+    """Return what a member has to ask for until the log says so; None if all is well."""
+    me = myself(config, disk)
+    known = next((member for member in membership.members if member.name == me.name), None)
+    if known is None or (known.disk, known.info) != (me.disk, me.info):
+        return me
+    return me if known.reader and not me.reader else None
+
+
+def reads_only(config: NodeConfig, membership: Membership) -> bool:
+    """Tell whether this member is a reader: as the log says, or as it is to ask for."""
+    for member in membership.members:
+        if member.name == config.name:
+            return member.reader
+    return config.reader
+
+
+def peers(
+    config: NodeConfig, membership: Membership, gone: frozenset[tuple[str, str]]
+) -> list[Peer]:
+    """Return whom to dial: the members, and whom the configuration names and who has not left.
+
+    Of whom both tell an address the configuration's counts: addresses may have changed while
+    nothing could be ordered.
+    """
+    left = {name for name, _ in gone} - set(membership.names)
+    found: dict[str, Peer] = {}
+    for member in membership.members:
+        at = contact(member)
+        found[member.name] = Peer(member.name, at.number, at.host, at.port)
+    for one in config.members:
+        if one.name not in left:
+            found[one.name] = Peer(one.name, one.number, one.host, one.port)
+    found.pop(config.name, None)
+    return list(found.values())
+
+
+def numbers(membership: Membership) -> tuple[int, ...]:
+    """Return the numbers of those members that have a database, each once, sorted.
+
+    Two members of one number are never let in. Should they be, no member may stop at this entry.
+    """
+    return tuple(sorted({contact(m).number for m in membership.members if not m.witness}))
+
+
+def taken(name: str, number: int, membership: Membership) -> str:
+    """Say why a member can't have a name and number; empty if it can."""
+    if name in (OPERATOR, JOBS):
+        return f"no member can be called {name}"
+    for member in membership.members:
+        known = contact(member).number
+        if member.name != name and number == known:
+            return f"number {number} belongs to {member.name}"
+        if member.name == name and number != known:
+            return f"{name} has number {known}, not {number}"
+    return ""
+
+
+def unfit(join: Member, membership: Membership, slots: int) -> str:
+    """Say why a member can't join as it asks to; empty if it can.
+
+    Args:
+        join: as it wants to be a member.
+        membership: the newest.
+        slots: the largest number that a database which takes writes may have.
+    """
+    try:
+        number = contact(join).number
+    except NoContactError as error:
+        return str(error)
+    if not join.disk:
+        return f"{join.name} does not say on which disk it is"
+    if not (join.witness or join.reader) and not 1 <= number <= slots:
+        return f"number {number} of {join.name} is not one of 1 to {slots} (sequence_slots)"
+    return of_another_disk(join.name, join.disk, membership) or taken(join.name, number, membership)

@@ -1,0 +1,118 @@
+"""What the hook asks of a session of the replica, beyond the commit path."""
+
+from array import array
+from collections.abc import Callable, Hashable
+from typing import Final
+
+from pgherd_sidecar.agent.commit.settler import Visibility
+from pgherd_sidecar.agent.hook.precedence import Precedence
+from pgherd_sidecar.agent.hook.voting import Veto, Voting
+from pgherd_sidecar.agent.log.host import LogHost
+from pgherd_sidecar.agent.session.barriers import Barriers
+from pgherd_sidecar.agent.standing.holding import why_held
+from pgherd_sidecar.agent.standing.views import no_majority
+from pgherd_sidecar.core.replication.state import ReplicatedState
+from pgherd_sidecar.pg.ddl.needs import Need
+
+READS_ONLY: Final = "it is a reader: write on a member that votes, or promote it"
+"""Why a reader takes no writes when all is well."""
+
+
+class SessionBackend:
+    """See `HookBackend`.
+
+    Args:
+        away: names of the members that nobody is to wait for: they are drained.
+
+    Attributes:
+        ready: the session has caught up and is open for writes.
+        drained: why this member is out of service, which has to do with the member only; None if
+            it is not. What is under way may end: the hook does not ask.
+        announcing: does what `announce_drop` says.
+    """
+
+    def __init__(
+        self,
+        host: LogHost,
+        state: ReplicatedState,
+        visibility: Visibility,
+        precedence: Precedence,
+        voting: Voting,
+        barriers: Barriers,
+        away: set[str],
+    ) -> None:
+        self.ready = False
+        self.drained: str | None = None
+        self.away = away
+        self.announcing: Callable[[str, Callable[[str, str], None]], None] | None = None
+        self._host = host
+        self._state = state
+        self._visibility = visibility
+        self._precedence = precedence
+        self._voting = voting
+        self._barriers = barriers
+
+    def refusal(self) -> str | None:
+        """See HookBackend."""
+        alone = None if self._host.primary else no_majority(self._host)
+        if self.ready:
+            return alone or (READS_ONLY if self._host.reads_only else self.why_held())
+        return "it is catching up" if alone is None else f"it is catching up; {alone}"
+
+    def out_of_service(self) -> str | None:
+        """Why no client is to come here, None if all may: it is told to balancers and drivers."""
+        refusal = self.refusal()
+        return refusal if refusal not in (None, READS_ONLY) else self.drained or refusal
+
+    def why_held(self) -> str | None:
+        """Why the herd takes no writes, None if it does."""
+        return why_held(self._state.databases, self._host.membership)
+
+    def held(self) -> bool:
+        """See HookBackend."""
+        held = self._state.databases.hold is not None and not self._host.reads_only
+        return self.ready and self._host.primary and held
+
+    def when_visible(self, gid: int, wake: Callable[[], None]) -> None:
+        """See HookBackend."""
+        self._visibility.when_visible(gid, wake)
+
+    def ask(self, xid: int, keys: "array[int]", answer: Callable[[], None]) -> None:
+        """See HookBackend."""
+        self._precedence.ask(xid, keys, answer)
+
+    def when_free(self, xid: int, keys: "array[int]", go: Callable[[], None]) -> None:
+        """See HookBackend."""
+        self._precedence.when_free(xid, keys, go)
+
+    def vote(
+        self, keys: "array[int]", needs: list[Need], answer: Callable[[Veto | None], None]
+    ) -> None:
+        """See HookBackend."""
+        self._voting.begin(keys, needs, answer)
+
+    def announce_drop(self, what: str, answer: Callable[[str, str], None]) -> None:
+        """See HookBackend."""
+        if self.announcing is None:
+            answer("40001", "the sidecar has just begun")
+        else:
+            self.announcing(what, answer)
+
+    def command_lost(self, keys: "array[int]") -> None:
+        """See HookBackend."""
+        self._precedence.lost(keys)
+
+    def barrier(
+        self, who: Hashable, wait_s: float, answer: Callable[[bytes], None], *, begins: bool
+    ) -> None:
+        """See HookBackend."""
+        take = self._barriers.begin if begins else self._barriers.go_on
+        take(who, wait_s, answer)
+
+    def left(self, who: Hashable) -> None:
+        """See HookBackend."""
+        self._barriers.drop(who)
+
+    def gone(self, pid: int) -> None:
+        """See HookBackend."""
+        self._visibility.end_session(pid)

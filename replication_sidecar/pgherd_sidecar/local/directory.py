@@ -1,0 +1,71 @@
+"""Creating and removing the herd's directory, and only a herd's."""
+
+import contextlib
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from pgherd_sidecar.client.errors import HerdError, disk_full
+from pgherd_sidecar.local.herd import Herd
+from pgherd_sidecar.local.lock import LOCK_FILE
+
+_NODE_NEEDS_BYTES = 200 << 20
+
+
+def create(directory: Path, mode: int = 0o700) -> list[Path]:
+    """Create the directory and its parents; return those that did not exist, deepest first.
+
+    Raises:
+        HerdError: one of them is a file.
+    """
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        directory.mkdir(mode=mode, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise HerdError(f"{error.filename} is not a directory: choose another --dir") from error
+    return missing
+
+
+def require_empty(directory: Path) -> None:
+    """Check that there is nothing in the directory that a herd could get mixed with.
+
+    Raises:
+        HerdError: there is.
+    """
+    strangers = [entry.name for entry in directory.iterdir() if entry.name != LOCK_FILE]
+    if strangers:
+        raise HerdError(
+            f"{directory} is not empty and not a herd directory (it has {min(strangers)}): "
+            "choose an empty or new --dir"
+        )
+
+
+def require_space(herd: Herd, nodes: int) -> None:
+    """Check that the device has room for so many new nodes, empty as they are.
+
+    Raises:
+        HerdError: it has not.
+    """
+    needed = _NODE_NEEDS_BYTES * nodes
+    free = shutil.disk_usage(herd.directory).free
+    if free < needed:
+        raise HerdError(
+            f"{disk_full(herd.directory).message} ({needed >> 20} MB needed, {free >> 20} MB free)"
+        )
+
+
+def remove_content(directory: Path) -> None:
+    """Empty the directory, the lock file last: who waits for it then sees that it is gone."""
+    for entry in directory.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != LOCK_FILE:
+            entry.unlink()
+    (directory / LOCK_FILE).unlink(missing_ok=True)
+
+
+def remove_if_empty(directories: Iterable[Path]) -> None:
+    """Remove directories, deepest first, as long as they are empty and we may."""
+    with contextlib.suppress(OSError):
+        for directory in directories:
+            directory.rmdir()

@@ -1,0 +1,292 @@
+"""What ``pgherd local`` does to a herd on this machine: up, start, kill, down, destroy.
+
+Runs as the account that owns the herd (``delegate.py`` sees to it). Whoever changes a herd holds
+its lock; waiting for a node to take writes is done without it where another command may be
+needed to get there.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.lazily import lazily
+from pgherd_sidecar.local import binaries, herd
+from pgherd_sidecar.local.directory import (
+    create,
+    remove_content,
+    remove_if_empty,
+    require_empty,
+    require_space,
+)
+from pgherd_sidecar.local.herd import Herd, TakenServer
+from pgherd_sidecar.local.lock import locked
+from pgherd_sidecar.local.node import Node, NodeState
+
+if TYPE_CHECKING:
+    from pgherd_sidecar.local import certificates
+else:
+    certificates = lazily("pgherd_sidecar.local.certificates")
+
+DEFAULT_NODES = 3
+DEFAULT_PORT_BASE = 7500
+_POLL_S = 0.05
+
+
+_TUNABLE = (
+    "evict_s",
+    "split_s",
+    "scrub_s",
+    "scrub_share",
+    "fingerprint_every",
+    "capture",
+    "on_divergence",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What the user asked for; None means: the default, or what the existing herd has.
+
+    ``fill`` puts data into the servers of a herd that is made, before its sidecars first run.
+    ``taken`` is the server whose rows a herd that is made will take over.
+    """
+
+    nodes: int | None
+    port_base: int | None
+    postgres_bin: Path | None
+    timeout_s: float
+    witnesses: int | None = None
+    evict_s: float | None = None
+    split_s: float | None = None
+    scrub_s: float | None = None
+    scrub_share: float | None = None
+    fingerprint_every: int | None = None
+    capture: Literal["auto", "sql"] | None = None
+    on_divergence: Literal["rebuild", "pause"] | None = None
+    fill: Callable[[Herd], Awaitable[None]] | None = None
+    taken: TakenServer | None = None
+
+
+def nodes_of(description: Herd) -> list[Node]:
+    """Return the nodes of a herd, in the order of their numbers."""
+    return [Node(description, member) for member in description.members]
+
+
+async def up(directory: Path, options: UpOptions) -> list[NodeState]:
+    """Create the herd or resume it; return when every node takes writes.
+
+    When it fails, what it started is stopped again, and a herd that it created is removed.
+
+    Raises:
+        HerdError: anything the user has to act on.
+    """
+    created = create(directory)
+    if not herd.is_herd(directory):
+        require_empty(directory)  # before the lock file is put into somebody else's directory
+    try:
+        async with locked(directory):
+            if herd.is_herd(directory):
+                return await _resume(directory, options)
+            return await _create(directory, options)
+    finally:
+        remove_if_empty(created)
+
+
+async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
+    require_empty(directory)
+    try:
+        description = herd.new_herd(
+            directory,
+            nodes=DEFAULT_NODES if options.nodes is None else options.nodes,
+            port_base=DEFAULT_PORT_BASE if options.port_base is None else options.port_base,
+            postgres_bin=binaries.find(options.postgres_bin),
+            witnesses=options.witnesses or 0,
+        )
+        description = _tuned(description, options).model_copy(update={"taken": options.taken})
+        require_space(description, len(description.databases))
+        nodes = nodes_of(description)
+        for node in nodes:
+            node.require_free_ports()
+        if options.fill is not None:
+            await options.fill(description)  # no herd yet: nobody resumes one that is half filled
+        herd.save(description)
+        certificates.provide(description)
+        states = await _start_all(nodes, options.timeout_s)
+        _founded(description)
+        return states
+    except BaseException:  # a Ctrl-C, too, leaves nothing behind
+        await _remove(directory)
+        raise
+
+
+async def _resume(directory: Path, options: UpOptions) -> list[NodeState]:
+    description = _adapted(herd.load(directory), options)
+    nodes = nodes_of(description)
+    for node in nodes:
+        node.require_free_ports()
+    were_running = [
+        (node, node.server.process() is not None, node.sidecar.process() is not None)
+        for node in nodes
+    ]
+    certificates.provide(description)
+    try:
+        states = await _start_all(nodes, options.timeout_s)
+        _founded(description)
+        return states
+    except BaseException:
+        for node, server, sidecar in were_running:
+            await node.stop(server=not server, sidecar=not sidecar)
+        raise
+
+
+def _founded(description: Herd) -> None:
+    """Note that all first members have taken writes: from now on an empty disk is a new member."""
+    if not description.founded:
+        herd.save(description.model_copy(update={"founded": True}))
+
+
+def _tuned(description: Herd, options: UpOptions) -> Herd:
+    """With what is asked for of that which may be changed at any time."""
+    asked = {name: getattr(options, name) for name in _TUNABLE}
+    return description.model_copy(
+        update={name: one for name, one in asked.items() if one is not None}
+    )
+
+
+def _adapted(description: Herd, options: UpOptions) -> Herd:
+    """Check that the options fit the existing herd; some may be others from now on."""
+    for option, asked, has in (
+        ("--nodes", options.nodes, len(description.writers)),
+        ("--witness", options.witnesses, len(description.voters) - len(description.writers)),
+        ("--port-base", options.port_base, description.port_base),
+    ):
+        if asked not in (None, has):
+            raise HerdError(
+                f"{description.directory} holds another herd, with {option} {has}: "
+                "leave the option out or choose another --dir"
+            )
+    adapted = _tuned(description, options)
+    if adapted != description:
+        description = adapted
+        herd.save(description)
+    if options.postgres_bin in (None, description.postgres_bin):
+        binaries.find(description.postgres_bin)
+        return description
+    chosen = binaries.find(options.postgres_bin)
+    _require_same_major(description, chosen)
+    description = description.model_copy(update={"postgres_bin": chosen})
+    herd.save(description)
+    return description
+
+
+def _require_same_major(description: Herd, chosen: Path) -> None:
+    for member in description.members:
+        if member.origin.postgres_bin is not None:
+            continue
+        version_file = description.node(member).pgdata / "PG_VERSION"
+        if version_file.exists():
+            major = binaries.major_version(chosen)
+            if version_file.read_text().strip() != str(major):
+                raise HerdError(
+                    f"{chosen} is PostgreSQL {major}, the herd's data are of "
+                    f"{version_file.read_text().strip()}: leave --postgres-bin out"
+                )
+
+
+async def _start_all(nodes: list[Node], timeout_s: float) -> list[NodeState]:
+    async def bring_up(node: Node) -> None:
+        await node.start(timeout_s)
+        await node.wait_up()
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            await _together(bring_up(node) for node in nodes)
+    except TimeoutError as error:
+        raise _too_slow([await node.state() for node in nodes], timeout_s) from error
+    return [await node.state() for node in nodes]
+
+
+def _too_slow(states: list[NodeState], timeout_s: float) -> HerdError:
+    waiting = ", ".join(
+        f"{state.member.name} is {state.state} ({state.reason or 'no reason given'})"
+        for state in states
+        if not state.is_up
+    )
+    return HerdError(f"not every node takes writes after {timeout_s:g} s: {waiting}")
+
+
+async def start(directory: Path, name: str, timeout_s: float) -> NodeState:
+    """Start what does not run of one node; return when it is up.
+
+    While a majority of the sidecars does not run nobody can take writes: then it returns as soon
+    as the sidecar answers.
+    """
+    description = herd.load(directory)
+    node = Node(description, description.member(name))
+    async with locked(directory):
+        node.require_free_ports()
+        certificates.provide(description)
+        await node.start(timeout_s)
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                state = await node.state()
+                waits = state.state in ("secondary", "recovering", "witness", "reader")
+                if state.is_up or (waits and not _majority_runs(description)):
+                    return state
+                node.require_hope(state)
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError as error:
+        raise _too_slow([await node.state()], timeout_s) from error
+
+
+def _majority_runs(description: Herd) -> bool:
+    voters = [Node(description, member) for member in description.voters]
+    return 2 * sum(node.sidecar.process() is not None for node in voters) > len(voters)
+
+
+async def kill(directory: Path, name: str, process: str) -> bool:
+    """SIGKILL a node's ``postgres``, ``sidecar`` or both (``node``); False when none ran."""
+    description = herd.load(directory)
+    node = Node(description, description.member(name))
+    async with locked(directory):
+        return await node.kill(sidecar=process != "postgres", postgres=process != "sidecar")
+
+
+async def down(directory: Path) -> None:
+    """Stop every node cleanly."""
+    description = herd.load(directory)
+    async with locked(directory):
+        await _together(node.stop() for node in nodes_of(description))
+
+
+async def destroy(directory: Path) -> None:
+    """Stop every node and remove the herd's directory."""
+    herd.load(directory)  # only a herd's directory is ever removed
+    async with locked(directory):
+        await _remove(directory)
+    remove_if_empty([directory])
+
+
+async def _remove(directory: Path) -> None:
+    if herd.is_herd(directory):
+        description = herd.load(directory)
+        await _together(node.discard() for node in nodes_of(description))
+        if description.sockets != directory:
+            shutil.rmtree(description.sockets, ignore_errors=True)
+    remove_content(directory)
+
+
+async def _together(actions: Iterable[Awaitable[object]]) -> None:
+    """Run all at once; the first failure cancels the rest and is raised as it is."""
+    tasks = [asyncio.ensure_future(action) for action in actions]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

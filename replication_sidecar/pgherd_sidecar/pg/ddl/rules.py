@@ -1,0 +1,335 @@
+"""DDL that is refused for what its words say.
+
+What the catalog shows after a command is judged in PostgreSQL; here is what it does not show:
+expressions that are evaluated once and forgotten, names that mean something else on another
+member, objects that members need not have in common.
+
+It keeps nothing.
+"""
+
+import re
+from typing import Any, Final
+
+from pglast import ast, enums
+
+from pgherd_sidecar.pg.ddl.grammar import nodes, refuse_newer_syntax
+from pgherd_sidecar.pg.ddl.refusal import DdlNotSupported
+from pgherd_sidecar.pg.ddl.statements import Captured
+
+_FOREIGN: Final = (
+    ast.AlterFdwStmt,
+    ast.AlterForeignServerStmt,
+    ast.AlterUserMappingStmt,
+    ast.CreateFdwStmt,
+    ast.CreateForeignServerStmt,
+    ast.CreateForeignTableStmt,
+    ast.CreateUserMappingStmt,
+    ast.DropUserMappingStmt,
+    ast.ImportForeignSchemaStmt,
+)
+_SUBSCRIPTIONS: Final = (
+    ast.AlterSubscriptionStmt,
+    ast.CreateSubscriptionStmt,
+    ast.DropSubscriptionStmt,
+)
+#: What PostgreSQL reads as a date or time that depends on when it is read.
+_MOVING_DATE: Final = re.compile(
+    r"(?<![a-z])(now|today|tomorrow|yesterday)(?![a-z])", re.IGNORECASE
+)
+_NATIVE_LANGUAGES: Final = {"c", "internal"}
+#: Settings that PostgreSQL judges by the running transaction, and not at all for another role.
+_UNSETTABLE: Final = {
+    "role",
+    "session_authorization",
+    "transaction_deferrable",
+    "transaction_isolation",
+    "transaction_read_only",
+}
+_RANGE_OPTIONS: Final = {"as", "minvalue", "maxvalue"}
+
+#: Types whose values have one reading, at any time and under any settings.
+_CERTAIN_TYPES: Final = frozenset(
+    """
+    bit bool bpchar bytea char cidr float4 float8 inet int2 int4 int8 json jsonb macaddr name
+    numeric text uuid varbit varchar
+    """.split()  # noqa: SIM905 - as below
+)
+
+#: Types of which a constant has one reading, unless its words move with the time.
+_DATES: Final = frozenset({"date", "interval", "time", "timestamp", "timestamptz", "timetz"})
+
+#: Functions whose result depends on their arguments (and the settings that travel along) only.
+_CERTAIN_FUNCTIONS: Final = frozenset(
+    """
+    abs array_to_string ascii bit_length btrim ceil ceiling char_length chr convert_from
+    convert_to date_part date_trunc decode div encode extract floor format initcap
+    jsonb_build_object left length lower lpad ltrim make_date make_interval make_time
+    make_timestamp md5 mod overlay position power regexp_replace repeat replace reverse right
+    round rpad rtrim sha256 split_part sqrt string_to_array strpos substr substring timezone
+    to_char to_date to_hex to_json to_jsonb to_number to_timestamp translate trim trunc upper
+    """.split()  # noqa: SIM905 - a list of sixty strings is harder to read
+)
+
+
+#: What an expression may be made of, and has the same value everywhere if its functions do. What is
+#: not listed has to be thought about first: SQL/JSON functions, subqueries, CURRENT_DATE.
+_EXPRESSIONS: Final = (
+    ast.A_ArrayExpr,
+    ast.A_Const,
+    ast.A_Expr,
+    ast.A_Indices,
+    ast.A_Indirection,
+    ast.BitString,
+    ast.BoolExpr,
+    ast.Boolean,
+    ast.BooleanTest,
+    ast.CaseExpr,
+    ast.CaseWhen,
+    ast.CoalesceExpr,
+    ast.CollateClause,
+    ast.ColumnRef,
+    ast.Float,
+    ast.FuncCall,
+    ast.Integer,
+    ast.MinMaxExpr,
+    ast.NamedArgExpr,
+    ast.NullTest,
+    ast.PartitionBoundSpec,
+    ast.PartitionRangeDatum,
+    ast.RowExpr,
+    ast.String,
+    ast.TypeCast,
+    ast.TypeName,
+)
+
+
+def concerns_temporary(statement: Any, temporary: list[str] | None) -> bool:
+    """Is this a command about temporary relations that PostgreSQL did not recognise as one?
+
+    GRANT and REVOKE do not tell their objects to event triggers.
+
+    Args:
+        statement: the parse tree.
+        temporary: names of the session's temporary relations.
+    """
+    if not isinstance(statement, ast.GrantStmt) or not statement.objects:
+        return False
+    relations = [one for one in statement.objects if isinstance(one, ast.RangeVar)]
+    return bool(relations) and all(_is_temporary(one, temporary) for one in relations)
+
+
+def roles_of(statement: Any, captured: Captured) -> list[str]:
+    """The roles that a member needs to execute a statement."""
+    named = {
+        node.rolename
+        for node in nodes(statement)
+        if isinstance(node, ast.RoleSpec) and node.rolename is not None
+    }
+    return sorted(named | {captured.role})
+
+
+def refuse_unsafe(statement: Any, captured: Captured) -> None:
+    """Check a statement.
+
+    Args:
+        statement: the parse tree.
+        captured: what else is known of the command.
+
+    Raises:
+        DdlNotSupported: it would or could differ between members.
+    """
+    refuse_newer_syntax(statement, captured.version)
+    _refuse_kinds(statement)
+    for node in nodes(statement):
+        _refuse_names(node, captured)
+        if captured.dates and _reads_moving_date(node):
+            raise DdlNotSupported(
+                f"{node.val.sval!r} may be read as a date, and as another one on other members",
+                "For the time of each execution write now() or CURRENT_DATE, for a fixed one its"
+                " digits; a text that is no date goes into a command without dates.",
+            )
+        if isinstance(node, ast.AlterTableCmd):
+            _refuse_subcommand(node, captured)
+        elif isinstance(node, ast.PartitionBoundSpec):
+            _refuse_computed(node, captured, "a partition bound")
+    if isinstance(statement, ast.AlterTableStmt):
+        _refuse_two_defaults(statement)
+    elif isinstance(statement, ast.AlterSeqStmt):
+        _refuse_range(statement.options)
+
+
+def _refuse_names(node: Any, captured: Captured) -> None:
+    """What has another meaning in another session."""
+    if isinstance(node, ast.RangeVar | ast.TypeName) and _is_temporary(node, captured.temporary):
+        raise DdlNotSupported(
+            "the command refers to a temporary table or type of this session",
+            "Other members do not have it: use an ordinary one.",
+        )
+    if isinstance(node, ast.RoleSpec) and (
+        node.roletype == enums.RoleSpecType.ROLESPEC_SESSION_USER
+    ):
+        raise DdlNotSupported(
+            "SESSION_USER in DDL is not supported", "Name the role, or use CURRENT_USER."
+        )
+
+
+def _reads_moving_date(node: Any) -> bool:
+    return (
+        isinstance(node, ast.A_Const)
+        and isinstance(node.val, ast.String)
+        and _MOVING_DATE.search(node.val.sval or "") is not None
+    )
+
+
+def _refuse_two_defaults(statement: ast.AlterTableStmt) -> None:
+    """The catalog shows the second, but rows got the first."""
+    commands = statement.cmds or ()
+    added = {
+        one.def_.colname for one in commands if one.subtype == enums.AlterTableType.AT_AddColumn
+    }
+    if any(
+        one.subtype == enums.AlterTableType.AT_ColumnDefault and one.name in added
+        for one in commands
+    ):
+        raise DdlNotSupported(
+            "a column is added and its default changed in the same command", "Use two commands."
+        )
+
+
+def _refuse_kinds(statement: Any) -> None:
+    hint = "Keep it in another database of the server, which is local."
+    kinds = {getattr(statement, name, None) for name in ("objtype", "objectType", "removeType")}
+    if isinstance(statement, _FOREIGN) or enums.ObjectType.OBJECT_FOREIGN_TABLE in kinds:
+        raise DdlNotSupported("foreign tables and servers are not supported", hint)
+    if isinstance(statement, _SUBSCRIPTIONS):
+        raise DdlNotSupported("subscriptions are not supported", hint)
+    if enums.ObjectType.OBJECT_LARGEOBJECT in kinds:
+        raise DdlNotSupported("large objects are not replicated", "Use a bytea column.")
+    if isinstance(statement, ast.AlterTableMoveAllStmt):
+        raise DdlNotSupported("tablespaces are not supported", "Leave tables where they are.")
+    if isinstance(statement, ast.CreateFunctionStmt):
+        languages = {one.arg.sval for one in statement.options or () if one.defname == "language"}
+        if languages & _NATIVE_LANGUAGES:
+            raise DdlNotSupported(
+                "functions in C are not supported", "Put them into an extension on every member."
+            )
+    _refuse_settings(statement)
+    if isinstance(statement, ast.CreateExtensionStmt) and any(
+        option.defname == "cascade" for option in statement.options or ()
+    ):
+        raise DdlNotSupported(
+            "CREATE EXTENSION ... CASCADE is not supported",
+            "Create the required extensions first: each is then made in the same version.",
+        )
+    if isinstance(statement, ast.AlterExtensionStmt) and not statement.options:
+        raise DdlNotSupported(
+            "ALTER EXTENSION ... UPDATE without a version is not supported", "Say TO 'version'."
+        )
+
+
+def _refuse_settings(statement: Any) -> None:
+    """What a function is to set while it runs."""
+    for one in nodes(statement):
+        if not isinstance(one, ast.VariableSetStmt):
+            continue
+        if one.kind == enums.VariableSetKind.VAR_SET_CURRENT:
+            raise DdlNotSupported("SET ... FROM CURRENT is not supported", "Write the value.")
+        if one.name is not None and one.name.lower() in _UNSETTABLE:
+            raise DdlNotSupported(
+                f"SET {one.name.lower()} of a function is not supported",
+                "Use SECURITY DEFINER, or SET within its body or before it is called.",
+            )
+
+
+def _refuse_subcommand(command: Any, captured: Captured) -> None:
+    if command.subtype == enums.AlterTableType.AT_SetIdentity:
+        _refuse_range(command.def_)
+        return
+    if command.subtype != enums.AlterTableType.AT_AlterColumnType:
+        return
+    if captured.shrinks:
+        raise DdlNotSupported(
+            f"the smaller type of column {command.name} gives its sequence a smaller range, while"
+            " members stand at different numbers",
+            "First ALTER COLUMN ... DROP IDENTITY, then change the type, then ADD GENERATED.",
+        )
+    if captured.rewrites:
+        certain = command.name not in (captured.uncertain or ())
+        own = _names(command.def_.typeName) if certain else None
+        what = f"the new type of column {command.name}"
+        _refuse_computed(command.def_.raw_default, captured, what, own)
+
+
+def _refuse_computed(
+    expression: Any, captured: Captured, what: str, own: list[str] | None = None
+) -> None:
+    """Refuse what is evaluated once, by each member for itself, and may differ.
+
+    Args:
+        expression: the parse tree.
+        captured: what else is known of the command.
+        what: gets the value.
+        own: the name of its type, if PostgreSQL knows only one reading for that.
+    """
+    for node in nodes(expression):
+        if (
+            not isinstance(node, _EXPRESSIONS)
+            or _reads_moving_date(node)
+            or (isinstance(node, ast.FuncCall | ast.A_Expr) and not _is_certain(node, captured))
+            or (
+                isinstance(node, ast.TypeCast)
+                and _names(node.typeName) != own
+                and not _has_one_reading(node)
+            )
+        ):
+            raise DdlNotSupported(
+                f"{what} is computed in a way that may have another result on another member",
+                "Write a constant, or for a column: add one of the new type, UPDATE it, then drop"
+                " the old one and rename.",
+            )
+
+
+def _has_one_reading(cast: Any) -> bool:
+    """Does this cast give the same everywhere?"""
+    *schema, name = _names(cast.typeName)
+    return schema in ([], ["pg_catalog"]) and (
+        name in _CERTAIN_TYPES or (name in _DATES and isinstance(cast.arg, ast.A_Const))
+    )
+
+
+def _names(name: Any) -> list[str]:
+    """A type's name, with its schema if it was given."""
+    return [part.sval for part in name.names or ()]
+
+
+def _is_certain(call: Any, captured: Captured) -> bool:
+    """Is this PostgreSQL's own function or operator, and of those that always give the same?"""
+    function = isinstance(call, ast.FuncCall)
+    *schema, name = (part.sval for part in (call.funcname if function else call.name) or ())
+    if schema not in ([], ["pg_catalog"]) or (not schema and name in (captured.shadows or ())):
+        return False
+    return not function or name in _CERTAIN_FUNCTIONS
+
+
+def _refuse_range(options: Any) -> None:
+    """A new range must fit where each member's sequence stands, which is not the same place."""
+    names = {option.defname for option in options or ()}
+    restarted = any(o.defname == "restart" and o.arg is not None for o in options or ())
+    if names & _RANGE_OPTIONS and not (restarted and "start" in names):
+        raise DdlNotSupported(
+            "the range of a sequence cannot be changed where members stand at different numbers",
+            "Say START WITH and RESTART WITH in the same command.",
+        )
+
+
+def _is_temporary(node: Any, temporary: list[str] | None) -> bool:
+    if isinstance(node, ast.RangeVar):
+        schema, name = node.schemaname, node.relname
+    else:
+        names = _names(node)
+        if node.pct_type:
+            names.pop()  # the column
+        schema, name = [None, None, *names][-2:]
+    if schema is None:
+        return name in (temporary or ())
+    return bool(schema == "pg_temp" or schema.startswith("pg_temp_"))

@@ -1,0 +1,153 @@
+"""Leaves of a herd's changes those of the rows and columns that a set has.
+
+A filter is evaluated by a member's server, at the row as it is after an INSERT. That is enough: the
+log has an UPDATE of a column of a unique index as a DELETE and an INSERT of the whole row
+(docs/writeset-format.md), and a filter reads only such columns. So a row that moves into the filter
+is an INSERT, one that moves out of it a DELETE, and any other UPDATE leaves it where it is. A
+DELETE and an UPDATE tell of their row the key only: those of rows that the subscriber has not got
+change nothing there.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from pgherd_sidecar.client.stream.changes import LoggedChange, Values
+from pgherd_sidecar.subscribing.state.errors import MemberError, StoppedError
+from pgherd_sidecar.subscribing.state.herd import TableSelection
+from pgherd_sidecar.subscribing.state.holdings import ShownTable
+from pgherd_sidecar.subscribing.state.steps import AlteredError
+from pgherd_sidecar.tables.rowsql import literal
+from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
+
+_NUMBER = "n"
+
+
+def failure(selection: TableSelection, error: psycopg.Error) -> MemberError | StoppedError:
+    """What an error of a filter means, or of the server that evaluates it."""
+    said = message_of(error)
+    if is_transient(error):
+        return MemberError(f"the member's server says: {said}")
+    return StoppedError(
+        f"the row filter of {selection.tab} fails ({said}): `pgherd set alter` gives it another"
+        " one; then repeat `pgherd subscribe`"
+    )
+
+
+async def selected(
+    session: Session, changes: Sequence[LoggedChange], places: Mapping[str, ShownTable]
+) -> list[LoggedChange]:
+    """Changes of rows and columns that a set has; those of other tables stay as they are.
+
+    Args:
+        session: of a member's superuser; its search_path has nothing of users.
+        changes: of the herd's log, in their order.
+        places: the tables of the set.
+
+    Raises:
+        AlteredError: a table has been altered, so that its filter can't be evaluated any more.
+        StoppedError: a filter fails.
+        MemberError: the server is gone.
+    """
+    asked: dict[str, list[int]] = {}
+    for number, change in enumerate(changes):
+        place = places.get(change.table or "")
+        if place is not None and change.gid > place.gid and _is_asked(change, place):
+            asked.setdefault(place.table.name, []).append(number)
+    out: set[int] = set()
+    for name, numbers in asked.items():
+        rows = [_known(changes[number], places[name].selection) for number in numbers]
+        chosen = await _chosen(session, places[name], rows)
+        out.update(number for at, number in enumerate(numbers) if at not in chosen)
+    kept = (change for number, change in enumerate(changes) if number not in out)
+    return [one for change in kept if (one := _narrowed(change, places)) is not None]
+
+
+def _is_asked(change: LoggedChange, place: ShownTable) -> bool:
+    """Does a change tell all that its table's filter reads?
+
+    Raises:
+        AlteredError: it should, and does not.
+    """
+    selection = place.selection
+    if selection.condition is None or change.op == "truncate":
+        return False
+    reads = set(selection.reads)
+    if change.op == "update" and not reads.isdisjoint(change.values or {}):
+        raise AlteredError(
+            change.gid,
+            f"no unique index of {selection.tab} has a column any more that its row filter reads",
+        )
+    known = change.values if change.op == "insert" else change.key
+    if reads <= set(known or {}):
+        return True
+    if change.op == "insert":
+        raise AlteredError(
+            change.gid, f"{selection.tab} has a column no more that its row filter reads"
+        )
+    return False
+
+
+def _known(change: LoggedChange, selection: TableSelection) -> list[str | None]:
+    known: Values = (change.values if change.op == "insert" else change.key) or {}
+    return [known[name] for name in selection.reads]
+
+
+async def _chosen(
+    session: Session, place: ShownTable, rows: Sequence[Sequence[str | None]]
+) -> set[int]:
+    """Which of some rows a filter lets pass, by their numbers."""
+    selection = place.selection
+    number = _NUMBER
+    while number in selection.reads:
+        number += "_"
+    columns = [
+        sql.SQL("{}::{} AS {}").format(
+            sql.Identifier("u", f"c{at}"), _ready(kind), sql.SQL(_identifier(name))
+        )
+        for at, (name, kind) in enumerate(zip(selection.reads, place.read_types, strict=True))
+    ]
+    command = sql.SQL(
+        "SELECT s.{number} - 1 AS number FROM (SELECT {columns} FROM unnest({arrays})"
+        " WITH ORDINALITY AS u ({names})) AS s WHERE ({condition})"
+    ).format(
+        number=sql.Identifier(number),
+        columns=sql.SQL(", ").join([*columns, sql.Identifier("u", number)]),
+        arrays=sql.SQL(", ").join([sql.SQL("%s::text[]")] * (len(columns) or 1)),
+        names=sql.SQL(", ").join(
+            [*(sql.Identifier(f"c{at}") for at in range(len(columns) or 1)), sql.Identifier(number)]
+        ),
+        condition=_ready(selection.condition or "true"),
+    )
+    # A filter that reads no column passes all rows or none.
+    arrays = [literal(values) for values in zip(*rows, strict=True)] or [
+        literal(["" for _ in rows])
+    ]
+    try:
+        cursor = await session.execute(command, arrays)
+        return {row["number"] for row in await cursor.fetchall()}
+    except psycopg.Error as error:
+        raise failure(selection, error) from error
+
+
+def _ready(text: str) -> sql.SQL:
+    """What a server has quoted already, in a statement with parameters."""
+    return sql.SQL(text.replace("%", "%%"))
+
+
+def _identifier(name: str) -> str:
+    return sql.Identifier(name).as_string(None).replace("%", "%%")
+
+
+def _narrowed(change: LoggedChange, places: Mapping[str, ShownTable]) -> LoggedChange | None:
+    """A change of the columns that a set has; None: none of them has changed."""
+    place = places.get(change.table or "")
+    columns = None if place is None else place.selection.columns
+    if columns is None or change.values is None:
+        return change
+    values = {name: value for name, value in change.values.items() if name in columns}
+    if change.op == "update" and not values:
+        return None
+    return msgspec.structs.replace(change, values=values)

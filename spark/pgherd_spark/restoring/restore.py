@@ -1,0 +1,188 @@
+"""Puts a snapshot into a new, empty server, before pgherd takes it over: the seed of a new herd.
+
+Definitions, then rows, then what is built on rows, as ``pg_restore`` does it; the parts are loaded
+in parallel. What was read is compared with the manifest, and so is what was loaded (``proof``),
+before anybody may use it.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from pgherd_sidecar.pg import apply_role
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from pgherd_spark.reading import statements
+from pgherd_spark.restoring.proof import differences
+from pgherd_spark.storing.layout import CONTENTS, ROLES, SCHEMA
+from pgherd_spark.storing.parts import content
+from pgherd_spark.storing.stores import Store
+
+_SQL = statements.load("restore.sql")
+_THERE = re.compile(r"CREATE ROLE (postgres|app);")
+_OWN_PASSWORD = re.compile(r"(ALTER ROLE (?:postgres|app) WITH .*) PASSWORD '[^']*'")
+"""Each herd has these roles, with passwords of its own."""
+
+
+class RestoreError(Exception):
+    """The snapshot could not be put into the server; the message says why."""
+
+
+def restore(  # noqa: PLR0913 - a way for each thing that differs
+    store: Store,
+    manifest: dict[str, Any],
+    *,
+    conninfo: str,
+    programs: Path,
+    jobs: int,
+    say: Callable[[str], None],
+    loaded: Callable[[int], None] = lambda size: None,
+    writes_rows: str | None = apply_role.APPLY_ROLE,
+) -> None:
+    """Fill an empty database of a server that has the roles.
+
+    Args:
+        store: the snapshot.
+        manifest: the snapshot's, see ``require_described``.
+        conninfo: of the database, as a superuser, by a way on which ``pgherd_apply`` is let in
+            without a password: it writes the rows, since code of users runs then. It stays.
+        programs: directory of PostgreSQL's programs.
+        jobs: parts to load at a time.
+        say: told what is going on.
+        loaded: told, in a thread, the bytes of each part that has been loaded.
+        writes_rows: another role for that, if it is not that one; None: the superuser.
+
+    Raises:
+        RestoreError: it can't be done, or what was loaded is not what the manifest says.
+        PartError: a part is missing or damaged.
+        OSError: the snapshot can't be read.
+    """
+    conninfo = make_conninfo(conninfo, options=apply_role.OPTIONS)
+    rows_conninfo = conninfo if writes_rows is None else make_conninfo(conninfo, user=writes_rows)
+    run_script(programs, conninfo, apply_role.script())
+    _pg_restore(programs, conninfo, store, "pre-data", jobs)
+    parts = [(table, part) for table in manifest["tables"] for part in table["parts"]]
+    parts.sort(key=lambda task: -int(task[1]["bytes"]))
+    say(f"loading {len(parts)} parts of {len(manifest['tables'])} tables")
+    try:
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(partial(_load, rows_conninfo, store, loaded), parts))
+            say("comparing what was loaded with the snapshot")
+            wrong = differences(pool.map, rows_conninfo, manifest["tables"])
+            if wrong:
+                raise RestoreError("; ".join(wrong))
+            say("building indexes and constraints")
+            _pg_restore(programs, conninfo, store, "post-data", jobs)
+            _finish(conninfo, manifest)
+            list(pool.map(partial(_analyze, conninfo), _shares(conninfo, jobs)))
+    except psycopg.Error as error:
+        raise RestoreError(str(error)) from error
+
+
+def make_roles(store: Store, *, conninfo: str, programs: Path) -> None:
+    """Make the roles of a snapshot on a new herd's server.
+
+    Raises:
+        RestoreError: it can't be done.
+        OSError: the snapshot can't be read.
+    """
+    run_script(programs, conninfo, fitting_roles(store.get(ROLES).decode()))
+
+
+def fitting_roles(script: str) -> str:
+    """What ``pg_dumpall`` wrote of the roles, for a server that has some with other passwords."""
+    lines = script.splitlines(keepends=True)
+    return "".join(_OWN_PASSWORD.sub(r"\1", line) for line in lines if not _THERE.match(line))
+
+
+def _load(
+    conninfo: str,
+    store: Store,
+    loaded: Callable[[int], None],
+    task: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    table, part = task
+    statement = _SQL["copy"].format(
+        relation=sql.Identifier(*part["relation"]),
+        columns=sql.SQL(", ").join(map(sql.Identifier, table["stored"])),
+    )
+    try:
+        with (
+            psycopg.connect(conninfo, autocommit=True) as connection,
+            connection.cursor() as cursor,
+            cursor.copy(statement) as copy,
+        ):
+            for chunk in content(store, part["path"], part["sha256"]):
+                copy.write(chunk)
+    except psycopg.Error as error:
+        raise RestoreError(f"{part['path']}: {error}") from error
+    loaded(part["bytes"])
+
+
+def _finish(conninfo: str, manifest: dict[str, Any]) -> None:
+    """Sequences and materialized views."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        for one in manifest["sequences"]:
+            name, last = sql.Identifier(*one["name"]), one["last_value"]
+            numbers = {"step": sql.Literal(one["step"]), "start": sql.Literal(one["start"])}
+            connection.execute(_SQL["sequence"].format(name=name, **numbers))
+            connection.execute(
+                _SQL["position"].format(
+                    name=sql.Literal(name.as_string(None)),
+                    value=sql.Literal(one["start"] if last is None else last),
+                    called=sql.Literal(last is not None),
+                )
+            )
+        for schema, view in connection.execute(_SQL["materialized_views"]).fetchall():
+            connection.execute(_SQL["refresh"].format(view=sql.Identifier(schema, view)))
+
+
+def _shares(conninfo: str, number: int) -> list[sql.Composed]:
+    """The tables that the planner wants statistics of, in lists of about the same size."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        names = [sql.Identifier(*row) for row in connection.execute(_SQL["to_analyze"])]
+    shares = [names[first::number] for first in range(number)]
+    return [sql.SQL(", ").join(share) for share in shares if share]
+
+
+def _analyze(conninfo: str, tables: sql.Composed) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(_SQL["analyze"].format(tables=tables))
+
+
+def _pg_restore(programs: Path, conninfo: str, store: Store, section: str, jobs: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        schema, contents = (store.fetch(name, Path(directory)) for name in (SCHEMA, CONTENTS))
+        _run(
+            [
+                str(programs / "pg_restore"), "--exit-on-error", f"--section={section}",
+                f"--jobs={jobs}", f"--use-list={contents}", f"--dbname={conninfo}", str(schema),
+            ]
+        )  # fmt: skip
+
+
+def run_script(programs: Path, conninfo: str, script: str) -> None:
+    """Have psql execute a script, up to the first error.
+
+    Raises:
+        RestoreError: there is one.
+    """
+    _run([*_client(programs, conninfo), "--file=-"], script)
+
+
+def _client(programs: Path, conninfo: str) -> list[str]:
+    options = ["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--no-password"]
+    return [str(programs / "psql"), *options, f"--dbname={conninfo}"]
+
+
+def _run(command: Sequence[str], script: str = "") -> None:
+    done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RestoreError(f"{Path(command[0]).name}: {done.stderr.strip()}")

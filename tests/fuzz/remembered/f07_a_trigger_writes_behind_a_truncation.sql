@@ -1,0 +1,10 @@
+-- case: f07 a trigger writes behind a truncation
+-- on n1
+CREATE TABLE k (x int);
+CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO k VALUES (-1); RETURN NULL; END $$;
+CREATE TRIGGER aaa AFTER TRUNCATE ON k FOR EACH STATEMENT EXECUTE FUNCTION f();
+INSERT INTO k VALUES (1);
+-- on n2
+TRUNCATE k;
+-- on n3
+INSERT INTO k VALUES (2);

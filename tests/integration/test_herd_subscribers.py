@@ -1,0 +1,380 @@
+"""A herd that follows a set of another one: all of its members show the set at one GID."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from pgherd_sidecar.subscribing.state import turn
+from pgherd_sidecar.subscribing.state.connections import connect
+from pgherd_sidecar.subscribing.state.errors import MovedOnError, StoppedError
+from pgherd_sidecar.subscribing.state.herd import Subscription, describe
+from pgherd_sidecar.subscribing.state.subscriber import Subscriber
+from psycopg.rows import dict_row
+
+from .herds import as_subscriber, caught_up
+from .localherd import LocalHerd, drop_schemas, error_of, free_port_base, query, settle
+from .test_subscriptions import end, must, rows, state, stopped
+
+pytestmark = pytest.mark.timeout(900)
+_PATIENCE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def follower(work_directory: Path) -> Iterator[LocalHerd]:
+    """The herd that subscribes."""
+    found = LocalHerd(work_directory / "follower", free_port_base())
+    done = found.up()
+    assert done.returncode == 0, done.stderr
+    yield found
+    found.must("destroy")
+
+
+@pytest.fixture
+def name(herd: LocalHerd, follower: LocalHerd) -> Iterator[str]:
+    """A schema of the first herd; what follows it is removed."""
+    found = f"h_{random.getrandbits(32):x}"
+    query(herd.app_dsn("n1"), f"CREATE SCHEMA {found}")
+    settle(herd)
+    settle(follower)
+    yield found
+    herd.top("unsubscribe", found, "--herd-only")
+    herd.top("set", "drop", found)
+    settle(herd)
+    drop_schemas(herd.dsn("n1"), "pgherd_subscriber", found)
+    settle(follower)
+    drop_schemas(follower.dsn("n1"), "pgherd_subscriber", found)
+    settle(follower)
+
+
+def follow(herd: LocalHerd, follower: LocalHerd, name: str) -> None:
+    must(herd, "set", "create", name, "--tables", f"{name}.*")
+    must(herd, "subscribe", name, "--to", as_subscriber(follower), "--wait")
+
+
+def is_same(herd: LocalHerd, follower: LocalHerd, *tables: str) -> None:
+    """All members of the follower have the rows of the first herd."""
+    settle(follower)
+    for node in follower.nodes():
+        for table in tables:
+            assert rows(node.dsn, table) == rows(herd.dsn("n1"), table), (node.name, table)
+
+
+def refuses(dsn: str, statement: str) -> bool:
+    with psycopg.connect(dsn) as session:
+        try:
+            session.execute(statement.encode())
+        except psycopg.errors.ReadOnlySqlTransaction:
+            return True
+        session.rollback()
+    return False
+
+
+def test_all_members_of_a_herd_follow(herd: LocalHerd, follower: LocalHerd, name: str) -> None:
+    query(
+        herd.app_dsn("n1"),
+        f"CREATE TABLE {name}.item (id int PRIMARY KEY, note varchar(40), tags text[],"
+        " twice int GENERATED ALWAYS AS (id * 2) STORED);"
+        f" CREATE TABLE {name}.event (what text, amount numeric);"
+        f" CREATE TABLE {name}.part (id int, y int, PRIMARY KEY (id, y)) PARTITION BY LIST (y);"
+        f" CREATE TABLE {name}.part_1 PARTITION OF {name}.part FOR VALUES IN (1);"
+        f" CREATE TABLE {name}.part_2 PARTITION OF {name}.part FOR VALUES IN (2);"
+        f" INSERT INTO {name}.item (id, note, tags) SELECT i, repeat('n', 30), ARRAY[i::text, NULL]"
+        "   FROM generate_series(1, 80000) i;"  # more than one piece
+        f" INSERT INTO {name}.event VALUES ('a', 1), ('a', 1), (NULL, 2);"
+        f" INSERT INTO {name}.part VALUES (1, 1), (2, 2)",
+    )
+    settle(herd)
+    follow(herd, follower, name)
+    tables = [f"{name}.{one}" for one in ("item", "event", "part")]
+    is_same(herd, follower, *tables)
+    query(herd.app_dsn("n2"), f"UPDATE {name}.item SET note = NULL WHERE id < 10")
+    query(herd.app_dsn("n2"), f"UPDATE {name}.item SET id = id + 500000 WHERE id < 5")
+    query(herd.app_dsn("n3"), f"DELETE FROM {name}.event WHERE what = 'a'")
+    query(herd.app_dsn("n2"), f"UPDATE {name}.part SET y = 2 WHERE y = 1")
+    query(herd.app_dsn("n3"), f"ALTER TABLE {name}.item ADD COLUMN more int")
+    settle(herd)
+    query(herd.app_dsn("n3"), f"INSERT INTO {name}.item (id, more) VALUES (600000, 7)")
+    settle(herd)
+    caught_up(herd, follower, name)
+    is_same(herd, follower, *tables)
+    assert state(herd, name)["state"] == "following"
+    for node in follower.nodes():
+        assert refuses(node.app_dsn, f"DELETE FROM {name}.event"), node.name
+    query(herd.app_dsn("n1"), f"TRUNCATE {name}.event")
+    settle(herd)
+    caught_up(herd, follower, name)
+    is_same(herd, follower, *tables)
+    end(herd, name)
+    settle(follower)
+    for node in follower.nodes():
+        assert not refuses(node.app_dsn, f"DELETE FROM {name}.event"), node.name
+        assert query(node.dsn, "SELECT to_regnamespace('pgherd_subscriber')") == [(None,)]
+
+
+def test_tables_that_are_there_are_used(herd: LocalHerd, follower: LocalHerd, name: str) -> None:
+    """One is the same and is not copied; of another one the rows that differ are written."""
+    for one in ("same", "other"):
+        query(
+            herd.app_dsn("n1"),
+            f"CREATE TABLE {name}.{one} (id int PRIMARY KEY, v text);"
+            f" INSERT INTO {name}.{one} SELECT i, 'v' || i FROM generate_series(1, 1000) i",
+        )
+    query(
+        herd.app_dsn("n1"),
+        f"CREATE TABLE {name}.fresh (id int PRIMARY KEY); INSERT INTO {name}.fresh VALUES (1)",
+    )
+    settle(herd)
+    query(
+        follower.app_dsn("n1"),
+        f"CREATE SCHEMA {name};"
+        f" CREATE TABLE {name}.same (id int PRIMARY KEY, v text);"
+        f" CREATE TABLE {name}.other (id int PRIMARY KEY, v text, mine int DEFAULT 5);"
+        f" INSERT INTO {name}.same SELECT i, 'v' || i FROM generate_series(1, 1000) i;"
+        f" INSERT INTO {name}.other SELECT i, 'v' || i FROM generate_series(3, 1002) i;"
+        f" UPDATE {name}.other SET v = 'mine' WHERE id = 500",
+    )
+    settle(follower)
+    versions = f"SELECT id, xmin::text FROM {name}.{{}} WHERE id BETWEEN 600 AND 700 ORDER BY 1"
+    before = [query(follower.dsn("n2"), versions.format(one)) for one in ("same", "other")]
+    follow(herd, follower, name)
+    settle(follower)
+    after = [query(follower.dsn("n2"), versions.format(one)) for one in ("same", "other")]
+    assert before == after
+    columns = f"SELECT id, v FROM {name}.{{}} ORDER BY 1"
+    for node in follower.nodes():
+        for one in ("same", "other"):
+            wanted = query(herd.dsn("n1"), columns.format(one))
+            assert query(node.dsn, columns.format(one)) == wanted
+    is_same(herd, follower, f"{name}.fresh")
+    query(herd.app_dsn("n1"), f"UPDATE {name}.other SET v = 'x' WHERE id < 9")
+    settle(herd)
+    caught_up(herd, follower, name)
+    settle(follower)
+    for node in follower.nodes():
+        wanted = query(herd.dsn("n1"), columns.format("other"))
+        assert query(node.dsn, columns.format("other")) == wanted
+        assert refuses(node.app_dsn, f"DELETE FROM {name}.same"), node.name
+
+
+def test_tables_that_come_later_and_copies_anew(
+    herd: LocalHerd, follower: LocalHerd, name: str
+) -> None:
+    query(
+        herd.app_dsn("n1"),
+        f"CREATE TABLE {name}.a (id int PRIMARY KEY); INSERT INTO {name}.a VALUES (1);"
+        f" CREATE TABLE {name}.b (id int PRIMARY KEY, v text); INSERT INTO {name}.b VALUES (1)",
+    )
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.a")
+    must(herd, "subscribe", name, "--to", as_subscriber(follower), "--wait")
+    must(herd, "set", "add", name, "--tables", f"{name}.b")
+    _until(lambda: state(herd, name)["tables"] == [2, 2])
+    is_same(herd, follower, f"{name}.a", f"{name}.b")
+    query(herd.app_dsn("n1"), f"ALTER TABLE {name}.b ALTER COLUMN v TYPE varchar(9)")
+    settle(herd)
+    query(herd.app_dsn("n1"), f"INSERT INTO {name}.b VALUES (2, 'x')")
+    assert "alters a table" in stopped(herd, name)
+    must(herd, "subscribe", name, "--anew", "--wait")
+    _until(lambda: state(herd, name)["state"] == "following")
+    settle(herd)
+    caught_up(herd, follower, name)
+    is_same(herd, follower, f"{name}.a", f"{name}.b")
+    must(herd, "set", "remove", name, "--tables", f"{name}.b")
+    _until(lambda: state(herd, name)["tables"] == [1, 1])
+    _until(lambda: not refuses(follower.app_dsn("n3"), f"INSERT INTO {name}.b VALUES (9)"))
+    assert refuses(follower.app_dsn("n3"), f"INSERT INTO {name}.a VALUES (9)")
+
+
+def test_a_narrower_column_list_with_many_rows_is_shown(
+    herd: LocalHerd, follower: LocalHerd, name: str
+) -> None:
+    """Rows and DDL are two transactions there: one with DDL may have 32 MiB."""
+    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.c (id int PRIMARY KEY, v text, k int NOT NULL)")
+    settle(herd)
+    query(
+        herd.app_dsn("n1"),
+        f"INSERT INTO {name}.c SELECT i, repeat('v', 400), i FROM generate_series(1, 200000) i",
+    )
+    settle(herd)
+    must(herd, "set", "create", name, "--table", f"{name}.c (id, v, k) WHERE (id % 2 = 0)")
+    must(herd, "subscribe", name, "--to", as_subscriber(follower), "--wait")
+    must(herd, "set", "alter", name, "--table", f"{name}.c (id, v) WHERE (id % 2 = 1)")
+    columns = (
+        "SELECT attname FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped AND attrelid ="
+        f" '{name}.c'::regclass ORDER BY attnum"
+    )
+    _until(lambda: query(follower.dsn("n2"), columns) == [("id",), ("v",)] or _stopped(herd, name))
+    settle(herd)
+    caught_up(herd, follower, name)
+    settle(follower)
+    wanted = query(herd.dsn("n1"), f"SELECT id, v FROM {name}.c WHERE id % 2 = 1 ORDER BY 1")
+    for node in follower.nodes():
+        assert query(node.dsn, f"SELECT * FROM {name}.c ORDER BY 1") == wanted, node.name
+        assert refuses(node.app_dsn, f"DELETE FROM {name}.c"), node.name
+
+
+def _stopped(herd: LocalHerd, name: str) -> bool:
+    found = state(herd, name)
+    assert found["state"] != "stopped", found
+    return False
+
+
+def test_what_a_herd_can_not_follow_is_refused(
+    herd: LocalHerd, follower: LocalHerd, name: str
+) -> None:
+    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id serial PRIMARY KEY)")
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.t")
+    to = as_subscriber(follower)
+    error = error_of(herd.top("subscribe", name, "--to", to, "--forward"))
+    assert "can't forward" in error
+    error = error_of(herd.top("subscribe", name, "--to", follower.dsn("n2")))
+    assert "role postgres is a superuser there" in error
+    must(herd, "set", "add", name, "--sequences", f"{name}.*")
+    assert "has sequences" in error_of(herd.top("subscribe", name, "--to", to))
+    must(herd, "set", "remove", name, "--sequences", f"{name}.*")
+    must(herd, "subscribe", name, "--to", as_subscriber(herd))
+    assert "this very herd" in stopped(herd, name)
+    must(herd, "unsubscribe", name, "--herd-only")
+    settle(herd)
+    assert not refuses(herd.app_dsn("n3"), f"DELETE FROM {name}.t")
+    must(herd, "subscribe", name, "--to", to, "--wait")
+    must(follower, "set", "create", name, "--tables", f"{name}.t")
+    error = error_of(follower.top("subscribe", name, "--to", as_subscriber(herd)))
+    assert "follows another herd here" in error
+    must(follower, "set", "drop", name)
+
+
+def test_the_end_of_one_subscription_leaves_the_guards_of_another(
+    herd: LocalHerd, follower: LocalHerd, name: str
+) -> None:
+    query(
+        herd.app_dsn("n1"),
+        f"CREATE TABLE {name}.t (id int PRIMARY KEY); CREATE TABLE {name}.u (id int PRIMARY KEY)",
+    )
+    settle(herd)
+    follow(herd, follower, name)
+    other = f"{name}_2"
+    must(herd, "set", "create", other, "--tables", f"{name}.t")
+    must(herd, "subscribe", other, "--to", as_subscriber(follower))
+    assert "follows subscription" in stopped(herd, other)
+    end(herd, other)
+    must(herd, "set", "drop", other)
+    settle(follower)
+    assert refuses(follower.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
+    # A feeder made a place and died, and the set has lost the table meanwhile.
+    query(
+        follower.app_dsn("n1"),
+        f"CREATE TABLE {name}.lost (id int); CREATE TRIGGER follows_herd BEFORE INSERT ON"
+        f" {name}.lost EXECUTE FUNCTION pgherd_subscriber.refuse('{name}')",
+    )
+    settle(follower)
+    assert refuses(follower.app_dsn("n2"), f"INSERT INTO {name}.lost VALUES (1)")
+    must(herd, "subscribe", name)
+    _until(lambda: not refuses(follower.app_dsn("n2"), f"INSERT INTO {name}.lost VALUES (1)"))
+    assert refuses(follower.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
+
+
+async def test_a_place_that_was_guarded_is_of_one_subscription_only(
+    herd: LocalHerd, follower: LocalHerd, name: str
+) -> None:
+    tab = f"{name}.t"
+    query(herd.app_dsn("n1"), f"CREATE TABLE {tab} (id int PRIMARY KEY)")
+    query(follower.app_dsn("n1"), f"CREATE SCHEMA {name}")
+    settle(herd)
+    settle(follower)
+    async with await psycopg.AsyncConnection.connect(
+        herd.dsn("n1"), autocommit=True, row_factory=dict_row
+    ) as session:
+        found = await describe(session, [tab])
+    feeders = [await _feeder(follower, f"{name}_{one}", "n1", tab) for one in ("a", "b")]
+    first, second = feeders
+    try:
+        for one in feeders:
+            assert await one.lock()
+            await one.attach("herd")
+        await first.persist(lambda: first.placing.make_room(found.values()))
+        with pytest.raises(StoppedError, match=f"follows subscription {name}_a"):
+            await second.persist(lambda: second.placing.make_room(found.values()))
+        with pytest.raises(StoppedError, match=f"follows subscription {name}_a"):
+            await second.placing.require_free([tab])
+        await second.leave()
+        settle(follower)
+        assert refuses(follower.app_dsn("n2"), f"INSERT INTO {tab} VALUES (1)")
+        third = await _feeder(follower, f"{name}_c", "n1")
+        feeders.append(third)
+        assert await third.lock()
+        await third.attach("herd")
+        await first.close()
+        # It ends by an order that has the table no more.
+        feeders.append(await _feeder(follower, f"{name}_a", "n2"))
+        await feeders[-1].leave()
+        settle(follower)
+        assert not refuses(follower.app_dsn("n2"), f"INSERT INTO {tab} VALUES (1)")
+        await third.leave()
+    finally:
+        for one in feeders:
+            await one.close()
+
+
+async def _feeder(follower: LocalHerd, name: str, node: str, *tables: str) -> Subscriber:
+    dsn = follower.app_dsn(node)
+    ordered = Subscription(name, name, dsn, 1, 1 << 30, 3600.0, None, None, tables, revision=1)
+    return Subscriber(await connect(dsn), ordered)
+
+
+async def test_of_two_who_reach_different_members_one_feeds(
+    herd: LocalHerd, follower: LocalHerd, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Advisory locks do not exclude them, but turns do: what an earlier one feeds fails."""
+    monkeypatch.setattr(turn, "_SILENT_S", 6.0)
+    monkeypatch.setattr(turn, "_BEAT_S", 1.0)
+    first = await _feeder(follower, name, "n1")
+    assert await first.lock()
+    await first.attach("herd")
+    monkeypatch.setattr(turn, "_ME", "another process")
+    second = await _feeder(follower, name, "n2")
+    try:
+        begun_s = time.monotonic()
+        while time.monotonic() < begun_s + 15:
+            assert not await second.lock()  # the first one beats
+            await asyncio.sleep(0.5)
+        async with first.transaction():
+            await first.advance(1, None)
+        await first.load()
+        assert first.gid == 1
+        monkeypatch.setattr(turn, "_SILENT_S", 0.0)  # it is stuck, with its advisory lock
+        await first.session.execute("BEGIN")
+        await first.advance(2, None)  # and in a transaction
+        for _ in range(120):
+            if await second.lock():
+                break
+            await asyncio.sleep(0.5)
+        else:
+            raise AssertionError("the turn was not taken")
+        await second.attach("herd")
+        assert second.gid == 1
+        async with second.transaction():
+            await second.advance(3, None)
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            await first.session.execute("COMMIT")
+        with pytest.raises(MovedOnError):
+            async with first.transaction():
+                await first.placing.leave_tables([f"{name}.nothing"])
+        await second.load()
+        assert second.gid == 3
+        await second.leave()
+    finally:
+        await first.close()
+        await second.close()
+
+
+def _until(done: Callable[[], bool]) -> None:
+    limit = time.monotonic() + _PATIENCE_S
+    while not done():
+        assert time.monotonic() < limit
+        time.sleep(0.2)

@@ -1,0 +1,749 @@
+"""Plain servers that follow a set of tables: what they show is always the set at some GID."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pgherd_sidecar.subscribing.state.connections import connect
+from pgherd_sidecar.subscribing.state.errors import StoppedError
+from pgherd_sidecar.subscribing.state.herd import Subscription
+from pgherd_sidecar.subscribing.state.subscriber import Subscriber
+
+from .localherd import (
+    LocalHerd,
+    command_line,
+    drop_schemas,
+    error_of,
+    home,
+    pids_in,
+    query,
+    settle,
+)
+from .plainpostgres import PlainPostgres, forget_set
+
+pytestmark = pytest.mark.timeout(600)
+_PATIENCE_S = 120.0
+
+
+@pytest.fixture
+def name(herd: LocalHerd, subscriber: PlainPostgres) -> Iterator[str]:
+    """A schema, a set and a subscription of this name, which are removed."""
+    found = f"s_{random.getrandbits(32):x}"
+    query(herd.app_dsn("n1"), f"CREATE SCHEMA {found}")
+    settle(herd)
+    yield found
+    forget_set(herd, subscriber, found)
+
+
+def must(herd: LocalHerd, *words: str) -> str:
+    done = herd.top(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def end(herd: LocalHerd, name: str) -> None:
+    """End a subscription, again as long as a feeder has not let go of it."""
+    for _ in range(5):
+        done = herd.top("unsubscribe", name)
+        if done.returncode == 0:
+            return
+        assert "repeat `pgherd unsubscribe`" in done.stderr, done.stderr
+    raise AssertionError(done.stderr)
+
+
+def feeders(herd: LocalHerd) -> list[int]:
+    return [
+        pid
+        for pid in pids_in(home(herd))
+        if "pgherd_sidecar.subscribing.feeder" in command_line(pid)
+    ]
+
+
+def kill_feeders(herd: LocalHerd) -> None:
+    for pid in feeders(herd):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def state(herd: LocalHerd, name: str) -> dict[str, Any]:
+    found = json.loads(must(herd, "subscriptions", "--json"))
+    return next(one for one in found if one["name"] == name)
+
+
+def gid_of(subscriber: PlainPostgres, name: str) -> int:
+    rows = query(
+        subscriber.dsn(),
+        f"SELECT gid FROM pgherd_subscriber.standing WHERE subscription = '{name}'",
+    )
+    return int(rows[0][0] or 0) if rows else 0
+
+
+def caught_up(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> int:
+    """Wait until the subscriber shows all that the herd has committed by now."""
+    wanted = max(query(node.dsn, "SELECT pgherd.last_gid()")[0][0] for node in herd.nodes())
+    limit = time.monotonic() + _PATIENCE_S
+    while (gid := gid_of(subscriber, name)) < wanted:
+        assert time.monotonic() < limit, (gid, wanted, state(herd, name))
+        time.sleep(0.1)
+    return gid
+
+
+def stopped(herd: LocalHerd, name: str) -> str:
+    limit = time.monotonic() + _PATIENCE_S
+    while (found := state(herd, name))["state"] != "stopped":
+        assert time.monotonic() < limit, found
+        time.sleep(0.5)
+    reason: str = found["reason"]
+    return reason
+
+
+def heard(herd: LocalHerd, name: str) -> None:
+    """Wait until all members know from where the subscriber needs the log: n3 may be its feeder."""
+    known = f"SELECT confirmed FROM pgherd_subscriptions.subscription WHERE name = '{name}'"
+    limit = time.monotonic() + _PATIENCE_S
+    for node in herd.nodes():
+        while query(node.dsn, known) in ([], [(None,)]):
+            assert time.monotonic() < limit
+            time.sleep(0.2)
+
+
+def rows(dsn: str, table: str) -> list[tuple[Any, ...]]:
+    return query(dsn, f"SELECT t::text FROM {table} t ORDER BY 1")
+
+
+def follow(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
+    must(herd, "set", "create", name, "--tables", f"{name}.*")
+    must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--wait")
+
+
+def test_a_plain_server_shows_a_set_and_follows_it(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = herd.app_dsn("n1")
+    query(
+        dsn,
+        f"CREATE TABLE {name}.item (id int PRIMARY KEY, note varchar(40), tags text[],"
+        " at timestamptz DEFAULT now(), twice int GENERATED ALWAYS AS (id * 2) STORED);"
+        f" CREATE TABLE {name}.event (what text, amount numeric);"
+        f" CREATE TABLE {name}.part (id int, y int, v text, PRIMARY KEY (id, y))"
+        " PARTITION BY LIST (y);"
+        f" CREATE TABLE {name}.part_1 PARTITION OF {name}.part FOR VALUES IN (1);"
+        f" CREATE TABLE {name}.part_2 PARTITION OF {name}.part FOR VALUES IN (2);"
+        f" INSERT INTO {name}.item (id, note, tags) SELECT i, 'n' || i, ARRAY[i::text, NULL]"
+        "   FROM generate_series(1, 1000) i;"
+        f" INSERT INTO {name}.event VALUES ('a', 1), ('a', 1), (NULL, 2);"
+        f" INSERT INTO {name}.part VALUES (1, 1, 'x'), (2, 2, 'y')",
+    )
+    settle(herd)
+    follow(herd, subscriber, name)
+    tables = [f"{name}.{one}" for one in ("item", "event", "part")]
+    for table in tables:
+        assert rows(subscriber.dsn(), table) == rows(dsn, table)
+    query(herd.app_dsn("n2"), f"UPDATE {name}.item SET note = NULL, tags = '{{}}' WHERE id < 10")
+    query(herd.app_dsn("n2"), f"UPDATE {name}.item SET id = id + 5000 WHERE id < 5")
+    query(herd.app_dsn("n3"), f"DELETE FROM {name}.item WHERE id > 900 AND id < 1000")
+    query(herd.app_dsn("n2"), f"DELETE FROM {name}.event WHERE what = 'a'")
+    query(herd.app_dsn("n2"), f"INSERT INTO {name}.event VALUES ('b', 3)")
+    query(herd.app_dsn("n2"), f"UPDATE {name}.part SET y = 2 WHERE y = 1")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    for table in tables:
+        assert rows(subscriber.dsn(), table) == rows(dsn, table)
+    query(herd.app_dsn("n3"), f"TRUNCATE {name}.event")
+    query(herd.app_dsn("n3"), f"CREATE INDEX ON {name}.item (note)")
+    query(herd.app_dsn("n3"), f"INSERT INTO {name}.item (id) VALUES (0)")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    for table in tables:
+        assert rows(subscriber.dsn(), table) == rows(dsn, table)
+    found = state(herd, name)
+    assert found["state"] == "following" and found["tables"] == [3, 3]
+
+
+def test_who_may_read_all_tables_sees_no_password(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    settle(herd)
+    follow(herd, subscriber, name)
+    asked = "SELECT dsn FROM pgherd_subscriptions.subscription"
+    role = f"{name}_reader"
+    query(herd.dsn("n1"), f"CREATE ROLE {role}; GRANT pg_read_all_data TO {role}")
+    try:
+        assert query(herd.dsn("n1"), asked)
+        assert query(herd.dsn("n1"), f"SET ROLE {role}; {asked}") == []
+    finally:
+        query(herd.dsn("n1"), f"DROP ROLE {role}")
+
+
+def test_a_name_is_used_again_that_was_ended_in_the_herd_only(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.item (id int PRIMARY KEY)")
+    settle(herd)
+    follow(herd, subscriber, name)
+    to = ("--to", subscriber.dsn(user="app"))
+    must(herd, "subscribe", name, *to, "--anew", "--wait")
+    must(herd, "unsubscribe", name, "--herd-only")
+    query(herd.app_dsn("n2"), f"INSERT INTO {name}.item VALUES (1)")
+    must(herd, "subscribe", name, *to, "--wait")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    assert rows(subscriber.dsn(), f"{name}.item") == [("(1)",)]
+
+
+def test_rows_are_not_written_by_others_and_an_end_gives_the_tables_back(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    query(
+        herd.app_dsn("n1"),
+        f"CREATE TABLE {name}.t (id int PRIMARY KEY); INSERT INTO {name}.t VALUES (1)",
+    )
+    settle(herd)
+    follow(herd, subscriber, name)
+    app = subscriber.dsn(user="app")
+    for statement in (f"INSERT INTO {name}.t VALUES (2)", f"TRUNCATE {name}.t"):
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="follows a herd"):
+            query(app, statement)
+    must(herd, "unsubscribe", name)
+    query(app, f"INSERT INTO {name}.t VALUES (2)")
+    assert rows(app, f"{name}.t") == [("(1)",), ("(2)",)]
+    assert query(app, "SELECT to_regnamespace('pgherd_subscriber')") == [(None,)]
+    limit = time.monotonic() + _PATIENCE_S
+    while any(
+        "subscription" in one["hold"] for node in herd.members() for one in node["log_holds"]
+    ):
+        assert time.monotonic() < limit
+        time.sleep(0.5)
+
+
+def test_tables_join_and_leave_a_set(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
+    dsn = herd.app_dsn("n1")
+    query(dsn, f"CREATE TABLE {name}.a (id int PRIMARY KEY); INSERT INTO {name}.a VALUES (1)")
+    settle(herd)
+    follow(herd, subscriber, name)
+    query(dsn, f"CREATE TABLE {name}.b (id int PRIMARY KEY); INSERT INTO {name}.b VALUES (2)")
+    settle(herd)
+    must(herd, "set", "add", name, "--tables", f"{name}.b")
+    query(dsn, f"INSERT INTO {name}.a VALUES (3); INSERT INTO {name}.b VALUES (3)")
+    must(herd, "set", "remove", name, "--tables", f"{name}.a")
+    query(dsn, f"INSERT INTO {name}.b VALUES (4)")
+    limit = time.monotonic() + _PATIENCE_S
+    while query(subscriber.dsn(), "SELECT tab FROM pgherd_subscriber.tables") != [(f"{name}.b",)]:
+        assert time.monotonic() < limit, state(herd, name)
+        time.sleep(0.2)
+    caught_up(herd, subscriber, name)
+    assert rows(subscriber.dsn(), f"{name}.b") == [("(2)",), ("(3)",), ("(4)",)]
+    assert ("(1)",) in rows(subscriber.dsn(), f"{name}.a")
+    query(subscriber.dsn(user="app"), f"DELETE FROM {name}.a")
+    must(herd, "set", "create", f"{name}_2", "--tables", f"{name}.a,{name}.b")
+    assert "twice" in error_of(herd.top("set", "merge", name, name))
+    assert "subscribe to set" in error_of(herd.top("set", "merge", f"{name}_2", name))
+    must(herd, "set", "merge", name, f"{name}_2")
+    assert "there is no set" in error_of(herd.top("set", "drop", f"{name}_2"))
+    limit = time.monotonic() + _PATIENCE_S
+    while state(herd, name)["tables"] != [2, 2]:
+        assert time.monotonic() < limit, state(herd, name)
+        time.sleep(0.2)
+    caught_up(herd, subscriber, name)
+    assert rows(subscriber.dsn(), f"{name}.a") == rows(dsn, f"{name}.a")
+
+
+def test_a_table_that_has_the_rows_is_not_copied(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """One that has followed to the same rows before goes on with them."""
+    tables = ("same", "other", "empty")
+    query(
+        herd.app_dsn("n1"),
+        f"CREATE TABLE {name}.same (id int PRIMARY KEY, v numeric, twice int"
+        "  GENERATED ALWAYS AS (id * 2) STORED);"
+        f" CREATE TABLE {name}.other (id int PRIMARY KEY, v text);"
+        f" CREATE TABLE {name}.empty (id int PRIMARY KEY);"
+        f" INSERT INTO {name}.same SELECT i, i / 7.0 FROM generate_series(1, 500) i;"
+        f" INSERT INTO {name}.other SELECT i, 'v' FROM generate_series(1, 500) i",
+    )
+    settle(herd)
+    follow(herd, subscriber, name)
+    must(herd, "unsubscribe", name)
+    query(subscriber.dsn(), f"UPDATE {name}.other SET v = 'w' WHERE id = 7")
+    query(subscriber.dsn(), f"INSERT INTO {name}.empty VALUES (1)")
+    versions = "SELECT DISTINCT xmin::text FROM {}.{}"
+    before = {table: query(subscriber.dsn(), versions.format(name, table)) for table in tables}
+    must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--wait")
+    after = {table: query(subscriber.dsn(), versions.format(name, table)) for table in tables}
+    assert after["same"] == before["same"] and after["other"] != before["other"]
+    query(herd.app_dsn("n2"), f"UPDATE {name}.same SET v = 0 WHERE id = 9")
+    query(herd.app_dsn("n2"), f"DELETE FROM {name}.other WHERE id = 9")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    for table in tables:
+        assert rows(subscriber.dsn(), f"{name}.{table}") == rows(herd.dsn("n1"), f"{name}.{table}")
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            query(subscriber.dsn(user="app"), f"DELETE FROM {name}.{table}")
+    must(herd, "unsubscribe", name)
+    query(subscriber.dsn(user="app"), f"DELETE FROM {name}.same")
+
+
+def test_a_copy_that_is_given_up_leaves_a_table_that_takes_writes(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    app = subscriber.dsn(user="app")
+    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.a (id int PRIMARY KEY)")
+    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.b (id int PRIMARY KEY)")
+    query(herd.app_dsn("n1"), f"INSERT INTO {name}.a VALUES (1)")
+    query(app, f"CREATE SCHEMA {name}; CREATE TABLE {name}.a (id int PRIMARY KEY)")
+    query(app, f"INSERT INTO {name}.a VALUES (1)")
+    query(app, f"CREATE TABLE {name}.b (other text)")  # so the copy never becomes whole
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.*")
+    must(herd, "subscribe", name, "--to", app)
+    assert "other columns" in stopped(herd, name)
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        query(app, f"INSERT INTO {name}.a VALUES (2)")
+    must(herd, "unsubscribe", name)
+    query(app, f"INSERT INTO {name}.a VALUES (2)")
+
+
+@pytest.mark.parametrize(
+    "shape", ["PARTITION BY LIST (id)", "child", "view"], ids=["partitioned", "children", "view"]
+)
+def test_what_is_no_plain_table_is_refused(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str, shape: str
+) -> None:
+    app = subscriber.dsn(user="app")
+    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    query(app, f"CREATE SCHEMA {name}")
+    if shape == "view":
+        query(app, f"CREATE VIEW {name}.t AS SELECT 1 AS id")
+    elif shape == "child":
+        query(
+            app,
+            f"CREATE TABLE {name}.t (id int PRIMARY KEY);"
+            f" CREATE TABLE {name}.c () INHERITS ({name}.t)",
+        )
+    else:
+        query(
+            app,
+            f"CREATE TABLE {name}.t (id int PRIMARY KEY) {shape};"
+            f" CREATE TABLE {name}.p PARTITION OF {name}.t DEFAULT",
+        )
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.*")
+    must(herd, "subscribe", name, "--to", app)
+    assert "plain tables only" in stopped(herd, name)
+
+
+@pytest.mark.parametrize(
+    ("event", "work"),
+    [
+        ("INSERT", "INSERT INTO {0}.t VALUES (7, 'b')"),
+        ("UPDATE", "UPDATE {0}.t SET v = 'b' WHERE id = 1"),
+        ("DELETE", "DELETE FROM {0}.t WHERE id = 1"),
+        ("DELETE", "TRUNCATE {0}.t"),
+        ("DELETE", "DELETE FROM {0}.bag WHERE id = 1"),
+    ],
+)
+def test_a_trigger_that_drops_rows_stops_it(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str, event: str, work: str
+) -> None:
+    dsn, app = herd.app_dsn("n1"), subscriber.dsn(user="app")
+    query(
+        dsn,
+        f"CREATE TABLE {name}.t (id int PRIMARY KEY, v text); CREATE TABLE {name}.bag (id int);"
+        f" INSERT INTO {name}.t VALUES (1, 'a'), (2, 'a'); INSERT INTO {name}.bag VALUES (1), (1)",
+    )
+    settle(herd)
+    follow(herd, subscriber, name)
+    query(
+        app,
+        f"CREATE FUNCTION {name}.no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    )
+    for table in ("t", "bag"):
+        query(
+            app,
+            f"CREATE TRIGGER no BEFORE {event} ON {name}.{table} FOR EACH ROW"
+            f" EXECUTE FUNCTION {name}.no()",
+        )
+    before = rows(app, f"{name}.t")
+    query(dsn, work.format(name))
+    assert "trigger" in stopped(herd, name)
+    assert rows(app, f"{name}.t") == before
+    for table in ("t", "bag"):
+        query(app, f"DROP TRIGGER no ON {name}.{table}")
+    must(herd, "subscribe", name, "--to", app)
+    caught_up(herd, subscriber, name)
+    for table in ("t", "bag"):
+        assert rows(app, f"{name}.{table}") == rows(dsn, f"{name}.{table}")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(
+            "UPDATE pgherd_subscriber.tables SET definition = '{{}}' WHERE subscription = '{0}'",
+            marks=pytest.mark.long,
+        ),
+        "UPDATE pgherd_subscriber.tables SET definition = jsonb_set(definition, '{{key}}', '[9]')"
+        " WHERE subscription = '{0}'",
+        pytest.param(
+            "ALTER TABLE pgherd_subscriber.standing RENAME COLUMN gid TO other",
+            marks=pytest.mark.long,
+        ),
+        "ALTER TABLE pgherd_subscriber.standing ALTER COLUMN gid TYPE text",
+    ],
+)
+def test_a_damaged_schema_stops_its_subscriptions_only(
+    herd: LocalHerd, subscriber: PlainPostgres, work_directory: Path, name: str, harm: str
+) -> None:
+    dsn, to = herd.app_dsn("n1"), subscriber.dsn(user="app")
+    query(dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY); INSERT INTO {name}.t VALUES (1)")
+    settle(herd)
+    follow(herd, subscriber, name)
+    query(subscriber.dsn("postgres"), f"CREATE DATABASE {name} OWNER app")
+    other = subscriber.dsn(name, user="app")
+    try:
+        must(herd, "subscribe", name, "--to", other, "--name", f"{name}_2", "--wait")
+        limit = time.monotonic() + _PATIENCE_S
+        while len(before := feeders(herd)) < len(herd.nodes()):  # each member has one
+            assert time.monotonic() < limit
+            time.sleep(0.2)
+        query(to, harm.format(name))
+        query(
+            subscriber.dsn(),
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'pgherd subscription' AND datname = 'app'",
+        )
+        assert "pgherd_subscriber" in stopped(herd, name) or "gid" in stopped(herd, name)
+        query(dsn, f"INSERT INTO {name}.t VALUES (2)")
+        limit = time.monotonic() + _PATIENCE_S
+        while rows(other, f"{name}.t") != [("(1)",), ("(2)",)]:
+            assert time.monotonic() < limit
+            time.sleep(0.2)
+        assert feeders(herd) == before
+        drop_schemas(to, "pgherd_subscriber")
+        must(herd, "subscribe", name, "--to", to, "--anew", "--wait")
+        assert rows(to, f"{name}.t") == rows(dsn, f"{name}.t")
+    finally:
+        must(herd, "unsubscribe", f"{name}_2")
+        query(subscriber.dsn("postgres"), f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_a_member_that_can_not_feed_leaves_it_to_another(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """The members of the herd's own table say so; only when all do is it stopped."""
+    dsn, to = herd.app_dsn("n1"), subscriber.dsn(user="app")
+    query(dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY, v text)")
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.*")
+    must(herd, "subscribe", name, "--to", to, "--keep-bytes", "1M", "--wait")
+    caught_up(herd, subscriber, name)
+    heard(herd, name)
+    herd.must("kill", "n3", "--process", "node")
+    subscriber.stop()
+    try:
+        for number in range(1, 4):
+            query(
+                dsn,
+                f"INSERT INTO {name}.t SELECT {number * 1000} + i, repeat(md5(i::text), 60)"
+                " FROM generate_series(1, 500) i",
+            )
+        limit = time.monotonic() + _PATIENCE_S
+        known = f"SELECT member FROM pgherd_subscriptions.unable WHERE subscription = '{name}'"
+        while query(herd.dsn("n1"), f"{known} ORDER BY 1") != [("n1",), ("n2",)]:
+            assert time.monotonic() < limit, state(herd, name)
+            time.sleep(0.5)
+        time.sleep(6)  # a member looks every five seconds
+        assert state(herd, name)["state"] == "unreachable"  # n3 may have the log
+    finally:
+        subscriber.start()
+        herd.must("start", "n3")
+    caught_up(herd, subscriber, name)
+    assert rows(to, f"{name}.t") == rows(dsn, f"{name}.t")
+    assert state(herd, name)["state"] == "following"
+    limit = time.monotonic() + _PATIENCE_S
+    while query(herd.dsn("n1"), known):
+        assert time.monotonic() < limit
+        time.sleep(0.5)
+
+
+def test_a_connection_string_comes_from_stdin_or_the_environment(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.*")
+    monkeypatch.setenv("PGHERD_SUBSCRIBER", subscriber.dsn(user="app"))
+    must(herd, "subscribe", name, "--wait")
+    assert state(herd, name)["state"] == "following"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("ALTER INDEX {0}.a RENAME TO z", marks=pytest.mark.long),
+        pytest.param("ALTER TABLE {0}.a ADD n int DEFAULT 5", marks=pytest.mark.long),
+        "ALTER TABLE {0}.a RENAME TO z",
+        "DROP TABLE {0}.a",
+        "ALTER TYPE {0}.mood RENAME VALUE 'sad' TO 'blue'",
+        "DROP TABLE {0}.part_1",
+        pytest.param("TRUNCATE {0}.part_1", marks=pytest.mark.long),
+    ],
+)
+def test_ddl_stops_it_before_its_gid_and_a_new_copy_goes_on(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str, command: str
+) -> None:
+    dsn = herd.app_dsn("n1")
+    query(
+        dsn,
+        f"CREATE TYPE {name}.mood AS ENUM ('sad');"
+        f" CREATE TABLE {name}.a (id int PRIMARY KEY, m {name}.mood);"
+        f" INSERT INTO {name}.a VALUES (1, 'sad')",
+    )
+    if "part_1" in command:
+        query(
+            dsn,
+            f"CREATE TABLE {name}.part (id int PRIMARY KEY) PARTITION BY LIST (id);"
+            f" CREATE TABLE {name}.part_1 PARTITION OF {name}.part FOR VALUES IN (1);"
+            f" INSERT INTO {name}.part VALUES (1)",
+        )
+    query(
+        subscriber.dsn(user="app"),
+        f"CREATE SCHEMA {name}; CREATE TYPE {name}.mood AS ENUM ('sad', 'blue')",
+    )
+    settle(herd)
+    follow(herd, subscriber, name)
+    query(dsn, f"INSERT INTO {name}.a VALUES (2)")
+    query(dsn, command.format(name))
+    reason = stopped(herd, name)
+    assert command.format(name)[:20] in reason and "--anew" in reason
+    assert rows(subscriber.dsn(), f"{name}.a") == [("(1,sad)",), ("(2,)",)]
+    if command == "DROP TABLE {0}.a" or "RENAME TO" in command:
+        must(herd, "set", "remove", name, "--tables", f"{name}.a")
+        query(dsn, f"CREATE TABLE {name}.b (id int PRIMARY KEY)")
+        settle(herd)
+        must(herd, "set", "add", name, "--tables", f"{name}.b")
+    must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--anew", "--wait")
+    for (table,) in query(
+        herd.dsn("n1"), f"SELECT tab FROM pgherd_subscriptions.set_table WHERE set = '{name}'"
+    ):
+        assert rows(subscriber.dsn(), table) == rows(dsn, table)
+
+
+def assert_same_rows(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
+    """The subscriber follows, and its table ``t`` has the rows of the herd's."""
+    caught_up(herd, subscriber, name)
+    assert rows(subscriber.dsn(), f"{name}.t") == rows(herd.app_dsn("n1"), f"{name}.t")
+    assert state(herd, name)["state"] == "following"
+
+
+def test_a_column_more_comes_at_its_gid(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = herd.app_dsn("n1")
+    query(dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY); INSERT INTO {name}.t VALUES (1)")
+    settle(herd)
+    follow(herd, subscriber, name)
+    query(dsn, f"INSERT INTO {name}.t VALUES (2)")
+    query(dsn, f"ALTER TABLE {name}.t ADD COLUMN price numeric(10, 2)")
+    query(dsn, f"INSERT INTO {name}.t VALUES (3, 1.5); UPDATE {name}.t SET price = 2 WHERE id = 1")
+    assert_same_rows(herd, subscriber, name)
+
+
+def test_ddl_after_many_rows_finds_none_of_them_missing_and_none_twice(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """Some of them are being written when the feeder comes to the command, and are rolled back."""
+    dsn = herd.app_dsn("n1")
+    query(dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    settle(herd)
+    follow(herd, subscriber, name)
+    with psycopg.connect(subscriber.dsn()) as before:
+        before.execute(f"LOCK TABLE {name}.t IN SHARE MODE".encode())  # the feeder waits for it
+        for first in range(0, 18_000, 1000):
+            added = f"generate_series({first}, {first} + 999)"
+            query(dsn, f"INSERT INTO {name}.t SELECT {added}")
+        query(dsn, f"ALTER TABLE {name}.t ADD COLUMN price numeric(10, 2)")
+        query(dsn, f"UPDATE {name}.t SET price = id WHERE id % 2 = 0")
+        query(dsn, f"DELETE FROM {name}.t WHERE id % 3 = 0")
+    assert_same_rows(herd, subscriber, name)
+
+
+def test_sequences_stand_behind_all_numbers_that_rows_have(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn, to = herd.app_dsn("n1"), subscriber.dsn(user="app")
+    query(
+        dsn,
+        f"CREATE TABLE {name}.t (id serial PRIMARY KEY, n int);"
+        f" CREATE TABLE {name}.d (id int GENERATED ALWAYS AS IDENTITY (INCREMENT -2), v text);"
+        f" CREATE TABLE {name}.other (id serial PRIMARY KEY); CREATE SEQUENCE {name}.free;"
+        f" INSERT INTO {name}.t (n) SELECT 1 FROM generate_series(1, 20);"
+        f" INSERT INTO {name}.d (v) VALUES ('a'), ('b')",
+    )
+    settle(herd)
+    query(herd.app_dsn("n3"), f"INSERT INTO {name}.t (n) SELECT 3 FROM generate_series(1, 50)")
+    settle(herd)
+    tables = f"{name}.t,{name}.d"
+    said = herd.top("set", "create", name, "--tables", tables, "--sequences", f"{name}.free")
+    assert "OWNED BY" in error_of(said)
+    said = herd.top("set", "create", name, "--tables", tables, "--sequences", f"{name}.other_*")
+    assert "OWNED BY" in error_of(said)
+    must(herd, "set", "create", name, "--tables", tables, "--sequences", f"{name}.t_*")
+    must(herd, "subscribe", name, "--to", to, "--wait")
+    last = f"SELECT last_value FROM {name}.t_id_seq"
+    assert query(to, last) == query(to, f"SELECT max(id) FROM {name}.t")
+    must(herd, "set", "add", name, "--sequences", f"{name}.d_*")
+    limit = time.monotonic() + _PATIENCE_S
+    while query(to, f"SELECT to_regclass('{name}.d_id_seq') IS NULL") == [(True,)]:
+        assert time.monotonic() < limit, state(herd, name)
+        time.sleep(0.2)
+    for number in range(30):
+        node = random.choice(["n1", "n2", "n3"])
+        query(
+            herd.app_dsn(node),
+            f"INSERT INTO {name}.t (n) VALUES ({100 + number});"
+            f" INSERT INTO {name}.d (v) VALUES ('c')",
+        )
+        query(herd.app_dsn(node), f"DELETE FROM {name}.t WHERE n = {100 + number}")
+        ((highest, place, lowest, least),) = query(
+            to,
+            f"SELECT (SELECT max(id) FROM {name}.t), (SELECT last_value FROM {name}.t_id_seq),"
+            f" (SELECT min(id) FROM {name}.d), (SELECT last_value FROM {name}.d_id_seq)",
+        )
+        assert highest <= place and lowest >= least, number
+    query(herd.app_dsn("n2"), f"INSERT INTO {name}.t (n) SELECT 5 FROM generate_series(1, 500)")
+    ((highest,),) = query(herd.app_dsn("n2"), f"SELECT max(id) FROM {name}.t")
+    query(herd.app_dsn("n2"), f"DELETE FROM {name}.t WHERE n = 5")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    assert query(to, last)[0][0] >= highest
+    assert (
+        query(to, f"SELECT nextval('{name}.d_id_seq')")[0][0]
+        < query(to, f"SELECT min(id) FROM {name}.d")[0][0]
+    )
+    must(
+        herd, "set", "create", f"{name}_2", "--tables", f"{name}.other", "--sequences", f"{name}.*"
+    )
+    must(herd, "set", "merge", name, f"{name}_2")
+    must(herd, "set", "remove", name, "--tables", f"{name}.d")
+    found = json.loads(must(herd, "set", "list", "--json"))
+    (one,) = [one for one in found if one["name"] == name]
+    assert one["sequences"] == [f"{name}.other_id_seq", f"{name}.t_id_seq"]
+
+
+def test_the_log_is_kept_within_a_limit_and_then_a_new_copy_is_asked_for(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn, to = herd.app_dsn("n1"), subscriber.dsn(user="app")
+    query(dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY, v text)")
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.*")
+    must(herd, "subscribe", name, "--to", to, "--keep-bytes", "2M", "--wait")
+    query(dsn, f"INSERT INTO {name}.t VALUES (0, 'before')")
+    caught_up(herd, subscriber, name)
+    subscriber.stop()
+    try:
+        for number in range(1, 4):
+            query(
+                dsn,
+                f"INSERT INTO {name}.t SELECT {number * 1000} + i, repeat(md5(i::text), 60)"
+                " FROM generate_series(1, 500) i",
+            )
+        reason = stopped(herd, name)
+    finally:
+        subscriber.start()
+    assert "bytes of the log behind" in reason and "--anew" in reason
+    assert rows(to, f"{name}.t") == [("(0,before)",)]
+    must(herd, "subscribe", name, "--to", to, "--keep-bytes", "2G", "--anew", "--wait")
+    assert rows(to, f"{name}.t") == rows(dsn, f"{name}.t")
+
+
+def test_a_subscription_goes_on_when_the_herd_is_up_again(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = herd.app_dsn("n1")
+    query(dsn, f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    settle(herd)
+    follow(herd, subscriber, name)
+    herd.must("down")
+    herd.must("up")
+    query(dsn, f"INSERT INTO {name}.t VALUES (1)")
+    caught_up(herd, subscriber, name)
+    assert rows(subscriber.dsn(), f"{name}.t") == [("(1)",)]
+
+
+def test_what_cannot_be_is_said(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
+    assert "no table is meant by nothing.*" in error_of(
+        herd.top("set", "create", name, "--tables", "nothing.*")
+    )
+    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.t")
+    error = error_of(herd.top("subscribe", name, "--to", herd.dsn("n2")))
+    assert "is a herd, and role postgres is a superuser there" in error
+    assert "there is no set" in error_of(herd.top("subscribe", "absent", "--to", "host=x"))
+    said = herd.top("subscribe", name, "--to", "host=x password='secret")
+    assert "not one of libpq" in error_of(said) and "secret" not in said.stdout + said.stderr
+    query(subscriber.dsn(), "CREATE ROLE stranger LOGIN")
+    assert "GRANT CREATE ON DATABASE" in error_of(
+        herd.top("subscribe", name, "--to", subscriber.dsn(user="stranger"))
+    )
+    query(subscriber.dsn(), "DROP ROLE stranger")
+
+
+async def test_another_herd_does_not_take_a_subscription_of_the_same_name(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    query(herd.app_dsn("n1"), f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
+    settle(herd)
+    follow(herd, subscriber, name)
+    dsn = subscriber.dsn(user="app")
+    later = Subscription(name, name, dsn, 9, 1, 1.0, None, None, (f"{name}.t",), revision=1 << 40)
+    other = Subscriber(await connect(dsn), later, "another herd")
+    try:
+        with pytest.raises(StoppedError, match="of another herd"):
+            await other.lock()
+        await other.claim()
+        await other.leave()
+    finally:
+        await other.close()
+    query(herd.app_dsn("n2"), f"INSERT INTO {name}.t VALUES (1)")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    assert rows(subscriber.dsn(), f"{name}.t") == [("(1)",)]
+    # The other way round: this herd is the later one, and hears so at once.
+    must(herd, "unsubscribe", name)
+    first = Subscriber(await connect(dsn), later, "another herd")
+    try:
+        assert await first.lock()
+        await first.attach("another herd")
+        error = error_of(herd.top("subscribe", name, "--to", dsn))
+        assert "of another herd" in error and "--name" in error
+    finally:
+        await first.close()
+
+
+def test_tables_may_have_the_names_of_those_that_a_subscriber_keeps(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    names = ("standing", "tables", "orders", "turn")
+    for one in names:
+        query(
+            herd.app_dsn("n1"),
+            f"CREATE TABLE {name}.{one} (id int PRIMARY KEY); INSERT INTO {name}.{one} VALUES (1)",
+        )
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.*")
+    must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--forward", "--wait")
+    for one in names:
+        assert rows(subscriber.dsn(), f"{name}.{one}") == [("(1)",)]

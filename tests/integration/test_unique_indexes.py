@@ -1,0 +1,290 @@
+"""CREATE UNIQUE INDEX CONCURRENTLY: certification knows its keys before any member has it."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from .long_commands import UNDER_WAY, another, until, waiting
+from .members import (
+    Connection,
+    assert_same_schema,
+    caught_up,
+    failure,
+    run,
+    same_everywhere,
+)
+from .test_long_commands import undone
+
+_PATIENCE_S = 60
+_BUILD = "CREATE UNIQUE INDEX CONCURRENTLY i ON t (y)"
+_VALID = """
+    SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+     WHERE c.relnamespace = '{}'::regnamespace AND c.relname = 'i'
+"""
+
+
+@pytest.fixture(autouse=True)
+async def table(connections: list[Connection], schema: str) -> None:
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, x int, y text)")
+    await run(connections[0], "INSERT INTO t SELECT g, g, g::text FROM generate_series(1, 1000) g")
+    await run(connections[0], "CREATE TABLE other (id int PRIMARY KEY, t int)")
+    await caught_up(connections)
+
+
+@contextlib.asynccontextmanager
+async def reading(connection: Connection, schema: str) -> AsyncIterator[Connection]:
+    """A snapshot that is held: no build on that node ends before it, and writers go on there."""
+    async with another(connection, schema) as holder:
+        await run(holder, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t")
+        try:
+            yield holder
+        finally:
+            with contextlib.suppress(psycopg.Error):  # it has given way
+                await run(holder, "ROLLBACK")
+
+
+@contextlib.asynccontextmanager
+async def not_begun(admin: Connection) -> AsyncIterator[None]:
+    """Keep the sidecar of a node from what it reads of the commands under way."""
+    async with await psycopg.AsyncConnection.connect(
+        admin.info.dsn, password=admin.info.password, autocommit=True
+    ) as holder:
+        await run(holder, "SET session_replication_role = replica")
+        await run(holder, "BEGIN; ALTER VIEW pgherd.long_commands_here RENAME TO hidden")
+        try:
+            yield
+        finally:
+            await run(holder, "ROLLBACK")
+
+
+async def has_it(admins: list[Connection], schema: str) -> None:
+    for admin in admins:
+        await until(admin, UNDER_WAY, [(0,)])
+    assert await same_everywhere(admins, _VALID.format(schema)) == [(True,)]
+    await assert_same_schema(admins, schema)
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["(y)", "(lower(y))", "(y, x) WHERE id > 0", "(y) INCLUDE (x)", "(y) NULLS NOT DISTINCT"],
+)
+async def test_index_is_built_on_all_members_and_is_unique_between_them(
+    connections: list[Connection], admins: list[Connection], schema: str, index: str
+) -> None:
+    await run(connections[1], f"CREATE UNIQUE INDEX CONCURRENTLY i ON t {index}")
+    await has_it(admins, schema)
+    for place, connection in enumerate(connections):
+        error = await failure(connection, f"INSERT INTO t VALUES ({2000 + place}, 7, '7')")
+        assert error.sqlstate == "23505"
+    # of two members that write one key at the same time, one gives way
+    for connection in connections[:2]:
+        await run(connection, "BEGIN")
+    for place, connection in enumerate(connections[:2]):
+        await run(connection, f"INSERT INTO t VALUES ({3000 + place}, 1, 'new')")
+    outcomes = await asyncio.gather(
+        *(run(one, "COMMIT") for one in connections[:2]), return_exceptions=True
+    )
+    lost = [one for one in outcomes if isinstance(one, psycopg.Error)]
+    assert len(lost) == 1
+    for connection in connections[:2]:
+        with contextlib.suppress(psycopg.Error):
+            await run(connection, "ROLLBACK")
+    assert len(await same_everywhere(admins, "SELECT id FROM t WHERE y = 'new'")) == 1
+
+
+async def test_duplicate_that_is_there_fails_the_command_everywhere(
+    connections: list[Connection], admins: list[Connection], schema: str
+) -> None:
+    await run(connections[1], "INSERT INTO t VALUES (0, 0, '7')")
+    await caught_up(connections)
+    error = await failure(connections[0], _BUILD)
+    assert error.sqlstate == "23505", error
+    await undone(admins, schema)
+    await run(connections[2], "DELETE FROM t WHERE id = 0")
+    await caught_up(connections)
+    await run(connections[0], _BUILD)
+    await has_it(admins, schema)
+
+
+async def test_writers_go_on_and_exclude_each_other_while_one_member_builds(
+    connections: list[Connection], admins: list[Connection], schema: str
+) -> None:
+    for connection in connections:  # these sessions know the table as it is without the index
+        await run(
+            connection, "INSERT INTO t VALUES (5000, 0, 'gone'); DELETE FROM t WHERE id > 4999"
+        )
+        await caught_up(connections)
+    async with (
+        reading(connections[2], schema) as holder,
+        another(connections[0], schema) as builder,
+        waiting(_BUILD, builder, admins[0], "n3") as build,
+    ):
+        for place, connection in enumerate(connections):
+            await run(connection, f"INSERT INTO t VALUES ({-place}, 0, 'new {place}')")
+            swap = ["'none'", "'2'", "'1'"]
+            steps = zip((1, 2, 1), swap, strict=True)
+            text = "; ".join(f"UPDATE t SET y = {y} WHERE id = {key}" for key, y in steps)
+            await run(connection, f"BEGIN; {text}; COMMIT")
+            back = "; ".join(
+                f"UPDATE t SET y = {y} WHERE id = {key}"
+                for key, y in zip((2, 1, 2), ("'none'", "'1'", "'2'"), strict=True)
+            )
+            await run(connection, f"BEGIN; {back}; COMMIT")
+            await caught_up(connections)
+        await run(connections[1], "BEGIN; INSERT INTO t VALUES (4000, 0, 'both')")
+        await run(connections[2], "BEGIN; INSERT INTO t VALUES (4001, 0, 'both')")
+        outcomes = await asyncio.gather(
+            *(run(one, "COMMIT") for one in connections[1:]), return_exceptions=True
+        )
+        assert len([one for one in outcomes if isinstance(one, psycopg.Error)]) == 1
+        for connection in connections[1:]:
+            with contextlib.suppress(psycopg.Error):
+                await run(connection, "ROLLBACK")
+        assert not build.done()
+        await run(holder, "COMMIT")
+        async with asyncio.timeout(_PATIENCE_S):
+            await build
+    await has_it(admins, schema)
+    rows = "SELECT id, y FROM t WHERE id <= 2 ORDER BY id"
+    assert await same_everywhere(admins, rows) == [
+        (-2, "new 2"), (-1, "new 1"), (0, "new 0"), (1, "1"), (2, "2"),
+    ]  # fmt: skip
+
+
+async def test_duplicate_from_a_member_without_the_index_fails_the_command(
+    connections: list[Connection], admins: list[Connection], schema: str
+) -> None:
+    """The row was certain to commit; the index gives way to it."""
+    async with (
+        not_begun(admins[2]),
+        another(connections[0], schema) as builder,
+        waiting(_BUILD, builder, admins[0], "n3") as build,
+    ):
+        await run(connections[2], "INSERT INTO t VALUES (-1, 0, '7')")
+        with pytest.raises(psycopg.Error) as raised:
+            async with asyncio.timeout(_PATIENCE_S):
+                await build
+        assert raised.value.sqlstate in ("23505", "57P01")
+    await undone(admins, schema)
+    assert len(await same_everywhere(admins, "SELECT id FROM t WHERE y = '7'")) == 2
+
+
+async def test_cancelled_build_is_undone_on_all_members(
+    connections: list[Connection], admins: list[Connection], schema: str
+) -> None:
+    async with (
+        reading(connections[2], schema) as holder,
+        another(connections[0], schema) as builder,
+    ):
+        async with waiting(_BUILD, builder, admins[0], "n3") as build:
+            builder.cancel()
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                await build
+        await run(holder, "COMMIT")
+    await undone(admins, schema)
+    for place, connection in enumerate(connections):
+        await run(connection, f"INSERT INTO t VALUES ({2000 + place}, 7, '7')")
+        await caught_up(connections)
+
+
+async def test_table_without_a_primary_key_and_odd_names_are_refused(
+    connections: list[Connection], admins: list[Connection]
+) -> None:
+    await run(connections[0], "CREATE TABLE u (a int NOT NULL)")
+    error = await failure(connections[0], "CREATE UNIQUE INDEX CONCURRENTLY ua ON u (a)")
+    assert error.sqlstate == "0A000"
+    await run(connections[0], "CREATE TABLE v (id int PRIMARY KEY, pgherd_row int)")
+    error = await failure(connections[0], "CREATE UNIQUE INDEX CONCURRENTLY va ON v (pgherd_row)")
+    assert error.sqlstate == "0A000"
+    assert await same_everywhere(admins, UNDER_WAY) == [(0,)]
+
+
+async def test_partition_has_a_unique_index_of_its_own(
+    connections: list[Connection], admins: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE TABLE p (id int PRIMARY KEY, y text) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 (y text, id int NOT NULL);"
+        "ALTER TABLE p ATTACH PARTITION p1 FOR VALUES FROM (0) TO (100)",
+    )
+    await run(connections[0], "CREATE UNIQUE INDEX CONCURRENTLY i ON p1 (y)")
+    await has_it(admins, schema)
+    await run(connections[1], "INSERT INTO p VALUES (1, 'a')")
+    await caught_up(connections)
+    error = await failure(connections[2], "INSERT INTO p VALUES (2, 'a')")
+    assert error.sqlstate == "23505"
+
+
+async def test_members_agree_whatever_is_written_while_indexes_come_and_go(
+    connections: list[Connection], admins: list[Connection], schema: str
+) -> None:
+    """Rows are few enough for indexes to be possible, and keys few enough for duplicates."""
+    ended = asyncio.Event()
+    told = (
+        "23505",
+        "40001",
+        "40P01",
+        "08007",
+        "57014",
+        "57P01",
+        "55006",
+        "55P03",
+        "55000",
+        "25006",
+    )
+
+    async def write(seed: int) -> None:
+        chance = random.Random(seed)
+        writer = admins[seed % 3]
+        async with contextlib.AsyncExitStack() as stack:
+            while not ended.is_set():
+                if writer in admins or writer.closed:  # its session has given way
+                    writer = await stack.enter_async_context(another(connections[seed % 3], schema))
+                key, value = chance.randint(2000, 2059), chance.randint(1, 3000)
+                put = (
+                    f"INSERT INTO t VALUES ({key}, 0, 'k{value}')"
+                    f" ON CONFLICT (id) DO UPDATE SET y = 'k{value}'"
+                )
+                text = chance.choice((put, put, f"DELETE FROM t WHERE id = {key}"))
+                swap = f"BEGIN; {text}; UPDATE t SET x = x + 1 WHERE id = {key}; COMMIT"
+                try:
+                    await run(writer, chance.choice((text, swap)))
+                except psycopg.Error as error:
+                    assert error.sqlstate in (None, *told), error
+                    with contextlib.suppress(psycopg.Error):  # it is closed, or about to be
+                        await run(writer, "ROLLBACK")
+
+    async def build() -> None:
+        built = tries = 0
+        while built < 4 or tries < 8:
+            tries += 1
+            assert tries < 60, "no index has come about"
+            place = tries % 3
+            async with another(connections[place], schema) as builder:
+                with contextlib.suppress(psycopg.Error):
+                    await run(builder, _BUILD)
+            await until(admins[place], UNDER_WAY, [(0,)])
+            found = await run(admins[place], _VALID.format(schema))
+            if found:
+                assert found == [(True,)]
+                built += 1
+                async with another(connections[(place + 1) % 3], schema) as dropper:
+                    await caught_up(connections)
+                    await run(dropper, "DROP INDEX CONCURRENTLY i")
+
+    writers = [asyncio.create_task(write(seed)) for seed in range(6)]
+    try:
+        await build()
+    finally:
+        ended.set()
+        await asyncio.gather(*writers)
+    await same_everywhere(admins, "SELECT * FROM t ORDER BY id")
+    await assert_same_schema(admins, schema)
+    states = "SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+    own = f"{states} WHERE c.relnamespace = '{schema}'::regnamespace AND NOT i.indisvalid"
+    assert await same_everywhere(admins, own) == [(0,)]

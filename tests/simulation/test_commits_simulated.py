@@ -1,0 +1,67 @@
+"""The commit path of three nodes in virtual time, and the errors that its simulator finds."""
+
+import os
+from random import SystemRandom
+
+import pytest
+from commit_bugs import COMMIT_BUGS
+from model_server import Violation
+from sim_commits import CommitWorld
+
+DURATION_S = 6.0
+SEEDS = int(os.environ.get("PGHERD_SIM_COMMIT_SEEDS", "5"))
+SEEDS_PER_BUG = 60
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_seed_that_is_always_run(seed: int) -> None:
+    world = CommitWorld(seed)
+    world.run(DURATION_S)
+    assert world.committed
+
+
+def test_fresh_seeds() -> None:
+    for _ in range(SEEDS):
+        seed = SystemRandom().getrandbits(32)
+        try:
+            CommitWorld(seed).run(DURATION_S)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_equal_seeds_are_equal_runs() -> None:
+    worlds = [CommitWorld(7), CommitWorld(7)]
+    for world in worlds:
+        world.run(DURATION_S)
+    assert worlds[0].told == worlds[1].told
+    assert worlds[0].log == worlds[1].log
+
+
+def test_worlds_meet_what_is_to_be_tested() -> None:
+    """Aborts, unknown outcomes, dead sessions whose writes are kept, crashes that lose commits."""
+    worlds = [CommitWorld(seed) for seed in range(12)]
+    for world in worlds:
+        world.run(DURATION_S)
+    met = set.union(*[world.met for world in worlds])
+    assert {"commands", "large transactions"} <= met
+    told = [outcome.split()[0] for world in worlds for outcome in world.told.values()]
+    assert {"aborted", "committed", "unknown"} <= set(told)
+    unknown = [(w, t) for w in worlds for t, outcome in w.told.items() if outcome == "unknown"]
+    assert any(world.verdicts.get(token) for world, token in unknown)
+    assert max(node.incarnation for world in worlds for node in world.nodes) > 1
+
+
+@pytest.mark.parametrize("name", COMMIT_BUGS)
+def test_the_simulator_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = COMMIT_BUGS[name]
+    monkeypatch.setattr(bug.owner, bug.attribute, bug.replacement)
+    for seed in range(SEEDS_PER_BUG):
+        try:
+            CommitWorld(seed).run(DURATION_S)
+        except Violation as violation:
+            assert str(violation).split(":")[0] in bug.found_by, violation
+            return
+        except AssertionError as error:  # one that the product makes itself
+            assert "assert" in bug.found_by, error
+            return
+    pytest.fail(f"no seed noticed: {bug.rule}")

@@ -1,0 +1,93 @@
+"""Questions between members over real links, also beside members of an older release."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from log_trio import trio, until
+from pgherd_sidecar.env.network.frames import PROTOCOL_VERSION, Hello
+
+
+async def _echo(data: bytes) -> bytes:
+    return b"<" + data + b">"
+
+
+async def test_all_that_are_asked_answer(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        await herd.proposer()
+        hosts = {name: node.host for name, node in herd.nodes.items()}
+        await until(lambda: len(hosts["n1"].peers.polled) == 2)
+        hosts["n2"].polls.answer_by(_echo)
+        said = await hosts["n1"].polls.ask(["n1", "n2", "n3", "n9"], b"x", 10)
+        assert said == {"n2": b"<x>", "n3": b""}  # n3 has nobody who could answer
+        said = await hosts["n3"].polls.ask(["n2"], b"y", 10)
+        assert said == {"n2": b"<y>"}
+
+
+async def test_nobody_waits_for_who_is_slow_or_gone(tmp_path: Path) -> None:
+    async def never(_: bytes) -> bytes:
+        await asyncio.sleep(1000)
+        return b"late"
+
+    async with trio(tmp_path) as herd:
+        await herd.proposer()
+        asking = herd.nodes["n1"].host
+        await until(lambda: len(asking.peers.polled) == 2)
+        herd.nodes["n2"].host.polls.answer_by(never)
+        herd.nodes["n3"].host.polls.answer_by(_echo)
+        assert await asking.polls.ask(["n2", "n3"], b"x", 0.3) == {"n3": b"<x>"}
+        asked = asyncio.create_task(asking.polls.ask(["n2", "n3"], b"x", 1000))
+        await asyncio.sleep(0.1)
+        await herd.stop("n2")
+        assert await asked == {"n3": b"<x>"}
+
+
+async def test_one_answer_may_be_enough(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def held(_: bytes) -> bytes:
+        await release.wait()
+        return b"late"
+
+    async with trio(tmp_path) as herd:
+        await herd.proposer()
+        asking = herd.nodes["n1"].host
+        await until(lambda: len(asking.peers.polled) == 2)
+        herd.nodes["n2"].host.polls.answer_by(held)
+        herd.nodes["n3"].host.polls.answer_by(_echo)
+        said = await asking.polls.ask(["n2", "n3"], b"x", 1000, enough=lambda s: s == b"<x>")
+        assert said == {"n3": b"<x>"}
+        release.set()
+
+
+async def test_whoever_was_to_answer_has_ended(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        await herd.proposer()
+        asking, other = herd.nodes["n1"].host, herd.nodes["n2"].host
+        await until(lambda: len(asking.peers.polled) == 2)
+
+        async def never(_: bytes) -> bytes:
+            await asyncio.sleep(1000)
+            return b"late"
+
+        other.polls.answer_by(never)
+        asked = asyncio.create_task(asking.polls.ask(["n2"], b"x", 1000))
+        await asyncio.sleep(0.1)
+        other.polls.answer_by(None)
+        assert await asked == {"n2": b""}
+
+
+def test_the_hello_of_an_older_release_says_nothing_of_polls() -> None:
+    said = json.loads(Hello(PROTOCOL_VERSION, "c", "n1", 1, polls=True).encode()[4:])
+    assert said.pop("polls") is True
+    assert not Hello.decode(json.dumps(said).encode()).polls
+
+
+async def test_a_member_of_an_older_release_is_not_asked(tmp_path: Path) -> None:
+    async with trio(tmp_path) as herd:
+        await herd.proposer()
+        asking = herd.nodes["n1"].host
+        await until(lambda: len(asking.peers.polled) == 2)
+        herd.nodes["n3"].host.polls.answer_by(_echo)
+        asking.peers._polled.discard("n3")
+        assert await asking.polls.ask(["n3"], b"x", 1000) == {}

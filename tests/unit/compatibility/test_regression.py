@@ -1,0 +1,46 @@
+"""What psql printed is divided among the statements of a file."""
+
+from compatibility.regression import statements
+
+_SOURCE = """-- rows
+
+COPY t FROM stdin;
+1
+SELECT 1;
+\\.
+SELECT 1;
+CREATE TABLE t (a int);
+
+SELECT
+  2;
+"""
+_OUTPUT = """-- rows
+COPY t FROM stdin;
+SELECT 1;
+ ?column?
+ 1
+CREATE TABLE t (a int);
+psql:x.sql:8: NOTICE:  table public.t has no primary key
+DETAIL:  Its rows are told apart by all their columns.
+HINT:  A primary key is faster.
+psql:x.sql:8: ERROR:  no
+CONTEXT:  a function
+of two lines
+SELECT
+  2;
+ 2
+"""
+
+
+def test_each_statement_has_its_results() -> None:
+    said = statements("\n".join(_SOURCE.split("\n1\nSELECT 1;\n\\.\n")), _OUTPUT)
+    assert list(said.values()) == ["", " ?column?\n 1", "ERROR:  no", " 2"]
+
+
+def test_rows_of_a_copy_are_not_looked_for_elsewhere() -> None:
+    assert statements(
+        "COPY t FROM stdin;\n1\n\\.\nSELECT 2;\n", "COPY t FROM stdin;\nSELECT 2;\n2\n"
+    ) == {
+        1: "",
+        4: "2",
+    }

@@ -1,0 +1,29 @@
+"""A feeder's care for subscriptions, of which it has not reached the subscriber itself."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from pgherd_sidecar.subscribing.feeder import Feeder, FeederOrder
+from pgherd_sidecar.subscribing.state.herd import Subscription
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> FeederOrder:
+    """Neither the sidecar nor the servers can be reached."""
+    nowhere = tmp_path / "absent"
+    return FeederOrder("n1", "herd", f"{nowhere}/admin", f"host={nowhere}")
+
+
+async def test_the_log_is_kept_from_where_another_member_has_fed_it_to(order: FeederOrder) -> None:
+    feeder = Feeder(order)
+    one = Subscription("s", "orders", f"{order.conninfo} dbname=x", 1, 1, 1, None, None, ("a.t",))
+    try:
+        await feeder._adjust([one])
+        _, care, _ = feeder._caring["s"]
+        assert care.needed is None
+        await feeder._adjust([msgspec.structs.replace(one, confirmed=7)])
+        assert feeder._caring["s"][1] is care
+        assert care.needed == 7
+    finally:
+        await feeder._adjust([])

@@ -1,0 +1,82 @@
+"""Subscribers of a cascade: what they know of each other, and how much of their logs they keep."""
+
+import msgspec
+import pytest
+from pgherd_sidecar.subscribing.state.herd import Subscription
+from pgherd_sidecar.subscribing.state.orders import (
+    HeldOrder,
+    Report,
+    above,
+    below,
+    kept_after,
+    passed_on,
+)
+
+
+def one(
+    name: str, provider: str | None = None, *, confirmed: int | None = None, keep_bytes: int = 1000
+) -> Subscription:
+    return Subscription(
+        name, "s", f"dsn of {name}", 1, keep_bytes, 60.0, confirmed, None, ("s.t",),
+        provider=provider, forward=True, revision=5,
+    )  # fmt: skip
+
+
+#: a -> b -> c, a -> d, and e beside them.
+HERD = [one("a"), one("b", "a"), one("c", "b"), one("d", "a"), one("e", confirmed=40)]
+
+
+def test_who_is_fed_from_whom() -> None:
+    providers = {each.name: each.provider for each in HERD}
+    assert above("c", providers) == ["b", "a"]
+    assert above("e", providers) == []
+    assert below("a", HERD) == {"b", "c", "d"}
+    assert below("b", HERD) == {"c"}
+    assert above("x", {"x": "y", "y": "x"}) == ["y", "x"]
+
+
+def test_a_subscriber_is_told_of_all_and_how_to_reach_those_below_it() -> None:
+    told = {name: each.dsn for name, each in passed_on("b", HERD).items()}
+    assert told == {"a": "", "b": "", "c": "dsn of c", "d": "", "e": ""}
+
+
+def test_a_subscriber_that_its_provider_does_not_know_is_told_nothing() -> None:
+    assert passed_on("x", HERD) == {}
+
+
+def test_sets_know_nothing_of_each_other() -> None:
+    other = msgspec.structs.replace(one("z", "b"), set="other")
+    assert "z" not in passed_on("b", [*HERD, other])
+
+
+def order(ordered: Subscription, needed: int | None, age_s: float = 0.0) -> HeldOrder:
+    return HeldOrder("a", ordered, Report(ordered.name, 5, needed, "following", age_s=age_s))
+
+
+@pytest.mark.parametrize(
+    ("found", "after"),
+    [
+        ([], 100),
+        ([order(one("b", "a"), 70)], 70),
+        ([order(one("b", "a"), 70), order(one("c", "b"), 60)], 60),
+        ([order(one("b", "a"), 70, age_s=61.0)], 100),
+        ([order(one("b", "a"), None)], 20),  # it is about to be copied
+        ([order(one("b", "a"), 70), order(one("c", "b"), None)], 70),  # likewise, but from b
+        ([order(one("e", confirmed=40), 10)], 40),  # fed from elsewhere: it may come here
+        ([order(one("b", "a", keep_bytes=10), 30)], 90),
+        ([order(one("b", "a"), 10)], 20),  # that is gone already
+    ],
+)
+def test_the_log_is_kept_for_the_slowest_within_its_limits(
+    found: list[HeldOrder], after: int
+) -> None:
+    assert kept_after(one("a"), 100, 20, found, {1000: None, 10: 90}) == after
+
+
+def test_those_above_are_ahead_and_need_nothing() -> None:
+    mine = one("b", "a")
+    found = [
+        HeldOrder("b", each, Report(each.name, None, None))
+        for each in (one("a", confirmed=5), mine)
+    ]
+    assert kept_after(mine, 100, 1, found, {1000: None}) == 100

@@ -1,0 +1,130 @@
+"""Row filters and column lists: what of the log's changes needs no server to be decided."""
+
+from typing import Any, cast
+
+import pytest
+from pgherd_sidecar.client.stream.changes import LoggedChange, Values
+from pgherd_sidecar.subscribing.selecting import publication
+from pgherd_sidecar.subscribing.selecting.filtering import selected
+from pgherd_sidecar.subscribing.state.errors import StoppedError
+from pgherd_sidecar.subscribing.state.herd import TableSelection
+from pgherd_sidecar.subscribing.state.holdings import ShownTable
+from pgherd_sidecar.subscribing.state.steps import AlteredError
+from pgherd_sidecar.tables.model import SourceColumn, SourceTable
+from pgherd_sidecar.tables.sessions import Session
+
+NOBODY = cast("Session", None)
+LIST = TableSelection("s.t", columns=("id", "v"))
+FILTER = TableSelection("s.t", condition="(region = 1)", reads=("region",))
+BY_KEY = TableSelection("s.t", condition="(id = 1)", reads=("id",))
+
+
+def place(selection: TableSelection) -> dict[str, ShownTable]:
+    columns = tuple(
+        SourceColumn(name, "int4", 23, -1, generated=False, as_text=False)
+        for name in ("id", "region", "v")
+        if selection.has(name)
+    )
+    table = SourceTable(1, "s.t", "s", "t", 0, columns, "key", (0,))
+    return {"s.t": ShownTable(table, 5, 1, of=selection, read_types=("integer",))}
+
+
+def change(op: str, gid: int = 7, **values: str) -> LoggedChange:
+    key: Values | None = None if op == "truncate" else {"id": "1"}
+    return LoggedChange(gid, 0, 1, 1, "s.t", op, key, {**values} or None)
+
+
+class Server:
+    """Remembers what it is asked, and lets the rows pass that it is told to."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.asked: list[Any] = []
+        self._numbers = numbers
+
+    async def execute(self, _: object, arrays: list[str]) -> "Server":
+        self.asked.append(arrays)
+        return self
+
+    async def fetchall(self) -> list[dict[str, int]]:
+        return [{"number": number} for number in self._numbers]
+
+
+async def test_a_list_leaves_its_columns_and_no_update_of_others() -> None:
+    given = [
+        change("insert", id="1", region="2", v="3"), change("update", region="3"),
+        change("update", region="3", v="4"), change("delete"), change("truncate"),
+    ]  # fmt: skip
+    found = await selected(NOBODY, given, place(LIST))
+    assert [(one.op, one.values) for one in found] == [
+        ("insert", {"id": "1", "v": "3"}), ("update", {"v": "4"}), ("delete", None),
+        ("truncate", None),
+    ]  # fmt: skip
+
+
+async def test_rows_are_chosen_as_they_are_after_an_insert() -> None:
+    server = Server(1)
+    given = [
+        change("insert", id="1", region="2", v="3"), change("insert", id="1", region="1", v="4"),
+        change("delete"), change("update", v="9"),
+    ]  # fmt: skip
+    found = await selected(cast("Session", server), given, place(FILTER))
+    assert found == given[1:]
+    assert server.asked == [['{"2","1"}']]
+
+
+async def test_a_filter_of_the_key_chooses_all_changes() -> None:
+    server = Server(0)
+    given = [change("update", v="1"), change("delete"), change("truncate")]
+    found = await selected(cast("Session", server), given, place(BY_KEY))
+    assert found == [given[0], given[2]]
+    assert server.asked == [['{"1","1"}']]
+
+
+async def test_what_a_copy_has_already_is_not_looked_at() -> None:
+    given = [change("update", gid=5, region="2"), change("insert", gid=4, id="1")]
+    assert await selected(NOBODY, given, place(FILTER)) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (change("update", region="2"), "no unique index"),
+        (change("insert", id="1", v="2"), "column no more"),
+    ],
+)
+async def test_what_a_change_does_not_tell_is_noticed(given: LoggedChange, error: str) -> None:
+    with pytest.raises(AlteredError, match=error) as raised:
+        await selected(NOBODY, [given], place(FILTER))
+    assert raised.value.gid == 7
+
+
+def test_updates_of_rows_that_are_not_there_are_known_by_the_filter() -> None:
+    assert place(FILTER)["s.t"].is_partial
+    assert not place(BY_KEY)["s.t"].is_partial and not place(LIST)["s.t"].is_partial
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ({"tab": None, "named": "x"}, "no table that the herd replicates"),
+        ({"columns": ["v"]}, "column id is in the key"),
+        ({"columns": ["v"], "key": []}, "no primary key"),
+        ({"reads": ["v"]}, r"INCLUDE \(v\)"),
+        ({"reads": ["id"], "generated": ["id"]}, "computed"),
+    ],
+)
+def test_what_can_not_be_followed_exactly_is_refused(row: dict[str, Any], error: str) -> None:
+    whole: dict[str, Any] = {
+        "tab": "s.t", "named": "s.t", "columns": None, "key": ["id"], "reads": [],
+        "generated": [], "whole": ["id"], "condition": None,
+    }  # fmt: skip
+    with pytest.raises(StoppedError, match=error):
+        publication._selection(whole | row)
+    assert publication._selection(whole | {"key": [], "reads": ["v"]}).reads == ("v",)
+
+
+def test_a_selection_reads_as_a_publication_has_it() -> None:
+    assert str(TableSelection("s.t", ("id", "v"), "(v > 1)", ("v",))) == (
+        "s.t (id, v) WHERE (v > 1)"
+    )
+    assert TableSelection("s.t").is_whole and not FILTER.is_whole
