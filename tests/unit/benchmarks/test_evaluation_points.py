@@ -96,7 +96,8 @@ def test_without_a_rate_clients_do_not_wait() -> None:
     assert "--define=rows=77" in arguments
 
 
-def test_galera_gets_the_same_transaction_rate_and_rows() -> None:
+def test_galera_gets_the_same_transaction_rate_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(galera, "program", lambda name, package: f"/usr/bin/{package}")
     node = Endpoint("mysql", "127.0.0.1", 7621, "sbtest", "", "sbtest")
     point = Point("updates", "updates", 20, 60, 60, 10_000)
     arguments = galera.command(point, node, clients=4, share=0.2)
