@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pgherd_sidecar.env.processes import programs
 from pgherd_sidecar.env.processes.programs import ProgramError, end_leftovers, run
 
 SHELL = Path("/bin/sh")
@@ -77,6 +78,19 @@ async def test_libpq_and_python_settings_of_ours_stay_with_us(
     lines: list[str] = []
     await run(SHELL, "-c", 'echo "$PGHOST$PYTHONHOME."', on_line=lines.append)
     assert lines == ["."]
+
+
+async def test_a_module_of_ours_finds_its_packages_by_pythons_variables_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As under a copied interpreter, where the account may not read the environment of root."""
+    (tmp_path / "probe.py").write_text("import os; print(os.environ.get('PGHOST'))")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PGHOST", "elsewhere")
+    lines: list[str] = []
+    environment = programs.environment_of_modules()
+    await run(*programs.module("probe"), environment=environment, on_line=lines.append)
+    assert lines == ["None"]
 
 
 async def test_leftovers_are_found_by_the_directory_that_they_write(tmp_path: Path) -> None:

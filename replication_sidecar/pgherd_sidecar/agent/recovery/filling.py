@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from pgherd_sidecar.agent.recovery import carried as carrying
 from pgherd_sidecar.agent.recovery.carried import Carried
 from pgherd_sidecar.agent.recovery.dump import counting
 from pgherd_sidecar.agent.server import startup
-from pgherd_sidecar.env.processes.programs import ProgramError, bytes_of, run, start
+from pgherd_sidecar.env.processes.programs import ProgramError, bytes_of, module, run, start
 from pgherd_sidecar.pg import apply_role, archives
 
 _POLL_S = 0.1
@@ -273,9 +272,7 @@ def _told(on_progress: Callable[[int, int], None]) -> Callable[[str], None]:
 
 async def _run_job(*arguments: str, on_line: Callable[[str], None] = lambda line: None) -> None:
     """Run what reads snapshots: a program of its own, which can be ended."""
-    await run(
-        Path(sys.executable), "-P", "-m", _JOB, *arguments, on_line=on_line, environment=os.environ
-    )
+    await run(*module(_JOB), *arguments, on_line=on_line, environment=os.environ)
 
 
 async def _take_over(inside: NodeConfig, carried: Carried) -> None:

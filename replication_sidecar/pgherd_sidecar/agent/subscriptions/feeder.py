@@ -9,7 +9,6 @@ import subprocess
 import sys
 from bisect import bisect_right
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -109,8 +108,12 @@ class FeederProcess:
             "admin": str(self._config.admin_socket),
             "conninfo": conninfo(self._config, "pgherd feeder", settings=SETTINGS),
         }
-        words = ["-m", _MODULE, msgspec.json.encode(order).decode()]
-        self._child = programs.start(Path(sys.executable), *words, output=sys.stderr.fileno())
+        self._child = programs.start(
+            *programs.module(_MODULE),
+            msgspec.json.encode(order).decode(),
+            output=sys.stderr.fileno(),
+            environment=programs.environment_of_modules(),
+        )
         log.info("feeder.started", pid=self._child.pid)
 
     def stop(self) -> None:

@@ -4,9 +4,7 @@ It keeps nothing: orders may be repeated.
 """
 
 import asyncio
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -66,9 +64,11 @@ class SubscriptionOrders:
         try:
             async with asyncio.timeout(_LONGEST_S), self._turns:
                 await programs.run(
-                    Path(sys.executable), "-m", _MODULE,
-                    stdin=msgspec.json.encode(work), on_line=lines.append,
-                )  # fmt: skip
+                    *programs.module(_MODULE),
+                    stdin=msgspec.json.encode(work),
+                    on_line=lines.append,
+                    environment=programs.environment_of_modules(),
+                )
             said: dict[str, Any] = msgspec.json.decode(lines[-1], type=dict[str, Any])
         except TimeoutError as error:
             raise Unavailable(f"not within {_LONGEST_S:.0f} s") from error

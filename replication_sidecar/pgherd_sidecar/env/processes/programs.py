@@ -1,4 +1,6 @@
-"""Runs PostgreSQL's programs as children that don't outlive the sidecar.
+"""Runs PostgreSQL's programs, and modules of this package, as children of the sidecar.
+
+No child outlives it.
 
 A copy that went on after the death of the sidecar would write into a directory that the next
 sidecar is about to remove; so the kernel ends the child with its parent (util-linux' ``setpriv``).
@@ -10,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -83,9 +86,23 @@ def start(
         stdout=output,
         stderr=subprocess.STDOUT,
         cwd="/",
-        env=_environment() if environment is None else environment,
+        env=_environment("PG", "PYTHON", "LD_LIBRARY_PATH") if environment is None else environment,
         start_new_session=True,  # a group of its own, with what it starts
     )
+
+
+def module(name: str) -> tuple[Path, str, str, str]:
+    """Return the program, and its first arguments, that runs a module of this package."""
+    return Path(sys.executable), "-P", "-m", name
+
+
+def environment_of_modules() -> dict[str, str]:
+    """Return our environment without what is meant for libpq.
+
+    Python's variables stay: a copied interpreter finds its packages by them alone
+    (``local/runtime.py``).
+    """
+    return _environment("PG")
 
 
 def bytes_of(line: str) -> tuple[int, int] | None:
@@ -143,10 +160,8 @@ def _last_words(lines: list[str]) -> str:
     return next(reversed(complaints or [line for line in lines if line]), "it said nothing")
 
 
-def _environment() -> dict[str, str]:
-    """Our environment without what is meant for our own interpreter and for libpq."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "PG")) and name != "LD_LIBRARY_PATH"
-    } | {"LC_ALL": "C.UTF-8"}
+def _environment(*left_out: str) -> dict[str, str]:
+    """Our environment without the variables whose names begin so."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(left_out)} | {
+        "LC_ALL": "C.UTF-8"
+    }
