@@ -6,6 +6,7 @@ closed to other accounts and their names too long for sockets; by default that i
 there is room, for speed: what a killed process has written survives there as well as on a disk.
 """
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -183,11 +184,17 @@ async def admins(herd: LocalHerd, schema: str) -> AsyncIterator[list[psycopg.Asy
 
 
 async def _execute(connection: psycopg.AsyncConnection[Any], command: sql.Composed) -> None:
-    """Execute DDL, again after 40001: another node's last command may not have been seen here."""
+    """Execute DDL, again after 40001 or 25006, as these ask.
+
+    The last command of another node may not have been seen here, and a node may have no majority
+    for a moment.
+    """
+    refused = (psycopg.errors.SerializationFailure, psycopg.errors.ReadOnlySqlTransaction)
     while True:
-        with contextlib.suppress(psycopg.errors.SerializationFailure):
+        with contextlib.suppress(*refused):
             await connection.execute(command)
             return
+        await asyncio.sleep(0.05)
 
 
 @pytest.fixture
