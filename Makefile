@@ -3,11 +3,12 @@
 PYTHON = .venv/bin/python
 FUZZ = PYTHONPATH=.:tests $(PYTHON) -m fuzz
 
-.PHONY: help setup native kind demo bench test lint test-unit simulate simulate-planted simulate-crashpoints test-integration test-module test-native test-versions test-drivers test-long test-faults test-e2e fuzz fuzz-known fuzz-planted compatibility
+.PHONY: help setup native kind demo bench test test-all lint test-unit test-loops simulate simulate-planted simulate-crashpoints test-integration test-module test-native test-versions test-drivers test-long test-faults test-e2e fuzz fuzz-known fuzz-planted compatibility
 
 help:
 	@echo 'make demo              a herd of three under a real workload, proved identical'
-	@echo 'make test              lint, unit tests, simulation, integration tests; e2e where docker is'
+	@echo 'make test              the gate: lint, unit tests, simulation, integration tests; e2e where docker is'
+	@echo 'make test-all          everything: the gate, long tests, random SQL, all e2e tests; takes hours'
 	@echo 'make bench             pgherd beside Galera and PostgreSQL with synchronous replication'
 	@echo 'make setup             install what the above need'
 	@echo 'make kind CLUSTER=c    images and operator onto a kind cluster that is there'
@@ -41,7 +42,7 @@ bench:
 	@$(PYTHON) -m benchmarks.failures
 	@$(PYTHON) -m benchmarks.jobs
 
-# The preparation of the end-to-end tests is slow, so it goes on beside the others; but not beside
+# The gate (docs/testing.md). The preparation of the end-to-end tests is slow, so it goes on beside the others; but not beside
 # an installation of packages.
 test: setup
 	@scripts/setup faults
@@ -50,6 +51,9 @@ test: setup
 	@scripts/e2e prepare
 	@$(MAKE) --no-print-directory lint test-unit simulate test-integration test-module fuzz-known
 	@scripts/e2e run
+
+test-all: test
+	@$(MAKE) --no-print-directory test-loops test-long fuzz test-e2e
 
 lint: setup
 	.venv/bin/ruff check
@@ -62,6 +66,10 @@ lint: setup
 # counts on a machine that others share. A wrong result is never asked for again.
 test-unit: setup
 	.venv/bin/pytest -n 2 tests/unit --reruns 2 --rerun-show-tracebacks --only-rerun Unavailable
+
+# The unit tests once more, the asynchronous ones also on asyncio's own event loop.
+test-loops: setup
+	PGHERD_TEST_LOOPS=all .venv/bin/pytest -n 2 tests/unit --reruns 2 --rerun-show-tracebacks --only-rerun Unavailable
 
 simulate: setup
 ifdef SEEDS
@@ -115,7 +123,7 @@ fuzz-known: setup
 fuzz-planted: setup
 	$(FUZZ).planted
 
-# What takes minutes more than its likes in `make test`: more of faults and recovery, a gigabyte.
+# What takes longer than the gate has time for: docs/testing.md.
 test-long: setup
 	@scripts/setup faults
 	.venv/bin/pytest -m long tests/integration

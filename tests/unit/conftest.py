@@ -1,10 +1,13 @@
-"""Asynchronous tests run on the loop that the sidecar runs on, and on asyncio's own.
+"""Asynchronous tests run on the loop that the sidecar runs on.
+
+With ``PGHERD_TEST_LOOPS=all`` they run once more on asyncio's own, as in ``make test-all``.
 
 No generated example is timed: a busy machine is no defect. Directories lie in memory: a disk that
 takes longer to flush than an election lasts is not what these tests are about.
 """
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,8 +26,11 @@ settings.load_profile("pgherd")
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run each asynchronous test once with each kind of event loop."""
-    return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+    """Run each asynchronous test once with each kind of event loop that is wanted."""
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
+    if os.environ.get("PGHERD_TEST_LOOPS") == "all":
+        loops["asyncio"] = asyncio.new_event_loop
+    return loops
 
 
 @pytest.fixture
