@@ -89,7 +89,7 @@ simulate-crashpoints: setup
 test-integration:
 	@scripts/setup faults
 	@scripts/setup clients
-	.venv/bin/pytest -n 2 --dist loadfile tests/integration --durations 60 --reruns 2 --rerun-show-tracebacks \
+	.venv/bin/pytest -n 2 --dist loadfile tests/integration --durations 100 --reruns 2 --rerun-show-tracebacks \
 		--only-rerun ReadOnlySqlTransaction --only-rerun AdminShutdown \
 		--only-rerun QueryCanceled --only-rerun SerializationFailure --only-rerun DeadlockDetected --reruns-delay 3 \
 		--only-rerun TimeoutError --only-rerun 'built-in function monotonic'

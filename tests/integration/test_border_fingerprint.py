@@ -109,6 +109,7 @@ def test_a_row_that_differs_is_noticed_when_another_column_of_it_changes(
     assert_same(watched, "plain")
 
 
+@pytest.mark.long
 @_expected
 def test_of_very_many_rows_the_table_is_named(watched: LocalHerd) -> None:
     by_hand(watched, "n2", "UPDATE plain SET b = 'other' WHERE id = 2000")
@@ -117,6 +118,7 @@ def test_of_very_many_rows_the_table_is_named(watched: LocalHerd) -> None:
     assert_same(watched, "plain")
 
 
+@pytest.mark.long
 @_expected
 def test_a_generated_column_that_is_computed_otherwise_is_noticed(watched: LocalHerd) -> None:
     by_hand(
@@ -150,6 +152,7 @@ def test_a_column_that_differs_is_noticed_by_the_next_command(watched: LocalHerd
         query(watched.dsn("n1"), "ALTER TABLE shaped ADD COLUMN u int")
 
 
+@pytest.mark.long
 @_expected
 def test_a_default_that_is_read_otherwise_is_noticed(watched: LocalHerd) -> None:
     by_hand(

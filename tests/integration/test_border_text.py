@@ -127,6 +127,7 @@ async def test_odd_text_with_one_reading_means_the_same_everywhere(
     assert await assert_same_schema(connections, schema) != before
 
 
+@pytest.mark.long
 async def test_a_long_text_arrives_whole(connections: list[Connection], schema: str) -> None:
     columns = ", ".join(f"c{n} text DEFAULT '{'x' * 300}'" for n in range(1000))
     await run(connections[0], f"CREATE TABLE a ({columns})")

@@ -14,6 +14,8 @@ import pytest
 from .ledger import Ledger
 from .localherd import LocalHerd, free_port_base, query
 
+pytestmark = pytest.mark.long
+
 NODES = ["n1", "n2", "n3"]
 SEGMENT_BYTES = 1 << 18
 RETENTION_BYTES = 4 * SEGMENT_BYTES

@@ -21,7 +21,7 @@ from .localherd import LocalHerd, error_of, query, settle
 from .plainpostgres import PlainPostgres
 from .test_subscriptions import must, rows, state
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

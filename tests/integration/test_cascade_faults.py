@@ -22,7 +22,7 @@ from .plainpostgres import PlainPostgres, plain_postgres
 from .test_subscription_faults import Looks, harm, kill_server, start_again
 from .test_subscriptions import must, state
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 HOPS = "abc"
 
 

@@ -11,6 +11,8 @@ from .members import Connection, assert_same_schema, run, superusers
 from .test_hazards import connected
 from .test_long_commands_faults import INDEX, schema
 
+pytestmark = pytest.mark.long
+
 __all__ = ["schema"]
 
 _PATIENCE_S = 90

@@ -178,6 +178,7 @@ def test_psql_loads_a_plain_dump_as_superuser(nodes: Nodes, source: Source) -> N
     assert_same_as_source(nodes, source)
 
 
+@pytest.mark.long
 def test_pg_restore_loads_a_directory_with_jobs_as_the_databases_owner(
     nodes: Nodes, source: Source
 ) -> None:

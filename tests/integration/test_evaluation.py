@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from benchmarks.commands import client_environment, run
 from benchmarks.evaluation import load, systems
@@ -12,6 +13,8 @@ from benchmarks.evaluation.plan import QUICK, Point
 from benchmarks.herd import Herd
 
 from .localherd import free_port_base
+
+pytestmark = pytest.mark.long
 
 NODES = 2
 SCALE = replace(QUICK, items=100, customers=200, rows=50)

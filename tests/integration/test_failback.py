@@ -16,7 +16,7 @@ from .test_subscriptions import caught_up as plain_caught_up
 from .test_subscriptions import end, must, rows
 from .test_switchover import refuses
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from .herds import as_subscriber
 from .localherd import LocalHerd, error_of, query, settle
 from .test_subscriptions import must
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 _STANDING = (
     "CREATE TABLE pgherd_subscriber.standing (subscription text, cluster text, generation int8,"
     " gid int8, as_of timestamptz, revision int8);"

@@ -23,7 +23,7 @@ from .plainpostgres import PlainPostgres, plain_postgres
 from .test_import import standing
 from .test_subscriptions import caught_up, must, rows, state
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 _PATIENCE_S = 120.0
 
 

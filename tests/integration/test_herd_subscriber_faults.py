@@ -22,7 +22,7 @@ from .test_herd_subscribers import refuses
 from .test_subscription_faults import Looks, require_prefixes
 from .test_subscriptions import end, kill_feeders, must, state
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

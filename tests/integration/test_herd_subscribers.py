@@ -19,7 +19,7 @@ from .herds import as_subscriber, caught_up
 from .localherd import LocalHerd, drop_schemas, error_of, free_port_base, query, settle
 from .test_subscriptions import end, must, rows, state, stopped
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 _PATIENCE_S = 120.0
 
 

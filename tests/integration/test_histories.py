@@ -177,11 +177,11 @@ async def connected(run: Run, node: str) -> AsyncIterator[Attempt]:
 
 FAULTS = [
     ("list_append", "killed", "sidecar", "proposer"),
-    ("list_append", "killed", "postgres", "follower"),
-    ("list_append", "stopped", "node", "proposer"),
     ("bank", "stopped", "sidecar", "proposer"),
 ]
 MORE_FAULTS = [
+    ("list_append", "killed", "postgres", "follower"),
+    ("list_append", "stopped", "node", "proposer"),
     ("bank", "killed", "postgres", "proposer"),
     ("list_append", "killed", "node", "proposer"),
     ("list_append_without_key", "killed", "postgres", "proposer"),

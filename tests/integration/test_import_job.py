@@ -16,6 +16,8 @@ import pytest
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
 
+pytestmark = pytest.mark.long
+
 _PATIENCE_S = 120
 
 

@@ -26,7 +26,7 @@ from .localherd import COMMAND_TIMEOUT_S, LocalHerd, command_line, query, settle
 from .s3server import NEEDS_S3, Bucket, Server, bucket
 from .sparkherd import NEEDS_SPARK, given_back, holders, markers, markers_held, run_job
 
-pytestmark = [NEEDS_SPARK, pytest.mark.timeout(600)]
+pytestmark = [NEEDS_SPARK, pytest.mark.timeout(600), pytest.mark.long]
 
 _WORKER = "pyspark.daemon"
 

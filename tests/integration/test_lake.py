@@ -22,7 +22,7 @@ from .ledger import INITIAL, Ledger
 from .localherd import LocalHerd, query
 from .sparkherd import NEEDS_SPARK, members_of
 
-pytestmark = [NEEDS_SPARK, pytest.mark.timeout(600)]
+pytestmark = [NEEDS_SPARK, pytest.mark.timeout(600), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

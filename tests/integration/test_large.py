@@ -202,6 +202,7 @@ def begins(herd: LocalHerd) -> str:
     return said
 
 
+@pytest.mark.long
 def test_the_history_of_a_row_is_read_from_a_log_that_begins_among_pieces(
     nodes: Nodes, small_pieces: LocalHerd
 ) -> None:

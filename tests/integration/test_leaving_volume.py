@@ -13,6 +13,8 @@ from .installations import program
 from .localherd import LocalHerd, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres
 
+pytestmark = pytest.mark.long
+
 _SCRIPT = Path(__file__).parents[2] / "images" / "pgherd-postgres"
 _ETC = "/etc/pgherd"
 

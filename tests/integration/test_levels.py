@@ -229,15 +229,17 @@ async def judged_by_real_time(run: Run) -> None:
         assert_good(history, violations(elle.check(history, Order.HERD)))
 
 
-FAULTS = [
-    ("list_append", "killed", "sidecar", "proposer"),
+FAULTS = [("list_append", "killed", "sidecar", "proposer")]
+MORE_FAULTS = [
     ("list_append", "killed", "postgres", "follower"),
     ("list_append", "stopped", "node", "proposer"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("workload", "fault", "process", "role"), [pytest.param(*f, id="-".join(f)) for f in FAULTS]
+    ("workload", "fault", "process", "role"),
+    [pytest.param(*case, id="-".join(case)) for case in FAULTS]
+    + [pytest.param(*case, id="-".join(case), marks=pytest.mark.long) for case in MORE_FAULTS],
 )
 async def test_strong_transactions_see_all_that_was_acknowledged_before(
     mortal: LocalHerd, workload: str, fault: str, process: str, role: str
@@ -254,6 +256,7 @@ async def test_strong_transactions_see_all_that_was_acknowledged_before(
     await judged_by_real_time(run)
 
 
+@pytest.mark.long
 async def test_a_minority_has_no_strong_reads_and_its_local_ones_are_stale(
     mortal: LocalHerd,
 ) -> None:

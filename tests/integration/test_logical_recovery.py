@@ -26,6 +26,8 @@ from .sparkherd import NEEDS_PYARROW, OneByOne, members_of
 from .test_recovery import forgetful_script, progress, trimmed_beyond, until
 from .test_restart import run
 
+pytestmark = pytest.mark.long
+
 _MOST = 8
 _STRUCTURE = statements.load("structure.sql")["structure"].as_string(None)
 _CONTENTS = """

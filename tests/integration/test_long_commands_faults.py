@@ -10,6 +10,8 @@ from .long_commands import beside_a_copy, nothing_under_way, outcome_with_a_deat
 from .members import assert_same_schema, run, superusers
 from .test_hazards import connected
 
+pytestmark = pytest.mark.long
+
 _PATIENCE_S = 90
 _WRITER = "BEGIN; UPDATE {}.t SET v = 0 WHERE id = 1"
 INDEX = """

@@ -113,6 +113,7 @@ async def held(herd: LocalHerd, node: str, table: str) -> AsyncIterator[Connecti
                 await run(connection, "ROLLBACK")
 
 
+@pytest.mark.long
 def test_each_form_works_on_its_nodes_and_its_outcome_is_kept(
     mortal: LocalHerd, table: str
 ) -> None:
@@ -353,7 +354,7 @@ async def test_nobody_is_taken_while_another_member_is_down(mortal: LocalHerd, t
 
 
 @pytest.mark.parametrize(
-    "process", [pytest.param("sidecar", marks=pytest.mark.long), "postgres", "node"]
+    "process", [*(pytest.param(p, marks=pytest.mark.long) for p in ("sidecar", "postgres")), "node"]
 )
 async def test_a_member_that_dies_meanwhile_is_in_service_again(
     mortal: LocalHerd, table: str, process: str
@@ -377,6 +378,7 @@ async def test_a_member_that_dies_meanwhile_is_in_service_again(
     await asyncio.to_thread(mortal.must, "verify")
 
 
+@pytest.mark.long
 async def test_a_member_that_does_not_come_back_is_given_up(mortal: LocalHerd, table: str) -> None:
     async with held(mortal, "n2", table):
         words = ("--vacuum-full", table, "--nodes", "n2", "--drain", "--grace", "0")
@@ -411,6 +413,7 @@ async def test_a_run_can_be_cancelled_although_its_work_is_in_the_way_of_the_ord
     assert "no run nosuch" in error_of(mortal.top("maintenance", "cancel", "nosuch"))
 
 
+@pytest.mark.long
 async def test_a_schedule_is_kept_in_the_herd_and_done_by_its_members(
     mortal: LocalHerd, table: str
 ) -> None:

@@ -15,6 +15,8 @@ from pgherd_sidecar.client.exchange import decode, encode, exchange
 
 from .localherd import LocalHerd, home
 
+pytestmark = pytest.mark.long
+
 _PATIENCE_S = 60
 _NOW = datetime.now(UTC)
 

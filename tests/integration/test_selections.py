@@ -221,6 +221,7 @@ def test_what_can_not_be_followed_exactly_is_refused(
     assert query(herd.dsn("n1"), "SELECT FROM pg_publication WHERE pubname ~ 'pgherd'") == []
 
 
+@pytest.mark.long
 def test_what_the_stream_does_not_tell_any_more_stops(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -340,6 +341,7 @@ async def _states(herd: LocalHerd, table: str, begin: int, last: int) -> AsyncIt
     yield gid, found
 
 
+@pytest.mark.long
 async def test_each_state_is_the_filtered_table_at_its_gid_while_feeders_die(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

@@ -13,7 +13,7 @@ from .localherd import LocalHerd, free_port_base, query, settle
 from .plainpostgres import plain_postgres
 from .test_subscriptions import caught_up, must, rows, stopped
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 _OLDEST = 15
 _MAJORS: list[Any] = [major for major in others() if major >= _OLDEST] or [
     pytest.param(0, marks=pytest.mark.skip(f"OTHER VERSIONS are NOT tested: {OTHERS} names none"))

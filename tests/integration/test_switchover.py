@@ -213,6 +213,7 @@ async def test_one_that_loses_its_session_to_what_commits_meanwhile_begins_anew(
 _STEPS = ["lock", "level", "release", "finish"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", _STEPS)
 @pytest.mark.parametrize("then", ["again", "undo"])
 async def test_one_that_dies_after_a_step_is_gone_on_with_or_undone(

@@ -13,6 +13,8 @@ from .test_hazards import connected
 from .test_long_commands_faults import INDEX, STEPS, schema
 from .test_unique_indexes import not_begun
 
+pytestmark = pytest.mark.long
+
 __all__ = ["schema"]
 
 _PATIENCE_S = 90

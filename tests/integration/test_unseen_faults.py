@@ -11,6 +11,8 @@ from .localherd import LocalHerd, query, settle
 from .members import run, superusers
 from .test_unseen_roles import settled, shared
 
+pytestmark = pytest.mark.long
+
 _CHANGES = (
     "CREATE ROLE {0} LOGIN PASSWORD 'a' CONNECTION LIMIT 3",
     "CREATE ROLE {0}_more; GRANT {0} TO {0}_more; GRANT CREATE ON DATABASE app TO {0}",

@@ -297,6 +297,7 @@ async def test_the_sidecar_s_own_writers_are_nobody_s_victims(
     assert found[1] == ([holds_pid] if listed else None)
 
 
+@pytest.mark.long
 async def test_hot_rows_never_stop_the_herd_nor_leave_an_outcome_unknown(
     herd: LocalHerd,
 ) -> None:

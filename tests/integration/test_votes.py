@@ -216,6 +216,7 @@ def _asked(herd: LocalHerd, node: str) -> bool:
     return len(rows) > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "process", ["node", *(pytest.param(p, marks=pytest.mark.long) for p in ("sidecar", "postgres"))]
 )
