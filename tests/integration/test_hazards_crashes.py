@@ -44,6 +44,7 @@ async def kill(run: Run, node: str) -> None:
     run.recorder.crashed(node)
 
 
+@pytest.mark.long
 async def test_jepsen_galera_2026_no_commit_is_lost_when_nodes_crash_close_together(
     mortal: LocalHerd,
 ) -> None:

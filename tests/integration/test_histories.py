@@ -175,11 +175,9 @@ async def connected(run: Run, node: str) -> AsyncIterator[Attempt]:
 # ---- faults --------------------------------------------------------------------------------------
 
 
-FAULTS = [
-    ("list_append", "killed", "sidecar", "proposer"),
-    ("bank", "stopped", "sidecar", "proposer"),
-]
+FAULTS = [("list_append", "killed", "sidecar", "proposer")]
 MORE_FAULTS = [
+    ("bank", "stopped", "sidecar", "proposer"),
     ("list_append", "killed", "postgres", "follower"),
     ("list_append", "stopped", "node", "proposer"),
     ("bank", "killed", "postgres", "proposer"),
@@ -211,6 +209,7 @@ async def test_with_one_node_gone_for_a_while(
     await run.judged()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workload", ["list_append", pytest.param("bank", marks=pytest.mark.long)])
 async def test_with_all_nodes_killed_at_once(mortal: LocalHerd, workload: str) -> None:
     run = Run(mortal, WORKLOADS[workload])

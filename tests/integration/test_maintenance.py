@@ -353,6 +353,7 @@ async def test_nobody_is_taken_while_another_member_is_down(mortal: LocalHerd, t
     await until(lambda: states(known(mortal, name)) == {"n1": "done"}, "done")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "process", [*(pytest.param(p, marks=pytest.mark.long) for p in ("sidecar", "postgres")), "node"]
 )

@@ -80,6 +80,7 @@ def test_levels_of_consistency_hold_on_it(herd: LocalHerd) -> None:
     query(herd.app_dsn("n1"), "DROP TABLE levels")
 
 
+@pytest.mark.long
 async def test_what_readers_show_is_a_prefix_whoever_dies(herd: LocalHerd, ledger: Ledger) -> None:
     async with ledger.load(1, on=["n1", "n2", "n3"]):
         await ledger.commits(5, on=["n1", "n2", "n3"])

@@ -179,6 +179,7 @@ async def test_an_older_data_directory_is_caught_up_or_replaced_but_never_believ
     ledger.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "process", ["sidecar", *(pytest.param(p, marks=pytest.mark.long) for p in ("postgres", "node"))]
 )
@@ -224,6 +225,7 @@ async def test_the_partner_is_killed_while_it_is_copied(mended: LocalHerd, ledge
     ledger.check()
 
 
+@pytest.mark.long
 async def test_while_it_is_rebuilt_a_node_votes_and_takes_no_writes(
     mended: LocalHerd, ledger: Ledger
 ) -> None:

@@ -30,7 +30,7 @@ async def up(herd: LocalHerd) -> None:
 
 
 @pytest.mark.parametrize(
-    "process", ["sidecar", pytest.param("postgres", marks=pytest.mark.long), "node"]
+    "process", [*(pytest.param(p, marks=pytest.mark.long) for p in ("sidecar", "postgres")), "node"]
 )
 @pytest.mark.parametrize("role", ["proposer", "follower"])
 async def test_two_go_on_without_the_third_and_it_catches_up(
@@ -62,7 +62,13 @@ CREATE FUNCTION pgherd.follow_grants(names jsonb, granted jsonb) RETURNS void LA
 """Some of what the SQL of a former version has left in a database."""
 
 
-@pytest.mark.parametrize("former", ["", FORMER], ids=["the same", "a former version"])
+@pytest.mark.parametrize(
+    "former",
+    [
+        pytest.param("", id="the same", marks=pytest.mark.long),
+        pytest.param(FORMER, id="a former version"),
+    ],
+)
 async def test_a_sidecar_puts_its_sql_in_the_place_of_another_version(
     mortal: LocalHerd, ledger: Ledger, former: str
 ) -> None:
@@ -91,6 +97,7 @@ async def test_everything_killed_at_once_comes_up_with_every_acknowledged_commit
     ledger.check()
 
 
+@pytest.mark.long
 async def test_down_and_up_under_load_loses_nothing(mortal: LocalHerd, ledger: Ledger) -> None:
     async with ledger.load(clients=3):
         await ledger.commits(100, on=NODES)
@@ -100,6 +107,7 @@ async def test_down_and_up_under_load_loses_nothing(mortal: LocalHerd, ledger: L
     ledger.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "process", [*(pytest.param(p, marks=pytest.mark.long) for p in ("sidecar", "postgres")), "node"]
 )

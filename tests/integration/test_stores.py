@@ -142,6 +142,7 @@ def wide(herd: LocalHerd) -> Iterator[None]:
     query(herd.nodes()[0].dsn, f"DROP TABLE {name}")
 
 
+@pytest.mark.long
 @NEEDS_SPARK
 @pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("where", ["the snapshot's", pytest.param("a task's", marks=NEEDS_S3)])

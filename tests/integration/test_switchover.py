@@ -172,6 +172,7 @@ async def test_a_set_moves_under_load_and_nothing_is_lost(
     must(herd, "set", "create", name, "--tables", f"{name}.t")
 
 
+@pytest.mark.long
 def test_one_that_does_not_get_there_leaves_all_as_it_was(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

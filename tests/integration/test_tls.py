@@ -130,6 +130,7 @@ def test_plain_text_at_the_peer_port_is_counted_and_changes_nothing(
     assert after["term"] == before["term"]
 
 
+@pytest.mark.long
 def test_a_herd_under_load_takes_new_certificates_and_another_authority(
     tls_herd: LocalHerd,
 ) -> None:

@@ -220,6 +220,7 @@ async def test_partition_has_a_unique_index_of_its_own(
     assert error.sqlstate == "23505"
 
 
+@pytest.mark.long
 async def test_members_agree_whatever_is_written_while_indexes_come_and_go(
     connections: list[Connection], admins: list[Connection], schema: str
 ) -> None:

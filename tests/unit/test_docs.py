@@ -3,6 +3,7 @@
 Whether a promise is kept is for other tests; these keep the pages from pointing at nothing.
 """
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -39,6 +40,7 @@ _ROOTS = (REPOSITORY, _SOURCE_ROOT, _SOURCE_ROOT / "pgherd_sidecar", REPOSITORY 
 
 
 _TESTS = re.compile(r"`(test_\w+\.py)(?:::(\w+))?(?: -k (\"[^\"]*\"|\w+))?`(?:: `(\w+)`)?")
+_SHOWN = re.compile(r"`(tests/(?:\w+/)+)?(test_\w+\.py)(?: -k (\"[^\"]*\"|\w+))?`")
 _ROW = re.compile(r"^\|(.*)\|$", re.MULTILINE)
 
 
@@ -170,6 +172,38 @@ def test_every_guarantee_names_the_test_that_shows_it() -> None:
     promises = [row.split(" | ") for row in rows if row.strip().startswith("**")]
     assert len(promises) > 20
     assert [cells[0] for cells in promises if len(cells) != 3 or "test_" not in cells[2]] == []
+
+
+def _tests_of(file: Path) -> dict[str, bool]:
+    """The names of a file's tests, and whether all of a test is long."""
+    tree = ast.parse(file.read_text())
+    all_long = any(
+        isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "pytestmark"
+        and "mark.long" in ast.unparse(node.value)
+        for node in tree.body
+    )
+    return {
+        node.name: all_long or "pytest.mark.long" in map(ast.unparse, node.decorator_list)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+    }
+
+
+def test_every_guarantee_is_shown_in_the_gate() -> None:
+    """All that stands before "long:" is in `make test`, at least in part."""
+    rows = _ROW.findall((REPOSITORY / "docs" / "guarantees.md").read_text())
+    for row in (row for row in rows if row.strip().startswith("**")):
+        shown_by = row.split(" | ")[2].partition("long:")[0]
+        shown = _SHOWN.findall(shown_by)
+        assert shown or "`make simulate`" in shown_by, f"nothing in the gate shows: {row}"
+        for folder, name, chosen in shown:
+            tests = _tests_of(REPOSITORY / (folder or "tests/integration/") / name)
+            words = chosen.strip('"').split(" or ")
+            # A word may also choose parameters, of whatever test.
+            named = [test for test in tests if any(word in test for word in words)] or [*tests]
+            assert not all(tests[test] for test in named), f"{name} is long: {row}"
 
 
 @pytest.mark.parametrize("page", BOASTFUL, ids=name_of)
