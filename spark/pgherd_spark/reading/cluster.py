@@ -25,6 +25,8 @@ Result = TypeVar("Result")
 
 _EXCEPTION = re.compile(r"(?!pyspark|py4j|org\.)[\w.]*(Error_?|Exception|errors\.\w+): ")
 """What a traceback ends with."""
+_JAVA = (": ", "Caused by: ")
+"""What Java's exceptions begin with in Py4J's words: the one that was raised, and its causes."""
 _GONE = "Spark's Java process has ended: it was killed, or there was no memory left; begin again"
 _BRIEF = 600
 """Characters; without its compiler Java matches about 1200 on a stack of the usual size."""
@@ -273,14 +275,14 @@ def cluster(name: str, master: str | None, memory: str = "1g") -> Iterator[Clust
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONSAFEPATH"] = "1"  # workers begin in a directory that may hold anything
     builder = SparkSession.builder.appName(name)
     settings = _SETTINGS if master is None else _SETTINGS | _local(master, memory)
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        session = builder.getOrCreate()
+        with _python_of_workers():
+            session = builder.getOrCreate()
     except (Py4JError, PySparkException) as error:
         raise JobError(f"Spark does not start: {_last_words(str(error))}") from error
     try:
@@ -288,6 +290,22 @@ def cluster(name: str, master: str | None, memory: str = "1g") -> Iterator[Clust
     finally:
         with suppress(Py4JError, OSError):  # where Java has ended, nothing is left to stop
             session.stop()
+
+
+@contextmanager
+def _python_of_workers() -> Iterator[None]:
+    """Have the workers of a Spark that starts run with this Python, unless somebody says otherwise.
+
+    Our environment is as it was afterwards: what this process starts may run as an account that
+    can't read this Python.
+    """
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = chosen or sys.executable
+    try:
+        yield
+    finally:
+        if chosen is None:
+            del os.environ["PYSPARK_PYTHON"]
 
 
 def _silence_threads() -> None:
@@ -339,8 +357,12 @@ def _in_brief(error: BaseException) -> str:
 def _last_words(text: str) -> str:
     """The Python exception's own line in what Spark makes of a failed task.
 
-    The last one: what it was raised from comes before it.
+    The last one: what it was raised from comes before it. Where Python raised nothing, what Java
+    raised, and its first cause, which a stack trace names last.
     """
     lines = [line.strip() for line in text.splitlines()]
     raised = [line for line in lines if _EXCEPTION.match(line)]
+    java = [line.split(": ", 1)[1] for line in lines if line.startswith(_JAVA)]
+    if not raised and java:
+        return "; caused by ".join(dict.fromkeys((java[0], java[-1])))
     return next(iter(raised[-1:] or filter(None, lines)), "Spark gave no reason")

@@ -65,3 +65,17 @@ LINE 1: SELECT
     )
     assert _last_words(chained) == "a.b.StoreError: s3://b is gone"
     assert _last_words("Job 0 cancelled") == "Job 0 cancelled"
+
+
+def test_where_python_raised_nothing_the_user_is_told_what_java_did() -> None:
+    text = """An error occurred while calling z:org.apache.spark.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 3 times
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)
+"""
+    aborted = (
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 3 times"
+    )
+    assert _last_words(text) == aborted
+    caused = f"{text}Caused by: java.io.IOException: No space left on device\n\t... 1 more\n"
+    cause = "java.io.IOException: No space left on device"
+    assert _last_words(caused) == f"{aborted}; caused by {cause}"
