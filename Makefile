@@ -42,8 +42,8 @@ bench:
 	@$(PYTHON) -m benchmarks.failures
 	@$(PYTHON) -m benchmarks.jobs
 
-# The gate (docs/testing.md). The preparation of the end-to-end tests is slow, so it goes on beside the others; but not beside
-# an installation of packages.
+# The gate: docs/testing.md. The preparation of the end-to-end tests is slow, so it goes on beside the
+# others; but not beside an installation of packages.
 test: setup
 	@scripts/setup faults
 	@scripts/setup clients
@@ -62,8 +62,8 @@ lint: setup
 	.venv/bin/lint-imports
 
 # A machine that gets no CPU for a second elects anew and ends sessions: honest answers, not defects.
-# Tests that hear them begin once more, and say so. So do those that have waited in vain, since no clock
-# counts on a machine that others share. A wrong result is never asked for again.
+# Tests that hear them begin once more, and say so. What a wait that ran out means, tests/verdicts.py says.
+# A wrong result is never asked for again.
 test-unit: setup
 	.venv/bin/pytest -n 2 tests/unit --reruns 2 --rerun-show-tracebacks --only-rerun Unavailable
 
@@ -91,8 +91,7 @@ test-integration:
 	@scripts/setup clients
 	.venv/bin/pytest -n 2 --dist loadfile tests/integration --durations 100 --reruns 2 --rerun-show-tracebacks \
 		--only-rerun ReadOnlySqlTransaction --only-rerun AdminShutdown \
-		--only-rerun QueryCanceled --only-rerun SerializationFailure --only-rerun DeadlockDetected --reruns-delay 3 \
-		--only-rerun TimeoutError --only-rerun 'built-in function monotonic'
+		--only-rerun QueryCanceled --only-rerun SerializationFailure --only-rerun DeadlockDetected --reruns-delay 3
 
 # The native module beside the SQL that it replaces, where it can be built.
 test-module:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from patience import wait_until
 
 from .localherd import LocalHerd, drop_schemas, free_port_base, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
 from .test_subscriptions import must, state
-
-PATIENCE_S = 120.0
 
 
 class Forward:
@@ -112,10 +111,7 @@ def schema_to_follow(herd: LocalHerd, servers: list[PlainPostgres], prefix: str)
 
 
 def wait(until: Callable[[], bool], what: Callable[[], Any] = lambda: None) -> None:
-    limit = time.monotonic() + PATIENCE_S
-    while not until():
-        assert time.monotonic() < limit, what()
-        time.sleep(0.2)
+    wait_until(until, told=what)
 
 
 def gid_of(server: PlainPostgres, subscription: str) -> int:

@@ -6,7 +6,6 @@ closed to other accounts and their names too long for sockets; by default that i
 there is room, for speed: what a killed process has written survives there as well as on a disk.
 """
 
-import asyncio
 import contextlib
 import itertools
 import os
@@ -19,6 +18,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until_async
 from places import in_memory
 from psycopg import sql
 from trouble import require_none
@@ -190,11 +190,7 @@ async def _execute(connection: psycopg.AsyncConnection[Any], command: sql.Compos
     for a moment.
     """
     refused = (psycopg.errors.SerializationFailure, psycopg.errors.ReadOnlySqlTransaction)
-    while True:
-        with contextlib.suppress(*refused):
-            await connection.execute(command)
-            return
-        await asyncio.sleep(0.05)
+    await wait_until_async(lambda: connection.execute(command), lambda _: True, despite=refused)
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """A herd that subscribes to another one: what the tests of such share."""
 
-import time
 from urllib.parse import urlsplit
 
 import psycopg
+from patience import wait_until
 
 from .localherd import LocalHerd, query
 from .test_subscriptions import state
-
-_PATIENCE_S = 120.0
 
 
 def as_subscriber(herd: LocalHerd) -> str:
@@ -22,10 +20,11 @@ def as_subscriber(herd: LocalHerd) -> str:
 def caught_up(herd: LocalHerd, follower: LocalHerd, subscription: str) -> None:
     """Wait until some member of the follower shows what the herd has committed by now."""
     wanted = max(query(node.dsn, "SELECT pgherd.last_gid()")[0][0] for node in herd.nodes())
-    limit = time.monotonic() + _PATIENCE_S
-    while max(_shown(node.dsn, subscription) for node in follower.nodes()) < wanted:
-        assert time.monotonic() < limit, (wanted, state(herd, subscription))
-        time.sleep(0.1)
+    wait_until(
+        lambda: max(_shown(node.dsn, subscription) for node in follower.nodes()),
+        lambda seen: seen >= wanted,
+        told=lambda: (wanted, state(herd, subscription)),
+    )
 
 
 def _shown(dsn: str, subscription: str) -> int:

@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+from patience import wait_until
 from pgherd_sidecar.cli.shared import render
 from pgherd_sidecar.local.herd import load
 from pgherd_sidecar.local.node import states_of
@@ -162,11 +164,9 @@ def standing(herd: LocalHerd, *options: str) -> Iterator[LocalHerd]:
 def settle(herd: LocalHerd) -> None:
     """Wait until each node has applied what any of them has committed."""
     wanted = max(_last_gid(node) for node in herd.nodes())
-    limit = time.monotonic() + COMMAND_TIMEOUT_S
     for node in herd.nodes():
-        while _last_gid(node) < wanted:
-            assert time.monotonic() < limit, f"{node.name} stays behind GID {wanted}"
-            time.sleep(0.02)
+        told = f"{node.name} stays behind GID {wanted}"
+        wait_until(partial(_last_gid, node), lambda seen: seen >= wanted, told=partial(str, told))
 
 
 def home(herd: LocalHerd) -> Path:

@@ -6,13 +6,12 @@ import random
 from collections.abc import AsyncIterator
 
 import psycopg
+from patience import in_time, wait_until_async
 
 from .localherd import LocalHerd
 from .members import Connection, run
 from .test_hazards import connected
 
-_PATIENCE_S = 60
-_FAULTS_PATIENCE_S = 90
 UNDER_WAY = "SELECT count(*) FROM pgherd.long_commands"
 INDEXES = """
     SELECT c.relname::text, i.indisvalid
@@ -45,13 +44,7 @@ async def held_up(connection: Connection, schema: str) -> AsyncIterator[Connecti
 
 async def until(connection: Connection, statement: str, wanted: list[tuple[object, ...]]) -> None:
     """Wait until a query gives these rows."""
-    found: list[tuple[object, ...]] = []
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            while (found := await run(connection, statement)) != wanted:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise TimeoutError(f"{found} has not become {wanted}") from None
+    await wait_until_async(lambda: run(connection, statement), lambda found: found == wanted)
 
 
 @contextlib.asynccontextmanager
@@ -88,9 +81,7 @@ async def nothing_under_way(admin: Connection) -> None:
 
 async def until_any(connection: Connection, statement: str) -> None:
     """Wait until a query gives a row."""
-    async with asyncio.timeout(_FAULTS_PATIENCE_S):
-        while not await run(connection, statement):  # noqa: ASYNC110 - a server's state
-            await asyncio.sleep(0.05)
+    await wait_until_async(lambda: run(connection, statement))
 
 
 async def outcome_with_a_death(
@@ -127,7 +118,7 @@ async def outcome_with_a_death(
         await asyncio.to_thread(mortal.must, "start", victim)
         with contextlib.suppress(psycopg.Error):  # it may have died, too
             await run(holder, "ROLLBACK")
-        async with asyncio.timeout(_FAULTS_PATIENCE_S):
+        async with in_time():
             outcome: object = (await asyncio.gather(work, return_exceptions=True))[0]
         for connection in (holder, watch, executor):
             await connection.close()
@@ -150,5 +141,5 @@ async def beside_a_copy(mortal: LocalHerd, command: str, *, hold: str) -> None:
         await asyncio.to_thread(mortal.must, "rebuild", "n3", "--from", "n2")
         assert not work.done()
         await run(holder, "ROLLBACK")
-        async with asyncio.timeout(_FAULTS_PATIENCE_S):
+        async with in_time():
             await work

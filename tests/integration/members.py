@@ -5,16 +5,16 @@ import contextlib
 import os
 import subprocess
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 import psycopg
+from patience import wait_until_async
 
 from .installations import program
 from .localherd import LocalHerd
 
 Connection = psycopg.AsyncConnection[Any]
-
-_PATIENCE_S = 30
 
 
 @contextlib.asynccontextmanager
@@ -59,10 +59,12 @@ async def failure(connection: Connection, statement: str) -> psycopg.Error:
 async def caught_up(connections: Sequence[Connection]) -> None:
     """Wait until each member has applied what any of them has committed."""
     gids = [(await run(one, "SELECT pgherd.last_gid()"))[0][0] for one in connections]
-    async with asyncio.timeout(_PATIENCE_S):
-        for connection in connections:
-            while (await run(connection, "SELECT pgherd.last_gid()"))[0][0] < max(gids):
-                await run(connection, "SELECT pg_sleep(0.02)")
+    for connection in connections:
+        await wait_until_async(
+            partial(run, connection, "SELECT pgherd.last_gid()"),
+            lambda seen: seen[0][0] >= max(gids),
+            brief=True,
+        )
 
 
 async def same_everywhere(
@@ -79,10 +81,8 @@ async def until_same(
     connections: Sequence[Connection], statement: str, rows: list[tuple[Any, ...]]
 ) -> None:
     """Wait until each member answers a query so: roles come without a command to wait for."""
-    async with asyncio.timeout(2 * _PATIENCE_S):
-        for connection in connections:
-            while await run(connection, statement) != rows:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+    for connection in connections:
+        await wait_until_async(partial(run, connection, statement), lambda seen: seen == rows)
 
 
 async def assert_same_schema(connections: Sequence[Connection], schema: str) -> str:

@@ -2,10 +2,10 @@
 
 import re
 import subprocess
-import time
 from pathlib import Path
 
 import psycopg
+from patience import wait_until
 
 from .installations import program
 from .localherd import LocalHerd, query, settle
@@ -27,7 +27,6 @@ GRANT SELECT ON shop.customer TO clerk;
 ALTER TABLE shop.nokey ADD CHECK (shop.positive(x));
 CREATE EXTENSION citext SCHEMA shop;
 """
-_PATIENCE_S = 60
 
 
 def fill_plain(server: PlainPostgres, *more: str) -> None:
@@ -62,13 +61,8 @@ def statements(text: str) -> list[str]:
 
 def repeat(dsn: str, statement: str) -> list[tuple[object, ...]]:
     """Execute it, again as long as another member's command is in the way."""
-    limit = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return query(dsn, statement)
-        except (psycopg.errors.SerializationFailure, psycopg.errors.ReadOnlySqlTransaction):
-            assert time.monotonic() < limit
-            time.sleep(0.05)
+    refused = (psycopg.errors.SerializationFailure, psycopg.errors.ReadOnlySqlTransaction)
+    return wait_until(lambda: query(dsn, statement), lambda _: True, despite=refused)
 
 
 def dumped(dsn: str, *arguments: str, name: str = "pg_dump") -> str:

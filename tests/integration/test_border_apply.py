@@ -6,19 +6,19 @@ error that nobody has foreseen. The origin does not apply its own rows, so the o
 
 import asyncio
 import json
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .localherd import LocalHerd, free_port_base, home, query, settle
 from .test_capture_off import metrics
 
-_PATIENCE_S = 180
 _POISON = """
 import sys
 from pgherd_sidecar.agent.main import main
@@ -57,12 +57,9 @@ def said(herd: LocalHerd, node: str, event: str) -> list[dict[str, Any]]:
     return [line for line in found if line.get("event") == event]
 
 
-def until(what: str, true: Any, patience_s: float = _PATIENCE_S) -> None:
+def until(what: str, true: Callable[[], object]) -> None:
     """Wait until it is so."""
-    deadline = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
+    wait_until(true, told=lambda: what)
 
 
 def all_primary(herd: LocalHerd) -> bool:
@@ -85,16 +82,14 @@ def write(herd: LocalHerd, *statements: str, dsn: str = "") -> None:
 
     What only says that the member had no majority just then is repeated.
     """
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            with psycopg.connect(dsn or herd.app_dsn("n1"), autocommit=True) as connection:
-                for statement in statements:
-                    connection.execute(statement.encode())
-                return
-        except (psycopg.errors.SerializationFailure, psycopg.errors.ReadOnlySqlTransaction):
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+
+    def execute() -> None:
+        with psycopg.connect(dsn or herd.app_dsn("n1"), autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    refused = (psycopg.errors.SerializationFailure, psycopg.errors.ReadOnlySqlTransaction)
+    wait_until(execute, lambda _: True, despite=refused)
 
 
 def same_everywhere(herd: LocalHerd, statement: str) -> list[tuple[Any, ...]]:
@@ -235,7 +230,7 @@ def test_an_unforeseen_error_stops_two_databases_and_no_vote(poisoned: LocalHerd
     before = pids(poisoned)
     write(poisoned, "INSERT INTO poison VALUES (1)")
     for node in ("n2", "n3"):
-        until("it did not stop", lambda node=node: said(poisoned, node, "node.needs_rebuild"))
+        until("it did not stop", partial(said, poisoned, node, "node.needs_rebuild"))
     for number in range(20):
         write(poisoned, f"INSERT INTO well VALUES ({number})")
     until("the herd does not get well", lambda: all_primary(poisoned))

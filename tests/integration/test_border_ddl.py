@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
+from patience import in_time
 from pgherd_sidecar.agent.server.startup import install
 from psycopg import conninfo
 
@@ -27,7 +28,6 @@ from .members import (
     superusers,
 )
 
-_PATIENCE_S = 60
 _FILLED_AGAIN_S = 2  # a view that was filled in less is filled again instead of losing
 _LOST = ("40001", "57P01")  # certification, or the applier that needs the table
 
@@ -249,7 +249,7 @@ async def test_views_refreshed_beside_writers_are_the_same_on_every_member(
 
     writers = [asyncio.create_task(write(connections[number], number)) for number in (1, 2)]
     done = 0
-    async with asyncio.timeout(_PATIENCE_S):
+    async with in_time():
         while done < 3:
             with contextlib.suppress(psycopg.errors.SerializationFailure):
                 await run(connections[0], "REFRESH MATERIALIZED VIEW v")

@@ -8,17 +8,15 @@ says: in its herds every transaction carries a fingerprint.
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .localherd import LocalHerd, free_port_base, home, query, settle
-
-_PATIENCE_S = 120
 
 TABLES = """
 CREATE TABLE plain (id int PRIMARY KEY, a text, b text);
@@ -65,15 +63,18 @@ def noticed(herd: LocalHerd, node: str, *words: str, row: str = "") -> Iterator[
     known = len(needs(herd, node)), [len(needs(herd, other)) for other in others]
     yield
     gid = query(herd.dsn("n1"), "SELECT pgherd.last_gid()")[0][0]
-    limit = time.monotonic() + _PATIENCE_S
-    while len(found := needs(herd, node)) == known[0]:
-        assert time.monotonic() < limit, f"{node} has not noticed"
-        time.sleep(0.1)
+    found = wait_until(
+        lambda: needs(herd, node),
+        lambda found: len(found) != known[0],
+        told=lambda: f"{node} has not noticed",
+    )
     for word in (f"GID {gid}", *words):
         assert word in found[-1]
-    while herd.member(node)["state"] != "primary":
-        assert time.monotonic() < limit, f"{node} is not rebuilt"
-        time.sleep(0.2)
+    wait_until(
+        lambda: herd.member(node)["state"],
+        lambda seen: seen == "primary",
+        told=lambda: f"{node} is not rebuilt",
+    )
     settle(herd)
     assert (len(needs(herd, node)), [len(needs(herd, other)) for other in others]) == (
         known[0] + 1,

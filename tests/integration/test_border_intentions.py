@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
+from patience import in_time
 
 from .localherd import LocalHerd
 from .members import Connection, assert_same_schema, caught_up, failure, run
@@ -65,7 +66,7 @@ async def writers(herd: LocalHerd, schema: str) -> AsyncIterator[list[int]]:
 async def go_on(commits: list[int]) -> None:
     """Wait until each writer has committed again."""
     before = list(commits)
-    async with asyncio.timeout(60):
+    async with in_time():
         while any(now == then for now, then in zip(commits, before, strict=True)):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -4,17 +4,17 @@ The sidecar notices that owners have changed and orders the change; so does the 
 member. A command of another member that was ordered before finds the owners that it needs.
 """
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 
 import psycopg
 import pytest
+from patience import wait_until_async
 
 from .localherd import LocalHerd
 from .members import Connection, caught_up, failure, run, same_everywhere, superusers
 
-_PATIENCE_S = 60
 _DENIED_OR_LOST = ("42501", "40001", "57P01")
 _OWNERS = """
     SELECT o.type, o.identity, pg_get_userbyid(u.owner)::text
@@ -111,10 +111,11 @@ async def owners(connections: list[Connection], schema: str) -> set[str]:
 
 
 async def until_owned_by(connections: list[Connection], schema: str, role: str) -> None:
-    async with asyncio.timeout(_PATIENCE_S):
-        for connection in connections:
-            while {one for *_, one in await run(connection, _OWNERS.format(schema))} != {role}:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+    for connection in connections:
+        await wait_until_async(
+            partial(run, connection, _OWNERS.format(schema)),
+            lambda seen: {one for *_, one in seen} == {role},
+        )
 
 
 async def test_objects_of_every_kind_are_reassigned_on_all_members(

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from patience import wait_until_async
 
 from .ledger import Ledger
 from .localherd import LocalHerd, free_port_base, query
@@ -20,7 +21,6 @@ NODES = ["n1", "n2", "n3"]
 SEGMENT_BYTES = 1 << 18
 RETENTION_BYTES = 4 * SEGMENT_BYTES
 APPLIED_ENTRIES = 100
-_PATIENCE_S = 120
 
 LOW_LIMITS = f"""
 import json, pathlib, sys
@@ -73,9 +73,7 @@ def log_is_small(herd: LocalHerd, node: str) -> bool:
 
 async def becomes(true: Callable[[], bool]) -> None:
     """Wait until it is so."""
-    async with asyncio.timeout(_PATIENCE_S):
-        while not await asyncio.to_thread(true):  # noqa: ASYNC110 - files and servers do not tell
-            await asyncio.sleep(0.1)
+    await wait_until_async(lambda: asyncio.to_thread(true))
 
 
 async def test_log_and_applied_stay_small_and_a_restart_needs_no_more(

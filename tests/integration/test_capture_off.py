@@ -1,11 +1,11 @@
 """Settings of a superuser that switch capture off are told of, and writes go on all the same."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import aiohttp
 import pytest
+from patience import wait_until_async
 from pgherd_sidecar.client.admin import AdminClient
 from pgherd_sidecar.local.herd import load
 
@@ -41,11 +41,7 @@ def alter_role(herd: LocalHerd, name: str, value: str) -> str:
 
 
 async def until_told(admin: AdminClient, told: tuple[str, ...]) -> None:
-    said = (await admin.status()).capture_off
-    async with asyncio.timeout(60):
-        while said != told:
-            await asyncio.sleep(0.1)
-            said = (await admin.status()).capture_off
+    await wait_until_async(admin.status, lambda seen: seen.capture_off == told)
 
 
 async def metrics(herd: LocalHerd) -> str:

@@ -6,16 +6,16 @@ ledger that the log has up to there, and the balances that they make.
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from patience import wait_until_async
 from pgherd_sidecar.client.admin import AdminClient
 from pgherd_sidecar.client.stream.changelog import ChangeLog
 from pgherd_sidecar.local import herd as herds
 
-from .cascades import PATIENCE_S, Forward, caught_up, end, forwarding
+from .cascades import Forward, caught_up, end, forwarding
 from .ledger import Ledger
 from .localherd import LocalHerd, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
@@ -86,11 +86,12 @@ class Cascade:
     async def go_on(self) -> None:
         """Wait until each hop has shown something newer."""
         before = {hop: len(looks.seen) for hop, looks in self.looks.items()}
-        limit = time.monotonic() + PATIENCE_S
-        while any(len(looks.seen) <= before[hop] for hop, looks in self.looks.items()):
-            assert time.monotonic() < limit, self.looks
+
+        async def newer() -> bool:
             self.require_right()
-            await asyncio.sleep(0.1)
+            return all(len(looks.seen) > before[hop] for hop, looks in self.looks.items())
+
+        await wait_until_async(newer, told=lambda: self.looks)
 
     async def remove(self, hop: str, heir: str) -> None:
         """End a hop; the others go on."""

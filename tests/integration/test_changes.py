@@ -1,6 +1,5 @@
 """The change stream: who follows it from the beginning has what the database has, at any member."""
 
-import asyncio
 import json
 import random
 from collections import defaultdict
@@ -8,6 +7,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from patience import wait_until_async
 from pgherd_sidecar.client.stream.changelog import ChangeLog
 from pgherd_sidecar.client.stream.changes import LoggedChange, Values
 from pgherd_spark.reading import statements
@@ -205,19 +205,14 @@ async def test_who_has_the_log_kept_is_shown_is_bounded_and_can_be_ruled_out(
         """What n2 holds, and until when: as it was seen at the last look."""
         return {one.hold: one.until for one in (await clients["n2"].status()).log_holds}
 
-    found: dict[str, str] = {}
-    async with asyncio.timeout(60):
-        while not holds <= found.keys() or found["member:900"] > "2300":
-            found = await shown()
-            await asyncio.sleep(0.1)
+    await wait_until_async(
+        shown, lambda found: holds <= found.keys() and found["member:900"] <= "2300"
+    )
     for hold in ("member:900", "stream:left"):
         assert await clients["n2"].release_hold(hold)
     released = herd.top("release", "snapshot:7")
     assert released.stdout == "n2: nothing is kept for snapshot:7 any more\n", released.stderr
-    async with asyncio.timeout(60):
-        while holds & found.keys():
-            found = await shown()
-            await asyncio.sleep(0.1)
+    await wait_until_async(shown, lambda found: not holds & found.keys())
     assert not await clients["n2"].release_hold("snapshot:7")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until
 from pgherd_sidecar.local.herd import load
 
 from benchmarks.balancers import EXAMPLES, Ports, find, haproxy, pgbouncer
@@ -134,13 +135,10 @@ class Writer:
 
     def next_after(self, moment: float) -> float:
         """When the next commit was told, after a moment."""
-        end = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < end:
-            later = [at for at, _ in self.told if at > moment]
-            if later:
-                return later[0]
-            time.sleep(0.01)
-        raise TimeoutError(f"no commit any more: {self.codes}")
+        later = wait_until(
+            lambda: [at for at, _ in self.told if at > moment], brief=True, told=lambda: self.codes
+        )
+        return later[0]
 
 
 def check(herd: LocalHerd, writers: list[Writer]) -> None:
@@ -192,10 +190,7 @@ def test_haproxy_leads_to_another_member_when_one_dies(
 ) -> None:
     assert where(through(served, balancer.readers))
     under_load(served, through(served, balancer.writers), capsys, "HAProxy", what)
-    end = time.monotonic() + _PATIENCE_S
-    while where(through(served, balancer.writers)) != "n1":  # it is back, and is the first
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_until(lambda: where(through(served, balancer.writers)), lambda seen: seen == "n1")
 
 
 def test_a_minority_gets_no_more_sessions_of_writers(served: LocalHerd, balancer: Ports) -> None:
@@ -203,14 +198,11 @@ def test_a_minority_gets_no_more_sessions_of_writers(served: LocalHerd, balancer
     others = ",".join({"n1", "n2", "n3"} - {node})
     served.must("partition", f"{node}|{others}")
     try:
-        end = time.monotonic() + _PATIENCE_S
-        while True:
-            with contextlib.suppress(
-                psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction
-            ):
-                query(through(served, balancer.writers), "INSERT INTO t (client) VALUES (99)")
-                break
-            assert time.monotonic() < end
+        wait_until(
+            lambda: query(through(served, balancer.writers), "INSERT INTO t (client) VALUES (99)"),
+            lambda _: True,
+            despite=(psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction),
+        )
         assert where(through(served, balancer.writers)) != node
     finally:
         served.must("heal")
@@ -328,10 +320,12 @@ def commit_though_a_member_dies(
         )
         for line in lines
     ]
-    end = time.monotonic() + _PATIENCE_S
-    while query(herd.dsn("n3"), "SELECT balance FROM account WHERE id = 2")[0][0] < transfers // 4:
-        assert time.monotonic() < end and None in [one.poll() for one in programs]
-        time.sleep(0.02)
+    wait_until(
+        lambda: query(herd.dsn("n3"), "SELECT balance FROM account WHERE id = 2")[0][0],
+        lambda balance: balance >= transfers // 4,
+        brief=True,
+        hopeless=lambda: None not in [one.poll() for one in programs],
+    )
     herd.must("kill", "n1", "--process", "node")
     time.sleep(3)
     herd.must("start", "n1")

@@ -1,12 +1,12 @@
 """Bits of logs are flipped: the others mend them, and nothing is lost or untrue."""
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import wait_until_async
 from pgherd_sidecar.client.admin import AdminClient, AdminError
 from pgherd_sidecar.core.consensus import Block
 from pgherd_sidecar.env.storage.disk import RealDirectory
@@ -17,7 +17,6 @@ from .localherd import LocalHerd, free_port_base, home
 from .test_membership import kill
 from .test_restart import run
 
-_STUCK_S = 120
 HEAD_BYTES = 44
 """Of a record in a segment: the block's data follow."""
 
@@ -78,12 +77,8 @@ def records(segment: Segment) -> list[tuple[int, int]]:
 async def until_reason(herd: LocalHerd, name: str, text: str) -> None:
     """Wait until a member's status says this."""
     admin = AdminClient(home(herd) / name / "run" / "admin.sock")
-    async with asyncio.timeout(_STUCK_S):
-        while True:
-            with contextlib.suppress(AdminError):  # it is starting
-                if text in ((await admin.status()).reason or ""):
-                    return
-            await asyncio.sleep(0.05)
+    starting = (AdminError,)
+    await wait_until_async(admin.status, lambda seen: text in (seen.reason or ""), despite=starting)
 
 
 async def new_ledger(herd: LocalHerd) -> Ledger:

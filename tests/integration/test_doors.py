@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import signal
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until
 from pgherd_sidecar.local.herd import load
 from pgherd_sidecar.local.sidecar import Sidecar
 
@@ -20,7 +20,6 @@ from .localherd import LocalHerd, free_port_base, home, query, settle, standing
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-_PATIENCE_S = 60
 _SETTING = b"default_transaction_read_only"
 
 
@@ -44,10 +43,7 @@ def test_a_new_herd_orders_nothing_before_its_first_command(doors: LocalHerd) ->
 
 
 def reached(what: str, so: Callable[[], bool]) -> None:
-    end = time.monotonic() + _PATIENCE_S
-    while not so():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
+    wait_until(so, brief=True, told=lambda: what)
 
 
 @contextlib.contextmanager
@@ -82,16 +78,15 @@ def asked(herd: LocalHerd, node: str, path: str, method: str = "GET") -> tuple[i
 
 def is_read_only(herd: LocalHerd, node: str, dsn: str | None = None) -> bool:
     """What a new session is told as it connects, as libpq and others look at it."""
-    end = time.monotonic() + _PATIENCE_S
-    while True:
+
+    def told() -> tuple[str, tuple[Any, ...] | None]:
         with psycopg.connect(dsn or herd.app_dsn(node), autocommit=True) as connection:
-            reported = connection.pgconn.parameter_status(_SETTING)
+            reported = (connection.pgconn.parameter_status(_SETTING) or b"").decode()
             asked_for = connection.execute("SHOW transaction_read_only").fetchone()
-        if asked_for == ((reported or b"").decode(),):  # JDBC and pgx ask so
-            return reported == b"on"
-        assert time.monotonic() < end, (
-            "sessions are told one thing as they begin, and another later"
-        )
+        return reported, asked_for  # JDBC and pgx ask for it
+
+    reported, _ = wait_until(told, lambda both: both[1] == (both[0],))
+    return reported == "on"
 
 
 def open_session(herd: LocalHerd, node: str) -> Connection:

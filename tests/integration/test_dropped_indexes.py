@@ -4,6 +4,7 @@ import asyncio
 
 import psycopg
 import pytest
+from patience import in_time
 
 from .long_commands import INDEXES, UNDER_WAY, another, held_up, until, waiting
 from .members import (
@@ -15,7 +16,6 @@ from .members import (
     same_everywhere,
 )
 
-_PATIENCE_S = 60
 _DROP = "DROP INDEX CONCURRENTLY i"
 
 
@@ -156,7 +156,7 @@ async def test_readers_and_writers_go_on_while_one_member_drops(
         await caught_up(connections)
         assert not drop.done()
         await run(holder, "COMMIT")
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             await drop
     await run(connections[0], "DROP TABLE third")
     await gone(admins, schema)
@@ -171,7 +171,7 @@ async def test_unique_index_gives_way_to_rows_of_members_that_have_dropped_it(
         waiting(_DROP, dropper, admins[0], "n3") as drop,
     ):
         await run(connections[1], "INSERT INTO t VALUES (-1, 0, '7'), (-2, 0, '8')")
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             await drop
     await gone(admins, schema)
     rows = "SELECT id FROM t WHERE y IN ('7', '8') ORDER BY id"
@@ -240,7 +240,7 @@ async def test_name_that_comes_to_mean_another_index_leaves_that_one_alone(
                 await run(connections[1], f"CREATE UNIQUE INDEX i ON {first}.t (y)")
             await caught_up(connections)
             await run(holder, "COMMIT")
-            async with asyncio.timeout(_PATIENCE_S):
+            async with in_time():
                 await drop
         for admin in admins:
             await until(admin, UNDER_WAY, [(0,)])

@@ -4,6 +4,7 @@ import asyncio
 
 import psycopg
 import pytest
+from patience import in_time
 
 from .localherd import LocalHerd
 from .long_commands import beside_a_copy, nothing_under_way, outcome_with_a_death, until_any
@@ -15,7 +16,6 @@ pytestmark = pytest.mark.long
 
 __all__ = ["schema"]
 
-_PATIENCE_S = 90
 _WRITER = "BEGIN; UPDATE {}.t SET v = 0 WHERE id = 1"
 _LATE_ROW = """DO $$ BEGIN
     WHILE (SELECT indislive FROM pg_index WHERE indexrelid = to_regclass('{0}.i')) LOOP
@@ -66,7 +66,7 @@ async def test_member_that_was_away_has_dropped_the_index_when_it_is_back(
         await run(dropper, f"CREATE INDEX i ON {schema}.t (v)")
         await asyncio.to_thread(mortal.must, "verify")
         await asyncio.to_thread(mortal.must, "kill", "n3", "--process", "node")
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             await run(dropper, f"DROP INDEX CONCURRENTLY {schema}.i")
         await run(dropper, f"ALTER TABLE {schema}.t RENAME TO u")
     await asyncio.to_thread(mortal.must, "start", "n3")
@@ -111,7 +111,7 @@ async def test_a_row_that_the_index_would_not_allow_ends_it_everywhere(
         await make_unique_index(mortal, dropper, schema)
         write = asyncio.create_task(run(writer, _LATE_ROW.format(schema)))
         drop = asyncio.create_task(run(dropper, f"DROP INDEX CONCURRENTLY {schema}.i"))
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             await write
         await asyncio.to_thread(mortal.must, "kill", "n1", "--process", "node")
         await asyncio.gather(drop, return_exceptions=True)
@@ -138,7 +138,7 @@ async def test_an_index_that_a_member_has_begun_to_drop_gives_way_to_a_row(
         drop = asyncio.create_task(run(dropper, f"DROP INDEX CONCURRENTLY {schema}.i"))
         await until_any(watch, "SELECT true FROM pg_stat_activity WHERE query ~ '^DROP INDEX CONC'")
         await run(writer, f"INSERT INTO {schema}.t VALUES (2000, 1)")
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             await drop
         with pytest.raises(psycopg.errors.AdminShutdown):  # the row does not wait for it
             await run(reader, "COMMIT")

@@ -15,6 +15,7 @@ import pytest
 from faults.machines import FaultyHerd
 from faults.nemesis import DISK_FULL, Nemesis, told
 from faults.wires import FAIR, Weather, Wires
+from patience import in_time
 from workloads import bodies
 
 from .localherd import free_port_base
@@ -24,7 +25,6 @@ from .test_partitions import ended
 NODES = 5
 MINUTES = float(os.environ.get("PGHERD_FAULTS_MINUTES", "0"))
 SEED = int(os.environ.get("PGHERD_FAULTS_SEED", "0")) or random.getrandbits(32)
-_PATIENCE_S = 120
 _BLOWS = 3
 _TRANSACTIONS = (20, 100, 500)  # of all clients, while a blow lasts
 WORKLOADS = (
@@ -111,7 +111,7 @@ async def test_h27_a_member_on_a_slow_link_lags_and_slows_no_other(
         await recorder.acknowledged(10, on=run.dsns)
         wires.change(Weather(bytes_s=200), to_slow)
         await recorder.acknowledged(100, on=others)
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             while not (await asyncio.to_thread(herd.member, slow["name"]))["lagging_s"]:
                 pass
         wires.change(FAIR, to_slow)

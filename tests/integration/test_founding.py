@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from patience import wait_until
 from pgherd_sidecar.local.herd import load, save
 
 from . import installations
@@ -76,10 +77,7 @@ def killed(herd: LocalHerd, dsn: str, moment: Callable[[], object], *words: str)
          "--dir", str(herd.directory)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    limit = time.monotonic() + _PATIENCE_S
-    while not moment() and process.poll() is None:
-        assert time.monotonic() < limit
-        time.sleep(0.02)
+    wait_until(lambda: moment() or process.poll() is not None, brief=True)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # root runs it in another process
     _, complaints = process.communicate()

@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import psycopg
 import pytest
+from patience import in_time
 
 from .ledger import create_everywhere
 from .localherd import LocalHerd, command_line, home, pids_in, query
 
 Connection = psycopg.AsyncConnection[Any]
 
-_PATIENCE_S = 120
 _ROUNDS = 250  # statements of each client
 _NODES = ["n1", "n2", "n3"]
 
@@ -95,7 +95,7 @@ def stopped(pids: list[int]) -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def connected(dsn: str) -> AsyncIterator[Connection]:
     """A connection to a server that may still be starting."""
-    async with asyncio.timeout(_PATIENCE_S):
+    async with in_time():
         while True:
             try:
                 connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
@@ -132,7 +132,7 @@ async def test_h19_no_token_names_two_transactions_when_xids_come_again_after_a_
         async with connected(member["app_dsn"]) as connection:
             given += await tokens(connection, 300)
     await starting
-    async with connected(member["app_dsn"]) as connection, asyncio.timeout(_PATIENCE_S):
+    async with connected(member["app_dsn"]) as connection, in_time():
         while len(given) < 600:  # the new incarnation may not have begun
             given += await tokens(connection, 50)
     query(member["dsn"], "ALTER SYSTEM RESET wal_writer_delay")

@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from faults.processes import cut
+from patience import in_time
 from workloads import bodies
 
 from .localherd import LocalHerd, home, query
@@ -22,7 +23,6 @@ from .test_hazards import connected
 from .test_histories import Run
 
 _NODES = ["n1", "n2", "n3"]
-_PATIENCE_S = 120
 _ROUNDS = 2
 _WAITS_FOR_TABLE = """SELECT count(*) FROM pg_locks
  WHERE NOT granted AND mode = 'AccessExclusiveLock' AND relation = to_regclass(%s)"""
@@ -121,7 +121,7 @@ async def test_h21_who_dies_while_it_executes_ddl_ends_with_the_same_catalog(
         await reader.execute(f"SELECT FROM {schema}.t".encode())  # DDL has to wait for its end
         ddl = f"ALTER TABLE {schema}.t ADD x int DEFAULT 5; CREATE INDEX ON {schema}.t (x)"
         await run(origin, ddl)
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             while True:
                 cursor = await watch.execute(_WAITS_FOR_TABLE, (f"{schema}.t",))
                 if await cursor.fetchone() != (0,):

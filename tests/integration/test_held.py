@@ -5,7 +5,6 @@ The divergences are made by hand: a row that two members have lost.
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until_async
 
 from .localherd import LocalHerd, error_of, free_port_base, query
 from .test_recovery import rebuilds, rebuilt
 from .test_restart import run
 
 NODES = ["n1", "n2", "n3"]
-_PATIENCE_S = 120
 _BY_HAND = "?options=-cdefault_transaction_read_only%3Doff"
 """Sessions of a member that takes no writes begin read-only, also those of superusers."""
 
@@ -64,10 +63,7 @@ def spoil(herd: LocalHerd, *nodes: str) -> str:
 
 async def reached(what: str, so: Callable[[], bool]) -> None:
     """Wait until something is so."""
-    end = time.monotonic() + _PATIENCE_S
-    while not await asyncio.to_thread(so):
-        assert time.monotonic() < end, what
-        await asyncio.sleep(0.2)
+    await wait_until_async(lambda: asyncio.to_thread(so), told=lambda: what)
 
 
 def all_primary(herd: LocalHerd) -> bool:

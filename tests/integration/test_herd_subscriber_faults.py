@@ -8,12 +8,12 @@ import contextlib
 import random
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .herds import as_subscriber, caught_up
 from .ledger import Ledger
@@ -158,10 +158,7 @@ def test_an_end_in_which_a_feeder_hangs_is_repeated(herd: LocalHerd, follower: L
         other.execute(f"LOCK TABLE {name}.t IN ROW EXCLUSIVE MODE".encode())
         words = ["-m", "pgherd_sidecar.cli.main", "unsubscribe", name, "--dir", str(herd.directory)]
         ended = subprocess.Popen([sys.executable, *words])
-        limit = time.monotonic() + 120
-        while state(herd, name)["state"] != "stopped":
-            assert time.monotonic() < limit
-            time.sleep(0.2)
+        wait_until(lambda: state(herd, name)["state"], lambda seen: seen == "stopped")
         ended.kill()
         ended.wait()
     assert "repeat `pgherd unsubscribe`" in state(herd, name)["reason"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from patience import wait_until
 from pgherd_sidecar.subscribing.state import turn
 from pgherd_sidecar.subscribing.state.connections import connect
 from pgherd_sidecar.subscribing.state.errors import MovedOnError, StoppedError
@@ -20,7 +21,6 @@ from .localherd import LocalHerd, drop_schemas, error_of, free_port_base, query,
 from .test_subscriptions import end, must, rows, state, stopped
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
-_PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -374,7 +374,4 @@ async def test_of_two_who_reach_different_members_one_feeds(
 
 
 def _until(done: Callable[[], bool]) -> None:
-    limit = time.monotonic() + _PATIENCE_S
-    while not done():
-        assert time.monotonic() < limit
-        time.sleep(0.2)
+    wait_until(done)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, LiteralString
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
@@ -118,10 +119,7 @@ class Running:
 
 
 def wait(condition: Callable[[], object]) -> None:
-    limit = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.1)
+    wait_until(condition)
 
 
 def standing(herd: LocalHerd) -> tuple[str, str]:
@@ -134,12 +132,8 @@ def standing(herd: LocalHerd) -> tuple[str, str]:
 
 def look(dsn: str, statement: str) -> list[tuple[Any, ...]]:
     """Read, and read again where the reader gave way to a command or to a member's death."""
-    limit = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return query(dsn, statement)
-        except (psycopg.errors.SerializationFailure, psycopg.errors.AdminShutdown):
-            assert time.monotonic() < limit
+    gave_way = (psycopg.errors.SerializationFailure, psycopg.errors.AdminShutdown)
+    return wait_until(lambda: query(dsn, statement), lambda _: True, despite=gave_way)
 
 
 def status(herd: LocalHerd) -> dict[str, object]:

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
@@ -68,12 +68,11 @@ class Job:
 
     def until(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """Wait for something that it says."""
-        limit = time.monotonic() + _PATIENCE_S
-        while not condition(told := self.told()):
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < limit, told
-            time.sleep(0.2)
-        return told
+
+        def ended() -> object:
+            return None if self.process.poll() is None else self.process.communicate()
+
+        return wait_until(self.told, condition, hopeless=ended)
 
     def follows(self) -> dict[str, Any]:
         """Wait until it follows the source."""

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from patience import wait_until
 from pgherd_spark.storing import stores
 from pgherd_spark.storing.layout import require_whole, snapshots, unfinished
 from pgherd_spark.storing.parts import PartError
@@ -157,10 +158,9 @@ def test_a_killed_driver_takes_all_that_it_started_along_and_can_be_followed(
                 os.kill(one, signal.SIGKILL)
 
     disturbed(herd, to, kill_driver)
-    limit = time.monotonic() + COMMAND_TIMEOUT_S
-    while any(Path(f"/proc/{one}").exists() for one in started):
-        assert time.monotonic() < limit, "processes of a dead job are left"
-        time.sleep(0.1)
+    wait_until(
+        lambda: [one for one in started if Path(f"/proc/{one}").exists()], lambda left: not left
+    )
     require_unfinished(to)
     goes_on(herd)
     (name,) = unfinished(to)

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import random
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .ledger import Ledger, create_everywhere
 from .localherd import LocalHerd, free_port_base, query, standing
@@ -78,10 +78,7 @@ def events(herd: LocalHerd, node: str, name: str) -> int:
 
 def wait_for(what: str, true: Any) -> None:
     """Wait until it is so."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+    wait_until(true, brief=True, told=lambda: what)
 
 
 def fill(nodes: Nodes, rows: int = ROWS) -> None:

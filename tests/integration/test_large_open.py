@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from patience import wait_until_async
 from pgherd_sidecar.core.consensus.model.blocks import ENTRIES
 from pgherd_sidecar.core.replication.entries import Piece, iter_entries
 
@@ -78,12 +79,7 @@ def ledger(small: LocalHerd) -> Iterator[Ledger]:
 
 async def until(what: str, true: Callable[[], bool]) -> None:
     """Wait until it is so."""
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            while not await asyncio.to_thread(true):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise TimeoutError(what) from None
+    await wait_until_async(lambda: asyncio.to_thread(true), brief=True, told=lambda: what)
 
 
 # ---- a transaction that is open ----------------------------------------------------------------

@@ -18,6 +18,7 @@ from checkers import elle, si
 from checkers.anomalies import violations
 from checkers.history import Order, Outcome
 from faults.processes import Cut, cut
+from patience import in_time, wait_until_async
 from psycopg.conninfo import make_conninfo
 from workloads import bodies
 from workloads.bodies import Workload
@@ -293,9 +294,7 @@ async def test_a_minority_has_no_strong_reads_and_its_local_ones_are_stale(
 
 async def at_last(run: Run, node: str, body: Body) -> None:
     """Repeat a transaction until it commits."""
-    async with asyncio.timeout(60):
-        while await run.once(node, body) is not Outcome.OK:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.1)
+    await wait_until_async(lambda: run.once(node, body), lambda seen: seen is Outcome.OK)
 
 
 async def test_who_waits_in_a_minority_hears_a_cancel_and_a_timeout_and_goes_on_later(
@@ -324,7 +323,7 @@ async def test_who_waits_in_a_minority_hears_a_cancel_and_a_timeout_and_goes_on_
                 assert refused.value.diag.message_hint
             await session.execute(f"SELECT * FROM {table}".encode())
         await session.execute("SELECT pgherd.strong('1 minute')")
-        async with asyncio.timeout(60):
+        async with in_time():
             while True:
                 try:
                     await session.execute(f"INSERT INTO {table} VALUES (1)".encode())

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
+from patience import in_time
 
 from .long_commands import INDEXES, UNDER_WAY, another, held_up, until, waiting
 from .members import (
@@ -17,7 +18,6 @@ from .members import (
     same_everywhere,
 )
 
-_PATIENCE_S = 20
 _BUILD = "CREATE INDEX CONCURRENTLY i ON t (y)"
 _TOLD = "SELECT index, done, failed, missing, here FROM pgherd.long_commands_here"
 _WAITS = """
@@ -94,7 +94,7 @@ async def test_writers_go_on_everywhere_while_one_member_builds(
         await caught_up(connections)
         assert not build.done()
         await run(holder, "COMMIT")
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             await build
     assert await same_everywhere(connections, INDEXES.format(schema)) == [
         ("i", True),
@@ -121,7 +121,7 @@ async def test_command_about_the_table_is_refused_until_all_have_the_index(
             assert error.sqlstate == "55006", (command, error)
         await run(connections[1], "GRANT SELECT ON t TO public")
         await run(holder, "COMMIT")
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             await build
     await caught_up(connections)
     for command in _CONCERNED:
@@ -141,7 +141,7 @@ async def test_row_without_a_place_in_the_index_ends_the_build(
         long = "SELECT string_agg(md5(g::text), '') FROM generate_series(1, 500) g"
         await run(connections[2], f"INSERT INTO t VALUES (-1, 0, ({long}))")
         with pytest.raises(psycopg.Error) as raised:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with in_time():
                 await build
         assert raised.value.sqlstate in ("55000", "57P01")
     await undone(admins, schema)

@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from patience import in_time
 
 from .localherd import LocalHerd, query
 from .long_commands import beside_a_copy, nothing_under_way, outcome_with_a_death
@@ -12,7 +13,6 @@ from .test_hazards import connected
 
 pytestmark = pytest.mark.long
 
-_PATIENCE_S = 90
 _WRITER = "BEGIN; UPDATE {}.t SET v = 0 WHERE id = 1"
 INDEX = """
     SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
@@ -70,7 +70,7 @@ async def test_member_that_was_away_has_the_index_when_it_is_back(
 ) -> None:
     await asyncio.to_thread(mortal.must, "kill", "n3", "--process", "node")
     async with connected(mortal.app_dsn("n1")) as builder:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             await run(builder, f"CREATE INDEX CONCURRENTLY i ON {schema}.t (v)")
         await run(builder, f"ALTER TABLE {schema}.t RENAME TO u")
         await run(builder, f"ALTER TABLE {schema}.u ADD COLUMN w int")

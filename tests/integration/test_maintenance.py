@@ -11,11 +11,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until_async
 
 from .localherd import LocalHerd, error_of, free_port_base, query, settle
 from .members import Connection, run
 
-_PATIENCE_S = 90
 _FILE = "SELECT pg_relation_filenode('{}')"
 
 
@@ -79,9 +79,7 @@ def states(run: dict[str, Any]) -> dict[str, str]:
 
 
 async def until(look: Callable[[], object], what: str) -> None:
-    async with asyncio.timeout(_PATIENCE_S):
-        while not await asyncio.to_thread(look):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.1)
+    await wait_until_async(lambda: asyncio.to_thread(look), told=lambda: what)
 
 
 def answers(herd: LocalHerd, node: str, path: str) -> int:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from patience import in_time
 from pgherd_operator.api import MAINTENANCE
 from pgherd_operator.shell import maintenance, members
 from pgherd_operator.shell.kube.interface import Manifest
@@ -17,7 +18,6 @@ from .localherd import LocalHerd, home
 
 pytestmark = pytest.mark.long
 
-_PATIENCE_S = 60
 _NOW = datetime.now(UTC)
 
 
@@ -101,7 +101,7 @@ async def test_a_time_of_a_resource_becomes_a_run_whose_outcome_comes_back(
 ) -> None:
     api = Api(sql=["ANALYZE"], oneByOne=True, drain=True, graceSeconds=0)
     name = api.resource["metadata"]["name"]
-    async with asyncio.timeout(_PATIENCE_S):
+    async with in_time():
         while True:
             await maintainer(mortal, api).look("test", name)
             status = api.resource["status"]

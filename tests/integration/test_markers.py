@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import AsyncIterator, Iterator
 
 import psycopg
 import pytest
+from patience import wait_until
 from pgherd_sidecar.agent.snapshots.markers import HELD_MAX
 from pgherd_sidecar.client.admin import AdminClient, AdminError
 from pgherd_sidecar.client.answers import MarkerAnswer, SnapshotAnswer
@@ -75,10 +75,11 @@ async def seen(dsn: str, exported: SnapshotAnswer, ledger: Ledger) -> tuple[int,
 
 
 def wait_until_no_holder_is_left(dsn: str) -> None:
-    deadline = time.monotonic() + _STUCK_S
-    while query(dsn, _HOLDERS) != [(0,)]:
-        assert time.monotonic() < deadline, "the snapshot is still held"
-        time.sleep(0.1)
+    wait_until(
+        lambda: query(dsn, _HOLDERS),
+        lambda seen: seen == [(0,)],
+        told=lambda: "the snapshot is still held",
+    )
 
 
 async def test_exported_snapshots_show_the_same_moment_on_every_node_under_load(

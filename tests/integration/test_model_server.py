@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from model_server import EXCLUSIVE, SHARED, TABLE, Key, Server
+from patience import in_time
 from places import free_port
 
 from .installations import usable
@@ -23,7 +24,6 @@ from .plainpostgres import PlainPostgres, plain_postgres
 ROWS = 4
 SESSIONS = (1, 2, 3)
 STEPS = 25
-PATIENCE_S = 20.0
 DEADLOCK_TIMEOUT_S = 0.05
 
 Result = str | int | None
@@ -164,14 +164,14 @@ class RealSessions:
 
     async def result(self, session: int) -> Result:
         """What a statement that must be done has given."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with in_time():
             return await self.tasks.pop(session)
 
     async def blockers(self, session: int) -> set[int]:
         """Those that a statement waits for; it must wait, and go on to do so."""
         backend = self._sessions[session].info.backend_pid
         by_backend = {one.info.backend_pid: n for n, one in self._sessions.items()}
-        async with asyncio.timeout(PATIENCE_S):
+        async with in_time():
             while True:
                 cursor = await self._admin.execute("SELECT pg_blocking_pids(%s)", (backend,))
                 row = await cursor.fetchone()

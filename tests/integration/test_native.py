@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from patience import wait_until
 from pgherd_sidecar.pg.hookwire import command_complete, error_response
 
 from .localherd import NATIVE, LocalHerd
@@ -199,10 +200,7 @@ def make(app: Connection, ddl: str, *, twins: bool = False) -> None:
 
 
 def eventually(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(true, brief=True)
 
 
 def schema_of(app: Connection) -> str:

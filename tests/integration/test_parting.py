@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 from faults.processes import admin
+from patience import in_time
 
 from .localherd import LocalHerd, error_of, free_port_base, home, query
 from .test_partitions import until_component
 from .test_promotion import complains, write
 from .test_restart import run
-
-_STUCK_S = 180
 
 
 @pytest.fixture(params=["0"], ids=["never by itself"])
@@ -32,7 +31,7 @@ def five(work_directory: Path, request: pytest.FixtureRequest) -> Iterator[Local
 async def killed_on_the_way(herd: LocalHerd, name: str) -> None:
     """SIGKILL a member's sidecar when it has given up its vote in the old cluster."""
     node = home(herd) / name
-    async with asyncio.timeout(_STUCK_S):
+    async with in_time():
         while not (node / "sidecar" / "parting.json").exists():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     os.kill(int((node / "sidecar.pid").read_text().split()[0]), signal.SIGKILL)
@@ -63,7 +62,7 @@ async def assert_apart(herd: LocalHerd, old: str, new: str) -> None:
 
 
 async def until_rows(herd: LocalHerd, name: str, expected: list[int]) -> None:
-    async with asyncio.timeout(_STUCK_S):
+    async with in_time():
         while rows(herd, name) != expected:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from checkers.history import Outcome
 from faults.processes import Cut, admin, cut
+from patience import in_time, wait_until_async
 from workloads import bodies
 from workloads.bodies import Workload
 from workloads.client import Attempt
@@ -23,7 +24,6 @@ from .localherd import LocalHerd, free_port_base
 from .test_histories import Run
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]
-_STUCK_S = 120
 _ROUNDS = 3
 
 BRIDGE: Cut = {"n1": ["n4", "n5"], "n2": ["n4", "n5"], "n4": ["n1", "n2"], "n5": ["n1", "n2"]}
@@ -51,14 +51,14 @@ def sides(*parts: Collection[str]) -> Cut:
 
 async def until_component(herd: LocalHerd, name: str, component: str) -> None:
     """Wait until a member says that it is in this component."""
-    async with asyncio.timeout(_STUCK_S):
-        while (await admin(herd, name).status()).component != component:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await wait_until_async(
+        lambda: admin(herd, name).status(), lambda seen: seen.component == component
+    )
 
 
 async def told(recorder: Recorder, code: str) -> None:
     """Wait until a client has heard this SQLSTATE."""
-    async with asyncio.timeout(_STUCK_S):
+    async with in_time():
         while not recorder.codes[code]:  # noqa: ASYNC110 - clients tell nobody
             await asyncio.sleep(0.05)
 
@@ -66,7 +66,7 @@ async def told(recorder: Recorder, code: str) -> None:
 async def ended(recorder: Recorder, more: int) -> None:
     """Wait until so many transactions have ended, however they did."""
     goal = len(recorder.transactions) + more
-    async with asyncio.timeout(_STUCK_S):
+    async with in_time():
         while len(recorder.transactions) < goal:  # noqa: ASYNC110 - clients tell nobody
             await asyncio.sleep(0.05)
 

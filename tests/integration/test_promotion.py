@@ -8,12 +8,11 @@ from pathlib import Path
 import psycopg
 import pytest
 from faults.processes import admin
+from patience import in_time
 
 from .localherd import LocalHerd, error_of, free_port_base, home, query
 from .test_partitions import until_component
 from .test_restart import run
-
-_STUCK_S = 120
 
 
 @pytest.fixture
@@ -32,14 +31,14 @@ def split(work_directory: Path) -> Iterator[tuple[LocalHerd, LocalHerd]]:
 async def complains(herd: LocalHerd, name: str, *words: str) -> None:
     """Wait until a sidecar has logged a line with all of this."""
     log = home(herd) / name / "sidecar.log"
-    async with asyncio.timeout(_STUCK_S):
+    async with in_time():
         while not any(all(word in line for word in words) for line in log.read_text().splitlines()):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
 
 async def write(dsn: str, value: int) -> None:
     """Insert a row as soon as it is taken."""
-    async with asyncio.timeout(_STUCK_S):
+    async with in_time():
         while True:
             with contextlib.suppress(psycopg.Error):
                 await asyncio.to_thread(query, dsn, f"INSERT INTO t VALUES ({value})")

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until_async
 
 from .ledger import Ledger
 from .localherd import LocalHerd, error_of, free_port_base, home, query
@@ -17,7 +18,6 @@ from .test_restart import run
 
 NODES = ["n1", "n2", "n3"]
 OTHERS = ["n1", "n2"]
-_STUCK_S = 120
 _SLOW_MB_S = "1"
 """Slow enough that a copy of a fresh server (about 40 MB) outlasts a command or two."""
 _ENDLESS_MB_S = "0.05"
@@ -90,13 +90,12 @@ def progress(herd: LocalHerd, node: str) -> dict[str, Any]:
 
 async def until(herd: LocalHerd, node: str, what: str, reached: Callable[[], bool]) -> None:
     """Wait until something is so."""
-    try:
-        async with asyncio.timeout(_STUCK_S):
-            while not reached():  # noqa: ASYNC110 - files of other processes tell nobody
-                await asyncio.sleep(0.02)
-    except TimeoutError:
+
+    def told() -> str:
         log = (home(herd) / node / "sidecar.log").read_text().splitlines()[-30:]
-        raise TimeoutError("\n".join([f"{node} is not {what}", *log])) from None
+        return "\n".join([f"{node} is not {what}", *log])
+
+    await wait_until_async(lambda: asyncio.to_thread(reached), brief=True, told=told)
 
 
 async def copying(herd: LocalHerd, node: str) -> str:

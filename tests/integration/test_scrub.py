@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import psycopg
 import pytest
+from patience import wait_until
 from pgherd_sidecar.local.herd import load
 
 from .ledger import Ledger
@@ -22,8 +23,6 @@ from .test_verify_herd import (
     UNSEEN_BY_THE_INDEX,
     write_behind_the_herd_s_back,
 )
-
-_LONG_S = 180
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +51,7 @@ def found(herd: LocalHerd, name: str = "n1") -> set[tuple[str, str, str, str]]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    limit = time.monotonic() + _LONG_S
-    while not true():
-        assert time.monotonic() < limit
-        time.sleep(0.2)
+    wait_until(true)
 
 
 def passes(herd: LocalHerd, name: str) -> float:

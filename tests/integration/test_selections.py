@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until
 from pgherd_sidecar.client.admin import AdminClient
 from pgherd_sidecar.client.stream.changelog import ChangeLog
 from pgherd_sidecar.local import herd as herds
@@ -22,7 +22,6 @@ from .plainpostgres import PlainPostgres, forget_set
 from .test_subscriptions import caught_up, gid_of, kill_feeders, must, rows, state, stopped
 
 pytestmark = pytest.mark.timeout(600)
-_PATIENCE_S = 120.0
 
 
 @pytest.fixture
@@ -163,13 +162,12 @@ def test_a_changed_filter_has_that_table_copied_anew(
     def becomes(columns: str, where: str) -> None:
         asked = f"SELECT {columns} FROM {name}.item t"
         wanted = query(herd.dsn("n1"), f"{asked} WHERE {where} ORDER BY 1")
-        limit = time.monotonic() + _PATIENCE_S
-        while True:
-            with contextlib.suppress(psycopg.errors.UndefinedColumn):
-                if query(subscriber.dsn(), f"{asked} ORDER BY 1") == wanted:
-                    break
-            assert time.monotonic() < limit, state(herd, name)
-            time.sleep(0.2)
+        wait_until(
+            lambda: query(subscriber.dsn(), f"{asked} ORDER BY 1"),
+            lambda found: found == wanted,
+            despite=(psycopg.errors.UndefinedColumn,),
+            told=lambda: state(herd, name),
+        )
 
     settle(herd)
     becomes("id", "region = 'US'")
@@ -413,14 +411,14 @@ def test_a_cascade_has_the_filter_and_a_failover_keeps_it(
             kept = query(servers[1].dsn(), f"SELECT xmin::text FROM {name}.other WHERE id = 1")
             new = f"{name}.item (id, amount, secret) WHERE (region = 'US')"
             must(herd, "set", "alter", name, "--table", new)
-            limit = time.monotonic() + _PATIENCE_S
             there = (
                 "SELECT FROM pg_attribute WHERE attname = 'secret' AND attrelid ="
                 f" to_regclass('{name}.item')"
             )
-            while not all(query(server.dsn(), there) for server, _ in hops):
-                assert time.monotonic() < limit, must(herd, "subscriptions")
-                time.sleep(0.2)
+            wait_until(
+                lambda: all(query(server.dsn(), there) for server, _ in hops),
+                told=lambda: must(herd, "subscriptions"),
+            )
             query(herd.app_dsn("n3"), f"UPDATE {name}.item SET region = 'US' WHERE id < 3")
             equal("region = 'US'", "id, amount, secret")
             again = query(servers[1].dsn(), f"SELECT xmin::text FROM {name}.other WHERE id = 1")

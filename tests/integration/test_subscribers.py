@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .localherd import LocalHerd, free_port_base, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
@@ -21,7 +22,6 @@ _TABLES = """
 CREATE TABLE {0} (id bigint PRIMARY KEY, n int NOT NULL DEFAULT 0, t text);
 CREATE TABLE {0}_log (id bigint, what text);
 """
-_PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +67,12 @@ def name(herd: LocalHerd, subscriber: PlainPostgres) -> Iterator[str]:
 
 
 def drop_slots(dsn: str) -> None:
-    limit = time.monotonic() + _PATIENCE_S
-    while query(dsn, "SELECT FROM pg_replication_slots WHERE slot_type = 'logical'"):
-        with contextlib.suppress(psycopg.errors.ObjectInUse):
-            query(
-                dsn,
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                " WHERE slot_type = 'logical'",
-            )
-        assert time.monotonic() < limit
-        time.sleep(0.1)
+    drop = (
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        " WHERE slot_type = 'logical'"
+    )
+    in_use = (psycopg.errors.ObjectInUse,)
+    wait_until(lambda: query(dsn, drop), lambda dropped: not dropped, despite=in_use)
 
 
 def subscribe(herd: LocalHerd, subscriber: PlainPostgres, member: str, name: str) -> None:
@@ -96,10 +92,7 @@ def equal(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
     """Wait until the subscriber has the rows that all members have."""
     settle(herd)
     wanted = rows(herd.dsn("n3"), name)
-    limit = time.monotonic() + _PATIENCE_S
-    while (found := rows(subscriber.dsn(), name)) != wanted:
-        assert time.monotonic() < limit, (len(found), len(wanted))
-        time.sleep(0.1)
+    wait_until(lambda: rows(subscriber.dsn(), name), lambda found: found == wanted)
 
 
 class Writers:
@@ -145,10 +138,11 @@ class Writers:
     def more(self, number: int, *members: str) -> None:
         """Wait until each of them has committed so many more."""
         wanted = {one: self.committed[one] + number for one in members}
-        limit = time.monotonic() + _PATIENCE_S
-        while any(self.committed[one] < at for one, at in wanted.items()):
-            assert time.monotonic() < limit, self.committed
-            time.sleep(0.02)
+        wait_until(
+            lambda: all(self.committed[one] >= at for one, at in wanted.items()),
+            brief=True,
+            told=lambda: self.committed,
+        )
 
 
 def test_it_gets_every_change_of_all_members_once(

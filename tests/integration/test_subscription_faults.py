@@ -9,12 +9,12 @@ import contextlib
 import os
 import random
 import signal
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import psycopg
 import pytest
+from patience import wait_until
 from pgherd_sidecar.client.admin import AdminClient
 from pgherd_sidecar.client.stream.changelog import ChangeLog
 from pgherd_sidecar.local import herd as herds
@@ -158,15 +158,11 @@ def kill_server(server: PlainPostgres) -> None:
 
 def start_again(server: PlainPostgres) -> None:
     """As soon as the last child is gone: until then its memory is in use."""
-    limit = time.monotonic() + 60
-    while True:
-        time.sleep(1)
-        try:
-            server.start()
-        except AssertionError:
-            assert time.monotonic() < limit, (server.directory / "start.log").read_text()[-2000:]
-        else:
-            return
+
+    def told() -> str:
+        return (server.directory / "start.log").read_text()[-2000:]
+
+    wait_until(server.start, lambda _: True, despite=(AssertionError,), told=told)
 
 
 def parent_of(process: Path) -> int:

@@ -6,12 +6,12 @@ These tests ask a herd on this machine what the operator asks for its resources.
 import asyncio
 import json
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import wait_until
 from pgherd_sidecar.client import exchange, routes
 from pgherd_sidecar.local.herd import load
 
@@ -19,7 +19,6 @@ from .localherd import LocalHerd, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres, forget_set
 
 pytestmark = pytest.mark.timeout(600)
-_PATIENCE_S = 120.0
 _PASSWORD = "pass word/is@secret"
 Answer = dict[str, Any]
 
@@ -75,20 +74,21 @@ def order_set(herd: LocalHerd, name: str, **body: Any) -> Answer:
 
 def until(herd: LocalHerd, wanted: Answer, state: str) -> Answer:
     """Repeat an order, as the operator does, until its subscriber is so."""
-    limit = time.monotonic() + _PATIENCE_S
-    while (found := must(herd, routes.ORDER_SUBSCRIPTION, **wanted))["state"] != state:
-        assert time.monotonic() < limit, found
-        time.sleep(0.5)
+    found = wait_until(
+        lambda: must(herd, routes.ORDER_SUBSCRIPTION, **wanted),
+        lambda found: found["state"] == state,
+    )
     return found
 
 
 def until_same(herd: LocalHerd, subscriber: PlainPostgres, there: str, here: str) -> None:
     """Wait until a query at the subscriber gives what another one gives in the herd."""
     wanted = query(herd.app_dsn("n1"), here)
-    limit = time.monotonic() + _PATIENCE_S
-    while query(subscriber.dsn(), there) != wanted:
-        assert time.monotonic() < limit, (there, here)
-        time.sleep(0.2)
+    wait_until(
+        lambda: query(subscriber.dsn(), there),
+        lambda seen: seen == wanted,
+        told=lambda: (there, here),
+    )
 
 
 def test_an_order_is_carried_out_once_and_told_how_far_it_is(
@@ -159,10 +159,10 @@ def test_a_set_becomes_what_is_ordered_and_its_subscribers_follow(
     assert found["tables"] == [f"{name}.later", f"{name}.other"]
     found = order_set(herd, name, tables=[f"{name}.later"])
     assert (found["tables"], found["chosen"]) == ([f"{name}.later"], [])
-    limit = time.monotonic() + _PATIENCE_S
-    while must(herd, routes.ORDER_SUBSCRIPTION, **wanted)["tables_done"] != 1:
-        assert time.monotonic() < limit
-        time.sleep(0.5)
+    wait_until(
+        lambda: must(herd, routes.ORDER_SUBSCRIPTION, **wanted)["tables_done"],
+        lambda seen: seen == 1,
+    )
 
 
 def test_what_can_not_be_is_refused_in_a_sentence_without_the_password(

@@ -7,11 +7,13 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until
 from pgherd_sidecar.subscribing.state.connections import connect
 from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.subscribing.state.herd import Subscription
@@ -30,7 +32,6 @@ from .localherd import (
 from .plainpostgres import PlainPostgres, forget_set
 
 pytestmark = pytest.mark.timeout(600)
-_PATIENCE_S = 120.0
 
 
 @pytest.fixture
@@ -89,18 +90,14 @@ def gid_of(subscriber: PlainPostgres, name: str) -> int:
 def caught_up(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> int:
     """Wait until the subscriber shows all that the herd has committed by now."""
     wanted = max(query(node.dsn, "SELECT pgherd.last_gid()")[0][0] for node in herd.nodes())
-    limit = time.monotonic() + _PATIENCE_S
-    while (gid := gid_of(subscriber, name)) < wanted:
-        assert time.monotonic() < limit, (gid, wanted, state(herd, name))
-        time.sleep(0.1)
+    gid = wait_until(
+        lambda: gid_of(subscriber, name), lambda gid: gid >= wanted, told=lambda: state(herd, name)
+    )
     return gid
 
 
 def stopped(herd: LocalHerd, name: str) -> str:
-    limit = time.monotonic() + _PATIENCE_S
-    while (found := state(herd, name))["state"] != "stopped":
-        assert time.monotonic() < limit, found
-        time.sleep(0.5)
+    found = wait_until(lambda: state(herd, name), lambda found: found["state"] == "stopped")
     reason: str = found["reason"]
     return reason
 
@@ -108,11 +105,8 @@ def stopped(herd: LocalHerd, name: str) -> str:
 def heard(herd: LocalHerd, name: str) -> None:
     """Wait until all members know from where the subscriber needs the log: n3 may be its feeder."""
     known = f"SELECT confirmed FROM pgherd_subscriptions.subscription WHERE name = '{name}'"
-    limit = time.monotonic() + _PATIENCE_S
     for node in herd.nodes():
-        while query(node.dsn, known) in ([], [(None,)]):
-            assert time.monotonic() < limit
-            time.sleep(0.2)
+        wait_until(partial(query, node.dsn, known), lambda seen: seen not in ([], [(None,)]))
 
 
 def rows(dsn: str, table: str) -> list[tuple[Any, ...]]:
@@ -217,12 +211,13 @@ def test_rows_are_not_written_by_others_and_an_end_gives_the_tables_back(
     query(app, f"INSERT INTO {name}.t VALUES (2)")
     assert rows(app, f"{name}.t") == [("(1)",), ("(2)",)]
     assert query(app, "SELECT to_regnamespace('pgherd_subscriber')") == [(None,)]
-    limit = time.monotonic() + _PATIENCE_S
-    while any(
-        "subscription" in one["hold"] for node in herd.members() for one in node["log_holds"]
-    ):
-        assert time.monotonic() < limit
-        time.sleep(0.5)
+    wait_until(
+        lambda: all(
+            "subscription" not in one["hold"]
+            for node in herd.members()
+            for one in node["log_holds"]
+        )
+    )
 
 
 def test_tables_join_and_leave_a_set(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
@@ -236,10 +231,11 @@ def test_tables_join_and_leave_a_set(herd: LocalHerd, subscriber: PlainPostgres,
     query(dsn, f"INSERT INTO {name}.a VALUES (3); INSERT INTO {name}.b VALUES (3)")
     must(herd, "set", "remove", name, "--tables", f"{name}.a")
     query(dsn, f"INSERT INTO {name}.b VALUES (4)")
-    limit = time.monotonic() + _PATIENCE_S
-    while query(subscriber.dsn(), "SELECT tab FROM pgherd_subscriber.tables") != [(f"{name}.b",)]:
-        assert time.monotonic() < limit, state(herd, name)
-        time.sleep(0.2)
+    wait_until(
+        lambda: query(subscriber.dsn(), "SELECT tab FROM pgherd_subscriber.tables"),
+        lambda seen: seen == [(f"{name}.b",)],
+        told=lambda: state(herd, name),
+    )
     caught_up(herd, subscriber, name)
     assert rows(subscriber.dsn(), f"{name}.b") == [("(2)",), ("(3)",), ("(4)",)]
     assert ("(1)",) in rows(subscriber.dsn(), f"{name}.a")
@@ -249,10 +245,11 @@ def test_tables_join_and_leave_a_set(herd: LocalHerd, subscriber: PlainPostgres,
     assert "subscribe to set" in error_of(herd.top("set", "merge", f"{name}_2", name))
     must(herd, "set", "merge", name, f"{name}_2")
     assert "there is no set" in error_of(herd.top("set", "drop", f"{name}_2"))
-    limit = time.monotonic() + _PATIENCE_S
-    while state(herd, name)["tables"] != [2, 2]:
-        assert time.monotonic() < limit, state(herd, name)
-        time.sleep(0.2)
+    wait_until(
+        lambda: state(herd, name)["tables"],
+        lambda seen: seen == [2, 2],
+        told=lambda: state(herd, name),
+    )
     caught_up(herd, subscriber, name)
     assert rows(subscriber.dsn(), f"{name}.a") == rows(dsn, f"{name}.a")
 
@@ -412,10 +409,7 @@ def test_a_damaged_schema_stops_its_subscriptions_only(
     other = subscriber.dsn(name, user="app")
     try:
         must(herd, "subscribe", name, "--to", other, "--name", f"{name}_2", "--wait")
-        limit = time.monotonic() + _PATIENCE_S
-        while len(before := feeders(herd)) < len(herd.nodes()):  # each member has one
-            assert time.monotonic() < limit
-            time.sleep(0.2)
+        before = wait_until(lambda: feeders(herd), lambda before: len(before) >= len(herd.nodes()))
         query(to, harm.format(name))
         query(
             subscriber.dsn(),
@@ -424,10 +418,7 @@ def test_a_damaged_schema_stops_its_subscriptions_only(
         )
         assert "pgherd_subscriber" in stopped(herd, name) or "gid" in stopped(herd, name)
         query(dsn, f"INSERT INTO {name}.t VALUES (2)")
-        limit = time.monotonic() + _PATIENCE_S
-        while rows(other, f"{name}.t") != [("(1)",), ("(2)",)]:
-            assert time.monotonic() < limit
-            time.sleep(0.2)
+        wait_until(lambda: rows(other, f"{name}.t"), lambda seen: seen == [("(1)",), ("(2)",)])
         assert feeders(herd) == before
         drop_schemas(to, "pgherd_subscriber")
         must(herd, "subscribe", name, "--to", to, "--anew", "--wait")
@@ -458,11 +449,12 @@ def test_a_member_that_can_not_feed_leaves_it_to_another(
                 f"INSERT INTO {name}.t SELECT {number * 1000} + i, repeat(md5(i::text), 60)"
                 " FROM generate_series(1, 500) i",
             )
-        limit = time.monotonic() + _PATIENCE_S
         known = f"SELECT member FROM pgherd_subscriptions.unable WHERE subscription = '{name}'"
-        while query(herd.dsn("n1"), f"{known} ORDER BY 1") != [("n1",), ("n2",)]:
-            assert time.monotonic() < limit, state(herd, name)
-            time.sleep(0.5)
+        wait_until(
+            lambda: query(herd.dsn("n1"), f"{known} ORDER BY 1"),
+            lambda seen: seen == [("n1",), ("n2",)],
+            told=lambda: state(herd, name),
+        )
         time.sleep(6)  # a member looks every five seconds
         assert state(herd, name)["state"] == "unreachable"  # n3 may have the log
     finally:
@@ -471,10 +463,7 @@ def test_a_member_that_can_not_feed_leaves_it_to_another(
     caught_up(herd, subscriber, name)
     assert rows(to, f"{name}.t") == rows(dsn, f"{name}.t")
     assert state(herd, name)["state"] == "following"
-    limit = time.monotonic() + _PATIENCE_S
-    while query(herd.dsn("n1"), known):
-        assert time.monotonic() < limit
-        time.sleep(0.5)
+    wait_until(lambda: not query(herd.dsn("n1"), known))
 
 
 def test_a_connection_string_comes_from_stdin_or_the_environment(
@@ -606,10 +595,11 @@ def test_sequences_stand_behind_all_numbers_that_rows_have(
     last = f"SELECT last_value FROM {name}.t_id_seq"
     assert query(to, last) == query(to, f"SELECT max(id) FROM {name}.t")
     must(herd, "set", "add", name, "--sequences", f"{name}.d_*")
-    limit = time.monotonic() + _PATIENCE_S
-    while query(to, f"SELECT to_regclass('{name}.d_id_seq') IS NULL") == [(True,)]:
-        assert time.monotonic() < limit, state(herd, name)
-        time.sleep(0.2)
+    wait_until(
+        lambda: query(to, f"SELECT to_regclass('{name}.d_id_seq') IS NULL"),
+        lambda seen: seen != [(True,)],
+        told=lambda: state(herd, name),
+    )
     for number in range(30):
         node = random.choice(["n1", "n2", "n3"])
         query(

@@ -5,7 +5,7 @@ import operator
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from patience import wait_until
 from pgherd_sidecar.local import herd as herd_file
 from pgherd_sidecar.pki.authority import Authority
 
@@ -21,7 +22,6 @@ from .localherd import LocalHerd, free_port_base
 
 NAMES = ("n1", "n2", "n3")
 NOW = datetime.now(UTC)
-PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -57,25 +57,16 @@ class Load(threading.Thread):
     def reaches(self, count: int) -> None:
         """Wait until so many more were acknowledged."""
         target = self.acknowledged + count
-        deadline = threading.Event()
-        for _ in range(int(PATIENCE_S / 0.05)):
-            if self.acknowledged >= target or self.error is not None:
-                return
-            deadline.wait(0.05)
+        wait_until(lambda: self.acknowledged >= target or self.error is not None)
 
     def finish(self) -> None:
         self._stop_asked.set()
         self.join()
 
 
-def until(condition: Any) -> None:
+def until(condition: Callable[[], object]) -> None:
     """Wait for what the sidecars do within seconds by themselves."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.1)):
-        if condition():
-            return
-        pause.wait(0.1)
-    raise TimeoutError("it did not happen")
+    wait_until(condition)
 
 
 def status(herd: LocalHerd, name: str) -> dict[str, Any]:
@@ -122,7 +113,7 @@ def test_plain_text_at_the_peer_port_is_counted_and_changes_nothing(
     before = status(tls_herd, "n1")
     with socket.create_connection(("127.0.0.1", tls_herd.port_base + 101)) as stranger:
         stranger.sendall(content)
-        stranger.settimeout(PATIENCE_S)
+        stranger.settimeout(60.0)
         assert len(stranger.recv(1024)) < 100  # an alert of TLS, or nothing
     after = status(tls_herd, "n1")
     assert after["links_unproven"] == before["links_unproven"] + 1

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
+from patience import in_time
 
 from .long_commands import UNDER_WAY, another, until, waiting
 from .members import (
@@ -19,7 +20,6 @@ from .members import (
 )
 from .test_long_commands import undone
 
-_PATIENCE_S = 60
 _BUILD = "CREATE UNIQUE INDEX CONCURRENTLY i ON t (y)"
 _VALID = """
     SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
@@ -146,7 +146,7 @@ async def test_writers_go_on_and_exclude_each_other_while_one_member_builds(
                 await run(connection, "ROLLBACK")
         assert not build.done()
         await run(holder, "COMMIT")
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             await build
     await has_it(admins, schema)
     rows = "SELECT id, y FROM t WHERE id <= 2 ORDER BY id"
@@ -166,7 +166,7 @@ async def test_duplicate_from_a_member_without_the_index_fails_the_command(
     ):
         await run(connections[2], "INSERT INTO t VALUES (-1, 0, '7')")
         with pytest.raises(psycopg.Error) as raised:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with in_time():
                 await build
         assert raised.value.sqlstate in ("23505", "57P01")
     await undone(admins, schema)

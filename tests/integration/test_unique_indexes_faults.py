@@ -5,6 +5,7 @@ import contextlib
 
 import psycopg
 import pytest
+from patience import in_time
 
 from .localherd import LocalHerd
 from .long_commands import beside_a_copy, nothing_under_way, outcome_with_a_death, until_any
@@ -17,7 +18,6 @@ pytestmark = pytest.mark.long
 
 __all__ = ["schema"]
 
-_PATIENCE_S = 90
 _SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {}.t"
 _WITHOUT = "SELECT true FROM pgherd.long_commands WHERE missing = 'n3'"
 
@@ -76,7 +76,7 @@ async def test_member_dies_while_one_has_not_begun(
                     await run(writer, f"INSERT INTO {schema}.t VALUES (-2, -2)")
                 await asyncio.to_thread(mortal.must, "kill", victim, "--process", "node")
                 await asyncio.to_thread(mortal.must, "start", victim)
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             outcome: object = (await asyncio.gather(build, return_exceptions=True))[0]
         for connection in (admin, watch, builder):
             await connection.close()
@@ -88,7 +88,7 @@ async def test_member_that_was_away_has_the_index_when_it_is_back(
 ) -> None:
     await asyncio.to_thread(mortal.must, "kill", "n3", "--process", "node")
     async with connected(mortal.app_dsn("n1")) as builder:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             await run(builder, f"CREATE UNIQUE INDEX CONCURRENTLY i ON {schema}.t (v)")
         await run(builder, f"INSERT INTO {schema}.t VALUES (-7, -7)")
     await asyncio.to_thread(mortal.must, "start", "n3")

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until_async
 from psycopg.conninfo import make_conninfo
 
 from .installations import usable
@@ -23,7 +24,6 @@ from .test_unseen_roles import admins, settled, shared
 
 __all__ = ["admins"]
 
-_PATIENCE_S = 60
 _ROUNDS = 12  # changes that are ordered while others go on
 _TURN = "BEGIN; LOCK TABLE pgherd.command_turn IN EXCLUSIVE MODE"
 _LEFT = (
@@ -59,9 +59,7 @@ class Turns:
     async def let(self, place: int) -> None:
         """Have this member order all that was done on it, and the others apply it."""
         await run(self._holders[place], "ROLLBACK")
-        async with asyncio.timeout(_PATIENCE_S):
-            while await run(self._admins[place], _LEFT):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await wait_until_async(lambda: run(self._admins[place], _LEFT), lambda seen: not seen)
         await caught_up(self._admins)
 
 
@@ -118,9 +116,9 @@ async def told(
     herd: LocalHerd, member: str, what: str, wanted: Callable[[list[str]], bool]
 ) -> None:
     """Wait until the status of a member says so."""
-    async with asyncio.timeout(_PATIENCE_S):
-        while not wanted((await asyncio.to_thread(herd.member, member))[what]):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
+    await wait_until_async(
+        lambda: asyncio.to_thread(herd.member, member), lambda seen: wanted(seen[what])
+    )
 
 
 def is_new(connection: Connection) -> bool:
@@ -273,9 +271,7 @@ async def test_nobody_has_the_rights_of_a_role_that_is_set_aside(
         async with logged_in(herd, 1, user) as one:
             assert (await failure(one, f'SET ROLE "{name}"')).sqlstate == "42501"
         await run(admins[1], f'ALTER ROLE "{name}" LOGIN')
-        async with asyncio.timeout(_PATIENCE_S):
-            while (await run(admins[1], asked))[0][0]:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await wait_until_async(lambda: run(admins[1], asked), lambda seen: not seen[0][0])
     await shared(admins, schema)
 
 
@@ -615,9 +611,9 @@ async def test_a_role_is_dropped_here_while_an_order_drops_it(
 
 async def until_it_waits(admin: Connection, waiter: Connection, task: "asyncio.Task[Any]") -> None:
     blocked = f"SELECT pg_blocking_pids({waiter.info.backend_pid}) <> '{{}}'"
-    async with asyncio.timeout(_PATIENCE_S):
-        while not task.done() and await run(admin, blocked) != [(True,)]:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await wait_until_async(
+        lambda: run(admin, blocked), lambda seen: task.done() or seen == [(True,)], brief=True
+    )
 
 
 async def test_who_sets_his_own_settings_without_end_stops_nobody(

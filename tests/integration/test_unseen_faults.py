@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
+from patience import wait_until_async
 
 from .localherd import LocalHerd, query, settle
 from .members import run, superusers
@@ -82,16 +83,18 @@ async def test_one_that_was_away_and_one_that_was_alone(quiet: LocalHerd, schema
 
 async def settled_two(herd: LocalHerd, role: str) -> None:
     asked = f"SELECT rolcreatedb FROM pg_roles WHERE rolname LIKE '{role}%' ORDER BY rolname"
-    async with asyncio.timeout(60):
-        while query(herd.dsn("n2"), asked) != [(True,), (False,)]:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    await wait_until_async(
+        lambda: asyncio.to_thread(query, herd.dsn("n2"), asked),
+        lambda seen: seen == [(True,), (False,)],
+    )
 
 
 async def none_differs(herd: LocalHerd) -> None:
     """Wait until no member has a role that it could not drop: other tests use the herd."""
-    async with asyncio.timeout(60):
-        while any(one["roles_differ"] for one in await asyncio.to_thread(herd.members)):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
+    await wait_until_async(
+        lambda: asyncio.to_thread(herd.members),
+        lambda seen: not any(one["roles_differ"] for one in seen),
+    )
 
 
 async def test_commands_and_roles_of_all_members_at_once(herd: LocalHerd, schema: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import in_time, wait_until_async
 from psycopg.conninfo import make_conninfo
 
 from .localherd import LocalHerd
@@ -24,8 +25,6 @@ from .members import (
     until_same,
 )
 from .test_capture_off import metrics
-
-_PATIENCE_S = 60
 
 # All that is shared of the roles whose names end with the test's, and of the database.
 _SHARED = """
@@ -53,7 +52,7 @@ async def admins(herd: LocalHerd, schema: str) -> AsyncIterator[list[Connection]
 
 async def settled(connections: list[Connection]) -> None:
     """Wait until no member has anything that is not ordered."""
-    async with asyncio.timeout(_PATIENCE_S):
+    async with in_time():
         calm = 0
         while calm < 2:  # what was ordered after all had caught up, one has not applied yet
             await caught_up(connections)
@@ -376,9 +375,7 @@ async def test_what_differs_is_told(herd: LocalHerd, schema: str, admins: list[C
             found: list[str] = next(one for one in members if one["name"] == "n3")["roles_differ"]
             return found
 
-        async with asyncio.timeout(_PATIENCE_S):
-            while not (said := await differs()):  # noqa: ASYNC110
-                await asyncio.sleep(0.2)
+        said = await wait_until_async(differs)
         assert role in said[0]
         assert f"database {role}" in said[0] or "depend on it" in said[0]
         login = "SELECT rolcanlogin FROM pg_roles r JOIN pgherd.set_aside k ON k.id = r.oid"
@@ -386,6 +383,4 @@ async def test_what_differs_is_told(herd: LocalHerd, schema: str, admins: list[C
         assert 'pgherd_roles_differ_count{member="n3"} 1' in await metrics(herd)
     finally:
         await run(admins[2], f"DROP DATABASE {role}")
-    async with asyncio.timeout(_PATIENCE_S):
-        while await differs():  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
+    await wait_until_async(differs, lambda seen: not seen)

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import in_time
 
 from .ledger import Ledger, create_everywhere
 from .localherd import NATIVE, LocalHerd, query
@@ -15,7 +16,6 @@ from .localherd import NATIVE, LocalHerd, query
 Connection = psycopg.AsyncConnection[Any]
 Holds = Callable[[Connection, Connection], Awaitable[None]]
 
-_PATIENCE_S = 60
 _TOKEN_OF_XID = 5785081970366611456
 _TOKEN_OF_BATCH = 5786207870273454080
 _NEWEST_TOKEN = """
@@ -60,7 +60,7 @@ async def add_one(connection: Connection, row: int) -> None:
 async def arrives(herd: LocalHerd, schema: str, row: int, wanted: int) -> None:
     """Wait until all nodes show this value."""
     for node in ("n1", "n2", "n3"):
-        async with connect(herd, node, schema) as connection, asyncio.timeout(_PATIENCE_S):
+        async with connect(herd, node, schema) as connection, in_time():
             while await value(connection, row) != wanted:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
 
@@ -158,7 +158,7 @@ async def test_a_session_in_the_way_of_another_node_s_commit_is_closed(
 
 async def blocks(herd: LocalHerd, schema: str, victim: Connection) -> None:
     """Wait until ``victim`` holds what an update of row 1 needs."""
-    async with connect(herd, "n1", schema) as probe, asyncio.timeout(_PATIENCE_S):
+    async with connect(herd, "n1", schema) as probe, in_time():
         while True:
             await asyncio.sleep(0.01)
             await probe.execute("BEGIN")
@@ -241,7 +241,7 @@ async def test_a_user_s_advisory_lock_on_a_token_does_not_stop_the_node(
         )
         # A token is used up where a commit of the node waits for a batch of another's.
         with pytest.raises(psycopg.OperationalError):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with in_time():
                 while True:
                     await asyncio.gather(*(add_one(c, row) for row, c in enumerate(writers, 1)))
                     await hostile.execute("SELECT 1")
@@ -282,7 +282,7 @@ async def test_the_sidecar_s_own_writers_are_nobody_s_victims(
         key, holds_pid = random.getrandbits(31), holds.info.backend_pid
         await holds.execute("SELECT pg_advisory_lock(%s)", (key,))
         waiting = asyncio.create_task(waits.execute("SELECT pg_advisory_lock(%s)", (key,)))
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             found: tuple[Any, ...] = (None, None)
             while found[0] != "Lock":
                 cursor = await admin.execute(
@@ -337,7 +337,7 @@ async def test_a_cancel_of_the_client_s_own_stays_one(herd: LocalHerd, schema: s
             "SELECT count(*) FROM pg_stat_activity"
             f" WHERE pid = {client.info.backend_pid} AND wait_event = 'PgSleep'"
         )
-        async with asyncio.timeout(_PATIENCE_S):
+        async with in_time():
             while query(herd.nodes()[0].dsn, sleeps) != [(1,)]:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         await client.cancel_safe()

@@ -9,18 +9,19 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from patience import wait_until, wait_until_async
 from pgherd_sidecar.agent.hook.voting import ANSWER_S
 
 from . import installations
 from .ledger import create_everywhere
 from .localherd import LocalHerd, free_port_base, query, settle
 
-_PATIENCE_S = 60
 _SLOW_S = 5  # long enough to be killed meanwhile, and less than a member takes for a try
 
 #: Files of extensions, and what n3 has of them.
@@ -129,10 +130,11 @@ def _alike(herd: LocalHerd, schema: str) -> None:
     """All take part, and a write on each reaches all."""
     for number, node in enumerate(["n1", "n2", "n3"]):
         query(herd.dsn(node), f"INSERT INTO {schema}.t VALUES ({number})")
-    end = time.monotonic() + _PATIENCE_S
-    while any(len(query(herd.dsn(node), f"TABLE {schema}.t")) < 3 for node in ["n1", "n2", "n3"]):
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_until(
+        lambda: all(
+            len(query(herd.dsn(node), f"TABLE {schema}.t")) >= 3 for node in ["n1", "n2", "n3"]
+        )
+    )
     assert [member["state"] for member in herd.members()] == ["primary"] * 3
 
 
@@ -228,17 +230,16 @@ async def test_a_member_killed_while_it_is_asked(
     await asyncio.to_thread(_alike, unlike, schema)
     command = f"CREATE EXTENSION slow SCHEMA {schema}"
     running = asyncio.create_task(asyncio.to_thread(_run, unlike, "n1", schema, command))
-    end = time.monotonic() + _PATIENCE_S
-    while not await asyncio.to_thread(_asked, unlike, "n3"):
-        assert time.monotonic() < end
-        assert not running.done()
-        await asyncio.sleep(0.05)
+    await wait_until_async(
+        lambda: asyncio.to_thread(_asked, unlike, "n3"), brief=True, hopeless=running.done
+    )
     await asyncio.to_thread(unlike.must, "kill", "n3", "--process", process)
     await running
     await asyncio.to_thread(unlike.must, "start", "n3")
-    while any([await asyncio.to_thread(_made, unlike, node) != 1 for node in ("n1", "n2", "n3")]):
-        assert time.monotonic() < end
-        await asyncio.sleep(0.2)
+    for node in ("n1", "n2", "n3"):
+        await wait_until_async(
+            partial(asyncio.to_thread, _made, unlike, node), lambda seen: seen == 1
+        )
     await asyncio.to_thread(unlike.must, "verify")
 
 

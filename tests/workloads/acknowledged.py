@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 
-_STUCK_S = 120  # far beyond what the slowest machine needs: not a measurement, but an end
+from patience import WaitRanOutError, in_time
 
 
 class Acknowledged:
@@ -27,20 +27,19 @@ class Acknowledged:
             on: the nodes; by default all of them together.
 
         Raises:
-            AssertionError: that does not happen; says what has.
+            WaitRanOutError: that does not happen; says what has.
         """
         try:
-            async with asyncio.timeout(_STUCK_S):
+            async with in_time():
                 for node in on or (None,):
                     goal = self._count(node) + commits
                     while self._count(node) < goal:
                         self._progress.clear()
                         await self._progress.wait()
-        except TimeoutError:
+        except WaitRanOutError as error:
             where, so_far = node or "any node", dict(self._by_node)
-            raise AssertionError(
-                f"no {commits} commits on {where} in {_STUCK_S} s; so far {so_far}"
-            ) from None
+            text = f"no {commits} commits on {where}: {error}; so far {so_far}"
+            raise WaitRanOutError(text) from None
 
     def _count(self, node: str | None) -> int:
         return self._by_node.total() if node is None else self._by_node[node]

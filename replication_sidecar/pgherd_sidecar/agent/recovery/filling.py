@@ -9,7 +9,6 @@ its files are as a copy of a partner's are.
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,14 @@ from pgherd_sidecar.agent.recovery import carried as carrying
 from pgherd_sidecar.agent.recovery.carried import Carried
 from pgherd_sidecar.agent.recovery.dump import counting
 from pgherd_sidecar.agent.server import startup
-from pgherd_sidecar.env.processes.programs import ProgramError, bytes_of, module, run, start
+from pgherd_sidecar.env.processes.programs import (
+    ProgramError,
+    bytes_of,
+    environment_of_modules,
+    module,
+    run,
+    start,
+)
 from pgherd_sidecar.pg import apply_role, archives
 
 _POLL_S = 0.1
@@ -272,7 +278,7 @@ def _told(on_progress: Callable[[int, int], None]) -> Callable[[str], None]:
 
 async def _run_job(*arguments: str, on_line: Callable[[str], None] = lambda line: None) -> None:
     """Run what reads snapshots: a program of its own, which can be ended."""
-    await run(*module(_JOB), *arguments, on_line=on_line, environment=os.environ)
+    await run(*module(_JOB), *arguments, on_line=on_line, environment=environment_of_modules())
 
 
 async def _take_over(inside: NodeConfig, carried: Carried) -> None:

@@ -1,4 +1,4 @@
-"""Runs PostgreSQL's programs, and modules of this package, as children of the sidecar.
+"""Runs PostgreSQL's programs, and modules of pgherd's packages, as children of the sidecar.
 
 No child outlives it.
 
@@ -92,7 +92,7 @@ def start(
 
 
 def module(name: str) -> tuple[Path, str, str, str]:
-    """Return the program, and its first arguments, that runs a module of this package."""
+    """Return the program, and its first arguments, that runs a module of pgherd's packages."""
     return Path(sys.executable), "-P", "-m", name
 
 

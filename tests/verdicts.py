@@ -1,0 +1,126 @@
+"""What the failure of a test means.
+
+    a violation       anything but what follows; it is final, and its evidence is kept
+    a wait ran out    ``patience.WaitRanOutError``, nothing else: the machine may have stood still
+
+A test whose wait ran out is repeated once, alone, after all others have ended, in a process of its
+own. Only a few tests of a run may be: many waits that run out are no chance. Each is named in the
+last lines. ``PGHERD_SECOND_ATTEMPT`` tells the process that it is one.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Generator
+
+import pytest
+from patience import PATIENCE, WaitRanOutError
+
+MOST = 5
+"""The tests of a run that may be repeated."""
+
+_VERDICT = "pgherd_wait_ran_out"
+_SECOND = "PGHERD_SECOND_ATTEMPT"
+_TIMEOUT_S = 300  # as in pyproject.toml
+
+if PATIENCE > 1:  # pytest-timeout reads it when it is configured, which comes later
+    os.environ.setdefault("PYTEST_TIMEOUT", f"{_TIMEOUT_S * PATIENCE:g}")
+
+
+def is_wait(error: BaseException) -> bool:
+    """Whether an error says only that a wait ran out, also as a group of such."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_wait(one) for one in error.exceptions)
+    return isinstance(error, WaitRanOutError)
+
+
+class SecondAttempts:
+    """Collects what has failed; at the end it repeats what may be repeated.
+
+    It runs in the process that sees the reports of all others.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._failed: dict[str, list[pytest.TestReport]] = {}
+        self._passed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take note of a failure."""
+        if report.failed:
+            self._failed.setdefault(report.nodeid, []).append(report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Repeat, when all other tests and their processes have ended."""
+        waits = {
+            name: reports
+            for name, reports in self._failed.items()
+            if all(getattr(report, _VERDICT, False) for report in reports)
+        }
+        if exitstatus != pytest.ExitCode.TESTS_FAILED or len(waits) > MOST:
+            return
+        for name, reports in waits.items():
+            if self._repeated(name):
+                self._passed.append(name)
+                self._forget(reports)
+        if len(self._passed) == len(self._failed):
+            session.exitstatus = pytest.ExitCode.OK
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name each test that passed at its second attempt."""
+        for name in self._passed:
+            terminalreporter.write_line(f"passed at the second attempt: {name}", yellow=True)
+
+    def _repeated(self, name: str) -> bool:
+        self._reporter().write_line(f"\na wait ran out; second attempt, alone: {name}")
+        command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "", "--no-header", name]
+        done = subprocess.run(
+            command, cwd=self._config.rootpath, env=os.environ | {_SECOND: "1"}, check=False
+        )
+        return done.returncode == 0
+
+    def _reporter(self) -> pytest.TerminalReporter:
+        found: pytest.TerminalReporter | None = self._config.pluginmanager.get_plugin(
+            "terminalreporter"
+        )
+        assert found is not None
+        return found
+
+    def _forget(self, reports: list[pytest.TestReport]) -> None:
+        """Count them as repeated, not as failed, and show no traceback."""
+        reporter = self._reporter()
+        for kind in ("failed", "error"):
+            kept = [one for one in reporter.stats.get(kind, ()) if one not in reports]
+            reporter.stats.pop(kind, None)
+            if kept:
+                reporter.stats[kind] = kept
+        reporter.stats.setdefault("repeated", []).append(reports[0])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have tests repeated by the process that sees all reports, unless it is a second attempt."""
+    if not hasattr(config, "workerinput") and not os.environ.get(_SECOND):
+        config.pluginmanager.register(SecondAttempts(config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Have a report say what its failure means, also across processes, and keep it."""
+    report = yield
+    if report.failed and call.excinfo is not None and is_wait(call.excinfo.value):
+        setattr(report, _VERDICT, True)
+    if report.failed:
+        _keep(item, report)
+    return report
+
+
+def _keep(item: pytest.Item, report: pytest.TestReport) -> None:
+    name = re.sub(r"[^\w.-]+", "-", item.nodeid)[:200]
+    directory = item.config.rootpath / "build" / "failures" / name
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "report.txt").open("a") as file:
+        file.write(f"{item.nodeid} ({report.when})\n{report.longreprtext}\n\n")
