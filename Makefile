@@ -3,7 +3,9 @@
 PYTHON = .venv/bin/python
 FUZZ = PYTHONPATH=.:tests $(PYTHON) -m fuzz
 
-.PHONY: help setup native kind demo bench test test-all lint test-unit test-loops simulate simulate-planted simulate-crashpoints test-integration test-module test-native test-versions test-drivers test-long test-faults test-e2e fuzz fuzz-known fuzz-planted compatibility
+# What depends on timing has the machine for itself.
+.NOTPARALLEL:
+.PHONY: help setup native kind demo bench test test-all lint test-unit test-loops simulate simulate-new simulate-planted simulate-crashpoints test-integration test-module test-native test-versions test-drivers test-canary test-long test-faults test-e2e fuzz fuzz-known fuzz-planted compatibility
 
 help:
 	@echo 'make demo              a herd of three under a real workload, proved identical'
@@ -42,18 +44,16 @@ bench:
 	@$(PYTHON) -m benchmarks.failures
 	@$(PYTHON) -m benchmarks.jobs
 
-# The gate: docs/testing.md. The preparation of the end-to-end tests is slow, so it goes on beside the
-# others; but not beside an installation of packages.
-test: setup
+# The gate: docs/testing.md.
+test:
+	@scripts/setup spark || echo '############ NO SPARK: the jobs are NOT tested'
 	@scripts/setup faults
 	@scripts/setup clients
-	@scripts/setup spark || echo '############ NO SPARK: the jobs are NOT tested'
-	@scripts/e2e prepare
 	@$(MAKE) --no-print-directory lint test-unit simulate test-integration test-module fuzz-known
-	@scripts/e2e run
+	@scripts/e2e
 
 test-all: test
-	@$(MAKE) --no-print-directory test-loops test-long fuzz test-e2e
+	@$(MAKE) --no-print-directory test-loops simulate-new test-long fuzz test-e2e
 
 lint: setup
 	.venv/bin/ruff check
@@ -61,15 +61,17 @@ lint: setup
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-# A machine that gets no CPU for a second elects anew and ends sessions: honest answers, not defects.
-# Tests that hear them begin once more, and say so. What a wait that ran out means, tests/verdicts.py says.
-# A wrong result is never asked for again.
+# A failure is final, here and below, but for a wait that ran out: tests/verdicts.py.
 test-unit: setup
-	.venv/bin/pytest -n 2 tests/unit --reruns 2 --rerun-show-tracebacks --only-rerun Unavailable
+	.venv/bin/pytest -n 2 tests/unit
 
-# The unit tests once more, the asynchronous ones also on asyncio's own event loop.
+# The unit tests with new examples, the asynchronous ones also on asyncio's own event loop.
 test-loops: setup
-	PGHERD_TEST_LOOPS=all .venv/bin/pytest -n 2 tests/unit --reruns 2 --rerun-show-tracebacks --only-rerun Unavailable
+	PGHERD_TEST_LOOPS=all PGHERD_NEW_SEEDS=1 .venv/bin/pytest -n 2 tests/unit
+
+# New seeds: what they find becomes a remembered one.
+simulate-new: setup
+	PGHERD_NEW_SEEDS=1 .venv/bin/pytest -n 2 tests/simulation
 
 simulate: setup
 ifdef SEEDS
@@ -89,15 +91,12 @@ simulate-crashpoints: setup
 test-integration:
 	@scripts/setup faults
 	@scripts/setup clients
-	.venv/bin/pytest -n 2 --dist loadfile tests/integration --durations 100 --reruns 2 --rerun-show-tracebacks \
-		--only-rerun ReadOnlySqlTransaction --only-rerun AdminShutdown \
-		--only-rerun QueryCanceled --only-rerun SerializationFailure --only-rerun DeadlockDetected --reruns-delay 3
+	.venv/bin/pytest -n 2 --dist loadfile tests/integration --durations 100
 
 # The native module beside the SQL that it replaces, where it can be built.
 test-module:
 	@if scripts/setup native; then \
-		PGHERD_TEST_NATIVE=1 .venv/bin/pytest -n 2 tests/integration/test_native.py --reruns 2 \
-			--only-rerun ReadOnlySqlTransaction --only-rerun AdminShutdown --only-rerun SerializationFailure; \
+		PGHERD_TEST_NATIVE=1 .venv/bin/pytest -n 2 tests/integration/test_native.py; \
 	else echo '############ NO NATIVE MODULE: it is NOT tested'; fi
 
 # What depends on how rows are captured, once more with herds that capture by the native module.
@@ -107,24 +106,30 @@ test-native: setup native
 		tests/integration/test_capture_statements.py tests/integration/test_border_capture.py \
 		tests/integration/test_certification_end_to_end.py tests/integration/test_victims.py \
 		tests/integration/test_no_key.py tests/integration/test_hostile.py tests/integration/test_large.py \
-		tests/integration/test_histories.py tests/integration/test_hazards_crashes.py \
-		--reruns 2 --only-rerun ReadOnlySqlTransaction --only-rerun AdminShutdown \
-		--only-rerun QueryCanceled --only-rerun SerializationFailure --reruns-delay 3
+		tests/integration/test_histories.py tests/integration/test_hazards_crashes.py
 
 # What once failed, then random SQL, half of it from seeds that are new each time: docs/fuzzing.md.
 fuzz: setup
 	$(FUZZ) --seconds $(or $(SECONDS),120) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))
 
-# The same without new seeds: whoever changes something else shall not find what nobody looked for.
+# The same with a few seeds that are always the same: whoever changes something else shall not find what nobody looked for.
 fuzz-known: setup
-	$(FUZZ) --known
+	$(FUZZ) --known --count 8
 
 fuzz-planted: setup
 	$(FUZZ).planted
 
+# One planted failure of each kind is judged as it should be.
+test-canary: setup
+	.venv/bin/pytest -m long tests/integration/test_canary.py
+
 # What takes longer than the gate has time for: docs/testing.md.
 test-long: setup
+	@scripts/setup spark || echo '############ NO SPARK: the jobs are NOT tested'
 	@scripts/setup faults
+	@scripts/setup clients
+	.venv/bin/pytest -n 2 -m long tests/unit
+	.venv/bin/pytest -n 2 -m long tests/simulation
 	.venv/bin/pytest -m long tests/integration
 
 # Other versions of PostgreSQL as sources of imports and dumps, a herd that moves to a newer one, roles in a herd of it.
@@ -147,7 +152,7 @@ test-faults:
 compatibility: setup
 	PYTHONPATH=.:tests $(PYTHON) -u -m compatibility $(SUITE) $(if $(ONLY),--only $(ONLY))
 
-# On a kind cluster, all of them: needs docker and helm (see docs/operator.md, "How it is tested").
+# On a kind cluster, all of them, or SHARD=1/4: needs docker and helm (docs/operator.md, "How it is tested").
 test-e2e:
 	@scripts/setup e2e
-	PGHERD_E2E=required .venv/bin/pytest -m '' tests/e2e
+	PGHERD_E2E=required PGHERD_E2E_SHARD=$(SHARD) .venv/bin/pytest -m '' tests/e2e

@@ -19,7 +19,7 @@ PATIENCE = float(os.environ.get("PGHERD_TEST_PATIENCE", "1"))
 """What the number of looks is multiplied with, for machines that are slower than two cores."""
 
 _PAUSES_S = 150.0
-_FIRST_S, _GROWTH, _LONGEST_S = 0.02, 1.3, 0.5
+_FIRST_S, _GROWTH, _LONGEST_S, _BRIEF_S = 0.001, 1.3, 0.2, 0.02
 
 
 class WaitRanOutError(Exception):
@@ -31,6 +31,7 @@ def wait_until(
     wanted: Callable[[Seen], object] = bool,
     *,
     brief: bool = False,
+    slow: float = 1.0,
     despite: tuple[type[Exception], ...] = (),
     hopeless: Callable[[], object] | None = None,
     told: Callable[[], object] | None = None,
@@ -40,9 +41,11 @@ def wait_until(
     Args:
         look: Reads the state.
         wanted: Whether this state is the one that is waited for; by default a true value.
-        brief: The state may pass quickly: pauses stay short. Else they grow to half a second.
+        brief: The state may pass quickly: pauses grow to 20 ms only, else to 200 ms.
+        slow: How many times as many looks it takes: for what is slow by its nature.
         despite: Errors of ``look`` after which it is called again.
-        hopeless: Returns the reason once the state can no longer come, until then a false value.
+        hopeless: Returns the reason once the state can no longer come, until then a false value;
+            it is asked before each look, whose answer counts.
         told: Returns what a failure tells beside the state that was seen last.
 
     Raises:
@@ -50,7 +53,8 @@ def wait_until(
         WaitRanOutError: The looks are used up.
     """
     seen: object = None
-    for pause_s in _pauses_s(brief=brief):
+    for pause_s in _pauses_s(slow, brief=brief):
+        lost = hopeless and hopeless()
         try:
             seen = state = look()
         except despite as error:
@@ -58,7 +62,7 @@ def wait_until(
         else:
             if wanted(state):
                 return state
-        _require_hope(hopeless, seen)
+        assert not lost, f"what was waited for can no longer come: {lost}; last seen: {seen!r}"
         time.sleep(pause_s)
     raise _ran_out(seen, told)
 
@@ -68,6 +72,7 @@ async def wait_until_async(
     wanted: Callable[[Seen], object] = bool,
     *,
     brief: bool = False,
+    slow: float = 1.0,
     despite: tuple[type[Exception], ...] = (),
     hopeless: Callable[[], object] | None = None,
     told: Callable[[], object] | None = None,
@@ -79,7 +84,8 @@ async def wait_until_async(
         WaitRanOutError: The looks are used up.
     """
     seen: object = None
-    for pause_s in _pauses_s(brief=brief):
+    for pause_s in _pauses_s(slow, brief=brief):
+        lost = hopeless and hopeless()
         try:
             seen = state = await look()
         except despite as error:
@@ -87,9 +93,22 @@ async def wait_until_async(
         else:
             if wanted(state):
                 return state
-        _require_hope(hopeless, seen)
+        assert not lost, f"what was waited for can no longer come: {lost}; last seen: {seen!r}"
         await asyncio.sleep(pause_s)
     raise _ran_out(seen, told)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Have the event loop run until objects that tell nobody are as a condition wants them.
+
+    Raises:
+        WaitRanOutError: The looks are used up.
+    """
+
+    async def look() -> object:
+        return condition()
+
+    await wait_until_async(look, brief=True)
 
 
 @contextlib.asynccontextmanager
@@ -99,26 +118,24 @@ async def in_time() -> AsyncIterator[None]:
     Raises:
         WaitRanOutError: It has not come within 150 seconds, times ``PATIENCE``.
     """
+    limit = asyncio.timeout(_PAUSES_S * PATIENCE)
     try:
-        async with asyncio.timeout(_PAUSES_S * PATIENCE):
+        async with limit:
             yield
     except TimeoutError as error:
+        if not limit.expired():
+            raise
         raise WaitRanOutError(f"not within {_PAUSES_S * PATIENCE:g} s") from error
 
 
-def _pauses_s(*, brief: bool) -> Iterator[float]:
-    """The pauses after the looks: together 150 seconds, as long as ``PATIENCE`` is 1."""
-    pause_s, left_s = _FIRST_S, _PAUSES_S * PATIENCE
+def _pauses_s(slow: float, *, brief: bool) -> Iterator[float]:
+    """The pauses after the looks: together 150 seconds, as long as all factors are 1."""
+    pause_s, left_s = _FIRST_S, _PAUSES_S * PATIENCE * slow
+    yield 0
     while left_s > 0:
         yield pause_s
         left_s -= pause_s
-        if not brief:
-            pause_s = min(pause_s * _GROWTH, _LONGEST_S)
-
-
-def _require_hope(hopeless: Callable[[], object] | None, seen: object) -> None:
-    reason = hopeless() if hopeless else None
-    assert not reason, f"what was waited for can no longer come: {reason}; last seen: {seen!r}"
+        pause_s = min(pause_s * _GROWTH, _BRIEF_S if brief else _LONGEST_S)
 
 
 def _ran_out(seen: object, told: Callable[[], object] | None) -> WaitRanOutError:

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from patience import PATIENCE, WaitRanOutError
@@ -22,14 +23,23 @@ MOST = 5
 
 _VERDICT = "pgherd_wait_ran_out"
 _SECOND = "PGHERD_SECOND_ATTEMPT"
-_TIMEOUT_S = 300  # as in pyproject.toml
+_TIMEOUT_S = 600  # as in pyproject.toml
+_FAILURES = Path("build", "failures").absolute()
 
 if PATIENCE > 1:  # pytest-timeout reads it when it is configured, which comes later
     os.environ.setdefault("PYTEST_TIMEOUT", f"{_TIMEOUT_S * PATIENCE:g}")
 
 
 def is_wait(error: BaseException) -> bool:
-    """Whether an error says only that a wait ran out, also as a group of such."""
+    """Whether an error says only that a wait ran out, also as a group of such.
+
+    One that ran out on the way out of an assertion that failed hides a violation.
+    """
+    before = error.__context__
+    while before is not None:
+        if isinstance(before, AssertionError | pytest.fail.Exception):
+            return False
+        before = before.__context__
     if isinstance(error, BaseExceptionGroup):
         return all(is_wait(one) for one in error.exceptions)
     return isinstance(error, WaitRanOutError)
@@ -59,15 +69,20 @@ class SecondAttempts:
             for name, reports in self._failed.items()
             if all(getattr(report, _VERDICT, False) for report in reports)
         }
-        if exitstatus != pytest.ExitCode.TESTS_FAILED or len(waits) > MOST:
+        stopped = session.shouldfail or session.shouldstop
+        if exitstatus != pytest.ExitCode.TESTS_FAILED or stopped or len(waits) > MOST:
             return
+        forgiven = 0
         for name, reports in waits.items():
             if self._repeated(name):
                 self._passed.append(name)
                 self._forget(reports)
-        if len(self._passed) == len(self._failed):
+                forgiven += len(reports)
+        # What could not be collected, and a process that crashed, count as failed, too.
+        if forgiven and forgiven == session.testsfailed:
             session.exitstatus = pytest.ExitCode.OK
 
+    @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Name each test that passed at its second attempt."""
         for name in self._passed:
@@ -76,8 +91,9 @@ class SecondAttempts:
     def _repeated(self, name: str) -> bool:
         self._reporter().write_line(f"\na wait ran out; second attempt, alone: {name}")
         command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "", "--no-header", name]
+        kept = {key: value for key, value in os.environ.items() if key != "PGHERD_E2E_SHARD"}
         done = subprocess.run(
-            command, cwd=self._config.rootpath, env=os.environ | {_SECOND: "1"}, check=False
+            command, cwd=self._config.rootpath, env=kept | {_SECOND: "1"}, check=False
         )
         return done.returncode == 0
 
@@ -113,14 +129,16 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed and call.excinfo is not None and is_wait(call.excinfo.value):
         setattr(report, _VERDICT, True)
+    if report.skipped and os.environ.get(_SECOND):
+        report.outcome = "failed"  # what was not tried has not passed
     if report.failed:
-        _keep(item, report)
+        keep(item.nodeid, "report.txt", f"{item.nodeid} ({report.when})\n{report.longreprtext}\n\n")
     return report
 
 
-def _keep(item: pytest.Item, report: pytest.TestReport) -> None:
-    name = re.sub(r"[^\w.-]+", "-", item.nodeid)[:200]
-    directory = item.config.rootpath / "build" / "failures" / name
+def keep(test: str, name: str, text: str) -> None:
+    """Keep a file of a test beside the report of its failure."""
+    directory = _FAILURES / re.sub(r"[^\w.-]+", "-", test)[:200]
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "report.txt").open("a") as file:
-        file.write(f"{item.nodeid} ({report.when})\n{report.longreprtext}\n\n")
+    with (directory / name).open("a") as file:
+        file.write(text)

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from patience import wait_until
+
 NAMESPACE = "herds"
 HERD = "herd"
 PATIENCE_S = 300.0
-_LOOK_S = 0.2
+_SLOW = 3.0  # pods that start on a busy machine
 _WRITER = Path(__file__).with_name("writer.py")
 _CLIENT = "client"
 
@@ -72,12 +74,10 @@ class Kubectl:
         return ("Ready", "True") in {(one["type"], one["status"]) for one in conditions}
 
 
-def until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> float:
+def until(condition: Callable[[], object], what: str) -> float:
     """Wait for something and return how long it took, in seconds."""
     began_s = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began_s < patience_s, f"not in {patience_s:g} s: {what}"
-        time.sleep(_LOOK_S)
+    wait_until(condition, slow=_SLOW, told=lambda: what)
     return time.monotonic() - began_s
 
 
@@ -173,14 +173,12 @@ class Herd:
 
         A member that has just been elected, or is about to be, refuses: an honest answer.
         """
-        until_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return self.sql(service, statement)
-            except AssertionError:
-                if time.monotonic() > until_s:
-                    raise
-                time.sleep(_LOOK_S)
+        return wait_until(
+            lambda: self.sql(service, statement),
+            lambda _: True,
+            slow=_SLOW,
+            despite=(AssertionError,),
+        )
 
     def members(self) -> list[str]:
         """Who votes in the view, by the resource's status."""

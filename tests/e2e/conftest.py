@@ -8,13 +8,12 @@ Everything that differs between machines comes from the environment:
     PGHERD_KIND_KEEP                           name of a cluster: use it if it is there, and keep it
     PGHERD_E2E_TAG                             of the images that are built; by default e2e
     PGHERD_E2E=required                        fail where there can be no cluster; else skip
-    PGHERD_E2E_UNTIL                           when it has to be over, in seconds since 1970
+    PGHERD_E2E_SHARD=1/4                       the first quarter of the files only
 """
 
 import os
-import time
+from collections import Counter
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
 from trouble import require_none
@@ -25,14 +24,23 @@ from .cluster import Herd, Kubectl
 from .installation import found_herd, installed, provide_clients
 from .podlogs import PodLogs
 from .preparation import PreparationError
-
-_LONGEST_S = 180.0
-"""Of one test, or of founding a herd, on a slow machine. What needs longer before its end hangs."""
-_BEGUN = Path(__file__).parents[2] / "build" / "e2e" / "begun"
-"""There once something of ours is tried: ``scripts/e2e`` asks for it."""
+from .shards import files_of
 
 _LOGS = pytest.StashKey[Logs]()
 """Of all sidecars of the cluster, once there is one."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of the shard that is asked for."""
+    shard = os.environ.get("PGHERD_E2E_SHARD")
+    if not shard:
+        return
+    try:
+        files = files_of(shard, Counter(item.path for item in items))
+    except ValueError as error:
+        raise pytest.UsageError(f"PGHERD_E2E_SHARD: {error}") from error
+    config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
+    items[:] = [item for item in items if item.path in files]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,18 +62,6 @@ def _require_no_trouble(item: pytest.Item) -> None:
         require_none(item, logs)
 
 
-def skip_without_time() -> None:
-    """Begin nothing that may not end in time."""
-    until_s = float(os.environ.get("PGHERD_E2E_UNTIL", "inf"))
-    if time.time() + _LONGEST_S > until_s:
-        pytest.skip("NO TIME LEFT FOR THIS END-TO-END TEST: slow machine?")
-
-
-@pytest.fixture(autouse=True)
-def _in_time() -> None:
-    skip_without_time()
-
-
 @pytest.fixture(scope="session")
 def kubectl(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
@@ -73,9 +69,6 @@ def kubectl(
     """A cluster with the operator in it; where there can be none that is said."""
     try:
         with installed() as found:
-            skip_without_time()
-            _BEGUN.parent.mkdir(parents=True, exist_ok=True)
-            _BEGUN.touch()
             pods = PodLogs(found, tmp_path_factory.mktemp("podlogs"))
             with pods.followed() as pytestconfig.stash[_LOGS]:
                 yield found

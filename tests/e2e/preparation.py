@@ -1,23 +1,15 @@
-"""What the end-to-end tests need before there is a cluster: programs, and the images of a herd.
-
-As a program it builds the images, so that this can be done while other tests run; a line on
-standard error says what is missing.
-"""
+"""What the end-to-end tests need before there is a cluster: programs, and the images of a herd."""
 
 import importlib.util
 import os
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 TAG = os.environ.get("PGHERD_E2E_TAG", "e2e")
 IMAGES = {target: f"pgherd/{target}:{TAG}" for target in ("postgres", "sidecar", "operator")}
 """By the targets of images/Dockerfile."""
-
-BROKEN = 3
-"""Exit status where it is the images that are at fault, not the machine."""
 
 REPOSITORY = Path(__file__).parents[2]
 _PROBE = """
@@ -101,14 +93,3 @@ def docker_build(*arguments: str, stdin: str = "") -> None:
     """
     options = shlex.split(os.environ.get("PGHERD_DOCKER_BUILD", ""))
     run("docker", "build", *options, *arguments, stdin=stdin)
-
-
-if __name__ == "__main__":
-    try:
-        check_machine()
-        build_images()
-    except PreparationError as failure:
-        sys.exit(str(failure))
-    except BrokenImagesError as failure:
-        sys.stderr.write(f"{failure}\n")
-        sys.exit(BROKEN)

@@ -33,6 +33,7 @@ def test_a_deleted_pod_comes_back_and_others_write_meanwhile(herd: Herd, kubectl
     herd.assert_nothing_is_lost(members, written)
 
 
+@pytest.mark.long
 def test_nobody_misses_the_operator(herd: Herd, kubectl: Kubectl) -> None:
     members = herd.members()
     deployment = ("deployment/pgherd", "--namespace=pgherd-system")
@@ -55,6 +56,7 @@ def restarted(kubectl: Kubectl, pod: str) -> int:
     return next(int(one["restartCount"]) for one in containers if one["name"] == "sidecar")
 
 
+@pytest.mark.long
 def test_a_herd_whose_pods_are_all_killed_comes_back_by_itself(
     herd: Herd, kubectl: Kubectl
 ) -> None:
@@ -65,6 +67,7 @@ def test_a_herd_whose_pods_are_all_killed_comes_back_by_itself(
     herd.assert_nothing_is_lost(members, written)
 
 
+@pytest.mark.long
 def test_a_herd_grows_and_shrinks_while_its_clients_write(herd: Herd, kubectl: Kubectl) -> None:
     members = herd.members()
     with herd.writing(*members) as written:
@@ -80,6 +83,7 @@ def test_a_herd_grows_and_shrinks_while_its_clients_write(herd: Herd, kubectl: K
     herd.assert_nothing_is_lost(members, written)
 
 
+@pytest.mark.long
 def test_a_reader_follows_takes_no_writes_and_goes_again(herd: Herd, kubectl: Kubectl) -> None:
     members, readers = herd.members(), f"{HERD}-readers"
     with herd.writing(*members) as written:
@@ -96,6 +100,7 @@ def test_a_reader_follows_takes_no_writes_and_goes_again(herd: Herd, kubectl: Ku
     herd.assert_nothing_is_lost(members, written)
 
 
+@pytest.mark.long
 def test_a_changed_parameter_reaches_all_members_one_after_the_other(
     herd: Herd, kubectl: Kubectl
 ) -> None:
@@ -108,6 +113,7 @@ def test_a_changed_parameter_reaches_all_members_one_after_the_other(
     herd.assert_nothing_is_lost(members, written)
 
 
+@pytest.mark.long
 def test_a_member_whose_volume_is_lost_is_replaced_by_a_new_one(
     herd: Herd, kubectl: Kubectl
 ) -> None:

@@ -17,7 +17,6 @@ from .test_beginnings import ask, begin, until_answer, write
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
 _IMAGE = f"pgherd/spark:{TAG}"
-_PATIENCE_S = 900.0
 _SPARK = {
     "image": _IMAGE, "executors": 1, "cores": 1, "memory": "512Mi", "cpuRequest": "50m",
     "resources": {"requests": {"cpu": "50m", "memory": "512Mi"}},
@@ -87,7 +86,6 @@ def ended(kubectl: Kubectl, kind: str, name: str) -> dict[str, Any]:
     until(
         lambda: status().get("phase") in ("Succeeded", "Failed"),
         f"{kind} {name} ended",
-        _PATIENCE_S,
     )
     return status()
 
@@ -144,7 +142,7 @@ def test_a_job_whose_driver_is_killed_has_failed(jobs: Kubectl) -> None:
     driver = "killed-check-driver"
     until(
         lambda: jobs.get("pod", driver).get("status", {}).get("phase") == "Running",
-        f"{driver} runs", _PATIENCE_S,
+        f"{driver} runs",
     )  # fmt: skip
     jobs("delete", "pod", driver, "--grace-period=0", "--force")
     assert ended(jobs, "ConsistencyCheck", "killed")["phase"] == "Failed"

@@ -45,7 +45,7 @@ def test_members_are_maintained_one_by_one_while_others_take_writes(
         submit(kubectl, "turns", **work)
         until(
             lambda: condition(kubectl, "turns", "Succeeded").get("status") in ("True", "False"),
-            "the first run is over", 600.0,
+            "the first run is over",
         )  # fmt: skip
         submit(kubectl, "turns", **work, suspend=True)
     newest = kubectl.get(_KIND, "turns")["status"]["runs"][0]

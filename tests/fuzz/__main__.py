@@ -7,6 +7,7 @@ when there was one.
 import argparse
 import contextlib
 import itertools
+import math
 import random
 import signal
 import sys
@@ -134,6 +135,7 @@ def main() -> int:
     """Play; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120, help="of random cases")
+    parser.add_argument("--count", type=int, help="so many random cases, however long they take")
     parser.add_argument("--seed", type=int, help="of the first random case; then the next ones")
     parser.add_argument("--known", action="store_true", help="no seeds that are new each time")
     parser.add_argument("--cases", nargs="*", help="remembered cases by their names, nothing else")
@@ -188,8 +190,8 @@ def _play_all(run: Run, options: argparse.Namespace) -> None:
         say(f"{case.name}: {found.kind if found else 'well'}")
     if options.cases is not None or options.file:
         return
-    until_s = time.monotonic() + options.seconds
-    for seed in seeds(options.seed, fresh=not options.known):
+    until_s = time.monotonic() + (math.inf if options.count else options.seconds)
+    for seed in itertools.islice(seeds(options.seed, fresh=not options.known), options.count):
         run.try_case(generated(seed))
         if time.monotonic() > until_s or len(run.failures) >= options.most:
             return

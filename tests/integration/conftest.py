@@ -11,27 +11,51 @@ import itertools
 import os
 import random
 import shutil
+import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from patience import wait_until_async
 from places import in_memory
 from psycopg import sql
 from trouble import require_none
+from verdicts import keep
 
-from .herdlogs import LOGS
+from . import warm
+from .herdlogs import LOGS, last_words
 from .ledger import Ledger
-from .localherd import BROKEN_SIDECAR, SLEEPING_SIDECAR, LocalHerd, free_port_base, settle
+from .localherd import (
+    BROKEN_SIDECAR,
+    SLEEPING_SIDECAR,
+    LocalHerd,
+    free_port_base,
+    keep_ports,
+    settle,
+)
 from .members import superusers
 from .plainpostgres import PlainPostgres, plain_postgres
 
 _ROOM_BYTES = 8 << 30
 _FILES = itertools.count(1)
+_ORIGINAL = "mortal-as-founded"
 _STANDIN = Path(__file__).with_name("standin_sidecar.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a family of cases, which show one rule, some are for the gate and the others are long."""
+    numbers: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("family")
+        if mark is not None:
+            name = item.nodeid.partition("[")[0]
+            if numbers[name] % mark.kwargs["every"]:
+                item.add_marker(pytest.mark.long)
+            numbers[name] += 1
 
 
 @pytest.hookimpl(wrapper=True)
@@ -46,6 +70,18 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     """The same for what came since: in fixtures, while a herd was destroyed, in a failed test."""
     yield
     require_none(item, LOGS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep the logs of the herds that are there when a test has failed."""
+    report = yield
+    if report.failed:
+        for name, words in last_words().items():
+            keep(item.nodeid, name, words)
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -86,21 +122,39 @@ def subscriber(herd: LocalHerd, work_directory: Path) -> Iterator[PlainPostgres]
         yield server
 
 
-@pytest.fixture(scope="module")
-def mortal(work_directory: Path) -> Iterator[LocalHerd]:
-    """A herd for the tests of one file only: a failure must not spoil the others'."""
-    herd = LocalHerd(work_directory / "mortal", free_port_base())
+@pytest.fixture(scope="session")
+def original(session_directory: Path) -> LocalHerd:
+    """A herd that was founded once and stopped: to copy it is quicker than to found another."""
+    herd = LocalHerd(session_directory / "mortal", free_port_base())
+    keep_ports(herd.port_base)
     done = herd.up()
     assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    herd.must("down")
+    herd.directory.rename(session_directory / _ORIGINAL)
+    return herd
+
+
+@pytest.fixture(scope="module")
+def mortal(original: LocalHerd) -> Iterator[LocalHerd]:
+    """A herd for the tests of one file only: a failure must not spoil the others'.
+
+    It is a copy of the original, in the place that this had.
+    """
+    kept = original.directory.with_name(_ORIGINAL)
+    if original.directory.exists():  # the end of the file before has failed
+        original.must("destroy")
+    subprocess.run(["cp", "--archive", kept, original.directory], check=True)
+    done = original.up()
+    assert done.returncode == 0, done.stderr
+    yield original
+    original.must("destroy")
 
 
 @pytest.fixture(autouse=True)
 def _at_rest(request: pytest.FixtureRequest) -> None:
     """Have each test find the herd at rest: DDL may lose to what was just committed elsewhere."""
     if "herd" in request.fixturenames:
-        settle(request.getfixturevalue("herd"))
+        settle(request.getfixturevalue("herd"), warm.last_gid)
 
 
 @pytest.fixture(scope="session")
@@ -162,18 +216,13 @@ async def schema(
 ) -> AsyncIterator[str]:
     """A schema of this test alone, first in the search path of all ``connections``."""
     name = f"t_{random.getrandbits(40):x}"
-    await _execute(connections[0], sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(name)))
+    warm.execute(herd.nodes()[0].app_dsn, f"CREATE SCHEMA {name}")
     for connection in connections:
         await connection.execute(
             sql.SQL("SET search_path = {}, public").format(sql.Identifier(name))
         )
     yield name
-    async with await psycopg.AsyncConnection.connect(
-        herd.nodes()[0].dsn, autocommit=True
-    ) as connection:
-        await _execute(
-            connection, sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name))
-        )
+    warm.execute(herd.nodes()[0].dsn, f"DROP SCHEMA IF EXISTS {name} CASCADE")
 
 
 @pytest.fixture
@@ -181,16 +230,6 @@ async def admins(herd: LocalHerd, schema: str) -> AsyncIterator[list[psycopg.Asy
     """A superuser's connection to each node, likewise with ``schema`` in front."""
     async with superusers(herd, schema) as connections:
         yield connections
-
-
-async def _execute(connection: psycopg.AsyncConnection[Any], command: sql.Composed) -> None:
-    """Execute DDL, again after 40001 or 25006, as these ask.
-
-    The last command of another node may not have been seen here, and a node may have no majority
-    for a moment.
-    """
-    refused = (psycopg.errors.SerializationFailure, psycopg.errors.ReadOnlySqlTransaction)
-    await wait_until_async(lambda: connection.execute(command), lambda _: True, despite=refused)
 
 
 @pytest.fixture

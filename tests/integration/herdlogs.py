@@ -7,6 +7,7 @@ from pathlib import Path
 from benchmarks.herd import sidecar_logs
 from benchmarks.trouble import Logs
 
+_KEPT_BYTES = 1 << 20
 _homes: list[Path] = []
 
 
@@ -19,6 +20,16 @@ def _logs() -> Iterator[Path]:
     for directory in _homes:
         with contextlib.suppress(PermissionError):  # a directory that a test has closed
             yield from sidecar_logs(directory)
+
+
+def last_words() -> dict[str, str]:
+    """The ends of the logs that are there, by names for files."""
+    words = {}
+    for log in _logs():
+        with contextlib.suppress(OSError), log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _KEPT_BYTES))
+            words["-".join(log.parts[-3:])] = file.read().decode(errors="replace")
+    return words
 
 
 LOGS = Logs(_logs)

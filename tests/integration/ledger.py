@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
+from patience import WaitRanOutError
 from psycopg import sql
 from workloads.acknowledged import Acknowledged
 
@@ -96,9 +97,9 @@ class Ledger:
         """Wait until ``more`` transactions have been acknowledged from now on, on each of these."""
         try:
             await self._acknowledged.more(more, on=on)
-        except AssertionError as error:
+        except WaitRanOutError as error:
             states = {member["name"]: member for member in self.herd.members()}
-            raise AssertionError(f"{error}, errors {dict(self.codes)}, members {states}") from None
+            raise WaitRanOutError(f"{error}, errors {dict(self.codes)}, members {states}") from None
 
     async def _client(self, node: Node, stop: asyncio.Event) -> None:
         while not stop.is_set():

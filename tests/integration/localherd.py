@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,12 +26,14 @@ from pgherd_sidecar.local.operations.lifecycle import nodes_of
 from pgherd_sidecar.pg import trusted
 
 from . import herdlogs, installations
+from .repeating import is_in_transaction, repeats_s
 
 COMMAND_TIMEOUT_S = 300
 NODES = 3
 NATIVE = os.environ.get("PGHERD_TEST_NATIVE", "") not in ("", "0")
 """Herds of the tests capture by the native module: docs/native.md."""
 _PORTS_TO_TRY = range(20000, 30000, 250)
+_kept_ports: set[int] = set()
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can do this")
 BROKEN_SIDECAR = "import sys; sys.exit('cannot open the log: bad checksum')\n"
 SLEEPING_SIDECAR = "import time; time.sleep(600)\n"
@@ -161,18 +163,28 @@ def standing(herd: LocalHerd, *options: str) -> Iterator[LocalHerd]:
             herd.must("destroy")
 
 
-def settle(herd: LocalHerd) -> None:
-    """Wait until each node has applied what any of them has committed."""
-    wanted = max(_last_gid(node) for node in herd.nodes())
+def settle(herd: LocalHerd, last_gid: Callable[[str], int] | None = None) -> None:
+    """Wait until each node has applied what any of them has committed.
+
+    Args:
+        last_gid: asks the node behind a connection string what that is.
+    """
+    ask = last_gid or _last_gid
+    wanted = max(ask(node.dsn) for node in herd.nodes())
     for node in herd.nodes():
         told = f"{node.name} stays behind GID {wanted}"
-        wait_until(partial(_last_gid, node), lambda seen: seen >= wanted, told=partial(str, told))
+        wait_until(partial(ask, node.dsn), lambda seen: seen >= wanted, told=partial(str, told))
 
 
 def home(herd: LocalHerd) -> Path:
     """Where the herd's files really are."""
     link = herd.directory / "herd"
     return link.readlink() if link.is_symlink() else herd.directory
+
+
+def keep_ports(base: int) -> None:
+    """Keep ports for a herd that does not run all the time."""
+    _kept_ports.add(base)
 
 
 def free_port_base(nodes: int = NODES) -> int:
@@ -182,7 +194,8 @@ def free_port_base(nodes: int = NODES) -> int:
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     bases = _PORTS_TO_TRY[worker :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
-    for base in random.sample(bases, len(bases)):
+    free = [base for base in bases if base not in _kept_ports]
+    for base in random.sample(free, len(free)):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for number in range(1, nodes + 1):
                 for port in (base + number, base + 100 + number, base + 200 + number):
@@ -193,33 +206,52 @@ def free_port_base(nodes: int = NODES) -> int:
 
 
 def query(dsn: str, statement: str) -> list[tuple[Any, ...]]:
-    """Execute a statement, and return its rows: one without columns is an empty tuple."""
+    """Execute a statement, and return its rows: one without columns is an empty tuple.
+
+    It is repeated after 40001, as that asks.
+    """
     with psycopg.connect(dsn, autocommit=True) as connection:
-        cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if returns_rows(cursor) else []
+        return query_on(connection, statement)
+
+
+def query_on(connection: psycopg.Connection[Any], statement: str) -> list[tuple[Any, ...]]:
+    """Do the same in a session that is there."""
+    for pause_s in repeats_s(connection):
+        try:
+            return rows_of(connection, statement)
+        except psycopg.errors.SerializationFailure:
+            if is_in_transaction(connection):
+                raise
+            time.sleep(pause_s)
+    return rows_of(connection, statement)
+
+
+def rows_of(connection: psycopg.Connection[Any], statement: str) -> list[tuple[Any, ...]]:
+    """Execute a message of one or more statements once; return the rows of the last."""
+    cursor = connection.execute(statement.encode())
+    while cursor.nextset():
+        pass
+    return cursor.fetchall() if _returns_rows(cursor) else []
 
 
 def drop_schemas(dsn: str, *names: str) -> None:
     """Drop those that are there; again after a deadlock with a feeder that is about to leave."""
-    for _ in range(20):
-        try:
-            query(dsn, f"DROP SCHEMA IF EXISTS {', '.join(names)} CASCADE")
-        except psycopg.errors.DeadlockDetected:
-            time.sleep(0.5)
-        else:
-            return
-    raise AssertionError(f"{names} can't be dropped")
+    wait_until(
+        partial(query, dsn, f"DROP SCHEMA IF EXISTS {', '.join(names)} CASCADE"),
+        lambda _: True,
+        despite=(psycopg.errors.DeadlockDetected,),
+    )
 
 
-def returns_rows(cursor: psycopg.Cursor[Any]) -> bool:
+def _returns_rows(cursor: psycopg.Cursor[Any]) -> bool:
     """Whether its statement was a query; ``description`` is None for one without columns, too."""
     result = cursor.pgresult
     return result is not None and result.status == psycopg.pq.ExecStatus.TUPLES_OK
 
 
-def _last_gid(node: Node) -> int:
-    """What the node has applied; settings of the database that are on their way don't matter."""
-    with psycopg.connect(node.dsn, autocommit=True, options=trusted.options()) as connection:
+def _last_gid(dsn: str) -> int:
+    """What a node has applied; settings of the database that are on their way don't matter."""
+    with psycopg.connect(dsn, autocommit=True, options=trusted.options()) as connection:
         row = connection.execute("SELECT pgherd.last_gid()").fetchone()
         assert row is not None
         return int(row[0])

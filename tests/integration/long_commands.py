@@ -9,7 +9,7 @@ import psycopg
 from patience import in_time, wait_until_async
 
 from .localherd import LocalHerd
-from .members import Connection, run
+from .members import Connection, once, run
 from .test_hazards import connected
 
 UNDER_WAY = "SELECT count(*) FROM pgherd.long_commands"
@@ -60,7 +60,7 @@ async def waiting(
     """
 
     async def execute() -> None:
-        await run(connection, command)
+        await once(connection, command)
 
     task = asyncio.create_task(execute())
     try:
@@ -111,7 +111,7 @@ async def outcome_with_a_death(
         connected(mortal.app_dsn("n1")) as executor,
     ):
         await run(holder, hold)
-        work = asyncio.create_task(run(executor, command))
+        work = asyncio.create_task(once(executor, command))
         await until_any(watch, step)
         await asyncio.to_thread(mortal.must, "kill", victim, "--process", process)
         await asyncio.sleep(random.choice((0, 0.5, 3)))
@@ -136,7 +136,7 @@ async def beside_a_copy(mortal: LocalHerd, command: str, *, hold: str) -> None:
         connected(mortal.dsn("n1")) as watch,
     ):
         await run(holder, hold)
-        work = asyncio.create_task(run(executor, command))
+        work = asyncio.create_task(once(executor, command))
         await until_any(watch, "SELECT true FROM pgherd.long_commands WHERE missing = 'n2'")
         await asyncio.to_thread(mortal.must, "rebuild", "n3", "--from", "n2")
         assert not work.done()

@@ -13,6 +13,7 @@ from patience import wait_until_async
 
 from .installations import program
 from .localherd import LocalHerd
+from .repeating import is_in_transaction, repeats_s
 
 Connection = psycopg.AsyncConnection[Any]
 
@@ -32,7 +33,22 @@ async def superusers(herd: LocalHerd, schema: str) -> AsyncIterator[list[Connect
 
 
 async def run(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
-    """Execute a message of one or more statements; return the rows of the last."""
+    """Execute a message of one or more statements; return the rows of the last.
+
+    A message that is a whole transaction is repeated after 40001, as that asks.
+    """
+    for pause_s in repeats_s(connection):
+        try:
+            return await once(connection, statement)
+        except psycopg.errors.SerializationFailure:
+            if is_in_transaction(connection):
+                raise
+            await asyncio.sleep(pause_s)
+    return await once(connection, statement)
+
+
+async def once(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
+    """Do the same, and repeat nothing."""
     cursor = await connection.execute(statement.encode())
     while cursor.nextset():
         pass
@@ -43,10 +59,10 @@ async def failure(connection: Connection, statement: str) -> psycopg.Error:
     """Execute what must fail; return how.
 
     Raises:
-        psycopg.Error: the machine stood still, and an election ended it: the test begins again.
+        psycopg.Error: the machine stood still, and an election ended it.
     """
     try:
-        await run(connection, statement)
+        await once(connection, statement)
     except (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.AdminShutdown):
         raise
     except psycopg.Error as error:

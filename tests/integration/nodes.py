@@ -12,7 +12,8 @@ from typing import Any
 
 import psycopg
 
-from .localherd import LocalHerd, home, returns_rows, settle
+from . import warm
+from .localherd import LocalHerd, home, query_on, rows_of, settle
 
 TIDE = "CREATE TABLE public.tide (id uuid PRIMARY KEY DEFAULT gen_random_uuid())"
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -51,7 +52,7 @@ class Nodes:
     def settle(self) -> None:
         """Wait until each node shows all that was committed before, the first also what waits."""
         for app in (*self.app, self.app[0]):
-            _insert_after_all(app)
+            run(app, "INSERT INTO public.tide DEFAULT VALUES")
 
     def rows(self, table: str) -> list[list[str]]:
         """The rows of a table on each node, as text, sorted, with settings that hide nothing."""
@@ -81,25 +82,24 @@ def nodes_of(herd: LocalHerd) -> Iterator[Nodes]:
         if run(nodes.app[0], "SELECT to_regclass('public.tide')") == [(None,)]:
             run(nodes.app[0], TIDE)
             settle(herd)
-        nodes.create(f"CREATE SCHEMA {schema}")
+        warm.execute(herd.nodes()[0].app_dsn, f"CREATE SCHEMA {schema}")
+        nodes.settle()
         yield nodes
         nodes.settle()
-        run(nodes.connect(0), f"SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE")
-
-
-def _insert_after_all(connection: Connection) -> None:
-    while True:
-        with contextlib.suppress(psycopg.errors.SerializationFailure):  # to a command on its way
-            run(connection, "INSERT INTO public.tide DEFAULT VALUES")
-            return
+        warm.execute(herd.nodes()[0].app_dsn, f"DROP SCHEMA {schema} CASCADE")
 
 
 def run(connection: Connection, statements: str) -> list[tuple[Any, ...]]:
-    """Execute one or more statements as one message; return the rows of the last."""
-    cursor = connection.execute(statements.encode())
-    while cursor.nextset():
-        pass
-    return cursor.fetchall() if returns_rows(cursor) else []
+    """Execute one or more statements as one message; return the rows of the last.
+
+    A message that is a whole transaction is repeated after 40001, as that asks.
+    """
+    return query_on(connection, statements)
+
+
+def once(connection: Connection, statements: str) -> list[tuple[Any, ...]]:
+    """Do the same, and repeat nothing."""
+    return rows_of(connection, statements)
 
 
 def sql_file(name: str) -> str:

@@ -100,6 +100,7 @@ def same_everywhere(herd: LocalHerd, statement: str) -> list[tuple[Any, ...]]:
     return results[0]
 
 
+@pytest.mark.long
 def test_the_longest_statement_that_fits_the_stack_fits_everywhere(poisoned: LocalHerd) -> None:
     """BD2: the others run it some calls deeper than its origin."""
     all_gid = query(poisoned.dsn("n1"), "SELECT pgherd.last_gid()")[0][0]

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from .localherd import LocalHerd, free_port_base, query, settle
-from .nodes import Connection, Nodes, nobody_stops, nodes_of, run, sql_cases
+from .nodes import Connection, Nodes, nobody_stops, nodes_of, once, run, sql_cases
 from .test_certification_end_to_end import HESITANT, LOST, ORPHANS, WAITING
 
 CASES = sql_cases("border_capture")
@@ -50,6 +50,7 @@ def tables_of(text: str) -> list[str]:
     return found[1].split(", ")
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("text", CASES.values(), ids=CASES)
 def test_all_members_have_what_the_first_has(nodes: Nodes, text: str) -> None:
     refused = re.search(r"\n-- refused(?: (\w+))?", text)
@@ -86,7 +87,7 @@ def test_a_parents_end_is_certified_by_what_its_checks_saw(nodes: Nodes, leaving
     holder, leaver = nodes.connect(2), nodes.connect(2)
     run(holder, "SELECT pg_advisory_lock(4711)")
     with ThreadPoolExecutor(1) as others:
-        left = others.submit(run, leaver, leaving)
+        left = others.submit(once, leaver, leaving)
         while not run(nodes.admin[2], WAITING):
             assert not left.done()
         run(nodes.app[1], "INSERT INTO child VALUES (1, 1)")
@@ -142,6 +143,7 @@ MERGE INTO moved USING (VALUES (1), (2)) v (id) ON moved.id = v.id WHEN MATCHED 
 """
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize(
     "statement",
     [
@@ -266,6 +268,7 @@ def preparing(work_directory: Path) -> Iterator[LocalHerd]:
     herd.must("destroy")
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize(
     "lock", ["SELECT * FROM prep FOR UPDATE", "SELECT * FROM prep FOR SHARE", "LOCK TABLE prep"]
 )

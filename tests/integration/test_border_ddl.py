@@ -23,6 +23,7 @@ from .members import (
     assert_same_schema,
     caught_up,
     failure,
+    once,
     run,
     same_everywhere,
     superusers,
@@ -46,6 +47,7 @@ async def another(connection: Connection, schema: str) -> AsyncIterator[Connecti
         yield one
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("case", REFUSED)
 async def test_what_differs_between_members_is_refused(
     connections: list[Connection], schema: str, case: str
@@ -56,6 +58,7 @@ async def test_what_differs_between_members_is_refused(
     await assert_refused(connections, schema, statement)
 
 
+@pytest.mark.family(every=4)
 @pytest.mark.parametrize("case", ALLOWED)
 async def test_what_is_next_to_it_works_everywhere(
     connections: list[Connection], schema: str, case: str
@@ -174,6 +177,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.family(every=4)
 @pytest.mark.parametrize("case", VIEWS)
 async def test_view_that_others_would_fill_otherwise_loses(
     connections: list[Connection], schema: str, case: str
@@ -211,7 +215,7 @@ async def test_view_that_waited_with_an_old_snapshot_is_the_same_on_every_member
         another(connections[0], schema) as watcher,
     ):
         await run(reader, "BEGIN; TABLE v")
-        refresh = asyncio.create_task(run(connections[0], "REFRESH MATERIALIZED VIEW v"))
+        refresh = asyncio.create_task(once(connections[0], "REFRESH MATERIALIZED VIEW v"))
         waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'v'::regclass"
         while await run(watcher, waits) == [(0,)]:
             await run(watcher, "SELECT pg_sleep(0.02)")
@@ -311,6 +315,7 @@ TYPES = {
 }
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("case", TYPES)
 async def test_change_of_a_type_excludes_who_writes_its_values(
     connections: list[Connection], schema: str, case: str

@@ -133,6 +133,7 @@ def test_a_generated_column_that_is_computed_otherwise_is_noticed(watched: Local
     assert_same(watched, "computed")
 
 
+@pytest.mark.long
 @_expected
 def test_a_row_in_another_partition_is_noticed(watched: LocalHerd) -> None:
     by_hand(

@@ -9,7 +9,7 @@ import pytest
 from patience import in_time
 
 from .localherd import LocalHerd
-from .members import Connection, assert_same_schema, caught_up, failure, run
+from .members import Connection, assert_same_schema, caught_up, failure, once, run
 
 TRIES = 12
 """Some may lose to what was under way, or to the applier; without intentions all 50 lose."""
@@ -77,7 +77,7 @@ async def tries_of(dsn: str, schema: str, command: str) -> int:
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
             await run(connection, f"SET search_path = {schema}, public")
             try:
-                await run(connection, command)
+                await once(connection, command)
             except (
                 psycopg.errors.SerializationFailure,
                 psycopg.errors.AdminShutdown,
@@ -132,4 +132,4 @@ async def test_a_command_that_failed_fails_nobody_after_it(
     for number in range(20):
         error = await failure(connections[number % 3], "ALTER DOMAIN none ADD CHECK (true)")
         assert error.sqlstate == "42704"
-        await run(connections[number % 2], f"INSERT INTO t VALUES ({number})")
+        await once(connections[number % 2], f"INSERT INTO t VALUES ({number})")

@@ -39,6 +39,7 @@ def _nobody_stops(herd: LocalHerd, nodes: Nodes) -> Iterator[None]:
     nodes.settle()
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("text", CASES.values(), ids=CASES)
 def test_all_members_have_what_the_first_has(nodes: Nodes, text: str) -> None:
     refused = re.search(r"\n-- refused(?: (\w+))?", text)

@@ -70,6 +70,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("case", REFUSED)
 async def test_text_with_another_reading_is_refused(
     connections: list[Connection], schema: str, case: str
@@ -118,6 +119,7 @@ ACCEPTED = {
 }
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("case", ACCEPTED)
 async def test_odd_text_with_one_reading_means_the_same_everywhere(
     connections: list[Connection], schema: str, case: str

@@ -79,6 +79,7 @@ CASES = {
 }
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("case", CASES)
 async def test_what_switches_capture_off_is_told_and_refuses_no_write(
     herd: LocalHerd, schema: str, case: str

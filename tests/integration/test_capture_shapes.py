@@ -20,6 +20,7 @@ def nodes(herd: LocalHerd) -> Iterator[Nodes]:
         yield nodes
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("script", SHAPES.values(), ids=SHAPES)
 def test_all_nodes_have_what_was_written(nodes: Nodes, script: str) -> None:
     before: list[str] = []

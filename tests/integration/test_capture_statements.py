@@ -27,6 +27,7 @@ def filled(nodes: Nodes) -> Nodes:
     return nodes
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATEMENTS)
 def test_all_nodes_have_what_the_statement_did(filled: Nodes, statement: str) -> None:
     before = filled.equal_rows(*ALL)
@@ -41,6 +42,7 @@ def test_copy_reaches_all_nodes(filled: Nodes) -> None:
     assert len(filled.equal_rows("item")) == 3009
 
 
+@pytest.mark.long
 def test_a_statement_of_100000_rows_reaches_all_nodes(filled: Nodes) -> None:
     run(filled.app[0], "INSERT INTO item SELECT i, 'w' || i FROM generate_series(1000, 100999) i")
     run(filled.app[0], "UPDATE item SET n = n + 1, code = code || 'x' WHERE id % 3 <> 0")

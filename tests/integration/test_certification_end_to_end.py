@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from .localherd import LocalHerd
-from .nodes import Nodes, nodes_of, run
+from .nodes import Nodes, nodes_of, once, run
 
 TABLES = """
 CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL, name text UNIQUE);
@@ -204,7 +204,7 @@ def test_a_child_that_comes_after_the_check_of_its_parents_end_counts(
     holder, leaver = nodes.connect(2), nodes.connect(2)
     run(holder, "SELECT pg_advisory_lock(4711)")
     with ThreadPoolExecutor(1) as others:
-        left = others.submit(run, leaver, leaving.format("parent"))
+        left = others.submit(once, leaver, leaving.format("parent"))
         while not run(nodes.admin[2], WAITING):
             assert not left.done()
         run(nodes.app[1], "INSERT INTO child VALUES (1, 1)")
@@ -252,14 +252,14 @@ def test_an_update_finds_the_row_whose_unique_column_another_member_changed(
     run(holder, "SELECT pg_advisory_lock(4711)")
     with ThreadPoolExecutor(1) as others:
         found = others.submit(
-            run,
+            once,
             session,
             "WITH gate AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(4711))"
             " UPDATE account SET balance = balance + 10 FROM gate WHERE id = 1 RETURNING name",
         )
         while not run(filled.admin[2], WAITING):
             assert not found.done(), found.result()
-        run(filled.app[1], f"BEGIN; {moved}; COMMIT")
+        once(filled.app[1], f"BEGIN; {moved}; COMMIT")
         filled.settle()
         run(holder, "SELECT pg_advisory_unlock(4711)")
         assert len(found.result()) == 1

@@ -152,6 +152,7 @@ async def test_who_follows_the_stream_has_what_the_database_has_also_after_a_res
     assert again.changes == copy.changes
 
 
+@pytest.mark.long
 async def test_rows_of_transactions_in_pieces_come_at_their_commit_wherever_the_reader_begins(
     herd: LocalHerd, ledger: Ledger
 ) -> None:
@@ -255,6 +256,7 @@ def test_who_wrote_a_row_and_what_happened_to_it(herd: LocalHerd, schema: str) -
         query(one, asked)
 
 
+@pytest.mark.long
 def test_what_is_asked_wrongly_or_remembered_no_more(herd: LocalHerd, schema: str) -> None:
     create_everywhere(
         herd, f"CREATE TABLE {schema}.w (a int PRIMARY KEY); CREATE TABLE {schema}.k (a int)"

@@ -184,7 +184,10 @@ def under_load(
     check(herd, writers)
 
 
-@pytest.mark.parametrize("what", ["node", "sidecar", "postgres"])
+@pytest.mark.parametrize(
+    "what",
+    ["node", *(pytest.param(one, marks=pytest.mark.long) for one in ("sidecar", "postgres"))],
+)
 def test_haproxy_leads_to_another_member_when_one_dies(
     served: LocalHerd, balancer: Ports, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
@@ -276,7 +279,10 @@ def test_sessions_that_are_shared_leave_nothing_to_each_other(
     herd.must("verify")
 
 
-@pytest.mark.parametrize("name", ["psycopg", "sqlalchemy", "django"])
+@pytest.mark.parametrize(
+    "name",
+    ["psycopg", *(pytest.param(one, marks=pytest.mark.long) for one in ("sqlalchemy", "django"))],
+)
 def test_examples_commit_each_transaction_once_though_members_die(
     served: LocalHerd, name: str
 ) -> None:

@@ -103,6 +103,7 @@ async def killed_with_records(herd: LocalHerd, ledger: Ledger) -> dict[str, Segm
         await asyncio.gather(*(run(herd, "start", name) for name in ("n1", "n2", "n3")))
 
 
+@pytest.mark.long
 async def test_after_a_power_loss_two_of_three_have_damaged_logs(rotting: LocalHerd) -> None:
     """One has a hole, the other has lost the end of its log; neither can do without the third."""
     ledger = await new_ledger(rotting)

@@ -12,6 +12,7 @@ from .members import (
     caught_up,
     dump,
     failure,
+    once,
     run,
     same_everywhere,
     superusers,
@@ -158,6 +159,7 @@ async def schema_is_everywhere(connections: list[Connection], schema: str) -> No
     await caught_up(connections)
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("case", REPLICATED)
 async def test_command_gives_the_same_catalog_on_every_member(
     connections: list[Connection], schema: str, case: str
@@ -286,7 +288,7 @@ async def test_conflicting_commands_of_two_members_leave_all_equal(
 ) -> None:
     results = await asyncio.gather(
         *(
-            run(connection, f"CREATE TABLE t (id int PRIMARY KEY, from_{number} int)")
+            once(connection, f"CREATE TABLE t (id int PRIMARY KEY, from_{number} int)")
             for number, connection in enumerate(connections)
         ),
         return_exceptions=True,

@@ -34,6 +34,7 @@ async def gone(admins: list[Connection], schema: str) -> None:
     await assert_same_schema(admins, schema)
 
 
+@pytest.mark.family(every=2)
 @pytest.mark.parametrize(
     "statement",
     [

@@ -91,6 +91,7 @@ def test_the_most_advanced_takes_writes_and_the_other_is_brought_level(
     assert take_over(herd, *places, "--yes") == said
 
 
+@pytest.mark.long
 def test_a_failover_that_is_killed_again_and_again_is_gone_on_with(
     herd: LocalHerd, servers: list[PlainPostgres], name: str, work_directory: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_failover_that_is_killed_again_and_again_is_gone_on_with(
         query(b.dsn(user="app"), f"INSERT INTO {name}.t VALUES (2000)")
 
 
+@pytest.mark.long
 def test_one_without_a_log_leaves_the_others_where_they_are(
     herd: LocalHerd, servers: list[PlainPostgres], name: str, work_directory: Path
 ) -> None:
@@ -138,6 +140,7 @@ def test_one_without_a_log_leaves_the_others_where_they_are(
     assert rows(b.dsn(), f"{name}.t") == before
 
 
+@pytest.mark.long
 def test_what_can_not_take_part_is_named(
     herd: LocalHerd, servers: list[PlainPostgres], name: str, work_directory: Path
 ) -> None:

@@ -51,6 +51,7 @@ def faulty(work_directory: Path) -> Iterator[tuple[FaultyHerd, Wires]]:
     wires.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(0 if MINUTES else 900)
 async def test_whatever_happens_nobody_was_told_a_lie(
     faulty: tuple[FaultyHerd, Wires], record_property: Callable[[str, object], None]
@@ -79,6 +80,7 @@ async def test_whatever_happens_nobody_was_told_a_lie(
             return
 
 
+@pytest.mark.long
 async def test_h16_a_full_disk_stops_one_member_and_no_other(
     faulty: tuple[FaultyHerd, Wires],
 ) -> None:

@@ -109,6 +109,7 @@ async def test_jepsen_galera_2026_no_update_is_lost_without_any_fault(
     assert query(mortal.app_dsn("n2"), f"SELECT v FROM {schema}.t") == [(1 + added,)]
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("process", ["sidecar", "postgres", "node"])
 async def test_h21_who_dies_while_it_executes_ddl_ends_with_the_same_catalog(
     mortal: LocalHerd, schema: str, process: str

@@ -108,6 +108,7 @@ async def written(herd: LocalHerd, node: str, statement: str) -> None:
     await reached("written", so)
 
 
+@pytest.mark.long
 @pytest.mark.expects_trouble("DivergedError", reason="rows of some nodes are deleted by hand")
 @pytest.mark.expects_trouble("SkippedError", reason="an entry that one has applied is skipped")
 async def test_the_second_time_the_herd_is_held_until_an_administrator_chooses(
@@ -190,6 +191,7 @@ async def test_the_second_time_the_herd_is_held_until_an_administrator_chooses(
     worn.must("verify")
 
 
+@pytest.mark.long
 @pytest.mark.expects_trouble("DivergedError", reason="rows of some nodes are deleted by hand")
 async def test_pause_stops_writes_the_first_time(careful: LocalHerd) -> None:
     before = {node: rebuilds(careful, node) for node in NODES}
@@ -213,6 +215,7 @@ async def test_pause_stops_writes_the_first_time(careful: LocalHerd) -> None:
     careful.must("verify")
 
 
+@pytest.mark.long
 @pytest.mark.expects_trouble("DivergedError", reason="rows of some nodes are deleted by hand")
 async def test_a_herd_with_one_database_is_never_held(work_directory: Path) -> None:
     herd = LocalHerd(work_directory / "alone", free_port_base())

@@ -6,6 +6,7 @@ each fault, on a herd of their own. ``tests/checkers`` says what is judged and h
 
 import asyncio
 import contextlib
+import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +19,7 @@ from checkers.anomalies import Anomaly, Kind, report, violations
 from checkers.history import History, Order, Outcome
 from faults.processes import killed, stopped
 from psycopg.conninfo import make_conninfo
+from verdicts import keep
 from workloads import bodies
 from workloads.bodies import Workload
 from workloads.client import Attempt, Body, load, run_once
@@ -29,7 +31,7 @@ from .members import caught_up
 
 NODES = ["n1", "n2", "n3"]
 CLIENTS = 2
-COMMITS = 150  # on each node
+COMMITS = 50  # on each node
 WORKLOADS = {
     "list_append": bodies.LIST_APPEND,
     "list_append_without_key": bodies.LIST_APPEND_WITHOUT_KEY,
@@ -113,18 +115,25 @@ class Run:
 
 def assert_good(history: History, anomalies: list[Anomaly]) -> None:
     if anomalies:
+        rows = (f"GID {history.gids.get(one.id)}: {one}\n" for one in history.transactions)
+        test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
+        keep(test, "history.txt", "".join(rows))
         raise AssertionError(report(history, anomalies))
 
 
+@pytest.mark.parametrize("commits", [COMMITS, pytest.param(6 * COMMITS, marks=pytest.mark.long)])
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
 async def test_without_faults(
-    herd: LocalHerd, workload: Workload, record_property: Callable[[str, object], None]
+    herd: LocalHerd,
+    workload: Workload,
+    commits: int,
+    record_property: Callable[[str, object], None],
 ) -> None:
     run = Run(herd, workload)
     async with run.load() as recorder:
-        await recorder.acknowledged(COMMITS, on=NODES)
+        await recorder.acknowledged(commits, on=NODES)
     history = await run.judged()
-    assert len(history.gids) >= COMMITS * len(NODES)
+    assert len(history.gids) >= commits * len(NODES)
     behind = si.staleness(history)
     record_property(
         "gids_behind_p50_p99_max", [behind[len(behind) * n // 100] for n in (50, 99)] + behind[-1:]
@@ -135,7 +144,7 @@ async def test_without_faults(
 async def test_counters_end_at_the_number_of_increments_that_committed(herd: LocalHerd) -> None:
     run = Run(herd, bodies.LOST_UPDATE)
     async with run.load() as recorder:
-        await recorder.acknowledged(COMMITS // 3, on=NODES)
+        await recorder.acknowledged(COMMITS, on=NODES)
     history = await run.judged()
     written = Counter(
         write.key[1] for t in history.transactions if t.id in history.gids for write in t.writes()

@@ -75,6 +75,7 @@ async def schema_is_everywhere(connections: list[Connection], schema: str) -> No
     await caught_up(connections)
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("case", REFUSED)
 async def test_code_that_would_run_when_a_query_is_planned_is_refused(
     connections: list[Connection], schema: str, herd: LocalHerd, case: str

@@ -55,6 +55,7 @@ def test_the_role_can_write_nothing_and_become_nobody(dsns: dict[str, str], what
             connection.execute(_FORBIDDEN[what].encode())
 
 
+@pytest.mark.long
 @NEEDS_SPARK
 async def test_check_and_snapshot_need_no_more_than_the_role(
     herd: LocalHerd, dsns: dict[str, str], tmp_path: Path

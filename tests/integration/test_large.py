@@ -18,7 +18,7 @@ from patience import wait_until
 
 from .ledger import Ledger, create_everywhere
 from .localherd import LocalHerd, free_port_base, query, standing
-from .nodes import TIDE, Nodes, run, sql_cases, sql_file
+from .nodes import TIDE, Nodes, once, run, sql_cases, sql_file
 
 PIECE_BYTES = 16 << 10
 ROWS = 1000
@@ -106,7 +106,7 @@ class Committer(threading.Thread):
 
     def run(self) -> None:
         try:
-            run(self._connection, self._statements)
+            once(self._connection, self._statements)
         except psycopg.Error as error:
             self.error = error
 
@@ -117,6 +117,7 @@ class Committer(threading.Thread):
         return self.error
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize(
     "statements", sql_cases("large_statements").values(), ids=sql_cases("large_statements")
 )

@@ -244,13 +244,9 @@ ENDINGS: dict[str, Callable[[Open], Awaitable[tuple[int, int]]]] = {
     "its server dies": partial(its_origin_dies, process="postgres"),
     "its node dies": partial(its_origin_dies, process="node"),
 }
-_QUICK = {
-    ("a base backup joins", "it goes on"),
-    ("a log is damaged", "it goes on"),
-    ("the proposer dies", "its sidecar dies"),
-}
+_IN_GATE = ("the proposer dies", "its sidecar dies")
 _CASES = [
-    pytest.param(*case, id=", ".join(case), marks=() if case in _QUICK else pytest.mark.long)
+    pytest.param(*case, id=", ".join(case), marks=() if case == _IN_GATE else pytest.mark.long)
     for case in itertools.product(MEANWHILE, ENDINGS)
 ]
 

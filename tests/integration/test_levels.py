@@ -359,6 +359,7 @@ async def wander(run: Run, stop: asyncio.Event, seed: int, *, level: str) -> Non
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.long
 async def test_who_takes_his_token_along_sees_on_each_node_what_he_saw_before(
     mortal: LocalHerd,
 ) -> None:

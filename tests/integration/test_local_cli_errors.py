@@ -48,6 +48,7 @@ class TestUpFails:
         assert str(fresh.directory / "n1" / "sidecar.log") in error
         assert_nothing_left(fresh)
 
+    @pytest.mark.long
     def test_when_it_takes_too_long(self, fresh: LocalHerd, scripts: Path) -> None:
         fresh.environment["PGHERD_SIDECAR_SCRIPT"] = str(scripts / "sleeping.py")
         error = error_of(fresh.up("--nodes", "1", "--timeout", "8"))
@@ -126,6 +127,7 @@ class TestUpFails:
         assert "PostgreSQL does not run as root" in error_of(fresh.up("--user", "root"))
         assert not fresh.directory.exists()
 
+    @pytest.mark.long
     def test_again_stops_what_it_started_and_keeps_the_data(
         self, fresh: LocalHerd, scripts: Path
     ) -> None:

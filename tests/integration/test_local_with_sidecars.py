@@ -73,6 +73,7 @@ async def test_what_is_written_on_one_node_is_identical_on_all(
     }
 
 
+@pytest.mark.long
 async def test_verify_compares_one_state_while_every_node_writes(
     herd: LocalHerd, accounts: str
 ) -> None:

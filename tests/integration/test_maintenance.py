@@ -11,9 +11,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from patience import wait_until_async
+from patience import in_time, wait_until_async
 
-from .localherd import LocalHerd, error_of, free_port_base, query, settle
+from .localherd import LocalHerd, error_of, free_port_base, home, query, settle
 from .members import Connection, run
 
 _FILE = "SELECT pg_relation_filenode('{}')"
@@ -140,6 +140,7 @@ def test_each_form_works_on_its_nodes_and_its_outcome_is_kept(
     mortal.must("verify")
 
 
+@pytest.mark.long
 def test_what_is_no_work_of_one_server_is_refused(mortal: LocalHerd, table: str) -> None:
     refused = {
         ("--sql", f"DELETE FROM {table}"): "it is no maintenance of one server",
@@ -197,8 +198,7 @@ async def test_a_drained_node_is_out_of_service_until_it_has_caught_up(
             ("/health", 200),
         ):
             assert await asyncio.to_thread(answers, mortal, "n2", path) == code, path
-        chosen = await _chosen(mortal, "n2,n3")
-        assert chosen == "n3"
+        await wait_until_async(lambda: _chosen(mortal, "n2,n3"), lambda chosen: chosen == "n3")
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             await run(idle, f"SET default_transaction_read_only = off; DELETE FROM {table}")
         await idle.close()
@@ -218,7 +218,7 @@ async def test_a_drained_node_is_out_of_service_until_it_has_caught_up(
             count = f"SELECT count(*) FROM {table} WHERE v = 'meanwhile'"
             assert await run(back, count) == [(28,)]
         assert await asyncio.to_thread(answers, mortal, "n2", "/ready") == 200
-        assert await _chosen(mortal, "n2,n3") == "n2"
+        await wait_until_async(lambda: _chosen(mortal, "n2,n3"), lambda chosen: chosen == "n2")
     await asyncio.to_thread(mortal.must, "verify")
 
 
@@ -253,11 +253,15 @@ async def test_nobody_waits_for_a_drained_member(mortal: LocalHerd, table: str) 
         await run(builder, f"UPDATE {table} SET v = 'in the way' WHERE id = 1")
         await asyncio.sleep(2)  # the others look for who is away every second
         index = f"maintained_{random.getrandbits(30):x}"
-        async with asyncio.timeout(20):
+        async with in_time():
             await run(builder, f"CREATE INDEX CONCURRENTLY {index} ON {table} (v)")
         collation = f"CREATE COLLATION {index} (provider = libc, locale = 'C.UTF-8')"
-        async with asyncio.timeout(9):
+        log = home(mortal) / "n1" / "sidecar.log"
+        before = len(log.read_text().splitlines())
+        async with in_time():
             await run(admin, collation)
+        told = log.read_text().splitlines()[before:]
+        assert [line for line in told if "command.not_voted" in line] == []  # n2 was not asked
         assert states(await asyncio.to_thread(known, mortal, name)) == {"n2": "working"}
         await run(holder, "ROLLBACK")
     await until(lambda: states(known(mortal, name)) == {"n2": "done"}, "done")
@@ -338,6 +342,7 @@ def _over(run: dict[str, Any]) -> bool:
     return not {"waiting", "working"} & set(states(run).values())
 
 
+@pytest.mark.long
 async def test_nobody_is_taken_while_another_member_is_down(mortal: LocalHerd, table: str) -> None:
     await asyncio.to_thread(mortal.must, "kill", "n3", "--process", "node")
     try:
@@ -391,6 +396,7 @@ async def test_a_member_that_does_not_come_back_is_given_up(mortal: LocalHerd, t
     await asyncio.to_thread(mortal.must, "start", "n2")
 
 
+@pytest.mark.long
 async def test_a_run_can_be_cancelled_although_its_work_is_in_the_way_of_the_order(
     mortal: LocalHerd, table: str
 ) -> None:
@@ -481,6 +487,7 @@ def test_only_superusers_write_what_superusers_execute(mortal: LocalHerd) -> Non
         query(mortal.dsn("n1"), "REVOKE pg_write_all_data, pg_read_all_data FROM app")
 
 
+@pytest.mark.long
 def test_a_schema_of_a_user_s_is_not_read_and_one_member_is_not_drained(alone: LocalHerd) -> None:
     query(alone.dsn("n1"), "GRANT CREATE ON DATABASE app TO app")
     query(alone.app_dsn("n1"), "CREATE SCHEMA pgherd_maintenance")

@@ -69,6 +69,7 @@ async def kill(herd: LocalHerd, *names: str, process: str = "node") -> None:
     await asyncio.gather(*(run(herd, "kill", name, "--process", process) for name in names))
 
 
+@pytest.mark.long
 async def test_it_grows_from_one_to_five_and_shrinks_to_another_one(
     elastic: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
 ) -> None:
@@ -250,6 +251,7 @@ async def test_a_node_that_is_split_off_keeps_its_log_and_never_meets_the_others
     ledger.check()
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_a_joiner_needs_does_not_wait_for_the_clock(work_directory: Path) -> None:
     script = work_directory / "untimed.py"
     script.write_text(_UNTIMED)

@@ -296,9 +296,10 @@ def plain(work_directory: Path) -> Iterator[PlainPostgres]:
         yield server
 
 
-async def test_the_model_and_a_real_server_agree(plain: PlainPostgres) -> None:
+@pytest.mark.parametrize("seeds", [8, pytest.param(40, marks=pytest.mark.long)])
+async def test_the_model_and_a_real_server_agree(plain: PlainPostgres, seeds: int) -> None:
     met: set[str] = set()
-    for seed in range(40):
+    for seed in range(seeds):
         async with await psycopg.AsyncConnection[Any].connect(plain.dsn()) as connection:
             await connection.execute("DROP TABLE IF EXISTS model, guard")
             await connection.execute("CREATE TABLE guard ()")
@@ -315,4 +316,4 @@ async def test_the_model_and_a_real_server_agree(plain: PlainPostgres) -> None:
                 error.add_note(f"seed {seed}")
                 raise
         met |= comparison.met
-    assert met == {"waits", "40001", "40P01", "57014", "57P01"}
+    assert met == {"waits", "40001", "40P01", "57014", "57P01"} or seeds < 40

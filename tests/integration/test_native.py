@@ -21,7 +21,7 @@ from pgherd_sidecar.pg.hookwire import command_complete, error_response
 
 from .localherd import NATIVE, LocalHerd
 from .nativeserver import SECRET, StandInSidecar, native_server
-from .nodes import Connection, nodes_of, run, sql_cases, sql_file
+from .nodes import Connection, nodes_of, once, run, sql_cases, sql_file
 from .plainpostgres import PlainPostgres
 from .test_capture_types import HOSTILE_SETTINGS, UNKEYABLE, VALUES
 
@@ -553,7 +553,7 @@ def test_any_answer_is_an_error_and_the_session_goes_on(
     answer, error = ANSWERS[what]
     make(app, "CREATE TABLE plain (id int PRIMARY KEY)")
     with sidecar.saying(answer), pytest.raises(error) as raised:
-        run(app, "INSERT INTO plain VALUES (1)")
+        once(app, "INSERT INTO plain VALUES (1)")
     if what == "a conflict":
         diag = raised.value.diag
         assert (diag.message_primary, diag.message_detail, diag.message_hint) == (
@@ -568,7 +568,7 @@ def test_no_setting_ends_a_session_that_has_lost(app: Connection, sidecar: Stand
     make(app, "CREATE TABLE plain (id int PRIMARY KEY)")
     run(app, IMPATIENT)
     with sidecar.saying(ANSWERS["a conflict"][0]), pytest.raises(ANSWERS["a conflict"][1]):
-        run(app, "INSERT INTO plain VALUES (1)")
+        once(app, "INSERT INTO plain VALUES (1)")
     run(app, "INSERT INTO plain VALUES (2)")
     assert run(app, "SELECT id FROM plain") == [(2,)]
     assert run(app, "SHOW exit_on_error") == [("on",)]

@@ -54,6 +54,7 @@ _TABLES = (
 )
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("text", CASES.values(), ids=CASES)
 def test_all_members_have_as_many_of_equal_rows(nodes: Nodes, text: str) -> None:
     assert play(nodes.app[0], text) == ("0A000" if "\n-- refused" in text else None)
@@ -157,6 +158,7 @@ def test_a_key_that_comes_excludes_those_who_wrote_without_it(nodes: Nodes) -> N
     assert len(nodes.equal_rows("k")) == 10
 
 
+@pytest.mark.family(every=4)
 @pytest.mark.parametrize("options", _PGBENCH, ids=" ".join)
 def test_pgbench_initializes_and_runs(nodes: Nodes, options: tuple[str, ...]) -> None:
     if "--unlogged-tables" in options:

@@ -129,9 +129,10 @@ async def test_where_not_all_hear_all_there_is_one_order(five: LocalHerd, links:
     await run.judged()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "deaf",
-    [pytest.param(False, id="mute"), pytest.param(True, id="deaf", marks=pytest.mark.long)],
+    [pytest.param(False, id="mute"), pytest.param(True, id="deaf")],
 )
 async def test_a_proposer_that_is_mute_or_deaf_is_replaced(five: LocalHerd, deaf: bool) -> None:
     run = Run(five, bodies.BANK)
@@ -160,11 +161,12 @@ def any_cut(chance: random.Random) -> Cut:
     return chance.choice(cuts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "workload",
     [
         pytest.param(bodies.LIST_APPEND, id="list_append"),
-        pytest.param(bodies.BANK, id="bank", marks=pytest.mark.long),
+        pytest.param(bodies.BANK, id="bank"),
     ],
 )
 async def test_with_links_cut_at_random_and_members_paused_and_killed(

@@ -98,6 +98,7 @@ async def test_what_readers_show_is_a_prefix_whoever_dies(herd: LocalHerd, ledge
     await run(herd, "verify")
 
 
+@pytest.mark.long
 async def test_without_a_majority_of_the_others_it_goes_on_being_read(
     herd: LocalHerd, ledger: Ledger
 ) -> None:
@@ -112,6 +113,7 @@ async def test_without_a_majority_of_the_others_it_goes_on_being_read(
     ledger.check()
 
 
+@pytest.mark.long
 async def test_it_is_promoted_under_load_and_another_one_leaves(
     herd: LocalHerd, ledger: Ledger
 ) -> None:

@@ -112,6 +112,7 @@ async def rebuilt(herd: LocalHerd, node: str, before: int) -> None:
     assert (await asyncio.to_thread(herd.member, node))["state"] == "primary"
 
 
+@pytest.mark.long
 @pytest.mark.expects_trouble("DivergedError", reason="a row of one node is deleted by hand")
 async def test_a_diverged_node_rebuilds_itself(mended: LocalHerd, ledger: Ledger) -> None:
     before = rebuilds(mended, "n3")
@@ -144,6 +145,7 @@ async def test_a_node_without_data_directory_gets_a_copy(mended: LocalHerd, ledg
     ledger.check()
 
 
+@pytest.mark.long
 @pytest.mark.expects_trouble("LeftBehindError", reason="a database is removed")
 async def test_a_data_directory_removed_under_a_running_server_is_replaced(
     mended: LocalHerd, ledger: Ledger
@@ -160,6 +162,7 @@ async def test_a_data_directory_removed_under_a_running_server_is_replaced(
     ledger.check()
 
 
+@pytest.mark.long
 @pytest.mark.expects_trouble("LeftBehindError", reason="an older database than the log's end")
 async def test_an_older_data_directory_is_caught_up_or_replaced_but_never_believed(
     mended: LocalHerd, ledger: Ledger
@@ -270,6 +273,7 @@ async def test_sequences_go_on_where_the_lost_database_was(
     assert query(mended.dsn("n3"), meant) == [(1,)]
 
 
+@pytest.mark.long
 def test_it_is_refused_to_copy_from_nobody(mended: LocalHerd) -> None:
     assert "unknown node n9" in error_of(mended.run("rebuild", "n3", "--from", "n9"))
     assert "from itself" in error_of(mended.run("rebuild", "n3", "--from", "n3"))
@@ -292,8 +296,9 @@ async def trimmed_beyond(herd: LocalHerd, ledger: Ledger, node: str, position: i
         await ledger.commits(100, on=[node])
 
 
+@pytest.mark.long
 @pytest.mark.expects_trouble("LeftBehindError", reason="the log that it needs is trimmed")
-@pytest.mark.parametrize("process", [pytest.param("node", marks=pytest.mark.long), "sidecar"])
+@pytest.mark.parametrize("process", ["node", "sidecar"])
 async def test_a_node_that_was_away_until_its_log_was_trimmed_gets_a_copy(
     forgetful: LocalHerd, process: str
 ) -> None:

@@ -19,6 +19,7 @@ async def view(connections: list[Connection], schema: str) -> None:
     await caught_up(connections)
 
 
+@pytest.mark.family(every=2)
 @pytest.mark.parametrize(
     "statement",
     [

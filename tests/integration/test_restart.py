@@ -29,9 +29,8 @@ async def up(herd: LocalHerd) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "process", [*(pytest.param(p, marks=pytest.mark.long) for p in ("sidecar", "postgres")), "node"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("process", ["sidecar", "postgres", "node"])
 @pytest.mark.parametrize("role", ["proposer", "follower"])
 async def test_two_go_on_without_the_third_and_it_catches_up(
     mortal: LocalHerd, ledger: Ledger, process: str, role: str

@@ -128,6 +128,7 @@ def test_rows_that_are_not_the_snapshot_s_are_noticed(
     assert told.startswith(f"public.{table}: {_ROWS} rows with checksum ")
 
 
+@pytest.mark.family(every=4)
 @pytest.mark.parametrize("damage", ["a bit", "more", "less", "gone"])
 def test_a_part_that_is_not_what_was_written_is_named(
     herd: LocalHerd, table: str, taken: Snapshot, empty: str, damage: str

@@ -168,6 +168,7 @@ async def test_who_is_asked_to_write_everything_does_and_becomes_nothing_more(
     await changed(herd, "n1", {"name": name, "absent": True})
 
 
+@pytest.mark.family(every=2)
 @pytest.mark.parametrize(
     ("by_hand", "said"),
     [

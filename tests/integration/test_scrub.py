@@ -98,6 +98,7 @@ def test_equal_members_are_compared_pass_after_pass_and_nothing_is_told(
     assert "scrub" not in told
 
 
+@pytest.mark.long
 def test_what_differs_is_found_named_and_forgotten_when_it_is_mended(scrubbed: LocalHerd) -> None:
     another_pass(scrubbed)  # an earlier test may have been in its way
 
@@ -149,6 +150,7 @@ def test_what_differs_is_found_named_and_forgotten_when_it_is_mended(scrubbed: L
     scrubbed.must("verify")
 
 
+@pytest.mark.long
 async def test_load_and_definitions_that_change_are_no_difference(scrubbed: LocalHerd) -> None:
     ledger = Ledger(scrubbed, "scrubload")
     await asyncio.to_thread(ledger.create)

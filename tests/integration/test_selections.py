@@ -141,6 +141,7 @@ def test_rows_move_into_a_filter_and_out_of_it(
     assert state(herd, name)["state"] == "following"
 
 
+@pytest.mark.long
 def test_a_changed_filter_has_that_table_copied_anew(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_changed_filter_has_that_table_copied_anew(
     caught_up(herd, subscriber, name)
 
 
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize(
     ("table", "error"),
     [
@@ -252,6 +254,7 @@ def test_what_the_stream_does_not_tell_any_more_stops(
     same(herd, subscriber, f"{name}.item", "id, secret", "region = 'EU'")
 
 
+@pytest.mark.long
 def test_a_filter_that_fails_stops_before_the_row_on_which_it_does(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

@@ -152,6 +152,7 @@ async def test_one_changed_value_of_one_row_of_one_node_is_named_in_every_type(
     assert (len(few.rows), result.different_rows, result.more) == (3, len(ALIKE) + 2, True)
 
 
+@pytest.mark.long
 async def test_values_that_two_rows_have_exchanged_are_named(
     herd: LocalHerd, cluster: Cluster, ledger: Ledger
 ) -> None:
@@ -221,6 +222,7 @@ def held_snapshots(herd: LocalHerd) -> dict[str, int]:
     return {node.name: query(node.dsn, held)[0][0] for node in herd.nodes()}
 
 
+@pytest.mark.long
 def test_the_command_repairs_the_node_that_a_majority_contradicts(
     herd: LocalHerd, work_directory: Path
 ) -> None:

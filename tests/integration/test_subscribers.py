@@ -157,6 +157,7 @@ def test_it_gets_every_change_of_all_members_once(
     assert query(subscriber.dsn(), twice) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("process", ["postgres", "node"])
 def test_it_goes_on_when_its_member_was_killed_and_is_back(
     herd: LocalHerd, subscriber: PlainPostgres, name: str, process: str
@@ -241,6 +242,7 @@ def test_rows_without_identity_are_refused_as_on_a_plain_server(
     equal(herd, subscriber, name)
 
 
+@pytest.mark.long
 def test_all_tables_are_ours_too_and_the_herd_bears_it(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

@@ -172,6 +172,7 @@ def parent_of(process: Path) -> int:
         return 0
 
 
+@pytest.mark.long
 async def test_a_subscriber_is_the_set_at_its_gid_whatever_dies(
     herd: LocalHerd, subscriber: PlainPostgres, ledger: Ledger
 ) -> None:

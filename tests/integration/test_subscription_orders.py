@@ -91,6 +91,7 @@ def until_same(herd: LocalHerd, subscriber: PlainPostgres, there: str, here: str
     )
 
 
+@pytest.mark.long
 def test_an_order_is_carried_out_once_and_told_how_far_it_is(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -212,6 +213,7 @@ def test_what_can_not_be_is_refused_in_a_sentence_without_the_password(
     )
 
 
+@pytest.mark.long
 def test_one_that_is_stopped_goes_on_when_that_is_ordered_and_is_copied_anew_once(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -233,6 +235,7 @@ def test_one_that_is_stopped_goes_on_when_that_is_ordered_and_is_copied_anew_onc
     until_same(herd, subscriber, theirs, theirs)
 
 
+@pytest.mark.long
 def test_a_subscriber_that_is_gone_can_be_left_behind(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

@@ -178,6 +178,7 @@ def test_who_may_read_all_tables_sees_no_password(
         query(herd.dsn("n1"), f"DROP ROLE {role}")
 
 
+@pytest.mark.long
 def test_a_name_is_used_again_that_was_ended_in_the_herd_only(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -254,6 +255,7 @@ def test_tables_join_and_leave_a_set(herd: LocalHerd, subscriber: PlainPostgres,
     assert rows(subscriber.dsn(), f"{name}.a") == rows(dsn, f"{name}.a")
 
 
+@pytest.mark.long
 def test_a_table_that_has_the_rows_is_not_copied(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -310,6 +312,7 @@ def test_a_copy_that_is_given_up_leaves_a_table_that_takes_writes(
     query(app, f"INSERT INTO {name}.a VALUES (2)")
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize(
     "shape", ["PARTITION BY LIST (id)", "child", "view"], ids=["partitioned", "children", "view"]
 )
@@ -339,6 +342,7 @@ def test_what_is_no_plain_table_is_refused(
     assert "plain tables only" in stopped(herd, name)
 
 
+@pytest.mark.family(every=5)
 @pytest.mark.parametrize(
     ("event", "work"),
     [
@@ -382,6 +386,7 @@ def test_a_trigger_that_drops_rows_stops_it(
         assert rows(app, f"{name}.{table}") == rows(dsn, f"{name}.{table}")
 
 
+@pytest.mark.family(every=4)
 @pytest.mark.parametrize(
     "harm",
     [
@@ -483,7 +488,7 @@ def test_a_connection_string_comes_from_stdin_or_the_environment(
         pytest.param("ALTER INDEX {0}.a RENAME TO z", marks=pytest.mark.long),
         pytest.param("ALTER TABLE {0}.a ADD n int DEFAULT 5", marks=pytest.mark.long),
         pytest.param("ALTER TABLE {0}.a RENAME TO z", marks=pytest.mark.long),
-        "DROP TABLE {0}.a",
+        pytest.param("DROP TABLE {0}.a", marks=pytest.mark.long),
         "ALTER TYPE {0}.mood RENAME VALUE 'sad' TO 'blue'",
         pytest.param("DROP TABLE {0}.part_1", marks=pytest.mark.long),
         pytest.param("TRUNCATE {0}.part_1", marks=pytest.mark.long),
@@ -536,6 +541,7 @@ def assert_same_rows(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> N
     assert state(herd, name)["state"] == "following"
 
 
+@pytest.mark.long
 def test_a_column_more_comes_at_its_gid(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -696,6 +702,7 @@ def test_what_cannot_be_is_said(herd: LocalHerd, subscriber: PlainPostgres, name
     query(subscriber.dsn(), "DROP ROLE stranger")
 
 
+@pytest.mark.long
 async def test_another_herd_does_not_take_a_subscription_of_the_same_name(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

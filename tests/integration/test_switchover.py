@@ -190,6 +190,7 @@ def test_one_that_does_not_get_there_leaves_all_as_it_was(
     is_as_before(herd, subscriber, name)
 
 
+@pytest.mark.long
 async def test_one_that_loses_its_session_to_what_commits_meanwhile_begins_anew(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -248,6 +249,7 @@ async def test_one_that_dies_after_a_step_is_gone_on_with_or_undone(
         has_moved(herd, subscriber, name)
 
 
+@pytest.mark.long
 async def test_one_that_comes_back_after_it_was_undone_releases_nothing(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -266,6 +268,7 @@ async def test_one_that_comes_back_after_it_was_undone_releases_nothing(
     is_as_before(herd, subscriber, name)
 
 
+@pytest.mark.long
 def test_a_move_that_is_killed_again_and_again_ends_on_one_side(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -292,6 +295,7 @@ def test_a_move_that_is_killed_again_and_again_ends_on_one_side(
     assert rows(subscriber.dsn(), f"{name}.t") == rows(herd.dsn("n1"), f"{name}.t")
 
 
+@pytest.mark.long
 def test_what_can_not_move_is_refused(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -313,6 +317,7 @@ def test_what_can_not_move_is_refused(
     assert not refuses(herd.app_dsn("n3"), name) and refuses(subscriber.dsn(user="app"), name)
 
 
+@pytest.mark.long
 def test_partition_that_comes_after_the_lock_is_refused(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

@@ -106,6 +106,7 @@ def equip(herd: LocalHerd, by: Authority, trusted: bytes) -> None:
         write(herd, herd.directory / name / "tls", ca_crt=trusted, tls_key=key, tls_crt=certificate)
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("content", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 4096])
 def test_plain_text_at_the_peer_port_is_counted_and_changes_nothing(
     tls_herd: LocalHerd, content: bytes

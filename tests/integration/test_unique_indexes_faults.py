@@ -9,7 +9,7 @@ from patience import in_time
 
 from .localherd import LocalHerd
 from .long_commands import beside_a_copy, nothing_under_way, outcome_with_a_death, until_any
-from .members import assert_same_schema, failure, run, superusers
+from .members import assert_same_schema, failure, once, run, superusers
 from .test_hazards import connected
 from .test_long_commands_faults import INDEX, STEPS, schema
 from .test_unique_indexes import not_begun
@@ -70,7 +70,7 @@ async def test_member_dies_while_one_has_not_begun(
         with contextlib.suppress(psycopg.Error):  # its session may have died
             async with not_begun(admin):
                 command = f"CREATE UNIQUE INDEX CONCURRENTLY i ON {schema}.t (v)"
-                build = asyncio.create_task(run(builder, command))
+                build = asyncio.create_task(once(builder, command))
                 await until_any(watch, _WITHOUT)
                 async with connected(mortal.app_dsn("n3")) as writer:
                     await run(writer, f"INSERT INTO {schema}.t VALUES (-2, -2)")

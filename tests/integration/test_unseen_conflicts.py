@@ -125,6 +125,7 @@ def is_new(connection: Connection) -> bool:
     return connection.info.server_version >= 160000
 
 
+@pytest.mark.family(every=4)
 @pytest.mark.parametrize("first", ["the maker of roles", "the superuser"])
 async def test_two_roles_of_one_name_do_not_become_one(
     herd: LocalHerd, schema: str, admins: list[Connection], first: str

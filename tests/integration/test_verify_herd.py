@@ -139,6 +139,7 @@ async def inspected(herd: LocalHerd) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(one.kind, one.name, one.odd) for one in differing(contents, {})]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shapes")
 def test_views_leaves_generated_columns_and_indexes_are_compared(herd: LocalHerd) -> None:
     def differences() -> list[tuple[str, str, str]]:
@@ -221,6 +222,7 @@ def pods(herd: LocalHerd, *names: str) -> dict[str, PodClient]:
     return {name: PodClient([*RELAY, f"--admin={sockets[name]}"], name) for name in names}
 
 
+@pytest.mark.long
 async def test_members_in_pods_are_compared_by_requests_that_are_relayed(
     herd: LocalHerd, ledger: Ledger
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
+import pytest
 
 from .ledger import INITIAL, Ledger, create_everywhere
 from .localherd import LocalHerd, query
@@ -106,6 +107,7 @@ async def pairs(connection: Connection, schema: str, stop: asyncio.Event) -> set
     return seen
 
 
+@pytest.mark.long
 async def test_no_two_readers_see_two_writers_in_different_order(herd: LocalHerd) -> None:
     """Long fork: one sees a's change without b's, another b's without a's."""
     schema = f"f_{random.getrandbits(40):x}"

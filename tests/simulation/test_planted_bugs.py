@@ -4,8 +4,17 @@ import pytest
 from planted_bugs import PLANTED_BUGS
 from simulate import seeds_until_found
 
+_RARE = ("an old proposer is obeyed", "longest log wins", "consents to another plan counted")
+"""Many seeds do not notice them."""
 
-@pytest.mark.parametrize("name", PLANTED_BUGS)
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long) if name in _RARE else name
+        for name in PLANTED_BUGS
+    ],
+)
 def test_the_simulator_finds(name: str) -> None:
     bug = PLANTED_BUGS[name]
     assert seeds_until_found(bug), f"{bug.rule} broken, and no seed noticed"

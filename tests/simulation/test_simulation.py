@@ -1,12 +1,12 @@
-"""Whole herds in virtual time: remembered seeds, and fresh ones in each run.
+"""Whole herds in virtual time: remembered seeds, and others; ``PGHERD_NEW_SEEDS=1`` draws new ones.
 
 ``simulate.py`` runs more of them; ``PGHERD_SIM_SEEDS=5000 pytest tests/simulation`` does, too.
 """
 
 import os
-from random import SystemRandom
 
 import pytest
+from first_seed import NEW, first_seed
 from pgherd_sidecar.env.storage.segments import SegmentLog
 from sim_dials import Dials
 from sim_storage import SegmentDisk
@@ -34,7 +34,7 @@ REMEMBERED_PARTING = [200263, 60003665, 96002284]
 REMEMBERED_ROT = [652801960, 652801188]
 #: the view that a split founded was in no majority's flush yet
 REMEMBERED_READS = [1924770872]
-FRESH = int(os.environ.get("PGHERD_SIM_SEEDS", "60"))
+FRESH = int(os.environ.get("PGHERD_SIM_SEEDS", "60" if NEW else "24"))
 
 
 def run(
@@ -79,7 +79,7 @@ def test_remembered_seeds_hold_where_bits_rot(seed: int) -> None:
 
 
 def test_fresh_seeds_hold() -> None:
-    start = SystemRandom().randrange(1 << 32)
+    start = first_seed()
     probes: set[str] = set()
     for seed in range(start, start + FRESH):
         probes |= run(seed).probes
@@ -88,7 +88,7 @@ def test_fresh_seeds_hold() -> None:
 
 def test_fresh_seeds_hold_where_members_part() -> None:
     """By an administrator's act, by policy, or both. [C21, S1-S7]"""
-    start = SystemRandom().randrange(1 << 32)
+    start = first_seed()
     probes: set[str] = set()
     for seed in range(start, start + FRESH // 3):
         probes |= run(seed, parting=True).probes
@@ -97,7 +97,7 @@ def test_fresh_seeds_hold_where_members_part() -> None:
 
 def test_fresh_seeds_hold_where_bits_rot() -> None:
     """A minority of the members has damaged logs at any time. [D5, D6]"""
-    start = SystemRandom().randrange(1 << 32)
+    start = first_seed()
     probes: set[str] = set()
     for seed in range(start, start + FRESH // 2):
         probes |= run(seed, rot=True).probes
@@ -112,7 +112,7 @@ def test_remembered_seeds_hold_where_barriers_are_asked_for(seed: int) -> None:
 @pytest.mark.parametrize("kind", ["any", "storm", "rot", "parting"])
 def test_fresh_seeds_hold_where_barriers_are_asked_for(kind: str) -> None:
     """Each covers all that was acknowledged before it was asked for. [F1-F5]"""
-    start = SystemRandom().randrange(1 << 32)
+    start = first_seed()
     probes: set[str] = set()
     for seed in range(start, start + FRESH // 3):
         parting = {"any": None, "parting": True}.get(kind, False)
@@ -124,7 +124,7 @@ def test_fresh_seeds_hold_where_barriers_are_asked_for(kind: str) -> None:
 @pytest.mark.parametrize("storm", [False, True])
 def test_fresh_seeds_hold_where_readers_follow(storm: bool) -> None:
     """They are fed, catch up in the end, and vote only once they were promoted. [V8]"""
-    start = SystemRandom().randrange(1 << 32)
+    start = first_seed()
     probes: set[str] = set()
     for seed in range(start, start + FRESH // 3):
         probes |= run(seed, storm=storm, follow=True).probes

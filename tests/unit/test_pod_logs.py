@@ -1,12 +1,12 @@
 """The sidecars of a cluster are followed, each container once; kubectl is played by a script."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 from e2e.cluster import Kubectl, Object
 from e2e.podlogs import PodLogs
+from patience import wait_until
 
 _SCRIPT = """#!/bin/sh
 echo "$@" >> {here}/asked
@@ -16,7 +16,6 @@ case "$*" in
 esac
 """
 _DIVERGED = {"event": "node.needs_rebuild", "reason": "a row is missing", "kind": "DivergedError"}
-_PATIENCE_S = 30
 
 
 class Cluster:
@@ -57,10 +56,8 @@ def cluster(tmp_path: Path) -> Cluster:
 
 def until_ended(cluster: Cluster) -> None:
     """Wait for kubectl, which here ends at once."""
-    until_s = time.monotonic() + _PATIENCE_S
-    while any(process.poll() is None for process in cluster.pods._following.values()):
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
+    following = cluster.pods._following.values()
+    wait_until(lambda: all(process.poll() is not None for process in following))
 
 
 def test_trouble_in_a_pod_is_found(cluster: Cluster) -> None:

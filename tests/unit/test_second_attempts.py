@@ -24,11 +24,14 @@ def attempt():
 """
 
 
-def judge(tmp_path: Path, tests: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def judge(
+    tmp_path: Path, tests: str, *arguments: str, other: str = ""
+) -> subprocess.CompletedProcess[str]:
     """Run tests as ours are run, with waits that last for some milliseconds."""
     directory = tmp_path / "tests"
     directory.mkdir()
     shutil.copy(_TESTS / "conftest.py", directory)
+    (directory / "test_other.py").write_text(other)
     (directory / "test_it.py").write_text(_ATTEMPTS + tests)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     return subprocess.run(
@@ -83,6 +86,53 @@ def test_anything_else_is_final_and_its_evidence_is_kept(tmp_path: Path, violati
     assert attempts(tmp_path) == 1
     (report,) = (tmp_path / "build" / "failures").rglob("report.txt")
     assert "tests/test_it.py::test_it (call)" in report.read_text()
+
+
+_SECOND_ONLY = """
+def test_waits():
+    patience.wait_until(lambda done=attempt() > 1: done)
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize(
+    "other",
+    ["raise OSError", "def test_crashes():\n    import os\n    os._exit(1)\n"],
+    ids=["not imported", "crashes"],
+)
+def test_what_is_no_test_report_counts_as_a_failure(
+    tmp_path: Path, workers: str, other: str
+) -> None:
+    if workers == "0" and "_exit" in other:
+        pytest.skip("it would end the run itself")
+    assert judge(tmp_path, _SECOND_ONLY, "-n", workers, other=other).returncode != 0
+
+
+def test_what_is_skipped_at_the_second_attempt_has_not_passed(tmp_path: Path) -> None:
+    tests = """
+def test_waits():
+    if attempt() > 1:
+        pytest.skip("no cluster")
+    patience.wait_until(bool)
+"""
+    assert judge(tmp_path, tests).returncode == 1
+
+
+def test_a_run_that_was_cut_short_has_failed(tmp_path: Path) -> None:
+    tests = f"{_SECOND_ONLY}\ndef test_that_would_fail():\n    assert False\n"
+    assert judge(tmp_path, tests, "--exitfirst").returncode != 0
+
+
+def test_a_wait_does_not_hide_the_assertion_before_it(tmp_path: Path) -> None:
+    tests = """
+def test_waits():
+    try:
+        assert attempt() > 1
+    finally:
+        patience.wait_until(bool)
+"""
+    assert judge(tmp_path, tests).returncode == 1
+    assert attempts(tmp_path) == 1
 
 
 def test_one_that_also_fails_as_it_ends_is_not_repeated(tmp_path: Path) -> None:

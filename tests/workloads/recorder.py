@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from checkers.history import History, Outcome, Transaction
+from patience import WaitRanOutError
 
 from workloads.acknowledged import Acknowledged
 
@@ -73,8 +74,8 @@ class Recorder:
         """Wait until this many commits have been acknowledged from now on, on each of these."""
         try:
             await self._acknowledged.more(more, on=on)
-        except AssertionError as error:
-            raise AssertionError(f"{error}, errors {dict(self.codes)}") from None
+        except WaitRanOutError as error:
+            raise WaitRanOutError(f"{error}, errors {dict(self.codes)}") from None
 
     def history(self, gids: Mapping[int, int]) -> History:
         """All that was recorded, with the order as the herd knows it."""

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
+from patience import in_time, until
 from pgherd_sidecar.agent.base.config import (
     LimitSettings,
     MemberAddress,
@@ -32,7 +33,6 @@ from pgherd_sidecar.core.replication.entries import (
 )
 from places import free_port
 
-PATIENCE_S = 30.0
 NAMES = ("n1", "n2", "n3")
 
 
@@ -260,19 +260,13 @@ class Trio:
 
 async def _insist(ask: Callable[[], None], condition: Callable[[], object]) -> None:
     """Ask again and again until something holds."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with in_time():
         while not condition():
             ask()
             for _ in range(100):
                 if condition():
                     break
                 await asyncio.sleep(0.002)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - conditions of objects that tell nobody
-            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from patience import in_time
 from pgherd_sidecar.agent.base.errors import SupersededError
 from pgherd_sidecar.agent.commit import announcement as module
 from pgherd_sidecar.agent.commit.announcement import Announcement
@@ -38,7 +39,7 @@ async def test_it_is_submitted_again_until_it_is_delivered(monkeypatch: pytest.M
     monkeypatch.setattr(module, "_RETRY_S", 0.02)
     herd = Herd()
     begun = asyncio.create_task(herd.announcement.begun())
-    async with asyncio.timeout(5):
+    async with in_time():
         await herd.often.wait()
     assert set(herd.submitted) == {encode_entry(MINE)}
     herd.deliver(Incarnation(2, 9))

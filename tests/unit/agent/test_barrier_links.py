@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-from log_trio import trio, until
+from log_trio import trio
 from msgspec.structs import replace
+from patience import until
 from pgherd_sidecar.agent.membership.roster import Contact
 from pgherd_sidecar.core.consensus import Member
 from pgherd_sidecar.env.network.frames import PROTOCOL_VERSION, Hello

@@ -4,7 +4,8 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from log_trio import Trio, trio, until
+from log_trio import Trio, trio
+from patience import until
 from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.log import bootstrap
 from pgherd_sidecar.agent.log.bootstrap import BootstrapError, Split

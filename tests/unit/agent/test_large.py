@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
+from patience import until
 from pgherd_sidecar.agent.apply import large
 from pgherd_sidecar.agent.apply.large import LargeTransactions, Surroundings
 from pgherd_sidecar.agent.apply.writers import Writers
@@ -115,13 +116,6 @@ class Node:
     async def wrote(self, number: int, *statements: str) -> None:
         """Wait until a connection has executed this."""
         await until(lambda: [c.executed for c in self.connections[number:]] == [[*statements]])
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait until it is so."""
-    async with asyncio.timeout(5):
-        while not true():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
 
 
 class Reader:

@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from log_trio import NAMES, Node, Trio, entry, trio, until
+from log_trio import NAMES, Node, Trio, entry, trio
+from patience import until
 from pgherd_sidecar.agent.standing.views import no_majority
 from pgherd_sidecar.core.consensus import Role
 from test_log_membership import joined, left

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from log_trio import NAMES, Node, Trio, trio, until
+from log_trio import NAMES, Node, Trio, trio
+from patience import until
 from pgherd_sidecar.agent.log.setup import delivered, open_log, reset_log
 from pgherd_sidecar.agent.membership import peers
 from pgherd_sidecar.agent.membership.identity import StoredIdentity

@@ -5,7 +5,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from log_trio import NAMES, Trio, entry, trio, until
+from log_trio import NAMES, Trio, entry, trio
+from patience import until
 from pgherd_sidecar.agent.base.config import LimitSettings, NodeConfig
 from pgherd_sidecar.agent.log import host as loghost
 from pgherd_sidecar.agent.log.writer import FlushPace

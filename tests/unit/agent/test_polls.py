@@ -4,7 +4,8 @@ import asyncio
 import json
 from pathlib import Path
 
-from log_trio import trio, until
+from log_trio import trio
+from patience import until
 from pgherd_sidecar.env.network.frames import PROTOCOL_VERSION, Hello
 
 

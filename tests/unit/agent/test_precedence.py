@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from patience import until
 from pgherd_sidecar.agent.hook import precedence
 from pgherd_sidecar.agent.hook.precedence import Precedence
 from pgherd_sidecar.core.commit.keys import wire_keys
@@ -69,12 +70,6 @@ class World:
 
     def withdrawn(self) -> list[int]:
         return [entry.member for entry in self.submitted if not entry.keys]
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
 
 
 async def test_a_command_that_excludes_nobody_and_has_not_lost_goes_on_at_once() -> None:

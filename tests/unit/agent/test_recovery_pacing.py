@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from patience import in_time
 from pgherd_sidecar.env.processes.detached import identify
 from pgherd_sidecar.env.processes.pacing import Pace
 from pgherd_sidecar.env.processes.programs import run
 
-PATIENCE_S = 60
 GREEDY = "exec cat /dev/zero >/dev/null"
 RATE_BYTES_S = 1 << 20
 
@@ -42,7 +42,7 @@ class Copy:
 
     async def until(self, *, stopped: bool) -> None:
         """Wait until the program is seen so."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with in_time():
             while (self._state() == "T") != stopped:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
 
@@ -71,7 +71,7 @@ async def test_it_is_stopped_while_clients_are_at_work_and_goes_on_when_they_are
     greedy.tell(False)
     await greedy.until(stopped=False)
     freely = greedy.written() + 100 * RATE_BYTES_S
-    async with asyncio.timeout(PATIENCE_S):
+    async with in_time():
         while greedy.written() < freely:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
     greedy.tell(True)
@@ -88,5 +88,5 @@ async def test_one_that_is_stopped_is_killed_when_the_copy_is_cancelled(greedy: 
 
 async def test_a_program_that_ends_ends_its_pace() -> None:
     copy = Copy("exec true")
-    async with asyncio.timeout(PATIENCE_S):
+    async with in_time():
         await copy.running

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import in_time
 from pgherd_sidecar.env.processes import programs
 from pgherd_sidecar.env.processes.programs import ProgramError, end_leftovers, run
 
@@ -15,7 +16,7 @@ PATIENCE_S = 30
 
 async def ends(pid: int) -> None:
     """Wait until a process is gone, or has only to be waited for."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with in_time():
         while _alive(pid):  # noqa: ASYNC110 - no child of ours: nobody tells
             await asyncio.sleep(0.01)
 
@@ -61,7 +62,7 @@ async def test_cancelling_ends_the_program_and_what_it_has_started() -> None:
     running = asyncio.create_task(
         run(SHELL, "-c", "sleep 600 & echo $!; wait", on_line=lambda line: pids.append(int(line)))
     )
-    async with asyncio.timeout(PATIENCE_S):
+    async with in_time():
         while not pids:  # noqa: ASYNC110 - filled in a thread
             await asyncio.sleep(0.01)
     running.cancel()

@@ -7,6 +7,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from patience import in_time
 from pgherd_sidecar.agent.apply import large
 from pgherd_sidecar.agent.base.config import MemberAddress, NodeConfig, PostgresAddress
 from pgherd_sidecar.agent.checkpoint.verdicts import Verdicts
@@ -110,5 +111,5 @@ async def test_what_is_too_old_is_given_up_where_it_is_dropped(
     host.commits(Noop())
     deliver(one)
     assert not one.state.is_open(2, 1)
-    async with asyncio.timeout(5):
+    async with in_time():
         await begun[0].stopped.wait()

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from patience import in_time
 from pgherd_sidecar.agent.apply.writers import Writers
 from pgherd_sidecar.agent.base.errors import DivergedError
 from pgherd_sidecar.agent.commit.settler import Settler, Visibility
@@ -148,7 +149,7 @@ async def test_only_what_has_aborted_is_repaired_and_in_order() -> None:
     assert node.server.written == []  # the first one goes on
     node.server.statuses[str(first.xid)] = "committed"
     node.server.gid = 11
-    async with asyncio.timeout(5):
+    async with in_time():
         await node.visibility.visible(12)
     assert node.settler.repairs == 1
     settling.cancel()

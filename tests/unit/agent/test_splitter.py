@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from log_trio import Node, Trio, trio, until
+from log_trio import Node, Trio, trio
+from patience import until
 from pgherd_sidecar.agent.admin.port import Refused, Unavailable
 from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.log import bootstrap, parted

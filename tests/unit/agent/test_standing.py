@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from log_trio import Node, Trio, trio, until
+from log_trio import Node, Trio, trio
+from patience import in_time, until
 from pgherd_sidecar.agent.apply.applying import applying
 from pgherd_sidecar.agent.base.errors import DivergedError, SkippedError
 from pgherd_sidecar.agent.standing import standing as module
@@ -45,7 +46,7 @@ async def settled(herd: Trio) -> Node:
 
 async def soon(task: "asyncio.Task[Any]") -> Any:
     """What comes of a task that is about to end."""
-    async with asyncio.timeout(10):
+    async with in_time():
         return await task
 
 

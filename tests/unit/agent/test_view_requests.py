@@ -1,11 +1,12 @@
 """Requests about the membership: what is told of it, and what is refused and why."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from log_trio import NAMES, Node, Trio, trio, until
+from log_trio import NAMES, Node, Trio, trio
+from patience import until, wait_until_async
 from pgherd_sidecar.agent.admin.port import Refused, Unavailable
 from pgherd_sidecar.agent.membership.identity import StoredIdentity
 from pgherd_sidecar.agent.session.witness import Witness
@@ -27,14 +28,17 @@ async def settled(herd: Trio) -> Node:
     return leader
 
 
-async def without(herd: Trio, leader: Node, name: str) -> None:
-    def asked() -> bool:
-        with suppress(Unavailable):  # a busy machine may have let an election through
-            views(leader).leave(name, herd.nodes[name].disk)
-            return True
-        return False
+async def answered(ask: Callable[[], None]) -> None:
+    """Ask again while it can't be done: a busy machine may have let an election through."""
 
-    await until(asked)
+    async def look() -> None:
+        ask()
+
+    await wait_until_async(look, lambda _: True, despite=(Unavailable,))
+
+
+async def without(herd: Trio, leader: Node, name: str) -> None:
+    await answered(lambda: views(leader).leave(name, herd.nodes[name].disk))
     await until(lambda: name not in leader.host.membership.names)
     await herd.stop(name)
 
@@ -64,9 +68,9 @@ async def test_who_has_gone_already_or_is_on_another_disk_needs_no_leave(tmp_pat
     async with trio(tmp_path) as herd:
         leader = await settled(herd)
         position = leader.host.membership.position
-        views(leader).leave("n9", "")
-        views(leader).leave("n2", "another disk")
-        views(leader).join(herd.nodes["n2"].member)
+        await answered(lambda: views(leader).leave("n9", ""))
+        await answered(lambda: views(leader).leave("n2", "another disk"))
+        await answered(lambda: views(leader).join(herd.nodes["n2"].member))
         await herd.order(leader, 1)
         assert leader.host.membership.position == position
 
@@ -83,7 +87,7 @@ async def test_the_last_database_is_not_let_go(tmp_path: Path) -> None:
         last = herd.nodes["n2"]  # the witness may have been the proposer, and votes no more
         await until(lambda: not last.host.membership.joint and last.host.primary)
         with pytest.raises(Refused, match="n2 is the last member with a database"):
-            views(last).leave("n2", "")
+            await answered(lambda: views(last).leave("n2", ""))
 
 
 async def test_the_last_database_that_is_whole_is_let_go_only_if_it_is_dead(tmp_path: Path) -> None:
@@ -94,8 +98,8 @@ async def test_the_last_database_that_is_whole_is_let_go_only_if_it_is_dead(tmp_
         for member in (2, 3):
             databases.take(member, DatabaseState(member, Condition.DIVERGED, 0, 1, 9, 9, 0, "rows"))
         with pytest.raises(Refused, match="only n1 holds what was committed last"):
-            asked.leave("n1", "")
-        asked.leave("n1", "", dead=True)
+            await answered(lambda: asked.leave("n1", ""))
+        await answered(lambda: asked.leave("n1", "", dead=True))
         await until(lambda: "n1" not in leader.host.membership.names)
 
 
@@ -107,7 +111,8 @@ async def test_nobody_is_let_go_whose_votes_the_rest_needs(tmp_path: Path) -> No
         await until(lambda: silent not in leader.host.peers.heard())
         with pytest.raises(Unavailable, match=f"of 2 members {silent} are not heard of"):
             views(leader).leave(other, "")
-        views(leader).leave(silent, "")  # but the silent one itself may go
+        # But the silent one itself may go.
+        await answered(lambda: views(leader).leave(silent, ""))
         await until(lambda: silent not in leader.host.membership.names)
 
 

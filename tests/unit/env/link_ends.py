@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from cryptography.hazmat.primitives import serialization
+from patience import in_time
 from pgherd_sidecar.core.consensus import Membership, Message, objection
 from pgherd_sidecar.env.network.connections import Bounds, Peer
 from pgherd_sidecar.env.network.frames import PROTOCOL_VERSION, Hello
@@ -19,7 +20,6 @@ from pgherd_sidecar.env.network.tls import Credentials, certified_name
 from pgherd_sidecar.pki.authority import Authority
 
 CLUSTER = str(uuid4())
-PATIENCE_S = 20.0
 YEAR = timedelta(days=365)
 
 
@@ -103,13 +103,6 @@ class End:
             raise self.objection
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop run until the condition holds; the limit only ends a test that has failed."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - conditions of objects that tell nobody
-            await asyncio.sleep(0.001)
-
-
 @asynccontextmanager
 async def running(*ends: End) -> AsyncIterator[None]:
     try:
@@ -138,7 +131,7 @@ async def connection(
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
     """Return what still arrives until the other side closes."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with in_time():
         try:
             return await reader.read()
         except ConnectionResetError:

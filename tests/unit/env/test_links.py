@@ -8,7 +8,8 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from link_ends import CLUSTER, End, connection, ended, running, until
+from link_ends import CLUSTER, End, connection, ended, running
+from patience import until
 from pgherd_sidecar.core.consensus import Message, RemoteProtocolError
 from pgherd_sidecar.core.consensus.model.messages import Newer, Submit
 from pgherd_sidecar.env.network.connections import OutgoingConnection

@@ -22,8 +22,8 @@ from link_ends import (
     equip,
     pem,
     running,
-    until,
 )
+from patience import until
 from pgherd_sidecar.core.consensus.model.messages import Newer, Submit
 from pgherd_sidecar.env.network import connections
 from pgherd_sidecar.env.network.frames import (

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 from faults.wires import FAIR, Weather, Wires, wire_port
+from patience import in_time
 
 _THERE, _BACK = (1, 2), (2, 1)
-_PATIENCE_S = 30
 
 Ends = tuple[Wires, asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -40,7 +40,7 @@ async def echoed(port_base: int) -> AsyncIterator[Ends]:
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     wires = Wires(port_base, {1: port, 2: port}, seed=1)
-    async with await asyncio.start_server(echo, sock=listening), asyncio.timeout(_PATIENCE_S):
+    async with await asyncio.start_server(echo, sock=listening), in_time():
         reader, writer = await asyncio.open_connection("127.0.0.1", wire_port(port_base, 1, 2))
         writer.write(b"?")
         assert await reader.readexactly(1) == b"?"

@@ -296,7 +296,7 @@ def sidecar_images(world: World) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("first", range(2))
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_every_write_of_a_life_may_fail(first: int) -> None:
     """Founding, growth, a lost volume, a rollout, shrinking: with a fault at each write in turn."""
     write, finished = first, False

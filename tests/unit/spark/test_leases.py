@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 
 import pytest
+from patience import in_time
 from pgherd_sidecar.client.admin import AdminError
 from pgherd_sidecar.client.answers import MarkerAnswer, SnapshotAnswer
 from pgherd_spark.reading.leases import LeaseError, Member, hold
@@ -53,7 +54,7 @@ async def test_leases_are_renewed_while_the_job_lives_and_given_back_at_its_end(
     ) as lease:
         assert [one.member for one in lease.sources] == ["n1", "n2"]
         assert all("search_path=pg_catalog" in one.conninfo for one in lease.sources)
-        async with asyncio.timeout(60):
+        async with in_time():
             await second.renewed.wait()
         assert not first.dropped
     assert (first.dropped, second.dropped, lease.lost) == (True, True, None)
@@ -64,7 +65,7 @@ async def test_a_job_whose_snapshot_a_member_has_lost_is_told() -> None:
     told = asyncio.Event()
     async with hold(members(first, second), lease_s=0.03, timeout_s=5, on_lost=told.set) as lease:
         second.lost = True
-        async with asyncio.timeout(60):
+        async with in_time():
             await told.wait()
     assert lease.lost == "n2: no snapshot for marker m"
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import psycopg
 import pytest
+from patience import in_time
 from pgherd_sidecar.subscribing.state import turn
 from pgherd_sidecar.subscribing.state.herd import Subscription
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
@@ -90,7 +91,7 @@ async def test_a_beat_that_fails_when_it_is_cancelled_is_the_last_one(
     one = turn.Turn(cast("Session", _Session()), "s", "host=x")
     assert await one.take()
     await begun.wait()
-    async with asyncio.timeout(30):
+    async with in_time():
         await one.release()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
