@@ -144,6 +144,7 @@ def test_the_longest_statement_that_fits_the_stack_fits_everywhere(poisoned: Loc
         assert poisoned.member(node)["gid"] > all_gid
 
 
+@pytest.mark.long
 def test_rows_as_deep_as_the_stack_allows_are_written_everywhere(poisoned: LocalHerd) -> None:
     """BD2: the text of a row is read some calls deeper, too."""
     write(poisoned, "CREATE TABLE nested (id int PRIMARY KEY, v json)")

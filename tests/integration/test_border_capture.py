@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .localherd import LocalHerd, free_port_base, query, settle
 from .nodes import Connection, Nodes, nobody_stops, nodes_of, once, run, sql_cases
@@ -88,8 +89,7 @@ def test_a_parents_end_is_certified_by_what_its_checks_saw(nodes: Nodes, leaving
     run(holder, "SELECT pg_advisory_lock(4711)")
     with ThreadPoolExecutor(1) as others:
         left = others.submit(once, leaver, leaving)
-        while not run(nodes.admin[2], WAITING):
-            assert not left.done()
+        wait_until(lambda: run(nodes.admin[2], WAITING), brief=True, hopeless=left.done)
         run(nodes.app[1], "INSERT INTO child VALUES (1, 1)")
         nodes.settle()
         run(holder, "SELECT pg_advisory_unlock(4711)")

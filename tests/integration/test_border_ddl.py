@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
-from patience import in_time
+from patience import in_time, wait_until_async
 from pgherd_sidecar.agent.server.startup import install
 from psycopg import conninfo
 
@@ -217,8 +217,9 @@ async def test_view_that_waited_with_an_old_snapshot_is_the_same_on_every_member
         await run(reader, "BEGIN; TABLE v")
         refresh = asyncio.create_task(once(connections[0], "REFRESH MATERIALIZED VIEW v"))
         waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'v'::regclass"
-        while await run(watcher, waits) == [(0,)]:
-            await run(watcher, "SELECT pg_sleep(0.02)")
+        await wait_until_async(
+            lambda: run(watcher, waits), lambda seen: seen == [(1,)], hopeless=refresh.done
+        )
         await run(connections[1], "INSERT INTO t VALUES (1)")
         await caught_up([watcher, connections[1]])
         assert await run(watcher, "SELECT id FROM t") == [(1,)]

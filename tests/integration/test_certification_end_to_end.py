@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .localherd import LocalHerd
 from .nodes import Nodes, nodes_of, once, run
@@ -205,8 +206,7 @@ def test_a_child_that_comes_after_the_check_of_its_parents_end_counts(
     run(holder, "SELECT pg_advisory_lock(4711)")
     with ThreadPoolExecutor(1) as others:
         left = others.submit(once, leaver, leaving.format("parent"))
-        while not run(nodes.admin[2], WAITING):
-            assert not left.done()
+        wait_until(lambda: run(nodes.admin[2], WAITING), brief=True, hopeless=left.done)
         run(nodes.app[1], "INSERT INTO child VALUES (1, 1)")
         nodes.settle()
         run(holder, "SELECT pg_advisory_unlock(4711)")
@@ -257,8 +257,7 @@ def test_an_update_finds_the_row_whose_unique_column_another_member_changed(
             "WITH gate AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared(4711))"
             " UPDATE account SET balance = balance + 10 FROM gate WHERE id = 1 RETURNING name",
         )
-        while not run(filled.admin[2], WAITING):
-            assert not found.done(), found.result()
+        wait_until(lambda: run(filled.admin[2], WAITING), brief=True, hopeless=found.done)
         once(filled.app[1], f"BEGIN; {moved}; COMMIT")
         filled.settle()
         run(holder, "SELECT pg_advisory_unlock(4711)")

@@ -176,6 +176,7 @@ def test_what_roles_and_databases_say_goes_before_it_and_stays(doors: LocalHerd)
     query(herd.dsn("n1"), "SELECT pgherd.run_everywhere('DROP ROLE stubborn')")
 
 
+@pytest.mark.long
 def test_our_own_work_goes_on_where_sessions_begin_read_only(doors: LocalHerd) -> None:
     """Apply, DDL, a rebuild from a partner that says so, start and verify."""
     herd = doors

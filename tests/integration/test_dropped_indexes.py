@@ -139,6 +139,7 @@ async def test_what_one_member_has_alone_is_dropped_there(
     assert await same_everywhere(admins, INDEXES.format(schema)) == [("i", True), ("t_pkey", True)]
 
 
+@pytest.mark.long
 async def test_readers_and_writers_go_on_while_one_member_drops(
     connections: list[Connection], admins: list[Connection], schema: str
 ) -> None:
@@ -211,6 +212,7 @@ async def test_drop_that_waits_at_its_origin_and_is_cancelled_is_finished(
     await gone(admins, schema)
 
 
+@pytest.mark.long
 async def test_name_that_comes_to_mean_another_index_leaves_that_one_alone(
     connections: list[Connection], admins: list[Connection], schema: str
 ) -> None:

@@ -324,6 +324,7 @@ class TestSetval:
         assert run(nodes.app[0], "SELECT last_value FROM s") == [(1,)]
         run(session, "RESET session_replication_role; SELECT setval('s', 1)")
 
+    @pytest.mark.long
     def test_at_once_from_two_members_numbers_never_collide(self, nodes: Nodes) -> None:
         run(nodes.app[0], "CREATE TABLE IF NOT EXISTS given (n int8 PRIMARY KEY, by int)")
         nodes.settle()

@@ -92,6 +92,7 @@ def test_a_dump_by_pg_dump_itself_is_not(herd: LocalHerd, twin: PlainPostgres) -
     assert "pgherd" in bare
 
 
+@pytest.mark.long
 def test_an_archive_in_custom_format(
     herd: LocalHerd, twin: PlainPostgres, target: str, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_an_archive_in_custom_format(
     assert b"pgherd" not in contents.replace(b"pgherd_apply", b"")
 
 
+@pytest.mark.long
 def test_an_archive_in_directory_format_by_several_jobs(
     herd: LocalHerd, twin: PlainPostgres, target: str, tmp_path: Path
 ) -> None:

@@ -89,6 +89,13 @@ class Run:
 
     async def judged(self) -> History:
         """Assert that nothing is wrong with what was recorded."""
+        try:
+            return await self._judged()
+        except AssertionError as error:
+            error.add_note(f"the clients' seed was {self.seed}")
+            raise
+
+    async def _judged(self) -> History:
         await asyncio.to_thread(self.herd.must, "verify")
         if "list" in self.workload.finals:
             assert await self.once("n1", bodies.read_all_lists) is Outcome.OK
@@ -141,6 +148,7 @@ async def test_without_faults(
     run.drop()
 
 
+@pytest.mark.long
 async def test_counters_end_at_the_number_of_increments_that_committed(herd: LocalHerd) -> None:
     run = Run(herd, bodies.LOST_UPDATE)
     async with run.load() as recorder:

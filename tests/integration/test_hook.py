@@ -8,12 +8,12 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .localherd import NATIVE, LocalHerd, pids_in
 from .nodes import Connection, Nodes, nodes_of, run, sql_cases, sql_file
@@ -262,8 +262,8 @@ def stopped_sidecar(herd: LocalHerd, node: str) -> Iterator[None]:
         yield
     finally:
         os.kill(int(sidecar.name), signal.SIGCONT)
-        while any(member["state"] != "primary" for member in herd.members()):
-            time.sleep(0.1)  # an election, if it was the proposer
+        # An election, if it was the proposer.
+        wait_until(herd.members, lambda seen: {one["state"] for one in seen} == {"primary"})
 
 
 def test_a_backend_terminated_after_the_verdict_commits_all_the_same(emptied: Nodes) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .localherd import LocalHerd
 from .nodes import Nodes, nodes_of, run, sql_cases, sql_file
@@ -219,6 +220,5 @@ def test_a_commit_that_slipped_past_the_hook_is_adopted(nodes: Nodes) -> None:
             run(superuser, f"ALTER TABLE pgherd.capture_{side} {action} TRIGGER arm")
         if action == "DISABLE":
             run(nodes.app[0], "INSERT INTO plain VALUES (900, 'l')")
-    while not run(nodes.admin[1], "SELECT 1 FROM plain WHERE id = 900"):
-        run(nodes.admin[2], "SELECT pg_sleep(0.05)")
+    wait_until(lambda: run(nodes.admin[1], "SELECT 1 FROM plain WHERE id = 900"))
     assert "(900,l)" in nodes.equal_rows("plain")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from patience import wait_until
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -174,13 +175,11 @@ def test_it_leaves_under_load_with_all_that_was_committed(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        while len(committed) < 20:
-            time.sleep(0.01)
+        wait_until(lambda: len(committed) >= 20)
         before = list(committed)
         plain = Exported(herd, "n2", export(herd, "n2"))
         left = len(committed)
-        while len(committed) < left + 20:
-            time.sleep(0.01)
+        wait_until(lambda: len(committed) >= left + 20)
     finally:
         stop.set()
         writer.join()

@@ -8,7 +8,6 @@ is caught by the same checker, so it can fail.
 import asyncio
 import random
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -270,9 +269,8 @@ async def test_a_minority_has_no_strong_reads_and_its_local_ones_are_stale(
     async with run.load() as recorder:
         await recorder.acknowledged(30, on=NODES)
         async with cut(mortal, links):
-            begun = time.monotonic()
-            assert await run.once(alone, strong) is not Outcome.OK
-            assert time.monotonic() - begun < 10
+            async with in_time():
+                assert await run.once(alone, strong) is not Outcome.OK
             assert recorder.codes["25006"]
             await until_component(mortal, alone, "secondary")
             await recorder.acknowledged(30, on=others)
@@ -297,6 +295,7 @@ async def at_last(run: Run, node: str, body: Body) -> None:
     await wait_until_async(lambda: run.once(node, body), lambda seen: seen is Outcome.OK)
 
 
+@pytest.mark.long
 async def test_who_waits_in_a_minority_hears_a_cancel_and_a_timeout_and_goes_on_later(
     mortal: LocalHerd,
 ) -> None:
@@ -312,10 +311,9 @@ async def test_who_waits_in_a_minority_hears_a_cancel_and_a_timeout_and_goes_on_
             await asyncio.sleep(1.5)
             assert not waiting.done()
             await asyncio.to_thread(session.cancel)
-            begun = time.monotonic()
             with pytest.raises(psycopg.errors.QueryCanceled):
-                await waiting
-            assert time.monotonic() - begun < 5  # half a second, and what a busy machine adds
+                async with in_time():
+                    await waiting
             for call in ("SELECT pgherd.strong('1 s')", "CALL pgherd.begin_strong('1 s')"):
                 with pytest.raises(psycopg.errors.ReadOnlySqlTransaction) as refused:
                     await session.execute(call.encode())

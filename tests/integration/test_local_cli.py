@@ -111,6 +111,7 @@ class TestUp:
         assert [process.returncode for process in both] == [0, 0]
         assert answers[0] == answers[1]
 
+    @pytest.mark.long
     def test_in_a_directory_too_deep_for_sockets_puts_them_elsewhere(
         self, fresh: LocalHerd
     ) -> None:
@@ -125,6 +126,7 @@ class TestUp:
         finally:
             fresh.directory = top
 
+    @pytest.mark.long
     @NEEDS_ROOT
     def test_in_a_directory_closed_to_the_account_lives_elsewhere(self, fresh: LocalHerd) -> None:
         closed = fresh.directory

@@ -112,6 +112,7 @@ async def test_a_killed_node_catches_up_and_no_acknowledged_commit_is_lost(
     assert load.acknowledged <= row[0] <= load.acknowledged + load.unknown
 
 
+@pytest.mark.long
 async def test_a_herd_that_was_down_comes_up_with_everything(
     herd: LocalHerd, accounts: str
 ) -> None:

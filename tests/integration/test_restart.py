@@ -61,6 +61,7 @@ CREATE FUNCTION pgherd.follow_grants(names jsonb, granted jsonb) RETURNS void LA
 """Some of what the SQL of a former version has left in a database."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "former",
     [

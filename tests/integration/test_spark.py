@@ -176,6 +176,7 @@ async def test_values_that_two_rows_have_exchanged_are_named(
     }
 
 
+@pytest.mark.long
 async def test_what_is_defined_on_one_node_only_is_named(
     herd: LocalHerd, cluster: Cluster, ledger: Ledger
 ) -> None:

@@ -166,6 +166,7 @@ def test_a_set_becomes_what_is_ordered_and_its_subscribers_follow(
     )
 
 
+@pytest.mark.long
 def test_what_can_not_be_is_refused_in_a_sentence_without_the_password(
     herd: LocalHerd, subscriber: PlainPostgres, name: str, work_directory: Path
 ) -> None:

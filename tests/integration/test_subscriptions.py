@@ -162,6 +162,7 @@ def test_a_plain_server_shows_a_set_and_follows_it(
     assert found["state"] == "following" and found["tables"] == [3, 3]
 
 
+@pytest.mark.long
 def test_who_may_read_all_tables_sees_no_password(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -221,6 +222,7 @@ def test_rows_are_not_written_by_others_and_an_end_gives_the_tables_back(
     )
 
 
+@pytest.mark.long
 def test_tables_join_and_leave_a_set(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
     dsn = herd.app_dsn("n1")
     query(dsn, f"CREATE TABLE {name}.a (id int PRIMARY KEY); INSERT INTO {name}.a VALUES (1)")
@@ -292,6 +294,7 @@ def test_a_table_that_has_the_rows_is_not_copied(
     query(subscriber.dsn(user="app"), f"DELETE FROM {name}.same")
 
 
+@pytest.mark.long
 def test_a_copy_that_is_given_up_leaves_a_table_that_takes_writes(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -312,7 +315,7 @@ def test_a_copy_that_is_given_up_leaves_a_table_that_takes_writes(
     query(app, f"INSERT INTO {name}.a VALUES (2)")
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "shape", ["PARTITION BY LIST (id)", "child", "view"], ids=["partitioned", "children", "view"]
 )

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import psycopg
 import pytest
+from patience import until
 from pgherd_sidecar.local import herd as herds
 from pgherd_sidecar.subscribing.failover.switchover import Switchover
 from pgherd_sidecar.tables import sessions
@@ -128,18 +129,12 @@ async def test_a_set_moves_under_load_and_nothing_is_lost(
     enough = asyncio.Event()
     tasks = [asyncio.create_task(one.run(enough)) for one in clients]
     try:
-        for _ in range(600):
-            await asyncio.sleep(0.1)
-            if all(len(one.acknowledged[0]) > 20 for one in clients):
-                break
+        await until(lambda: all(len(one.acknowledged[0]) > 20 for one in clients))
         said = await asyncio.to_thread(
             must, herd, "switchover", name, "--to", name, "--yes", "--timeout", "60"
         )
         assert "takes writes" in said
-        for _ in range(600):
-            await asyncio.sleep(0.1)
-            if all(len(one.acknowledged[1]) > 20 for one in clients):
-                break
+        await until(lambda: all(len(one.acknowledged[1]) > 20 for one in clients))
     finally:
         enough.set()
         await asyncio.gather(*tasks)

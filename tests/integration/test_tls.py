@@ -171,6 +171,7 @@ def test_up_renews_what_would_end_soon(tls_herd: LocalHerd) -> None:
     until(lambda: all(status(tls_herd, name)["links_up"] == 2 for name in NAMES))
 
 
+@pytest.mark.long
 def test_a_node_whose_certificate_is_lost_gets_another_one_by_start(tls_herd: LocalHerd) -> None:
     tls_herd.must("kill", "n2", "--process", "sidecar")
     shutil.rmtree(tls_herd.directory / "n2" / "tls")

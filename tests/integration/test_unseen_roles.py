@@ -140,6 +140,7 @@ async def test_what_plain_commands_do_is_the_same_on_all_members(
     assert all(schema not in key for key, *_ in await shared(admins, schema))
 
 
+@pytest.mark.long
 async def test_they_are_there_within_about_a_second(schema: str, admins: list[Connection]) -> None:
     took = []
     for number in range(5):
@@ -212,6 +213,7 @@ async def test_different_attributes_of_one_role_on_two_members_both_stand(
         assert found == [(number, f"work_mem={number + 1}MB")]
 
 
+@pytest.mark.long
 async def test_of_one_attribute_the_later_in_the_order_stands_everywhere(
     schema: str, admins: list[Connection]
 ) -> None:

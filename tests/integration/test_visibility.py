@@ -132,6 +132,7 @@ async def test_no_two_readers_see_two_writers_in_different_order(herd: LocalHerd
     assert all(one[1] <= other[1] for one, other in itertools.pairwise(ordered))
 
 
+@pytest.mark.long
 async def test_what_was_acknowledged_is_seen_at_once_by_others_on_the_node(
     herd: LocalHerd, ledger: Ledger
 ) -> None:

@@ -4,8 +4,8 @@ import os
 
 import pytest
 from commit_bugs import COMMIT_BUGS
-from first_seed import first_seed
 from model_server import Violation
+from seeds import first_seed
 from sim_commits import CommitWorld
 
 DURATION_S = 6.0

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 from crash_points import KINDS, SCENARIOS, play
-from first_seed import first_seed
 from pgherd_sidecar.core.consensus import Persist
 from pgherd_sidecar.env.storage.segments import SegmentLog
+from seeds import first_seed
 from sim_checker import InvariantBroken
 
 SWEEPS = int(os.environ.get("PGHERD_SIM_SWEEPS", "1"))

@@ -6,7 +6,7 @@
 import os
 
 import pytest
-from first_seed import NEW, first_seed
+from seeds import NEW, first_seed
 from sim_databases import DatabaseWorld
 
 #: seeds that once found something

@@ -6,8 +6,8 @@
 import os
 
 import pytest
-from first_seed import NEW, first_seed
 from pgherd_sidecar.env.storage.segments import SegmentLog
+from seeds import NEW, first_seed
 from sim_dials import Dials
 from sim_storage import SegmentDisk
 from sim_world import World

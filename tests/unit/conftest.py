@@ -17,11 +17,11 @@ import pytest
 import uvloop
 from hypothesis import settings
 from places import in_memory
+from seeds import NEW
 
 _ROOM_BYTES = 1 << 28
 
-_NEW_SEEDS = os.environ.get("PGHERD_NEW_SEEDS", "") not in ("", "0")
-settings.register_profile("pgherd", deadline=None, derandomize=not _NEW_SEEDS)
+settings.register_profile("pgherd", deadline=None, derandomize=not NEW)
 settings.load_profile("pgherd")
 
 

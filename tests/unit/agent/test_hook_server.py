@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from patience import until
 from pgherd_sidecar.agent.hook.connection import HookConnection
 from pgherd_sidecar.agent.hook.server import HookServer
 from pgherd_sidecar.agent.hook.voting import Veto
@@ -462,8 +463,7 @@ async def test_who_waits_while_a_large_one_is_decided_is_not_told_that_no_majori
     await asyncio.sleep(0.6)
     assert [session.answers for session in sessions] == [[], []]
     hook.outbox.resume_deadlines(monotonic())
-    await asyncio.sleep(0.6)
-    assert [session.answers for session in sessions] == [["08007"], ["25006"]]
+    await until(lambda: [session.answers for session in sessions] == [["08007"], ["25006"]])
     await hook.server.stop()
 
 

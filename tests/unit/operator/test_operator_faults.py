@@ -296,7 +296,8 @@ def sidecar_images(world: World) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("first", [0, 1])
 def test_every_write_of_a_life_may_fail(first: int) -> None:
     """Founding, growth, a lost volume, a rollout, shrinking: with a fault at each write in turn."""
     write, finished = first, False

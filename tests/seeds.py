@@ -1,4 +1,4 @@
-"""Which seeds a run of the simulators tries beside those that are remembered."""
+"""Which seeds a run of the tests tries beside those that are remembered."""
 
 import os
 from random import SystemRandom
