@@ -174,6 +174,8 @@ def test_what_roles_and_databases_say_goes_before_it_and_stays(doors: LocalHerd)
         query(herd.dsn("n1"), "ALTER ROLE app RESET default_transaction_read_only")
     assert after == before
     query(herd.dsn("n1"), "SELECT pgherd.run_everywhere('DROP ROLE stubborn')")
+    # What is said of a role comes to the others a moment later.
+    reached("reset", lambda: not any(query(node.dsn, mine) for node in herd.nodes()))
 
 
 @pytest.mark.long
