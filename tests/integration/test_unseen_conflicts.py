@@ -610,6 +610,25 @@ async def test_a_role_is_dropped_here_while_an_order_drops_it(
     await shared(admins, schema)
 
 
+async def test_what_is_found_while_an_order_is_under_way_is_not_noted(
+    herd: LocalHerd, admins: list[Connection]
+) -> None:
+    """It would count once the order has made a role: then the end of that role would go unseen."""
+    noted = "SELECT print FROM pgherd.shared_seen"
+    async with await psycopg.AsyncConnection.connect(herd.nodes()[1].dsn, autocommit=True) as order:
+
+        async def under_way() -> bool:
+            await run(order, "ROLLBACK; UPDATE pgherd.shared_seen SET print = 'none'")
+            await run(order, "BEGIN; SELECT pgherd.look_again()")
+            return await run(admins[1], noted) == [("none",)]  # the sidecar has not looked since
+
+        await wait_until_async(under_way)
+        assert await run(admins[1], "SELECT unseen FROM pgherd.look_for_unseen()") == [([],)]
+        assert await run(admins[1], noted) == [("none",)]
+        await run(order, "ROLLBACK")
+    await wait_until_async(lambda: run(admins[1], noted), lambda seen: seen != [("none",)])
+
+
 async def until_it_waits(admin: Connection, waiter: Connection, task: "asyncio.Task[Any]") -> None:
     blocked = f"SELECT pg_blocking_pids({waiter.info.backend_pid}) <> '{{}}'"
     await wait_until_async(

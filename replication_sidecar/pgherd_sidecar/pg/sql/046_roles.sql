@@ -47,12 +47,13 @@ UNION
 SELECT r.rolname::text, 'OWNER' FROM pg_database d JOIN pg_roles r ON r.oid = d.datdba WHERE d.datname = current_database();
 
 -- The documents that all members have; of a role, the number that it has here, by which it is known under a new name.
---   shared_seen      the catalogs' fingerprint when they were last found to say the same; none: look again
+--   shared_seen      the catalogs' fingerprint when they were last found to say the same, or what is none: look again
 --   shared_failures  documents that could not be brought about here
 --   role_limits      roles that may log in on some nodes only
 --   undone           what was changed here, and taken back since another member's change came first
 CREATE TABLE IF NOT EXISTS pgherd.shared (key text[] PRIMARY KEY, value jsonb NOT NULL, id oid);
 CREATE TABLE IF NOT EXISTS pgherd.shared_seen (only_row bool PRIMARY KEY DEFAULT true CHECK (only_row), print text NOT NULL);
+INSERT INTO pgherd.shared_seen (print) VALUES ('') ON CONFLICT (only_row) DO NOTHING;
 CREATE TABLE IF NOT EXISTS pgherd.shared_failures (key text[] PRIMARY KEY, reason text NOT NULL);
 CREATE TABLE IF NOT EXISTS pgherd.role_limits (name text PRIMARY KEY, nodes text[] NOT NULL);
 CREATE TABLE IF NOT EXISTS pgherd.undone (at timestamptz NOT NULL DEFAULT clock_timestamp(), what text NOT NULL);

@@ -79,17 +79,25 @@ RETURN CASE key[1] WHEN 'role' THEN format('role %I', key[2])
                    WHEN 'parameter' THEN format('privileges of %s on parameters', coalesce(quote_ident(nullif(key[2], '')), 'everybody'))
                    ELSE 'the database' END;
 
+-- What all members have changes: the next look looks at all.
+CREATE OR REPLACE FUNCTION pgherd.look_again() RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    UPDATE pgherd.shared_seen SET print = pg_current_xact_id()::text;
+END;
+
 -- Looks, for the sidecar. Where a role that may not log in here, or that is set aside, was let in, it is kept out again.
 DROP FUNCTION IF EXISTS pgherd.look_for_unseen();
 CREATE FUNCTION pgherd.look_for_unseen(OUT unseen text[], OUT failed text[], OUT undone text[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET TimeZone = 'UTC' AS $$
 DECLARE
+    seen      text := (SELECT s.print FROM pgherd.shared_seen s); -- before all else is read
     print_now text := pgherd.roles_fingerprint();
     renames   jsonb;
     r         text;
 BEGIN
     unseen := '{}';
-    IF print_now IS DISTINCT FROM (SELECT s.print FROM pgherd.shared_seen s) THEN
+    IF print_now IS DISTINCT FROM seen THEN
         FOR r IN SELECT a.rolname FROM pg_roles a WHERE a.rolcanlogin
                    AND (pgherd.is_kept_out(a.rolname) OR EXISTS (SELECT FROM pgherd.set_aside k WHERE k.id = a.oid)) LOOP
             EXECUTE format('ALTER ROLE %I NOLOGIN', r);
@@ -98,12 +106,11 @@ BEGIN
         unseen := array(SELECT pgherd.document_name(d.key) FROM pgherd.unseen_documents(renames, '{}') d
                         UNION SELECT format('name of role %I', p.pair ->> 0) FROM jsonb_array_elements(renames) AS p(pair) ORDER BY 1);
         IF unseen = '{}' AND print_now = pgherd.roles_fingerprint() THEN
-            -- Nobody is waited for: a command that is under way takes the row away, since it changes what all members have.
+            -- Nobody is waited for: a command that is under way holds the row, since it changes what all members have, and
+            -- one that was under way has left another value. If it had not, a role that it made, and that is dropped
+            -- here before the next look, would leave the catalogs as they are noted, and its end would never be ordered.
             UPDATE pgherd.shared_seen k SET print = print_now
-             WHERE k.only_row IN (SELECT o.only_row FROM pgherd.shared_seen o FOR UPDATE SKIP LOCKED);
-            -- Or notes what it has found itself in this moment.
-            INSERT INTO pgherd.shared_seen (print) SELECT print_now WHERE NOT EXISTS (SELECT FROM pgherd.shared_seen)
-                ON CONFLICT (only_row) DO NOTHING;
+             WHERE k.only_row IN (SELECT o.only_row FROM pgherd.shared_seen o WHERE o.print = seen FOR UPDATE SKIP LOCKED);
         END IF;
     END IF;
     IF EXISTS (SELECT FROM pgherd.set_aside) THEN
@@ -158,7 +165,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.remember(document text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    DELETE FROM pgherd.shared_seen;
+    PERFORM pgherd.look_again();
     INSERT INTO pgherd.shared AS s SELECT * FROM pgherd.shared_now() n WHERE n.key = document
         ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value, id = EXCLUDED.id;
 END $$;
@@ -207,7 +214,7 @@ BEGIN
         RETURN;
     END IF;
     changes := coalesce(changes, '[]');
-    INSERT INTO pgherd.shared_seen AS k (print) VALUES (now_is) ON CONFLICT (only_row) DO UPDATE SET print = EXCLUDED.print;
+    UPDATE pgherd.shared_seen SET print = now_is;
     PERFORM pgherd.note_drops(dropped);
     PERFORM pgherd.note_renames(renames);
     PERFORM pgherd.note_change(array(SELECT jsonb_array_elements_text(c.one -> 0)), c.one -> 1) FROM jsonb_array_elements(changes) AS c(one);
@@ -579,7 +586,7 @@ DECLARE
                                        WHERE c.one -> 0 ->> 0 = 'role' AND c.one -> 1 = 'null') END;
     gone    record;
 BEGIN
-    DELETE FROM pgherd.shared_seen;
+    PERFORM pgherd.look_again();
     -- The names that the order gives to other roles than those that have them in it.
     PERFORM pgherd.make_room(
         array(SELECT p.pair ->> 1 FROM jsonb_array_elements(renames) AS p(pair)
@@ -608,7 +615,7 @@ BEGIN
     IF differ IS NULL THEN
         RETURN;
     END IF;
-    DELETE FROM pgherd.shared_seen;
+    PERFORM pgherd.look_again();
     PERFORM pgherd.carry_out_all(differ, current_setting('server_version_num')::int);
     PERFORM pgherd.remember(array(SELECT jsonb_array_elements_text(d.one -> 0))) FROM jsonb_array_elements(differ) AS d(one);
 END $$;
@@ -649,7 +656,7 @@ BEGIN
         INSERT INTO pgherd.role_limits VALUES (role, array(SELECT jsonb_array_elements_text(nodes)));
     END IF;
     IF had <> pgherd.is_kept_out(role) AND here IS NOT NULL THEN
-        DELETE FROM pgherd.shared_seen;
+        PERFORM pgherd.look_again();
         EXECUTE format('ALTER ROLE %I %s', here, CASE WHEN NOT had OR known.value -> 'LOGIN' <> 'true' THEN 'NOLOGIN' ELSE 'LOGIN' END);
     END IF;
 END $$;

@@ -67,7 +67,7 @@ BEGIN
     INSERT INTO pgherd.sequences
     SELECT to_regclass(s.key)::oid, (s.value->>'step')::int8, (s.value->>'start')::int8
       FROM jsonb_each(carried->'sequences') AS s WHERE to_regclass(s.key) IS NOT NULL;
-    DELETE FROM pgherd.shared_seen;
+    PERFORM pgherd.look_again();
     DELETE FROM pgherd.shared;
     INSERT INTO pgherd.shared SELECT * FROM pgherd.shared_now();
     IF jsonb_typeof(carried->'shared') = 'array' THEN -- an old snapshot does not tell
