@@ -62,7 +62,7 @@ def wait_until(
         else:
             if wanted(state):
                 return state
-        assert not lost, f"what was waited for can no longer come: {lost}; last seen: {seen!r}"
+        _require_hope(lost, seen)
         time.sleep(pause_s)
     raise _ran_out(seen, told)
 
@@ -93,7 +93,7 @@ async def wait_until_async(
         else:
             if wanted(state):
                 return state
-        assert not lost, f"what was waited for can no longer come: {lost}; last seen: {seen!r}"
+        _require_hope(lost, seen)
         await asyncio.sleep(pause_s)
     raise _ran_out(seen, told)
 
@@ -136,6 +136,10 @@ def _pauses_s(slow: float, *, brief: bool) -> Iterator[float]:
         yield pause_s
         left_s -= pause_s
         pause_s = min(pause_s * _GROWTH, _BRIEF_S if brief else _LONGEST_S)
+
+
+def _require_hope(lost: object, seen: object) -> None:
+    assert not lost, f"what was waited for can no longer come: {lost}; last seen: {seen!r}"
 
 
 def _ran_out(seen: object, told: Callable[[], object] | None) -> WaitRanOutError:

@@ -30,6 +30,7 @@ from .repeating import is_in_transaction, repeats_s
 
 COMMAND_TIMEOUT_S = 300
 NODES = 3
+LAST_GID = "SELECT pgherd.last_gid()"
 NATIVE = os.environ.get("PGHERD_TEST_NATIVE", "") not in ("", "0")
 """Herds of the tests capture by the native module: docs/native.md."""
 _PORTS_TO_TRY = range(20000, 30000, 250)
@@ -252,9 +253,7 @@ def _returns_rows(cursor: psycopg.Cursor[Any]) -> bool:
 def _last_gid(dsn: str) -> int:
     """What a node has applied; settings of the database that are on their way don't matter."""
     with psycopg.connect(dsn, autocommit=True, options=trusted.options()) as connection:
-        row = connection.execute("SELECT pgherd.last_gid()").fetchone()
-        assert row is not None
-        return int(row[0])
+        return int(rows_of(connection, LAST_GID)[0][0])
 
 
 def error_of(done: subprocess.CompletedProcess[str]) -> str:

@@ -11,7 +11,7 @@ import psycopg
 from patience import wait_until
 from pgherd_sidecar.pg import trusted
 
-from .localherd import query_on
+from .localherd import LAST_GID, query_on
 
 _REFUSED = (psycopg.errors.ReadOnlySqlTransaction,)
 _sessions: dict[tuple[str, str], psycopg.Connection[Any]] = {}
@@ -24,7 +24,7 @@ def execute(dsn: str, command: str) -> None:
 
 def last_gid(dsn: str) -> int:
     """What a node has applied; settings of the database that are on their way don't matter."""
-    return int(_query(dsn, "SELECT pgherd.last_gid()", trusted.options())[0][0])
+    return int(_query(dsn, LAST_GID, trusted.options())[0][0])
 
 
 def _query(dsn: str, statement: str, options: str = "") -> list[tuple[Any, ...]]:
