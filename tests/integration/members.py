@@ -32,6 +32,21 @@ async def superusers(herd: LocalHerd, schema: str) -> AsyncIterator[list[Connect
         yield connections
 
 
+@contextlib.asynccontextmanager
+async def turn_held(dsn: str) -> AsyncIterator[Connection]:
+    """Hold the turn of a member's commands, which orders nothing of its own until it is let go.
+
+    Args:
+        dsn: of a superuser.
+
+    Yields:
+        The connection whose transaction holds the turn.
+    """
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as holder:
+        await run(holder, "BEGIN; LOCK TABLE pgherd.command_turn IN EXCLUSIVE MODE")
+        yield holder
+
+
 async def run(connection: Connection, statement: str) -> list[tuple[Any, ...]]:
     """Execute a message of one or more statements; return the rows of the last.
 

@@ -16,6 +16,7 @@ from .members import (
     run,
     same_everywhere,
     superusers,
+    turn_held,
     until_same,
 )
 
@@ -222,8 +223,9 @@ async def test_role_that_a_member_has_already_becomes_as_the_others(
         f"SELECT rolsuper, rolcanlogin, rolconnlimit FROM pg_roles WHERE rolname = '{role}'"
     )
     async with superusers(herd, schema) as admins:
-        await run(admins[1], f"CREATE ROLE {role} SUPERUSER CONNECTION LIMIT 3")
-        await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE USER {role}')")
+        async with turn_held(herd.nodes()[1].dsn):  # or else its role may be ordered first
+            await run(admins[1], f"CREATE ROLE {role} SUPERUSER CONNECTION LIMIT 3")
+            await run(admins[0], f"SELECT pgherd.run_everywhere('CREATE USER {role}')")
         assert await same_everywhere(admins, attributes) == [(False, True, -1)]
         await run(admins[1], f"SELECT pgherd.run_everywhere('DROP ROLE {role}')")
         assert await same_everywhere(admins, attributes) == []
@@ -250,7 +252,7 @@ async def test_role_that_owns_something_elsewhere_stays_on_its_member(
             assert kept.startswith("pgherd_") and not may_log_in
         finally:
             await run(admins[1], f"DROP DATABASE {role}")
-        await run(admins[1], f'DROP ROLE "{kept}"')
+        await until_same(admins[1:2], f"SELECT FROM pg_roles WHERE rolname = '{kept}'", [])
     await assert_same_schema(connections, schema)
 
 

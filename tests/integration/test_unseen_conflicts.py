@@ -19,13 +19,12 @@ from psycopg.conninfo import make_conninfo
 
 from .installations import usable
 from .localherd import LocalHerd, free_port_base
-from .members import Connection, assert_same_schema, caught_up, failure, run, until_same
+from .members import Connection, assert_same_schema, caught_up, failure, run, turn_held, until_same
 from .test_unseen_roles import admins, settled, shared
 
 __all__ = ["admins"]
 
 _ROUNDS = 12  # changes that are ordered while others go on
-_TURN = "BEGIN; LOCK TABLE pgherd.command_turn IN EXCLUSIVE MODE"
 _LEFT = (
     "SELECT d.key::text FROM pgherd.unseen_renames() r, pgherd.unseen_documents(r, '{}') d"
     " UNION ALL SELECT r::text FROM pgherd.unseen_renames() r WHERE r <> '[]'"
@@ -68,14 +67,7 @@ async def turns(herd: LocalHerd, admins: list[Connection]) -> AsyncIterator[Turn
     """Hold the turn of all members; at the end all have ordered what they have."""
     await settled(admins)
     async with contextlib.AsyncExitStack() as stack:
-        holders = [
-            await stack.enter_async_context(
-                await psycopg.AsyncConnection.connect(node.dsn, autocommit=True)
-            )
-            for node in herd.nodes()
-        ]
-        for holder in holders:
-            await run(holder, _TURN)
+        holders = [await stack.enter_async_context(turn_held(node.dsn)) for node in herd.nodes()]
         yield Turns(admins, holders)
         for holder in holders:
             await run(holder, "ROLLBACK")
