@@ -61,9 +61,9 @@ lint: setup
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-# A failure is final, here and below, but for a wait that ran out: tests/verdicts.py.
+# A failure is final, here and below, but for a wait that ran out: tests/verdicts.py. Many wait: four at a time.
 test-unit: setup
-	.venv/bin/pytest -n 2 tests/unit
+	.venv/bin/pytest -n 4 tests/unit
 
 # The unit tests with new examples, the asynchronous ones also on asyncio's own event loop.
 test-loops: setup
@@ -95,9 +95,10 @@ test-integration:
 
 # The native module beside the SQL that it replaces, where it can be built.
 test-module:
-	@if scripts/setup native; then \
-		PGHERD_TEST_NATIVE=1 .venv/bin/pytest -n 2 tests/integration/test_native.py; \
-	else echo '############ NO NATIVE MODULE: it is NOT tested'; fi
+	@scripts/setup native; case $$? in \
+	0) PGHERD_TEST_NATIVE=1 .venv/bin/pytest -n 2 tests/integration/test_native.py ;; \
+	3) echo '############ NO NATIVE MODULE: it is NOT tested' ;; \
+	*) exit 1 ;; esac
 
 # What depends on how rows are captured, once more with herds that capture by the native module.
 test-native: setup native

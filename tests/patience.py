@@ -9,6 +9,7 @@ good: ``hopeless`` says why.
 import asyncio
 import contextlib
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TypeVar
@@ -126,6 +127,17 @@ async def in_time() -> AsyncIterator[None]:
         if not limit.expired():
             raise
         raise WaitRanOutError(f"not within {_PAUSES_S * PATIENCE:g} s") from error
+
+
+def join(thread: threading.Thread) -> None:
+    """Wait for the end of a thread, likewise.
+
+    Raises:
+        WaitRanOutError: It has not ended within 150 seconds, times ``PATIENCE``.
+    """
+    thread.join(_PAUSES_S * PATIENCE)
+    if thread.is_alive():
+        raise WaitRanOutError(f"{thread.name} goes on after {_PAUSES_S * PATIENCE:g} s")
 
 
 def _pauses_s(slow: float, *, brief: bool) -> Iterator[float]:

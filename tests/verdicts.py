@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,19 @@ _FAILURES = Path("build", "failures").absolute()
 
 if PATIENCE > 1:  # pytest-timeout reads it when it is configured, which comes later
     os.environ.setdefault("PYTEST_TIMEOUT", f"{_TIMEOUT_S * PATIENCE:g}")
+
+
+class ViolationError(AssertionError):
+    """A promise was broken.
+
+    Args:
+        message: how.
+        evidence: texts that are kept beside the report, by the names of their files.
+    """
+
+    def __init__(self, message: str, evidence: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.evidence = evidence
 
 
 def is_wait(error: BaseException) -> bool:
@@ -133,6 +146,9 @@ def pytest_runtest_makereport(
         report.outcome = "failed"  # what was not tried has not passed
     if report.failed:
         keep(item.nodeid, "report.txt", f"{item.nodeid} ({report.when})\n{report.longreprtext}\n\n")
+        if call.excinfo is not None and isinstance(call.excinfo.value, ViolationError):
+            for name, text in call.excinfo.value.evidence.items():
+                keep(item.nodeid, name, text)
     return report
 
 

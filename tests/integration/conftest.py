@@ -38,9 +38,11 @@ from .localherd import (
 )
 from .members import superusers
 from .plainpostgres import PlainPostgres, plain_postgres
+from .repeating import REPEATS
 
 _ROOM_BYTES = 8 << 30
 _FILES = itertools.count(1)
+_REPEATED = "repeated after 40001"
 _ORIGINAL = "mortal-as-founded"
 _STANDIN = Path(__file__).with_name("standin_sidecar.py")
 
@@ -76,12 +78,24 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep the logs of the herds that are there when a test has failed."""
+    """Keep the logs of the herds that are there when a test has failed; count its repeats."""
     report = yield
+    report.user_properties.append((_REPEATED, REPEATS.take()))
     if report.failed:
         for name, words in last_words().items():
             keep(item.nodeid, name, words)
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell how many messages were repeated, and by whom."""
+    by_test: Counter[str] = Counter()
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        by_test[getattr(report, "nodeid", "")] += dict(getattr(report, "user_properties", ())).get(
+            _REPEATED, 0
+        )
+    most = ", ".join(f"{name} {count}" for name, count in by_test.most_common(5) if count)
+    terminalreporter.write_line(f"{_REPEATED}: {by_test.total()} messages; most of them: {most}")
 
 
 @pytest.fixture(scope="session")
@@ -215,14 +229,13 @@ async def schema(
     connections: list[psycopg.AsyncConnection[Any]], herd: LocalHerd
 ) -> AsyncIterator[str]:
     """A schema of this test alone, first in the search path of all ``connections``."""
-    name = f"t_{random.getrandbits(40):x}"
-    warm.execute(herd.nodes()[0].app_dsn, f"CREATE SCHEMA {name}")
+    name = warm.take_schema(herd)
     for connection in connections:
         await connection.execute(
             sql.SQL("SET search_path = {}, public").format(sql.Identifier(name))
         )
     yield name
-    warm.execute(herd.nodes()[0].dsn, f"DROP SCHEMA IF EXISTS {name} CASCADE")
+    warm.give_back(herd, name)
 
 
 @pytest.fixture

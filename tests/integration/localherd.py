@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
-from patience import wait_until
+from patience import PATIENCE, wait_until
 from pgherd_sidecar.cli.shared import render
 from pgherd_sidecar.local.herd import load
 from pgherd_sidecar.local.node import states_of
@@ -28,7 +28,7 @@ from pgherd_sidecar.pg import trusted
 from . import herdlogs, installations
 from .repeating import is_in_transaction, repeats_s
 
-COMMAND_TIMEOUT_S = 300
+COMMAND_TIMEOUT_S = 300 * PATIENCE
 NODES = 3
 LAST_GID = "SELECT pgherd.last_gid()"
 NATIVE = os.environ.get("PGHERD_TEST_NATIVE", "") not in ("", "0")

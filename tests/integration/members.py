@@ -9,13 +9,17 @@ from functools import partial
 from typing import Any
 
 import psycopg
-from patience import wait_until_async
+from patience import WaitRanOutError, wait_until_async
 
 from .installations import program
 from .localherd import LocalHerd
 from .repeating import is_in_transaction, repeats_s
 
 Connection = psycopg.AsyncConnection[Any]
+
+_UNORDERED = """
+SELECT pgherd.unseen_documents(r, '{}') FROM pgherd.unseen_renames() r
+ UNION ALL SELECT ROW(r) FROM pgherd.unseen_renames() r WHERE r <> '[]'"""
 
 
 @contextlib.asynccontextmanager
@@ -111,9 +115,30 @@ async def same_everywhere(
 async def until_same(
     connections: Sequence[Connection], statement: str, rows: list[tuple[Any, ...]]
 ) -> None:
-    """Wait until each member answers a query so: roles come without a command to wait for."""
+    """Wait until each member answers a query so: roles come without a command to wait for.
+
+    Args:
+        connections: of superusers.
+        statement: the query.
+        rows: the answer.
+
+    Raises:
+        AssertionError: all is ordered and applied, and a member answers otherwise.
+        WaitRanOutError: something is still to come.
+    """
     for connection in connections:
-        await wait_until_async(partial(run, connection, statement), lambda seen: seen == rows)
+        try:
+            await wait_until_async(partial(run, connection, statement), lambda seen: seen == rows)
+        except WaitRanOutError as late:
+            assert await unordered(connections), f"nothing is to come; {late}"
+            raise
+
+
+async def unordered(connections: Sequence[Connection]) -> list[tuple[Any, ...]]:
+    """What members have changed of roles and not ordered, when all have caught up."""
+    await caught_up(connections)
+    answers = [await run(connection, _UNORDERED) for connection in connections]
+    return [row for rows in answers for row in rows]
 
 
 async def assert_same_schema(connections: Sequence[Connection], schema: str) -> str:

@@ -5,7 +5,6 @@ node is a wait for all that was committed anywhere before: no test here looks tw
 """
 
 import contextlib
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,17 +75,16 @@ class Nodes:
 @contextlib.contextmanager
 def nodes_of(herd: LocalHerd) -> Iterator[Nodes]:
     """The nodes of ``herd``, with a schema for one test."""
-    schema = f"t_{random.getrandbits(40):x}"
+    schema = warm.take_schema(herd)
     with contextlib.ExitStack() as stack:
         nodes = Nodes(stack, herd, schema)
         if run(nodes.app[0], "SELECT to_regclass('public.tide')") == [(None,)]:
             run(nodes.app[0], TIDE)
             settle(herd)
-        warm.execute(herd.nodes()[0].app_dsn, f"CREATE SCHEMA {schema}")
         nodes.settle()
         yield nodes
         nodes.settle()
-        warm.execute(herd.nodes()[0].app_dsn, f"DROP SCHEMA {schema} CASCADE")
+    warm.give_back(herd, schema)
 
 
 def run(connection: Connection, statements: str) -> list[tuple[Any, ...]]:

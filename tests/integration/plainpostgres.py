@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .installations import program
-from .localherd import LocalHerd, drop_schemas, query, settle
-
-_TIMEOUT_S = 120
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, drop_schemas, query, settle
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class PlainPostgres:
             [*_as_account(), program(name, self.major), *arguments],
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=COMMAND_TIMEOUT_S,
             check=False,
             cwd="/",
         )

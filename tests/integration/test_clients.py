@@ -13,16 +13,15 @@ from typing import Any
 
 import psycopg
 import pytest
-from patience import wait_until
+from patience import join, wait_until
 from pgherd_sidecar.local.herd import load
 
 from benchmarks.balancers import EXAMPLES, Ports, find, haproxy, pgbouncer
 
-from .localherd import LocalHerd, free_port_base, home, query, settle, standing
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, home, query, settle, standing
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-_PATIENCE_S = 60
 _REQUIRED = os.environ.get("PGHERD_TEST_CLIENTS") == "required"
 
 
@@ -92,8 +91,7 @@ class Writer:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(_PATIENCE_S)
-        assert not self._thread.is_alive()
+        join(self._thread)
 
     def _run(self) -> None:
         value = 0
@@ -335,7 +333,7 @@ def commit_though_a_member_dies(
     herd.must("kill", "n1", "--process", "node")
     time.sleep(3)
     herd.must("start", "n1")
-    errors = [one.communicate(timeout=2 * _PATIENCE_S)[1] for one in programs]
+    errors = [one.communicate(timeout=COMMAND_TIMEOUT_S)[1] for one in programs]
     # One whose last transaction may not have reached the log is not told, and does not guess.
     stopped = [error for error in errors if error]
     assert all("nobody knows what became of transaction" in error for error in stopped), errors

@@ -18,11 +18,10 @@ from patience import wait_until
 from psycopg.conninfo import make_conninfo
 
 from .installations import program
-from .localherd import LocalHerd
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd
 from .nodes import Connection, Nodes, nobody_stops, nodes_of, run, sql_file
 
 _SCHEMAS = ("shop", "Odd Name")
-_PATIENCE_S = 900
 _ODD = '--schema="Odd Name"'
 _ROLES = ("dump_owner", "dump_reader")
 
@@ -80,7 +79,7 @@ class Source:
             [program(name, self.major), *arguments],
             capture_output=True,
             text=True,
-            timeout=_PATIENCE_S,
+            timeout=COMMAND_TIMEOUT_S,
             check=False,
         )
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from patience import join
 
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, home, query
+from .localherd import LocalHerd, error_of, home, query
 from .nodes import Connection, Nodes, nodes_of, run
 
 LAST = "SELECT pgherd.last_commit_gid()"
@@ -137,7 +138,7 @@ class TestWaitFor:
             waiting.start()
             waiting.join(0.5)
             assert waiting.is_alive()
-        waiting.join(COMMAND_TIMEOUT_S)
+        join(waiting)
         assert found
         assert run(reader, "SELECT * FROM t") == [(1, 7)]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from patience import wait_until
+from patience import join, wait_until
 from pgherd_sidecar.local.herd import load, save
 
 from . import installations
@@ -25,7 +25,6 @@ from .test_import import standing
 from .test_subscriptions import caught_up, must, rows, state
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
-_PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +111,7 @@ class Writer(threading.Thread):
 
     def end(self) -> None:
         self._ended.set()
-        self.join(_PATIENCE_S)
-        assert not self.is_alive()
+        join(self)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ each fault, on a herd of their own. ``tests/checkers`` says what is judged and h
 
 import asyncio
 import contextlib
-import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +18,7 @@ from checkers.anomalies import Anomaly, Kind, report, violations
 from checkers.history import History, Order, Outcome
 from faults.processes import killed, stopped
 from psycopg.conninfo import make_conninfo
-from verdicts import keep
+from verdicts import ViolationError
 from workloads import bodies
 from workloads.bodies import Workload
 from workloads.client import Attempt, Body, load, run_once
@@ -123,9 +122,7 @@ class Run:
 def assert_good(history: History, anomalies: list[Anomaly]) -> None:
     if anomalies:
         rows = (f"GID {history.gids.get(one.id)}: {one}\n" for one in history.transactions)
-        test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
-        keep(test, "history.txt", "".join(rows))
-        raise AssertionError(report(history, anomalies))
+        raise ViolationError(report(history, anomalies), {"history.txt": "".join(rows)})
 
 
 @pytest.mark.parametrize("commits", [COMMITS, pytest.param(6 * COMMITS, marks=pytest.mark.long)])

@@ -15,13 +15,12 @@ from typing import Any, ClassVar, LiteralString
 
 import psycopg
 import pytest
-from patience import wait_until
+from patience import join, wait_until
 
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
 
 SOURCE = (Path(__file__).parent / "sql" / "import_source.sql").read_text()
-_PATIENCE_S = 300
 _TABLES = ("account", "entry", "history", "bag", "part_1", "part_2", '"Odd %s"')
 _PHASES = ("", "begun", "copy", "keys", "follow", "done")
 SETTINGS = "wal_level = logical\nmax_wal_size = '1GB'\nlog_statement = none\n"
@@ -338,7 +337,7 @@ def test_a_source_is_taken_over_under_load(herd: LocalHerd, server: PlainPostgre
     code, out, complaints = running.ended()
     assert (code, "goes on in another process" in out) == (0, True), complaints
     for one in writers:
-        one.join(_PATIENCE_S)
+        join(one)
         assert one.error is not None  # its session was ended
         assert one.done > 20, one.done
     equal_everywhere(herd, dsn)

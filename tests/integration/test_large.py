@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from patience import wait_until
+from patience import join, wait_until
 
 from .ledger import Ledger, create_everywhere
 from .localherd import LocalHerd, free_port_base, query, standing
@@ -22,7 +22,6 @@ from .nodes import TIDE, Nodes, once, run, sql_cases, sql_file
 
 PIECE_BYTES = 16 << 10
 ROWS = 1000
-_PATIENCE_S = 120
 
 SMALL_PIECES = f"""
 import json, pathlib, sys
@@ -112,8 +111,7 @@ class Committer(threading.Thread):
 
     def ended(self) -> psycopg.Error | None:
         """The error it ended with, if it did."""
-        self.join(_PATIENCE_S)
-        assert not self.is_alive()
+        join(self)
         return self.error
 
 

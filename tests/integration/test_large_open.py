@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from patience import wait_until_async
+from patience import in_time, wait_until_async
 from pgherd_sidecar.core.consensus.model.blocks import ENTRIES
 from pgherd_sidecar.core.replication.entries import Piece, iter_entries
 
@@ -31,7 +31,6 @@ NODES = ["n1", "n2", "n3"]
 ROWS = 2000
 NEW = 4000
 _MOST = 4
-_PATIENCE_S = 120
 
 _SMALL = """
 import json, pathlib, sys
@@ -142,7 +141,8 @@ async def opened(ledger: Ledger, origin: str) -> AsyncIterator[Open]:
             yield one
         finally:
             one.go_on()
-            await asyncio.wait([ending], timeout=_PATIENCE_S)
+            async with in_time():
+                await asyncio.wait([ending])
 
 
 async def _change(session: psycopg.AsyncConnection, schema: str) -> psycopg.Error | None:

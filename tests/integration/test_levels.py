@@ -17,13 +17,13 @@ from checkers import elle, si
 from checkers.anomalies import violations
 from checkers.history import Order, Outcome
 from faults.processes import Cut, cut
-from patience import in_time, wait_until_async
+from patience import in_time, join, wait_until_async
 from psycopg.conninfo import make_conninfo
 from workloads import bodies
 from workloads.bodies import Workload
 from workloads.client import Attempt, Body, run_once
 
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, query
+from .localherd import LocalHerd, query
 from .nodes import Nodes, nodes_of, run
 from .test_first_hour import gid_of, stopped_sidecar
 from .test_histories import NODES, Run, assert_good
@@ -92,7 +92,7 @@ class TestStrong:
             waiting.join(1)
             assert waiting.is_alive()
             assert run(nodes.connect(number), "SELECT * FROM t") == []
-        waiting.join(COMMAND_TIMEOUT_S)
+        join(waiting)
         assert found
         assert run(reader, "SELECT * FROM t") == [(1, 7)]
 

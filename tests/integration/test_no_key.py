@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from .installations import program
-from .localherd import LocalHerd
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd
 from .nodes import Connection, Nodes, nobody_stops, nodes_of, run, sql_cases
 from .test_border_capture import play, tables_of
 
@@ -191,7 +191,7 @@ def pgbench(nodes: Nodes, number: int, *options: str) -> subprocess.CompletedPro
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=COMMAND_TIMEOUT_S,
     )
 
 

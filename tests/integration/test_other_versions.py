@@ -10,9 +10,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from patience import join
 
 from .installations import OTHERS, others, program
-from .localherd import LocalHerd, free_port_base, query, settle
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, query, settle
 from .nodes import sql_file
 from .plainpostgres import PlainPostgres, major_of, plain_postgres
 from .test_import import (
@@ -28,7 +29,6 @@ from .test_import import (
     what_came_besides,
 )
 
-_PATIENCE_S = 300
 _MAJORS: list[Any] = list(others()) or [
     pytest.param(0, marks=pytest.mark.skip(f"OTHER VERSIONS are NOT tested: {OTHERS} names none"))
 ]
@@ -78,7 +78,7 @@ def test_a_running_source_of_another_version_is_taken_over(
     assert done.returncode == 0, done.stderr
     assert "all 7 tables are equal" in done.stdout
     assert running.ended()[0] == 0
-    writer.join(_PATIENCE_S)
+    join(writer)
     equal_everywhere(beside, dsn)
     what_came_besides(beside, dsn)
     nothing_is_left(beside, source, "shop")
@@ -116,7 +116,11 @@ def test_a_dump_of_another_version_loads(
     def call(name: str, *arguments: str) -> None:
         path = str(programs / name) if programs else program(name, own)
         done = subprocess.run(
-            [path, *arguments], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+            [path, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
         )
         errors = [line for line in done.stderr.splitlines() if "ERROR" in line]
         if programs is None:

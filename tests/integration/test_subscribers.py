@@ -89,10 +89,31 @@ def rows(dsn: str, name: str) -> list[tuple[object, ...]]:
 
 
 def equal(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
-    """Wait until the subscriber has the rows that all members have."""
+    """Wait until the subscriber has the rows that all members have.
+
+    It is wrong, and not late, when it has confirmed all that was written and has others.
+    """
     settle(herd)
     wanted = rows(herd.dsn("n3"), name)
-    wait_until(lambda: rows(subscriber.dsn(), name), lambda found: found == wanted)
+    written = {one.dsn: query(one.dsn, "SELECT pg_current_wal_lsn()")[0][0] for one in herd.nodes()}
+
+    def confirmed() -> object:
+        if query(subscriber.dsn(), "SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r'"):
+            return None  # a table is still copied
+        slots = [
+            slot
+            for dsn, lsn in written.items()
+            for (slot,) in query(
+                dsn,
+                f"SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots"
+                " WHERE slot_type = 'logical'",
+            )
+        ]
+        return slots and all(slots) and "it has confirmed all that was written"
+
+    wait_until(
+        lambda: rows(subscriber.dsn(), name), lambda found: found == wanted, hopeless=confirmed
+    )
 
 
 class Writers:

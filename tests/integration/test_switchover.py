@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import psycopg
 import pytest
-from patience import until
+from patience import PATIENCE, until
 from pgherd_sidecar.local import herd as herds
 from pgherd_sidecar.subscribing.failover.switchover import Switchover
 from pgherd_sidecar.tables import sessions
@@ -19,7 +19,7 @@ from .plainpostgres import PlainPostgres
 from .test_subscriptions import caught_up, must, rows, state
 
 pytestmark = pytest.mark.timeout(600)
-_PATIENCE_S = 60.0
+_WITHIN_S = 60.0 * PATIENCE
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ async def test_one_that_dies_after_a_step_is_gone_on_with_or_undone(
     description = herds.load(home(herd))
     session = await sessions.connect(description.dsn(description.databases[0]), "test")
     try:
-        move = Switchover(session, name, _PATIENCE_S)
+        move = Switchover(session, name, _WITHIN_S)
         one = await move.require(name)
         gid = await move.lock(one)
         steps: list[Callable[[], Awaitable[None]]] = [
@@ -251,7 +251,7 @@ async def test_one_that_comes_back_after_it_was_undone_releases_nothing(
     description = herds.load(home(herd))
     session = await sessions.connect(description.dsn(description.databases[0]), "test")
     try:
-        move = Switchover(session, name, _PATIENCE_S)
+        move = Switchover(session, name, _WITHIN_S)
         one = await move.require(name)
         gid = await move.lock(one)
         await move.level(one, gid)

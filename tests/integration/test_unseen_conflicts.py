@@ -19,16 +19,21 @@ from psycopg.conninfo import make_conninfo
 
 from .installations import usable
 from .localherd import LocalHerd, free_port_base
-from .members import Connection, assert_same_schema, caught_up, failure, run, turn_held, until_same
+from .members import (
+    Connection,
+    assert_same_schema,
+    caught_up,
+    failure,
+    run,
+    turn_held,
+    unordered,
+    until_same,
+)
 from .test_unseen_roles import admins, settled, shared
 
 __all__ = ["admins"]
 
 _ROUNDS = 12  # changes that are ordered while others go on
-_LEFT = (
-    "SELECT d.key::text FROM pgherd.unseen_renames() r, pgherd.unseen_documents(r, '{}') d"
-    " UNION ALL SELECT r::text FROM pgherd.unseen_renames() r WHERE r <> '[]'"
-)
 
 
 @pytest.fixture(scope="module", params=["own", "newer-version"])
@@ -58,7 +63,8 @@ class Turns:
     async def let(self, place: int) -> None:
         """Have this member order all that was done on it, and the others apply it."""
         await run(self._holders[place], "ROLLBACK")
-        await wait_until_async(lambda: run(self._admins[place], _LEFT), lambda seen: not seen)
+        one = [self._admins[place]]
+        await wait_until_async(lambda: unordered(one), lambda left: not left)
         await caught_up(self._admins)
 
 

@@ -18,10 +18,10 @@ from .localherd import LocalHerd
 from .members import (
     Connection,
     assert_same_schema,
-    caught_up,
     failure,
     run,
     superusers,
+    unordered,
     until_same,
 )
 from .test_capture_off import metrics
@@ -55,16 +55,7 @@ async def settled(connections: list[Connection]) -> None:
     async with in_time():
         calm = 0
         while calm < 2:  # what was ordered after all had caught up, one has not applied yet
-            await caught_up(connections)
-            found = [
-                await run(
-                    one,
-                    "SELECT pgherd.unseen_documents(r, '{}') FROM pgherd.unseen_renames() r"
-                    " UNION ALL SELECT ROW(r) FROM pgherd.unseen_renames() r WHERE r <> '[]'",
-                )
-                for one in connections
-            ]
-            calm = 0 if any(found) else calm + 1
+            calm = 0 if await unordered(connections) else calm + 1
             await asyncio.sleep(0.02)
 
 

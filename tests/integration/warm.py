@@ -1,9 +1,13 @@
-"""Sessions that stay open from test to test, for what is done before and after each.
+"""What stays from test to test: sessions, and a stock of empty schemas.
 
 The first command of DDL in a session takes twice the time of the next one, since the functions that
-judge it are planned anew.
+judge it are planned anew. PostgreSQL forgets all plans of all sessions when a schema comes or goes,
+so the schemas of many tests come together, and go together.
 """
 
+import os
+import random
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -11,10 +15,61 @@ import psycopg
 from patience import wait_until
 from pgherd_sidecar.pg import trusted
 
-from .localherd import LAST_GID, query_on
+from .localherd import LAST_GID, LocalHerd, query_on, settle
 
 _REFUSED = (psycopg.errors.ReadOnlySqlTransaction,)
+_MANY = 24  # schemas that come or go together
 _sessions: dict[tuple[str, str], psycopg.Connection[Any]] = {}
+
+
+@dataclass
+class _Schemas:
+    """Of one herd: those that are empty, and by the names of the others who has used them."""
+
+    empty: list[str] = field(default_factory=list)
+    used: dict[str, str] = field(default_factory=dict)
+    together: int = 2
+
+
+_schemas: dict[str, _Schemas] = {}
+
+
+def take_schema(herd: LocalHerd) -> str:
+    """An empty schema of ``app``, which all members have: the first ones of a herd are few."""
+    first = herd.nodes()[0]
+    stock = _schemas.setdefault(first.dsn, _Schemas())
+    there = partial(_query, first.dsn)
+    if stock.empty and there(f"SELECT to_regnamespace('{stock.empty[-1]}')") == [(None,)]:
+        stock = _schemas[first.dsn] = _Schemas()  # another herd has the place of the former one
+    if not stock.empty:
+        stock.empty = [f"t_{random.getrandbits(40):x}" for _ in range(stock.together)]
+        execute(first.app_dsn, "; ".join(f"CREATE SCHEMA {name}" for name in stock.empty))
+        settle(herd)
+        stock.together = min(2 * stock.together, _MANY)
+    return stock.empty.pop()
+
+
+def give_back(herd: LocalHerd, schema: str) -> None:
+    """Have a schema dropped with what is in it, not necessarily at once."""
+    dsn = herd.nodes()[0].dsn
+    stock = _schemas[dsn]
+    stock.used[schema] = os.environ.get("PYTEST_CURRENT_TEST", "")
+    if len(stock.used) < _MANY:
+        return
+    used, stock.used = stock.used, {}
+    try:
+        _drop(dsn, *used)
+    except psycopg.Error:  # which of them?
+        for name, test in used.items():
+            try:
+                _drop(dsn, name)
+            except psycopg.Error as error:
+                error.add_note(f"{test} has left this in schema {name}")
+                raise
+
+
+def _drop(dsn: str, *schemas: str) -> None:
+    execute(dsn, f"DROP SCHEMA IF EXISTS {', '.join(schemas)} CASCADE")
 
 
 def execute(dsn: str, command: str) -> None:
