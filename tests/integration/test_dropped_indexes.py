@@ -6,6 +6,8 @@ import psycopg
 import pytest
 from patience import in_time
 
+from . import warm
+from .localherd import LocalHerd
 from .long_commands import INDEXES, UNDER_WAY, another, held_up, until, waiting
 from .members import (
     Connection,
@@ -20,7 +22,8 @@ _DROP = "DROP INDEX CONCURRENTLY i"
 
 
 @pytest.fixture(autouse=True)
-async def table(connections: list[Connection], schema: str) -> None:
+async def table(herd: LocalHerd, connections: list[Connection], schema: str) -> None:
+    warm.drop_used(herd)  # an index of that name is refused anywhere
     await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, x int, y text)")
     await run(connections[0], "INSERT INTO t SELECT g, g, g::text FROM generate_series(1, 1000) g")
     await run(connections[0], "CREATE UNIQUE INDEX i ON t (y)")

@@ -18,6 +18,11 @@ from pgherd_sidecar.pg import trusted
 from .localherd import LAST_GID, LocalHerd, query_on, settle
 
 _REFUSED = (psycopg.errors.ReadOnlySqlTransaction,)
+_NAMED = "SELECT to_regnamespace('{}')"
+_NO_RELATIONS = """
+SELECT FROM pg_depend
+ WHERE refclassid = 'pg_namespace'::regclass AND refobjid = to_regnamespace('{}')
+   AND classid <> 'pg_class'::regclass LIMIT 1"""
 _MANY = 24  # schemas that come or go together
 _sessions: dict[tuple[str, str], psycopg.Connection[Any]] = {}
 
@@ -35,11 +40,13 @@ _schemas: dict[str, _Schemas] = {}
 
 
 def take_schema(herd: LocalHerd) -> str:
-    """An empty schema of ``app``, which all members have: the first ones of a herd are few."""
+    """An empty schema of ``app``, which all members have, when they take writes."""
     first = herd.nodes()[0]
     stock = _schemas.setdefault(first.dsn, _Schemas())
-    there = partial(_query, first.dsn)
-    if stock.empty and there(f"SELECT to_regnamespace('{stock.empty[-1]}')") == [(None,)]:
+    for node in herd.nodes():  # the test before may have stopped some
+        writable = partial(_query, node.dsn, "SELECT writable FROM pgherd.node")
+        wait_until(writable, lambda rows: rows == [(True,)])
+    if stock.empty and _query(first.dsn, _NAMED.format(stock.empty[-1])) == [(None,)]:
         stock = _schemas[first.dsn] = _Schemas()  # another herd has the place of the former one
     if not stock.empty:
         stock.empty = [f"t_{random.getrandbits(40):x}" for _ in range(stock.together)]
@@ -50,13 +57,18 @@ def take_schema(herd: LocalHerd) -> str:
 
 
 def give_back(herd: LocalHerd, schema: str) -> None:
-    """Have a schema dropped with what is in it, not necessarily at once."""
+    """Have a schema dropped: at once where it holds code or types, which concern other tests."""
     dsn = herd.nodes()[0].dsn
     stock = _schemas[dsn]
     stock.used[schema] = os.environ.get("PYTEST_CURRENT_TEST", "")
-    if len(stock.used) < _MANY:
-        return
-    used, stock.used = stock.used, {}
+    if len(stock.used) == _MANY or _query(dsn, _NO_RELATIONS.format(schema)):
+        drop_used(herd)
+
+
+def drop_used(herd: LocalHerd) -> None:
+    """Drop all schemas that tests have given back."""
+    dsn = herd.nodes()[0].dsn
+    used, _schemas[dsn].used = _schemas[dsn].used, {}
     try:
         _drop(dsn, *used)
     except psycopg.Error:  # which of them?
@@ -69,7 +81,8 @@ def give_back(herd: LocalHerd, schema: str) -> None:
 
 
 def _drop(dsn: str, *schemas: str) -> None:
-    execute(dsn, f"DROP SCHEMA IF EXISTS {', '.join(schemas)} CASCADE")
+    if schemas:
+        execute(dsn, f"DROP SCHEMA IF EXISTS {', '.join(schemas)} CASCADE")
 
 
 def execute(dsn: str, command: str) -> None:
