@@ -182,6 +182,7 @@ def under_load(
     check(herd, writers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "what",
     ["node", *(pytest.param(one, marks=pytest.mark.long) for one in ("sidecar", "postgres"))],

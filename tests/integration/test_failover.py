@@ -58,6 +58,7 @@ def take_over(herd: LocalHerd, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_the_most_advanced_takes_writes_and_the_other_is_brought_level(
     herd: LocalHerd, servers: list[PlainPostgres], name: str, work_directory: Path
 ) -> None:

@@ -83,7 +83,9 @@ async def test_jepsen_galera_2026_no_commit_is_lost_when_crashes_meet_partitions
     await run.judged()
 
 
-@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+@pytest.mark.parametrize(
+    "level", [pytest.param("READ COMMITTED", marks=pytest.mark.long), "REPEATABLE READ"]
+)
 async def test_jepsen_galera_2026_no_update_is_lost_without_any_fault(
     mortal: LocalHerd, schema: str, level: str
 ) -> None:

@@ -208,6 +208,7 @@ class TestReasons:
             assert word in done.stderr
 
 
+@pytest.mark.long
 def test_a_difference_takes_cut_over_back_ddl_ends_it_and_abort_leaves_nothing(
     herd: LocalHerd, server: PlainPostgres
 ) -> None:

@@ -257,6 +257,7 @@ def numbers_go_on(plain: Exported, given: dict[str, int]) -> None:
     assert unused == 41
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "word"), [("n3", "has left"), ("n4", "taking out of its database")]
 )

@@ -238,6 +238,7 @@ async def _chosen(herd: LocalHerd, names: str) -> str:
         return ports[str(connection.info.port)]
 
 
+@pytest.mark.long
 async def test_nobody_waits_for_a_drained_member(mortal: LocalHerd, table: str) -> None:
     """Neither an index that is built concurrently nor the vote on a command."""
     async with (
@@ -282,6 +283,7 @@ async def test_sessions_that_do_not_end_are_ended(mortal: LocalHerd, table: str)
             await run(idle, "SELECT 1")
 
 
+@pytest.mark.long
 async def test_what_is_not_drained_gives_way_to_what_others_commit(
     mortal: LocalHerd, table: str
 ) -> None:

@@ -134,6 +134,7 @@ async def test_a_diverged_node_rebuilds_itself(mended: LocalHerd, ledger: Ledger
     ledger.check()
 
 
+@pytest.mark.long
 @pytest.mark.expects_trouble("LeftBehindError", reason="a database is removed")
 async def test_a_node_without_data_directory_gets_a_copy(mended: LocalHerd, ledger: Ledger) -> None:
     async with ledger.load(clients=2):

@@ -347,6 +347,7 @@ async def test_a_snapshot_that_was_interrupted_is_finished_and_one_that_is_damag
         require_whole(finished)
 
 
+@pytest.mark.long
 async def test_a_member_that_loses_its_snapshot_ends_the_job(
     herd: LocalHerd, cluster: Cluster, ledger: Ledger
 ) -> None:

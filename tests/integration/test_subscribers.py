@@ -195,6 +195,7 @@ def test_it_goes_on_when_its_member_was_killed_and_is_back(
     assert query(subscriber.dsn(), twice) == []
 
 
+@pytest.mark.long
 def test_its_slot_is_on_its_member_alone_and_it_moves_by_a_new_copy(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

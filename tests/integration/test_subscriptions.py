@@ -345,6 +345,7 @@ def test_what_is_no_plain_table_is_refused(
     assert "plain tables only" in stopped(herd, name)
 
 
+@pytest.mark.long
 @pytest.mark.family(every=5)
 @pytest.mark.parametrize(
     ("event", "work"),
@@ -738,6 +739,7 @@ async def test_another_herd_does_not_take_a_subscription_of_the_same_name(
         await first.close()
 
 
+@pytest.mark.long
 def test_tables_may_have_the_names_of_those_that_a_subscriber_keeps(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

@@ -204,6 +204,7 @@ def test_views_leaves_generated_columns_and_indexes_are_compared(herd: LocalHerd
     assert compared(herd)["identical"]
 
 
+@pytest.mark.long
 async def test_it_is_clean_at_every_moment_of_a_load(herd: LocalHerd, ledger: Ledger) -> None:
     async with ledger.load(clients=4):
         for _ in range(3):
