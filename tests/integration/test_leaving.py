@@ -257,7 +257,6 @@ def numbers_go_on(plain: Exported, given: dict[str, int]) -> None:
     assert unused == 41
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "word"), [("n3", "has left"), ("n4", "taking out of its database")]
 )
