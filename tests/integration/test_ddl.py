@@ -8,6 +8,7 @@ import pytest
 from .localherd import LocalHerd
 from .members import (
     Connection,
+    assert_refused,
     assert_same_schema,
     caught_up,
     dump,
@@ -53,6 +54,10 @@ REPLICATED = {
     "add_column": (
         "CREATE TABLE t (id int PRIMARY KEY)",
         "ALTER TABLE t ADD x int DEFAULT 5, ADD y text",
+    ),
+    "key_of_an_empty_table": (
+        "CREATE TABLE t (x text)",
+        "ALTER TABLE t ADD id serial PRIMARY KEY, ADD y uuid DEFAULT gen_random_uuid() UNIQUE",
     ),
     "drop_column": ("CREATE TABLE t (id int PRIMARY KEY, x int)", "ALTER TABLE t DROP COLUMN x"),
     "column_type": (
@@ -459,6 +464,37 @@ async def test_a_table_changed_in_each_way_is_captured_as_it_is_then(
     found = await same_everywhere(connections, "SELECT id, x FROM t ORDER BY id")
     assert len(found) == 18
     await assert_same_schema(connections, schema)
+
+
+async def test_a_type_without_a_definition_is_refused(
+    admins: list[Connection], schema: str
+) -> None:
+    await assert_refused(admins, schema, "CREATE TYPE shell")
+
+
+async def test_a_key_that_others_refer_to_becomes_wider(
+    connections: list[Connection], schema: str
+) -> None:
+    """In sessions that have changed such keys before, too."""
+    await run(
+        connections[0],
+        "CREATE TABLE p (id int PRIMARY KEY, v int);"
+        "CREATE TABLE k (id int PRIMARY KEY, p int REFERENCES p ON UPDATE CASCADE);"
+        "INSERT INTO p VALUES (1, 0), (2, 1), (3, 2); INSERT INTO k VALUES (1, 1), (2, 2), (3, 3)",
+    )
+    for number, connection in enumerate(connections):
+        await caught_up(connections)
+        await run(connection, f"UPDATE p SET id = id + 10 WHERE v = {number}")
+    await caught_up(connections)
+    await run(
+        connections[1], "ALTER TABLE p ALTER id TYPE bigint; ALTER TABLE k ALTER p TYPE bigint"
+    )
+    for number, connection in enumerate(connections):
+        await caught_up(connections)
+        await run(connection, f"UPDATE p SET id = id + 10000000000 WHERE v = {number}")
+    await assert_same_schema(connections, schema)
+    far = [(1, 10000000011), (2, 10000000012), (3, 10000000013)]
+    assert await same_everywhere(connections, "SELECT id, p FROM k ORDER BY 1") == far
 
 
 async def test_owner_is_whoever_was_the_current_role(

@@ -6,6 +6,7 @@ is caught by the same checker, so it can fail.
 """
 
 import asyncio
+import contextlib
 import random
 import threading
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from workloads.bodies import Workload
 from workloads.client import Attempt, Body, run_once
 
 from .localherd import LocalHerd, query
-from .nodes import Nodes, nodes_of, run
+from .nodes import Nodes, nodes_of, once, run
 from .test_first_hour import gid_of, stopped_sidecar
 from .test_histories import NODES, Run, assert_good
 from .test_partitions import until_component
@@ -109,6 +110,16 @@ class TestStrong:
     def test_a_timeout_is_not_negative(self, nodes: Nodes, timeout: str) -> None:
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="cannot be negative"):
             run(nodes.connect(0), f"SELECT pgherd.strong('{timeout}')")
+
+    def test_a_timeout_that_passes_is_called_so(self, nodes: Nodes) -> None:
+        reader = nodes.connect(1)
+        for timeout_ms in range(6):
+            for _ in range(5):
+                with contextlib.suppress(
+                    psycopg.errors.ReadOnlySqlTransaction,
+                    psycopg.errors.ObjectNotInPrerequisiteState,
+                ):
+                    once(reader, f"SELECT pgherd.strong('{timeout_ms} ms')")
 
     def test_anybody_may_ask_also_on_a_connection_that_reads_only(self, nodes: Nodes) -> None:
         session = nodes.connect(0, admin=True)

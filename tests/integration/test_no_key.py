@@ -43,7 +43,7 @@ def _nobody_stops(herd: LocalHerd, nodes: Nodes) -> Iterator[None]:
             nodes.admin[0],
             f"SET client_min_messages = warning; DROP TABLE IF EXISTS {name} CASCADE",
         )
-    for name in ("TYPE mood", "DOMAIN few", "FUNCTION mark()"):
+    for name in ("TYPE mood", "DOMAIN few", "FUNCTION mark()", "COLLATION ci"):
         run(nodes.admin[0], f"DROP {name.split(maxsplit=1)[0]} IF EXISTS {name.split()[1]} CASCADE")
     nodes.settle()
 

@@ -1,6 +1,24 @@
 -- Tables without a primary key: each case leaves all members with the same rows, as many of equal ones.
 -- A message ends with a line that ends in a semicolon.
 
+-- case: an index that is not valid, and one of another collation than its column, tell no rows apart
+-- tables: pr, co
+CREATE TABLE pr (id int NOT NULL, v int) PARTITION BY RANGE (id);
+CREATE TABLE pr1 PARTITION OF pr FOR VALUES FROM (0) TO (100);
+ALTER TABLE ONLY pr ADD PRIMARY KEY (id);
+INSERT INTO pr VALUES (1, 1), (1, 2);
+UPDATE pr SET v = 5 WHERE v = 1;
+DELETE FROM pr WHERE v = 2;
+ALTER TABLE pr1 ADD PRIMARY KEY (id);
+ALTER INDEX pr_pkey ATTACH PARTITION pr1_pkey;
+UPDATE pr SET v = 6 WHERE id = 1;
+CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+CREATE TABLE co (k text COLLATE ci NOT NULL, v int);
+CREATE UNIQUE INDEX ON co (k COLLATE "C");
+INSERT INTO co VALUES ('a', 1), ('A', 2);
+UPDATE co SET v = 3 WHERE v = 1;
+DELETE FROM co WHERE v = 2;
+
 -- case: identical rows, one of them is deleted
 -- tables: bag
 CREATE TABLE bag (v int, w text);

@@ -29,7 +29,8 @@ CREATE OR REPLACE FUNCTION pgherd.identity_index(root oid) RETURNS oid
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    found oid := (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = root AND i.indisprimary);
+    -- that of a partitioned table alone is not valid: its partitions may hold a key twice
+    found oid := (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = root AND i.indisprimary AND i.indisvalid);
 BEGIN
     IF found IS NOT NULL THEN
         RETURN found;
@@ -40,9 +41,14 @@ BEGIN
          WHERE i.indrelid = root
            AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
            AND NOT EXISTS (
-               SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) AS k(attnum)
+               SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1], (i.indcollation::oid[])[0:i.indnkeyatts - 1])
+                        AS k(attnum, coll)
                  JOIN pg_attribute a ON a.attrelid = root AND a.attnum = k.attnum
                 WHERE NOT a.attnotnull OR a.attgenerated <> ''
+                   -- rows are told apart by the column's own equality, which may be another one than the index's
+                   OR k.coll <> a.attcollation
+                      AND NOT (SELECT bool_and(c.collisdeterministic) FROM pg_collation c
+                                WHERE c.oid IN (k.coll, a.attcollation))
                    -- from PostgreSQL 18 on a column may be marked although it still holds NULLs
                    OR EXISTS (SELECT FROM pg_constraint n WHERE n.conrelid = root AND n.contype = 'n'
                                                             AND NOT n.convalidated AND n.conkey[1] = k.attnum))

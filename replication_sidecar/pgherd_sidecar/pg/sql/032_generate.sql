@@ -160,8 +160,8 @@ END $$;
 -- rows, where no user can touch it. It is kept for all that one message of the client does, whatever is nested
 -- in it: an older base costs conflicts, a younger one would miss them. Its number is below those of captured rows and
 -- of bases kept before, so that the first in the index tells.
-CREATE OR REPLACE FUNCTION pgherd.before_checks() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION pgherd.keep_base_of_checks() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     x    xid8 := pg_current_xact_id();
     at   int8 := extract(epoch FROM statement_timestamp()) * -1000000;
@@ -174,6 +174,12 @@ BEGIN
                          WHERE c.xid <= x ORDER BY c.xid DESC, c.seq LIMIT 1) IS NOT TRUE THEN
         INSERT INTO pgherd.capture_1 VALUES (x, at, pgherd.last_gid(), 'sentinel', 'checks', '{0}', '{}');
     END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.before_checks() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgherd.keep_base_of_checks();
     RETURN NULL;
 END $$;
 
@@ -225,22 +231,34 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    WITH k AS (
-        SELECT t.name, string_agg('OLD.' || c.col, ', ' ORDER BY c.pos) AS old,
-               string_agg('NEW.' || c.col, ', ' ORDER BY c.pos) AS new
-          FROM pgherd.user_tables t CROSS JOIN pgherd.columns(root) c
-         WHERE t.relid = rel AND NOT t.partitioned AND (c.in_pk OR c.in_unique) AND pgherd.is_referenced(root)
-         GROUP BY t.name
-    )
-    SELECT 'Pgherd_delete', format('CREATE TRIGGER "Pgherd_delete" AFTER DELETE ON %s FOR EACH ROW'
-                                   ' EXECUTE FUNCTION pgherd.before_checks()', k.name) FROM k
-    UNION ALL
-    SELECT 'Pgherd_update', format('CREATE TRIGGER "Pgherd_update" AFTER UPDATE ON %s FOR EACH ROW%s'
-                                   ' EXECUTE FUNCTION pgherd.before_checks()', k.name,
-                                   -- without identity an updated row is a row that is gone, and one that is new
-                                   CASE WHEN pgherd.identity_index(root) IS NULL THEN ''
-                                        ELSE format(' WHEN (ROW(%s)::record OPERATOR(pg_catalog.*<>) ROW(%s)::record)',
-                                                    k.old, k.new) END) FROM k;
+    SELECT m.name, format('CREATE TRIGGER %I AFTER %s ON %s FOR EACH ROW EXECUTE FUNCTION %s()',
+                          m.name, m.event, t.name, m.fname)
+      FROM pgherd.user_tables t
+     CROSS JOIN (VALUES ('Pgherd_delete', 'DELETE', 'pgherd.before_checks'),
+                        -- without identity an updated row is a row that is gone, and one that is new
+                        ('Pgherd_update', 'UPDATE', CASE WHEN pgherd.identity_index(root) IS NULL THEN 'pgherd.before_checks'
+                                                         ELSE 'pgherd_gen.checks_' || rel END)) AS m(name, event, fname)
+     WHERE t.relid = rel AND NOT t.partitioned AND pgherd.is_referenced(root)
+       AND EXISTS (SELECT FROM pgherd.columns(root) c WHERE c.in_pk OR c.in_unique);
+END $$;
+
+-- Of an updated row: does it have another key? A condition of the trigger would forbid ALTER COLUMN ... TYPE. The types
+-- stand in the text so that it is another one where one of them changes: PL/pgSQL keeps what it has planned.
+CREATE OR REPLACE FUNCTION pgherd.checks_source(rel oid, p record) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF p.identity IS NULL OR NOT p.referenced THEN
+        RETURN '';
+    END IF;
+    RETURN (
+        SELECT pgherd.function_source(
+                   format('pgherd_gen.checks_%s()', rel),
+                   'RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp',
+                   format(E'\nBEGIN\n    IF ROW(%s)::record *<> ROW(%s)::record THEN -- %s\n'
+                          '        PERFORM pgherd.keep_base_of_checks();\n    END IF;\n    RETURN NULL;\nEND ',
+                          string_agg('OLD.' || c.col, ', ' ORDER BY c.pos), string_agg('NEW.' || c.col, ', ' ORDER BY c.pos),
+                          string_agg(c.typ::text, ', ' ORDER BY c.pos)))
+          FROM pgherd.columns(p.root) c WHERE c.in_pk OR c.in_unique);
 END $$;
 
 -- All tables that are tied to this one by inheritance or partitioning, this one with them.
@@ -814,7 +832,7 @@ BEGIN
             source := source || CASE WHEN p.identity IS NULL THEN pgherd.capture_image_source(rel, p, kind, by_row)
                                      ELSE pgherd.capture_source(rel, p, kind, by_row) END;
         END LOOP;
-        source := source || pgherd.truncate_source(rel, p);
+        source := source || pgherd.truncate_source(rel, p) || pgherd.checks_source(rel, p);
     END IF;
     RETURN source
         || CASE WHEN rel = p.root
@@ -877,7 +895,8 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN array(SELECT p.oid FROM pg_proc p
                   WHERE p.proname = ANY (ARRAY['insert_' || rel, 'update_' || rel, 'delete_' || rel, 'truncate_' || rel,
-                                               'final_' || rel, 'doubled_' || rel, 'fingerprint_' || rel, 'erase_' || rel])
+                                               'checks_' || rel, 'final_' || rel, 'doubled_' || rel,
+                                               'fingerprint_' || rel, 'erase_' || rel])
                     AND p.pronamespace = 'pgherd_gen'::regnamespace);
 END $$;
 

@@ -97,7 +97,8 @@ BEGIN
             USING ERRCODE = '25006',
                   HINT = 'Repeat it on another member. What needs not be strong can be read here all the same.';
     END IF;
-    RETURN pgherd.wait_for(substr(answer, 5)::int8, ends - clock_timestamp());
+    RETURN pgherd.wait_for(substr(answer, 5)::int8,
+                           CASE WHEN ends IS NOT NULL THEN greatest(ends - clock_timestamp(), interval '0') END);
 END $$;
 
 -- The same before a transaction at any level. A COMMIT in a transaction block fails (2D000): its snapshot may be taken.
