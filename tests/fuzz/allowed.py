@@ -43,7 +43,7 @@ REPEATED = {
     "25006": "docs/guarantees.md: the member has no majority for a moment, on a busy machine",
     "57P01": "docs/isolation.md: the session was in the way of what another member has committed",
     "57P03": "the server is just starting",
-    "57014": "docs/critique.md: a second cancel, of a certified transaction, at the end of COMMIT",
+    "57014": "docs/limits.md: a second cancel, of a certified transaction, at the end of COMMIT",
     "55P03": "the client's own lock_timeout",
     "08006": "the connection was lost",
     "25P03": "the client's own idle_in_transaction_session_timeout",

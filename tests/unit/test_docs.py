@@ -25,7 +25,7 @@ PAGES = sorted(
 #: Pages on which a duration or a rate would be a result; on the others it is a setting.
 BOASTFUL = [
     REPOSITORY / name
-    for name in ("README.md", "docs/architecture.md", "docs/critique.md", "docs/performance.md")
+    for name in ("README.md", "docs/architecture.md", "docs/limits.md", "docs/performance.md")
 ]
 
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -39,8 +39,9 @@ _SOURCE_ROOT = REPOSITORY / "replication_sidecar"
 _ROOTS = (REPOSITORY, _SOURCE_ROOT, _SOURCE_ROOT / "pgherd_sidecar", REPOSITORY / "docs")
 
 
-_TESTS = re.compile(r"`(test_\w+\.py)(?:::(\w+))?(?: -k (\"[^\"]*\"|\w+))?`(?:: `(\w+)`)?")
-_SHOWN = re.compile(r"`(tests/(?:\w+/)+)?(test_\w+\.py)(?: -k (\"[^\"]*\"|\w+))?`")
+_TESTS = re.compile(
+    r"`(tests/(?:\w+/)+)?(test_\w+\.py)(?:::(\w+))?(?: -k (\"[^\"]*\"|\w+))?`(?:: `(\w+)`)?"
+)
 _ROW = re.compile(r"^\|(.*)\|$", re.MULTILINE)
 
 
@@ -157,15 +158,19 @@ def test_modules_to_be_run_exist(page: Path) -> None:
     assert [name for name in named if importlib.util.find_spec(name) is None] == []
 
 
-@pytest.mark.parametrize("page", ["guarantees.md", "hazards.md"])
+def _file_of(folder: str, name: str) -> Path:
+    """The file of a test, as pages name it."""
+    return REPOSITORY / (folder or "tests/integration/") / name
+
+
+@pytest.mark.parametrize("page", ["guarantees.md", "hazards.md", "limits.md"])
 def test_named_tests_exist_and_are_selected_by_what_is_said(page: str) -> None:
     named = _TESTS.findall((REPOSITORY / "docs" / page).read_text())
     assert len(named) > 20
-    for file, *selections in named:
-        found = REPOSITORY.glob(f"tests/*/{file}")
-        path = min(found, key=lambda path: path.parent.name != "integration")
+    for folder, file, *selections in named:
+        text = _file_of(folder, file).read_text()
         for word in re.findall(r"\w+", " ".join(selections)):
-            assert word == "or" or word in path.read_text(), f"{file}: {word}"
+            assert word == "or" or word in text, f"{file}: {word}"
 
 
 def test_every_guarantee_names_the_test_that_shows_it() -> None:
@@ -197,10 +202,10 @@ def test_every_guarantee_is_shown_in_the_gate() -> None:
     rows = _ROW.findall((REPOSITORY / "docs" / "guarantees.md").read_text())
     for row in (row for row in rows if row.strip().startswith("**")):
         shown_by = row.split(" | ")[2].partition("long:")[0]
-        shown = _SHOWN.findall(shown_by)
+        shown = _TESTS.findall(shown_by)
         assert shown or "`make simulate`" in shown_by, f"nothing in the gate shows: {row}"
-        for folder, name, chosen in shown:
-            tests = _tests_of(REPOSITORY / (folder or "tests/integration/") / name)
+        for folder, name, _, chosen, _ in shown:
+            tests = _tests_of(_file_of(folder, name))
             for word in chosen.strip('"').split(" or "):
                 # A word may also choose parameters, of whatever test.
                 named = [test for test in tests if word in test] or [*tests]
