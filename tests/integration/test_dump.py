@@ -168,7 +168,7 @@ def assert_same_schema(nodes: Nodes, source: Source) -> None:
         )
         assert done.returncode == 0, done.stderr
         # The names of our functions hold oids.
-        own = r"START WITH -?\d+|\\(un)?restrict .*|-- Dumped .*|CREATE TRIGGER pgherd.*"
+        own = r"START WITH -?\d+|\\(un)?restrict .*|-- Dumped .*|CREATE TRIGGER \"?[Pp]gherd.*"
         said.append(re.sub(own, "", done.stdout).splitlines())
     assert said == [said[0]] * len(said)
 
