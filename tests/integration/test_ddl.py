@@ -472,6 +472,22 @@ async def test_a_type_without_a_definition_is_refused(
     await assert_refused(admins, schema, "CREATE TYPE shell")
 
 
+@pytest.mark.parametrize("tables", ["TABLE pn", "TABLE pn WHERE (b > 3)", "TABLES IN SCHEMA {}"])
+async def test_a_publication_comes_before_or_after_who_writes_its_tables(
+    connections: list[Connection], admins: list[Connection], schema: str, tables: str
+) -> None:
+    """Nobody may update rows of one without identity then, so the writer loses."""
+    await run(connections[0], "CREATE TABLE pn (a int, b int); INSERT INTO pn VALUES (1, 1)")
+    await caught_up(connections)
+    await run(connections[0], "BEGIN; UPDATE pn SET b = 5")
+    await run(admins[1], f"CREATE PUBLICATION {schema} FOR {tables.format(schema)}")
+    try:
+        assert (await failure(connections[0], "COMMIT")).sqlstate == "40001"
+        assert await same_everywhere(connections, "SELECT b FROM pn") == [(1,)]
+    finally:
+        await run(admins[1], f"DROP PUBLICATION {schema}")
+
+
 async def test_a_key_that_others_refer_to_becomes_wider(
     connections: list[Connection], schema: str
 ) -> None:

@@ -2,6 +2,17 @@
 -- a semicolon is a message of its own, on the first node. "tables": what is compared afterwards. "refused": the
 -- statement before it must fail with 0A000, and what follows rolls back.
 
+-- case: a table that is published, whose rows nobody may delete, is emptied and filled
+-- tables: pb
+CREATE TABLE pb (a int NOT NULL UNIQUE, b int);
+INSERT INTO pb VALUES (1, 0), (2, 0);
+CREATE PUBLICATION border_pb FOR TABLE pb;
+BEGIN;
+TRUNCATE pb;
+INSERT INTO pb VALUES (1, 1);
+COMMIT;
+DROP PUBLICATION border_pb;
+
 -- case: a command rolled back to a savepoint behind a row touched twice
 -- tables: s_a
 BEGIN;

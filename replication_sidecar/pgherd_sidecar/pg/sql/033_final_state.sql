@@ -37,17 +37,19 @@ BEGIN
 BEGIN
     RETURN (
     WITH k AS (
-        SELECT substr(r, strpos(r, '('))::$f$, p.row_type, $f$ AS image, left(r, 1) = 'U' AS updated,
+        SELECT substr(r, strpos(r, '('))::$f$, p.row_type, $f$ AS image, left(r, 1) = 'U' AS updated, left(r, 1) = 'I' AS made,
                CASE WHEN left(r, 1) = 'U' THEN substr(r, 2, $f$, c.width, $f$)::bit($f$, c.width, $f$) END AS bits
           FROM unnest($2) r WHERE left(r, 1) <> 'T'
     ), s AS (
-        SELECT $f$, c.parsed, $f$, bool_and(k.updated) AS only_updates, bit_or(k.bits) AS bits FROM k GROUP BY $f$, c.grouped, $f$
+        SELECT $f$, c.parsed, $f$, bool_and(k.updated) AS only_updates,
+               count(*) = 1 AND bool_and(k.made) AS only_made, bit_or(k.bits) AS bits FROM k GROUP BY $f$, c.grouped, $f$
     )
     SELECT '[' || $1 || ',[' || string_agg(concat_ws(',', CASE WHEN m.erased <> '' THEN m.pk END,
                                                       CASE WHEN m.written <> '' THEN m.pk END), ',')
            || '],[' || string_agg(concat_ws(',', m.erased, m.written), ',') || ']]'
       FROM (SELECT $f$, p.pk_old, $f$ AS pk,
-                   CASE WHEN $3 AND NOT (s.only_updates AND n.$f$, p.first_key, $f$ IS DISTINCT FROM NULL)
+                   -- a table may be published for which PostgreSQL lets nobody delete: nothing ends that was not there
+                   CASE WHEN $3 AND NOT s.only_made AND NOT (s.only_updates AND n.$f$, p.first_key, $f$ IS DISTINCT FROM NULL)
                         THEN to_json(concat('E', $f$, p.key_record, $f$))::text END AS erased,
                    CASE WHEN NOT $4 OR n.$f$, p.first_key, $f$ IS NOT DISTINCT FROM NULL THEN NULL
                         WHEN s.only_updates THEN to_json(concat('U', s.bits::text, ROW($f$, c.changes, $f$)::text))::text

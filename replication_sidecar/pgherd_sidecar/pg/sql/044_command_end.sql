@@ -81,6 +81,9 @@ BEGIN
           JOIN pg_depend d ON d.refclassid = o.classid AND d.refobjid = o.objid
          WHERE o.object_type = 'extension' AND d.classid = 'pg_class'::regclass AND d.deptype = 'e');
     rels := made || coalesce(notes.rels, '{}') || pgherd.former_partitions();
+    IF tag LIKE '%PUBLICATION' THEN
+        rels := rels || pgherd.published_by_command();
+    END IF;
     rels := pgherd.with_relatives(rels || pgherd.holders_of_rows(pgherd.trees_of(rels)));
 END $$;
 

@@ -24,3 +24,21 @@ BEGIN
             'What is an UPDATE here may be a DELETE and an INSERT on other members: publish both or neither.');
     END IF;
 END $$;
+
+-- The tables of the publications that a command has made or changed. PostgreSQL lets nobody write some of their rows from
+-- then on, so whoever has just written one of them on another member excludes the command.
+CREATE OR REPLACE FUNCTION pgherd.published_by_command() RETURNS oid[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN array(
+        WITH o AS (
+            SELECT c.classid, c.objid FROM pg_event_trigger_ddl_commands() c WHERE c.object_type LIKE 'publication%'
+        ), p AS (
+            SELECT p.* FROM pg_publication p JOIN o ON o.classid = 'pg_publication'::regclass AND o.objid = p.oid
+        )
+        SELECT r.prrelid FROM pg_publication_rel r JOIN o ON r.oid = o.objid OR r.prpubid = o.objid
+         UNION SELECT t.relid FROM p CROSS JOIN pgherd.user_tables t WHERE p.puballtables
+         UNION SELECT c.oid FROM pg_publication_namespace n JOIN o ON n.oid = o.objid OR n.pnpubid = o.objid
+                 JOIN pg_class c ON c.relnamespace = n.pnnspid AND c.relkind IN ('r', 'p'));
+END $$;
