@@ -95,7 +95,8 @@ def equal(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
     """
     settle(herd)
     wanted = rows(herd.dsn("n3"), name)
-    written = {one.dsn: query(one.dsn, "SELECT pg_current_wal_lsn()")[0][0] for one in herd.nodes()}
+    inserted = "SELECT pg_current_wal_insert_lsn()"  # an applied commit may not be written yet
+    written = {one.dsn: query(one.dsn, inserted)[0][0] for one in herd.nodes()}
 
     def confirmed() -> object:
         if query(subscriber.dsn(), "SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r'"):
