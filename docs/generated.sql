@@ -84,7 +84,7 @@ BEGIN
           FROM unnest($2) r WHERE left(r, 1) <> 'T'
     ), s AS (
         SELECT (k.image).id AS k1, bool_and(k.updated) AS only_updates,
-               count(*) = 1 AND bool_and(k.made) AS only_made, bit_or(k.bits) AS bits FROM k GROUP BY (k.image).id
+               bool_and(k.made) AS only_made, bit_or(k.bits) AS bits FROM k GROUP BY (k.image).id
     )
     SELECT '[' || $1 || ',[' || string_agg(concat_ws(',', CASE WHEN m.erased <> '' THEN m.pk END,
                                                       CASE WHEN m.written <> '' THEN m.pk END), ',')

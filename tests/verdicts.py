@@ -8,6 +8,7 @@ own. Only a few tests of a run may be: many waits that run out are no chance. Ea
 last lines. ``PGHERD_SECOND_ATTEMPT`` tells the process that it is one.
 """
 
+import asyncio
 import os
 import re
 import subprocess
@@ -46,16 +47,25 @@ class ViolationError(AssertionError):
 def is_wait(error: BaseException) -> bool:
     """Whether an error says only that a wait ran out, also as a group of such.
 
-    One that ran out on the way out of an assertion that failed hides a violation.
+    One that ran out on the way out of another error hides a violation: a thread hangs because the
+    test has failed before.
+    """
+    return _consists_of(error, WaitRanOutError)
+
+
+def _consists_of(error: BaseException, *kinds: type[BaseException]) -> bool:
+    """Whether an error is of these kinds, each part of a group, too, and what came before a wait.
+
+    A wait ends by a limit of time or by being cancelled.
     """
     before = error.__context__
-    while before is not None:
-        if isinstance(before, AssertionError | pytest.fail.Exception):
-            return False
-        before = before.__context__
+    if before is not None and not _consists_of(
+        before, WaitRanOutError, TimeoutError, asyncio.CancelledError
+    ):
+        return False
     if isinstance(error, BaseExceptionGroup):
-        return all(is_wait(one) for one in error.exceptions)
-    return isinstance(error, WaitRanOutError)
+        return all(_consists_of(one, *kinds) for one in error.exceptions)
+    return isinstance(error, kinds)
 
 
 class SecondAttempts:

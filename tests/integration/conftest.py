@@ -125,7 +125,10 @@ def herd(session_directory: Path) -> Iterator[LocalHerd]:
     done = herd.up()
     assert done.returncode == 0, done.stderr
     yield herd
-    herd.must("destroy")
+    try:
+        warm.drop_used(herd)  # what the last tests have left has to go, too
+    finally:
+        herd.must("destroy")
 
 
 @pytest.fixture(scope="module")

@@ -135,7 +135,7 @@ async def until_same(
 
 
 async def unordered(connections: Sequence[Connection]) -> list[tuple[Any, ...]]:
-    """What members have changed of roles and not ordered, when all have caught up."""
+    """Return the changes of roles that members have made and not ordered, once all caught up."""
     await caught_up(connections)
     answers = [await run(connection, _UNORDERED) for connection in connections]
     return [row for rows in answers for row in rows]

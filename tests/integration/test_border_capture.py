@@ -85,6 +85,26 @@ def test_a_parents_end_is_certified_by_what_its_checks_saw(nodes: Nodes, leaving
         + HESITANT.format("parent")
         + "INSERT INTO parent SELECT generate_series(1, 4)"
     )
+    assert_a_parent_stays(nodes, leaving)
+
+
+def test_the_end_of_a_parent_in_one_partition_is_certified_by_what_its_checks_saw(
+    nodes: Nodes,
+) -> None:
+    """The foreign key refers to the partition, and the statement names the whole table."""
+    run(nodes.app[0], "DROP TABLE IF EXISTS child, parent CASCADE")
+    nodes.create(
+        "CREATE TABLE parent (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE part PARTITION OF parent FOR VALUES FROM (0) TO (10);"
+        + HESITANT.format("parent")
+        + "INSERT INTO parent SELECT generate_series(1, 4)"
+    )
+    nodes.create("CREATE TABLE child (id int PRIMARY KEY, parent int NOT NULL REFERENCES part)")
+    assert_a_parent_stays(nodes, "DELETE FROM parent")
+
+
+def assert_a_parent_stays(nodes: Nodes, leaving: str) -> None:
+    """A child of parent 1 commits between the checks of `leaving` and its capture."""
     holder, leaver = nodes.connect(2), nodes.connect(2)
     run(holder, "SELECT pg_advisory_lock(4711)")
     with ThreadPoolExecutor(1) as others:

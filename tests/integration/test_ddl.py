@@ -488,6 +488,28 @@ async def test_a_publication_comes_before_or_after_who_writes_its_tables(
         await run(admins[1], f"DROP PUBLICATION {schema}")
 
 
+async def test_a_replica_identity_is_dropped_before_or_after_who_writes_its_table(
+    connections: list[Connection], admins: list[Connection], schema: str
+) -> None:
+    """PostgreSQL lets nobody update published rows from then on, so the writer loses."""
+    await run(
+        connections[0],
+        "CREATE TABLE ri (a int PRIMARY KEY, b int NOT NULL, c int);"
+        "CREATE UNIQUE INDEX rj ON ri (b); ALTER TABLE ri REPLICA IDENTITY USING INDEX rj;"
+        "ALTER INDEX rj RENAME TO ri_b; INSERT INTO ri VALUES (1, 1, 1)",
+    )
+    await caught_up(connections)
+    await run(admins[1], f"CREATE PUBLICATION {schema} FOR TABLE ri")
+    try:
+        await caught_up(connections)
+        await run(connections[0], "BEGIN; UPDATE ri SET c = 5")
+        await run(admins[1], "DROP INDEX ri_b")
+        assert (await failure(connections[0], "COMMIT")).sqlstate == "40001"
+        assert await same_everywhere(connections, "SELECT c FROM ri") == [(1,)]
+    finally:
+        await run(admins[1], f"DROP PUBLICATION {schema}")
+
+
 async def test_a_key_that_others_refer_to_becomes_wider(
     connections: list[Connection], schema: str
 ) -> None:

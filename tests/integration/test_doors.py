@@ -1,4 +1,4 @@
-"""Who connects is told which members take writes: by PostgreSQL's own setting, and by HTTP."""
+"""A client is told which members take writes: by PostgreSQL's own setting, and by HTTP."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ def doors(work_directory: Path) -> Iterator[LocalHerd]:
 
 
 def test_a_new_herd_orders_nothing_before_its_first_command(doors: LocalHerd) -> None:
-    """Else that command would hear of a conflict with it."""
+    """The first command would hear of a conflict with an earlier order."""
     [(gid,)] = query(doors.dsn("n1"), "SELECT pgherd.last_gid()")
     told = doors.top("changes", "--after", "0", "--through", str(gid)).stdout.splitlines()
     assert "CREATE TABLE t " in json.loads(told[0])["command"]
@@ -63,7 +63,7 @@ def cut_off(herd: LocalHerd, node: str) -> Iterator[None]:
 
 
 def asked(herd: LocalHerd, node: str, path: str, method: str = "GET") -> tuple[int, str]:
-    """What a balancer hears; 0 if nobody answers."""
+    """Return the answer that a balancer gets; its status is 0 if nobody answers."""
     port = load(home(herd)).member(node).health_port
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
     try:
@@ -77,7 +77,7 @@ def asked(herd: LocalHerd, node: str, path: str, method: str = "GET") -> tuple[i
 
 
 def is_read_only(herd: LocalHerd, node: str, dsn: str | None = None) -> bool:
-    """What a new session is told as it connects, as libpq and others look at it."""
+    """Return what the server tells a new session, to libpq and to other drivers alike."""
 
     def told() -> tuple[str, tuple[Any, ...] | None]:
         with psycopg.connect(dsn or herd.app_dsn(node), autocommit=True) as connection:
@@ -109,7 +109,7 @@ def test_a_member_in_the_minority_says_so_and_takes_it_back(doors: LocalHerd) ->
             with psycopg.connect(line) as connection:
                 assert connection.info.port != load(home(herd)).member("n1").port
                 connection.execute("INSERT INTO t VALUES (1, 0)")
-            # One that is open learns it with its next statement.
+            # An open session learns it with its next statement.
             assert old.execute("SELECT count(*) FROM t").fetchone() == (0,)
             assert old.pgconn.parameter_status(_SETTING) == b"on"
             with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="cannot execute INS"):
@@ -132,7 +132,7 @@ def test_a_member_in_the_minority_says_so_and_takes_it_back(doors: LocalHerd) ->
 
 
 def test_a_server_that_could_not_be_told_is_told_later(doors: LocalHerd) -> None:
-    """As on a full disk: PostgreSQL can't write the file that it would rename."""
+    """PostgreSQL can't write the file that it would rename, as on a full disk."""
     herd = doors
     in_the_way = load(home(herd)).node("n1").pgdata / "postgresql.auto.conf.tmp"
     log = home(herd) / "n1" / "sidecar.log"
@@ -174,7 +174,7 @@ def test_what_roles_and_databases_say_goes_before_it_and_stays(doors: LocalHerd)
         query(herd.dsn("n1"), "ALTER ROLE app RESET default_transaction_read_only")
     assert after == before
     query(herd.dsn("n1"), "SELECT pgherd.run_everywhere('DROP ROLE stubborn')")
-    # What is said of a role comes to the others a moment later.
+    # The others hear a moment later what is said of a role.
     reached("reset", lambda: not any(query(node.dsn, mine) for node in herd.nodes()))
 
 
@@ -191,7 +191,7 @@ def test_our_own_work_goes_on_where_sessions_begin_read_only(doors: LocalHerd) -
         query(herd.app_dsn("n3"), "ALTER TABLE made ADD w int NOT NULL DEFAULT 3")
     settle(herd)
     assert query(herd.app_dsn("n1"), "SELECT count(*), sum(w) FROM made") == [(1000, 3000)]
-    # What a copy brings along is not believed, be it the files' or the database's.
+    # A member does not believe what a copy brings along, in the files or in the database.
     query(herd.app_dsn("n1"), "ALTER DATABASE app SET default_transaction_read_only = on")
     try:
         for one in ("n1", "n3"):

@@ -123,6 +123,19 @@ async def test_index_by_which_rows_are_known_is_not_dropped_concurrently(
     assert error.diag.message_hint == f"DROP INDEX {schema}.ua"
 
 
+async def test_replica_identity_is_not_dropped_concurrently(
+    connections: list[Connection], schema: str
+) -> None:
+    """Members would update published rows that others may not update any more."""
+    await run(connections[0], "CREATE TABLE u (id int PRIMARY KEY, a int NOT NULL)")
+    await run(connections[0], "CREATE UNIQUE INDEX ua ON u (a)")
+    await run(connections[0], "ALTER TABLE u REPLICA IDENTITY USING INDEX ua")
+    error = await failure(connections[0], "DROP INDEX CONCURRENTLY ua")
+    assert error.sqlstate == "0A000"
+    assert error.diag.message_hint == f"DROP INDEX {schema}.ua"
+    await run(connections[0], "DROP INDEX ua")
+
+
 async def test_what_one_member_has_alone_is_dropped_there(
     connections: list[Connection], admins: list[Connection], schema: str
 ) -> None:

@@ -15,6 +15,7 @@ from pgherd_sidecar.client.errors import HerdError
 from pgherd_sidecar.local.herd import load
 from pgherd_sidecar.local.operations.verify import VerifyOptions
 from pgherd_spark.checking.contents import differing, inspect
+from pgherd_spark.reading import statements
 from pgherd_spark.reading.pace import FULL
 from pgherd_spark.reading.sources import Source
 from psycopg.conninfo import make_conninfo
@@ -54,6 +55,28 @@ def test_a_planted_difference_is_named_by_table_and_key(
     assert "42" in difference["key"]
     write_behind_the_herd_s_back(herd, "n2", repair.format(table))
     herd.must("verify")
+
+
+def test_a_key_that_is_not_valid_names_no_row(herd: LocalHerd, schema: str) -> None:
+    """The key of a partitioned table may be there twice until each partition has it."""
+    table = f"{schema}.p"
+    query(
+        herd.app_dsn("n1"),
+        f"CREATE TABLE {table} (id int NOT NULL, v text) PARTITION BY RANGE (id);"
+        f"CREATE TABLE {table}1 PARTITION OF {table} FOR VALUES FROM (0) TO (10);"
+        f"ALTER TABLE ONLY {table} ADD PRIMARY KEY (id);"
+        f"INSERT INTO {table} VALUES (1, 'a'), (1, 'b')",
+    )
+    settle(herd)
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="no primary key"):
+        query(herd.dsn("n1"), f"SELECT pgherd.gid_of_row('{table}', '1')")
+    with psycopg.connect(herd.dsn("n1")) as connection:
+        read_by_spark = connection.execute(statements.load("catalog.sql")["tables"]).fetchall()
+    assert [row[3] for row in read_by_spark if row[0] == table] == [None]
+    write_behind_the_herd_s_back(herd, "n2", f"UPDATE {table} SET v = 'c' WHERE v = 'b'")
+    found = {one["key"] for one in compared(herd)["differences"]}
+    write_behind_the_herd_s_back(herd, "n2", f"UPDATE {table} SET v = 'b' WHERE v = 'c'")
+    assert found == {"(1,b)", "(1,c)"}
 
 
 SHAPES = """

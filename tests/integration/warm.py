@@ -1,4 +1,4 @@
-"""What stays from test to test: sessions, and a stock of empty schemas.
+"""Sessions and a stock of empty schemas stay from test to test.
 
 The first command of DDL in a session takes twice the time of the next one, since the functions that
 judge it are planned anew. PostgreSQL forgets all plans of all sessions when a schema comes or goes,
@@ -18,6 +18,12 @@ from pgherd_sidecar.pg import trusted
 from .localherd import LAST_GID, LocalHerd, query_on, settle
 
 _REFUSED = (psycopg.errors.ReadOnlySqlTransaction,)
+_WAITS = (
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.QueryCanceled,
+)
 _NAMED = "SELECT to_regnamespace('{}')"
 _NO_RELATIONS = """
 SELECT FROM pg_depend
@@ -29,7 +35,7 @@ _sessions: dict[tuple[str, str], psycopg.Connection[Any]] = {}
 
 @dataclass
 class _Schemas:
-    """Of one herd: those that are empty, and by the names of the others who has used them."""
+    """The schemas of one herd: the empty ones, and each used one with the test that used it."""
 
     empty: list[str] = field(default_factory=list)
     used: dict[str, str] = field(default_factory=dict)
@@ -66,18 +72,25 @@ def give_back(herd: LocalHerd, schema: str) -> None:
 
 
 def drop_used(herd: LocalHerd) -> None:
-    """Drop all schemas that tests have given back."""
+    """Drop all schemas that tests have given back.
+
+    Raises:
+        psycopg.Error: a test has left what does not go, alone or together with the others.
+    """
     dsn = herd.nodes()[0].dsn
-    used, _schemas[dsn].used = _schemas[dsn].used, {}
+    stock = _schemas.setdefault(dsn, _Schemas())
+    used, stock.used = stock.used, {}
     try:
         _drop(dsn, *used)
-    except psycopg.Error:  # which of them?
-        for name, test in used.items():
+    except psycopg.Error as together:
+        for name, test in used.items():  # the error does not say which of them it is
             try:
                 _drop(dsn, name)
             except psycopg.Error as error:
                 error.add_note(f"{test} has left this in schema {name}")
                 raise
+        if not isinstance(together, _WAITS):
+            raise
 
 
 def _drop(dsn: str, *schemas: str) -> None:

@@ -1,5 +1,6 @@
 """A violation is final; a test whose wait ran out has a second attempt, alone."""
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -123,11 +124,12 @@ def test_a_run_that_was_cut_short_has_failed(tmp_path: Path) -> None:
     assert judge(tmp_path, tests, "--exitfirst").returncode != 0
 
 
-def test_a_wait_does_not_hide_the_assertion_before_it(tmp_path: Path) -> None:
-    tests = """
+@pytest.mark.parametrize("before", ["assert attempt() > 1", "raise OSError(attempt())"])
+def test_a_wait_does_not_hide_the_error_before_it(tmp_path: Path, before: str) -> None:
+    tests = f"""
 def test_waits():
     try:
-        assert attempt() > 1
+        {before}
     finally:
         patience.wait_until(bool)
 """
@@ -199,3 +201,27 @@ async def test_a_wait_goes_on_despite_named_errors_only() -> None:
 def test_only_groups_of_waits_are_waits() -> None:
     assert is_wait(ExceptionGroup("", [WaitRanOutError(), WaitRanOutError()]))
     assert not is_wait(ExceptionGroup("", [WaitRanOutError(), OSError()]))
+
+
+@pytest.mark.parametrize(
+    ("before", "forgiven"),
+    [
+        (WaitRanOutError(), True),
+        (TimeoutError(), True),
+        (asyncio.CancelledError(), True),
+        (ExceptionGroup("", [WaitRanOutError(), TimeoutError()]), True),
+        (KeyError(), False),
+        (pytest.fail.Exception(), False),
+        (ExceptionGroup("", [WaitRanOutError(), OSError()]), False),
+    ],
+)
+def test_an_error_before_a_wait_is_judged_also_in_groups(
+    before: BaseException, forgiven: bool
+) -> None:
+    late = WaitRanOutError()
+    late.__context__ = before
+    assert is_wait(late) == forgiven
+    assert is_wait(ExceptionGroup("", [WaitRanOutError(), late])) == forgiven
+    farther = WaitRanOutError()
+    farther.__context__ = late
+    assert is_wait(farther) == forgiven

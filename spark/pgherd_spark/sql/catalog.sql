@@ -11,7 +11,7 @@ SELECT r.name,
           FROM pg_index i
          CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, position)
           JOIN pg_attribute a ON a.attrelid = r.relid AND a.attnum = k.attnum
-         WHERE i.indrelid = r.relid AND i.indisprimary AND k.position <= i.indnkeyatts) AS key,
+         WHERE i.indrelid = r.relid AND i.indisprimary AND i.indisvalid AND k.position <= i.indnkeyatts) AS key,
        (SELECT array_agg(a.attname::text ORDER BY a.attname COLLATE "C")
           FROM pg_attribute a
          WHERE a.attrelid = r.relid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '') AS stored

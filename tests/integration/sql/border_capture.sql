@@ -11,6 +11,11 @@ BEGIN;
 TRUNCATE pb;
 INSERT INTO pb VALUES (1, 1);
 COMMIT;
+BEGIN;
+INSERT INTO pb VALUES (3, 0);
+TRUNCATE pb;
+INSERT INTO pb VALUES (3, 1);
+COMMIT;
 DROP PUBLICATION border_pb;
 
 -- case: a command rolled back to a savepoint behind a row touched twice
@@ -36,6 +41,17 @@ COMMIT;
 -- case: the same in one message
 -- tables: m_a
 BEGIN; CREATE TABLE m_a (id int PRIMARY KEY, v int); INSERT INTO m_a VALUES (1, 1); UPDATE m_a SET v = 2 WHERE id = 1; DO $$ BEGIN CREATE TABLE m_a (id int); EXCEPTION WHEN duplicate_table THEN NULL; END $$; COMMIT;
+
+-- case: a key that its collation calls equal is deleted and inserted, beside a domain
+-- tables: nc
+CREATE COLLATION nc_ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+CREATE DOMAIN nc_small AS int CHECK (VALUE < 100);
+CREATE TABLE nc (k text COLLATE nc_ci PRIMARY KEY, v nc_small);
+INSERT INTO nc VALUES ('a', 1);
+BEGIN;
+DELETE FROM nc WHERE k = 'a';
+INSERT INTO nc VALUES ('A', 2);
+COMMIT;
 
 -- case: a command rolled back behind a rewrite and a row touched twice
 -- tables: cents

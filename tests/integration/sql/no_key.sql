@@ -1,8 +1,8 @@
 -- Tables without a primary key: each case leaves all members with the same rows, as many of equal ones.
 -- A message ends with a line that ends in a semicolon.
 
--- case: an index that is not valid, and one of another collation than its column, tell no rows apart
--- tables: pr, co
+-- case: an index that is not valid, and one of another collation or equality than its column, tell no rows apart
+-- tables: pr, co, eq
 CREATE TABLE pr (id int NOT NULL, v int) PARTITION BY RANGE (id);
 CREATE TABLE pr1 PARTITION OF pr FOR VALUES FROM (0) TO (100);
 ALTER TABLE ONLY pr ADD PRIMARY KEY (id);
@@ -18,6 +18,15 @@ CREATE UNIQUE INDEX ON co (k COLLATE "C");
 INSERT INTO co VALUES ('a', 1), ('A', 2);
 UPDATE co SET v = 3 WHERE v = 1;
 DELETE FROM co WHERE v = 2;
+CREATE TYPE eq_pair AS (a numeric);
+CREATE TABLE eq (k eq_pair NOT NULL, v int);
+CREATE UNIQUE INDEX ON eq (k record_image_ops);
+INSERT INTO eq VALUES (ROW(1.0), 1), (ROW(1.00), 2);
+BEGIN;
+UPDATE eq SET v = v + 10;
+UPDATE eq SET v = v + 10;
+COMMIT;
+DELETE FROM eq WHERE v = 22;
 
 -- case: identical rows, one of them is deleted
 -- tables: bag

@@ -41,14 +41,21 @@ BEGIN
          WHERE i.indrelid = root
            AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
            AND NOT EXISTS (
-               SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1], (i.indcollation::oid[])[0:i.indnkeyatts - 1])
-                        AS k(attnum, coll)
+               SELECT FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1], (i.indcollation::oid[])[0:i.indnkeyatts - 1],
+                                  (i.indclass::oid[])[0:i.indnkeyatts - 1]) AS k(attnum, coll, class)
                  JOIN pg_attribute a ON a.attrelid = root AND a.attnum = k.attnum
                 WHERE NOT a.attnotnull OR a.attgenerated <> ''
                    -- rows are told apart by the column's own equality, which may be another one than the index's
                    OR k.coll <> a.attcollation
                       AND NOT (SELECT bool_and(c.collisdeterministic) FROM pg_collation c
                                 WHERE c.oid IN (k.coll, a.attcollation))
+                   OR NOT EXISTS (SELECT FROM pg_opclass x
+                                    JOIN pg_amop e ON e.amopfamily = x.opcfamily AND e.amopstrategy = 3
+                                                  AND e.amoplefttype = x.opcintype AND e.amoprighttype = x.opcintype
+                                    JOIN pg_amop d ON d.amopopr = e.amopopr AND d.amopstrategy = 3
+                                    JOIN pg_opclass o ON o.opcfamily = d.amopfamily AND o.opcmethod = x.opcmethod
+                                                     AND o.opcintype = x.opcintype AND o.opcdefault
+                                   WHERE x.oid = k.class)
                    -- from PostgreSQL 18 on a column may be marked although it still holds NULLs
                    OR EXISTS (SELECT FROM pg_constraint n WHERE n.conrelid = root AND n.contype = 'n'
                                                             AND NOT n.convalidated AND n.conkey[1] = k.attnum))

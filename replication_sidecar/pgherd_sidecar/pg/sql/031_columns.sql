@@ -333,7 +333,7 @@ BEGIN
 END $$;
 
 -- The row type in which records are read: the table's own, or one without domains, since a record leaves
--- columns NULL that a domain may not allow to be.
+-- columns NULL that a domain may not allow to be. Its columns have the collations of the table's, which say what keys are equal.
 CREATE OR REPLACE FUNCTION pgherd.row_type(root oid) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -351,8 +351,8 @@ BEGIN
         SELECT format(E'DROP TYPE IF EXISTS pgherd_gen.row_%1$s;\n', root)
             || CASE WHEN bool_or(pgherd.base_type(c.typ) <> c.typ)
                     THEN format(E'CREATE TYPE pgherd_gen.row_%s AS (%s);\n', root,
-                                string_agg(c.col || ' ' || pgherd.type_name(pgherd.base_type(c.typ)), ', '
-                                           ORDER BY c.pos))
+                                string_agg(concat(c.col, ' ', pgherd.type_name(pgherd.base_type(c.typ)),
+                                                  ' COLLATE ' || nullif(c.coll, 0)::regcollation), ', ' ORDER BY c.pos))
                     ELSE '' END
           FROM pgherd.columns(root) c);
 END $$;

@@ -25,8 +25,9 @@ END $$;
 
 -- `made_by`: the transaction here that made the table, as long as that may be the running one.
 ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS made_by xid8;
--- `identity`: the name of the index by which its rows were known. Where one is dropped, PostgreSQL does not say of which table.
-ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS identity text;
+-- `identity`: the name of the index by which its rows were known; `replica_identity`: of the one that the user chose for
+-- subscribers. Where one is dropped, PostgreSQL does not say of which table.
+ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS identity text, ADD COLUMN IF NOT EXISTS replica_identity text;
 
 CREATE OR REPLACE FUNCTION pgherd.identity_name(rel oid) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -37,8 +38,19 @@ BEGIN
          WHERE c.oid = pgherd.identity_index(rel));
 END $$;
 
-UPDATE pgherd.tables t SET identity = pgherd.identity_name(t.relid)
- WHERE t.identity IS DISTINCT FROM pgherd.identity_name(t.relid);
+CREATE OR REPLACE FUNCTION pgherd.replica_identity_name(rel oid) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (
+        SELECT format('%I.%I', n.nspname, c.relname)
+          FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE i.indrelid = rel AND i.indisreplident);
+END $$;
+
+UPDATE pgherd.tables t SET identity = pgherd.identity_name(t.relid), replica_identity = pgherd.replica_identity_name(t.relid)
+ WHERE (t.identity, t.replica_identity)
+       IS DISTINCT FROM (pgherd.identity_name(t.relid), pgherd.replica_identity_name(t.relid));
 
 -- Did the running command or its transaction make this table? Then no other member holds rows of it yet.
 CREATE OR REPLACE FUNCTION pgherd.is_made_here(rel oid) RETURNS bool
@@ -115,7 +127,8 @@ BEGIN
 END $$;
 
 -- With each relation go the table that owns it (a sequence), the tables of its inheritance or partition
--- tree, then those that a foreign key ties to one of them: their triggers know each other's columns.
+-- tree, then those that a foreign key ties to one of them: their triggers know each other's columns. A foreign key may
+-- refer to one partition, whose rows the root's functions capture, so these are there with their trees, too.
 CREATE OR REPLACE FUNCTION pgherd.with_relatives(rels oid[]) RETURNS oid[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -132,7 +145,8 @@ BEGIN
             SELECT CASE WHEN f.conrelid = t.relid THEN f.confrelid ELSE f.conrelid END
               FROM tree t JOIN pg_constraint f ON f.contype = 'f' AND t.relid IN (f.conrelid, f.confrelid)
         )
-        SELECT coalesce(array_agg(r.relid ORDER BY r.relid), '{}') FROM related r);
+        SELECT coalesce(array_agg(u.r ORDER BY u.r), '{}')
+          FROM unnest(pgherd.trees_of(array(SELECT r.relid FROM related r))) AS u(r));
 END $$;
 
 -- What was a partition when the event triggers saw it last, and is none any more: PostgreSQL reports the table that

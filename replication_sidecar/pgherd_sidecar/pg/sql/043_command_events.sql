@@ -194,9 +194,11 @@ BEGIN
       INTO note
       FROM pg_event_trigger_dropped_objects() o
       LEFT JOIN pgherd.tables t ON o.classid = 'pg_class'::regclass AND t.relid = o.objid
-      -- the table whose rows were known by the index
-      LEFT JOIN pgherd.tables i ON i.identity = CASE WHEN o.object_type = 'index'
-                                                     THEN format('%I.%I', o.address_names[1], o.address_names[2]) END
+      -- The table whose rows were known by the index, here or to subscribers: PostgreSQL lets nobody update published rows
+      -- without it, so whoever has just written one on another member excludes the command.
+      LEFT JOIN pgherd.tables i ON CASE WHEN o.object_type = 'index'
+                                        THEN format('%I.%I', o.address_names[1], o.address_names[2]) END
+                                   IN (i.identity, i.replica_identity)
       -- a composite type or a view, too: there are tables that hold its rows
       LEFT JOIN pg_class c ON c.oid = CASE WHEN cardinality(o.address_names) > 1
                 THEN to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) END

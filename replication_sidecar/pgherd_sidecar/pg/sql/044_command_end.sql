@@ -119,11 +119,15 @@ BEGIN
     END IF;
     DELETE FROM pgherd.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.relid);
     INSERT INTO pgherd.tables AS t
-    SELECT a.relid, ARRAY[a.name, a.root_name], a.columns, pg_current_xact_id(), pgherd.identity_name(a.relid)
+    SELECT a.relid, ARRAY[a.name, a.root_name], a.columns, pg_current_xact_id(), pgherd.identity_name(a.relid),
+           pgherd.replica_identity_name(a.relid)
       FROM pgherd.all_tables a
      WHERE everything AND EXISTS (SELECT FROM pgherd.tables k WHERE k.relid = a.relid) OR a.relid = ANY (rels)
-        ON CONFLICT (relid) DO UPDATE SET names = EXCLUDED.names, columns = EXCLUDED.columns, identity = EXCLUDED.identity
-     WHERE (t.names, t.columns, t.identity) IS DISTINCT FROM (EXCLUDED.names, EXCLUDED.columns, EXCLUDED.identity);
+        ON CONFLICT (relid) DO UPDATE
+       SET names = EXCLUDED.names, columns = EXCLUDED.columns, identity = EXCLUDED.identity,
+           replica_identity = EXCLUDED.replica_identity
+     WHERE (t.names, t.columns, t.identity, t.replica_identity)
+           IS DISTINCT FROM (EXCLUDED.names, EXCLUDED.columns, EXCLUDED.identity, EXCLUDED.replica_identity);
     PERFORM pgherd.note_shapes(rels, everything);
     PERFORM pgherd.note_sequence_ranges();
     PERFORM pgherd.follow_local_tables();

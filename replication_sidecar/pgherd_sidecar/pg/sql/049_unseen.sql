@@ -79,7 +79,7 @@ RETURN CASE key[1] WHEN 'role' THEN format('role %I', key[2])
                    WHEN 'parameter' THEN format('privileges of %s on parameters', coalesce(quote_ident(nullif(key[2], '')), 'everybody'))
                    ELSE 'the database' END;
 
--- What all members have changes: the next look looks at all.
+-- Documents that all members have are about to change, so the next look reads all of them.
 CREATE OR REPLACE FUNCTION pgherd.look_again() RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC

@@ -22,7 +22,7 @@ BEGIN
     IF drops ->> 'index' IS NULL OR pg_current_xact_id_if_assigned() IS NOT NULL THEN
         RETURN false;
     END IF;
-    SELECT c.oid, c.relowner, n.nspowner, x.indisvalid, x.indrelid, format('%I.%I', n.nspname, c.relname) AS name INTO i
+    SELECT c.oid, c.relowner, n.nspowner, x.indisvalid, x.indisreplident, x.indrelid, format('%I.%I', n.nspname, c.relname) AS name INTO i
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_index x ON x.indexrelid = c.oid
      WHERE c.oid = (drops ->> 'index')::oid AND c.relkind = 'i' AND c.relpersistence <> 't'
        AND (pg_has_role(command ->> 'role', c.relowner, 'USAGE') OR pg_has_role(command ->> 'role', n.nspowner, 'USAGE'))
@@ -40,6 +40,12 @@ BEGIN
     IF EXISTS (SELECT FROM pgherd.tables t WHERE t.identity = i.name) THEN
         PERFORM pgherd.refuse(format('DROP INDEX CONCURRENTLY of %s is not supported: table %s has no primary key, and its rows'
                                      ' are known by this index', i.name, i.indrelid::regclass),
+                              format('DROP INDEX %s', i.name));
+    END IF;
+    -- Members that have it still would update published rows, and those that have dropped it could not.
+    IF i.indisreplident THEN
+        PERFORM pgherd.refuse(format('DROP INDEX CONCURRENTLY of %s is not supported: it is the replica identity of table %s',
+                                     i.name, i.indrelid::regclass),
                               format('DROP INDEX %s', i.name));
     END IF;
     IF bare AND pgherd.shares_name(i.oid) THEN
@@ -91,11 +97,11 @@ BEGIN
            a.pid, a.backend_start, (what ->> 'query_start')::timestamptz
       FROM pgherd.node n
       JOIN pg_stat_activity a ON a.pid = (what ->> 'pid')::int
-      JOIN pg_index i ON i.indexrelid = (what ->> 'index')::oid AND i.indisvalid
+      JOIN pg_index i ON i.indexrelid = (what ->> 'index')::oid AND i.indisvalid AND NOT i.indisreplident
      CROSS JOIN LATERAL pgherd.portable_index(i.indexrelid) about
     RETURNING * INTO l;
     IF NOT FOUND OR (what ->> 'bare')::bool AND pgherd.shares_name((what ->> 'index')::oid) THEN
-        RAISE EXCEPTION 'the index or the session is gone, or its name is not its own any more' USING ERRCODE = '40001', HINT = 'Repeat the command.';
+        RAISE EXCEPTION 'the index or the session is gone or has changed, or its name is not its own any more' USING ERRCODE = '40001', HINT = 'Repeat the command.';
     END IF;
     PERFORM pgherd.put(x, base, '""', (pgherd.name_hash('schema') | 2)::text, '{0}',
                        ARRAY[pgherd.long_item(l, 'long_begin')::text]);

@@ -26,7 +26,7 @@ BEGIN
       JOIN pg_amop e ON e.amopfamily = c.opcfamily AND e.amopstrategy = 3
                     AND e.amoplefttype = c.opcintype AND e.amoprighttype = c.opcintype
       JOIN pg_operator o ON o.oid = e.amopopr JOIN pg_namespace n ON n.oid = o.oprnamespace
-     WHERE i.indrelid = tab AND i.indisprimary AND u.pos <= i.indnkeyatts;
+     WHERE i.indrelid = tab AND i.indisprimary AND i.indisvalid AND u.pos <= i.indnkeyatts;
     IF wanted IS NULL THEN
         RAISE EXCEPTION 'table % has no primary key', tab
             USING ERRCODE = '0A000', HINT = 'Its rows have no names: read pgherd changes instead.';

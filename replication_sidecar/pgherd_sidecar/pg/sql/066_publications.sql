@@ -33,12 +33,10 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN array(
         WITH o AS (
-            SELECT c.classid, c.objid FROM pg_event_trigger_ddl_commands() c WHERE c.object_type LIKE 'publication%'
-        ), p AS (
-            SELECT p.* FROM pg_publication p JOIN o ON o.classid = 'pg_publication'::regclass AND o.objid = p.oid
+            SELECT c.objid FROM pg_event_trigger_ddl_commands() c WHERE c.object_type LIKE 'publication%'
         )
         SELECT r.prrelid FROM pg_publication_rel r JOIN o ON r.oid = o.objid OR r.prpubid = o.objid
-         UNION SELECT t.relid FROM p CROSS JOIN pgherd.user_tables t WHERE p.puballtables
+         UNION SELECT t.relid FROM pg_publication p JOIN o ON p.oid = o.objid CROSS JOIN pgherd.user_tables t WHERE p.puballtables
          UNION SELECT c.oid FROM pg_publication_namespace n JOIN o ON n.oid = o.objid OR n.pnpubid = o.objid
                  JOIN pg_class c ON c.relnamespace = n.pnnspid AND c.relkind IN ('r', 'p'));
 END $$;

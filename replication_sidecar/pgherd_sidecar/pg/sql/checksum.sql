@@ -46,7 +46,7 @@ SELECT r.name, n.nspname, c.relname, c.relkind::text, c.relispopulated,
          CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, position)
           JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
           JOIN pg_type b ON b.oid = a.atttypid
-         WHERE i.indrelid = c.oid AND i.indisprimary
+         WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid
            AND k.position <= i.indnkeyatts) k
  CROSS JOIN LATERAL (
         WITH RECURSIVE part(relid) AS (
