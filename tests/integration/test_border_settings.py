@@ -204,7 +204,7 @@ async def test_without_any_setting_everything_works(
     assert tables == ['"A view"', "child", "made", "mv", "t"]
 
 
-@pytest.mark.family(every=6)
+@pytest.mark.family(every=12)
 @pytest.mark.parametrize("name", EXTREMES)
 async def test_extremes_of_a_setting(
     herd: LocalHerd, connections: list[Connection], schema: str, name: str

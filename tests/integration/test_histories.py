@@ -30,7 +30,7 @@ from .members import caught_up
 
 NODES = ["n1", "n2", "n3"]
 CLIENTS = 2
-COMMITS = 50  # on each node
+COMMITS = 40  # on each node
 WORKLOADS = {
     "list_append": bodies.LIST_APPEND,
     "list_append_without_key": bodies.LIST_APPEND_WITHOUT_KEY,
@@ -41,6 +41,8 @@ WORKLOADS = {
     "unique_keys": bodies.UNIQUE_KEYS,
     "foreign_keys": bodies.FOREIGN_KEYS,
 }
+ALSO_SHOWN_ELSEWHERE = ["list_append_without_key", "bank", "long_fork"]
+"""By transfers under faults, by other tables without a key, and by ``test_visibility.py``."""
 
 
 class Run:
@@ -126,7 +128,17 @@ def assert_good(history: History, anomalies: list[Anomaly]) -> None:
 
 
 @pytest.mark.parametrize("commits", [COMMITS, pytest.param(6 * COMMITS, marks=pytest.mark.long)])
-@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+@pytest.mark.parametrize(
+    "workload",
+    [
+        pytest.param(
+            WORKLOADS[name],
+            id=name,
+            marks=[pytest.mark.long] if name in ALSO_SHOWN_ELSEWHERE else [],
+        )
+        for name in WORKLOADS
+    ],
+)
 async def test_without_faults(
     herd: LocalHerd,
     workload: Workload,

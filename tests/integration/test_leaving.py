@@ -140,6 +140,7 @@ class TestRefused:
         assert "public.counted" in told
         query(herd.dsn("n2"), quiet + "DELETE FROM counted WHERE n = 4")
 
+    @pytest.mark.long
     def test_a_member_that_lags(self, herd: LocalHerd) -> None:
         herd.must("kill", "n2", "--process", "sidecar")
         told = error_of(herd.top("export", "plain", "n2"))

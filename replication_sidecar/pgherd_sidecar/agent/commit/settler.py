@@ -126,6 +126,8 @@ class Settler:
                 async with asyncio.timeout(self._pace_s):
                     await self._visibility.asked.wait()
             self._visibility.asked.clear()
+            if self._chain.tail is None:
+                continue
             await self._settle()
             while self._chain.wanted_gid > self._chain.settled_gid:
                 await self._next_ended()

@@ -48,6 +48,8 @@ _LOOKS = 3
 """So often within that time roles are looked at: they shall be the same on all within a second."""
 _SUBSCRIPTION = "stream:subscription "
 """How the names of holds of the log begin that feeders take."""
+_SETTINGS_S = 3.0
+"""So often the server's settings are looked through, which takes it milliseconds."""
 _TABLES_S = 10.0
 """So often the tables are looked through."""
 
@@ -93,7 +95,7 @@ class Upkeep:
         self._published = 0
         self._audited_xid = 0
         self._loop = asyncio.get_running_loop()
-        self._tables_due = self._loop.time()
+        self._settings_due = self._tables_due = self._loop.time()
         self._checkpoint_due = self._loop.time() + self._checkpoint_s
         self._checkpointed = self._covered = state.position
 
@@ -121,19 +123,22 @@ class Upkeep:
                 if await self._is_called((_PACE_S - _LEAST_S) / _LOOKS):
                     break
             self._ages.see(self._loop.time(), self._chain.settled_gid)
-            await self._audit()
-            await self._see_capture()
+            if await self._publish_base() > self._audited_xid:
+                await self._follow_transactions()
+            await self._see_settings()
             await self._see_tables()
             await self._feeder.look(self._connection)
-            await self._truncate_capture()
-            await self._publish_base()
-            await self._connection.execute("SELECT pgherd.number_shapes()")
-            await self._connection.execute(
-                "SELECT pgherd.prune($1, $2)",
-                (self._chain.settled_gid - self._limits.applied_entries, str(self._audited_xid)),
-            )
-            await self._connection.execute("SELECT pgherd.reload_certificate()")
             await self._maybe_checkpoint()
+
+    async def _follow_transactions(self) -> None:
+        """Do what only a transaction that has begun makes due, so that an idle herd is cheap."""
+        await self._audit()
+        await self._truncate_capture()
+        await self._connection.execute("SELECT pgherd.number_shapes()")
+        await self._connection.execute(
+            "SELECT pgherd.prune($1, $2)",
+            (self._chain.settled_gid - self._limits.applied_entries, str(self._audited_xid)),
+        )
 
     def status(self) -> dict[str, Any]:
         """What was found at the last look."""
@@ -177,13 +182,18 @@ class Upkeep:
             await self._leaked(int(xid))
         self._audited_xid = int(audited)
 
-    async def _see_capture(self) -> None:
-        """Tell of settings that switch capture off; writes are not refused for them.
+    async def _see_settings(self) -> None:
+        """Use a new certificate, and tell of what switches capture off, which refuses no write.
 
         A role that loads dumps or applies another replication's changes has them on purpose, and
         promises to do the same everywhere; no one could tell its sessions from the others.
         """
-        rows = await self._connection.execute("SELECT pgherd.capture_off()")
+        if self._loop.time() < self._settings_due:
+            return
+        self._settings_due = self._loop.time() + _SETTINGS_S
+        rows = await self._connection.execute(
+            "SELECT pgherd.capture_off(), pgherd.reload_certificate()"
+        )
         row = await rows.fetchone()
         assert row is not None
         found = row[0] or []
@@ -212,8 +222,12 @@ class Upkeep:
         except psycopg.errors.LockNotAvailable:
             log.debug("capture.busy")
 
-    async def _publish_base(self) -> None:
-        """Remember (next xid, visible GID) over time; what runs now began after some of it."""
+    async def _publish_base(self) -> int:
+        """Remember (next xid, visible GID) over time; what runs now began after some of it.
+
+        Returns:
+            The xid that comes next.
+        """
         rows = await self._connection.execute("SELECT next_xid, oldest, gid FROM pgherd.running()")
         row = await rows.fetchone()
         assert row is not None
@@ -225,6 +239,7 @@ class Upkeep:
             self._published = base
             self._host.submit(encode_entry(Publish(self._config.number, base)), 1)
         self._samples.append((next_xid, gid))
+        return next_xid
 
     async def _maybe_checkpoint(self) -> None:
         wanted, _ = await self._look_at_holds()
