@@ -51,7 +51,7 @@ def tables_of(text: str) -> list[str]:
     return found[1].split(", ")
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize("text", CASES.values(), ids=CASES)
 def test_all_members_have_what_the_first_has(nodes: Nodes, text: str) -> None:
     refused = re.search(r"\n-- refused(?: (\w+))?", text)
@@ -163,7 +163,7 @@ MERGE INTO moved USING (VALUES (1), (2)) v (id) ON moved.id = v.id WHEN MATCHED 
 """
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize(
     "statement",
     [
@@ -288,7 +288,7 @@ def preparing(work_directory: Path) -> Iterator[LocalHerd]:
     herd.must("destroy")
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize(
     "lock", ["SELECT * FROM prep FOR UPDATE", "SELECT * FROM prep FOR SHARE", "LOCK TABLE prep"]
 )

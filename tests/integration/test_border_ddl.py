@@ -47,7 +47,7 @@ async def another(connection: Connection, schema: str) -> AsyncIterator[Connecti
         yield one
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize("case", REFUSED)
 async def test_what_differs_between_members_is_refused(
     connections: list[Connection], schema: str, case: str
@@ -58,7 +58,7 @@ async def test_what_differs_between_members_is_refused(
     await assert_refused(connections, schema, statement)
 
 
-@pytest.mark.family(every=4)
+@pytest.mark.family(every=8)
 @pytest.mark.parametrize("case", ALLOWED)
 async def test_what_is_next_to_it_works_everywhere(
     connections: list[Connection], schema: str, case: str
@@ -177,7 +177,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.family(every=4)
+@pytest.mark.family(every=8)
 @pytest.mark.parametrize("case", VIEWS)
 async def test_view_that_others_would_fill_otherwise_loses(
     connections: list[Connection], schema: str, case: str
@@ -316,7 +316,7 @@ TYPES = {
 }
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize("case", TYPES)
 async def test_change_of_a_type_excludes_who_writes_its_values(
     connections: list[Connection], schema: str, case: str

@@ -27,7 +27,7 @@ def filled(nodes: Nodes) -> Nodes:
     return nodes
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATEMENTS)
 def test_all_nodes_have_what_the_statement_did(filled: Nodes, statement: str) -> None:
     before = filled.equal_rows(*ALL)

@@ -38,7 +38,7 @@ def _new_table(nodes: Nodes, what: str) -> str:
     return f'{nodes.schema}."{what.replace(chr(34), "")} {next(_numbers)}"'
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize("name", VALUES)
 def test_values_of_a_column(nodes: Nodes, name: str) -> None:
     table = _new_table(nodes, f"column {name}")
@@ -57,7 +57,7 @@ def test_values_of_a_column(nodes: Nodes, name: str) -> None:
     nodes.equal_rows(table)
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize("name", sorted(VALUES.keys() - UNKEYABLE))
 def test_values_of_a_key(nodes: Nodes, name: str) -> None:
     table = _new_table(nodes, f"key {name}")

@@ -164,7 +164,7 @@ async def schema_is_everywhere(connections: list[Connection], schema: str) -> No
     await caught_up(connections)
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize("case", REPLICATED)
 async def test_command_gives_the_same_catalog_on_every_member(
     connections: list[Connection], schema: str, case: str

@@ -43,6 +43,7 @@ def emptied(nodes: Nodes) -> Nodes:
     return nodes
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("script", ENDINGS.values(), ids=ENDINGS)
 def test_the_transaction_is_certified(emptied: Nodes, script: str) -> None:
     session = emptied.connect(0)

@@ -53,7 +53,7 @@ def stranger(nodes: Nodes) -> Iterator[psycopg.Connection]:
     nodes.settle()
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize("script", FORBIDDEN.values(), ids=FORBIDDEN)
 def test_is_refused_and_changes_nothing(nodes: Nodes, script: str) -> None:
     before = nodes.equal_rows("plain")

@@ -26,7 +26,7 @@ async def schema_is_everywhere(connections: list[Connection], schema: str) -> No
     await caught_up(connections)
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize("case", REFUSED)
 async def test_is_refused_and_changes_nothing(
     connections: list[Connection], schema: str, case: str
@@ -37,7 +37,7 @@ async def test_is_refused_and_changes_nothing(
     await assert_refused(connections, schema, statement)
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize("setting", SETTINGS)
 async def test_settings_travel_with_the_command_that_computes(
     connections: list[Connection], schema: str, setting: str

@@ -115,7 +115,7 @@ class Committer(threading.Thread):
         return self.error
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize(
     "statements", sql_cases("large_statements").values(), ids=sql_cases("large_statements")
 )

@@ -244,7 +244,7 @@ def tablespace(herd: LocalHerd) -> Iterator[None]:
         query(node.dsn, "DROP TABLESPACE elsewhere")
 
 
-@pytest.mark.family(every=3)
+@pytest.mark.family(every=6)
 @pytest.mark.parametrize("case", REFUSED)
 async def test_refused(connections: list[Connection], schema: str, case: str) -> None:
     before, statement = REFUSED[case]

@@ -53,6 +53,7 @@ def hashes(
         session.execute("DROP TABLE pg_temp.h")
 
 
+@pytest.mark.family(every=4)
 @pytest.mark.parametrize("name", [*ALIKE, *_MORE])
 def test_values_that_differ_have_different_hashes_and_null_has_its_own(
     session: psycopg.Connection[Any], name: str

@@ -249,6 +249,7 @@ def test_the_command_repairs_the_node_that_a_majority_contradicts(
     assert {name: left[name] <= before[name] for name in before} == dict.fromkeys(before, True)
 
 
+@pytest.mark.long
 async def test_a_snapshot_taken_under_load_seeds_a_new_herd_with_exactly_the_rows_of_its_gid(
     herd: LocalHerd, fresh: LocalHerd, cluster: Cluster, ledger: Ledger, work_directory: Path
 ) -> None:

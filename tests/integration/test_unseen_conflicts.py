@@ -537,6 +537,7 @@ _CHANGE = {
 }
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("act", list(_RACES))
 async def test_a_race_is_lost_once(
     herd: LocalHerd, schema: str, admins: list[Connection], act: str
