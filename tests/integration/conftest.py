@@ -47,19 +47,6 @@ _ORIGINAL = "mortal-as-founded"
 _STANDIN = Path(__file__).with_name("standin_sidecar.py")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a family of cases, which show one rule, some are for the gate and the others are long."""
-    numbers: Counter[str] = Counter()
-    for item in items:
-        mark = item.get_closest_marker("family")
-        if mark is not None:
-            name = item.nodeid.partition("[")[0]
-            if numbers[name] % mark.kwargs["every"]:
-                item.add_marker(pytest.mark.long)
-            numbers[name] += 1
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """Fail a test that passed while a sidecar had trouble that it does not name."""

@@ -51,6 +51,7 @@ def test_worlds_meet_what_is_to_be_tested() -> None:
     assert max(node.incarnation for world in worlds for node in world.nodes) > 1
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize("name", COMMIT_BUGS)
 def test_the_simulator_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bug = COMMIT_BUGS[name]

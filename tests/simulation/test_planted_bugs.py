@@ -4,10 +4,14 @@ import pytest
 from planted_bugs import PLANTED_BUGS
 from simulate import seeds_until_found
 
-_RARE = ("an old proposer is obeyed", "longest log wins", "consents to another plan counted")
+_RARE = (
+    "an old proposer is obeyed", "longest log wins", "consents to another plan counted",
+    "commit bound beyond match",
+)  # fmt: skip
 """Many seeds do not notice them."""
 
 
+@pytest.mark.family(every=3)
 @pytest.mark.parametrize(
     "name",
     [

@@ -38,7 +38,14 @@ def judge(
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments, str(directory)],
         cwd=tmp_path,
-        env=kept | {"PYTHONPATH": str(_TESTS), "PGHERD_TEST_PATIENCE": "0.001"},
+        env=kept
+        | {
+            "PYTHONPATH": str(_TESTS),
+            "PGHERD_TEST_PATIENCE": "0.001",
+            # The others double the time that it takes to start.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_PLUGINS": "xdist.plugin,pytest_timeout",
+        },
         capture_output=True,
         text=True,
         check=False,

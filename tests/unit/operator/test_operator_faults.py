@@ -238,7 +238,7 @@ def heal(world: World) -> None:
     world.change(hibernated=False)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     start=st.tuples(st.integers(1, 5), st.integers(0, 2)),
     begun=st.booleans(),

@@ -127,7 +127,7 @@ class Settler:
                     await self._visibility.asked.wait()
             self._visibility.asked.clear()
             if self._chain.tail is None:
-                continue
+                continue  # all has settled: the server need not be asked
             await self._settle()
             while self._chain.wanted_gid > self._chain.settled_gid:
                 await self._next_ended()

@@ -115,6 +115,10 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             await options.fill(description)  # no herd yet: nobody resumes one that is half filled
         herd.save(description)
         certificates.provide(description)
+        first, *others = [node.server for node in nodes if not node.member.witness]
+        await first.initialise()
+        for server in others:
+            await server.initialise(like=first)
         states = await _start_all(nodes, options.timeout_s)
         _founded(description)
         return states

@@ -5,7 +5,6 @@ same rows at GID 0, and each takes its own share of the sequences' numbers when 
 """
 
 import asyncio
-import shutil
 from typing import TYPE_CHECKING
 
 from psycopg.conninfo import make_conninfo
@@ -50,8 +49,6 @@ async def fill(description: Herd, source: "Store", jobs: int) -> None:
         raise HerdError(str(error)) from error
     finally:
         await server.stop(_SERVER_S, mode="immediate")  # if it still runs
-    data = description.node(first).pgdata
     for member in others:
         progress(f"{member.name}: copying the files of {first.name}")
-        description.node(member).root.mkdir(mode=0o700)
-        await asyncio.to_thread(shutil.copytree, data, description.node(member).pgdata)
+        await PostgresServer(description, member).initialise(like=server)
