@@ -16,6 +16,12 @@ from typing import Any, ClassVar, LiteralString
 import psycopg
 import pytest
 from patience import join, wait_until
+from pgherd_sidecar.importing.ends import source
+from pgherd_sidecar.tables import rowsql
+from pgherd_sidecar.tables.folding import RowChange
+from pgherd_sidecar.tables.model import SourceTable
+from pgherd_sidecar.tables.sessions import connect
+from pgherd_sidecar.tables.values import Row
 
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
@@ -297,6 +303,8 @@ class Writer(threading.Thread):
             # unique values that move from row to row: joined they collide
             ("UPDATE shop.account SET code = NULL WHERE id = %s", (number,)),
             ("UPDATE shop.account SET code = %s WHERE id = %s", (number, other)),
+            ("UPDATE shop.account SET home = (%s, id) WHERE id = %s", (str(other), number)),
+            ("UPDATE shop.bag SET home = ROW('', a) WHERE a = %s AND home IS NULL", (five,)),
         ]
         connection.execute(*self.random.choice(statements))
 
@@ -344,6 +352,56 @@ def test_a_source_is_taken_over_under_load(herd: LocalHerd, server: PlainPostgre
     equal_everywhere(herd, dsn)
     what_came_besides(herd, dsn)
     nothing_is_left(herd, server, "shop")
+
+
+async def test_rows_are_found_by_values_of_every_kind_of_type(server: PlainPostgres) -> None:
+    """By what the key's index calls equal, also where that is not in pg_catalog."""
+    dsn = database(
+        server,
+        "typed",
+        """
+        CREATE EXTENSION isn; CREATE EXTENSION citext; CREATE EXTENSION ltree;
+        CREATE TYPE place AS (street text, number int);
+        CREATE DOMAIN site AS place;
+        CREATE TYPE mood AS ENUM ('sad', 'happy');
+        CREATE DOMAIN temper AS mood;
+        CREATE TABLE book (id isbn PRIMARY KEY, p place, q site, v text);
+        CREATE TABLE word (w citext, t ltree, v text, PRIMARY KEY (t, w));
+        CREATE TABLE spot (p place, m temper, v text, UNIQUE (p, m) INCLUDE (v));
+        ALTER TABLE spot ALTER p SET NOT NULL, ALTER m SET NOT NULL, ALTER v SET NOT NULL;
+        ALTER TABLE spot REPLICA IDENTITY USING INDEX spot_p_m_v_key;
+        CREATE TABLE bag (p place, ps place[], i isbn, w citext);
+        ALTER TABLE bag REPLICA IDENTITY FULL;
+        """,
+    )
+    isbn = "0-393-04002-X"
+    rows: dict[str, tuple[Row, Row]] = {
+        "book": ((isbn, "(Elm,1)", "(,)", "a"), (isbn, None, '("Oak ""x"" St",2)', "b")),
+        "word": (("Ann", "a.b", "1"), ("ann", "a.b", "2")),
+        "spot": (("(Elm,1)", "sad", "1"), ("(Elm,1)", "happy", "2")),
+        "bag": (("(Elm,1)", '{"(Elm,1)",NULL}', isbn, "Ann"), ("(,2)", None, None, "bob")),
+    }
+    async with await connect(dsn, "test") as session:
+        tables = {one.name: one for one in await source.tables(session)}
+        writer = rowsql.Writer(tables)
+        for relation, (first, second) in rows.items():
+            table = tables[f"public.{relation}"]
+            places = table.key or range(len(first))
+            old, new = (tuple([row[place] for place in places]) for row in (first, second))
+            for step, wanted in (
+                (RowChange(table.name, None, first), [first]),
+                (RowChange(table.name, old, second), [second]),
+                (RowChange(table.name, new, None), []),
+            ):
+                async with session.transaction():
+                    await writer.write(session, [step])
+                assert texts(dsn, table) == wanted
+
+
+def texts(dsn: str, table: SourceTable) -> list[Row]:
+    """The rows of a table, each value as text."""
+    columns = ", ".join(f"{name}::text" for name in table.names)
+    return list(query(dsn, f"SELECT {columns} FROM {table.name}"))
 
 
 def die(herd: LocalHerd, name: str) -> None:

@@ -162,6 +162,33 @@ def test_a_plain_server_shows_a_set_and_follows_it(
     assert found["state"] == "following" and found["tables"] == [3, 3]
 
 
+def test_rows_are_found_by_keys_of_types_of_users(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """Equal is what their own operators say, which are not in pg_catalog."""
+    types = f"CREATE EXTENSION seg SCHEMA {name}; CREATE TYPE {name}.place AS (s text, n int)"
+    query(subscriber.dsn(), f"CREATE SCHEMA {name} AUTHORIZATION app; {types}")
+    query(
+        herd.dsn("n1"),
+        f"{types}; CREATE TABLE {name}.reading (s {name}.seg, p {name}.place, v text,"
+        " PRIMARY KEY (p, s));"
+        f" CREATE TABLE {name}.bag (s {name}.seg, p {name}.place, v text);"
+        f" INSERT INTO {name}.reading VALUES ('1 .. 2', '(a,1)', 'a'), ('3', '(,)', 'b')",
+    )
+    settle(herd)
+    follow(herd, subscriber, name)
+    tables = [f"{name}.{one}" for one in ("reading", "bag")]
+    dsn = herd.dsn("n2")
+    query(dsn, f"INSERT INTO {name}.bag SELECT s, p, v FROM {name}.reading")
+    query(dsn, f"UPDATE {name}.reading SET v = v || 'x'")
+    query(dsn, f"UPDATE {name}.bag SET p = NULL WHERE v = 'a'")
+    query(dsn, f"DELETE FROM {name}.reading WHERE v = 'ax'")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    for table in tables:
+        assert rows(subscriber.dsn(), table) == rows(dsn, table) != []
+
+
 @pytest.mark.long
 def test_who_may_read_all_tables_sees_no_password(
     herd: LocalHerd, subscriber: PlainPostgres, name: str

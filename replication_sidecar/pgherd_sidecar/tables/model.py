@@ -13,7 +13,8 @@ class SourceColumn(msgspec.Struct, frozen=True):
         type: its name, in full; where it has a modifier, without it.
         oid: of the type, at the source.
         generated: its values are computed, and not replicated.
-        as_text: an array of its type can't be unnested into its values.
+        as_text: unnesting an array of its type does not give its values: that goes on into inner
+            arrays, and makes columns of a composite type's attributes.
     """
 
     name: str
@@ -22,6 +23,19 @@ class SourceColumn(msgspec.Struct, frozen=True):
     modifier: int
     generated: bool
     as_text: bool
+
+
+class KeyEquality(msgspec.Struct, frozen=True):
+    """How the index of a key finds equal values of a column.
+
+    Attributes:
+        operator: with its schema.
+        base: what the domain is made of, if the column's type is one: of enums, arrays and ranges
+            their operators are known, and of such domains not. None if it is no domain.
+    """
+
+    operator: str = "pg_catalog.="
+    base: str | None = None
 
 
 class SourceTable(msgspec.Struct, frozen=True, dict=True):
@@ -35,6 +49,7 @@ class SourceTable(msgspec.Struct, frozen=True, dict=True):
         identity: what changes of a row tell of it: its key, all columns, or nothing, and then only
             insertions are replicated.
         key: positions of the key's columns among those that are not generated.
+        equality: of each of these; empty as earlier versions have kept it.
     """
 
     relid: int
@@ -45,6 +60,7 @@ class SourceTable(msgspec.Struct, frozen=True, dict=True):
     columns: tuple[SourceColumn, ...]
     identity: Literal["key", "full", "none"]
     key: tuple[int, ...]
+    equality: tuple[KeyEquality, ...] = ()
 
     @cached_property
     def stored(self) -> tuple[SourceColumn, ...]:
@@ -60,3 +76,10 @@ class SourceTable(msgspec.Struct, frozen=True, dict=True):
     def key_names(self) -> tuple[str, ...]:
         """The names of the key's columns; all of them where there is no key."""
         return tuple(self.names[position] for position in self.key) or self.names
+
+    @cached_property
+    def key_columns(self) -> tuple[tuple[SourceColumn, KeyEquality], ...]:
+        """The key's columns, and how they are equal."""
+        equality = self.equality or (KeyEquality(),) * len(self.key)
+        columns = (self.stored[position] for position in self.key)
+        return tuple(zip(columns, equality, strict=True))

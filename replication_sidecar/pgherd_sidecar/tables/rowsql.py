@@ -1,8 +1,9 @@
 """Statements that write rows into a database: all rows of one kind in one, as arrays of columns.
 
-Values are texts, which the types' own input functions read. Arrays can't be unnested into arrays,
-so columns of these come as text and are cast. A row must be found where the source has it: another
-number of rows means that the two differ.
+Values are texts, which the types' own input functions read. Arrays can't be unnested into arrays
+or into whole composite values, so columns of these come as text and are cast. Keys are equal by the
+operators of the source's key: sessions find none but PostgreSQL's own by their names. A row must be
+found where the source has it: another number of rows means that the two differ.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from pgherd_sidecar.tables.folding import Emptied, Folding, FoldingError, Key, Net, Step, alike
-from pgherd_sidecar.tables.model import SourceColumn, SourceTable
+from pgherd_sidecar.tables.model import KeyEquality, SourceColumn, SourceTable
 from pgherd_sidecar.tables.sessions import Session
 from pgherd_sidecar.tables.values import UNCHANGED, Row, Value
 
@@ -183,10 +184,21 @@ async def _count_of(session: Session, relation: sql.Composable) -> int:
 
 def _same(table: SourceTable) -> sql.Composed:
     """The rows t and c have one key."""
-    names = [table.stored[position].name for position in table.key]
     return sql.SQL(" AND ").join(
-        sql.SQL("c.{} = t.{}").format(sql.Identifier(name), sql.Identifier(name)) for name in names
+        _equal(equality, sql.Identifier("c", column.name), sql.Identifier("t", column.name))
+        for column, equality in table.key_columns
     )
+
+
+def _equal(
+    equality: KeyEquality, one: sql.Composable, other: sql.Composable, percent: str = "%"
+) -> sql.Composed:
+    """Two values of a column are equal; a statement with parameters has each percent sign twice."""
+    operator = sql.SQL(equality.operator.replace("%", percent))
+    if equality.base is None:
+        return sql.SQL("{} OPERATOR({}) {}").format(one, operator, other)
+    base = sql.SQL(equality.base.replace("%", percent))
+    return sql.SQL("{}::{} OPERATOR({}) {}::{}").format(one, base, operator, other, base)
 
 
 def _image(table: SourceTable, row: str) -> sql.Composed:
@@ -271,12 +283,9 @@ def require_all(table: SourceTable, written: int, sent: int) -> None:
 
 def _matches(table: SourceTable, first: int) -> sql.Composed:
     """The row has this key, whose values begin at a number."""
-    stored = table.stored
     return sql.SQL(" AND ").join(
-        sql.SQL("t.{} = {}").format(
-            _name(stored[position].name), _read(first + number, stored[position])
-        )
-        for number, position in enumerate(table.key)
+        _equal(equality, _name("t", column.name), _read(first + number, column), percent="%%")
+        for number, (column, equality) in enumerate(table.key_columns)
     )
 
 

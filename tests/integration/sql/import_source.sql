@@ -1,16 +1,18 @@
 -- A source that is taken over while it takes writes: rows of every identity, and what must not run twice.
 CREATE SCHEMA shop;
 CREATE TYPE shop.mood AS ENUM ('sad', 'happy');
+CREATE TYPE shop.place AS (street text, number int);
 CREATE TABLE shop.account (
     id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, balance numeric(12, 2) NOT NULL, m shop.mood, tags text[],
-    large text, twice numeric GENERATED ALWAYS AS (balance * 2) STORED, code int UNIQUE
+    large text, twice numeric GENERATED ALWAYS AS (balance * 2) STORED, code int UNIQUE,
+    home shop.place
 );
 ALTER TABLE shop.account ALTER large SET STORAGE EXTERNAL;
 CREATE TABLE shop.entry (
     id bigserial PRIMARY KEY, account int REFERENCES shop.account ON DELETE CASCADE, amount numeric, at timestamptz DEFAULT now()
 );
 CREATE TABLE shop.history (entry int8, note text, x float8, j json);
-CREATE TABLE shop.bag (a int, b text, p point);
+CREATE TABLE shop.bag (a int, b text, p point, home shop.place);
 ALTER TABLE shop.bag REPLICA IDENTITY FULL;
 CREATE TABLE shop.part (id int, day date, v "char", PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
 CREATE TABLE shop.part_1 PARTITION OF shop.part FOR VALUES FROM ('2026-01-01') TO ('2026-02-01');

@@ -20,13 +20,14 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('w
   FROM pg_database d, pg_roles r WHERE d.datname = current_database() AND r.rolname = current_user;
 
 -- Tables of users, but for those that extensions bring, and for what a feeder has made there. `key`: positions among the columns that are not generated.
+-- `equality`: for each of these how the key's index finds equal values.
 -- `identity`: how changed rows are told: key, full (the whole row), none (only insertions can be).
 -- name: tables
 SELECT c.oid::int8 AS relid, format('%I.%I', n.nspname, c.relname) AS name, n.nspname AS schema, c.relname AS relation,
        pg_relation_size(c.oid) + coalesce(pg_relation_size(nullif(c.reltoastrelid, 0)), 0) AS bytes, a.columns,
        CASE WHEN c.relreplident = 'f' AND k.columns IS NULL THEN 'full' WHEN k.columns IS NULL THEN 'none' ELSE 'key' END
            AS identity,
-       coalesce(k.columns, '[]') AS key,
+       coalesce(k.columns, '[]') AS key, coalesce(k.equality, '[]') AS equality,
        coalesce(pg_stat_get_tuples_updated(c.oid) + pg_stat_get_tuples_deleted(c.oid), 0) AS changed,
        has_table_privilege(c.oid, 'SELECT') AS readable, pg_has_role(c.relowner, 'USAGE') AS owned,
        c.relrowsecurity AND NOT (SELECT r.rolsuper OR r.rolbypassrls FROM pg_roles r WHERE r.rolname = current_user)
@@ -37,14 +38,30 @@ SELECT c.oid::int8 AS relid, format('%I.%I', n.nspname, c.relname) AS name, n.ns
        SELECT coalesce(json_agg(json_build_object(
                   'name', a.attname, 'type', format_type(a.atttypid, -1), 'oid', a.atttypid::int8, 'modifier', a.atttypmod,
                   'generated', a.attgenerated <> '',
-                  'as_text', t.typcategory = 'A' OR t.typarray = 0 OR t.typdelim <> ',') ORDER BY a.attnum), '[]') AS columns
+                  'as_text', t.typcategory IN ('A', 'C') OR t.typarray = 0 OR t.typdelim <> ',') ORDER BY a.attnum), '[]') AS columns
          FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) a
   LEFT JOIN LATERAL (
-       SELECT json_agg(k.position - 1 ORDER BY k.position) AS columns
+       SELECT json_agg(k.position - 1 ORDER BY k.position) AS columns,
+              json_agg(json_build_object(
+                  'operator', coalesce((
+                      SELECT format('%I.%s', s.nspname, o.oprname)
+                        FROM unnest(i.indkey::int2[], i.indclass::oid[]) AS u(attnum, class)
+                        JOIN pg_opclass p ON p.oid = u.class
+                        JOIN pg_am m ON m.oid = p.opcmethod AND m.amname = 'btree'
+                        JOIN pg_amop e ON e.amopfamily = p.opcfamily AND e.amopstrategy = 3
+                                      AND e.amoplefttype = p.opcintype AND e.amoprighttype = p.opcintype
+                        JOIN pg_operator o ON o.oid = e.amopopr JOIN pg_namespace s ON s.oid = o.oprnamespace
+                       WHERE u.attnum = k.attnum LIMIT 1), 'pg_catalog.='),
+                  'base', (
+                      WITH RECURSIVE d(typ, base) AS (
+                          SELECT t.oid, t.typbasetype FROM pg_type t WHERE t.oid = k.atttypid AND t.typtype = 'd'
+                           UNION ALL
+                          SELECT t.oid, t.typbasetype FROM d JOIN pg_type t ON t.oid = d.base AND d.base <> 0)
+                      SELECT format_type(d.typ, -1) FROM d WHERE d.base = 0)) ORDER BY k.position) AS equality
          FROM pg_index i
         CROSS JOIN LATERAL (
-              SELECT a.attnum, row_number() OVER (ORDER BY a.attnum) AS position FROM pg_attribute a
+              SELECT a.attnum, a.atttypid, row_number() OVER (ORDER BY a.attnum) AS position FROM pg_attribute a
                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '') k
         WHERE i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
           AND k.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])

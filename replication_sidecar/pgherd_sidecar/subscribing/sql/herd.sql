@@ -277,6 +277,14 @@ SELECT c.oid::int8 AS relid, p.tab AS name, n.nspname AS schema, c.relname AS re
                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
                    AND (NOT %(columns)s ? p.tab OR %(columns)s -> p.tab ? a.attname::text)) u
          WHERE u.attname::text = ANY (p.key)) AS key,
+       (SELECT coalesce(json_agg(json_build_object(
+                   'operator', format('%%I.%%s', os.nspname, o.oprname),
+                   'base', format_type(nullif(pgherd.base_type(k.atttypid), k.atttypid), -1))
+                   ORDER BY array_position(p.key, k.attname::text)), '[]')
+          FROM pgherd.index_columns(pgherd.identity_index(c.oid), 'n') i
+          JOIN pg_attribute k ON k.attrelid = c.oid AND k.attnum = i.attnum
+          JOIN pg_operator o ON o.oid = i.equality JOIN pg_namespace os ON os.oid = o.oprnamespace
+         WHERE NOT %(columns)s ? p.tab OR %(columns)s -> p.tab ? k.attname::text) AS equality,
        cardinality(p.key) AS key_columns, c.relkind = 'p' AS parts, p.types,
        a.declared || CASE WHEN cardinality(p.key) = 0 THEN '' ELSE
            format(', PRIMARY KEY (%%s)', (SELECT string_agg(quote_ident(k), ', ' ORDER BY o) FROM unnest(p.key) WITH ORDINALITY AS u(k, o)))
@@ -300,7 +308,7 @@ SELECT c.oid::int8 AS relid, p.tab AS name, n.nspname AS schema, c.relname AS re
        SELECT coalesce(json_agg(json_build_object(
                   'name', a.attname, 'type', format_type(a.atttypid, -1), 'oid', a.atttypid::int8, 'modifier', a.atttypmod,
                   'generated', a.attgenerated <> '',
-                  'as_text', t.typcategory = 'A' OR t.typarray = 0 OR t.typdelim <> ',') ORDER BY a.attnum)
+                  'as_text', t.typcategory IN ('A', 'C') OR t.typarray = 0 OR t.typdelim <> ',') ORDER BY a.attnum)
                   FILTER (WHERE NOT %(columns)s ? p.tab OR %(columns)s -> p.tab ? a.attname::text), '[]') AS columns,
               string_agg(format('%%I %%s', a.attname, format_type(a.atttypid, a.atttypmod))
                   || CASE WHEN a.attcollation <> t.typcollation THEN format(' COLLATE %%I.%%I', s.nspname, l.collname) ELSE '' END

@@ -138,6 +138,7 @@ def _shown(row: Mapping[str, Any]) -> ShownTable:
         raise damaged("tables") from error
     table = one.table
     fits = all(0 <= position < len(table.stored) for position in table.key)
+    fits = fits and len(table.equality) in {0, len(table.key)}
     if not fits or (table.identity == "key") != bool(table.key) or table.name != row["tab"]:
         raise damaged("tables")
     return one
