@@ -355,8 +355,18 @@ class TestSetval:
         nodes.equal_rows("given")
 
     def test_what_leaves_replication_gets_its_own_back(self, nodes: Nodes) -> None:
+        nodes.create(
+            "CREATE SEQUENCE apart; CREATE TABLE marked (at int8 DEFAULT setval('apart', 5));"
+            " CREATE VIEW moved WITH (security_barrier = true) AS"
+            " SELECT setval('apart', 7) AS one, setval('apart', 8, true) AS other"
+        )
         session = nodes.connect(0, admin=True)
         run(session, "BEGIN; SELECT pgherd.give_back_setval()")
+        run(session, "INSERT INTO marked DEFAULT VALUES")
+        assert run(session, "SELECT last_value FROM apart") == [(5,)]
+        assert run(session, "SELECT * FROM moved") == [(7, 8)]
+        options = "SELECT reloptions FROM pg_class WHERE oid = 'moved'::regclass"
+        assert run(session, options) == [(["security_barrier=true"],)]
         found = "SELECT oid::int FROM pg_proc WHERE oid::regproc::text LIKE '%setval' ORDER BY 1"
         ours = "SELECT count(*) FROM pg_proc WHERE proname = 'setval' AND pronamespace = 11"
         assert run(session, f"{found}")[:2] == [(1576,), (1765,)]

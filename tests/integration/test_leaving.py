@@ -28,6 +28,9 @@ CREATE TABLE counted (id serial PRIMARY KEY, n int);
 CREATE SEQUENCE free;
 CREATE SEQUENCE backwards INCREMENT BY -2;
 CREATE SEQUENCE never_used START WITH 41;
+CREATE TABLE marked (id int PRIMARY KEY, at int8 DEFAULT setval('never_used', 41, false));
+CREATE VIEW moved WITH (security_barrier = true) AS
+    SELECT setval('free', 7) AS "once", setval('free', 8, true) AS again;
 """
 _OURS = """
 SELECT n.nspname FROM pg_namespace n WHERE n.nspname LIKE 'pgherd%'

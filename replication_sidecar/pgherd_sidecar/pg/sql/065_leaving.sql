@@ -68,8 +68,8 @@ BEGIN ATOMIC
         OR p.pronamespace = 'pg_catalog'::regnamespace AND p.proname = 'setval' AND p.oid >= 16384;
 END;
 
--- What of the users' would go with ours: what depends on it, in PostgreSQL's own book. Functions in standard SQL that
--- call setval are no obstacle, since give_back_setval() has them call PostgreSQL's own.
+-- What of the users' would go with ours: what depends on it, in PostgreSQL's own book. Functions in standard SQL, defaults and
+-- views that call setval are no obstacle, since give_back_setval() has them call PostgreSQL's own.
 CREATE OR REPLACE FUNCTION pgherd.leaving_obstacles() RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -101,9 +101,10 @@ BEGIN ATOMIC
       FROM pg_depend d JOIN own r ON r.class = d.refclassid AND r.oid = d.refobjid
      WHERE d.deptype NOT IN ('e', 'i')
        AND NOT EXISTS (SELECT FROM own o WHERE o.class = d.classid AND o.oid = d.objid)
-       AND NOT (d.classid = 'pg_proc'::regclass AND d.refclassid = 'pg_proc'::regclass
+       AND NOT (d.refclassid = 'pg_proc'::regclass
                 AND EXISTS (SELECT FROM pg_proc p
-                             WHERE p.oid = d.refobjid AND p.pronamespace = 'pg_catalog'::regnamespace));
+                             WHERE p.oid = d.refobjid AND p.pronamespace = 'pg_catalog'::regnamespace)
+                AND EXISTS (SELECT FROM pgherd.bound_to(d.refobjid) b WHERE b.class = d.classid AND b.object = d.objid));
 END;
 
 -- Makes this database a plain one. `others`: what sequence_standings() says on each of the other members; without it
