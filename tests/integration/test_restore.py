@@ -128,6 +128,42 @@ def test_rows_that_are_not_the_snapshot_s_are_noticed(
     assert told.startswith(f"public.{table}: {_ROWS} rows with checksum ")
 
 
+async def test_values_without_a_binary_form_are_loaded_and_compared(
+    herd: LocalHerd, empty: str, tmp_path: Path
+) -> None:
+    schema = f"r_{random.getrandbits(40):x}"
+    create_everywhere(
+        herd,
+        f"CREATE SCHEMA {schema}; SET search_path = {schema}; CREATE EXTENSION seg SCHEMA {schema};"
+        "CREATE TYPE reading AS (s seg, at timestamptz, x float8);"
+        "CREATE TABLE measured (s seg PRIMARY KEY, twice seg GENERATED ALWAYS AS (s) STORED,"
+        " all_ reading[], v text, i interval);"
+        "INSERT INTO measured (s, all_, v, i)"
+        " SELECT (g || ' .. ' || g + 0.5)::seg, ARRAY[ROW('1(+-)0.1',"
+        " '2026-01-01 12:00Z', g / 3.0)::reading, NULL], E'\\t\\\\N \u00e4\\n', '-1 day 2 hours'"
+        " FROM generate_series(1, 500) g;"
+        "CREATE TABLE plain (id int PRIMARY KEY, s text)",
+    )
+    try:
+        options = snapshot.SnapshotOptions(
+            to=DirectoryStore(tmp_path),
+            read=("n1", "n2"),
+            programs=herds.load(herd.directory.resolve()).postgres_bin,
+            cluster_id="of this test",
+            part_bytes=20_000,
+        )
+        store = await snapshot.snapshot(OneByOne(), members_of(herd), options, print)
+        assert isinstance(store, DirectoryStore)
+        manifest = require_described(store)
+        forms = {one["name"]: one["form"] for one in manifest["tables"]}
+        assert (forms[f"{schema}.measured"], forms[f"{schema}.plain"]) == ("text", "binary")
+        put(herd, store, manifest, empty)
+        rows = f"SELECT count(*), md5(string_agg(t::text, '' ORDER BY t)) FROM {schema}.measured t"
+        assert query(empty, rows) == query(herd.dsn("n1"), rows)
+    finally:
+        query(herd.nodes()[0].dsn, f"DROP SCHEMA {schema} CASCADE")
+
+
 @pytest.mark.family(every=4)
 @pytest.mark.parametrize("damage", ["a bit", "more", "less", "gone"])
 def test_a_part_that_is_not_what_was_written_is_named(

@@ -6,7 +6,7 @@ One task a member (``describe``). Two members are compared by the driver; this m
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 
@@ -23,7 +23,8 @@ EVERYTHING = "everything"
 class Table:
     """A replicated table: columns by name, their types in the same order, and its key.
 
-    ``stored`` are the columns that are not generated from others.
+    ``stored`` are the columns that are not generated from others; ``form`` is that in which COPY
+    can write and read all of them.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Table:
     types: tuple[str, ...]
     key: tuple[str, ...]
     stored: tuple[str, ...]
+    form: Literal["binary", "text"] = "binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,15 @@ def describe(source: Source) -> Description:
     """
     with reading(source) as connection:
         tables = tuple(
-            Table(name, *(tuple(names or ()) for names in lists))
-            for name, *lists in connection.execute(_SQL["tables"])
+            Table(
+                name,
+                tuple(columns or ()),
+                tuple(types or ()),
+                tuple(key or ()),
+                tuple(stored or ()),
+                form,
+            )
+            for name, columns, types, key, stored, form in connection.execute(_SQL["tables"])
         )
         columns = columns_of(connection)
         relations = tuple(Relation(*row) for row in connection.execute(_SQL["relations"]))

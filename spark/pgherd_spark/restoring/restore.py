@@ -26,6 +26,7 @@ from pgherd_spark.storing.parts import content
 from pgherd_spark.storing.stores import Store
 
 _SQL = statements.load("restore.sql")
+_SESSION = statements.load("session.sql")
 _THERE = re.compile(r"CREATE ROLE (postgres|app);")
 _OWN_PASSWORD = re.compile(r"(ALTER ROLE (?:postgres|app) WITH .*) PASSWORD '[^']*'")
 """Each herd has these roles, with passwords of its own."""
@@ -109,18 +110,20 @@ def _load(
     task: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
     table, part = task
+    is_text = table.get("form") == "text"
     statement = _SQL["copy"].format(
         relation=sql.Identifier(*part["relation"]),
         columns=sql.SQL(", ").join(map(sql.Identifier, table["stored"])),
+        form=sql.SQL("text" if is_text else "binary"),
     )
     try:
-        with (
-            psycopg.connect(conninfo, autocommit=True) as connection,
-            connection.cursor() as cursor,
-            cursor.copy(statement) as copy,
-        ):
-            for chunk in content(store, part["path"], part["sha256"]):
-                copy.write(chunk)
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            if is_text:  # under the settings under which it was written
+                connection.execute(_SESSION["settings"])
+                connection.execute(_SQL["own_path"])
+            with connection.cursor() as cursor, cursor.copy(statement) as copy:
+                for chunk in content(store, part["path"], part["sha256"]):
+                    copy.write(chunk)
     except psycopg.Error as error:
         raise RestoreError(f"{part['path']}: {error}") from error
     loaded(part["bytes"])

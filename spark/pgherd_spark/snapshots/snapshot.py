@@ -308,6 +308,7 @@ def _tables(
             "columns": dict(zip(table.columns, table.types, strict=True)),
             "key": table.key,
             "stored": table.stored,
+            "form": table.form,
             "rows": sums[table.name].rows,
             "hash": rowhash.KIND,
             "checksum": sums[table.name].hex(),

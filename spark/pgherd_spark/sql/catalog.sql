@@ -1,6 +1,8 @@
 -- The replicated tables as they were at the marker. Each statement follows a line `-- name: NAME`.
 
--- Columns by name and in the order of their names: two members may have them at other places.
+-- Columns by name and in the order of their names: two members may have them at other places. `form`: in which COPY writes
+-- all rows and reads them again. Of some types that extensions bring, and of what is made of them, the server knows no
+-- binary form.
 -- name: tables
 SELECT r.name,
        (SELECT array_agg(a.attname::text ORDER BY a.attname COLLATE "C")
@@ -14,7 +16,22 @@ SELECT r.name,
          WHERE i.indrelid = r.relid AND i.indisprimary AND i.indisvalid AND k.position <= i.indnkeyatts) AS key,
        (SELECT array_agg(a.attname::text ORDER BY a.attname COLLATE "C")
           FROM pg_attribute a
-         WHERE a.attrelid = r.relid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '') AS stored
+         WHERE a.attrelid = r.relid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '') AS stored,
+       CASE WHEN EXISTS (
+           WITH RECURSIVE part(oid) AS (
+               SELECT a.atttypid FROM pg_attribute a
+                WHERE a.attrelid = r.relid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+                UNION
+               SELECT i.oid FROM part p JOIN pg_type t ON t.oid = p.oid
+                CROSS JOIN LATERAL (
+                      SELECT t.typbasetype
+                       UNION ALL SELECT t.typelem WHERE t.typcategory = 'A'
+                       UNION ALL SELECT g.rngsubtype FROM pg_range g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
+                       UNION ALL SELECT f.atttypid FROM pg_attribute f
+                                  WHERE f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped) i(oid)
+                WHERE t.oid >= 16384) -- PostgreSQL's own have one
+           SELECT FROM part p JOIN pg_type t ON t.oid = p.oid WHERE t.typsend::oid = 0 OR t.typreceive::oid = 0)
+       THEN 'text' ELSE 'binary' END AS form
   FROM pgherd.replicated_tables r
  ORDER BY r.name;
 

@@ -1,7 +1,11 @@
 -- What puts a snapshot into a new server, besides pg_restore. Each statement follows a line `-- name: NAME`.
 
 -- name: copy
-COPY {relation} ({columns}) FROM STDIN (FORMAT binary);
+COPY {relation} ({columns}) FROM STDIN (FORMAT {form});
+
+-- Code of users that runs for each row finds what it finds without our settings.
+-- name: own_path
+RESET search_path;
 
 -- As its user made it: each member takes its own share of the numbers when it begins, further than all before.
 -- name: sequence

@@ -8,9 +8,9 @@ BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 -- name: do
 DO {body};
 
--- name: tables_only
+-- name: execute
 BEGIN
-    EXECUTE {tables_only};
+    EXECUTE {statement};
 END
 
 -- name: require_unchanged
@@ -21,7 +21,7 @@ BEGIN
 END
 
 -- name: copy
-COPY (SELECT {columns} FROM {relation} t WHERE {range}) TO STDOUT (FORMAT binary);
+COPY (SELECT {columns} FROM {relation} t WHERE {range}) TO STDOUT (FORMAT {form});
 
 -- How far a member has come with the numbers of its share. Sequences know no snapshot: this is later than the marker.
 -- The last number; of a sequence that setval or a crash has moved on, and nobody has used since, the one before the

@@ -13,7 +13,8 @@ from pgherd_spark.reading.checksums import NOTHING
 from pgherd_spark.storing.parts import PartError, Receipt, verify_part
 from pgherd_spark.storing.stores import Store
 
-FORMAT = 1
+FORMAT = 2
+"""In the first one, the parts of all tables are in binary form."""
 MANIFEST, JOB = "manifest.json", "job.json"
 SCHEMA, CONTENTS, ROLES, CERTIFICATION = "schema.dump", "schema.list", "roles.sql", "certification"
 _PREFIX = "gid-"
@@ -133,8 +134,8 @@ def require_described(store: Store) -> dict[str, Any]:
                 raise PartError(f"{name} is damaged")
     except (FileNotFoundError, ValueError, KeyError) as error:
         raise PartError(f"{store} holds no whole snapshot: {error}") from error
-    if manifest["format"] != FORMAT:
-        raise PartError(f"{store} has format {manifest['format']}, this pgherd reads {FORMAT}")
+    if manifest["format"] not in range(1, FORMAT + 1):
+        raise PartError(f"{store} has format {manifest['format']}, this pgherd reads 1 to {FORMAT}")
     return manifest
 
 

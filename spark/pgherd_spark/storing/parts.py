@@ -1,10 +1,10 @@
 """Files with the rows of a table: written by tasks, checked by others, never half there.
 
-A part holds a range of blocks of one file of a table, as PostgreSQL's own binary COPY, compressed
-by zstd. It appears in the store when it is whole, and then a receipt is
-written beside it: a part without one is nobody's. The rows are copied by ``psql``, since taking
-them through Python one by one costs three times as much; their checksum is computed by the server
-from the same snapshot.
+A part holds a range of blocks of one file of a table, as PostgreSQL's own COPY, compressed by zstd:
+in binary form, or as text where a type of the table has no binary form. It appears in the store
+when it is whole, and then a receipt is written beside it: a part without one is nobody's. The rows
+are copied by ``psql``, since taking them through Python one by one costs three times as much; their
+checksum is computed by the server from the same snapshot.
 """
 
 import hashlib
@@ -232,13 +232,15 @@ def _command(task: WritePart) -> list[str]:
         _SQL["begin"],
         _SESSION["import"].format(snapshot=sql.Literal(part.source.snapshot)),
         sql.SQL("SET lock_timeout = '60s'"),
+        *([_quietly("settings")] if part.table.form == "text" else []),
         _SESSION["lock"].format(relation=relation.identifier),
-        _do("tables_only", tables_only=sql.Literal(_SESSION["tables_only"].as_string(None))),
+        _quietly("tables_only"),
         same,
         _SQL["copy"].format(
             columns=columns,
             relation=relation.identifier,
             range=blocks(part.first, part.end),
+            form=sql.SQL(part.table.form),
         ),
         same,
     ]
@@ -246,6 +248,11 @@ def _command(task: WritePart) -> list[str]:
     for step in steps:
         command += ["--command", step.as_string(None)]
     return [*command, "--dbname", part.source.conninfo]
+
+
+def _quietly(name: str) -> sql.Composed:
+    """A statement of a session, without what it returns."""
+    return _do("execute", statement=sql.Literal(_SESSION[name].as_string(None)))
 
 
 def _do(name: str, **parts: sql.Composable) -> sql.Composed:
