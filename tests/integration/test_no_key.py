@@ -62,6 +62,20 @@ def test_all_members_have_as_many_of_equal_rows(nodes: Nodes, text: str) -> None
         nodes.equal_rows(table)
 
 
+def test_columns_may_have_the_names_that_our_statements_use(nodes: Nodes) -> None:
+    long = "pgherd_pair".ljust(63, "_")
+    nodes.create(
+        f"CREATE TABLE bag ({long} int, pgherd_pair int);"
+        " CREATE TABLE chain (pgherd_pair int PRIMARY KEY,"
+        " up int REFERENCES chain ON UPDATE CASCADE);"
+    )
+    app = nodes.app[0]
+    run(app, "INSERT INTO bag VALUES (1, 1), (2, 2); INSERT INTO chain VALUES (1, NULL), (2, 1)")
+    run(app, f"UPDATE bag SET {long} = {long} + 1")
+    run(app, "UPDATE chain SET pgherd_pair = pgherd_pair + 10")
+    assert nodes.equal_rows("bag", "chain") == ["(2,1)", "(3,2)", "(11,)", "(12,11)"]
+
+
 def attempt(connection: Connection, statement: str) -> bool:
     """Whether a statement commits; it may lose against others, and only that."""
     try:

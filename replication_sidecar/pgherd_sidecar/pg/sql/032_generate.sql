@@ -411,7 +411,7 @@ BEGIN
     changed_again := pgherd.is_changed_again(root);
     -- Paired by key: what is new under a key is that key's final state, whichever row it was before. But a row that is new
     -- under its key and changed again would seem to have been there before.
-    pairs := CASE WHEN changed_again THEN pgherd.update_pairs(root, 'pgherd_pair')
+    pairs := CASE WHEN changed_again THEN pgherd.update_pairs(root, pgherd.pair_name(root))
                   ELSE format('old_rows o FULL JOIN new_rows n ON (%s)', key_equal) END;
 END $$;
 
@@ -525,6 +525,20 @@ BEGIN
          WHERE a.attrelid = root AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attidentity <> 'a');
 END $$;
 
+-- A name that no column of the table has.
+CREATE OR REPLACE FUNCTION pgherd.pair_name(root oid) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name   text := 'pgherd_pair';
+    number int  := 0;
+BEGIN
+    WHILE EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = root AND a.attname = name) LOOP
+        number := number + 1;
+        name := 'pgherd_pair' || number;
+    END LOOP;
+    RETURN name;
+END $$;
+
 -- The rows of an UPDATE in pairs, as o and n, by their place `pair` among the others.
 CREATE OR REPLACE FUNCTION pgherd.update_pairs(root oid, pair text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -567,8 +581,7 @@ DECLARE
     n_image    text := format(' CROSS JOIN LATERAL (SELECT %s AS image OFFSET 0) ni', p.new_record);
     o          text := CASE WHEN by_row THEN '(SELECT OLD.*) o' ELSE 'old_rows o' END;
     n          text := CASE WHEN by_row THEN '(SELECT NEW.*) n' ELSE 'new_rows n' END;
-    pair       text := (SELECT rpad('pgherd_pair', greatest(11, max(length(a.attname)) + 1), '_')
-                          FROM pg_attribute a WHERE a.attrelid = root AND a.attname ~ '^pgherd_pair');
+    pair       text := pgherd.pair_name(root);
     counted    text := CASE WHEN by_row THEN '' WHEN kind = 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
     referenced bool := kind <> 'INSERT' AND p.referenced;
     gone_keys  text := pgherd.gone_keys(root, 'oi.image');
@@ -596,8 +609,8 @@ BEGIN
         WHEN 'DELETE' THEN ARRAY[gone_keys, gone_pk, 'pg_catalog.concat(''D'', oi.image)', o || o_image]
         ELSE ARRAY[one[1], one[2],
                    format('CASE WHEN o.%1$s IS NOT DISTINCT FROM NULL OR n.%1$s IS NOT DISTINCT FROM NULL'
-                          ' THEN pgherd.unpaired() ELSE %2$s END', coalesce(pair, 'pgherd_pair'), one[3]),
-                   concat(pgherd.update_pairs(root, coalesce(pair, 'pgherd_pair')), o_image, n_image)] END;
+                          ' THEN pgherd.unpaired() ELSE %2$s END', pair, one[3]),
+                   concat(pgherd.update_pairs(root, pair), o_image, n_image)] END;
     one[1] := format('pg_catalog.concat_ws('','', %L, %s)', p.table_keys, one[1]);
     -- a statement of many rows may have none of these keys
     many[1] := format(CASE WHEN made_keys = 'NULL' AND kind = 'INSERT' THEN 'NULL'
