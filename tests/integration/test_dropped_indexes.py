@@ -136,23 +136,44 @@ async def test_replica_identity_is_not_dropped_concurrently(
     await run(connections[0], "DROP INDEX ua")
 
 
+async def leave_behind(connection: Connection, schema: str, index: str) -> str:
+    """An index that REINDEX CONCURRENTLY leaves where it does not get to its end; ask for it so."""
+    async with held_up(connection, schema) as holder:
+        await run(holder, "DELETE FROM t WHERE id = 2")
+        await run(connection, "SET statement_timeout = '1s'")
+        await failure(connection, f"REINDEX INDEX CONCURRENTLY {index}")
+        await run(connection, "RESET statement_timeout")
+    left = (
+        "SELECT x.indisvalid FROM pg_class c JOIN pg_index x ON x.indexrelid = c.oid"
+        f" WHERE c.relname = '{index}_ccnew' AND c.relnamespace = '{schema}'::regnamespace"
+    )
+    assert await run(connection, left) == [(False,)]
+    return left
+
+
 async def test_what_one_member_has_alone_is_dropped_there(
     connections: list[Connection], admins: list[Connection], schema: str
 ) -> None:
-    """REINDEX CONCURRENTLY that does not get to its end leaves an index behind."""
-    async with held_up(connections[0], schema) as holder:
-        await run(holder, "DELETE FROM t WHERE id = 2")
-        await run(connections[0], "SET statement_timeout = '1s'")
-        await failure(connections[0], "REINDEX INDEX CONCURRENTLY i")
-        await run(connections[0], "RESET statement_timeout")
-    left = (
-        "SELECT count(*) FROM pg_class"
-        f" WHERE relname = 'i_ccnew' AND relnamespace = '{schema}'::regnamespace"
-    )
-    assert await run(admins[0], left) == [(1,)]
+    left = await leave_behind(connections[0], schema, "i")
     await run(connections[0], "DROP INDEX CONCURRENTLY i_ccnew")
-    assert await same_everywhere(admins, left) == [(0,)]
+    assert await same_everywhere(admins, left) == []
     assert await same_everywhere(admins, INDEXES.format(schema)) == [("i", True), ("t_pkey", True)]
+
+
+async def test_what_one_member_has_alone_is_its_own_when_it_has_become_valid(
+    connections: list[Connection], admins: list[Connection], schema: str
+) -> None:
+    left = await leave_behind(connections[0], schema, "t_pkey")
+    await leave_behind(connections[0], schema, "i")
+    await run(connections[0], "REINDEX TABLE t")
+    assert await run(admins[0], left) == [(True,)]
+    await run(connections[0], "ALTER TABLE t ADD z int")
+    await run(connections[0], "INSERT INTO t VALUES (0, 0, 'new', 0)")
+    await run(connections[0], "DROP INDEX t_pkey_ccnew")
+    await caught_up(connections)
+    await run(connections[1], "ALTER TABLE t ADD zz int")  # the first one drops the other index
+    assert await same_everywhere(admins, INDEXES.format(schema)) == [("i", True), ("t_pkey", True)]
+    await assert_same_schema(admins, schema)
 
 
 @pytest.mark.long

@@ -407,6 +407,25 @@ BEGIN
     END IF;
 END $$;
 
+-- A copy that REINDEX CONCURRENTLY has made of an index, by the name that PostgreSQL gives it. It need not be invalid: the next
+-- plain REINDEX of the table makes it valid.
+CREATE OR REPLACE FUNCTION pgherd.is_reindex_copy(idx oid, name name) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF name !~ '_cc(new|old)[0-9]*$' THEN
+        RETURN false; -- nearly all
+    END IF;
+    RETURN EXISTS (
+        SELECT FROM pg_index i
+          JOIN pg_index o ON o.indrelid = i.indrelid AND o.indexrelid <> i.indexrelid
+          JOIN pg_class a ON a.oid = i.indexrelid JOIN pg_class b ON b.oid = o.indexrelid AND b.relam = a.relam
+         WHERE i.indexrelid = idx
+           AND (i.indisunique, i.indkey::text, i.indclass::text, i.indcollation::text, i.indoption::text)
+               = (o.indisunique, o.indkey::text, o.indclass::text, o.indcollation::text, o.indoption::text)
+           AND (pg_get_expr(i.indexprs, i.indrelid), pg_get_expr(i.indpred, i.indrelid))
+               IS NOT DISTINCT FROM (pg_get_expr(o.indexprs, o.indrelid), pg_get_expr(o.indpred, o.indrelid)));
+END $$;
+
 -- Indexes that exist here only: REINDEX CONCURRENTLY, which is local, leaves one behind where it does not get to its end.
 -- (Those of CREATE INDEX CONCURRENTLY are another matter: 055. Those of partitioned tables are made by commands.) Also one
 -- that is being built right now.
@@ -417,7 +436,7 @@ BEGIN
     RETURN (
         SELECT jsonb_object_agg(i.indexrelid::text, true)
           FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-         WHERE NOT i.indisvalid AND c.relkind = 'i' AND c.relpersistence <> 't'
+         WHERE (NOT i.indisvalid OR pgherd.is_reindex_copy(i.indexrelid, c.relname)) AND c.relkind = 'i' AND c.relpersistence <> 't'
            AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)
            AND NOT pgherd.is_long_index(i.indrelid, i.indexrelid)
            AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid));

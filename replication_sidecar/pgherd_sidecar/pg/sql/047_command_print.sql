@@ -8,7 +8,8 @@
 --           of PostgreSQL, and is not the same after a dump was restored. So it is compared only between servers of
 --           exactly one version, and only where the transaction itself has written the row of the catalog.
 --
--- Left out is what may differ: what a member has for itself (temporary and local tables, invalid indexes, TOAST tables,
+-- Left out is what may differ: what a member has for itself (temporary and local tables, invalid indexes, copies that REINDEX
+-- CONCURRENTLY has left, TOAST tables,
 -- statistics, tablespaces, increments of sequences, our triggers and grants), what a restored dump says otherwise (where
 -- columns and constraints are inherited from, the copies of constraints and triggers in partitions, who granted), and the
 -- contents of extensions. Default privileges are not covered.
@@ -111,7 +112,8 @@ BEGIN
                i.indcollation::oid[]::regcollation[], i.indoption::int2[], pgherd.options(c.reloptions))::text,
            CASE WHEN all_words OR own_words AND pgherd.is_own(i.xmin) THEN pg_get_indexdef(i.indexrelid) END
       FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
-     WHERE i.indrelid = ANY (rels) AND i.indisvalid AND NOT pgherd.is_long_index(i.indrelid, i.indexrelid);
+     WHERE i.indrelid = ANY (rels) AND i.indisvalid AND NOT pgherd.is_long_index(i.indrelid, i.indexrelid)
+       AND NOT pgherd.is_reindex_copy(i.indexrelid, c.relname);
     RETURN QUERY
     SELECT t.tgrelid, 'triggers', t.tgname::text,
            ROW(t.tgtype, t.tgenabled, t.tgfoid::regprocedure, t.tgdeferrable, t.tginitdeferred, t.tgargs,
