@@ -11,7 +11,8 @@ CREATE OR REPLACE FUNCTION pgherd_gen.delete_OID()
  LANGUAGE plpgsql
  SECURITY DEFINER
 AS $function$
-#variable_conflict use_variable
+#variable_conflict use_column
+<<ours>>
 DECLARE
     v_xid  pg_catalog.xid8 := pg_catalog.pg_current_xact_id_if_assigned();
     v_base pg_catalog.int8;
@@ -19,8 +20,8 @@ DECLARE
 BEGIN
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
         INSERT INTO pgherd.capture_0
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_0 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_0 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
      OPERATOR(pg_catalog.+) 1, coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0),
             '"example.account"', pg_catalog.concat_ws(',', '-4669729358579269784,-7040118988972007136', pg_catalog.concat_ws(',', (pg_catalog.hashint4extended(o.id, -6511599387434661820) OPERATOR(pg_catalog.&) -4) OPERATOR(pg_catalog.|) 3)), ARRAY[(pg_catalog.hashint4extended(o.id, -6511599387434661820) OPERATOR(pg_catalog.&) -4)], ARRAY[pg_catalog.concat('D', ROW(o.id, NULL, NULL)::pg_catalog.text)]
        FROM old_rows o, pgherd.node s
@@ -28,8 +29,8 @@ BEGIN
         AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable' AND NOT EXISTS (SELECT FROM old_rows OFFSET 1);
     ELSE
         INSERT INTO pgherd.capture_1
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_1 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_1 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
      OPERATOR(pg_catalog.+) 1, coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0),
             '"example.account"', pg_catalog.concat_ws(',', '-4669729358579269784,-7040118988972007136', pg_catalog.concat_ws(',', (pg_catalog.hashint4extended(o.id, -6511599387434661820) OPERATOR(pg_catalog.&) -4) OPERATOR(pg_catalog.|) 3)), ARRAY[(pg_catalog.hashint4extended(o.id, -6511599387434661820) OPERATOR(pg_catalog.&) -4)], ARRAY[pg_catalog.concat('D', ROW(o.id, NULL, NULL)::pg_catalog.text)]
        FROM old_rows o, pgherd.node s
@@ -45,9 +46,9 @@ BEGIN
     v_base := pgherd.check_capture();
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
         INSERT INTO pgherd.capture_0
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_0 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
-     OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.+) r.chunk, v_base, '"example.account"',
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_0 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.+) r.chunk, ours.v_base, '"example.account"',
             pg_catalog.concat_ws(',', '-4669729358579269784,-7040118988972007136', pg_catalog.string_agg(r.keys, ',')),
             pg_catalog.array_agg(r.pk), pg_catalog.array_agg(r.rec)
        FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk, w.*
@@ -55,9 +56,9 @@ BEGIN
       GROUP BY r.chunk;
     ELSE
         INSERT INTO pgherd.capture_1
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_1 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
-     OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.+) r.chunk, v_base, '"example.account"',
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_1 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.+) r.chunk, ours.v_base, '"example.account"',
             pg_catalog.concat_ws(',', '-4669729358579269784,-7040118988972007136', pg_catalog.string_agg(r.keys, ',')),
             pg_catalog.array_agg(r.pk), pg_catalog.array_agg(r.rec)
        FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk, w.*
@@ -126,7 +127,8 @@ CREATE OR REPLACE FUNCTION pgherd_gen.insert_OID()
  LANGUAGE plpgsql
  SECURITY DEFINER
 AS $function$
-#variable_conflict use_variable
+#variable_conflict use_column
+<<ours>>
 DECLARE
     v_xid  pg_catalog.xid8 := pg_catalog.pg_current_xact_id_if_assigned();
     v_base pg_catalog.int8;
@@ -134,8 +136,8 @@ DECLARE
 BEGIN
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
         INSERT INTO pgherd.capture_0
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_0 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_0 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
      OPERATOR(pg_catalog.+) 1, coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0),
             '"example.account"', pg_catalog.concat_ws(',', '-4669729358579269784,-7040118988972007136', pg_catalog.concat_ws(',', (pg_catalog.hashint4extended(n.id, -6511599387434661820) OPERATOR(pg_catalog.&) -4) OPERATOR(pg_catalog.|) 3)), ARRAY[(pg_catalog.hashint4extended(n.id, -6511599387434661820) OPERATOR(pg_catalog.&) -4)], ARRAY[pg_catalog.concat('I', ROW(n.id, n.owner, n.balance)::pg_catalog.text)]
        FROM new_rows n, pgherd.node s
@@ -143,8 +145,8 @@ BEGIN
         AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable' AND NOT EXISTS (SELECT FROM new_rows OFFSET 1);
     ELSE
         INSERT INTO pgherd.capture_1
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_1 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_1 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
      OPERATOR(pg_catalog.+) 1, coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0),
             '"example.account"', pg_catalog.concat_ws(',', '-4669729358579269784,-7040118988972007136', pg_catalog.concat_ws(',', (pg_catalog.hashint4extended(n.id, -6511599387434661820) OPERATOR(pg_catalog.&) -4) OPERATOR(pg_catalog.|) 3)), ARRAY[(pg_catalog.hashint4extended(n.id, -6511599387434661820) OPERATOR(pg_catalog.&) -4)], ARRAY[pg_catalog.concat('I', ROW(n.id, n.owner, n.balance)::pg_catalog.text)]
        FROM new_rows n, pgherd.node s
@@ -160,9 +162,9 @@ BEGIN
     v_base := pgherd.check_capture();
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
         INSERT INTO pgherd.capture_0
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_0 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
-     OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.+) r.chunk, v_base, '"example.account"',
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_0 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.+) r.chunk, ours.v_base, '"example.account"',
             pg_catalog.concat_ws(',', '-4669729358579269784,-7040118988972007136', pg_catalog.string_agg(r.keys, ',')),
             pg_catalog.array_agg(r.pk), pg_catalog.array_agg(r.rec)
        FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk, w.*
@@ -170,9 +172,9 @@ BEGIN
       GROUP BY r.chunk;
     ELSE
         INSERT INTO pgherd.capture_1
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_1 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
-     OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.+) r.chunk, v_base, '"example.account"',
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_1 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.+) r.chunk, ours.v_base, '"example.account"',
             pg_catalog.concat_ws(',', '-4669729358579269784,-7040118988972007136', pg_catalog.string_agg(r.keys, ',')),
             pg_catalog.array_agg(r.pk), pg_catalog.array_agg(r.rec)
        FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk, w.*
@@ -187,7 +189,8 @@ CREATE OR REPLACE FUNCTION pgherd_gen.truncate_OID()
  LANGUAGE plpgsql
  SECURITY DEFINER
 AS $function$
-#variable_conflict use_variable
+#variable_conflict use_column
+<<ours>>
 DECLARE
     v_xid  pg_catalog.xid8 := pg_catalog.pg_current_xact_id_if_assigned();
     v_base pg_catalog.int8;
@@ -195,8 +198,8 @@ DECLARE
 BEGIN
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
         INSERT INTO pgherd.capture_0
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_0 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_0 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
      OPERATOR(pg_catalog.+) 1, coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0),
             '"example.account"', '-4669729358579269784,-7040118988972007133', ARRAY[0]::pg_catalog.int8[], ARRAY['T']
        FROM (VALUES (0)) v, pgherd.node s
@@ -204,8 +207,8 @@ BEGIN
         AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable';
     ELSE
         INSERT INTO pgherd.capture_1
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_1 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_1 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
      OPERATOR(pg_catalog.+) 1, coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0),
             '"example.account"', '-4669729358579269784,-7040118988972007133', ARRAY[0]::pg_catalog.int8[], ARRAY['T']
        FROM (VALUES (0)) v, pgherd.node s
@@ -229,7 +232,8 @@ CREATE OR REPLACE FUNCTION pgherd_gen.update_OID()
  LANGUAGE plpgsql
  SECURITY DEFINER
 AS $function$
-#variable_conflict use_variable
+#variable_conflict use_column
+<<ours>>
 DECLARE
     v_xid  pg_catalog.xid8 := pg_catalog.pg_current_xact_id_if_assigned();
     v_base pg_catalog.int8;
@@ -237,8 +241,8 @@ DECLARE
 BEGIN
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
         INSERT INTO pgherd.capture_0
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_0 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_0 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
      OPERATOR(pg_catalog.+) 1, coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0),
             '"example.account"', pg_catalog.concat_ws(',', '-4669729358579269784,-7040118988972007136', (pg_catalog.hashint4extended(n.id, -6511599387434661820) OPERATOR(pg_catalog.&) -4) OPERATOR(pg_catalog.|) 2), ARRAY[(pg_catalog.hashint4extended(n.id, -6511599387434661820) OPERATOR(pg_catalog.&) -4)], ARRAY[pg_catalog.concat('U', pg_catalog.concat('0', CASE WHEN ((n.owner OPERATOR(pg_catalog.=) o.owner) IS NOT TRUE AND NOT (n.owner IS NULL AND o.owner IS NULL)) THEN '1' ELSE '0' END, CASE WHEN (ROW(n.balance)::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(o.balance)::pg_catalog.record) THEN '1' ELSE '0' END), ROW(n.id, CASE WHEN ((n.owner OPERATOR(pg_catalog.=) o.owner) IS NOT TRUE AND NOT (n.owner IS NULL AND o.owner IS NULL)) THEN n.owner END, CASE WHEN (ROW(n.balance)::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(o.balance)::pg_catalog.record) THEN n.balance END)::pg_catalog.text)]
        FROM old_rows o, new_rows n, pgherd.node s
@@ -246,8 +250,8 @@ BEGIN
         AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.<>) 'serializable' AND NOT ((NOT (n.id OPERATOR(pg_catalog.=) o.id))) AND NOT EXISTS (SELECT FROM new_rows OFFSET 1);
     ELSE
         INSERT INTO pgherd.capture_1
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_1 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_1 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
      OPERATOR(pg_catalog.+) 1, coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0),
             '"example.account"', pg_catalog.concat_ws(',', '-4669729358579269784,-7040118988972007136', (pg_catalog.hashint4extended(n.id, -6511599387434661820) OPERATOR(pg_catalog.&) -4) OPERATOR(pg_catalog.|) 2), ARRAY[(pg_catalog.hashint4extended(n.id, -6511599387434661820) OPERATOR(pg_catalog.&) -4)], ARRAY[pg_catalog.concat('U', pg_catalog.concat('0', CASE WHEN ((n.owner OPERATOR(pg_catalog.=) o.owner) IS NOT TRUE AND NOT (n.owner IS NULL AND o.owner IS NULL)) THEN '1' ELSE '0' END, CASE WHEN (ROW(n.balance)::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(o.balance)::pg_catalog.record) THEN '1' ELSE '0' END), ROW(n.id, CASE WHEN ((n.owner OPERATOR(pg_catalog.=) o.owner) IS NOT TRUE AND NOT (n.owner IS NULL AND o.owner IS NULL)) THEN n.owner END, CASE WHEN (ROW(n.balance)::pg_catalog.record OPERATOR(pg_catalog.*<>) ROW(o.balance)::pg_catalog.record) THEN n.balance END)::pg_catalog.text)]
        FROM old_rows o, new_rows n, pgherd.node s
@@ -263,9 +267,9 @@ BEGIN
     v_base := pgherd.check_capture();
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
         INSERT INTO pgherd.capture_0
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_0 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
-     OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.+) r.chunk, v_base, '"example.account"',
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_0 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.+) r.chunk, ours.v_base, '"example.account"',
             pg_catalog.concat_ws(',', '-4669729358579269784,-7040118988972007136', pg_catalog.string_agg(CASE WHEN u.i OPERATOR(pg_catalog.=) 1 THEN r.keys END, ',')),
             pg_catalog.array_agg(u.pk), pg_catalog.array_agg(u.rec)
        FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk, w.*
@@ -274,9 +278,9 @@ BEGIN
       GROUP BY r.chunk;
     ELSE
         INSERT INTO pgherd.capture_1
-     SELECT v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_1 c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
-     OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.+) r.chunk, v_base, '"example.account"',
+     SELECT ours.v_xid, GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_1 c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+     OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.+) r.chunk, ours.v_base, '"example.account"',
             pg_catalog.concat_ws(',', '-4669729358579269784,-7040118988972007136', pg_catalog.string_agg(CASE WHEN u.i OPERATOR(pg_catalog.=) 1 THEN r.keys END, ',')),
             pg_catalog.array_agg(u.pk), pg_catalog.array_agg(u.rec)
        FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk, w.*

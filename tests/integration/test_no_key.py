@@ -76,6 +76,30 @@ def test_columns_may_have_the_names_that_our_statements_use(nodes: Nodes) -> Non
     assert nodes.equal_rows("bag", "chain") == ["(2,1)", "(3,2)", "(11,)", "(12,11)"]
 
 
+def test_expressions_of_indexes_may_read_columns_with_the_names_of_our_variables(
+    nodes: Nodes,
+) -> None:
+    names = ("v_xid", "v_base", "found", "old", "tg_op", "ours")
+    nodes.create(
+        f"CREATE TABLE bag (id int PRIMARY KEY, {', '.join(f'{name} text' for name in names)});"
+        + "".join(f"CREATE UNIQUE INDEX ON bag (lower({name}));" for name in names)
+    )
+    for member, other in ((0, 1), (1, 2)):
+        values = ", ".join(["'a'"] * len(names))
+        run(nodes.app[member], f"INSERT INTO bag VALUES ({member}, {values})")
+        nodes.settle()
+        sets = ", ".join(f"{name} = {name} || {member}" for name in names)
+        run(nodes.app[other], f"UPDATE bag SET {sets} WHERE id = {member}")
+    run(nodes.app[0], "INSERT INTO bag SELECT 2 + g, g, g, g, g, g, g FROM generate_series(1, 2) g")
+    assert len(nodes.equal_rows("bag")) == 4
+    won = at_once(
+        nodes,
+        *(f"UPDATE bag SET tg_op = 'Z' WHERE id = {number}" for number in (0, 1)),
+        "INSERT INTO bag (id, tg_op) VALUES (9, 'z')",
+    )
+    assert sum(won) == 1
+
+
 def attempt(connection: Connection, statement: str) -> bool:
     """Whether a statement commits; it may lose against others, and only that."""
     try:

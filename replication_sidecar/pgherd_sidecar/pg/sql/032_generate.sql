@@ -13,8 +13,8 @@ LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN format(
-    'GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) v_xid THEN c.seq END FROM pgherd.capture_%s c
-                WHERE c.xid OPERATOR(pg_catalog.>=) v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
+    'GREATEST((SELECT CASE WHEN c.xid OPERATOR(pg_catalog.=) ours.v_xid THEN c.seq END FROM pgherd.capture_%s c
+                WHERE c.xid OPERATOR(pg_catalog.>=) ours.v_xid ORDER BY c.xid, c.seq DESC LIMIT 1), 0)
      OPERATOR(pg_catalog.+) 1', side);
 END $$;
 
@@ -31,7 +31,7 @@ DECLARE
     base   text := coalesce('LEAST(' || newest || ', ' || nullif(checked, '') || ')', newest);
 BEGIN
     RETURN concat('INSERT INTO pgherd.capture_', side, '
-     SELECT v_xid, ', pgherd.next_seq(side), ', ', base, ',
+     SELECT ours.v_xid, ', pgherd.next_seq(side), ', ', base, ',
             ', quote_literal(tab), ', ', keys, ', ', pks, ', ', recs, '
        FROM ', source, ', pgherd.node s
       WHERE s.writable
@@ -49,8 +49,9 @@ CREATE OR REPLACE FUNCTION pgherd.capture_many(
     side int, tab text, table_keys text, keys text, pks text, recs text, source text, ended text, arrays bool) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    base     text := CASE WHEN ended <> '' THEN 'CASE WHEN pg_catalog.bool_or(r.ended) THEN LEAST(v_base, v_checked) ELSE v_base END'
-                          ELSE 'v_base' END;
+    base     text := CASE WHEN ended <> ''
+                          THEN 'CASE WHEN pg_catalog.bool_or(r.ended) THEN LEAST(ours.v_base, ours.v_checked) ELSE ours.v_base END'
+                          ELSE 'ours.v_base' END;
     row_keys text := 'r.keys';
     row_pk   text := 'r.pk';
     row_rec  text := 'r.rec';
@@ -64,7 +65,7 @@ BEGIN
       CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(r.pk), pg_catalog.unnest(r.rec)) WITH ORDINALITY AS u(pk, rec, i)';
     END IF;
     RETURN concat('INSERT INTO pgherd.capture_', side, '
-     SELECT v_xid, ', pgherd.next_seq(side), ' OPERATOR(pg_catalog.+) r.chunk, ', base, ', ', quote_literal(tab), ',
+     SELECT ours.v_xid, ', pgherd.next_seq(side), ' OPERATOR(pg_catalog.+) r.chunk, ', base, ', ', quote_literal(tab), ',
             pg_catalog.concat_ws('','', ', quote_literal(table_keys), ', pg_catalog.string_agg(', row_keys, ', '','')),
             pg_catalog.array_agg(', row_pk, '), pg_catalog.array_agg(', row_rec, ')
        FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk, w.*
@@ -83,6 +84,8 @@ END $$;
 
 -- A trigger function: `one`, and where that captured nothing, why not: no row, a node that takes no writes,
 -- or more rows than one, for which there is `many`. A transaction that changed a row has an xid already.
+-- An expression of an index names columns of the user's as it likes: so they go before variables (also PL/pgSQL's own: old,
+-- found, tg_op), and in a query ours are called by the name of their block.
 -- `checked`: the rows may be parents. `refusals`: see refusals().
 DROP FUNCTION IF EXISTS pgherd.capture_function(text, text, text, text, text, text, text);
 DROP FUNCTION IF EXISTS pgherd.capture_function(text, text, text, text, text, text, text, bool);
@@ -95,7 +98,8 @@ BEGIN
     RETURN pgherd.function_source(
     format('pgherd_gen.%I()', fname), 'RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER' || settings,
     concat($f$
-#variable_conflict use_variable
+#variable_conflict use_column
+<<ours>>
 DECLARE
     v_xid  pg_catalog.xid8 := pg_catalog.pg_current_xact_id_if_assigned();
     v_base pg_catalog.int8;
@@ -434,7 +438,7 @@ DECLARE
     referenced bool := kind <> 'INSERT' AND p.referenced;
 BEGIN
     condition := '';
-    checked := CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END;
+    checked := CASE WHEN referenced THEN 'pgherd.base_of_checks(ours.v_xid)' ELSE '' END;
     ended := CASE WHEN referenced THEN 'true' ELSE '' END;
     IF kind = 'INSERT' THEN
         one := ARRAY[p.k_ins, format('ARRAY[%s]', p.pk_new), format('ARRAY[%s]', p.ins_rec), n];
@@ -620,9 +624,9 @@ BEGIN
     RETURN pgherd.capture_function(
                format('%s_%s', lower(kind), rel), p.settings, counted,
                pgherd.capture_one(0, p.tab, one[1], one[2], one[3], one[4], counted, condition,
-                                  CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END),
+                                  CASE WHEN referenced THEN 'pgherd.base_of_checks(ours.v_xid)' ELSE '' END),
                pgherd.capture_one(1, p.tab, one[1], one[2], one[3], one[4], counted, condition,
-                                  CASE WHEN referenced THEN 'pgherd.base_of_checks(v_xid)' ELSE '' END),
+                                  CASE WHEN referenced THEN 'pgherd.base_of_checks(ours.v_xid)' ELSE '' END),
                CASE WHEN NOT by_row
                     THEN pgherd.capture_many(0, p.tab, p.table_keys, many[1], many[2], many[3], many[4],
                                              CASE WHEN referenced THEN 'true' ELSE '' END, kind = 'UPDATE') END,
