@@ -268,7 +268,8 @@ def test_what_a_function_raises_on_the_members_only_is_not_tried_for_ever(
     write(
         poisoned,
         """
-        CREATE FUNCTION picky(int) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS $$
+        CREATE FUNCTION picky(int) RETURNS bool IMMUTABLE LANGUAGE plpgsql
+        SET search_path = pg_catalog AS $$
         BEGIN
             IF current_setting('session_replication_role') = 'replica' THEN
                 RAISE EXCEPTION 'not here' USING ERRCODE = '40P01';

@@ -285,7 +285,8 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
     RETURN true;
 END $$;
-CREATE FUNCTION climbing.safe(text) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS
+CREATE FUNCTION climbing.safe(text) RETURNS bool LANGUAGE plpgsql IMMUTABLE
+    SET search_path = pg_catalog AS
     $$ BEGIN RETURN climbing.climb(); END $$;
 CREATE DOMAIN climbing.rope AS text CHECK (climbing.safe(VALUE));
 CREATE TABLE climbing.wall (id int PRIMARY KEY, r climbing.rope, t text CHECK (climbing.safe(t)));

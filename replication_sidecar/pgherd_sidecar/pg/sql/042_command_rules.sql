@@ -257,6 +257,45 @@ BEGIN
     RETURN tag LIKE 'DROP %' OR pgherd.defines_nothing(tag);
 END $$;
 
+-- Where functions and operators are run whenever a row is written or a query is planned, or inside COMMIT: what
+-- check_user_code() and check_search_paths() look at.
+--   made  the transaction that has made the use
+CREATE OR REPLACE FUNCTION pgherd.evaluated_places(
+    classes oid[], ids oid[], OUT class oid, OUT id oid, OUT place_class oid, OUT place oid, OUT part int, OUT made xid)
+RETURNS SETOF record LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT c.class, c.id, d.classid, d.objid, d.objsubid, d.xmin
+      FROM unnest(classes, ids) AS c(class, id)
+      JOIN pg_depend d ON d.refclassid = c.class AND d.refobjid = c.id
+     WHERE CASE d.classid
+               WHEN 'pg_constraint'::regclass THEN EXISTS (
+                   SELECT FROM pg_constraint k
+                    WHERE k.oid = d.objid
+                      AND (k.contypid <> 0 OR k.conrelid IN (SELECT u.relid FROM pgherd.user_tables u)
+                           OR k.conrelid IN (SELECT i.inhrelid FROM pg_inherits i)))
+               WHEN 'pg_attrdef'::regclass THEN EXISTS (
+                   SELECT FROM pg_attrdef f JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
+                    WHERE f.oid = d.objid AND a.attgenerated <> ''
+                      AND f.adrelid IN (SELECT u.relid FROM pgherd.user_tables u))
+               -- indexes and partition keys
+               WHEN 'pg_class'::regclass THEN EXISTS (
+                   SELECT FROM pg_class k WHERE k.oid = d.objid AND k.relkind IN ('i', 'I', 'r', 'p', 'm'))
+               WHEN 'pg_statistic_ext'::regclass THEN true
+               -- a deferred trigger runs inside COMMIT, where it could close the cursor that certifies it (C1)
+               WHEN 'pg_trigger'::regclass THEN EXISTS (
+                   SELECT FROM pg_trigger t WHERE t.oid = d.objid AND t.tgdeferrable AND NOT t.tgisinternal)
+               -- casts to and from text and row types are what records travel by
+               WHEN 'pg_cast'::regclass THEN true
+               WHEN 'pg_amproc'::regclass THEN true
+               WHEN 'pg_amop'::regclass THEN true
+               WHEN 'pg_type'::regclass THEN EXISTS (
+                   SELECT FROM pg_range g WHERE d.objid IN (g.rngtypid, g.rngmultitypid))
+               ELSE false
+           END;
+END $$;
+
 -- Code that PostgreSQL runs whenever a row is written is run by the applier too, with all its rights and on
 -- each member for itself; and deferred triggers run while a transaction commits. So it has to be PostgreSQL's
 -- own or a superuser's: what an ordinary user wrote could take those rights over, write behind the back of
@@ -278,42 +317,18 @@ BEGIN
         RETURN;
     END IF;
     FOR r IN
-        WITH code(class, id, name) AS (
-            SELECT 'pg_proc'::regclass, f.oid, f.oid::regprocedure::text FROM unnest(functions) AS f(oid)
-            UNION ALL
-            SELECT 'pg_operator'::regclass, o.oid, o.oid::regoperator::text FROM unnest(operators) AS o(oid)
-        )
-        SELECT c.name, pg_describe_object(d.classid, d.objid, d.objsubid) AS place
-          FROM code c JOIN pg_depend d ON d.refclassid = c.class AND d.refobjid = c.id
-         WHERE CASE d.classid
-                   WHEN 'pg_constraint'::regclass THEN EXISTS (
-                       SELECT FROM pg_constraint k
-                        WHERE k.oid = d.objid
-                          AND (k.contypid <> 0 OR k.conrelid IN (SELECT u.relid FROM pgherd.user_tables u)
-                               OR k.conrelid IN (SELECT i.inhrelid FROM pg_inherits i)))
-                   WHEN 'pg_attrdef'::regclass THEN EXISTS (
-                       SELECT FROM pg_attrdef f JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
-                        WHERE f.oid = d.objid AND a.attgenerated <> ''
-                          AND f.adrelid IN (SELECT u.relid FROM pgherd.user_tables u))
-                   -- indexes and partition keys
-                   WHEN 'pg_class'::regclass THEN EXISTS (
-                       SELECT FROM pg_class k WHERE k.oid = d.objid AND k.relkind IN ('i', 'I', 'r', 'p', 'm'))
-                   WHEN 'pg_statistic_ext'::regclass THEN true
-                   -- a deferred trigger runs inside COMMIT, where it could close the cursor that certifies it (C1)
-                   WHEN 'pg_trigger'::regclass THEN EXISTS (
-                       SELECT FROM pg_trigger t WHERE t.oid = d.objid AND t.tgdeferrable AND NOT t.tgisinternal)
-                   -- casts to and from text and row types are what records travel by
-                   WHEN 'pg_cast'::regclass THEN true
-                   WHEN 'pg_type'::regclass THEN EXISTS (
-                       SELECT FROM pg_range g WHERE d.objid IN (g.rngtypid, g.rngmultitypid))
-                   ELSE false
-               END
+        SELECT CASE p.class WHEN 'pg_operator'::regclass THEN p.id::regoperator::text
+                            ELSE p.id::regprocedure::text END AS name,
+               pg_describe_object(p.place_class, p.place, p.part) AS place
+          FROM pgherd.evaluated_places(
+                   array_fill('pg_proc'::regclass::oid, ARRAY[cardinality(functions)])
+                   || array_fill('pg_operator'::regclass::oid, ARRAY[cardinality(operators)]), functions || operators) p
          ORDER BY 1, 2 LIMIT 1
     LOOP
         PERFORM pgherd.refuse(format('%s uses %s, which is not a superuser''s', r.place, r.name),
             'Such code would run with the rights of replication: for each row, inside COMMIT, or when a query on the'
-            ' table is planned. Have a superuser own it'
-            ' (ALTER FUNCTION ... OWNER TO), or use built-in functions only.');
+            ' table is planned. Have a superuser own it (ALTER FUNCTION ... OWNER TO), with a search path of its own'
+            ' (ALTER FUNCTION ... SET search_path = ...), or use built-in functions only.');
     END LOOP;
     -- A foreign key across types is certified under the parent's type: the cast must be PostgreSQL's.
     FOR r IN

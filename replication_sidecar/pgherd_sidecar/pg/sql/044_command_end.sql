@@ -341,6 +341,9 @@ BEGIN
                                              'database', pgherd.database_rights_of(command ->> 'role', tag));
     functions := CASE WHEN NOT pgherd.computes_nothing(tag) THEN pgherd.ordinary_functions() END;
     PERFORM pgherd.check_command(effect, before, functions);
+    IF functions IS NOT NULL THEN
+        PERFORM pgherd.check_search_paths('{}', command);
+    END IF;
     PERFORM pgherd.refuse_doubled(command ->> 'doubled');
     IF in_use <> '{}' THEN
         PERFORM pgherd.check_hoisted(x, tag, effect.rels, effect.made, effect.coarse, in_use);

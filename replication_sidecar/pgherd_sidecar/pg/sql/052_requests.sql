@@ -213,7 +213,8 @@ BEGIN
         ELSIF NEW.act = 'set_replicated' THEN
             PERFORM pgherd.check_columns(true, NULL), pgherd.check_user_code(), pgherd.check_temporary_children(),
                     pgherd.check_marks(rels), pgherd.check_storage(pgherd.tree_below(NEW.object::oid), true),
-                    pgherd.check_expressions(pgherd.trees_of(ARRAY[NEW.object::oid]));
+                    pgherd.check_expressions(pgherd.trees_of(ARRAY[NEW.object::oid])),
+                    pgherd.check_search_paths(pgherd.trees_of(ARRAY[NEW.object::oid]), NULL);
         END IF;
     END IF;
     IF in_use <> '{}' THEN

@@ -194,6 +194,7 @@ BEGIN
     PERFORM pgherd.check_temporary();
     PERFORM pgherd.check_expressions(NULL);
     PERFORM pgherd.check_user_code();
+    PERFORM pgherd.check_search_paths('{}', command);
     PERFORM pgherd.check_storage(rels, false);
     PERFORM pgherd.check_local_tables(command -> 'before' -> 'local');
     SELECT min(pg_describe_object(d.refclassid, d.refobjid, 0)) INTO used
