@@ -25,6 +25,8 @@ async def accounts(connections: Connections, schema: str) -> str:
 class Load(threading.Thread):
     """Updates on one node until it is told to stop; conflicts and lost connections are tried again.
 
+    Its node refuses writes while no proposer is elected.
+
     ``acknowledged`` counts the commits that the client has heard of.
     """
 
@@ -41,7 +43,7 @@ class Load(threading.Thread):
             try:
                 with psycopg.connect(self._dsn, autocommit=True) as connection:
                     self._update(connection)
-            except psycopg.OperationalError:
+            except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):
                 self._stop_asked.wait(0.05)
 
     def _update(self, connection: psycopg.Connection[Any]) -> None:

@@ -422,8 +422,8 @@ BEGIN
     END IF;
 END $$;
 
--- A copy that REINDEX CONCURRENTLY has made of an index, by the name that PostgreSQL gives it. It need not be invalid: the next
--- plain REINDEX of the table makes it valid.
+-- A copy that REINDEX CONCURRENTLY has made of an index, by the name that PostgreSQL gives it: that of the index, cut where it is
+-- too long, and an end. It need not be invalid: the next plain REINDEX of the table makes it valid.
 CREATE OR REPLACE FUNCTION pgherd.is_reindex_copy(idx oid, name name) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -435,6 +435,7 @@ BEGIN
           JOIN pg_index o ON o.indrelid = i.indrelid AND o.indexrelid <> i.indexrelid
           JOIN pg_class a ON a.oid = i.indexrelid JOIN pg_class b ON b.oid = o.indexrelid AND b.relam = a.relam
          WHERE i.indexrelid = idx
+           AND starts_with(b.relname, regexp_replace(name, '_cc(new|old)[0-9]*$', ''))
            AND (i.indisunique, i.indkey::text, i.indclass::text, i.indcollation::text, i.indoption::text)
                = (o.indisunique, o.indkey::text, o.indclass::text, o.indcollation::text, o.indoption::text)
            AND (pg_get_expr(i.indexprs, i.indrelid), pg_get_expr(i.indpred, i.indrelid))
