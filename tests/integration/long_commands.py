@@ -9,7 +9,7 @@ import psycopg
 from patience import in_time, wait_until_async
 
 from .localherd import LocalHerd
-from .members import Connection, once, run
+from .members import Connection, failure, once, run
 from .test_hazards import connected
 
 UNDER_WAY = "SELECT count(*) FROM pgherd.long_commands"
@@ -40,6 +40,17 @@ async def held_up(connection: Connection, schema: str) -> AsyncIterator[Connecti
         finally:
             with contextlib.suppress(psycopg.Error):  # it has given way
                 await run(holder, "ROLLBACK")
+
+
+async def interrupted_reindex(connection: Connection, schema: str, index: str) -> None:
+    """Leave a copy of an index of table t behind that is not valid, on one member."""
+    async with another(connection, schema) as holder:
+        await run(holder, "BEGIN; LOCK TABLE t IN ROW EXCLUSIVE MODE")
+        await run(connection, "SET statement_timeout = '1s'")
+        error = await failure(connection, f"REINDEX INDEX CONCURRENTLY {index}")
+        assert error.sqlstate == "57014"
+        await run(connection, "RESET statement_timeout")
+        await run(holder, "ROLLBACK")
 
 
 async def until(connection: Connection, statement: str, wanted: list[tuple[object, ...]]) -> None:

@@ -7,7 +7,6 @@ whoever wrote what they depend on. The cases are in ``border_ddl_cases``.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
@@ -17,6 +16,7 @@ from psycopg import conninfo
 
 from .border_ddl_cases import ALLOWED, REFUSED
 from .localherd import NATIVE, LocalHerd
+from .long_commands import another, interrupted_reindex
 from .members import (
     Connection,
     assert_refused,
@@ -36,15 +36,6 @@ _LOST = ("40001", "57P01")  # certification, or the applier that needs the table
 @pytest.fixture(autouse=True)
 async def schema_is_everywhere(connections: list[Connection], schema: str) -> None:
     await caught_up(connections)
-
-
-@contextlib.asynccontextmanager
-async def another(connection: Connection, schema: str) -> AsyncIterator[Connection]:
-    """One more connection of the same role to the same node."""
-    dsn = conninfo.make_conninfo(connection.info.dsn, password=connection.info.password)
-    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as one:
-        await run(one, f"SET search_path = {schema}, public")
-        yield one
 
 
 @pytest.mark.family(every=6)
@@ -486,30 +477,19 @@ async def test_database_has_one_owner_on_every_member(
     await assert_same_schema(connections, schema)
 
 
-async def _interrupted_reindex(connection: Connection, schema: str, index: str) -> None:
-    """Leave an index behind that is not valid, on one member."""
-    async with another(connection, schema) as writer:
-        await run(writer, "BEGIN; INSERT INTO t VALUES (99, 99)")
-        await run(connection, "SET statement_timeout = '500ms'")
-        error = await failure(connection, f"REINDEX INDEX CONCURRENTLY {index}")
-        assert error.sqlstate == "57014"
-        await run(connection, "RESET statement_timeout")
-        await run(writer, "ROLLBACK")
-
-
 async def test_index_that_reindex_left_is_dropped_where_it_is(
     connections: list[Connection], schema: str
 ) -> None:
     await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE INDEX i ON t (v)")
     await caught_up(connections)
-    await _interrupted_reindex(connections[0], schema, "i")
+    await interrupted_reindex(connections[0], schema, "i")
     error = await failure(connections[0], "DROP INDEX i_ccnew, i")
     assert error.sqlstate == "0A000"
     await run(connections[0], "ALTER INDEX i_ccnew RENAME TO left_over")
     await run(connections[0], "DROP INDEX left_over")
     await assert_same_schema(connections, schema)
     # another member makes one of that name
-    await _interrupted_reindex(connections[0], schema, "t_pkey")
+    await interrupted_reindex(connections[0], schema, "t_pkey")
     await run(connections[1], "CREATE INDEX t_pkey_ccnew ON t (v)")
     await assert_same_schema(connections, schema)
     await run(connections[0], "INSERT INTO t VALUES (1, 1)")

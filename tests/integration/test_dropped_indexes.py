@@ -8,7 +8,7 @@ from patience import in_time
 
 from . import warm
 from .localherd import LocalHerd
-from .long_commands import INDEXES, UNDER_WAY, another, held_up, until, waiting
+from .long_commands import INDEXES, UNDER_WAY, another, held_up, interrupted_reindex, until, waiting
 from .members import (
     Connection,
     assert_same_schema,
@@ -138,11 +138,7 @@ async def test_replica_identity_is_not_dropped_concurrently(
 
 async def leave_behind(connection: Connection, schema: str, index: str) -> str:
     """An index that REINDEX CONCURRENTLY leaves where it does not get to its end; ask for it so."""
-    async with held_up(connection, schema) as holder:
-        await run(holder, "DELETE FROM t WHERE id = 2")
-        await run(connection, "SET statement_timeout = '1s'")
-        await failure(connection, f"REINDEX INDEX CONCURRENTLY {index}")
-        await run(connection, "RESET statement_timeout")
+    await interrupted_reindex(connection, schema, index)
     left = (
         "SELECT x.indisvalid FROM pg_class c JOIN pg_index x ON x.indexrelid = c.oid"
         f" WHERE c.relname = '{index}_ccnew' AND c.relnamespace = '{schema}'::regnamespace"

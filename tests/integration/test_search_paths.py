@@ -32,7 +32,7 @@ _SAME = """
 """
 _TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text);"
 
-#: What is there before, and what is refused. Braces hold the schema.
+#: By name: commands that come before, and one that is refused. Braces hold the schema.
 REFUSED = {
     "check": ("", "CREATE TABLE t (id int PRIMARY KEY, v text CHECK (slug(v) <> ''))"),
     "generated": (
@@ -98,7 +98,7 @@ _USED = """
 _QUALIFIED = f"{_TABLE} {_TEXT.format('lower($1)')} CREATE INDEX ON t (text_of_sql(v));"
 _BODY = "AS $$ BEGIN RETURN folded($1); END $$"
 
-#: What is in use, and how somebody would take away what it rests on.
+#: By name: commands that use a function, and one that would take away what it rests on.
 WAYS_ROUND = {
     "reset": (_USED, "ALTER FUNCTION slug(text) RESET search_path"),
     "reset_all": (_USED, "ALTER ROUTINE slug(text) RESET ALL"),

@@ -110,15 +110,15 @@ def _load(
     task: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
     table, part = task
-    is_text = table.get("form") == "text"
+    form = table.get("form", "binary")  # in the first format all tables have that
     statement = _SQL["copy"].format(
         relation=sql.Identifier(*part["relation"]),
         columns=sql.SQL(", ").join(map(sql.Identifier, table["stored"])),
-        form=sql.SQL("text" if is_text else "binary"),
+        form=sql.SQL(form),
     )
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection:
-            if is_text:  # under the settings under which it was written
+            if form == "text":  # under the settings under which it was written
                 connection.execute(_SESSION["settings"])
                 connection.execute(_SQL["own_path"])
             with connection.cursor() as cursor, cursor.copy(statement) as copy:

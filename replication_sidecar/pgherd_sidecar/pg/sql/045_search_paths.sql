@@ -3,7 +3,7 @@
 -- applier runs has to bring its own search path, or has to find the same under any. That is PostgreSQL 17's rule for what
 -- CREATE INDEX, REINDEX and the like evaluate.
 --
--- A use is judged when it is made, and again when the function changes. What was there before this rule, and works, goes on.
+-- A use is judged when it is made, and again when the function changes. Uses that are older than this rule, and work, go on.
 
 -- Functions without a search path of their own: in SQL and procedural languages, and aggregates, which run such functions.
 -- Those in C and PostgreSQL's own name nothing. "$user" is another schema for the applier. Triggers fire at the origin only.

@@ -74,8 +74,8 @@ BEGIN
                         WHERE r.oid = d.objid AND r.rulename = '_RETURN' AND c.relkind = 'v');
 END $$;
 
--- The database as it was: for one that leaves replication, before the schema pgherd is dropped. What is bound to ours is
--- made once more.
+-- The database as it was: for one that leaves replication, before the schema pgherd is dropped. Those that are bound to ours
+-- are made once more.
 CREATE OR REPLACE FUNCTION pgherd.give_back_setval() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
 DECLARE
