@@ -6,10 +6,12 @@ node is a wait for all that was committed anywhere before: no test here looks tw
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
+from patience import wait_until
 
 from . import warm
 from .localherd import LocalHerd, home, query_on, rows_of, settle
@@ -49,9 +51,16 @@ class Nodes:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until each node shows all that was committed before, the first also what waits."""
+        """Wait until each node shows all that was committed before, the first also what waits.
+
+        A node may refuse writes for a moment after an election, which a slow machine may cause.
+        """
         for app in (*self.app, self.app[0]):
-            run(app, "INSERT INTO public.tide DEFAULT VALUES")
+            wait_until(
+                partial(run, app, "INSERT INTO public.tide DEFAULT VALUES"),
+                lambda _: True,
+                despite=(psycopg.errors.ReadOnlySqlTransaction,),
+            )
 
     def rows(self, table: str) -> list[list[str]]:
         """The rows of a table on each node, as text, sorted, with settings that hide nothing."""
