@@ -1,4 +1,4 @@
-"""What all tests share: which of them run, and what their failures mean.
+"""All tests share this: which of them run, and what their failures mean.
 
 mypy leaves this file out: it would be a second module of that name.
 """

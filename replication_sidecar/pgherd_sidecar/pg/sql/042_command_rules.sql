@@ -267,7 +267,7 @@ RETURNS SETOF record LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_te
 BEGIN
     RETURN QUERY
     SELECT c.class, c.id, d.classid, d.objid, d.objsubid, d.xmin
-      FROM unnest(classes, ids) AS c(class, id)
+      FROM (SELECT DISTINCT u.class, u.id FROM unnest(classes, ids) AS u(class, id)) c
       JOIN pg_depend d ON d.refclassid = c.class AND d.refobjid = c.id
      WHERE CASE d.classid
                WHEN 'pg_constraint'::regclass THEN EXISTS (
@@ -451,8 +451,10 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (
         SELECT jsonb_object_agg(i.indexrelid::text, true)
-          FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-         WHERE (NOT i.indisvalid OR pgherd.is_reindex_copy(i.indexrelid, c.relname)) AND c.relkind = 'i' AND c.relpersistence <> 't'
+          FROM (SELECT i.indexrelid, i.indrelid, i.indisvalid, c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+                 WHERE c.relkind = 'i' AND c.relpersistence <> 't' AND (NOT i.indisvalid OR c.relname LIKE '%!_cc%' ESCAPE '!')
+                OFFSET 0) i -- each command asks for these: no function is called for each index of the database
+         WHERE (NOT i.indisvalid OR pgherd.is_reindex_copy(i.indexrelid, i.relname))
            AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)
            AND NOT pgherd.is_long_index(i.indrelid, i.indexrelid)
            AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid));

@@ -9,10 +9,9 @@
 --           exactly one version, and only where the transaction itself has written the row of the catalog.
 --
 -- Left out is what may differ: what a member has for itself (temporary and local tables, invalid indexes, copies that REINDEX
--- CONCURRENTLY has left, TOAST tables,
--- statistics, tablespaces, increments of sequences, our triggers and grants), what a restored dump says otherwise (where
--- columns and constraints are inherited from, the copies of constraints and triggers in partitions, who granted), and the
--- contents of extensions. Default privileges are not covered.
+-- CONCURRENTLY has left, TOAST tables, statistics, tablespaces, increments of sequences, our triggers and grants), what a
+-- restored dump says otherwise (where columns and constraints are inherited from, the copies of constraints and triggers in
+-- partitions, who granted), and the contents of extensions. Default privileges are not covered.
 
 -- Was this row of a catalog, which we see, written by our transaction or one of its subtransactions? A transaction in
 -- progress whose rows are visible can be no other.

@@ -68,7 +68,7 @@ BEGIN ATOMIC
         OR p.pronamespace = 'pg_catalog'::regnamespace AND p.proname = 'setval' AND p.oid >= 16384;
 END;
 
--- What of the users' would go with ours: what depends on it, in PostgreSQL's own book. Functions in standard SQL, defaults and
+-- Objects of the users that would go with ours: they depend on it, in PostgreSQL's own book. Functions in standard SQL, defaults and
 -- views that call setval are no obstacle, since give_back_setval() has them call PostgreSQL's own.
 CREATE OR REPLACE FUNCTION pgherd.leaving_obstacles() RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
