@@ -33,6 +33,8 @@ def nodes(herd: LocalHerd) -> Iterator[Nodes]:
     with nodes_of(herd) as nodes:
         nodes.create(sql_file("hostile_tables"))
         yield nodes
+        # Other tests would be refused functions that call something by the name of a trap.
+        run(nodes.app[0], f"DROP SCHEMA {nodes.schema}_evil, {nodes.schema}_worse CASCADE")
 
 
 @pytest.fixture
