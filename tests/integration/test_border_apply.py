@@ -294,11 +294,9 @@ def test_what_a_function_raises_on_the_members_only_is_not_tried_for_ever(
 def test_an_entry_is_explained_with_its_verdict_and_what_it_has_stopped(
     poisoned: LocalHerd,
 ) -> None:
-    write(
-        poisoned,
-        "CREATE TABLE told (id int PRIMARY KEY, v text)",
-        "INSERT INTO told SELECT g, 'private' FROM generate_series(1, 3) g",
-    )
+    write(poisoned, "CREATE TABLE told (id int PRIMARY KEY, v text)")
+    (made,) = query(poisoned.dsn("n1"), "SELECT pgherd.last_gid()")[0]
+    write(poisoned, "INSERT INTO told SELECT g, 'private' FROM generate_series(1, 3) g")
     (gid,) = query(poisoned.dsn("n1"), "SELECT pgherd.last_gid()")[0]
     settle(poisoned)
     shown = poisoned.top("explain", str(gid))
@@ -312,7 +310,7 @@ def test_an_entry_is_explained_with_its_verdict_and_what_it_has_stopped(
     asked = json.loads(poisoned.top("explain", str(gid), "--json").stdout)
     assert asked["tables"] == {"public.told": {"inserted": 3}}
     assert "table public.told" in [key["of"] for key in asked["keys"]]
-    command = json.loads(poisoned.top("explain", str(gid - 1), "--json").stdout)
+    command = json.loads(poisoned.top("explain", str(made), "--json").stdout)
     assert command["commands"][0]["sql"].startswith("CREATE TABLE told")
     met = incidents(poisoned, "n2")[0]["gid"]
     assert "TypeError" in poisoned.top("explain", str(met), "--on", "n2").stdout

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from faults.processes import cut
-from patience import in_time
+from patience import in_time, wait_until_async
 from workloads import bodies
 
 from .localherd import LocalHerd, home, query
@@ -122,6 +122,7 @@ async def test_h21_who_dies_while_it_executes_ddl_ends_with_the_same_catalog(
     ):
         reader = await psycopg.AsyncConnection.connect(mortal.app_dsn("n2"))
         await reader.execute(f"SELECT FROM {schema}.t".encode())  # DDL has to wait for its end
+        await run(origin, "SET pgherd.ddl_wait = 0")
         ddl = f"ALTER TABLE {schema}.t ADD x int DEFAULT 5; CREATE INDEX ON {schema}.t (x)"
         await run(origin, ddl)
         async with in_time():
@@ -130,7 +131,11 @@ async def test_h21_who_dies_while_it_executes_ddl_ends_with_the_same_catalog(
                 if await cursor.fetchone() != (0,):
                     break
         await asyncio.to_thread(mortal.must, "kill", "n2", "--process", process)
-        await run(origin, f"UPDATE {schema}.t SET x = 6")
+        await wait_until_async(  # it may have been the proposer
+            lambda: run(origin, f"UPDATE {schema}.t SET x = 6"),
+            lambda _: True,
+            despite=(psycopg.errors.ReadOnlySqlTransaction,),
+        )
         await asyncio.to_thread(mortal.must, "start", "n2")
         with contextlib.suppress(psycopg.OperationalError):
             await reader.close()

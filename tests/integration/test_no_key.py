@@ -186,10 +186,11 @@ def test_a_key_that_comes_excludes_those_who_wrote_without_it(nodes: Nodes) -> N
     nodes.create("CREATE TABLE k (a int, b int)")
     run(nodes.app[0], "INSERT INTO k SELECT g, 0 FROM generate_series(1, 10) g")
     nodes.settle()
-    run(nodes.app[1], "BEGIN; UPDATE k SET b = 1 WHERE a = 5")
+    writer = nodes.connect(1)
+    run(writer, "BEGIN; UPDATE k SET b = 1 WHERE a = 5")
     run(nodes.app[0], "ALTER TABLE k ADD PRIMARY KEY (a)")
     with pytest.raises(psycopg.Error) as lost:
-        run(nodes.app[1], "COMMIT")
+        run(writer, "COMMIT")
     assert lost.value.sqlstate in LOST
     nodes.settle()
     run(nodes.app[1], "UPDATE k SET b = 2 WHERE a = 5")

@@ -95,7 +95,7 @@ _USED = """
     ALTER FUNCTION slug(text) SET search_path = {0}, pg_temp;
     CREATE TABLE t (id int PRIMARY KEY, v text CHECK (slug(v) <> ''));
 """
-_QUALIFIED = f"{_TABLE} {_TEXT.format('lower($1)')} CREATE INDEX ON t (text_of_sql(v));"
+_QUALIFIED = f"{_TABLE} {_TEXT.format('initcap($1)')} CREATE INDEX ON t (text_of_sql(v));"
 _BODY = "AS $$ BEGIN RETURN folded($1); END $$"
 
 #: By name: commands that use a function, and one that would take away what it rests on.

@@ -92,6 +92,9 @@ class Backend:
         self.readers.append((who, wait_s, begins))
         answer(b"GID 7")
 
+    def when_shown(self, gid: int, rest_s: float, answer: Callable[[bytes], None]) -> None:
+        answer(b"LATE n%d after %d ms" % (gid, rest_s * 1000))
+
     def left(self, who: Hashable) -> None:
         self.readers = [reader for reader in self.readers if reader[0] is not who]
 

@@ -27,6 +27,8 @@ _VISIBLE_S: Final = 2.0
 """How long to wait for what the asking transaction has seen."""
 _LONGEST_S: Final = 9.0
 """Before the other member waits no more."""
+_AT_ONCE: Final = 2
+"""More questions than that are answered with nothing."""
 _PASSING: Final = (Trouble.INTERRUPTED, Trouble.LOST, Trouble.MEMORY)
 _LACKS: Final = ("0A000", "22023", "42704", "42883", "58P01", "F0000")
 """A server says so of files, locales, zones and libraries that it lacks. Any other error may be a
@@ -67,9 +69,13 @@ class Trial:
         self._config = config
         self._visible = visible
         self._newest = newest
+        self._answering = 0
 
     async def answer(self, question: bytes) -> bytes:
         """Answer a `Poll` with a `Ballot`."""
+        if self._answering >= _AT_ONCE:
+            return b""
+        self._answering += 1
         try:
             poll = msgspec.json.decode(question, type=Poll)
             if any(need.kind not in _OF_THE_MACHINE for need in poll.needs):
@@ -81,6 +87,8 @@ class Trial:
             ballot = Ballot(sure=False, slow=True)
         except (psycopg.Error, msgspec.DecodeError):
             ballot = Ballot(sure=False)
+        finally:
+            self._answering -= 1
         return msgspec.json.encode(ballot)
 
     async def _look(self, needs: list[Need]) -> Ballot:

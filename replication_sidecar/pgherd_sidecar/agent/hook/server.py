@@ -12,6 +12,7 @@ Each session of the server has one dblink connection here. Requests, one query e
     I secret xid \\n keys   a command begins that takes these keys at least: may it go on?
     S secret ms        which GID covers all that was acknowledged before? So long: "WAIT" then
     G secret ms        go on waiting for that
+    E secret gid ms    do the other members show this GID? For so long it waits for them at most
 
 The body of a writeset that comes after pieces (flag 2) lists the tables, and it has no keys.
 
@@ -95,6 +96,9 @@ class HookBackend(Protocol):
         self, who: Hashable, wait_s: float, answer: Callable[[bytes], None], *, begins: bool
     ) -> None:
         """A reader wants to see all that was acknowledged before (see ``barriers``)."""
+
+    def when_shown(self, gid: int, rest_s: float, answer: Callable[[bytes], None]) -> None:
+        """A command has been ordered: do the other members show it (see ``showing``)?"""
 
     def left(self, who: Hashable) -> None:
         """Whoever waited on this connection does not any more."""
@@ -225,6 +229,8 @@ class HookServer:
             case b"S" | b"G":
                 wait_s, begins = int(words[2]) / 1000, words[0] == b"S"
                 self.backend.barrier(connection, wait_s, connection.done, begins=begins)
+            case b"E":
+                self.backend.when_shown(int(words[2]), int(words[3]) / 1000, connection.done)
             case b"T":
                 connection.done(self._path.outcomes.of(words[2].decode()).encode())
             case _:

@@ -13,8 +13,6 @@ from pgherd_sidecar.agent.membership.peers import Peers
 from pgherd_sidecar.core.consensus.model.messages import PollReply, PollRequest
 
 _LOOK_S = 0.1
-_AT_ONCE = 2
-"""More questions than that are answered with nothing."""
 
 Answerer = Callable[[bytes], Awaitable[bytes]]
 
@@ -89,7 +87,7 @@ class Polls:
             if message.number in self._open:
                 self._open[message.number].setdefault(peer, message.data)
                 self._news.set()
-        elif self._answerer is None or len(self._answering) >= _AT_ONCE:
+        elif self._answerer is None:
             self._peers().send([(peer, PollReply(message.number, b""))])
         else:
             work = self._answer(self._answerer, peer, message)

@@ -6,6 +6,7 @@ from typing import Final
 
 from pgherd_sidecar.agent.commit.settler import Visibility
 from pgherd_sidecar.agent.hook.precedence import Precedence
+from pgherd_sidecar.agent.hook.showing import Showing
 from pgherd_sidecar.agent.hook.voting import Veto, Voting
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.session.barriers import Barriers
@@ -31,13 +32,15 @@ class SessionBackend:
         announcing: does what `announce_drop` says.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with, all by name
         self,
         host: LogHost,
         state: ReplicatedState,
+        *,
         visibility: Visibility,
         precedence: Precedence,
         voting: Voting,
+        showing: Showing,
         barriers: Barriers,
         away: set[str],
     ) -> None:
@@ -50,6 +53,7 @@ class SessionBackend:
         self._visibility = visibility
         self._precedence = precedence
         self._voting = voting
+        self._showing = showing
         self._barriers = barriers
 
     def refusal(self) -> str | None:
@@ -108,6 +112,10 @@ class SessionBackend:
         """See HookBackend."""
         take = self._barriers.begin if begins else self._barriers.go_on
         take(who, wait_s, answer)
+
+    def when_shown(self, gid: int, rest_s: float, answer: Callable[[bytes], None]) -> None:
+        """See HookBackend."""
+        self._showing.begin(gid, rest_s, answer)
 
     def left(self, who: Hashable) -> None:
         """See HookBackend."""

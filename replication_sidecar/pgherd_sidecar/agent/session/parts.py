@@ -28,6 +28,7 @@ from pgherd_sidecar.agent.commit.tasks import Tasks
 from pgherd_sidecar.agent.commit.victims import LockWatcher
 from pgherd_sidecar.agent.hook.precedence import Precedence
 from pgherd_sidecar.agent.hook.server import HookServer, transaction_limits
+from pgherd_sidecar.agent.hook.showing import Showing
 from pgherd_sidecar.agent.hook.voting import Voting
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.maintenance.guard import SeenHerd
@@ -53,6 +54,7 @@ class Callers:
         precedence: of commands that would lose for ever.
         voting: on commands that other members may not be able to execute.
         trial: what this member says when others ask it that.
+        showing: whether the other members show a command.
         barriers: of readers that want to see all that was acknowledged.
         backend: whether this node takes writes, and all of the above for the hook.
         hook: the socket.
@@ -62,6 +64,7 @@ class Callers:
     precedence: Precedence
     voting: Voting
     trial: Trial
+    showing: Showing
     barriers: Barriers
     backend: SessionBackend
     hook: HookServer
@@ -118,7 +121,17 @@ def make_callers(config: NodeConfig, host: LogHost, opening: Opening, path: Comm
     trial = Trial(config, visibility.visible, newest=lambda: path.chain.tail_gid)
     away: set[str] = set()
     voting = Voting(host.polls.ask, lambda: _others(config, host, away), trial.answer)
-    backend = SessionBackend(host, state, visibility, precedence, voting, barriers, away)
+    showing = Showing(host.polls.ask, lambda: _asked(config, host, away), visibility.visible)
+    backend = SessionBackend(
+        host,
+        state,
+        visibility=visibility,
+        precedence=precedence,
+        voting=voting,
+        showing=showing,
+        barriers=barriers,
+        away=away,
+    )
     hook = HookServer(
         directory=config.hook_dir,
         secret=opening.server.secret,
@@ -127,7 +140,7 @@ def make_callers(config: NodeConfig, host: LogHost, opening: Opening, path: Comm
         backend=backend,
         limits=transaction_limits(config.limits),
     )
-    return Callers(visibility, precedence, voting, trial, barriers, backend, hook)
+    return Callers(visibility, precedence, voting, trial, showing, barriers, backend, hook)
 
 
 def _others(config: NodeConfig, host: LogHost, away: Set[str]) -> dict[str, int]:
@@ -136,6 +149,12 @@ def _others(config: NodeConfig, host: LogHost, away: Set[str]) -> dict[str, int]
     voters = set(membership.voters) - {config.name} - away
     names = {one.name for one in membership.members if not one.witness} & voters
     return {name: host.polls.links[name] for name in names}
+
+
+def _asked(config: NodeConfig, host: LogHost, away: Set[str]) -> frozenset[str]:
+    """Those of them that can be reached at present."""
+    peers = host.peers
+    return peers.polled & peers.heard() & _others(config, host, away).keys()
 
 
 def make_writing(

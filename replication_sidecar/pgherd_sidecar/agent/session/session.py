@@ -116,7 +116,7 @@ class ReplicaSession:
         await writing.leaks.look_back()
         await callers.hook.start()
         self._host.listen(self._delivery)
-        self._host.polls.answer_by(callers.trial.answer)
+        self._host.polls.answer_by(self._answer)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._delivery.run())
@@ -137,6 +137,7 @@ class ReplicaSession:
             self._host.ignore(self._delivery)
             self._host.polls.answer_by(None)
             callers.voting.close()
+            callers.showing.close()
             self._delivery.stop()
             self.marker_orders.fail()
             callers.barriers.close()
@@ -144,6 +145,11 @@ class ReplicaSession:
             await callers.hook.stop()
             await writing.large.close()
             writing.ddl.close()
+
+    async def _answer(self, question: bytes) -> bytes:
+        """Answer what another member asks beside the log."""
+        showing, trial = self._callers.showing, self._callers.trial
+        return await (showing.tell if showing.is_asked(question) else trial.answer)(question)
 
     async def _begin(self) -> None:
         """Catch up, and open this incarnation for writes."""

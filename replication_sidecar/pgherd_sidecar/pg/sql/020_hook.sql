@@ -311,8 +311,15 @@ BEGIN
             RETURN NULL;
         END IF;
         large := c.statements < 0;
+        IF c.ddl THEN
+            PERFORM pgherd.ddl_wait_ms(); -- nothing may be wrong with it later on
+        END IF;
         IF mod(hashint8(x::text::int8), n.fingerprint_every) = 0 AND NOT large THEN
-            mark := pgherd.fingerprint(concat('[', c.body, ']'));
+            BEGIN
+                mark := pgherd.fingerprint(concat('[', c.body, ']'));
+            EXCEPTION WHEN data_exception THEN
+                mark := ''; -- a row's type has changed since it was written, by a command that has won
+            END;
         END IF;
         request := concat('W ', secret, ' ', pg_backend_pid(), ' ', x, ' ',
                           CASE WHEN c.ddl THEN 1 ELSE 0 END + CASE WHEN mark <> '' THEN 4 ELSE 0 END, E'\n',
@@ -372,6 +379,9 @@ BEGIN
             ignored := pg_catalog.set_config('synchronous_commit', 'off', true);
             -- For last_commit_gid(). It counts when this transaction commits, and else is what it was.
             ignored := pg_catalog.set_config('pgherd.last_commit', verdict[2], false);
+            IF c.todo OPERATOR(pg_catalog.=) 'collect' THEN
+                ignored := pgherd.wait_for_others(c.conn, c.secret, c.request, verdict[2]);
+            END IF;
             EXIT;
         EXCEPTION
             WHEN query_canceled OR deadlock_detected OR lock_not_available THEN
@@ -409,6 +419,49 @@ BEGIN
     END IF;
     -- It died, and the sidecar applies it from the log (C8); or our snapshot is too old to see it.
     ignored := pgherd.dblink_exec(conn, pg_catalog.concat('P ', secret, ' ', x, ' ', verdict[3]));
+END $$;
+
+-- For how long a command's transaction waits until the other members show it, in milliseconds: the setting
+-- pgherd.ddl_wait of the session, its role or its database.
+CREATE OR REPLACE FUNCTION pgherd.ddl_wait_ms() RETURNS int8
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    value text := coalesce(nullif(current_setting('pgherd.ddl_wait', true), ''), '2s');
+    part  text[] := regexp_match(value, '^ *([0-9]{1,7}) *(ms|s|min|) *$');
+BEGIN
+    IF part IS NULL THEN
+        RAISE EXCEPTION 'pgherd.ddl_wait is no time: %', quote_literal(value)
+            USING ERRCODE = '22023', HINT = 'Give milliseconds, or a number with ms, s or min; 0 waits for nobody.';
+    END IF;
+    RETURN part[1]::int8 * CASE part[2] WHEN 's' THEN 1000 WHEN 'min' THEN 60000 ELSE 1 END;
+END $$;
+
+-- Waits until the other members show a transaction with commands, so that a session that goes on there finds what they
+-- have made. Those after it in the order wait too, on this member. It is committed whatever happens here: only a cancel or
+-- a timeout is heard of, which ends the wait, and certify() does not call again, with another request.
+CREATE OR REPLACE FUNCTION pgherd.wait_for_others(conn text, secret text, request text, gid text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    first  text := split_part(left(request, 200), E'\n', 1);
+    ends   timestamptz;
+    wait   int8;
+    answer text := 'WAIT';
+BEGIN
+    IF first NOT LIKE 'W %' OR split_part(first, ' ', 5)::int & 1 = 0 THEN
+        RETURN;
+    END IF;
+    wait := pgherd.ddl_wait_ms();
+    ends := clock_timestamp() + wait * interval '1 ms';
+    WHILE answer = 'WAIT' AND wait > 0 LOOP
+        answer := pgherd.dblink_exec(conn, concat('E ', secret, ' ', gid, ' ', wait));
+        wait := greatest(1, ceil(extract(epoch FROM ends - clock_timestamp()) * 1000));
+    END LOOP;
+    IF answer LIKE 'LATE %' THEN
+        RAISE NOTICE 'committed, but not visible yet on %', substr(answer, 6)
+            USING HINT = 'SELECT pgherd.strong() there waits for it.';
+    END IF;
+EXCEPTION WHEN OTHERS THEN
+    PERFORM pgherd.dblink_disconnect(c) FROM unnest(pgherd.dblink_get_connections()) AS c WHERE c = conn;
 END $$;
 
 -- After a cancel, a timeout or a deadlock report in certify(): may this transaction go on waiting?
