@@ -143,18 +143,13 @@ def _keep(found: dict[int, str], line: int, results: Sequence[str], *, ends: boo
 
 
 def _told(results: Sequence[str]) -> Iterator[str]:
-    """Results without what says nothing of the statement: our notices and triggers, say."""
-    ours = False
+    """Results without what says nothing of the statement: our triggers, say."""
     for line in results:
         said = re.sub(r"^psql:[^ ]*:\d+: ", "", line)
         if said.startswith("CONTEXT:"):
             return
-        if re.match(r"NOTICE:  table .* has no primary key$", said):
-            ours = True
-        elif not (ours and said.startswith(("DETAIL:", "HINT:"))):
-            ours = False
-            if not re.match(r"    pgherd_\w+ (AFTER|BEFORE) |    \"Pgherd_|Triggers:$", said, re.I):
-                yield said
+        if not re.match(r"    pgherd_\w+ (AFTER|BEFORE) |    \"Pgherd_|Triggers:$", said, re.I):
+            yield said
 
 
 def _first(wanted: str, text: str) -> str:

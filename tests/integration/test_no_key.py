@@ -234,13 +234,17 @@ def pgbench(nodes: Nodes, number: int, *options: str) -> subprocess.CompletedPro
     )
 
 
-def test_a_notice_says_that_a_key_would_be_faster(nodes: Nodes) -> None:
+def test_they_are_listed_and_their_client_hears_nothing(nodes: Nodes) -> None:
     said: list[str] = []
     connection = nodes.connect(0)
     connection.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
     run(connection, "CREATE TABLE bag (v int)")
     run(connection, "CREATE TABLE keyed (v int PRIMARY KEY)")
-    assert said == [f"table {nodes.schema}.bag has no primary key"]
+    run(connection, "SELECT 1 AS v INTO sack")
+    assert said == []
+    [(listed,)] = run(nodes.admin[1], "SELECT pgherd.tables_without_key()")
+    own = [name for name in listed if name.startswith(f"{nodes.schema}.")]
+    assert own == [f"{nodes.schema}.bag", f"{nodes.schema}.sack"]
 
 
 def test_verify_compares_them(nodes: Nodes, herd: LocalHerd) -> None:

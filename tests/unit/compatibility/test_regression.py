@@ -20,9 +20,6 @@ SELECT 1;
  ?column?
  1
 CREATE TABLE t (a int);
-psql:x.sql:8: NOTICE:  table public.t has no primary key
-DETAIL:  Its rows are told apart by all their columns.
-HINT:  A primary key is faster.
 psql:x.sql:8: ERROR:  no
 CONTEXT:  a function
 of two lines

@@ -360,9 +360,6 @@ BEGIN
     PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || pgherd.what_words_tell(
                                    effect, tag, current_query() || (opened.recs[1]::jsonb ->> 'context'), functions),
                                in_use <> '{}');
-    IF tag LIKE 'CREATE TABLE%' OR tag = 'SELECT INTO' THEN
-        PERFORM pgherd.notice_without_key(effect.made);
-    END IF;
     IF tag IN ('CREATE TABLE AS', 'SELECT INTO') THEN
         PERFORM pgherd.put_filled_table(x, effect.made[1], in_use <> '{}');
     ELSIF tag IN ('CREATE MATERIALIZED VIEW', 'REFRESH MATERIALIZED VIEW') THEN
@@ -370,19 +367,7 @@ BEGIN
     END IF;
 END $$;
 
--- Says once what a table without identity costs.
-CREATE OR REPLACE FUNCTION pgherd.notice_without_key(made oid[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE tab text;
-BEGIN
-    FOR tab IN SELECT t.name FROM pgherd.replicated_tables t
-                WHERE t.relid = ANY (made) AND pgherd.identity_index(t.relid) IS NULL ORDER BY t.name LOOP
-        RAISE NOTICE 'table % has no primary key', tab
-            USING DETAIL = 'Its rows are told apart by all their columns, so an UPDATE or DELETE makes the other'
-                           ' members read the whole table.',
-                  HINT = format('A primary key is faster: ALTER TABLE %s ADD PRIMARY KEY (...).', tab);
-    END LOOP;
-END $$;
+DROP FUNCTION IF EXISTS pgherd.notice_without_key(oid[]);
 
 -- A materialized view was filled with the snapshot of its command. That is older than the intention that makes others
 -- give way, so the command would lose to whoever committed in between, each time again. Where something was committed,
