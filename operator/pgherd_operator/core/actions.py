@@ -213,6 +213,7 @@ class Reason(StrEnum):
     FOREIGN_VOLUMES = "ForeignVolumes"
     NAME_TAKEN = "NameTaken"
     INVALID_SPEC = "InvalidSpec"
+    OBJECTS_APPLIED = "ObjectsApplied"
     MEMBER_STARTING = "MemberStarting"
     MEMBER_LOST = "MemberVolumeLost"
     MEMBER_DIVERGED = "MemberDiverged"

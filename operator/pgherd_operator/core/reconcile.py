@@ -157,7 +157,7 @@ def _steps(
     if names.FINALIZER not in cluster.finalizers or unclaimed:
         return [Step(Reason.FOUNDING, "taking charge", (AddFinalizer(release.operator),))]
     shared = upkeep.shared_objects(observed, group, release)
-    steps = [Step(Reason.MEMBER_STARTING, "services and policies", tuple(shared))] if shared else []
+    steps = [upkeep.applying(shared)] if shared else []
     certificates = upkeep.certificates(observed, now)
     first = founding.found(observed, release)
     if first is not None:  # which may wait for a human for longer than certificates are valid

@@ -5,13 +5,12 @@ volumes. A pod is made for every usable volume, whoever is in the view: identity
 and what the member may do there its sidecar asks the others, not us.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from pgherd_operator.core import imports
 from pgherd_operator.core.actions import (
-    Action,
     Apply,
     Create,
     Delete,
@@ -55,15 +54,21 @@ def _contains(live: Any, wanted: Any) -> bool:
     return bool(live == wanted) or (wanted is False and live is None)
 
 
-def shared_objects(observed: Observed, group: Group, release: Release) -> list[Action]:
+def applying(actions: Sequence[Apply]) -> Step:
+    """Make or change objects that are missing or not as they should be, and name them."""
+    made = [f"{one.manifest['kind']} {one.manifest['metadata']['name']}" for one in actions]
+    return Step(Reason.OBJECTS_APPLIED, f"making or changing {', '.join(made)}", tuple(actions))
+
+
+def shared_objects(observed: Observed, group: Group, release: Release) -> list[Apply]:
     """Apply those objects of the herd that are missing or not as they should be."""
     voters = len(group.authority.view.voters) if group.authority is not None else 0
     wanted = network.shared(observed.cluster, release.operator_namespace, voters)
     return _apply(observed, wanted)
 
 
-def _apply(observed: Observed, manifests: Iterable[Manifest]) -> list[Action]:
-    found: list[Action] = []
+def _apply(observed: Observed, manifests: Iterable[Manifest]) -> list[Apply]:
+    found: list[Apply] = []
     for wanted in manifests:
         key = wanted["kind"], wanted["metadata"]["name"]
         if wanted["kind"] in observed.unreadable:
@@ -197,26 +202,21 @@ def _member(observed: Observed, seat: Seat, release: Release) -> Step | None:
         text = f"the pod of {name} ended for good: making a new one"
         return Step(Reason.MEMBER_STARTING, text, (Delete(Kind.POD, name, live.uid),))
     wanted = pod.pod(cluster, ledger.cluster_id, seat, release)
-    actions = _apply(observed, network.of_member(cluster, seat))
+    applied = _apply(observed, network.of_member(cluster, seat))
     # An out-of-date pod keeps the configuration it was made with until it is its turn.
     if live is None or live.revision == wanted["metadata"]["annotations"][names.REVISION]:
-        actions += _configuration(observed, ledger, seat, release)
-    if live is None:
-        if lacks_certificate(observed, seat):
-            if actions:
-                return Step(Reason.MEMBER_STARTING, f"preparing {name}", tuple(actions))
-            text = f"{name} waits for secret {names.certificate(cluster.name, seat.number)}"
-            return Step(Reason.CERTIFICATE_MISSING, text)
-        actions.append(Create(wanted))
-    if not actions:
-        return None
-    text = f"starting {name}" if live is None else f"repairing what belongs to {name}"
-    return Step(Reason.MEMBER_STARTING, text, tuple(actions))
+        applied += _configuration(observed, ledger, seat, release)
+    if live is not None:
+        return applying(applied) if applied else None
+    if not lacks_certificate(observed, seat):
+        return Step(Reason.MEMBER_STARTING, f"starting {name}", (*applied, Create(wanted)))
+    if applied:
+        return Step(Reason.MEMBER_STARTING, f"preparing {name}", tuple(applied))
+    text = f"{name} waits for secret {names.certificate(cluster.name, seat.number)}"
+    return Step(Reason.CERTIFICATE_MISSING, text)
 
 
-def _configuration(
-    observed: Observed, ledger: Ledger, seat: Seat, release: Release
-) -> list[Action]:
+def _configuration(observed: Observed, ledger: Ledger, seat: Seat, release: Release) -> list[Apply]:
     """The member's files, if they are not as wanted.
 
     Who else is a member changes with time and restarts nobody: a difference in that alone is left

@@ -290,7 +290,14 @@ async def test_drift_is_repaired() -> None:
     world.objects["Service", f"{NAME}-rw"]["spec"]["clusterIP"] = "10.0.0.1"
     del world.objects["PodDisruptionBudget", NAME]
     del world.objects["ConfigMap", f"{NAME}-2"]
+    world.events.clear()
     await world.settle()
+    told = [event.message for event in world.events if event.reason is Reason.OBJECTS_APPLIED]
+    assert sorted(told) == [
+        f"making or changing ConfigMap {NAME}-2",
+        f"making or changing Service {NAME}-rw, PodDisruptionBudget {NAME}",
+    ]
+    assert Reason.MEMBER_STARTING not in [event.reason for event in world.events]
     assert world.objects["Service", f"{NAME}-rw"]["spec"] == wanted
     assert {("PodDisruptionBudget", NAME), ("ConfigMap", f"{NAME}-2")} <= world.objects.keys()
 
