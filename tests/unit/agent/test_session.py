@@ -12,6 +12,7 @@ from pgherd_sidecar.agent.apply import large
 from pgherd_sidecar.agent.base.config import MemberAddress, NodeConfig, PostgresAddress
 from pgherd_sidecar.agent.checkpoint.verdicts import Verdicts
 from pgherd_sidecar.agent.server.startup import Server
+from pgherd_sidecar.agent.session import backend
 from pgherd_sidecar.agent.session.opening import Opening
 from pgherd_sidecar.agent.session.session import ReplicaSession
 from pgherd_sidecar.core.consensus import Block
@@ -40,6 +41,8 @@ class Host:
     def __init__(self) -> None:
         self.reader = self
         self.polls = SimpleNamespace(ask=None, links={})
+        self.primary = False
+        self.secondary_s = 0.0
         self._entries: list[Entry] = []
 
     def commits(self, *entries: Entry) -> None:
@@ -88,6 +91,17 @@ def session(host: Host, directory: Path) -> ReplicaSession:
 def deliver(one: ReplicaSession) -> None:
     """The log tells that it has committed more."""
     one._delivery.entries_committed()
+
+
+async def test_who_has_just_begun_does_not_say_that_it_has_no_majority(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    host = Host()
+    one = session(host, tmp_path)
+    monkeypatch.setattr(backend, "no_majority", lambda _: "it has no majority: n2 not heard of")
+    assert one.backend.refusal() == "it is catching up"
+    host.secondary_s = 1000.0
+    assert one.backend.refusal() == "it is catching up; it has no majority: n2 not heard of"
 
 
 async def test_what_is_too_old_is_given_up_where_it_is_dropped(

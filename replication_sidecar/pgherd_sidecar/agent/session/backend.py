@@ -11,7 +11,7 @@ from pgherd_sidecar.agent.hook.voting import Veto, Voting
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.session.barriers import Barriers
 from pgherd_sidecar.agent.standing.holding import why_held
-from pgherd_sidecar.agent.standing.views import no_majority
+from pgherd_sidecar.agent.standing.views import PATIENCE_S, no_majority
 from pgherd_sidecar.core.replication.state import ReplicatedState
 from pgherd_sidecar.pg.ddl.needs import Need
 
@@ -61,7 +61,8 @@ class SessionBackend:
         alone = None if self._host.primary else no_majority(self._host)
         if self.ready:
             return alone or (READS_ONLY if self._host.reads_only else self.why_held())
-        return "it is catching up" if alone is None else f"it is catching up; {alone}"
+        lacks = alone is not None and self._host.secondary_s >= PATIENCE_S
+        return f"it is catching up; {alone}" if lacks else "it is catching up"
 
     def out_of_service(self) -> str | None:
         """Why no client is to come here, None if all may: it is told to balancers and drivers."""

@@ -18,7 +18,7 @@ from pgherd_sidecar.core.consensus import Member, View
 from pgherd_sidecar.core.replication.databases import Databases
 from pgherd_sidecar.core.replication.entries import Condition
 
-_PATIENCE_S = 10.0
+PATIENCE_S = 10.0
 """After so long without a primary component the reason says what is missing."""
 
 
@@ -189,7 +189,7 @@ def no_majority(host: LogHost) -> str:
         return f"the herd begins when all founders have met, and {missing} is not linked" + (
             f"; {host.peers.refusal}" if host.peers.refusal else ""
         )
-    return "it has no majority" if host.secondary_s < _PATIENCE_S else _what_is_missing(host)
+    return "it has no majority" if host.secondary_s < PATIENCE_S else _what_is_missing(host)
 
 
 def _what_is_missing(host: LogHost) -> str:
