@@ -26,6 +26,7 @@ async def view(connections: list[Connection], schema: str) -> None:
         f"{_CHANGE}; {_REFRESH}",
         f"BEGIN; {_CHANGE}; {_REFRESH}; INSERT INTO t VALUES (4, 4); COMMIT",
         f"DO $$ BEGIN {_CHANGE}; {_REFRESH}; END $$",
+        f"DO $$ BEGIN {_CHANGE}; EXECUTE E'-- all\\n /* of it */ {_REFRESH.lower()}'; END $$",
         f"{_CHANGE}; ALTER TABLE t ADD COLUMN y int; {_REFRESH}; CREATE INDEX j ON v (x)",
     ],
 )

@@ -279,6 +279,29 @@ async def test_refused_to_superusers(
         assert error.diag.message_hint
 
 
+async def test_a_trigger_that_a_superuser_promises_hinders_no_command_of_others(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    """He has enabled it on each member, in replica role; the commands concern all tables."""
+    await run(
+        connections[0],
+        f"{_TABLE}; {_TRIGGER}; CREATE RULE r AS ON DELETE TO t DO ALSO NOTHING;"
+        " CREATE DOMAIN d AS int; CREATE TYPE e AS ENUM ('a')",
+    )
+    await caught_up(connections)
+    async with superusers(herd, schema) as admins:
+        for admin in admins:
+            await run(
+                admin,
+                "SET session_replication_role = replica;"
+                " ALTER TABLE t ENABLE ALWAYS TRIGGER a, ENABLE ALWAYS RULE r",
+            )
+    await run(connections[0], "ALTER DOMAIN d ADD CHECK (VALUE > 0)")
+    await run(connections[0], "ALTER TYPE e RENAME TO f")
+    await assert_same_schema(connections, schema)
+    await assert_refused(connections, schema, "ALTER TABLE t ENABLE ALWAYS TRIGGER a")
+
+
 async def test_our_schema_cannot_be_renamed(
     connections: list[Connection], schema: str, herd: LocalHerd
 ) -> None:

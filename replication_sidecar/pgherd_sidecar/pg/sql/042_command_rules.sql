@@ -7,12 +7,16 @@ BEGIN
     RAISE EXCEPTION '%', message USING ERRCODE = '0A000', HINT = hint;
 END $$;
 
--- Our triggers stay as they are, and no trigger or rule of the user fires while others' rows are applied.
+-- Our triggers stay as they are, and no trigger or rule of the user fires while others' rows are applied. Where it cannot
+-- be told which tables a command concerns (rels is NULL), those count whose triggers or rules are as new as its
+-- transaction: what a superuser has made in replica role before is his, and no reason to refuse others' commands.
 CREATE OR REPLACE FUNCTION pgherd.check_triggers(rels oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r         record;
-    concerned oid[] := coalesce(rels, array(SELECT c.oid FROM pg_class c)); -- so that an index can be used
+    concerned oid[] := coalesce(rels, array(
+        SELECT t.tgrelid FROM pg_trigger t WHERE age(t.xmin) <= age(pg_current_xact_id()::xid)
+        UNION SELECT w.ev_class FROM pg_rewrite w WHERE age(w.xmin) <= age(pg_current_xact_id()::xid)));
 BEGIN
     FOR r IN SELECT t.tgname, t.tgrelid::regclass AS rel, t.tgenabled,
                     p.pronamespace IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace) AS ours

@@ -98,8 +98,8 @@ BEGIN
         END IF;
         RETURN;
     ELSIF outer_tag = 'REFRESH MATERIALIZED VIEW' AND tag IN ('CREATE TABLE', 'ALTER TABLE', 'DROP TABLE')
-          AND context ~ (E'^[^\n]*\nSQL statement "(CREATE TEMP|ALTER|DROP) TABLE pg_temp(_\\d+)?\\.pg_temp_\\d+_2[ ,"][^\n]*'
-                         '($|\nSQL statement "REFRESH )') THEN
+          AND context ~* (E'^[^\n]*\nSQL statement "(CREATE TEMP|ALTER|DROP) TABLE pg_temp(_\\d+)?\\.pg_temp_\\d+_2[ ,"][^\n]*'
+                         '($|\nSQL function "|\nSQL statement "(\\s|--[^\n]*\n|/\\*.*\\*/)*refresh\\M)') THEN
         RETURN; -- PostgreSQL compares the view's old and new rows in a temporary table, if it refreshes CONCURRENTLY
     ELSIF outer_tag <> '' THEN
         PERFORM pgherd.refuse(tag || ' inside another DDL command is not supported',
