@@ -14,7 +14,7 @@ from patience import join, wait_until
 from .localherd import LocalHerd
 from .nodes import Connection, Nodes, nodes_of, once, run
 
-LATE = "committed, but not visible yet on "
+LATE = "committed, and perhaps not visible yet on "
 FOR_EVER = "SET pgherd.ddl_wait = '10min'"
 
 

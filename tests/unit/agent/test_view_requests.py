@@ -127,7 +127,7 @@ async def test_a_secondary_component_changes_nothing_and_says_who_is_missing(
         await until(lambda: not leader.host.primary)
         with pytest.raises(Unavailable, match=r"it has no majority$"):
             views(leader).leave(others[0], "")
-        monkeypatch.setattr(views_module, "_PATIENCE_S", 0.0)
+        monkeypatch.setattr(views_module, "PATIENCE_S", 0.0)
         text = no_majority(leader.host)
         assert ", ".join(others) in text and "2 of 3 votes" in text
         assert f"after GID {leader.host.commit_position}" in text and "--force" in text

@@ -379,7 +379,7 @@ BEGIN
             ignored := pg_catalog.set_config('synchronous_commit', 'off', true);
             -- For last_commit_gid(). It counts when this transaction commits, and else is what it was.
             ignored := pg_catalog.set_config('pgherd.last_commit', verdict[2], false);
-            IF c.todo OPERATOR(pg_catalog.=) 'collect' THEN
+            IF c.todo OPERATOR(pg_catalog.<>) '' THEN
                 ignored := pgherd.wait_for_others(c.conn, c.secret, c.request, verdict[2]);
             END IF;
             EXIT;
@@ -457,7 +457,7 @@ BEGIN
         wait := greatest(1, ceil(extract(epoch FROM ends - clock_timestamp()) * 1000));
     END LOOP;
     IF answer LIKE 'LATE %' THEN
-        RAISE NOTICE 'committed, but not visible yet on %', substr(answer, 6)
+        RAISE NOTICE 'committed, and perhaps not visible yet on %', substr(answer, 6)
             USING HINT = 'SELECT pgherd.strong() there waits for it.';
     END IF;
 EXCEPTION WHEN OTHERS THEN
