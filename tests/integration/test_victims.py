@@ -8,10 +8,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from patience import in_time
+from patience import in_time, wait_until_async
 
 from .ledger import Ledger, create_everywhere
 from .localherd import NATIVE, LocalHerd, query, settle
+from .nodes import complaints
 
 Connection = psycopg.AsyncConnection[Any]
 Holds = Callable[[Connection, Connection], Awaitable[None]]
@@ -350,3 +351,24 @@ async def test_a_cancel_of_the_client_s_own_stays_one(herd: LocalHerd, schema: s
         with pytest.raises(psycopg.errors.QueryCanceled):
             await sleeping
         await client.execute("ROLLBACK")
+
+
+async def test_who_has_filled_the_table_of_locks_gives_way(herd: LocalHerd, schema: str) -> None:
+    """Nothing can be applied without a lock; the database is as good as any."""
+    before = complaints(herd)
+    async with connect(herd, "n2", schema) as holder, connect(herd, "n1", schema) as writer:
+        with pytest.raises(psycopg.errors.OutOfMemory):
+            await holder.execute(
+                "SELECT count(pg_advisory_lock(g)) FROM generate_series(1, 1000000) g"
+            )
+        await add_one(writer, 3)
+
+        async def shown() -> int:
+            async with connect(herd, "n2", schema) as reader:
+                return await value(reader, 3)
+
+        await wait_until_async(shown, lambda seen: seen == 1, despite=(psycopg.OperationalError,))
+        with pytest.raises(psycopg.OperationalError):
+            await holder.execute("SELECT 1")
+    await assert_everywhere(herd, schema, 3, 1)
+    assert complaints(herd) == before

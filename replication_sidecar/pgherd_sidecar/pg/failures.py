@@ -10,8 +10,8 @@ This is the one place that judges SQLSTATEs and exceptions of the apply path:
     refused      the same entry will fail here each time: this database differs from the others'
 
 What is not refused at once becomes so when it fails the same way too often in a row (`patience`);
-who counts is ``agent.apply.attempts``. A full disk never does. The depth of the stack and all other
-limits of a program (class 54) are refused at once: nothing changes them.
+who counts is ``agent.apply.attempts``. A full disk and a lack of memory never do. The depth of the
+stack and all other limits of a program (class 54) are refused at once: nothing changes them.
 
 A function of a user can RAISE any SQLSTATE, in a CHECK constraint say, and on some members only. So
 an error that PL/pgSQL raised is never taken for a full disk or an interruption.
@@ -62,7 +62,7 @@ _PATIENCE: Final = {
     Trouble.INTERRUPTED: None,
     Trouble.LOST: 10,
     Trouble.DISK: None,
-    Trouble.MEMORY: 10,
+    Trouble.MEMORY: None,
     Trouble.FAILED: 3,
     Trouble.REFUSED: 1,
 }

@@ -108,12 +108,12 @@ def test_progress_between_two_failures_begins_the_count_anew() -> None:
 def test_failures_of_two_kinds_by_turns_are_counted_each() -> None:
     attempts = Attempts()
     for _ in range(2):
-        assert attempts.failed(failure(Trouble.MEMORY)) is None
+        assert attempts.failed(failure(Trouble.LOST)) is None
         assert attempts.failed(failure(Trouble.FAILED)) is None
     assert attempts.failed(failure(Trouble.FAILED)) is not None
 
 
-@pytest.mark.parametrize("trouble", [Trouble.DISK, Trouble.INTERRUPTED])
+@pytest.mark.parametrize("trouble", [Trouble.DISK, Trouble.MEMORY, Trouble.INTERRUPTED])
 def test_what_only_lasts_never_becomes_a_divergence(trouble: Trouble) -> None:
     attempts = Attempts()
     for _ in range(1000):

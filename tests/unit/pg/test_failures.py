@@ -75,9 +75,9 @@ def test_an_exception_of_any_type_is_judged(error: BaseException, expected: Trou
     assert judge(error).trouble is expected
 
 
-def test_only_a_full_disk_and_interruptions_are_waited_for_as_long_as_they_last() -> None:
+def test_what_has_to_do_with_the_machine_is_waited_for_as_long_as_it_lasts() -> None:
     for_ever = {trouble for trouble in Trouble if patience(trouble) is None}
-    assert for_ever == {Trouble.DISK, Trouble.INTERRUPTED}
+    assert for_ever == {Trouble.DISK, Trouble.MEMORY, Trouble.INTERRUPTED}
     assert patience(Trouble.REFUSED) == 1
     assert patience(Trouble.FAILED) == 3
 

@@ -16,7 +16,7 @@ _BRIEF_MAX_S = 1.0
 _WORDS = {
     Trouble.DISK: "the disk of its server is full; it goes on once there is room, and no copy of"
     " the database is made meanwhile",
-    Trouble.MEMORY: "its server has no memory for it",
+    Trouble.MEMORY: "its server has no memory for it; it goes on once there is some",
     Trouble.LOST: "the connection to its server breaks there",
     Trouble.INTERRUPTED: "something stood in its way",
     Trouble.FAILED: "its server could not do it",

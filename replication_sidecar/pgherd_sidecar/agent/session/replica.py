@@ -40,7 +40,7 @@ from pgherd_sidecar.agent.recovery.partners import NoPartnerError
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.server import startup
 from pgherd_sidecar.agent.server.advertising import advertise
-from pgherd_sidecar.agent.session import parts
+from pgherd_sidecar.agent.session import lockspace, parts
 from pgherd_sidecar.agent.session.backend import READS_ONLY
 from pgherd_sidecar.agent.session.opening import open_server
 from pgherd_sidecar.agent.session.roles import Roles
@@ -146,6 +146,7 @@ class Replica(LogListener):
         if behind is not None:
             self._need_rebuild(behind)
         elif not task.cancelled():
+            await lockspace.free(self._config, error)
             if not await self._abandon_long(error):
                 self._judge(error)
             await asyncio.wait({interrupted}, timeout=self._attempts.pause_s)

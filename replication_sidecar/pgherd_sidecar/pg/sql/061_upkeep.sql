@@ -134,6 +134,22 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     WHERE current_setting('ssl')::boolean AND file.modification > pg_conf_load_time()
 $$;
 
+-- Where the server's table of locks is full, ends the client's session that holds most, if that is more than its share;
+-- tells which. Ours are no clients': what they hold is needed for what is certain to commit.
+CREATE OR REPLACE FUNCTION pgherd.free_locks(OUT pid int, OUT locks int8) RETURNS SETOF record
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT m.pid, m.locks
+      FROM (SELECT a.pid, count(*) AS locks
+              FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid JOIN pg_roles r ON r.oid = a.usesysid
+             WHERE NOT l.fastpath AND a.backend_type = 'client backend' AND a.usename <> 'pgherd_apply'
+               AND NOT (r.rolsuper AND starts_with(a.application_name, 'pgherd '))
+             GROUP BY a.pid ORDER BY 2 DESC LIMIT 1) m
+     CROSS JOIN (SELECT current_setting('max_locks_per_transaction')::int AS share) s
+     WHERE m.locks > s.share
+       AND (SELECT count(*) FROM pg_locks l WHERE NOT l.fastpath) >= s.share * current_setting('max_connections')::int
+       AND pg_terminate_backend(m.pid, 5000)
+$$;
+
 -- Everything committed so far is on disk when this returns.
 CREATE OR REPLACE FUNCTION pgherd.flush_wal() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
