@@ -253,7 +253,10 @@ def test_a_difference_takes_cut_over_back_ddl_ends_it_and_abort_leaves_nothing(
 
 
 class Writer(threading.Thread):
-    """Writes to the source until it may not any more."""
+    """Writes to the source until it may not any more.
+
+    It slows down with time: the import has to come to an end on the busiest machine, too.
+    """
 
     def __init__(self, dsn: str, seed: int) -> None:
         super().__init__(daemon=True)
@@ -277,7 +280,7 @@ class Writer(threading.Thread):
                         for _ in range(self.random.randint(1, 4)):
                             self.one(connection)
                     self.done += 1
-                    time.sleep(0.02)
+                    time.sleep(0.02 + self.done / 10_000)
         except psycopg.Error as error:
             self.error = error
 
