@@ -122,8 +122,8 @@ SELECT c.recs::text
 IMPATIENT = "SET exit_on_error = on; SET lock_timeout = 100"
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND pid = {}"
 REQUEST = """
-SELECT pgherd.unusual_request(
-           'collect', x.xid, 'pgherd_' || n.epoch, n.hook_conninfo, n.secret, NULL)
+SELECT (pgherd.unusual_request(
+           'collect', x.xid, 'pgherd_' || n.epoch, n.hook_conninfo, n.secret, NULL)).request
   FROM pgherd.node n, (SELECT pg_current_xact_id() AS xid) x
 """
 

@@ -291,9 +291,11 @@ BEGIN
     PERFORM pg_advisory_xact_lock(key);
 END $$;
 
--- The request of a transaction that is not the usual case; NULL if everything was rolled back to a savepoint.
-CREATE OR REPLACE FUNCTION pgherd.unusual_request(
-    todo text, x xid8, conn text, conninfo text, secret text, request text) RETURNS text
+-- The request of a transaction that is not the usual case; NULL if everything was rolled back to a savepoint. And for how
+-- long it waits for the other members to show it (wait_for_others): 0 but for commands.
+DROP FUNCTION IF EXISTS pgherd.unusual_request(text, xid8, text, text, text, text);
+CREATE FUNCTION pgherd.unusual_request(
+    todo text, x xid8, conn text, conninfo text, secret text, INOUT request text, OUT wait_ms int8)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     n     record;
@@ -301,6 +303,7 @@ DECLARE
     large bool := false;
     mark  text := '';
 BEGIN
+    wait_ms := 0;
     IF todo = 'token' THEN
         PERFORM pgherd.take_token(pgherd.token_of_xid(x));
     END IF;
@@ -308,11 +311,12 @@ BEGIN
         SELECT k.piece_bytes, k.fingerprint_every INTO n FROM pgherd.node k;
         c := pgherd.captured(x, n.piece_bytes);
         IF c.statements = 0 THEN
-            RETURN NULL;
+            request := NULL;
+            RETURN;
         END IF;
         large := c.statements < 0;
         IF c.ddl THEN
-            PERFORM pgherd.ddl_wait_ms(); -- nothing may be wrong with it later on
+            wait_ms := pgherd.ddl_wait_ms();
         END IF;
         IF mod(hashint8(x::text::int8), n.fingerprint_every) = 0 AND NOT large THEN
             BEGIN
@@ -329,9 +333,8 @@ BEGIN
         PERFORM pgherd.connect_hook(conn, conninfo);
     END IF;
     IF large THEN
-        RETURN pgherd.send_pieces(x, conn, secret, n.piece_bytes);
+        request := pgherd.send_pieces(x, conn, secret, n.piece_bytes);
     END IF;
-    RETURN request;
 END $$;
 
 -- Certifies the transaction that is committing; runs inside its COMMIT. Returns when the transaction has
@@ -346,6 +349,7 @@ LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     x           pg_catalog.xid8 := pg_catalog.pg_current_xact_id();
     c           pg_catalog.record;
+    wait_ms     pg_catalog.int8 := 0;
     verdict     pg_catalog.text[]; -- C, GID, GID of the predecessor, its kind, its name
     interrupted pg_catalog.bool := false;
     ignored     pg_catalog.text;
@@ -356,7 +360,8 @@ BEGIN
         SELECT * INTO c FROM pgherd.committing_1;
     END IF;
     IF c.todo OPERATOR(pg_catalog.<>) '' THEN
-        c.request := pgherd.unusual_request(c.todo, x, c.conn, c.hook_conninfo, c.secret, c.request);
+        SELECT u.request, u.wait_ms INTO c.request, wait_ms
+          FROM pgherd.unusual_request(c.todo, x, c.conn, c.hook_conninfo, c.secret, c.request) u;
         IF c.request IS NULL THEN
             RETURN;
         END IF;
@@ -366,6 +371,7 @@ BEGIN
             IF interrupted THEN
                 c.conn := pgherd.after_interruption(c.conn, c.hook_conninfo, c.secret, x, verdict);
                 c.request := pg_catalog.concat('R ', c.secret, ' ', x);
+                wait_ms := 0;
                 interrupted := false;
             END IF;
             IF verdict IS NULL THEN
@@ -379,8 +385,8 @@ BEGIN
             ignored := pg_catalog.set_config('synchronous_commit', 'off', true);
             -- For last_commit_gid(). It counts when this transaction commits, and else is what it was.
             ignored := pg_catalog.set_config('pgherd.last_commit', verdict[2], false);
-            IF c.todo OPERATOR(pg_catalog.<>) '' THEN
-                ignored := pgherd.wait_for_others(c.conn, c.secret, c.request, verdict[2]);
+            IF wait_ms OPERATOR(pg_catalog.>) 0 THEN
+                ignored := pgherd.wait_for_others(c.conn, c.secret, verdict[2], wait_ms);
             END IF;
             EXIT;
         EXCEPTION
@@ -437,24 +443,18 @@ BEGIN
 END $$;
 
 -- Waits until the other members show a transaction with commands, so that a session that goes on there finds what they
--- have made. Those after it in the order wait too, on this member. It is committed whatever happens here: only a cancel or
--- a timeout is heard of, which ends the wait, and certify() does not call again, with another request.
-CREATE OR REPLACE FUNCTION pgherd.wait_for_others(conn text, secret text, request text, gid text) RETURNS void
+-- have made. Those after it in the order wait too, on this member. It is committed whatever happens here. Only a cancel is
+-- heard of: it ends the wait.
+DROP FUNCTION IF EXISTS pgherd.wait_for_others(text, text, text, text);
+CREATE OR REPLACE FUNCTION pgherd.wait_for_others(conn text, secret text, gid text, wait_ms int8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    first  text := split_part(left(request, 200), E'\n', 1);
-    ends   timestamptz;
-    wait   int8;
+    ends   timestamptz := clock_timestamp() + wait_ms * interval '1 ms';
     answer text := 'WAIT';
 BEGIN
-    IF first NOT LIKE 'W %' OR split_part(first, ' ', 5)::int & 1 = 0 THEN
-        RETURN;
-    END IF;
-    wait := pgherd.ddl_wait_ms();
-    ends := clock_timestamp() + wait * interval '1 ms';
-    WHILE answer = 'WAIT' AND wait > 0 LOOP
-        answer := pgherd.dblink_exec(conn, concat('E ', secret, ' ', gid, ' ', wait));
-        wait := greatest(1, ceil(extract(epoch FROM ends - clock_timestamp()) * 1000));
+    WHILE answer = 'WAIT' LOOP
+        answer := pgherd.dblink_exec(conn, concat('E ', secret, ' ', gid, ' ', wait_ms));
+        wait_ms := greatest(1, ceil(extract(epoch FROM ends - clock_timestamp()) * 1000));
     END LOOP;
     IF answer LIKE 'LATE %' THEN
         RAISE NOTICE 'committed, and perhaps not visible yet on %', substr(answer, 6)
