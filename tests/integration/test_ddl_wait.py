@@ -25,7 +25,7 @@ def nodes(herd: LocalHerd) -> Iterator[Nodes]:
 
 
 def said_to(session: Connection) -> list[str]:
-    """What the session's notices say from now on."""
+    """Collect what the session's notices say from now on."""
     said: list[str] = []
     session.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
     return said
@@ -52,7 +52,7 @@ def test_the_next_session_anywhere_finds_what_was_made(nodes: Nodes) -> None:
     for session in sessions:
         run(session, FOR_EVER)
     for number in range(9):
-        # Whoever has not seen the command before loses: 40001. Nobody does, so nothing is repeated.
+        # A member that has not seen the command before would lose: 40001. Nothing is repeated.
         once(sessions[number % 3], f"CREATE TABLE t{number} (id int PRIMARY KEY)")
         for session in sessions:
             assert once(session, f"TABLE t{number}") == []

@@ -1,4 +1,4 @@
-"""Who is waited for until he shows a command, and who is only named. No member is needed."""
+"""Some members are waited for until they show a command, others only named. None is needed."""
 
 import asyncio
 import contextlib

@@ -24,7 +24,7 @@ _LONGEST_S: Final = 2 * _AGAIN_S
 
 
 class Showing:
-    """What one session of the replica knows of the others, and tells them.
+    """Knows which members show which commands, and tells others what this one shows.
 
     Args:
         ask: asks peers (see ``agent.log.polls``): whom, what, and for how many seconds at most.

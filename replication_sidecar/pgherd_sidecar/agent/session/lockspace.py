@@ -5,6 +5,8 @@ take all of it, with advisory locks say. Then nothing can be applied, and the se
 out of shared memory. That is no fault of the entry, nor of the database: the session gives way.
 """
 
+from collections.abc import Iterable
+
 import psycopg
 import structlog
 
@@ -16,14 +18,14 @@ from pgherd_sidecar.pg.failures import Trouble, judge
 log = structlog.get_logger()
 
 
-async def free(config: NodeConfig, error: BaseException | None) -> None:
-    """End the session that has filled the table, if an error that ended ours says that it is full.
+async def free(config: NodeConfig, causes: Iterable[BaseException]) -> None:
+    """End the session that has filled the table, if what ended ours says that it is full.
 
     Args:
         config: of this member.
-        error: one, or a group of them.
+        causes: the errors that ended our session.
     """
-    if error is None or not _is_out_of_memory(error):
+    if not any(map(_is_out_of_memory, causes)):
         return
     try:
         async with await startup.connect(config, "pgherd") as connection:
@@ -35,7 +37,5 @@ async def free(config: NodeConfig, error: BaseException | None) -> None:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return any(_is_out_of_memory(part) for part in error.exceptions)
     found = error.failure if isinstance(error, EntryFailedError) else judge(error)
     return found.trouble is Trouble.MEMORY

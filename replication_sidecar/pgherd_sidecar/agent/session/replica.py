@@ -146,7 +146,7 @@ class Replica(LogListener):
         if behind is not None:
             self._need_rebuild(behind)
         elif not task.cancelled():
-            await lockspace.free(self._config, error)
+            await lockspace.free(self._config, _leaves(error))
             if not await self._abandon_long(error):
                 self._judge(error)
             await asyncio.wait({interrupted}, timeout=self._attempts.pause_s)
@@ -233,7 +233,7 @@ class Replica(LogListener):
         """
         failures = [
             cause.failure
-            for cause in (_leaves(error) if error is not None else [])
+            for cause in _leaves(error)
             if isinstance(cause, DivergedError) and cause.failure is not None
         ]
         if not failures:
@@ -259,7 +259,7 @@ class Replica(LogListener):
 
     def _judge(self, error: BaseException | None) -> None:
         """Decide what an ended session means."""
-        causes = list(_leaves(error)) if error is not None else []
+        causes = _leaves(error)
         for cause in causes:
             if isinstance(cause, RebuildNeededError):
                 self._need_rebuild(cause)
@@ -494,8 +494,10 @@ def _settled(session: ReplicaSession | None) -> int | None:
     return None if session is None else session.path.chain.settled_gid
 
 
-def _leaves(error: BaseException) -> "list[BaseException]":
+def _leaves(error: BaseException | None) -> "list[BaseException]":
     """The single errors in a group, in order."""
+    if error is None:
+        return []
     if isinstance(error, BaseExceptionGroup):
         return [leaf for part in error.exceptions for leaf in _leaves(part)]
     return [error]

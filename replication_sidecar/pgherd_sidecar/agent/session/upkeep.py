@@ -212,9 +212,8 @@ class Upkeep:
         rows = await self._connection.execute("SELECT pgherd.tables_without_key()")
         row = await rows.fetchone()
         assert row is not None
-        for name in row[0]:
-            if name not in self._without_key:
-                log.info("table.without_key", table=name)
+        for name in sorted(set(row[0]) - set(self._without_key)):
+            log.info("table.without_key", table=name)
         self._without_key = row[0]
 
     async def _truncate_capture(self) -> None:
