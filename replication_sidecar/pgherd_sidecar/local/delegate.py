@@ -25,7 +25,7 @@ import click
 from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 from pgherd_sidecar.local import herd
-from pgherd_sidecar.local.directory import create, remove_if_empty, require_empty
+from pgherd_sidecar.local.directory import create, remove_if_empty, require_empty_or_claimed
 
 if TYPE_CHECKING:
     from pgherd_sidecar.local import runtime
@@ -125,8 +125,8 @@ def _account(user: str) -> pwd.struct_passwd:
 
 
 def _prepare(directory: Path, account: pwd.struct_passwd) -> Path:
-    """Give the empty directory to the account; return where the herd will live."""
-    require_empty(directory)
+    """Give the directory to the account; return where the herd will live."""
+    require_empty_or_claimed(directory)
     if runtime.can_enter(account, directory.parent):
         os.chown(directory, account.pw_uid, account.pw_gid)
         directory.chmod(0o700)

@@ -32,7 +32,28 @@ def require_empty(directory: Path) -> None:
     Raises:
         HerdError: there is.
     """
-    strangers = [entry.name for entry in directory.iterdir() if entry.name != LOCK_FILE]
+    _refuse(directory, _content(directory) - {LOCK_FILE})
+
+
+def require_empty_or_claimed(directory: Path) -> None:
+    """Check the same before the lock is taken, where another command may be making a herd.
+
+    That command's lock file comes before all else and goes last, so it is there whenever there is
+    something of a herd. Whoever holds the lock checks again.
+
+    Raises:
+        HerdError: there is something, and no lock file.
+    """
+    content = _content(directory)
+    if LOCK_FILE not in content:
+        _refuse(directory, content)
+
+
+def _content(directory: Path) -> set[str]:
+    return {entry.name for entry in directory.iterdir()}
+
+
+def _refuse(directory: Path, strangers: set[str]) -> None:
     if strangers:
         raise HerdError(
             f"{directory} is not empty and not a herd directory (it has {min(strangers)}): "

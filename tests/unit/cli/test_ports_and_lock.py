@@ -1,11 +1,13 @@
-"""Ports that are taken, and one command at a time."""
+"""Ports and directories that are taken, and one command at a time."""
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.local.directory import require_empty, require_empty_or_claimed
 from pgherd_sidecar.local.lock import LOCK_FILE, locked
 from pgherd_sidecar.local.ports import require_free
 
@@ -54,3 +56,21 @@ async def test_no_directory_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(HerdError, match=r"cannot open .*: No such file"):
         async with locked(tmp_path / "gone", timeout_s=0):
             pass
+
+
+async def test_what_another_command_is_making_does_not_hinder_waiting_for_it(
+    tmp_path: Path,
+) -> None:
+    async with locked(tmp_path, timeout_s=0):
+        (tmp_path / "herd.new").touch()
+        require_empty_or_claimed(tmp_path)
+        with pytest.raises(HerdError, match=r"it has herd\.new"):
+            require_empty(tmp_path)
+
+
+@pytest.mark.parametrize("check", [require_empty, require_empty_or_claimed])
+def test_what_is_somebody_elses_hinders(check: Callable[[Path], None], tmp_path: Path) -> None:
+    check(tmp_path)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(HerdError, match=r"it has thesis\.tex"):
+        check(tmp_path)

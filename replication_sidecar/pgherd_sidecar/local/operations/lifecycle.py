@@ -20,6 +20,7 @@ from pgherd_sidecar.local.directory import (
     remove_content,
     remove_if_empty,
     require_empty,
+    require_empty_or_claimed,
     require_space,
 )
 from pgherd_sidecar.local.herd import Herd, TakenServer
@@ -86,7 +87,7 @@ async def up(directory: Path, options: UpOptions) -> list[NodeState]:
     """
     created = create(directory)
     if not herd.is_herd(directory):
-        require_empty(directory)  # before the lock file is put into somebody else's directory
+        require_empty_or_claimed(directory)  # before a lock file is put into another's directory
     try:
         async with locked(directory):
             if herd.is_herd(directory):
