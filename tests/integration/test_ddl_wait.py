@@ -1,5 +1,6 @@
 """The client hears of a command when the other members show it, or after ``pgherd.ddl_wait``."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -10,12 +11,20 @@ from functools import partial
 import psycopg
 import pytest
 from patience import join, wait_until
+from pgherd_sidecar.client.admin import AdminClient
+from pgherd_sidecar.local.herd import load
 
-from .localherd import LocalHerd
+from .localherd import LocalHerd, home
 from .nodes import Connection, Nodes, nodes_of, once, run
 
 LATE = "committed, and perhaps not visible yet on "
 FOR_EVER = "SET pgherd.ddl_wait = '10min'"
+WAITS_LONG = """
+    SELECT count(*) = 1 FROM pg_locks l JOIN pg_stat_activity s USING (pid)
+     WHERE s.application_name = 'pgherd apply' AND NOT l.granted
+       AND clock_timestamp() - l.waitstart > '500 ms'
+"""
+"""Many times as long as until somebody looks who is in the way."""
 
 
 @pytest.fixture
@@ -101,6 +110,26 @@ def test_a_cancel_ends_the_wait_and_not_the_commit(nodes: Nodes) -> None:
         run(nodes.admin[0], f"SELECT pg_cancel_backend({pid})")
         join(making)
         assert run(session, "TABLE t") == []
+
+
+def test_a_marker_behind_it_takes_nothing_from_it(nodes: Nodes, herd: LocalHerd) -> None:
+    session = nodes.connect(0)
+    run(session, FOR_EVER)
+    heard: list[object] = []
+    making = threading.Thread(
+        target=lambda: heard.append(once(session, "CREATE TABLE t (id int PRIMARY KEY)")),
+        daemon=True,
+    )
+    admin = AdminClient(load(home(herd)).node("n1").admin_socket)
+    with applying_nothing(nodes, 2):
+        making.start()
+        wait_until(lambda: run(nodes.connect(1), "SELECT to_regclass('t')") != [(None,)])
+        marker = asyncio.run(admin.order_marker(["n1"]))
+        wait_until(lambda: run(nodes.admin[0], WAITS_LONG) == [(True,)])
+        assert making.is_alive()
+    join(making)
+    assert heard == [[]]
+    asyncio.run(admin.drop_marker(marker.id))
 
 
 def test_what_is_no_time_is_refused_before_anything_is_ordered(nodes: Nodes) -> None:

@@ -172,9 +172,11 @@ def test_a_certified_transaction_is_cancelled_once_then_ended_if_it_does_not_yie
     assert [order.act for order in node.look(5.06, blocker())] == [Act.TERMINATE]
 
 
-def test_a_transaction_ordered_before_the_writer_is_left_alone() -> None:
+@pytest.mark.parametrize("gid", [25, WRITES])
+def test_a_transaction_ordered_before_the_writer_is_left_alone(gid: int) -> None:
+    """So is one with the GID that the writer gives: a marker writes nothing, and has none."""
     node = Node()
-    link = node.certified(gid=25, since_s=5.0)
+    link = node.certified(gid, since_s=5.0)
     assert node.look(5.9, blocker()) == []
     assert not link.yielding
 
