@@ -210,7 +210,9 @@ def test_our_own_work_goes_on_where_sessions_begin_read_only(doors: LocalHerd) -
     herd.must("verify")
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_a_member_whose_sidecar_was_ended_says_so_until_it_is_back(
     doors: LocalHerd, how: signal.Signals
 ) -> None:

@@ -302,3 +302,15 @@ def error_of(session: Connection) -> BaseException | None:
     except psycopg.Error as error:
         return error
     return None
+
+
+def test_an_idle_server_is_not_written_to(nodes: Nodes) -> None:
+    """Each look at what has ended would use up an xid else, and make the next look due."""
+    admin = nodes.admin[0]
+    nodes.settle()
+    wait_until(lambda: run(admin, "SELECT pgherd.audited_until()"), lambda found: found != [("0",)])
+    looks = "SELECT pgherd.prune(0, pgherd.audited_until())"
+    assert run(admin, f"BEGIN; {looks}; {looks}; SELECT pg_current_xact_id_if_assigned()") == [
+        (None,)
+    ]
+    run(admin, "ROLLBACK")

@@ -345,7 +345,10 @@ async def test_small_ones_go_on_all_the_while(small_pieces: LocalHerd) -> None:
     ledger.drop()
 
 
-@pytest.mark.parametrize(("victim", "process"), [("n1", "sidecar"), ("n2", "node")])
+@pytest.mark.parametrize(
+    ("victim", "process"),
+    [("n1", "sidecar"), pytest.param("n2", "node", marks=pytest.mark.long)],
+)
 def test_who_is_killed_between_pieces_has_the_same_rows_as_all(
     small_pieces: LocalHerd, victim: str, process: str
 ) -> None:

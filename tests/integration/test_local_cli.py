@@ -217,6 +217,7 @@ class TestKillAndStart:
             assert f"port {running.port_base + 2} is taken" in error_of(running.run("start", "n2"))
         running.must("start", "n2")
 
+    @pytest.mark.long
     def test_start_with_damaged_data_gives_the_servers_last_words(self, fresh: LocalHerd) -> None:
         assert fresh.up("--nodes", "1").returncode == 0
         fresh.must("down")

@@ -502,6 +502,7 @@ def test_a_member_that_can_not_feed_leaves_it_to_another(
     wait_until(lambda: not query(herd.dsn("n1"), known))
 
 
+@pytest.mark.long
 def test_a_connection_string_comes_from_stdin_or_the_environment(
     herd: LocalHerd, subscriber: PlainPostgres, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ def require_empty_or_claimed(directory: Path) -> None:
     """Check the same before the lock is taken, where another command may be making a herd.
 
     That command's lock file comes before all else and goes last, so it is there whenever there is
-    something of a herd. Whoever holds the lock checks again.
+    something of a herd. The holder of the lock checks again.
 
     Raises:
         HerdError: there is something, and no lock file.

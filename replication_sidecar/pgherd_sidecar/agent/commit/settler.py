@@ -21,6 +21,7 @@ from pgherd_sidecar.agent.apply.ddlrun import DdlRunner
 from pgherd_sidecar.agent.apply.large import LargeTransactions
 from pgherd_sidecar.agent.apply.rowwriter import RowWriter
 from pgherd_sidecar.agent.apply.writers import Writers
+from pgherd_sidecar.agent.base.beat import until_next_s
 from pgherd_sidecar.core.commit.chain import Chain, LocalLink
 from pgherd_sidecar.core.replication.entries import (
     FLAG_DDL,
@@ -123,7 +124,7 @@ class Settler:
         """
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pace_s):
+                async with asyncio.timeout(until_next_s(self._pace_s)):
                     await self._visibility.asked.wait()
             self._visibility.asked.clear()
             if self._chain.tail is None:

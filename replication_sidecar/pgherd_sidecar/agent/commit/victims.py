@@ -16,6 +16,7 @@ import structlog
 from psycopg import sql
 
 from pgherd_sidecar.agent.apply.writers import Writers
+from pgherd_sidecar.agent.base.beat import until_next_s
 from pgherd_sidecar.core.commit.path import CommitPath
 from pgherd_sidecar.core.commit.victims import Act, Blocker, Order
 
@@ -69,7 +70,7 @@ class LockWatcher:
         slow = self._writers.slow
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_IDLE_PACE_S):
+                async with asyncio.timeout(until_next_s(_IDLE_PACE_S)):
                     await slow.wait()
             await self._look()
             while slow.is_set():

@@ -34,6 +34,7 @@ import structlog
 from pglast.parser import ParseError
 
 from pgherd_sidecar.agent.admin.port import StatusValue
+from pgherd_sidecar.agent.base.beat import until_next_s
 from pgherd_sidecar.agent.base.config import LimitSettings
 from pgherd_sidecar.agent.base.defaults import HOOK_SOCKET
 from pgherd_sidecar.agent.hook.answering import Answering
@@ -51,7 +52,7 @@ from pgherd_sidecar.pg.hookwire import OVERSIZED
 
 log = structlog.get_logger()
 
-_TICK_S = 0.25
+_TICK_S = 0.2
 
 
 def _needs(items: list[Item]) -> list[Need]:
@@ -374,7 +375,7 @@ class HookServer:
             self._loop.call_soon(self.carry_out)
 
     def _tick(self) -> None:
-        self._ticking = self._loop.call_later(_TICK_S, self._tick)
+        self._ticking = self._loop.call_later(until_next_s(_TICK_S), self._tick)
         self._outbox.tick(monotonic())
         self.carry_out()
 

@@ -14,6 +14,7 @@ from typing import Protocol
 import structlog
 
 from pgherd_sidecar.agent.admin.port import Refused, Unavailable
+from pgherd_sidecar.agent.base.beat import until_next_s
 from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.log.parted import Parted, load
 from pgherd_sidecar.agent.membership.peers import Peers
@@ -28,7 +29,7 @@ from pgherd_sidecar.core.consensus.split.splitting import (
 
 _log = structlog.get_logger()
 
-_PACE_S = 0.25
+_PACE_S = 0.2
 
 
 class _Host(Protocol):
@@ -107,7 +108,7 @@ class Splitter:
 
     def start(self) -> None:
         """Look now and then, from now on."""
-        self._timer = asyncio.get_running_loop().call_later(_PACE_S, self._look)
+        self._timer = asyncio.get_running_loop().call_later(until_next_s(_PACE_S), self._look)
 
     def stop(self) -> None:
         """Look no more."""
@@ -141,7 +142,7 @@ class Splitter:
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_PACE_S, self._look)
+        self._timer = loop.call_later(until_next_s(_PACE_S), self._look)
         self._splitting.look(self._seen(), loop.time())
         self._carry_out()
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import structlog
 
+from pgherd_sidecar.agent.base.beat import until_next_s
 from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.membership import founding, roster
 from pgherd_sidecar.agent.membership.notes import DEPARTED, RETIRED, Note
@@ -285,7 +286,7 @@ class Peers:
         wish = roster.wish(self._config, self._disk, self._member.membership)
         if wish is not None and not self.has_left:
             self._wish(wish)
-            self._asking = asyncio.get_running_loop().call_later(_ASK_S, self._ask)
+            self._asking = asyncio.get_running_loop().call_later(until_next_s(_ASK_S), self._ask)
 
     def _hang_up(self) -> None:
         self._farewell = None

@@ -40,7 +40,7 @@ async def armed(config: NodeConfig, watched: psycopg.AsyncConnection[Any]) -> As
     Raises:
         psycopg.OperationalError: the server is gone.
     """
-    connection = await startup.connect(config, NAME)
+    connection = await startup.connect(config, NAME, idle=True)
     async with connection:
         row = await (await watched.execute(_SELF)).fetchone()
         assert row is not None

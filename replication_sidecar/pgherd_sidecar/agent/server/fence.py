@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 
+from pgherd_sidecar.agent.base.beat import until_next_s
 from pgherd_sidecar.agent.server.advertising import advertise
 from pgherd_sidecar.agent.server.startup import set_writable
 
@@ -68,7 +69,7 @@ class Fence:
                     self._connection, refusal is None, refusal or "", held=self._held()
                 )
             await self._advertise(writes=refusal is None)
-            await asyncio.sleep(_PACE_S)
+            await asyncio.sleep(until_next_s(_PACE_S))
 
     async def _advertise(self, *, writes: bool) -> None:
         now_s = asyncio.get_running_loop().time()

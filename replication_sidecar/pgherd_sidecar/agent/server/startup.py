@@ -8,7 +8,7 @@ read: nobody can add to it any more but this incarnation.
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import structlog
 from psycopg import sql
+from psycopg.abc import RV, PQGen
 
 from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.base.defaults import HOOK_SOCKET
@@ -38,6 +39,21 @@ ADMINISTRATION = (
 """What administrative sessions begin with."""
 
 _WAIT_S = 0.05
+_LOOK_S = 10.0
+"""So often a session that mostly waits is looked at, whatever its socket says."""
+
+
+class _Idle(psycopg.AsyncConnection[Any]):
+    """A session that mostly waits, and wakes the process when its server says something.
+
+    psycopg would look ten times a second whether the socket was closed under it. Nobody closes one
+    of these but the task that waits.
+    """
+
+    def wait(
+        self, gen: PQGen[RV], interval: float = _LOOK_S, *args: Any, **kwargs: Any
+    ) -> Coroutine[Any, Any, RV]:
+        return super().wait(gen, interval, *args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +101,15 @@ async def connect(
     *,
     database: str | None = None,
     settings: Mapping[str, str] | None = None,
+    idle: bool = False,
 ) -> psycopg.AsyncConnection[Any]:
-    """Open an administrative connection: outside replication, and with no limits of its own."""
-    connection = await psycopg.AsyncConnection.connect(
+    """Open an administrative connection: outside replication, and with no limits of its own.
+
+    Args:
+        idle: it will mostly wait for its server; nobody closes it while a task waits with it.
+    """
+    kind = _Idle if idle else psycopg.AsyncConnection[Any]
+    connection = await kind.connect(
         conninfo(config, application_name, database=database, settings=settings),
         autocommit=True,
         cursor_factory=cursor,

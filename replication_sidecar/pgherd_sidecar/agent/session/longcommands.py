@@ -117,7 +117,7 @@ class LongCommands:
             psycopg.Error: the server is gone.
         """
         try:
-            async with await connect(self._config, "pgherd long watch") as connection:
+            async with await connect(self._config, "pgherd long watch", idle=True) as connection:
                 await connection.execute("SELECT pgherd.end_old_builds()")
                 await connection.execute("LISTEN pgherd_long")
                 while True:

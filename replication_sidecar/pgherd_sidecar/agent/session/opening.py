@@ -74,8 +74,8 @@ async def open_server(
     """
     async with contextlib.AsyncExitStack() as stack:
 
-        async def connection(name: str) -> _Connection:
-            opened = await startup.connect(config, name)
+        async def connection(name: str, *, idle: bool = False) -> _Connection:
+            opened = await startup.connect(config, name, idle=idle)
             stack.push_async_callback(opened.close)
             return opened
 
@@ -85,7 +85,8 @@ async def open_server(
             return opened
 
         admin = await connection("pgherd")
-        watch, house = await connection("pgherd watch"), await connection("pgherd upkeep")
+        watch = await connection("pgherd watch")
+        house = await connection("pgherd upkeep", idle=True)
         await startup.refuse_lost_identity(config, admin, identity.incarnation)
         incarnation = await asyncio.to_thread(identity.next_incarnation)
         server = await startup.prepare_server(config, admin, incarnation)

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import structlog
 
+from pgherd_sidecar.agent.base.beat import until_next_s
 from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.checkpoint.verdicts import Verdicts
 from pgherd_sidecar.agent.commit.announcement import Announcement
@@ -172,7 +173,7 @@ class ReplicaSession:
         while True:
             now_s, known = self._loop.time(), self._host.commit_position
             self._freshness.look(now_s, known, self.visible, caught_up=self.ready)
-            await asyncio.sleep(_AGE_S)
+            await asyncio.sleep(until_next_s(_AGE_S))
 
     # ---- what others see of it ---------------------------------------------------------------
 

@@ -55,9 +55,10 @@ END;
 CREATE OR REPLACE FUNCTION pgherd.prune(before int8, audited text) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    INSERT INTO pgherd.audited AS a (xid) VALUES (audited::xid8)
-        ON CONFLICT (only_row) DO UPDATE SET xid = excluded.xid
-        WHERE excluded.xid::text::int8 - a.xid::text::int8 > 1000;
+    INSERT INTO pgherd.audited (xid)
+    SELECT audited::xid8
+     WHERE NOT EXISTS (SELECT FROM pgherd.audited a WHERE audited::int8 - a.xid::text::int8 <= 1000)
+        ON CONFLICT (only_row) DO UPDATE SET xid = excluded.xid;
     DELETE FROM pgherd.applied a
      WHERE a.gid < before
        AND a.gid < coalesce((SELECT min(u.gid) FROM pgherd.applied u, pgherd.audited b WHERE u.xid >= b.xid), before);
