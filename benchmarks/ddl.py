@@ -97,13 +97,18 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path("/var/tmp"), help="disk to measure on")
     parser.add_argument("--commands-only", action="store_true", help="no migrations")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="of another version")
+    parser.add_argument("--among", type=int, default=0, help="so many other objects, views")
     options = parser.parse_args(sys.argv[1:])
     try:
         with tempfile.TemporaryDirectory(prefix="pgherd-bench-", dir=options.dir) as base:
             # The servers run as another account, which has to reach their directories.
             Path(base).chmod(0o755)
             found = measure(
-                Path(base), options.turns, options.against, migrations=not options.commands_only
+                Path(base),
+                options.turns,
+                options.against,
+                migrations=not options.commands_only,
+                among=options.among,
             )
     except psycopg.Error as error:
         raise BenchmarkError(f"a server failed: {error}") from error
@@ -112,7 +117,7 @@ def main() -> int:
 
 
 def measure(
-    base: Path, turns: int, against: Path | None = None, *, migrations: bool = True
+    base: Path, turns: int, against: Path | None = None, *, migrations: bool = True, among: int = 0
 ) -> Mapping[str, Mapping[str, Cost]]:
     """Return the medians by system and kind; a first turn, which plans queries, is left out.
 
@@ -133,6 +138,9 @@ def measure(
             name: Session(stack.enter_context(psycopg.connect(dsn, autocommit=True)))
             for name, dsn in dsns.items()
         }
+        views = " ".join(f"CREATE VIEW o{i} AS SELECT {i} AS a" for i in range(among))
+        for session in sessions.values():
+            session.connection.execute(f"CREATE SCHEMA others {views}".encode())
         for turn in range(turns + 1):
             for session in random.sample(list(sessions.values()), len(sessions)):
                 take_turn(session, turn)

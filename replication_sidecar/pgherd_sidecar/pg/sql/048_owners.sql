@@ -4,16 +4,20 @@
 -- A command of another member that comes first finds the owners that all members have: it may rest on them.
 
 -- Objects of this database, and the database, with their owners. What the bootstrap superuser owns is not listed, nor
--- are temporary tables. The view joins two tables, so that nobody can write pg_shdepend through it.
+-- are temporary tables. Nobody can write pg_shdepend through a union.
 CREATE OR REPLACE VIEW pgherd.owned AS
 SELECT d.classid AS class, d.objid AS object, d.refobjid AS owner, d.xmin AS written
-  FROM pg_shdepend d JOIN pg_database b ON b.datname = current_database()
+  FROM pg_shdepend d
  WHERE d.deptype = 'o' AND d.refclassid = 'pg_authid'::regclass
-   AND (d.dbid = b.oid
-        AND d.classid NOT IN ('pg_default_acl'::regclass, 'pg_largeobject'::regclass, 'pg_user_mapping'::regclass)
-        AND NOT (d.classid = 'pg_class'::regclass
-                 AND EXISTS (SELECT FROM pg_class c WHERE c.oid = d.objid AND c.relpersistence = 't'))
-        OR d.dbid = 0 AND d.classid = 'pg_database'::regclass AND d.objid = b.oid);
+   AND d.dbid = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database())
+   AND d.classid NOT IN ('pg_default_acl'::regclass, 'pg_largeobject'::regclass, 'pg_user_mapping'::regclass)
+   AND NOT (d.classid = 'pg_class'::regclass
+            AND EXISTS (SELECT FROM pg_class c WHERE c.oid = d.objid AND c.relpersistence = 't'))
+UNION ALL
+SELECT d.classid, d.objid, d.refobjid, d.xmin
+  FROM pg_shdepend d
+ WHERE d.deptype = 'o' AND d.refclassid = 'pg_authid'::regclass AND d.dbid = 0 AND d.classid = 'pg_database'::regclass
+   AND d.objid = (SELECT b.oid FROM pg_database b WHERE b.datname = current_database());
 
 -- The owners that every member has, by the numbers of this one.
 DO $$
@@ -27,20 +31,20 @@ END $$;
 -- After a command, on every member: what our transaction has given an owner, and what is gone. Nobody has counted the
 -- rows that a transaction of a thousand commands has made, so that the planner would loop over both sides.
 CREATE OR REPLACE FUNCTION pgherd.follow_owners() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_nestloop = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_hashjoin = on SET enable_nestloop = off AS $$
 BEGIN
     DELETE FROM pgherd.owners k WHERE NOT EXISTS (SELECT FROM pgherd.owned o WHERE (o.class, o.object) = (k.class, k.object));
     INSERT INTO pgherd.owners AS k
     SELECT o.class, o.object, o.owner
       FROM pgherd.owned o LEFT JOIN pgherd.owners n ON (n.class, n.object) = (o.class, o.object)
-     WHERE n.owner IS DISTINCT FROM o.owner AND pgherd.is_own(o.written)
+     WHERE n.owner IS DISTINCT FROM o.owner AND pgherd.is_new(o.written) AND pgherd.is_own(o.written)
         ON CONFLICT (class, object) DO UPDATE SET owner = EXCLUDED.owner;
 END $$;
 
 -- What has another owner here than on other members. 10 is the bootstrap superuser. The sequence of a serial or identity
 -- column follows its table, and what is temporary nobody else has.
 CREATE OR REPLACE FUNCTION pgherd.moved_owners(OUT class oid, OUT object oid, OUT former oid, OUT owner oid) RETURNS SETOF record
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_nestloop = off AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_hashjoin = on SET enable_nestloop = off AS $$
 #variable_conflict use_column
 BEGIN
     FOR class, object, former, owner IN
