@@ -223,6 +223,7 @@ def test_an_index_is_built_elsewhere_as_it_was_at_the_origin(poisoned: LocalHerd
     assert incidents(poisoned, "n2") == incidents(poisoned, "n3") == []
 
 
+@pytest.mark.long
 @pytest.mark.expects_trouble("DivergedError", reason="these sidecars have a defect")
 def test_an_unforeseen_error_stops_two_databases_and_no_vote(poisoned: LocalHerd) -> None:
     """BD20: the type of an exception does not matter."""
@@ -318,6 +319,7 @@ def test_an_entry_is_explained_with_its_verdict_and_what_it_has_stopped(
     assert future.returncode == 2 and "has not been ordered yet" in future.stderr
 
 
+@pytest.mark.long
 def test_what_a_writeset_lost_against_is_told(poisoned: LocalHerd) -> None:
     write(poisoned, "CREATE TABLE race (id int PRIMARY KEY, v int)")
     write(poisoned, "INSERT INTO race VALUES (1, 0)")

@@ -204,7 +204,7 @@ async def test_without_any_setting_everything_works(
     assert tables == ['"A view"', "child", "made", "mv", "t"]
 
 
-@pytest.mark.family(every=12)
+@pytest.mark.family(every=24)
 @pytest.mark.parametrize("name", EXTREMES)
 async def test_extremes_of_a_setting(
     herd: LocalHerd, connections: list[Connection], schema: str, name: str
@@ -335,6 +335,7 @@ _OF_THE_OWNER = {
 }
 
 
+@pytest.mark.long
 async def test_settings_of_one_members_database_reach_nothing(
     herd: LocalHerd, connections: list[Connection], schema: str
 ) -> None:
@@ -356,6 +357,7 @@ async def test_settings_of_one_members_database_reach_nothing(
         await assert_alike(herd, [*connections[:2], again], schema)
 
 
+@pytest.mark.long
 async def test_a_function_or_role_that_sets_everything_writes_the_same(
     herd: LocalHerd, connections: list[Connection], schema: str
 ) -> None:

@@ -211,6 +211,7 @@ def test_a_minority_gets_no_more_sessions_of_writers(served: LocalHerd, balancer
     query(served.app_dsn("n2"), "DELETE FROM t WHERE client = 99")
 
 
+@pytest.mark.long
 def test_pgbouncer_in_transaction_mode_and_a_member_dies(
     served: LocalHerd,
     balancer: Ports,
@@ -278,10 +279,8 @@ def test_sessions_that_are_shared_leave_nothing_to_each_other(
     herd.must("verify")
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["psycopg", *(pytest.param(one, marks=pytest.mark.long) for one in ("sqlalchemy", "django"))],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["psycopg", "sqlalchemy", "django"])
 def test_examples_commit_each_transaction_once_though_members_die(
     served: LocalHerd, name: str
 ) -> None:

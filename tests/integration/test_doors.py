@@ -131,6 +131,7 @@ def test_a_member_in_the_minority_says_so_and_takes_it_back(doors: LocalHerd) ->
     herd.must("verify")
 
 
+@pytest.mark.long
 def test_a_server_that_could_not_be_told_is_told_later(doors: LocalHerd) -> None:
     """PostgreSQL can't write the file that it would rename, as on a full disk."""
     herd = doors
@@ -151,6 +152,7 @@ def test_a_server_that_could_not_be_told_is_told_later(doors: LocalHerd) -> None
     reached("told at last", lambda: not is_read_only(herd, "n1"))
 
 
+@pytest.mark.long
 def test_what_roles_and_databases_say_goes_before_it_and_stays(doors: LocalHerd) -> None:
     herd = doors
     query(herd.dsn("n1"), "SELECT pgherd.run_everywhere('CREATE ROLE stubborn LOGIN')")

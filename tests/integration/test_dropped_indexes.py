@@ -58,6 +58,7 @@ async def test_index_is_dropped_on_all_members(
     assert error.sqlstate == "42704"
 
 
+@pytest.mark.long
 async def test_client_that_speaks_the_extended_protocol_drops_an_index(
     connections: list[Connection], admins: list[Connection], schema: str
 ) -> None:
@@ -295,6 +296,7 @@ async def failure_or_none(connection: Connection, statement: str) -> psycopg.Err
     return None
 
 
+@pytest.mark.long
 async def test_name_that_two_schemas_know_needs_its_schema(
     connections: list[Connection], schema: str
 ) -> None:

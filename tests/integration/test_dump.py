@@ -173,6 +173,7 @@ def assert_same_schema(nodes: Nodes, source: Source) -> None:
     assert said == [said[0]] * len(said)
 
 
+@pytest.mark.long
 def test_psql_loads_a_plain_dump_as_superuser(nodes: Nodes, source: Source) -> None:
     empty(nodes)
     source.psql(source.dump("plain.sql"), admin=True)

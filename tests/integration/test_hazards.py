@@ -159,6 +159,7 @@ async def test_h6_who_writes_on_a_node_sees_there_what_was_acknowledged_anywhere
             assert await cursor.fetchone() == (1,)
 
 
+@pytest.mark.long
 async def test_h28_a_node_whose_machine_sorts_otherwise_than_its_indexes_says_so(
     mortal: LocalHerd, schema: str
 ) -> None:

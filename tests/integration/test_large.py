@@ -320,6 +320,7 @@ def test_a_transaction_whose_session_is_ended_between_pieces_never_was(nodes: No
     assert len(nodes.equal_rows("item")) == ROWS
 
 
+@pytest.mark.long
 async def test_small_ones_go_on_all_the_while(small_pieces: LocalHerd) -> None:
     ledger = Ledger(small_pieces, f"l_{random.getrandbits(40):x}")
     ledger.create()

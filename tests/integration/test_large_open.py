@@ -244,13 +244,10 @@ ENDINGS: dict[str, Callable[[Open], Awaitable[tuple[int, int]]]] = {
     "its server dies": partial(its_origin_dies, process="postgres"),
     "its node dies": partial(its_origin_dies, process="node"),
 }
-_IN_GATE = ("the proposer dies", "its sidecar dies")
-_CASES = [
-    pytest.param(*case, id=", ".join(case), marks=() if case == _IN_GATE else pytest.mark.long)
-    for case in itertools.product(MEANWHILE, ENDINGS)
-]
+_CASES = [pytest.param(*case, id=", ".join(case)) for case in itertools.product(MEANWHILE, ENDINGS)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("event", "ending"), _CASES)
 async def test_all_have_all_of_it_or_nothing(
     small: LocalHerd, ledger: Ledger, event: str, ending: str

@@ -240,17 +240,17 @@ async def judged_by_real_time(run: Run) -> None:
         assert_good(history, violations(elle.check(history, Order.HERD)))
 
 
-FAULTS = [("list_append", "killed", "sidecar", "proposer")]
-MORE_FAULTS = [
+FAULTS = [
+    ("list_append", "killed", "sidecar", "proposer"),
     ("list_append", "killed", "postgres", "follower"),
     ("list_append", "stopped", "node", "proposer"),
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("workload", "fault", "process", "role"),
-    [pytest.param(*case, id="-".join(case)) for case in FAULTS]
-    + [pytest.param(*case, id="-".join(case), marks=pytest.mark.long) for case in MORE_FAULTS],
+    [pytest.param(*case, id="-".join(case)) for case in FAULTS],
 )
 async def test_strong_transactions_see_all_that_was_acknowledged_before(
     mortal: LocalHerd, workload: str, fault: str, process: str, role: str

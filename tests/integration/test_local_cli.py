@@ -211,6 +211,7 @@ class TestKillAndStart:
     ) -> None:
         assert "unknown node n9: this herd has n1, n2" in error_of(running.run(*command))
 
+    @pytest.mark.long
     def test_start_of_a_node_whose_port_was_taken_meanwhile(self, running: LocalHerd) -> None:
         running.must("kill", "n2", "--process", "node")
         with socket.create_server(("127.0.0.1", running.port_base + 2)):

@@ -91,10 +91,8 @@ async def test_verify_compares_one_state_while_every_node_writes(
     assert all(load.acknowledged for load in loads)
 
 
-@pytest.mark.parametrize(
-    "process",
-    ["sidecar", *(pytest.param(one, marks=pytest.mark.long) for one in ("postgres", "node"))],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("process", ["sidecar", "postgres", "node"])
 async def test_a_killed_node_catches_up_and_no_acknowledged_commit_is_lost(
     herd: LocalHerd, accounts: str, connections: Connections, process: str
 ) -> None:

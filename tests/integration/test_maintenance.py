@@ -175,6 +175,7 @@ def test_what_is_no_work_of_one_server_is_refused(mortal: LocalHerd, table: str)
         assert query(node.dsn, f"SELECT count(*) FROM {table}") == [(1000,)]
 
 
+@pytest.mark.long
 async def test_a_drained_node_is_out_of_service_until_it_has_caught_up(
     mortal: LocalHerd, table: str
 ) -> None:

@@ -197,7 +197,7 @@ def test_a_key_that_comes_excludes_those_who_wrote_without_it(nodes: Nodes) -> N
     assert len(nodes.equal_rows("k")) == 10
 
 
-@pytest.mark.family(every=4)
+@pytest.mark.long
 @pytest.mark.parametrize("options", _PGBENCH, ids=" ".join)
 def test_pgbench_initializes_and_runs(nodes: Nodes, options: tuple[str, ...]) -> None:
     if "--unlogged-tables" in options:

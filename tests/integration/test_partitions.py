@@ -115,9 +115,9 @@ async def test_a_minority_with_the_proposer_refuses_writes_and_the_majority_goes
     await run.judged()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "links",
-    [pytest.param(BRIDGE, id="bridge"), pytest.param(RING, id="ring", marks=pytest.mark.long)],
+    "links", [pytest.param(BRIDGE, id="bridge"), pytest.param(RING, id="ring")]
 )
 async def test_where_not_all_hear_all_there_is_one_order(five: LocalHerd, links: Cut) -> None:
     run = Run(five, bodies.LIST_APPEND)

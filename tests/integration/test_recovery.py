@@ -253,6 +253,7 @@ async def test_while_it_is_rebuilt_a_node_votes_and_takes_no_writes(
     ledger.check()
 
 
+@pytest.mark.long
 async def test_sequences_go_on_where_the_lost_database_was(
     mended: LocalHerd, ledger: Ledger
 ) -> None:

@@ -126,7 +126,9 @@ async def test_killed_again_while_it_catches_up(
     ledger.check()
 
 
-@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+@pytest.mark.parametrize(
+    "level", ["READ COMMITTED", pytest.param("REPEATABLE READ", marks=pytest.mark.long)]
+)
 async def test_a_transaction_that_outlives_the_sidecar_commits_or_is_told_40001(
     mortal: LocalHerd, ledger: Ledger, level: str
 ) -> None:

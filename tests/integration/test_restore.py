@@ -128,6 +128,7 @@ def test_rows_that_are_not_the_snapshot_s_are_noticed(
     assert told.startswith(f"public.{table}: {_ROWS} rows with checksum ")
 
 
+@pytest.mark.long
 async def test_values_without_a_binary_form_are_loaded_and_compared(
     herd: LocalHerd, empty: str, tmp_path: Path
 ) -> None:

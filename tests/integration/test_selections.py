@@ -57,6 +57,7 @@ def same(
     assert query(server.dsn(), f"{asked} ORDER BY 1") == wanted and wanted
 
 
+@pytest.mark.long
 def test_rows_move_into_a_filter_and_out_of_it(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

@@ -125,6 +125,7 @@ def test_an_order_is_carried_out_once_and_told_how_far_it_is(
     assert must(herd, routes.DROP_SET, name=name) == {"found": False}
 
 
+@pytest.mark.long
 def test_a_set_becomes_what_is_ordered_and_its_subscribers_follow(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

@@ -162,6 +162,7 @@ def test_a_plain_server_shows_a_set_and_follows_it(
     assert found["state"] == "following" and found["tables"] == [3, 3]
 
 
+@pytest.mark.long
 def test_rows_are_found_by_keys_of_types_of_users(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -223,6 +224,7 @@ def test_a_name_is_used_again_that_was_ended_in_the_herd_only(
     assert rows(subscriber.dsn(), f"{name}.item") == [("(1)",)]
 
 
+@pytest.mark.long
 def test_rows_are_not_written_by_others_and_an_end_gives_the_tables_back(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

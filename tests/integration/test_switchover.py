@@ -118,6 +118,7 @@ class _Client:
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.long
 async def test_a_set_moves_under_load_and_nothing_is_lost(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

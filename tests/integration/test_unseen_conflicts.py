@@ -208,6 +208,7 @@ async def set_aside(herd: LocalHerd, admins: list[Connection], role: str) -> Asy
     await told(herd, "n2", "roles_differ", lambda said: not said)
 
 
+@pytest.mark.long
 async def test_nobody_has_the_name_of_a_role_that_is_set_aside(
     herd: LocalHerd, schema: str, admins: list[Connection]
 ) -> None:
@@ -329,6 +330,7 @@ async def test_who_becomes_a_superuser_has_no_password_of_another_s(
     await undone(herd, ("n2", "n1")[places[0]], boss)
 
 
+@pytest.mark.long
 async def test_names_that_look_like_ours_are_in_nobody_s_way(
     herd: LocalHerd, schema: str, admins: list[Connection]
 ) -> None:
@@ -391,6 +393,7 @@ async def test_two_roles_take_the_names_of_two_that_are_dropped(
     await run(admins[0], f"REVOKE CREATE ON DATABASE app FROM a_{schema}")
 
 
+@pytest.mark.long
 async def test_a_role_that_was_made_anew_has_nothing_of_the_former_one(
     herd: LocalHerd, schema: str, admins: list[Connection]
 ) -> None:
@@ -635,6 +638,7 @@ async def until_it_waits(admin: Connection, waiter: Connection, task: "asyncio.T
     )
 
 
+@pytest.mark.long
 async def test_who_sets_his_own_settings_without_end_stops_nobody(
     herd: LocalHerd, schema: str, admins: list[Connection]
 ) -> None:

@@ -39,7 +39,11 @@ def write_behind_the_herd_s_back(herd: LocalHerd, node: str, statement: str) -> 
             "UPDATE {} SET balance = balance + 1 WHERE id = 42",
             "UPDATE {} SET balance = balance - 1 WHERE id = 42",
         ),
-        ("DELETE FROM {} WHERE id = 42", "INSERT INTO {} VALUES (42, 1000)"),
+        pytest.param(
+            "DELETE FROM {} WHERE id = 42",
+            "INSERT INTO {} VALUES (42, 1000)",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["a changed row", "a missing row"],
 )

@@ -64,6 +64,7 @@ async def value(connection: Connection, statement: str) -> Any:
     return row[0]
 
 
+@pytest.mark.long
 async def test_every_read_only_transaction_sees_a_prefix_of_the_total_order(
     herd: LocalHerd, ledger: Ledger
 ) -> None:
