@@ -10,7 +10,7 @@ import pglast
 from fuzz.case import parse
 from fuzz.generate import case
 
-_SEEDS = range(400)
+_SEEDS = range(100)
 _HERE = Path(__file__).parents[3]
 
 
