@@ -60,7 +60,8 @@ WRITER_SETTINGS = (
     """
     DO $$
     DECLARE
-        usual pg_catalog.int8 := setting FROM pg_catalog.pg_settings WHERE name = 'max_stack_depth';
+        usual pg_catalog.int8 :=
+            pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_stack_depth')) / 1024;
     BEGIN
         FOR more IN REVERSE 48 .. 1 LOOP
             BEGIN -- what the kernel allows can't be asked for

@@ -403,7 +403,8 @@ SELECT a.relid, a.name FROM pgherd.all_tables a WHERE NOT EXISTS (SELECT FROM pg
 -- Nobody wants to keep what he only had explained, and it must not be in the way of what is replicated. A
 -- superuser's is left alone: he may have made it in replica role, and mean it.
 CREATE OR REPLACE FUNCTION pgherd.drop_strays() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica
+SET enable_seqscan = on SET enable_hashjoin = on AS $$
 DECLARE r record;
 BEGIN
     FOR r IN SELECT s.name, c.relkind
@@ -450,14 +451,19 @@ END $$;
 -- (Those of CREATE INDEX CONCURRENTLY are another matter: 055. Those of partitioned tables are made by commands.) Also one
 -- that is being built right now.
 CREATE OR REPLACE FUNCTION pgherd.broken_indexes() RETURNS jsonb
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = on AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (
         SELECT jsonb_object_agg(i.indexrelid::text, true)
-          FROM (SELECT i.indexrelid, i.indrelid, i.indisvalid, c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-                 WHERE c.relkind = 'i' AND c.relpersistence <> 't' AND (NOT i.indisvalid OR c.relname LIKE '%!_cc%' ESCAPE '!')
-                OFFSET 0) i -- each command asks for these: no function is called for each index of the database
+          -- each command asks for these: one look at each catalog, and no function is called for each index of the database
+          FROM (SELECT i.indexrelid, i.indrelid, i.indisvalid, c.relname
+                  FROM (SELECT n.indexrelid AS idx FROM pg_index n WHERE NOT n.indisvalid
+                        UNION
+                        SELECT c.oid FROM pg_class c WHERE c.relkind = 'i' AND c.relname LIKE '%!_cc%' ESCAPE '!') k
+                  JOIN pg_index i ON i.indexrelid = k.idx JOIN pg_class c ON c.oid = k.idx
+                 WHERE c.relkind = 'i' AND c.relpersistence <> 't'
+                OFFSET 0) i
          WHERE (NOT i.indisvalid OR pgherd.is_reindex_copy(i.indexrelid, i.relname))
            AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)
            AND NOT pgherd.is_long_index(i.indrelid, i.indexrelid)

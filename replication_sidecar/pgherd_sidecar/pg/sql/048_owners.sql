@@ -31,7 +31,8 @@ END $$;
 -- After a command, on every member: what our transaction has given an owner, and what is gone. Nobody has counted the
 -- rows that a transaction of a thousand commands has made, so that the planner would loop over both sides.
 CREATE OR REPLACE FUNCTION pgherd.follow_owners() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_hashjoin = on SET enable_nestloop = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = on SET enable_hashjoin = on
+SET enable_nestloop = off AS $$
 BEGIN
     DELETE FROM pgherd.owners k WHERE NOT EXISTS (SELECT FROM pgherd.owned o WHERE (o.class, o.object) = (k.class, k.object));
     INSERT INTO pgherd.owners AS k
@@ -44,7 +45,8 @@ END $$;
 -- What has another owner here than on other members. 10 is the bootstrap superuser. The sequence of a serial or identity
 -- column follows its table, and what is temporary nobody else has.
 CREATE OR REPLACE FUNCTION pgherd.moved_owners(OUT class oid, OUT object oid, OUT former oid, OUT owner oid) RETURNS SETOF record
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_hashjoin = on SET enable_nestloop = off AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = on SET enable_hashjoin = on
+SET enable_nestloop = off AS $$
 #variable_conflict use_column
 BEGIN
     FOR class, object, former, owner IN

@@ -18,17 +18,9 @@ BEGIN
     EXECUTE 'TRUNCATE ' || array_to_string(roots::text[] || array(SELECT 'ONLY ' || t.name::text FROM unnest(tables) AS t(name)), ', ');
 END $$;
 
--- Tells whether a constraint, an index, a partition key or a generated column calls a function or an operator.
-CREATE OR REPLACE FUNCTION pgherd.is_called_by_rows(class regclass, object oid) RETURNS bool
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT EXISTS (SELECT FROM pg_depend d
-                    WHERE d.refclassid = class AND d.refobjid = object
-                      AND d.classid IN ('pg_constraint'::regclass, 'pg_class'::regclass, 'pg_attrdef'::regclass));
-END;
-
 -- Lets the applier connect, and call what constraints, indexes, generated columns, domains and partition keys call,
 -- and how keys are compared: it needs the right to, as everybody who writes into such a table.
+DROP FUNCTION IF EXISTS pgherd.is_called_by_rows(regclass, oid);
 CREATE OR REPLACE FUNCTION pgherd.let_apply() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE f regprocedure;
@@ -37,21 +29,27 @@ BEGIN
         EXECUTE format('GRANT CONNECT ON DATABASE %I TO pgherd_apply', current_database());
     END IF;
     FOR f IN
-        SELECT p.oid FROM pg_proc p
+        SELECT p.oid
+          FROM (SELECT d.refobjid AS oid FROM pg_depend d -- few: our own functions are called by triggers
+                 WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid >= 16384
+                   AND d.classid IN ('pg_constraint'::regclass, 'pg_class'::regclass, 'pg_attrdef'::regclass)
+                UNION
+                SELECT o.oprcode FROM pg_operator o
+                 WHERE o.oid >= 16384
+                   AND (EXISTS (SELECT FROM pg_depend d
+                                 WHERE d.refclassid = 'pg_operator'::regclass AND d.refobjid = o.oid
+                                   AND d.classid IN ('pg_constraint'::regclass, 'pg_class'::regclass, 'pg_attrdef'::regclass))
+                        OR EXISTS (SELECT FROM pg_amop a WHERE a.amopopr = o.oid))) called
+          JOIN pg_proc p ON p.oid = called.oid
          WHERE p.oid >= 16384 AND p.proacl IS NOT NULL -- of users and extensions, and not as it was made
            AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
            AND NOT has_function_privilege('pgherd_apply', p.oid, 'EXECUTE')
-           AND (pgherd.is_called_by_rows('pg_proc'::regclass, p.oid)
-                OR EXISTS (SELECT FROM pg_operator o
-                            WHERE o.oprcode = p.oid
-                              AND (pgherd.is_called_by_rows('pg_operator'::regclass, o.oid)
-                                   OR EXISTS (SELECT FROM pg_amop a WHERE a.amopopr = o.oid))))
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO pgherd_apply', f);
     END LOOP;
 END $$;
 
-REVOKE ALL ON FUNCTION pgherd.truncate(regclass[]), pgherd.is_called_by_rows(regclass, oid), pgherd.let_apply() FROM PUBLIC;
+REVOKE ALL ON FUNCTION pgherd.truncate(regclass[]), pgherd.let_apply() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pgherd.expect(int8, int8), pgherd.not_committed(xid8), pgherd.token_of_xid(xid8),
     pgherd.token_of_batch(int8), pgherd.truncate(regclass[]), pgherd.fingerprint_single_rows(), pgherd.fingerprint_records(json),
     pgherd.row_hashes(text, text[]), pgherd.key_of_record(text, text), pgherd.row_difference(text, text[], json),
