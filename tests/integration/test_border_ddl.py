@@ -508,6 +508,47 @@ async def test_what_explain_made_is_not_dropped_together_with_what_all_have(
     await assert_same_schema(connections, schema)
 
 
+_OF_THE_STRAY = {
+    "a column": "ALTER TABLE stray ADD COLUMN more int",
+    "an index": "CREATE INDEX ON stray (v)",
+    "a view of it": "CREATE VIEW seen AS SELECT count(*) FROM stray",
+    "a reference to it": "ALTER TABLE t ADD FOREIGN KEY (id) REFERENCES stray",
+    "a table of its rows": "CREATE TABLE holder (id int PRIMARY KEY, row stray)",
+    "its comment": "COMMENT ON COLUMN stray.v IS 'v'",
+    "it with others": "DROP TABLE stray, t",
+}
+
+
+async def test_what_a_superuser_made_in_replica_role_is_in_nobodys_way(
+    herd: LocalHerd, connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
+    async with superusers(herd, schema) as admins:
+        await run(admins[0], "SET session_replication_role = replica")
+        await run(admins[0], "CREATE TABLE stray (id int PRIMARY KEY, v int)")
+        await run(admins[0], "CREATE INDEX of_the_stray ON stray (v)")
+        await run(admins[0], "RESET session_replication_role")
+        try:
+            await run(connections[0], "ALTER TABLE t ADD COLUMN more int")
+            await run(connections[0], "CREATE INDEX CONCURRENTLY ON t (more)")
+            for case, statement in _OF_THE_STRAY.items():
+                error = await failure(admins[0], statement)
+                assert error.sqlstate == "0A000", case
+                assert "on this node only" in str(error), case
+            await run(admins[0], "SET session_replication_role = replica")
+            await run(admins[0], "SELECT pgherd.reconcile()")  # as a new release does
+            await run(admins[0], "RESET session_replication_role")
+            await run(admins[0], "INSERT INTO stray VALUES (1, 1)")
+            await run(connections[0], "INSERT INTO t VALUES (1, 1)")
+            assert await same_everywhere(connections, "TABLE t") == [(1, 1)]
+            await run(admins[0], "DROP INDEX of_the_stray")
+            await run(admins[0], "DROP TABLE stray")
+        finally:
+            await run(admins[0], "SET session_replication_role = replica")
+            await run(admins[0], "DROP TABLE IF EXISTS stray CASCADE")
+        await assert_same_schema(connections, schema)
+
+
 async def test_inheritance_children_follow_the_mark_of_their_table(
     connections: list[Connection], schema: str
 ) -> None:

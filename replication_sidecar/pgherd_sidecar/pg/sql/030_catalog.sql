@@ -17,11 +17,6 @@ SELECT c.oid AS relid,
    AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
    AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.name = format('%I.%I', n.nspname, c.relname));
 
-CREATE OR REPLACE VIEW pgherd.replicated_tables AS
-SELECT t.relid, t.name
-  FROM pgherd.user_tables t
- WHERE t.relid = t.root_relid;
-
 -- The index whose columns are a row's identity: the primary key's, or else a unique one that says as much. Which of
 -- several it is must be the same on all members. NULL for a table without: there a row's identity is its image,
 -- the text of all its columns, and rows with equal images are interchangeable.

@@ -945,11 +945,13 @@ DECLARE
     wanted  text;
     old     text;
 BEGIN
-    FOR r IN SELECT c.oid AS relid, c.oid::regclass AS name, pgherd.captured_for(c.oid) AS root, u.inherits AS by_row
-               FROM pg_class c LEFT JOIN pgherd.user_tables u ON u.relid = c.oid
+    FOR r IN SELECT c.oid AS relid, c.oid::regclass AS name, u.inherits AS by_row,
+                    CASE WHEN u.relid IS NOT NULL THEN pgherd.captured_for(c.oid) END AS root
+               FROM pg_class c
+               LEFT JOIN pgherd.user_tables u ON u.relid = c.oid AND EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = c.oid)
               WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND (rels IS NULL OR c.oid = ANY (rels))
                 AND (u.relid IS NOT NULL OR EXISTS (SELECT FROM pgherd.generated g WHERE g.relid = c.oid))
-              ORDER BY 3, c.oid LOOP
+              ORDER BY 4, c.oid LOOP
         source := '';
         why := NULL;
         IF r.root IS NOT NULL THEN

@@ -14,7 +14,8 @@ SELECT c.oid AS relid, format('%I.%I', n.nspname, c.relname) AS name, c.relnatts
 -- The tables as the event triggers have last seen them. `names`: the table's and its partition root's, whose
 -- hashes writers hold as certification keys; after ALTER TABLE ... RENAME the old ones still count for
 -- transactions that wrote before. Attribute numbers above `columns` belong to columns that are new.
--- What was made behind the event triggers' back (EXPLAIN ANALYZE CREATE TABLE AS) is missing here.
+-- What was made behind the event triggers' back (EXPLAIN ANALYZE CREATE TABLE AS, replica role) is missing here, and is not
+-- replicated.
 DO $$
 BEGIN
     IF to_regclass('pgherd.tables') IS NULL THEN
@@ -22,6 +23,12 @@ BEGIN
         INSERT INTO pgherd.tables SELECT a.relid, ARRAY[a.name, a.root_name], a.columns FROM pgherd.all_tables a;
     END IF;
 END $$;
+
+-- Those under whose names rows travel.
+CREATE OR REPLACE VIEW pgherd.replicated_tables AS
+SELECT t.relid, t.name
+  FROM pgherd.user_tables t
+ WHERE t.relid = t.root_relid AND EXISTS (SELECT FROM pgherd.tables k WHERE k.relid = t.relid);
 
 -- `made_by`: the transaction here that made the table, as long as that may be the running one.
 ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS made_by xid8;

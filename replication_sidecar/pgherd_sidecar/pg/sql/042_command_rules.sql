@@ -417,13 +417,48 @@ BEGIN
     END LOOP;
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.check_strays(made oid[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE stray text := (SELECT min(s.name) FROM pgherd.strays s WHERE NOT (s.relid = ANY (made)));
+-- The tables that are left, and their indexes, by oid.
+CREATE OR REPLACE FUNCTION pgherd.note_strays() RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
 BEGIN
-    IF stray IS NOT NULL THEN
+    RETURN (SELECT coalesce(jsonb_object_agg(p.oid::text, s.name), '{}')
+              FROM pgherd.strays s
+             CROSS JOIN LATERAL (SELECT s.relid UNION ALL SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = s.relid) p(oid));
+END $$;
+
+-- A command may drop those, which is local, and has to leave them alone otherwise: it changes none, and makes nothing that
+-- depends on one. `strays`: as noted when it began.
+DROP FUNCTION IF EXISTS pgherd.check_strays(oid[]);
+CREATE OR REPLACE FUNCTION pgherd.check_strays(strays jsonb, rels oid[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE stray text;
+BEGIN
+    IF strays = '{}' THEN
+        RETURN;
+    END IF;
+    stray := (SELECT min(strays ->> r.relid::text) FROM unnest(rels) AS r(relid));
+    IF stray IS NULL THEN
+        WITH RECURSIVE stray_parts(class, id, name) AS (
+            SELECT 'pg_class'::regclass::oid, s.key::oid, s.value FROM jsonb_each_text(strays) s
+            UNION
+            SELECT d.classid, d.objid, p.name
+              FROM stray_parts p JOIN pg_depend d ON d.refclassid = p.class AND d.refobjid = p.id
+             WHERE d.deptype IN ('a', 'i')
+        ), made_parts(class, id) AS (
+            SELECT o.classid, o.objid FROM pg_event_trigger_ddl_commands() o
+            UNION
+            SELECT d.classid, d.objid FROM made_parts p JOIN pg_depend d ON d.refclassid = p.class AND d.refobjid = p.id
+             WHERE d.deptype IN ('a', 'i')
+        )
+        SELECT min(s.name) INTO stray
+          FROM made_parts m
+          JOIN pg_depend d ON d.classid = m.class AND d.objid = m.id
+          JOIN stray_parts s ON s.class = d.refclassid AND s.id = d.refobjid;
+    END IF;
+    IF stray <> '' THEN
         PERFORM pgherd.refuse(format('%s exists on this node only', stray),
-            format('First DROP %s, which stays local.', stray));
+            format('To change it, use session_replication_role = replica, in which it was made. DROP %s stays local, too.', stray));
     END IF;
 END $$;
 

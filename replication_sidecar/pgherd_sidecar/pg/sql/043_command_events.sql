@@ -89,6 +89,7 @@ DECLARE
     command jsonb := current_setting('pgherd.command_context');
     message text  := extract(epoch FROM statement_timestamp())::text || md5(current_query());
     in_use  oid[];
+    strays  jsonb := '{}';
     outer_tag text;
 BEGIN
     outer_tag := (SELECT c.recs[1]::jsonb ->> 'tag' FROM pgherd.running_rows(x) c WHERE c.keys = 'open');
@@ -112,10 +113,11 @@ BEGIN
     IF tag = 'CREATE TABLE' THEN
         PERFORM pgherd.drop_old_cursor();
     END IF;
-    IF tag NOT IN ('DROP TABLE', 'DROP MATERIALIZED VIEW') THEN -- or its owner does it himself
-        IF EXISTS (SELECT FROM pgherd.strays) THEN -- the other role empties the cache of plans, there and back
-            PERFORM pgherd.drop_strays();
+    IF EXISTS (SELECT FROM pgherd.strays) THEN
+        IF tag NOT IN ('DROP TABLE', 'DROP MATERIALIZED VIEW') THEN -- or its owner does it himself
+            PERFORM pgherd.drop_strays(); -- the other role empties the cache of plans, there and back
         END IF;
+        strays := pgherd.note_strays();
     END IF;
     in_use := pgherd.tables_in_use(x, context);
     IF in_use = '{}' THEN
@@ -142,7 +144,7 @@ BEGIN
         'temporary', pgherd.temporary_names(),
         'before', json_build_object('snapshot', current_setting('pgherd.command_snapshot')::int8,
                                     'started', extract(epoch FROM clock_timestamp()),
-                                    'local', pgherd.local_shapes(), 'broken', pgherd.broken_indexes(),
+                                    'local', pgherd.local_shapes(), 'broken', pgherd.broken_indexes(), 'strays', strays,
                                     'meaning', pgherd.meaning(tag),
                                     'tag', tag, 'searches', pgherd.text_search_meaning(tag)));
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);

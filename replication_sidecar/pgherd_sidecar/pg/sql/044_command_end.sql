@@ -208,7 +208,7 @@ CREATE OR REPLACE FUNCTION pgherd.check_command(effect record, before jsonb, fun
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgherd.check_writable();
-    PERFORM pgherd.check_strays(effect.made);
+    PERFORM pgherd.check_strays(before -> 'strays', effect.rels);
     IF pgherd.defines_nothing(before ->> 'tag') THEN
         RETURN;
     END IF;

@@ -190,7 +190,7 @@ DECLARE
     used text;
 BEGIN
     PERFORM pgherd.check_writable();
-    PERFORM pgherd.check_strays(ARRAY[rel]);
+    PERFORM pgherd.check_strays(command -> 'before' -> 'strays', ARRAY[rel]);
     PERFORM pgherd.check_temporary();
     PERFORM pgherd.check_expressions(NULL);
     PERFORM pgherd.check_user_code();
