@@ -230,20 +230,20 @@ END $$;
 -- asks for the base: that is gone, or has another identity.
 DROP FUNCTION IF EXISTS pgherd.checks_source(oid);
 DROP FUNCTION IF EXISTS pgherd.referenced(oid);
-CREATE OR REPLACE FUNCTION pgherd.checks_triggers(rel oid, root oid) RETURNS TABLE (name text, source text)
+DROP FUNCTION IF EXISTS pgherd.checks_triggers(oid, oid);
+CREATE OR REPLACE FUNCTION pgherd.checks_triggers(t pgherd.user_tables, p record) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
 BEGIN
+    IF t.partitioned OR NOT p.referenced
+       OR NOT EXISTS (SELECT FROM pgherd.columns(p.root) c WHERE c.in_pk OR c.in_unique) THEN
+        RETURN;
+    END IF;
     RETURN QUERY
-    SELECT m.name, format('CREATE TRIGGER %I AFTER %s ON %s FOR EACH ROW EXECUTE FUNCTION %s()',
-                          m.name, m.event, t.name, m.fname)
-      FROM pgherd.user_tables t
-     CROSS JOIN (VALUES ('Pgherd_delete', 'DELETE', 'pgherd.before_checks'),
-                        -- without identity an updated row is a row that is gone, and one that is new
-                        ('Pgherd_update', 'UPDATE', CASE WHEN pgherd.identity_index(root) IS NULL THEN 'pgherd.before_checks'
-                                                         ELSE 'pgherd_gen.checks_' || rel END)) AS m(name, event, fname)
-     WHERE t.relid = rel AND NOT t.partitioned AND pgherd.is_referenced(root)
-       AND EXISTS (SELECT FROM pgherd.columns(root) c WHERE c.in_pk OR c.in_unique);
+    SELECT m.name, format('CREATE TRIGGER %I AFTER %s ON %s FOR EACH ROW EXECUTE FUNCTION %s()', m.name, m.event, t.name, m.fname)
+      FROM (VALUES ('Pgherd_delete', 'DELETE', 'pgherd.before_checks'),
+                   -- without identity an updated row is a row that is gone, and one that is new
+                   ('Pgherd_update', 'UPDATE', CASE WHEN p.identity IS NULL THEN 'pgherd.before_checks'
+                                                    ELSE 'pgherd_gen.checks_' || t.relid END)) AS m(name, event, fname);
 END $$;
 
 -- Of an updated row: does it have another key? A condition of the trigger would forbid ALTER COLUMN ... TYPE. The types
@@ -281,55 +281,56 @@ END $$;
 
 -- If the user has triggers that fire after a statement, two of ours tell whether all that a statement changed
 -- has been captured: one before each statement, one behind our captures (see 047_open_points.sql).
-CREATE OR REPLACE FUNCTION pgherd.statement_triggers(rel oid) RETURNS TABLE (name text, source text)
+DROP FUNCTION IF EXISTS pgherd.statement_triggers(oid);
+CREATE OR REPLACE FUNCTION pgherd.statement_triggers(t pgherd.user_tables) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
 BEGIN
-    RETURN QUERY
-    SELECT m.name, format('CREATE TRIGGER %s %s INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT'
-                          ' EXECUTE FUNCTION pgherd.mark_statement(%L)', m.name, m.moment, t.name, m.mark)
-      FROM pgherd.user_tables t
-     CROSS JOIN (VALUES ('pgherd_a', 'BEFORE', 'opened'), ('pgherd_z', 'AFTER', 'closed')) AS m(name, moment, mark)
-     WHERE t.relid = rel
-       AND EXISTS (SELECT FROM pg_trigger u JOIN pg_proc p ON p.oid = u.tgfoid
-                    WHERE u.tgrelid = ANY (pgherd.family(rel)) AND NOT u.tgisinternal
-                      AND u.tgtype & 67 = 0 -- neither of rows, nor BEFORE, nor INSTEAD OF
-                      AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace));
+    IF EXISTS (SELECT FROM pg_trigger u JOIN pg_proc p ON p.oid = u.tgfoid
+                WHERE u.tgrelid = ANY (pgherd.family(t.relid)) AND NOT u.tgisinternal
+                  AND u.tgtype & 67 = 0 -- neither of rows, nor BEFORE, nor INSTEAD OF
+                  AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)) THEN
+        RETURN QUERY
+        SELECT m.name, format('CREATE TRIGGER %s %s INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT'
+                              ' EXECUTE FUNCTION pgherd.mark_statement(%L)', m.name, m.moment, t.name, m.mark)
+          FROM (VALUES ('pgherd_a', 'BEFORE', 'opened'), ('pgherd_z', 'AFTER', 'closed')) AS m(name, moment, mark);
+    END IF;
 END $$;
 
 -- PostgreSQL fires no trigger of a statement that would tell which rows a MERGE has moved to another partition: they are
 -- in the transition tables of its DELETE and INSERT, which it may not have. So a MERGE that changes a column of a partition
 -- key is refused; and any that updates, if a trigger of the user's may change one after ours.
-CREATE OR REPLACE FUNCTION pgherd.move_triggers(rel oid, root oid) RETURNS TABLE (name text, source text)
+DROP FUNCTION IF EXISTS pgherd.move_triggers(oid, oid);
+CREATE OR REPLACE FUNCTION pgherd.move_triggers(t pgherd.user_tables) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
 DECLARE
     own   CONSTANT text := 'pgherd_move';
-    later bool := EXISTS (SELECT FROM pg_trigger u JOIN pg_proc p ON p.oid = u.tgfoid
-                           WHERE u.tgrelid = rel AND u.tgtype & 19 = 19 -- BEFORE UPDATE, of rows
-                             AND u.tgname COLLATE "C" > own
-                             AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace));
+    later bool;
+    k     record;
 BEGIN
-    IF root = rel THEN
+    IF t.partitioned OR t.relid = t.root_relid THEN
         RETURN;
     END IF;
-    RETURN QUERY
+    later := EXISTS (SELECT FROM pg_trigger u JOIN pg_proc p ON p.oid = u.tgfoid
+                      WHERE u.tgrelid = t.relid AND u.tgtype & 19 = 19 -- BEFORE UPDATE, of rows
+                        AND u.tgname COLLATE "C" > own
+                        AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace));
     WITH RECURSIVE above AS (
-        SELECT rel AS relid
+        SELECT t.relid
         UNION ALL
         SELECT h.inhparent FROM above a JOIN pg_inherits h ON h.inhrelid = a.relid
-    ), k AS (
-        SELECT string_agg('OLD.' || c.col, ', ' ORDER BY c.col) AS old, string_agg('NEW.' || c.col, ', ' ORDER BY c.col) AS new
-          FROM (SELECT DISTINCT quote_ident(a.attname) AS col
-                  FROM above t JOIN pg_partitioned_table p ON p.partrelid = t.relid
-                  JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum > 0 AND NOT a.attisdropped
-                 WHERE a.attnum = ANY (p.partattrs::int2[])
-                    OR p.partexprs LIKE format('%%:varattno %s %%', a.attnum) OR p.partexprs LIKE '%:varattno 0 %') c
     )
-    SELECT own, format('CREATE TRIGGER %s BEFORE UPDATE ON %s FOR EACH ROW%s EXECUTE FUNCTION pgherd.refuse_move()', own, t.name,
-                       CASE WHEN NOT later
-                            THEN format(' WHEN (ROW(%s)::record OPERATOR(pg_catalog.*<>) ROW(%s)::record)', k.old, k.new) END)
-      FROM pgherd.user_tables t CROSS JOIN k WHERE t.relid = rel AND NOT t.partitioned;
+    SELECT string_agg('OLD.' || c.col, ', ' ORDER BY c.col) AS old, string_agg('NEW.' || c.col, ', ' ORDER BY c.col) AS new
+      INTO k
+      FROM (SELECT DISTINCT quote_ident(a.attname) AS col
+              FROM above h JOIN pg_partitioned_table p ON p.partrelid = h.relid
+              JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum > 0 AND NOT a.attisdropped
+             WHERE a.attnum = ANY (p.partattrs::int2[])
+                OR p.partexprs LIKE format('%%:varattno %s %%', a.attnum) OR p.partexprs LIKE '%:varattno 0 %') c;
+    name := own;
+    source := format('CREATE TRIGGER %s BEFORE UPDATE ON %s FOR EACH ROW%s EXECUTE FUNCTION pgherd.refuse_move()', own, t.name,
+                     CASE WHEN NOT later
+                          THEN format(' WHEN (ROW(%s)::record OPERATOR(pg_catalog.*<>) ROW(%s)::record)', k.old, k.new) END);
+    RETURN NEXT;
 END $$;
 
 -- Is the statement a MERGE? The word stands in its text then: in the message of the client, in a statement of a function, in
@@ -637,19 +638,17 @@ BEGIN
 END $$;
 
 DROP FUNCTION IF EXISTS pgherd.trigger_source(oid, text, bool, text);
-CREATE OR REPLACE FUNCTION pgherd.capture_trigger(rel oid, kind text, by_row bool) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.capture_trigger(oid, text, bool);
+CREATE OR REPLACE FUNCTION pgherd.capture_trigger(t pgherd.user_tables, kind text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
 BEGIN
-    RETURN (
-        SELECT concat('CREATE TRIGGER pgherd_', lower(kind), ' AFTER ', kind, ' ON ', t.name,
-                      CASE WHEN NOT by_row THEN ' REFERENCING' END,
-                      CASE WHEN NOT by_row AND kind <> 'INSERT' THEN ' OLD TABLE AS old_rows' END,
-                      CASE WHEN NOT by_row AND kind <> 'DELETE' THEN ' NEW TABLE AS new_rows' END,
-                      ' FOR EACH ', CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, ' EXECUTE FUNCTION ',
-                      CASE WHEN pgherd.is_captured_natively(rel, by_row) THEN 'pgherd.native_capture'
-                           ELSE format('pgherd_gen.%s_%s', lower(kind), rel) END, '()')
-          FROM pgherd.user_tables t WHERE t.relid = rel);
+    RETURN concat('CREATE TRIGGER pgherd_', lower(kind), ' AFTER ', kind, ' ON ', t.name,
+                  CASE WHEN NOT t.inherits THEN ' REFERENCING' END,
+                  CASE WHEN NOT t.inherits AND kind <> 'INSERT' THEN ' OLD TABLE AS old_rows' END,
+                  CASE WHEN NOT t.inherits AND kind <> 'DELETE' THEN ' NEW TABLE AS new_rows' END,
+                  ' FOR EACH ', CASE WHEN t.inherits THEN 'ROW' ELSE 'STATEMENT' END, ' EXECUTE FUNCTION ',
+                  CASE WHEN pgherd.is_captured_natively(t.relid, t.inherits) THEN 'pgherd.native_capture'
+                       ELSE format('pgherd_gen.%s_%s', lower(kind), t.relid) END, '()');
 END $$;
 
 -- o.key = n.key with the operators of the identity's own index; NULL where there is none.
@@ -669,22 +668,19 @@ BEGIN
 END $$;
 
 -- TRUNCATE: the table's own name (each partition fires for itself) and its key exclusively (C16).
-DROP FUNCTION IF EXISTS pgherd.truncate_source(oid, oid);
-CREATE OR REPLACE FUNCTION pgherd.truncate_source(rel oid, p record) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.truncate_source(oid, oid), pgherd.truncate_source(oid, record);
+CREATE OR REPLACE FUNCTION pgherd.truncate_source(t pgherd.user_tables, p record) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    t     pgherd.user_tables;
-    keys  text := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' || p.name) | 3);
+    tab  text := to_json(t.name);
+    keys text := quote_literal(concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' || p.name) | 3));
 BEGIN
-    SELECT * INTO t FROM pgherd.user_tables u WHERE u.relid = rel;
     IF t.partitioned THEN
         RETURN '';
     END IF;
-    RETURN pgherd.capture_function('truncate_' || rel, '', '',
-               pgherd.capture_one(0, to_json(t.name)::text, quote_literal(keys),
-                                  'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', '', '', ''),
-               pgherd.capture_one(1, to_json(t.name)::text, quote_literal(keys),
-                                  'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', '', '', ''),
+    RETURN pgherd.capture_function('truncate_' || t.relid, '', '',
+               pgherd.capture_one(0, tab, keys, 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', '', '', ''),
+               pgherd.capture_one(1, tab, keys, 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', '', '', ''),
                NULL, NULL);
 END $$;
 
@@ -704,28 +700,19 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.truncate_triggers(rel oid) RETURNS TABLE (name text, source text)
+DROP FUNCTION IF EXISTS pgherd.truncate_triggers(oid);
+CREATE OR REPLACE FUNCTION pgherd.truncate_triggers(t pgherd.user_tables, p record) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN QUERY
-    SELECT 'pgherd_truncate', format('CREATE TRIGGER pgherd_truncate AFTER TRUNCATE ON %s FOR EACH STATEMENT'
-                                     ' EXECUTE FUNCTION pgherd_gen.truncate_%s()', t.name, rel)
-      FROM pgherd.user_tables t WHERE t.relid = rel AND NOT t.partitioned
-    UNION ALL
-    SELECT 'pgherd_truncate_before', format('CREATE TRIGGER pgherd_truncate_before BEFORE TRUNCATE ON %s'
-                                            ' FOR EACH STATEMENT EXECUTE FUNCTION pgherd.close_old_cursor()', t.name)
-      FROM pgherd.user_tables t WHERE t.relid = rel AND NOT t.partitioned
-    UNION ALL
-    SELECT 'pgherd_truncate_empty', format('CREATE TRIGGER pgherd_truncate_empty AFTER TRUNCATE ON %s'
-                                           ' FOR EACH STATEMENT EXECUTE FUNCTION pgherd.refuse_rows_behind_truncate()', t.name)
-      FROM pgherd.user_tables t
-     WHERE t.relid = rel AND NOT t.partitioned AND pgherd.identity_index(coalesce(pg_partition_root(rel)::oid, rel)) IS NULL
-    UNION ALL
-    SELECT 'pgherd_truncate_restart',
-           format('CREATE TRIGGER pgherd_truncate_restart AFTER TRUNCATE ON %s FOR EACH STATEMENT'
-                  ' EXECUTE FUNCTION pgherd.capture_restart()', t.name)
-      FROM pgherd.user_tables t
-     WHERE t.relid = rel AND EXISTS (SELECT FROM pgherd.user_sequences s WHERE s.owner = rel);
+    SELECT m.name, format('CREATE TRIGGER %s %s TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION %s()',
+                          m.name, m.moment, t.name, m.fname)
+      FROM (VALUES ('pgherd_truncate', 'AFTER', 'pgherd_gen.truncate_' || t.relid, NOT t.partitioned),
+                   ('pgherd_truncate_before', 'BEFORE', 'pgherd.close_old_cursor', NOT t.partitioned),
+                   ('pgherd_truncate_empty', 'AFTER', 'pgherd.refuse_rows_behind_truncate', NOT t.partitioned AND p.identity IS NULL),
+                   ('pgherd_truncate_restart', 'AFTER', 'pgherd.capture_restart',
+                    EXISTS (SELECT FROM pgherd.user_sequences s WHERE s.owner = t.relid))) AS m(name, moment, fname, wanted)
+     WHERE m.wanted;
 END $$;
 
 -- A table that cannot be replicated says so on the first write.
@@ -745,29 +732,17 @@ END $$;
 
 DROP FUNCTION IF EXISTS pgherd.refusal_source(oid, bool);
 DROP FUNCTION IF EXISTS pgherd.refusal_trigger(oid, bool);
-CREATE OR REPLACE FUNCTION pgherd.refusal_trigger(rel oid, by_row bool, why text) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.refusal_trigger(oid, bool, text);
+CREATE OR REPLACE FUNCTION pgherd.refusal_trigger(t pgherd.user_tables, why text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
 BEGIN
-    RETURN (
-        SELECT format('CREATE TRIGGER pgherd_refuse BEFORE INSERT OR UPDATE OR DELETE%s ON %s FOR EACH %s'
-                      ' EXECUTE FUNCTION pgherd.refuse_without_key(%s)',
-                      CASE WHEN by_row THEN '' ELSE ' OR TRUNCATE' END, t.name,
-                      CASE WHEN by_row THEN 'ROW' ELSE 'STATEMENT' END, quote_literal(why))
-          FROM pgherd.user_tables t WHERE t.relid = rel);
+    RETURN format('CREATE TRIGGER pgherd_refuse BEFORE INSERT OR UPDATE OR DELETE%s ON %s FOR EACH %s'
+                  ' EXECUTE FUNCTION pgherd.refuse_without_key(%s)',
+                  CASE WHEN t.inherits THEN '' ELSE ' OR TRUNCATE' END, t.name,
+                  CASE WHEN t.inherits THEN 'ROW' ELSE 'STATEMENT' END, quote_literal(why));
 END $$;
 
--- The table that a table's rows are captured for: itself, or the partitioned one; NULL if it is not replicated, or
--- has nothing that could be written.
-CREATE OR REPLACE FUNCTION pgherd.captured_for(rel oid) RETURNS oid
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN (SELECT t.root_relid FROM pgherd.user_tables t
-             WHERE t.relid = rel
-               AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = t.root_relid AND a.attnum > 0
-                                                        AND NOT a.attisdropped AND a.attgenerated = ''));
-END $$;
+DROP FUNCTION IF EXISTS pgherd.captured_for(oid);
 
 -- Takes away rows without identity, as many of equal ones as there are records with their image; or, where every
 -- other record says what the one before it has become, updates them. Returns how many there were. The images are joined
@@ -837,8 +812,8 @@ END $$;
 
 -- All generated functions and types of a table of which rows can be captured, unless it is uncertain `why`; p: `source_parts`
 -- of the table that they are captured for.
-DROP FUNCTION IF EXISTS pgherd.table_source(oid);
-CREATE OR REPLACE FUNCTION pgherd.table_source(rel oid, p record, by_row bool, why text) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.table_source(oid), pgherd.table_source(oid, record, bool, text);
+CREATE OR REPLACE FUNCTION pgherd.table_source(t pgherd.user_tables, p record, why text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     source text := '';
@@ -846,37 +821,32 @@ DECLARE
 BEGIN
     IF why IS NULL THEN -- what is in the log already is applied all the same
         FOREACH kind IN ARRAY '{INSERT,UPDATE,DELETE}'::text[] LOOP
-            source := source || CASE WHEN p.identity IS NULL THEN pgherd.capture_image_source(rel, p, kind, by_row)
-                                     ELSE pgherd.capture_source(rel, p, kind, by_row) END;
+            source := source || CASE WHEN p.identity IS NULL THEN pgherd.capture_image_source(t.relid, p, kind, t.inherits)
+                                     ELSE pgherd.capture_source(t.relid, p, kind, t.inherits) END;
         END LOOP;
-        source := source || pgherd.truncate_source(rel, p) || pgherd.checks_source(rel, p);
+        source := source || pgherd.truncate_source(t, p) || pgherd.checks_source(t.relid, p);
     END IF;
     RETURN source
-        || CASE WHEN rel = p.root
+        || CASE WHEN t.relid = p.root
                 THEN pgherd.row_type_source(p.root) || pgherd.final_source(p)
                      || CASE WHEN why IS NULL THEN coalesce(pgherd.doubled_source(p), '') ELSE '' END
                      || pgherd.fingerprint_source(p) || pgherd.erase_source(p)
                 ELSE '' END;
 END $$;
 
--- All our triggers on one table. `root`: the table that its rows are captured for, NULL for one without columns that hold
--- anything; `by_row`: NULL for one that is not replicated, which has none.
+-- All our triggers on one table of which rows can be captured; p: as above.
 DROP FUNCTION IF EXISTS pgherd.table_triggers(oid);
-CREATE OR REPLACE FUNCTION pgherd.table_triggers(rel oid, root oid, by_row bool, why text)
-RETURNS TABLE (name text, source text)
+DROP FUNCTION IF EXISTS pgherd.table_triggers(oid, oid, bool, text);
+CREATE OR REPLACE FUNCTION pgherd.table_triggers(t pgherd.user_tables, p record) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF root IS NOT NULL AND why IS NULL THEN
-        RETURN QUERY
-        SELECT 'pgherd_' || lower(k.kind), pgherd.capture_trigger(rel, k.kind, by_row)
-          FROM (VALUES ('INSERT'), ('UPDATE'), ('DELETE')) AS k(kind)
-        UNION ALL SELECT t.* FROM pgherd.truncate_triggers(rel) t
-        UNION ALL SELECT t.* FROM pgherd.checks_triggers(rel, root) t
-        UNION ALL SELECT t.* FROM pgherd.move_triggers(rel, root) t
-        UNION ALL SELECT t.* FROM pgherd.statement_triggers(rel) t;
-    ELSIF by_row IS NOT NULL THEN
-        RETURN QUERY SELECT 'pgherd_refuse', pgherd.refusal_trigger(rel, by_row, why);
-    END IF;
+    RETURN QUERY
+    SELECT 'pgherd_' || lower(k.kind), pgherd.capture_trigger(t, k.kind)
+      FROM (VALUES ('INSERT'), ('UPDATE'), ('DELETE')) AS k(kind)
+    UNION ALL SELECT f.* FROM pgherd.truncate_triggers(t, p) f
+    UNION ALL SELECT f.* FROM pgherd.checks_triggers(t, p) f
+    UNION ALL SELECT f.* FROM pgherd.move_triggers(t) f
+    UNION ALL SELECT f.* FROM pgherd.statement_triggers(t) f;
 END $$;
 
 -- Makes the triggers of a table those that it has to have.
@@ -936,8 +906,9 @@ CREATE OR REPLACE FUNCTION pgherd.reconcile(rels oid[] DEFAULT NULL) RETURNS voi
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
 DECLARE
     r       record;
+    t       pgherd.user_tables;
     root    oid;
-    parts   record;
+    parts   record; -- of `root`
     why     text;
     source  text;
     names   text[];
@@ -945,25 +916,34 @@ DECLARE
     wanted  text;
     old     text;
 BEGIN
-    FOR r IN SELECT c.oid AS relid, c.oid::regclass AS name, u.inherits AS by_row,
-                    CASE WHEN u.relid IS NOT NULL THEN pgherd.captured_for(c.oid) END AS root
+    FOR r IN SELECT c.oid AS relid, c.oid::regclass AS name, u AS tab,
+                    EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = u.root_relid AND a.attnum > 0
+                                                         AND NOT a.attisdropped AND a.attgenerated = '') AS holds_values
                FROM pg_class c
-               LEFT JOIN pgherd.user_tables u ON u.relid = c.oid AND EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = c.oid)
+               LEFT JOIN pgherd.user_tables u ON u.relid = c.oid AND EXISTS (SELECT FROM pgherd.tables k WHERE k.relid = c.oid)
               WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND (rels IS NULL OR c.oid = ANY (rels))
                 AND (u.relid IS NOT NULL OR EXISTS (SELECT FROM pgherd.generated g WHERE g.relid = c.oid))
-              ORDER BY 4, c.oid LOOP
+              ORDER BY u.root_relid, c.oid LOOP
+        t := r.tab; -- NULL for one that is not replicated any more
         source := '';
         why := NULL;
-        IF r.root IS NOT NULL THEN
-            IF r.root IS DISTINCT FROM root THEN -- partitions come one after the other
-                root := r.root;
+        names := NULL;
+        sources := NULL;
+        IF r.holds_values THEN
+            IF t.root_relid IS DISTINCT FROM root THEN -- partitions come one after the other
+                root := t.root_relid;
                 parts := pgherd.source_parts(root);
             END IF;
-            why := pgherd.why_uncertain(r.relid);
-            source := pgherd.table_source(r.relid, parts, r.by_row, why);
+            why := pgherd.why_uncertain(t.relid);
+            source := pgherd.table_source(t, parts, why);
         END IF;
-        SELECT array_agg(t.name ORDER BY t.name), array_agg(t.source ORDER BY t.name) INTO names, sources
-          FROM pgherd.table_triggers(r.relid, r.root, r.by_row, why) t;
+        IF r.holds_values AND why IS NULL THEN
+            SELECT array_agg(f.name ORDER BY f.name), array_agg(f.source ORDER BY f.name) INTO names, sources
+              FROM pgherd.table_triggers(t, parts) f;
+        ELSIF t.relid IS NOT NULL THEN
+            names := '{pgherd_refuse}';
+            sources := ARRAY[pgherd.refusal_trigger(t, why)];
+        END IF;
         wanted := md5(source) || ' ' || md5(coalesce(array_to_string(sources, ';'), ''));
         SELECT g.fingerprint INTO old FROM pgherd.generated g WHERE g.relid = r.relid;
         CONTINUE WHEN old = wanted;
@@ -977,7 +957,7 @@ BEGIN
             END IF;
         END IF;
         DELETE FROM pgherd.capture_plans c WHERE c.relid = r.relid;
-        IF r.root IS NOT NULL AND why IS NULL AND pgherd.is_captured_natively(r.relid, r.by_row) THEN
+        IF r.holds_values AND why IS NULL AND pgherd.is_captured_natively(t.relid, t.inherits) THEN
             PERFORM pgherd.plan_native_capture(r.relid, parts);
         END IF;
         INSERT INTO pgherd.generated VALUES (r.relid, wanted)
