@@ -527,6 +527,7 @@ async def test_what_a_superuser_made_in_replica_role_is_in_nobodys_way(
         await run(admins[0], "SET session_replication_role = replica")
         await run(admins[0], "CREATE TABLE stray (id int PRIMARY KEY, v int)")
         await run(admins[0], "CREATE INDEX of_the_stray ON stray (v)")
+        await run(admins[0], "CREATE STATISTICS of_it ON id, v FROM stray")
         await run(admins[0], "RESET session_replication_role")
         try:
             await run(connections[0], "ALTER TABLE t ADD COLUMN more int")
@@ -541,7 +542,7 @@ async def test_what_a_superuser_made_in_replica_role_is_in_nobodys_way(
             await run(admins[0], "INSERT INTO stray VALUES (1, 1)")
             await run(connections[0], "INSERT INTO t VALUES (1, 1)")
             assert await same_everywhere(connections, "TABLE t") == [(1, 1)]
-            await run(admins[0], "DROP INDEX of_the_stray")
+            await run(admins[0], "DROP INDEX of_the_stray; DROP STATISTICS of_it")
             await run(admins[0], "DROP TABLE stray")
         finally:
             await run(admins[0], "SET session_replication_role = replica")

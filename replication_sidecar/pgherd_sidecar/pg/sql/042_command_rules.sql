@@ -417,14 +417,16 @@ BEGIN
     END LOOP;
 END $$;
 
--- The tables that are left, and their indexes, by oid.
+-- The tables that are left, their indexes and statistics, by oid.
 CREATE OR REPLACE FUNCTION pgherd.note_strays() RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (SELECT coalesce(jsonb_object_agg(p.oid::text, s.name), '{}')
               FROM pgherd.strays s
-             CROSS JOIN LATERAL (SELECT s.relid UNION ALL SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = s.relid) p(oid));
+             CROSS JOIN LATERAL (SELECT s.relid
+                                 UNION ALL SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = s.relid
+                                 UNION ALL SELECT e.oid FROM pg_statistic_ext e WHERE e.stxrelid = s.relid) p(oid));
 END $$;
 
 -- A command may drop those, which is local, and has to leave them alone otherwise: it changes none, and makes nothing that

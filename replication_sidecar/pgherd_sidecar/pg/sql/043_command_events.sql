@@ -144,7 +144,7 @@ BEGIN
         'temporary', pgherd.temporary_names(),
         'before', json_build_object('snapshot', current_setting('pgherd.command_snapshot')::int8,
                                     'started', extract(epoch FROM clock_timestamp()),
-                                    'local', pgherd.local_shapes(), 'broken', pgherd.broken_indexes(), 'strays', strays,
+                                    'local', pgherd.local_shapes(), 'broken', coalesce(pgherd.broken_indexes(), '{}'), 'strays', strays,
                                     'meaning', pgherd.meaning(tag),
                                     'tag', tag, 'searches', pgherd.text_search_meaning(tag)));
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);
@@ -163,9 +163,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET seq_page_cost = 0.1 SET random_page_cost = 0.1 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-    d      record;
-    note   jsonb;
-    broken jsonb;
+    d         record;
+    note      jsonb;
+    before    jsonb;
+    here_only jsonb;
 BEGIN
     IF pgherd.is_own_command() OR pgherd.is_nested(pg_current_xact_id(), TG_TAG) THEN
         RETURN;
@@ -173,7 +174,8 @@ BEGIN
         PERFORM pgherd.check_dropped(); -- it began in another transaction
         RETURN;
     END IF;
-    broken := pgherd.noted_before(pg_current_xact_id()) -> 'broken';
+    before := pgherd.noted_before(pg_current_xact_id());
+    here_only := (before -> 'broken') || (before -> 'strays');
     FOR d IN SELECT o.address_names AS names FROM pg_event_trigger_dropped_objects() o
               WHERE o.object_type = 'trigger' AND o.address_names[3] ILIKE E'pgherd\\_%'
                 AND to_regclass(format('%I.%I', o.address_names[1], o.address_names[2]))
@@ -210,7 +212,8 @@ BEGIN
      CROSS JOIN LATERAL (
            SELECT e.is_temporary,
                   o.object_type IN ('table', 'materialized view') AND t.relid IS NULL AND NOT e.is_temporary
-                  OR o.object_type = 'index' AND coalesce(broken ? o.objid::text, false) AS is_stray) u;
+                  OR o.object_type IN ('index', 'statistics object')
+                     AND coalesce(here_only ? o.objid::text, false) AS is_stray) u;
     PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY[note::text]);
 END $$;
 
