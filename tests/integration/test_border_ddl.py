@@ -550,6 +550,35 @@ async def test_what_a_superuser_made_in_replica_role_is_in_nobodys_way(
         await assert_same_schema(connections, schema)
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE child ADD FOREIGN KEY (r) REFERENCES parent",
+        "CREATE TRIGGER told AFTER INSERT ON parent FOR EACH STATEMENT EXECUTE FUNCTION f()",
+        "CREATE UNIQUE INDEX ON parent (v)",
+    ],
+    ids=["a foreign key", "a trigger", "an index"],
+)
+async def test_a_command_locks_out_no_reader_whom_postgresql_lets_in(
+    connections: list[Connection], schema: str, statement: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE TABLE parent (id int PRIMARY KEY, v int);"
+        "CREATE TABLE child (id int PRIMARY KEY, r int);"
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    )
+    await run(connections[0], f"BEGIN; {statement}")
+    locks = "SELECT relation::regclass::text, mode FROM pg_locks WHERE pid = pg_backend_pid()"
+    held = await run(
+        connections[0], f"{locks} AND relation IN ('parent'::regclass, 'child'::regclass)"
+    )
+    await run(connections[0], "COMMIT")
+    assert held
+    assert {mode for _, mode in held}.isdisjoint({"AccessExclusiveLock", "ExclusiveLock"}), held
+    await assert_same_schema(connections, schema)
+
+
 async def test_inheritance_children_follow_the_mark_of_their_table(
     connections: list[Connection], schema: str
 ) -> None:

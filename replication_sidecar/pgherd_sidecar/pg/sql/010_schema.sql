@@ -110,11 +110,13 @@ CREATE TABLE IF NOT EXISTS pgherd.local_tables (
     name text PRIMARY KEY
 );
 
--- What has been generated for which table; a fingerprint tells whether it has to be made anew.
+-- What has been generated for which table. A fingerprint tells whether its functions have to be made anew; of its triggers
+-- there are the statements that made them, by name.
 CREATE TABLE IF NOT EXISTS pgherd.generated (
     relid       oid  PRIMARY KEY,
     fingerprint text NOT NULL
 );
+ALTER TABLE pgherd.generated ADD COLUMN IF NOT EXISTS triggers jsonb;
 
 -- 131,072 transactions on one side, then as many on the other.
 CREATE OR REPLACE FUNCTION pgherd.capture_side(x xid8) RETURNS int

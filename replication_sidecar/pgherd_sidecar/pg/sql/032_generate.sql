@@ -239,7 +239,7 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT m.name, format('CREATE TRIGGER %I AFTER %s ON %s FOR EACH ROW EXECUTE FUNCTION %s()', m.name, m.event, t.name, m.fname)
+    SELECT m.name, format('CREATE OR REPLACE TRIGGER %I AFTER %s ON %s FOR EACH ROW EXECUTE FUNCTION %s()', m.name, m.event, t.name, m.fname)
       FROM (VALUES ('Pgherd_delete', 'DELETE', 'pgherd.before_checks'),
                    -- without identity an updated row is a row that is gone, and one that is new
                    ('Pgherd_update', 'UPDATE', CASE WHEN p.identity IS NULL THEN 'pgherd.before_checks'
@@ -290,7 +290,7 @@ BEGIN
                   AND u.tgtype & 67 = 0 -- neither of rows, nor BEFORE, nor INSTEAD OF
                   AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)) THEN
         RETURN QUERY
-        SELECT m.name, format('CREATE TRIGGER %s %s INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT'
+        SELECT m.name, format('CREATE OR REPLACE TRIGGER %s %s INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT'
                               ' EXECUTE FUNCTION pgherd.mark_statement(%L)', m.name, m.moment, t.name, m.mark)
           FROM (VALUES ('pgherd_a', 'BEFORE', 'opened'), ('pgherd_z', 'AFTER', 'closed')) AS m(name, moment, mark);
     END IF;
@@ -327,7 +327,7 @@ BEGIN
              WHERE a.attnum = ANY (p.partattrs::int2[])
                 OR p.partexprs LIKE format('%%:varattno %s %%', a.attnum) OR p.partexprs LIKE '%:varattno 0 %') c;
     name := own;
-    source := format('CREATE TRIGGER %s BEFORE UPDATE ON %s FOR EACH ROW%s EXECUTE FUNCTION pgherd.refuse_move()', own, t.name,
+    source := format('CREATE OR REPLACE TRIGGER %s BEFORE UPDATE ON %s FOR EACH ROW%s EXECUTE FUNCTION pgherd.refuse_move()', own, t.name,
                      CASE WHEN NOT later
                           THEN format(' WHEN (ROW(%s)::record OPERATOR(pg_catalog.*<>) ROW(%s)::record)', k.old, k.new) END);
     RETURN NEXT;
@@ -642,7 +642,7 @@ DROP FUNCTION IF EXISTS pgherd.capture_trigger(oid, text, bool);
 CREATE OR REPLACE FUNCTION pgherd.capture_trigger(t pgherd.user_tables, kind text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN concat('CREATE TRIGGER pgherd_', lower(kind), ' AFTER ', kind, ' ON ', t.name,
+    RETURN concat('CREATE OR REPLACE TRIGGER pgherd_', lower(kind), ' AFTER ', kind, ' ON ', t.name,
                   CASE WHEN NOT t.inherits THEN ' REFERENCING' END,
                   CASE WHEN NOT t.inherits AND kind <> 'INSERT' THEN ' OLD TABLE AS old_rows' END,
                   CASE WHEN NOT t.inherits AND kind <> 'DELETE' THEN ' NEW TABLE AS new_rows' END,
@@ -705,7 +705,7 @@ CREATE OR REPLACE FUNCTION pgherd.truncate_triggers(t pgherd.user_tables, p reco
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN QUERY
-    SELECT m.name, format('CREATE TRIGGER %s %s TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION %s()',
+    SELECT m.name, format('CREATE OR REPLACE TRIGGER %s %s TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION %s()',
                           m.name, m.moment, t.name, m.fname)
       FROM (VALUES ('pgherd_truncate', 'AFTER', 'pgherd_gen.truncate_' || t.relid, NOT t.partitioned),
                    ('pgherd_truncate_before', 'BEFORE', 'pgherd.close_old_cursor', NOT t.partitioned),
@@ -736,7 +736,7 @@ DROP FUNCTION IF EXISTS pgherd.refusal_trigger(oid, bool, text);
 CREATE OR REPLACE FUNCTION pgherd.refusal_trigger(t pgherd.user_tables, why text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN format('CREATE TRIGGER pgherd_refuse BEFORE INSERT OR UPDATE OR DELETE%s ON %s FOR EACH %s'
+    RETURN format('CREATE OR REPLACE TRIGGER pgherd_refuse BEFORE INSERT OR UPDATE OR DELETE%s ON %s FOR EACH %s'
                   ' EXECUTE FUNCTION pgherd.refuse_without_key(%s)',
                   CASE WHEN t.inherits THEN '' ELSE ' OR TRUNCATE' END, t.name,
                   CASE WHEN t.inherits THEN 'ROW' ELSE 'STATEMENT' END, quote_literal(why));
@@ -849,31 +849,35 @@ BEGIN
     UNION ALL SELECT f.* FROM pgherd.statement_triggers(t) f;
 END $$;
 
--- Makes the triggers of a table those that it has to have.
-CREATE OR REPLACE FUNCTION pgherd.make_triggers(rel regclass, names text[], sources text[]) RETURNS bool
+-- Makes the triggers of a table, which are those of `had`, the `wanted` ones: the statements that make them, by name. Returns
+-- what it has now. To drop one locks out readers, so that is done only where nothing takes its place.
+DROP FUNCTION IF EXISTS pgherd.make_triggers(regclass, text[], text[]);
+CREATE OR REPLACE FUNCTION pgherd.make_triggers(rel regclass, had jsonb, wanted jsonb) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    trig   text;
-    in_use bool := false;
+    trig record;
+    has  jsonb := wanted;
 BEGIN
-    BEGIN
-        FOR trig IN SELECT t.tgname FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname ILIKE E'pgherd\\_%' LOOP
-            EXECUTE format('DROP TRIGGER %I ON %s', trig, rel);
-        END LOOP;
-    EXCEPTION WHEN object_in_use THEN
-        -- The statement around this command changes the table: a new foreign key refers to it. The triggers that
-        -- it has are the right ones, some may be missing; those that it needs no more may stay until the next time.
-        in_use := true;
-        IF EXISTS (SELECT FROM pg_trigger t JOIN pgherd.user_tables u ON u.relid = t.tgrelid
-                    WHERE t.tgrelid = rel AND t.tgname = 'pgherd_insert' AND (t.tgtype & 1 = 1) <> u.inherits) THEN
-            RAISE; -- it has become part of an inheritance tree, or ceased to be one
-        END IF;
-    END;
-    FOR trig IN SELECT t.source FROM unnest(names, sources) AS t(name, source)
-                 WHERE NOT EXISTS (SELECT FROM pg_trigger p WHERE p.tgrelid = rel AND p.tgname = t.name) LOOP
-        EXECUTE trig;
+    FOR trig IN SELECT t.tgname AS name, wanted ->> t.tgname AS wanted
+                  FROM pg_trigger t
+                 WHERE t.tgrelid = rel AND t.tgname ILIKE E'pgherd\\_%'
+                   -- it has become part of an inheritance tree, or ceased to be one
+                   AND (t.tgtype & 1 = 1) IS DISTINCT FROM (wanted ->> t.tgname LIKE '% FOR EACH ROW %') LOOP
+        BEGIN
+            EXECUTE format('DROP TRIGGER %I ON %s', trig.name, rel);
+        EXCEPTION WHEN object_in_use THEN
+            IF trig.wanted <> '' THEN
+                RAISE;
+            END IF;
+            -- The statement around this command changes the table. It may stay until the next time.
+            has := has || jsonb_build_object(trig.name, 'in use');
+        END;
     END LOOP;
-    RETURN NOT in_use;
+    FOR trig IN SELECT w.value AS source FROM jsonb_each_text(wanted) AS w
+                 WHERE had ->> w.key IS DISTINCT FROM w.value LOOP
+        EXECUTE trig.source;
+    END LOOP;
+    RETURN has;
 END $$;
 
 -- The generated functions of a table.
@@ -911,10 +915,8 @@ DECLARE
     parts   record; -- of `root`
     why     text;
     source  text;
-    names   text[];
-    sources text[];
-    wanted  text;
-    old     text;
+    wanted  jsonb; -- triggers
+    had     pgherd.generated;
 BEGIN
     FOR r IN SELECT c.oid AS relid, c.oid::regclass AS name, u AS tab,
                     EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = u.root_relid AND a.attnum > 0
@@ -927,8 +929,7 @@ BEGIN
         t := r.tab; -- NULL for one that is not replicated any more
         source := '';
         why := NULL;
-        names := NULL;
-        sources := NULL;
+        wanted := '{}';
         IF r.holds_values THEN
             IF t.root_relid IS DISTINCT FROM root THEN -- partitions come one after the other
                 root := t.root_relid;
@@ -938,30 +939,25 @@ BEGIN
             source := pgherd.table_source(t, parts, why);
         END IF;
         IF r.holds_values AND why IS NULL THEN
-            SELECT array_agg(f.name ORDER BY f.name), array_agg(f.source ORDER BY f.name) INTO names, sources
-              FROM pgherd.table_triggers(t, parts) f;
+            wanted := (SELECT jsonb_object_agg(f.name, f.source) FROM pgherd.table_triggers(t, parts) f);
         ELSIF t.relid IS NOT NULL THEN
-            names := '{pgherd_refuse}';
-            sources := ARRAY[pgherd.refusal_trigger(t, why)];
+            wanted := jsonb_build_object('pgherd_refuse', pgherd.refusal_trigger(t, why));
         END IF;
-        wanted := md5(source) || ' ' || md5(coalesce(array_to_string(sources, ';'), ''));
-        SELECT g.fingerprint INTO old FROM pgherd.generated g WHERE g.relid = r.relid;
-        CONTINUE WHEN old = wanted;
-        IF source <> '' AND split_part(old, ' ', 1) IS DISTINCT FROM split_part(wanted, ' ', 1) THEN
+        SELECT * INTO had FROM pgherd.generated g WHERE g.relid = r.relid;
+        CONTINUE WHEN had.fingerprint = md5(source) AND had.triggers = wanted;
+        IF source <> '' AND had.fingerprint IS DISTINCT FROM md5(source) THEN
             EXECUTE source;
             PERFORM pgherd.revoke_generated(r.relid);
         END IF;
-        IF split_part(old, ' ', 2) IS DISTINCT FROM split_part(wanted, ' ', 2) OR old LIKE '% in use' THEN
-            IF NOT pgherd.make_triggers(r.name, names, sources) THEN
-                wanted := wanted || ' in use';
-            END IF;
+        IF had.triggers IS DISTINCT FROM wanted THEN
+            had.triggers := pgherd.make_triggers(r.name, had.triggers, wanted);
         END IF;
         DELETE FROM pgherd.capture_plans c WHERE c.relid = r.relid;
         IF r.holds_values AND why IS NULL AND pgherd.is_captured_natively(t.relid, t.inherits) THEN
             PERFORM pgherd.plan_native_capture(r.relid, parts);
         END IF;
-        INSERT INTO pgherd.generated VALUES (r.relid, wanted)
-            ON CONFLICT (relid) DO UPDATE SET fingerprint = EXCLUDED.fingerprint;
+        INSERT INTO pgherd.generated VALUES (r.relid, md5(source), had.triggers)
+            ON CONFLICT (relid) DO UPDATE SET fingerprint = EXCLUDED.fingerprint, triggers = EXCLUDED.triggers;
     END LOOP;
     FOR r IN DELETE FROM pgherd.generated g
               WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = g.relid) RETURNING g.relid LOOP
