@@ -127,11 +127,12 @@ def prove(members: Sequence[Member], herd: Herd | None) -> bool:
 
 def print_how_to_go_on(members: Sequence[Member], herd: Herd) -> None:
     """Say how to connect to the herd that is left running, and how to stop it."""
+    pgherd = Path(sys.executable).with_name("pgherd")  # its directory may not be in the PATH
     print("\nThe herd is still running; every node takes writes:")
     for member in members:
-        print(f"  pgherd psql {member.name} --dir {herd.directory}")
-    print(f"Stop it with:   pgherd local down --dir {herd.directory}")
-    print(f"Remove it with: pgherd local destroy --dir {herd.directory}")
+        print(f"  {pgherd} psql {member.name} --dir {herd.directory}")
+    print(f"Stop it with:   {pgherd} local down --dir {herd.directory}")
+    print(f"Remove it with: {pgherd} local destroy --dir {herd.directory}")
 
 
 if __name__ == "__main__":

@@ -163,13 +163,12 @@ class TestLevels:
         with stopped_sidecar(herd) as number:
             reader = nodes.connect(number)
             [(here,)] = run(reader, "SELECT pgherd.last_gid()")
-            assert run(reader, "SELECT pgherd.fresh()") == [(here,)]
+            assert run(reader, "SELECT pgherd.fresh()") == [(here,)]  # it has no token
             run(reader, "SET pgherd.consistency = 'local'")
             assert run(reader, f"SELECT pgherd.fresh({here + 1000})") == [(here,)]
 
     def test_session_waits_for_a_token(self, nodes: Nodes) -> None:
-        writer, reader = nodes.connect(0), nodes.connect(1)
-        run(reader, "SET pgherd.consistency = 'session'")
+        writer, reader = nodes.connect(0), nodes.connect(1)  # it is the default
         for number in range(20):
             run(writer, f"INSERT INTO t VALUES ({number}, 0)")
             [(token,)] = run(writer, "SELECT pgherd.last_gid()")
@@ -194,7 +193,6 @@ class TestLevels:
         self, nodes: Nodes, setting: str, message: str
     ) -> None:
         session = nodes.connect(0)
-        run(session, "SET pgherd.consistency = 'session'")
         run(session, f"SET {setting}")
         with pytest.raises(psycopg.errors.InvalidParameterValue, match=message) as error:
             run(session, "SELECT pgherd.fresh()")

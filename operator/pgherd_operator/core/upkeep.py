@@ -140,7 +140,7 @@ def _dns_names(observed: Observed, ledger: Ledger, seat: Seat) -> tuple[str, ...
     """First the name by which the peers know the member, then those that clients connect to."""
     cluster = observed.cluster
     name = names.member(cluster.name, seat.number)
-    services = (name, *(f"{cluster.name}-{one}" for one in ("rw", "ro", "any")))
+    services = (name, *(f"{cluster.name}-{one}" for one in ("rw", "ro", "readers", "any")))
     return (
         f"{name}.{ledger.cluster_id}.pgherd",
         names.address(cluster.name, cluster.namespace, seat.number),

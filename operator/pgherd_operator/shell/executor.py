@@ -182,7 +182,8 @@ class Executor:
             "hosts-uri": f"postgresql://{action.user}:{password}@{hosts}/{database}"
             "?target_session_attrs=read-write&connect_timeout=3",
             "hosts-jdbc-uri": f"jdbc:postgresql://{hosts}/{database}"
-            f"?user={action.user}&password={password}&targetServerType=primary",
+            f"?user={action.user}&password={password}&targetServerType=primary"
+            "&hostRecheckSeconds=1&connectTimeout=2",
             "pgpass": f"{host}:{port}:{database}:{action.user}:{password}\n",
         }
         encoded = _encoded({key: value.encode() for key, value in data.items()})

@@ -297,7 +297,7 @@ class Herd(BaseModel):
     def reading_dsn(self) -> str:
         """Connection string for what only reads: any node, by chance; from libpq 16 on."""
         where = f"postgresql://app:{self.app_password}@{_hosts(self.databases)}/app"
-        return f"{where}?target_session_attrs=any&load_balance_hosts=random"
+        return f"{where}?target_session_attrs=any&load_balance_hosts=random&connect_timeout=3"
 
     def _passfile(self, member: HerdNode) -> str:
         return f"passfile={quote(str(self.node(member).passfile))}"

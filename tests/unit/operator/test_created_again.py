@@ -55,7 +55,9 @@ async def test_the_application_s_secret_has_what_clients_read() -> None:
     hosts = ",".join(f"{NAME}-{number}.{NAMESPACE}.svc:5432" for number in (1, 2, 3))
     assert f"@{hosts}/app?target_session_attrs=read-write" in data["hosts-uri"]
     assert data["hosts-jdbc-uri"].startswith(f"jdbc:postgresql://{hosts}/app?user=app&password=")
-    assert data["hosts-jdbc-uri"].endswith("&targetServerType=primary")
+    assert data["hosts-jdbc-uri"].endswith(
+        "&targetServerType=primary&hostRecheckSeconds=1&connectTimeout=2"
+    )
     assert {f"{NAME}-{number}" for number in (1, 2, 3)} <= {
         name for kind, name in world.objects if kind == "Service"
     }

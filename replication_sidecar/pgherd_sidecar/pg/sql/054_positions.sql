@@ -114,13 +114,13 @@ END $$;
 -- Waits for what the session's level calls for, and returns the newest GID that this member shows then. The level is
 -- the setting pgherd.consistency, of the session, its role or its database: it can only make its own user wait. A token
 -- is a GID, of last_gid() or last_commit_gid() on any member.
---   local    for nothing
---   session  for the token, or for that in the setting pgherd.after
+--   local    for nothing, whatever token is given
+--   session  for the token, or for that in the setting pgherd.after; the default
 --   strong   for all that was acknowledged before; that covers every token
 CREATE OR REPLACE FUNCTION pgherd.fresh(token int8 DEFAULT NULL, timeout interval DEFAULT '10 seconds') RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    level text := coalesce(nullif(current_setting('pgherd.consistency', true), ''), 'local');
+    level text := coalesce(nullif(current_setting('pgherd.consistency', true), ''), 'session');
     after text := coalesce(nullif(current_setting('pgherd.after', true), ''), '0');
 BEGIN
     CASE level
