@@ -102,7 +102,8 @@ on_transaction_event(XactEvent event, void *arg)
 			if (pgherd_is_armed(xid))
 				ereport(ERROR,
 						errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						errmsg("cannot PREPARE a transaction that has written replicated tables"));
+						errmsg("cannot PREPARE a transaction that has written replicated tables"),
+						errhint("Two-phase commit is not supported: COMMIT it."));
 			break;
 		case XACT_EVENT_COMMIT:
 			end_of_transaction(true);

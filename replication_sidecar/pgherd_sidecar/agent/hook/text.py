@@ -21,10 +21,7 @@ def explain(conflict: Conflict, body: bytes, flags: int = 0) -> tuple[str, str]:
             f"(GID {conflict.winner})",
             "It has lost before, or it excludes all writers, and has declared what it will change.",
         )
-    message = (
-        f"could not serialize access due to a concurrent commit on another node "
-        f"(GID {conflict.winner})"
-    )
+    message = f"could not serialize access due to a concurrent commit (GID {conflict.winner})"
     tables, record = _found(conflict, body, flags)
     where = ", ".join(tables)
     if record:

@@ -61,13 +61,15 @@ LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     context pg_catalog.text;
     nested  pg_catalog.bool;
+    query   pg_catalog.text := pg_catalog.lower(pg_catalog.current_query() COLLATE pg_catalog."C");
     ours    pg_catalog.refcursor := 'pgherd_commit';
     found   pg_catalog.record;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
     nested := position(E'\n' IN context) OPERATOR(pg_catalog.>) 0;
-    IF nested OR position('constraints' IN pg_catalog.lower(pg_catalog.current_query() COLLATE pg_catalog."C"))
-                 OPERATOR(pg_catalog.>) 0 THEN
+    IF pg_catalog.starts_with(query, 'prepare transaction') THEN
+        PERFORM pgherd.refuse_prepare();
+    ELSIF nested OR position('constraints' IN query) OPERATOR(pg_catalog.>) 0 THEN
         IF pgherd.fires_early(NEW.xid, NEW.tab, NEW.base, NEW.pks[1], nested) THEN
             RETURN NULL;
         END IF;
@@ -153,6 +155,14 @@ BEGIN
     END IF;
     RAISE EXCEPTION 'a transaction that has written replicated tables cannot become read-only'
         USING ERRCODE = '0A000', HINT = 'Leave out SET TRANSACTION READ ONLY.';
+END $$;
+
+-- PostgreSQL would refuse it, too, because of our cursor, which no user knows.
+CREATE OR REPLACE FUNCTION pgherd.refuse_prepare() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'cannot PREPARE a transaction that has written replicated tables'
+        USING ERRCODE = '0A000', HINT = 'Two-phase commit is not supported: COMMIT it.';
 END $$;
 
 -- Opens the dblink connection of this session to the sidecar, and closes those of earlier epochs.
