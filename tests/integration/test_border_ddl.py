@@ -516,6 +516,9 @@ _OF_THE_STRAY = {
     "a table of its rows": "CREATE TABLE holder (id int PRIMARY KEY, row stray)",
     "its comment": "COMMENT ON COLUMN stray.v IS 'v'",
     "it with others": "DROP TABLE stray, t",
+    "its rights": "GRANT SELECT ON stray TO app",
+    "its columns": "CREATE TABLE copied (LIKE stray)",
+    "its types": "CREATE FUNCTION f(v stray.v%TYPE) RETURNS int LANGUAGE sql RETURN 1",
 }
 
 
@@ -525,8 +528,9 @@ async def test_what_a_superuser_made_in_replica_role_is_in_nobodys_way(
     await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
     async with superusers(herd, schema) as admins:
         await run(admins[0], "SET session_replication_role = replica")
-        await run(admins[0], "CREATE TABLE stray (id int PRIMARY KEY, v int)")
+        await run(admins[0], "CREATE TABLE stray (id serial PRIMARY KEY, v int)")
         await run(admins[0], "CREATE INDEX of_the_stray ON stray (v)")
+        await run(admins[0], "CREATE INDEX another ON stray (v)")
         await run(admins[0], "CREATE STATISTICS of_it ON id, v FROM stray")
         await run(admins[0], "RESET session_replication_role")
         try:
@@ -536,6 +540,10 @@ async def test_what_a_superuser_made_in_replica_role_is_in_nobodys_way(
                 error = await failure(admins[0], statement)
                 assert error.sqlstate == "0A000", case
                 assert "on this node only" in str(error), case
+            await run(connections[1], "CREATE TYPE e AS ENUM ('a'); ALTER TYPE e RENAME TO f")
+            await caught_up(connections)  # this may concern any table
+            assert await run(admins[0], "SELECT setval('stray_id_seq', 5)") == [(5,)]
+            await run(admins[0], "DROP INDEX CONCURRENTLY another")
             await run(admins[0], "SET session_replication_role = replica")
             await run(admins[0], "SELECT pgherd.reconcile()")  # as a new release does
             await run(admins[0], "RESET session_replication_role")
@@ -548,6 +556,55 @@ async def test_what_a_superuser_made_in_replica_role_is_in_nobodys_way(
             await run(admins[0], "SET session_replication_role = replica")
             await run(admins[0], "DROP TABLE IF EXISTS stray CASCADE")
         await assert_same_schema(connections, schema)
+
+
+_CONCERNED = """
+SELECT r.name FROM pgherd.capture_rows(pg_current_xact_id()) c,
+       jsonb_array_elements_text(c.recs[1]::jsonb -> 'rels') AS r(name)
+ WHERE c.tab = '""' AND c.recs <> '{}' ORDER BY 1"""
+
+
+async def test_a_new_partition_concerns_no_other_one_unless_it_has_something_of_its_own(
+    herd: LocalHerd, connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE TABLE r (id int, k int, v text, PRIMARY KEY (id, k)) PARTITION BY LIST (k);"
+        "CREATE TABLE p1 PARTITION OF r FOR VALUES IN (1)",
+    )
+    async with superusers(herd, schema) as admins:
+        await run(admins[0], "BEGIN; CREATE TABLE p2 PARTITION OF r FOR VALUES IN (2)")
+        assert await run(admins[0], _CONCERNED) == [(f"{schema}.p2",), (f"{schema}.r",)]
+        await run(admins[0], "COMMIT; BEGIN")
+        await run(admins[0], "CREATE TABLE p3 PARTITION OF r (UNIQUE (v)) FOR VALUES IN (3)")
+        assert (f"{schema}.p1",) in await run(admins[0], _CONCERNED)
+        await run(admins[0], "COMMIT")
+    await run(connections[0], "INSERT INTO r VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c')")
+    await caught_up(connections)
+    await run(connections[1], "UPDATE r SET k = 2 WHERE id = 1; DELETE FROM p2 WHERE id = 2")
+    await caught_up(connections)
+    await run(connections[2], "UPDATE r SET k = 3 WHERE id = 1; INSERT INTO p2 VALUES (4, 2, 'd')")
+    rows = await same_everywhere(
+        connections, "SELECT tableoid::regclass::text, * FROM r ORDER BY 2"
+    )
+    assert rows == [("p3", 1, 3, "a"), ("p3", 3, 3, "c"), ("p2", 4, 2, "d")]
+    await assert_same_schema(connections, schema)
+
+
+async def test_a_table_of_any_name_keeps_its_triggers(
+    connections: list[Connection], schema: str
+) -> None:
+    name = '"a FOR EACH ROW b"'
+    await run(connections[0], f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    await run(
+        connections[0],
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    )
+    event = f"AFTER INSERT ON {name} FOR EACH STATEMENT EXECUTE FUNCTION f()"
+    await run(connections[0], f"CREATE TRIGGER told {event}")
+    await run(connections[0], f"INSERT INTO {name} VALUES (1)")
+    assert await same_everywhere(connections, f"TABLE {name}") == [(1,)]
+    await assert_same_schema(connections, schema)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ _SETTINGS: Final = settings.FIXED | {
     "role": "none",
     "default_transaction_deferrable": "off",
     "idle_session_timeout": "0",
+    "pgherd.ddl_wait": "0",
     "idle_in_transaction_session_timeout": "0",
 }
 

@@ -100,6 +100,13 @@ async def test_who_is_late_is_named_and_not_waited_for_before_it_has_shown_that(
     assert await others.look(6, 1000.0) == b"OK"
 
 
+async def test_libpq_would_cut_a_longer_answer_so_it_says_how_many_more_there_are() -> None:
+    others = Others(*(f"shop-database-{number}" for number in range(1, 7)))
+    said = await others.look(gid=9)
+    assert said == b"LATE shop-database-1, shop-database-2 and 4 more"
+    assert len(said) <= 63
+
+
 async def test_who_cannot_say_is_named_at_once(others: Others) -> None:
     others.show("n2", 4)
     others.unable.add("n3")

@@ -68,6 +68,18 @@ def test_waiters_are_woken_once_and_only_when_their_gid_is_settled() -> None:
     assert woken == [10, 11, 13]
 
 
+def test_who_waits_no_longer_is_not_woken_and_wants_nothing() -> None:
+    chain = chain_of(local(11, 10), local(12, 11))
+    woken: list[int] = []
+    impatient, patient = woken.clear, lambda: woken.append(12)
+    chain.when_settled(11, impatient)
+    chain.when_settled(12, patient)
+    chain.forget(impatient)
+    assert chain.wanted_gid == 12
+    chain.settle(12)
+    assert woken == [12]
+
+
 def test_the_lowest_wanted_gid_counts_only_as_far_as_there_are_links() -> None:
     chain = chain_of(local(11, 10))
     assert chain.wanted_gid == 0

@@ -238,6 +238,15 @@ def test_the_first_of_the_chain_is_ended_if_it_does_not_commit() -> None:
     )
 
 
+def test_a_command_is_not_ended_while_its_session_waits_for_the_other_members() -> None:
+    node = Node()
+    node.certified(gid=40, since_s=5.0)
+    node.chain.note_wait(40, 60.0)
+    assert node.look(6.1) + node.look(30.0) + node.look(59.9) == []
+    assert node.look(60.1) + node.look(70.0) == []
+    assert [order.act for order in node.look(70.2)] == [Act.TERMINATE]
+
+
 def test_a_commit_that_waits_for_its_predecessor_is_not_hurried() -> None:
     node = Node()
     node.certified(gid=40, since_s=5.0)

@@ -23,7 +23,7 @@ _BEGIN: Final = (
     "SET TRANSACTION READ WRITE; SET LOCAL lock_timeout = '200ms';"
     " SET LOCAL statement_timeout = '7s'; SET LOCAL search_path = pg_catalog"
 )
-_VISIBLE_S: Final = 2.0
+_VISIBLE_S: Final = 4.0
 """How long to wait for what the asking transaction has seen."""
 _LONGEST_S: Final = 9.0
 """Before the other member waits no more."""

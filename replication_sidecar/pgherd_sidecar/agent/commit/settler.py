@@ -61,7 +61,10 @@ class Visibility:
         """Wait until ``gid`` is visible here."""
         reached = asyncio.Event()
         self.when_visible(gid, reached.set)
-        await reached.wait()
+        try:
+            await reached.wait()
+        finally:
+            self._chain.forget(reached.set)
 
     async def visible_before(self, position: int) -> None:
         """Wait until all that was ordered before a delivered position is visible here."""

@@ -231,7 +231,9 @@ class HookServer:
                 wait_s, begins = int(words[2]) / 1000, words[0] == b"S"
                 self.backend.barrier(connection, wait_s, connection.done, begins=begins)
             case b"E":
-                self.backend.when_shown(int(words[2]), int(words[3]) / 1000, connection.done)
+                gid, rest_s = int(words[2]), int(words[3]) / 1000
+                self._path.chain.note_wait(gid, asyncio.get_running_loop().time() + rest_s)
+                self.backend.when_shown(gid, rest_s, connection.done)
             case b"T":
                 connection.done(self._path.outcomes.of(words[2].decode()).encode())
             case _:

@@ -17,8 +17,10 @@ log = structlog.get_logger()
 _QUESTION: Final = b"shown"
 _SLICE_S: Final = 0.5
 """A session hears "not yet" after so long, because it can't be cancelled while it waits here."""
-_AGAIN_S: Final = 10.0
+_AGAIN_S: Final = 2.0
 """A member that has not answered for so long is asked again."""
+_ROOM: Final = 58
+"""Bytes that libpq keeps of an answer, without its first word."""
 _LONGEST_S: Final = 2 * _AGAIN_S
 """Nobody waits for an answer any more."""
 
@@ -100,7 +102,7 @@ class Showing:
             self._late.setdefault(name, gid)
         unable = {n for n, one in questions.items() if one.done() and not one.result()}
         late = sorted(behind | pending | unable)
-        return b"LATE " + ", ".join(late).encode() if late else b"OK"
+        return b"LATE " + _listed(late).encode() if late else b"OK"
 
     def _question(self, name: str, gid: int) -> asyncio.Task[bool]:
         """The question to a member, which is asked once however many wait for the answer."""
@@ -124,3 +126,14 @@ class Showing:
             if name in said:
                 return said[name] == _QUESTION
         return True
+
+
+def _listed(names: list[str]) -> str:
+    """As many as there is room for in an answer, and how many others."""
+    shown = len(names)
+    while True:
+        rest = f" and {len(names) - shown} more" if shown < len(names) else ""
+        text = ", ".join(names[:shown]) + rest
+        if shown == 0 or len(text.encode()) <= _ROOM:
+            return text
+        shown -= 1

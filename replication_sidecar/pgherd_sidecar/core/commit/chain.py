@@ -26,6 +26,7 @@ class LocalLink:
         pieces_from: position of its first piece, if it came in pieces.
         yielding: it must give way to the applier and be repaired (C9).
         since_s: when the verdict was given, on the loop's clock.
+        waits_until_s: until when its session waits for the other members to show it, likewise.
     """
 
     gid: int
@@ -36,6 +37,7 @@ class LocalLink:
     since_s: float
     pieces_from: int = 0
     yielding: bool = False
+    waits_until_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +93,12 @@ class Chain:
         wanted = min((gid for gid, _ in self._waiters), default=0)
         return min(wanted, self.tail_gid)
 
+    def note_wait(self, gid: int, until_s: float) -> None:
+        """The session of a local transaction waits until then for the other members to show it."""
+        for link in self.locals():
+            if link.gid == gid:
+                link.waits_until_s = until_s
+
     def shows(self, position: int) -> bool:
         """Whether all that was ordered before a delivered position is visible for certain."""
         head = self.head
@@ -142,6 +150,10 @@ class Chain:
             wake()
         else:
             self._waiters.append((gid, wake))
+
+    def forget(self, wake: Callable[[], None]) -> None:
+        """Whoever wanted to be woken does not any more."""
+        self._waiters = [waiter for waiter in self._waiters if waiter[1] != wake]
 
 
 def _is_open(link: Link) -> bool:

@@ -160,17 +160,30 @@ def refuse_unsafe(statement: Any, captured: Captured) -> None:
 
 def _refuse_names(node: Any, captured: Captured) -> None:
     """What has another meaning in another session."""
-    if isinstance(node, ast.RangeVar | ast.TypeName) and _is_temporary(node, captured.temporary):
-        raise DdlNotSupported(
-            "the command refers to a temporary table or type of this session",
-            "Other members do not have it: use an ordinary one.",
-        )
+    if isinstance(node, ast.RangeVar | ast.TypeName):
+        if _is_temporary(node, captured.temporary):
+            raise DdlNotSupported(
+                "the command refers to a temporary table or type of this session",
+                "Other members do not have it: use an ordinary one.",
+            )
+        _refuse_strays(node, captured)
     if isinstance(node, ast.RoleSpec) and (
         node.roletype == enums.RoleSpecType.ROLESPEC_SESSION_USER
     ):
         raise DdlNotSupported(
             "SESSION_USER in DDL is not supported", "Name the role, or use CURRENT_USER."
         )
+
+
+def _refuse_strays(node: Any, captured: Captured) -> None:
+    """What the catalog does not tell: GRANT, LIKE, the types of a function's arguments."""
+    found, name = _schema_and_name(node)
+    for schema, stray in captured.strays:
+        if name == stray and found in (None, schema):
+            raise DdlNotSupported(
+                f"the command refers to {schema}.{stray}, which exists on this node only",
+                "Name another table with its schema, or use session_replication_role = replica.",
+            )
 
 
 def _reads_moving_date(node: Any) -> bool:
@@ -323,13 +336,18 @@ def _refuse_range(options: Any) -> None:
 
 
 def _is_temporary(node: Any, temporary: list[str] | None) -> bool:
-    if isinstance(node, ast.RangeVar):
-        schema, name = node.schemaname, node.relname
-    else:
-        names = _names(node)
-        if node.pct_type:
-            names.pop()  # the column
-        schema, name = [None, None, *names][-2:]
+    schema, name = _schema_and_name(node)
     if schema is None:
         return name in (temporary or ())
     return bool(schema == "pg_temp" or schema.startswith("pg_temp_"))
+
+
+def _schema_and_name(node: Any) -> tuple[str | None, str | None]:
+    """Of a table or a type, as they stand there."""
+    if isinstance(node, ast.RangeVar):
+        return node.schemaname, node.relname
+    names = _names(node)
+    if node.pct_type:
+        names.pop()  # the column
+    schema, name = [None, None, *names][-2:]
+    return schema, name

@@ -96,6 +96,7 @@ class Captured(msgspec.Struct, frozen=True):
         quoted: the statement that the stack quotes; None if that is not certain.
         version: of the server, as its ``server_version_num``.
         temporary: names of the session's temporary relations and types.
+        strays: schemas and names of tables that this member has alone (``pgherd.strays``).
         local: it concerned temporary objects only, or nothing.
         rewrites, uncertain, shadows, dates, shrinks: see ``what_words_tell`` in
             ``sql/044_command_end.sql``.
@@ -117,6 +118,7 @@ class Captured(msgspec.Struct, frozen=True):
     quoted: str | None = None
     version: int = 0
     temporary: list[str] | None = None
+    strays: list[tuple[str, str]] = []
     local: bool = False
     rewrites: bool = False
     uncertain: list[str] | None = None

@@ -325,7 +325,7 @@ BEGIN
             RETURN;
         END IF;
         large := c.statements < 0;
-        IF c.ddl THEN
+        IF c.ddl AND position(E'\\"tag\\"' IN c.body) > 0 THEN -- a command of the client's
             wait_ms := pgherd.ddl_wait_ms();
         END IF;
         IF mod(hashint8(x::text::int8), n.fingerprint_every) = 0 AND NOT large THEN

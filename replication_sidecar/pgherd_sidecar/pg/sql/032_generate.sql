@@ -851,8 +851,9 @@ END $$;
 
 -- Makes the triggers of a table, which are those of `had`, the `wanted` ones: the statements that make them, by name. Returns
 -- what it has now. To drop one locks out readers, so that is done only where nothing takes its place.
+-- by_row: its rows are captured one by one.
 DROP FUNCTION IF EXISTS pgherd.make_triggers(regclass, text[], text[]);
-CREATE OR REPLACE FUNCTION pgherd.make_triggers(rel regclass, had jsonb, wanted jsonb) RETURNS jsonb
+CREATE OR REPLACE FUNCTION pgherd.make_triggers(rel regclass, by_row bool, had jsonb, wanted jsonb) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     trig record;
@@ -861,8 +862,10 @@ BEGIN
     FOR trig IN SELECT t.tgname AS name, wanted ->> t.tgname AS wanted
                   FROM pg_trigger t
                  WHERE t.tgrelid = rel AND t.tgname ILIKE E'pgherd\\_%'
-                   -- it has become part of an inheritance tree, or ceased to be one
-                   AND (t.tgtype & 1 = 1) IS DISTINCT FROM (wanted ->> t.tgname LIKE '% FOR EACH ROW %') LOOP
+                   AND (NOT wanted ? t.tgname
+                        -- it has become part of an inheritance tree, or ceased to be one
+                        OR t.tgname IN ('pgherd_insert', 'pgherd_update', 'pgherd_delete', 'pgherd_refuse')
+                           AND (t.tgtype & 1 = 1) <> by_row) LOOP
         BEGIN
             EXECUTE format('DROP TRIGGER %I ON %s', trig.name, rel);
         EXCEPTION WHEN object_in_use THEN
@@ -874,7 +877,8 @@ BEGIN
         END;
     END LOOP;
     FOR trig IN SELECT w.value AS source FROM jsonb_each_text(wanted) AS w
-                 WHERE had ->> w.key IS DISTINCT FROM w.value LOOP
+                 WHERE had ->> w.key IS DISTINCT FROM w.value
+                    OR NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = rel AND t.tgname = w.key) LOOP
         EXECUTE trig.source;
     END LOOP;
     RETURN has;
@@ -950,7 +954,7 @@ BEGIN
             PERFORM pgherd.revoke_generated(r.relid);
         END IF;
         IF had.triggers IS DISTINCT FROM wanted THEN
-            had.triggers := pgherd.make_triggers(r.name, had.triggers, wanted);
+            had.triggers := pgherd.make_triggers(r.name, t.inherits, had.triggers, wanted);
         END IF;
         DELETE FROM pgherd.capture_plans c WHERE c.relid = r.relid;
         IF r.holds_values AND why IS NULL AND pgherd.is_captured_natively(t.relid, t.inherits) THEN

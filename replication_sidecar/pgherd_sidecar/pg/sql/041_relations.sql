@@ -156,6 +156,30 @@ BEGIN
           FROM unnest(pgherd.trees_of(array(SELECT r.relid FROM related r))) AS u(r));
 END $$;
 
+-- A new partition with nothing of its own (an index, a foreign key) leaves all other partitions, and what refers to them, as
+-- they are. Only the tables above it go with it then: there may be hundreds of others.
+CREATE OR REPLACE FUNCTION pgherd.is_mere_partition(rel oid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM pg_class c WHERE c.oid = rel AND c.relispartition AND c.relkind IN ('r', 'p'))
+           AND NOT EXISTS (SELECT FROM pg_index i
+                            WHERE i.indrelid = rel AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid))
+           AND NOT EXISTS (SELECT FROM pg_constraint f
+                            WHERE f.conrelid = rel AND f.contype = 'f' AND f.conparentid = 0);
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.with_ancestors(rels oid[]) RETURNS oid[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (
+        WITH RECURSIVE above(relid) AS (
+            SELECT u.r FROM unnest(rels) AS u(r)
+            UNION
+            SELECT h.inhparent FROM above a JOIN pg_inherits h ON h.inhrelid = a.relid
+        )
+        SELECT array_agg(a.relid ORDER BY a.relid) FROM above a);
+END $$;
+
 -- What was a partition when the event triggers saw it last, and is none any more: PostgreSQL reports the table that
 -- it was detached from only.
 CREATE OR REPLACE FUNCTION pgherd.former_partitions() RETURNS oid[]

@@ -118,6 +118,9 @@ BEGIN
             PERFORM pgherd.drop_strays(); -- the other role empties the cache of plans, there and back
         END IF;
         strays := pgherd.note_strays();
+        command := command || jsonb_build_object('strays', (
+            SELECT coalesce(jsonb_agg(jsonb_build_array(n.nspname, c.relname)), '[]')
+              FROM pgherd.strays s JOIN pg_class c ON c.oid = s.relid JOIN pg_namespace n ON n.oid = c.relnamespace));
     END IF;
     in_use := pgherd.tables_in_use(x, context);
     IF in_use = '{}' THEN

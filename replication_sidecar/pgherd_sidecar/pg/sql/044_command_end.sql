@@ -84,7 +84,12 @@ BEGIN
     IF tag LIKE '%PUBLICATION' THEN
         rels := rels || pgherd.published_by_command();
     END IF;
-    rels := pgherd.with_relatives(rels || pgherd.holders_of_rows(pgherd.trees_of(rels)));
+    IF tag = 'CREATE TABLE' AND made <> '{}' AND rels <@ made
+       AND (SELECT bool_and(pgherd.is_mere_partition(m.relid)) FROM unnest(made) AS m(relid)) THEN
+        rels := pgherd.with_ancestors(made);
+    ELSE
+        rels := pgherd.with_relatives(rels || pgherd.holders_of_rows(pgherd.trees_of(rels)));
+    END IF;
 END $$;
 
 -- After a command, on every member: registers tables and their columns, interleaves sequences, makes triggers anew.

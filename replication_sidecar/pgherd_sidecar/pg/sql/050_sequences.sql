@@ -15,7 +15,7 @@ CREATE UNLOGGED TABLE IF NOT EXISTS pgherd.clean_since (
     only_row bool PRIMARY KEY DEFAULT true CHECK (only_row)
 );
 
--- Sequences to interleave: permanent, the user's, and not those of local tables.
+-- Sequences to interleave: permanent, the user's, and not those of tables that are local or that this node has alone.
 CREATE OR REPLACE VIEW pgherd.user_sequences AS
 SELECT c.oid AS relid, o.refobjid AS owner, o.refobjsubid AS owner_column,
        s.seqincrement, s.seqstart, s.seqmin, s.seqmax, s.seqcycle
@@ -24,7 +24,8 @@ SELECT c.oid AS relid, o.refobjid AS owner, o.refobjsubid AS owner_column,
                        AND o.deptype IN ('a', 'i')
  WHERE c.relpersistence <> 't'
    AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
-   AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = o.refobjid);
+   AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = o.refobjid)
+   AND NOT EXISTS (SELECT FROM pgherd.strays t WHERE t.relid = o.refobjid);
 
 -- The first of v, v + step, v + 2 * step, ... that belongs to this member.
 CREATE OR REPLACE FUNCTION pgherd.first_own(v numeric, step int8) RETURNS numeric

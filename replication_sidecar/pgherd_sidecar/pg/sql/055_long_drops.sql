@@ -31,7 +31,8 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false; -- PostgreSQL says what is wrong; a temporary one is no other member's business
     END IF;
-    IF coalesce(pgherd.broken_indexes() ? i.oid::text, false) THEN -- this member has it alone
+    IF coalesce(pgherd.broken_indexes() ? i.oid::text, false) -- this member has it alone
+       OR EXISTS (SELECT FROM pgherd.strays s WHERE s.relid = i.indrelid) THEN
         PERFORM set_config('pgherd.drops_here', i.oid::text, false);
         RETURN true;
     END IF;

@@ -16,7 +16,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Whose sequence a member has for itself: a temporary one, or a local table's. Others are replicated.
+-- Whose sequence a member has for itself: a temporary one, or that of a table that is local, or that it has alone. Others
+-- are replicated.
 CREATE OR REPLACE FUNCTION pgherd.is_local_sequence(rel oid) RETURNS bool
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -25,7 +26,8 @@ BEGIN ATOMIC
           LEFT JOIN pg_depend o ON o.classid = 'pg_class'::regclass AND o.objid = c.oid
                                AND o.refclassid = 'pg_class'::regclass AND o.deptype IN ('a', 'i')
          WHERE c.oid = rel AND c.relkind = 'S'
-           AND (c.relpersistence = 't' OR EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = o.refobjid)));
+           AND (c.relpersistence = 't' OR EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = o.refobjid)
+                OR EXISTS (SELECT FROM pgherd.strays t WHERE t.relid = o.refobjid)));
 END;
 
 -- As PostgreSQL's setval, for all members; each goes on with the next number of its own share.
