@@ -579,16 +579,14 @@ async def test_a_new_partition_concerns_no_other_one_unless_it_has_something_of_
         await run(admins[0], "CREATE TABLE p3 PARTITION OF r (UNIQUE (v)) FOR VALUES IN (3)")
         assert (f"{schema}.p1",) in await run(admins[0], _CONCERNED)
         await run(admins[0], "COMMIT")
-    await run(connections[0], "INSERT INTO r VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c')")
-    await caught_up(connections)
-    await run(connections[1], "UPDATE r SET k = 2 WHERE id = 1; DELETE FROM p2 WHERE id = 2")
-    await caught_up(connections)
-    await run(connections[2], "UPDATE r SET k = 3 WHERE id = 1; INSERT INTO p2 VALUES (4, 2, 'd')")
-    rows = await same_everywhere(
-        connections, "SELECT tableoid::regclass::text, * FROM r ORDER BY 2"
-    )
-    assert rows == [("p3", 1, 3, "a"), ("p3", 3, 3, "c"), ("p2", 4, 2, "d")]
-    await assert_same_schema(connections, schema)
+        await run(admins[0], "INSERT INTO r VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c')")
+        await caught_up(admins)
+        await run(admins[1], "UPDATE r SET k = 2 WHERE id = 1; DELETE FROM p2 WHERE id = 2")
+        await caught_up(admins)
+        await run(admins[2], "UPDATE r SET k = 3 WHERE id = 1; INSERT INTO p2 VALUES (4, 2, 'd')")
+        rows = await same_everywhere(admins, "SELECT tableoid::regclass::text, * FROM r ORDER BY 2")
+        assert rows == [("p3", 1, 3, "a"), ("p3", 3, 3, "c"), ("p2", 4, 2, "d")]
+        await assert_same_schema(admins, schema)
 
 
 async def test_a_table_of_any_name_keeps_its_triggers(
