@@ -287,7 +287,8 @@ pgherd_native_capture(PG_FUNCTION_ARGS)
 				errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				errmsg("pgherd's trigger needs its transition tables"));
 	count = tuplestore_tuple_count(counted);
-	if (count == 0)
+	/* A trigger of another partition may have let the new row of an UPDATE vanish. */
+	if (count == 0 && (kind != TRIGGER_EVENT_UPDATE || tuplestore_tuple_count(data->tg_oldtable) == 0))
 		return PointerGetDatum(NULL);
 
 	pgherd_become_owner(&user, &context);

@@ -589,6 +589,29 @@ async def test_a_new_partition_concerns_no_other_one_unless_it_has_something_of_
         await assert_same_schema(admins, schema)
 
 
+async def test_who_writes_a_parent_while_its_child_leaves_writes_on_all_members(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE TABLE ih (a int PRIMARY KEY, b text);"
+        "CREATE TABLE ih1 (z int, PRIMARY KEY (a)) INHERITS (ih);"
+        "INSERT INTO ih1 VALUES (30, 'c', 1), (31, 'c', 1), (32, 'c', 1)",
+    )
+    async with another(connections[0], schema) as writer, another(connections[0], schema) as seen:
+        await run(connections[0], "BEGIN; ALTER TABLE ih1 NO INHERIT ih")
+        deletes = asyncio.create_task(run(writer, "DELETE FROM ih WHERE a = 30"))
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'ih1'::regclass"
+        await wait_until_async(lambda: run(seen, waits), lambda found: found == [(1,)])
+        await run(connections[0], "COMMIT")
+        async with in_time():
+            await deletes
+    await run(connections[1], "UPDATE ih1 SET b = 'd' WHERE a = 31; DELETE FROM ih1 WHERE a = 32")
+    rows = await same_everywhere(connections, "SELECT a, b FROM ih1 ORDER BY a")
+    assert (31, "d") in rows and (32, "c") not in rows
+    await assert_same_schema(connections, schema)
+
+
 async def test_a_table_of_any_name_keeps_its_triggers(
     connections: list[Connection], schema: str
 ) -> None:

@@ -2,16 +2,57 @@
 
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from .localherd import LocalHerd
-from .nodes import Nodes, nodes_of, run, sql_cases
+from .nodes import Nodes, nodes_of, once, run, sql_cases
 
 SHAPES = sql_cases("capture_shapes")
 TABLES_OF_SCHEMA = """
 SELECT format('ONLY %I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = current_schema() AND c.relkind = 'r'
 """  # noqa: E501 - SQL
+
+
+PARTED = """
+CREATE TABLE b (id int, k int, v int{key}) PARTITION BY LIST (k);
+CREATE TABLE b1 PARTITION OF b FOR VALUES IN (1); CREATE TABLE b2 PARTITION OF b FOR VALUES IN (2);
+CREATE FUNCTION vanish() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER vanish BEFORE INSERT ON b2 FOR EACH ROW EXECUTE FUNCTION vanish();
+INSERT INTO b VALUES (1, 1, 1), (2, 1, 2), (3, 1, 3), (4, 1, 4)"""
+TOUCHED = {
+    "a generated column in the key": """
+CREATE TABLE g (a int, b int GENERATED ALWAYS AS (a / 10) STORED, v int, PRIMARY KEY (a, b));
+CREATE TABLE h (id int PRIMARY KEY, v int); INSERT INTO h VALUES (1, 0)
+----
+BEGIN; INSERT INTO g (a, v) VALUES (20, 1); UPDATE h SET v = 1; UPDATE h SET v = 2; COMMIT
+----
+BEGIN; INSERT INTO g (a, v) VALUES (30, 1); UPDATE g SET v = 2 WHERE a = 30; COMMIT
+----
+BEGIN; UPDATE g SET v = 3; DELETE FROM g WHERE a = 20; INSERT INTO g (a, v) VALUES (20, 7); COMMIT
+----
+UPDATE g SET a = a + 100""",
+    "a row that vanishes on its way to another partition": f"""
+{PARTED.format(key=", PRIMARY KEY (id, k)")}
+----
+UPDATE b SET k = 2 WHERE id = 1
+----
+UPDATE b SET v = 9, k = CASE id WHEN 2 THEN 2 ELSE 1 END WHERE id IN (2, 3)
+----
+BEGIN; UPDATE b SET k = 2 WHERE id = 4; UPDATE b SET v = 10; COMMIT""",
+    "a partial unique index of an expression": """
+CREATE TABLE ev (id int PRIMARY KEY, kind text, d jsonb);
+CREATE UNIQUE INDEX ON ev (((d ->> 'n')::int)) WHERE kind = 'x'
+----
+INSERT INTO ev VALUES (1, 'y', '{"n": "abc"}'), (2, 'x', '{"n": "5"}')
+----
+INSERT INTO ev VALUES (3, 'y', '{"n": "def"}')
+----
+UPDATE ev SET kind = 'z', d = '{"n": "none"}' WHERE id = 2
+----
+DELETE FROM ev WHERE id = 1""",
+}
 
 
 @pytest.fixture
@@ -23,6 +64,71 @@ def nodes(herd: LocalHerd) -> Iterator[Nodes]:
 @pytest.mark.family(every=3)
 @pytest.mark.parametrize("script", SHAPES.values(), ids=SHAPES)
 def test_all_nodes_have_what_was_written(nodes: Nodes, script: str) -> None:
+    _write(nodes, script)
+
+
+@pytest.mark.parametrize("script", TOUCHED.values(), ids=TOUCHED)
+def test_no_row_is_lost_that_a_transaction_touches(nodes: Nodes, script: str) -> None:
+    _write(nodes, script)
+
+
+def test_a_row_without_key_does_not_vanish_on_its_way_to_another_partition(nodes: Nodes) -> None:
+    run(nodes.app[0], PARTED.format(key=""))
+    nodes.settle()
+    for statement in ("UPDATE b SET k = 2 WHERE id = 1", "UPDATE b SET k = 1 + id % 2"):
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="lets vanish"):
+            run(nodes.app[0], statement)
+    run(nodes.app[0], "UPDATE b SET v = 0")
+    assert len(nodes.equal_rows("b")) == 4
+
+
+def test_a_partial_unique_index_of_an_expression_excludes_what_it_holds(nodes: Nodes) -> None:
+    nodes.create(
+        "CREATE TABLE ev (id int PRIMARY KEY, kind text, d jsonb);"
+        "CREATE UNIQUE INDEX ON ev (((d ->> 'n')::int)) WHERE kind = 'x'"
+    )
+    for number in (0, 1):
+        insert = f"INSERT INTO ev VALUES ({number}, 'x', '{{\"n\": 7}}')"
+        run(nodes.app[number], f"BEGIN; {insert}")
+    run(nodes.app[0], "COMMIT")
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        once(nodes.app[1], "COMMIT")
+    assert len(nodes.equal_rows("ev")) == 1
+
+
+PARENTS = {
+    "its own equals": (
+        "CREATE TABLE par (k text PRIMARY KEY);"
+        "CREATE TABLE chi (id int PRIMARY KEY, k text COLLATE ci REFERENCES par)",
+        "a",
+    ),
+    "the parent's equals": (
+        'CREATE TABLE par (k text COLLATE ci); CREATE UNIQUE INDEX u ON par (k COLLATE "C");'
+        "ALTER TABLE par ADD PRIMARY KEY (k);"
+        'CREATE TABLE chi (id int PRIMARY KEY, k text COLLATE "C" REFERENCES par)',
+        "A",
+    ),
+}
+
+
+@pytest.mark.parametrize(("tables", "key"), PARENTS.values(), ids=PARENTS)
+def test_a_child_of_another_collation_excludes_the_end_of_its_parent(
+    nodes: Nodes, tables: str, key: str
+) -> None:
+    options = "provider = icu, locale = 'und-u-ks-level2', deterministic = false"
+    nodes.create(f"CREATE COLLATION ci ({options}); {tables}")
+    run(nodes.app[0], "INSERT INTO par VALUES ('a')")
+    nodes.settle()
+    run(nodes.app[0], f"BEGIN; INSERT INTO chi VALUES (1, '{key}')")
+    run(nodes.app[1], "BEGIN; DELETE FROM par")
+    run(nodes.app[0], "COMMIT")
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        once(nodes.app[1], "COMMIT")
+    nodes.equal_rows("par", "chi")
+
+
+def _write(nodes: Nodes, script: str) -> None:
+    """Execute on the first node what each time changes rows, and compare the nodes after each."""
     before: list[str] = []
     for number, statements in enumerate(script.split("\n----\n")):
         run(nodes.app[0], statements)

@@ -197,7 +197,11 @@ BEGIN
                                   WHERE d.classid = 'pg_class'::regclass AND d.objid = idx AND d.refclassid IN
                                         ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass))
                      AND NOT pgherd.reads_whole_row(idx) -- it names the table, which is not there
-                THEN format('(SELECT %s FROM (SELECT %s.*) r)', pg_get_indexdef(idx, k.pos::int, false), alias)
+                -- where its predicate does not hold, the expression may have no value
+                THEN format('(SELECT %s FROM (SELECT %s.*) r)',
+                            CASE WHEN i.indpred IS NULL THEN pg_get_indexdef(idx, k.pos::int, false)
+                                 ELSE format('CASE WHEN %s THEN %s END', pg_get_expr(i.indpred, i.indrelid),
+                                             pg_get_indexdef(idx, k.pos::int, false)) END, alias)
            END,
            ia.atttypid, i.indcollation[k.pos - 1], o.amopopr
       FROM pg_index i
@@ -247,9 +251,23 @@ BEGIN
           FROM pg_index i WHERE i.indexrelid = idx);
 END $$;
 
+CREATE OR REPLACE FUNCTION pgherd.crosses_collations(f pg_constraint) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM unnest(f.conkey, f.confkey) AS k(child, parent)
+          JOIN pg_attribute a ON a.attrelid = f.conrelid AND a.attnum = k.child
+          JOIN pg_attribute b ON b.attrelid = f.confrelid AND b.attnum = k.parent
+          JOIN pg_index i ON i.indexrelid = f.conindid
+         CROSS JOIN LATERAL (SELECT (i.indcollation::oid[])[array_position(i.indkey::int2[], k.parent)] AS coll) x
+         WHERE (a.attcollation <> x.coll OR b.attcollation <> x.coll)
+           AND EXISTS (SELECT FROM pg_collation c
+                        WHERE c.oid IN (a.attcollation, b.attcollation, x.coll) AND NOT c.collisdeterministic));
+END $$;
+
 -- The key of the parent row that a foreign key of `alias` names: the same value as index_key() of the parent.
--- Which parent that is may depend on the session (timestamptz and date are compared in its TimeZone): then the
--- parent's whole table excludes its other writers.
+-- Which parent that is may depend on the session (timestamptz and date are compared in its TimeZone), or on a collation that
+-- has other equals than the parent's key: then the parent's whole table excludes its other writers.
 CREATE OR REPLACE FUNCTION pgherd.foreign_key(con oid, alias text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -257,6 +275,7 @@ BEGIN
     RETURN (
         SELECT CASE WHEN EXISTS (SELECT FROM unnest(f.conpfeqop) AS e(op) JOIN pg_operator o ON o.oid = e.op
                                    JOIN pg_proc p ON p.oid = o.oprcode WHERE p.provolatile <> 'i')
+                         OR pgherd.crosses_collations(f)
                     THEN (pgherd.name_hash('table ' || (
                              SELECT format('%I.%I', n.nspname, c.relname)
                                FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

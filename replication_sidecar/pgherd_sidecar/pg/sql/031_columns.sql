@@ -206,7 +206,8 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (
         SELECT format('ROW(%s)::pg_catalog.text',
-                      string_agg(CASE WHEN c.generated THEN 'NULL'
+                      -- a key has to be whole: by it a transaction finds its rows again
+                      string_agg(CASE WHEN c.generated AND NOT c.in_pk THEN 'NULL'
                                       WHEN again THEN pgherd.field(alias || '.' || c.col, c.typ)
                                       ELSE alias || '.' || c.col END, ', ' ORDER BY c.pos))
           FROM pgherd.columns(root) c);

@@ -486,6 +486,17 @@ BEGIN
     END IF;$f$, source, pks, tab, table_keys);
 END $$;
 
+-- The rows of a statement, one by one. Of a row that goes to another partition, whose BEFORE INSERT trigger lets it vanish,
+-- there is the old one only.
+CREATE OR REPLACE FUNCTION pgherd.counted_rows(p record, kind text, by_row bool) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN CASE WHEN by_row THEN ''
+                WHEN kind = 'DELETE' THEN 'old_rows'
+                WHEN kind = 'UPDATE' AND p.partitioned THEN '((SELECT FROM old_rows) UNION ALL (SELECT FROM new_rows OFFSET 1)) c'
+                ELSE 'new_rows' END;
+END $$;
+
 -- The trigger function for statements of one kind; p: `source_parts` of the table.
 DROP FUNCTION IF EXISTS pgherd.capture_source(oid, oid, text, bool);
 DROP FUNCTION IF EXISTS pgherd.capture_source(oid, oid, text, bool, record);
@@ -493,7 +504,7 @@ CREATE OR REPLACE FUNCTION pgherd.capture_source(rel oid, p record, kind text, b
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s       record := pgherd.capture_shape(p, kind, by_row);
-    counted text := CASE WHEN by_row THEN '' WHEN kind = 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
+    counted text := pgherd.counted_rows(p, kind, by_row);
     again   text := CASE WHEN kind = 'UPDATE' AND NOT by_row AND p.changed_again
                          THEN pgherd.mark_twice(p.tab, p.table_keys, s.many[2], s.many[4]) END;
 BEGIN
@@ -516,7 +527,9 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.unpaired() RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION 'an UPDATE has not as many new rows as old ones' USING ERRCODE = 'internal_error';
+    PERFORM pgherd.refuse('an UPDATE whose rows a BEFORE INSERT trigger of another partition lets vanish is not supported'
+                          ' without a primary key', 'Add a primary key, or DELETE these rows.');
+    RETURN NULL;
 END $$;
 
 -- The columns that set a row without identity to another image, in the FROM clause m.r; NULL if PostgreSQL lets nobody do that.
@@ -587,7 +600,7 @@ DECLARE
     o          text := CASE WHEN by_row THEN '(SELECT OLD.*) o' ELSE 'old_rows o' END;
     n          text := CASE WHEN by_row THEN '(SELECT NEW.*) n' ELSE 'new_rows n' END;
     pair       text := pgherd.pair_name(root);
-    counted    text := CASE WHEN by_row THEN '' WHEN kind = 'DELETE' THEN 'old_rows' ELSE 'new_rows' END;
+    counted    text := pgherd.counted_rows(p, kind, by_row);
     referenced bool := kind <> 'INSERT' AND p.referenced;
     gone_keys  text := pgherd.gone_keys(root, 'oi.image');
     made_keys  text := pgherd.made_keys(root);
@@ -931,6 +944,10 @@ BEGIN
                 AND (u.relid IS NOT NULL OR EXISTS (SELECT FROM pgherd.generated g WHERE g.relid = c.oid))
               ORDER BY u.root_relid, c.oid LOOP
         t := r.tab; -- NULL for one that is not replicated any more
+        -- Who has begun to write a parent goes on to write its child when that is none any more, and fires its triggers of
+        -- rows then, but none of statements.
+        t.inherits := t.inherits OR t.relid = t.root_relid AND NOT t.partitioned AND EXISTS (
+            SELECT FROM pg_trigger p WHERE p.tgrelid = t.relid AND p.tgname = 'pgherd_insert' AND p.tgtype & 1 = 1);
         source := '';
         why := NULL;
         wanted := '{}';

@@ -156,8 +156,8 @@ BEGIN
           FROM unnest(pgherd.trees_of(array(SELECT r.relid FROM related r))) AS u(r));
 END $$;
 
--- A new partition with nothing of its own (an index, a foreign key) leaves all other partitions, and what refers to them, as
--- they are. Only the tables above it go with it then: there may be hundreds of others.
+-- A new partition with nothing of its own (an index, a foreign key) leaves all other partitions as they are. Only the tables
+-- above it go with it then, and those that foreign keys tie to them, which it locks: there may be hundreds of others.
 CREATE OR REPLACE FUNCTION pgherd.is_mere_partition(rel oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -168,7 +168,7 @@ BEGIN
                             WHERE f.conrelid = rel AND f.contype = 'f' AND f.conparentid = 0);
 END $$;
 
-CREATE OR REPLACE FUNCTION pgherd.with_ancestors(rels oid[]) RETURNS oid[]
+CREATE OR REPLACE FUNCTION pgherd.with_tables_above(rels oid[]) RETURNS oid[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (
@@ -177,7 +177,11 @@ BEGIN
             UNION
             SELECT h.inhparent FROM above a JOIN pg_inherits h ON h.inhrelid = a.relid
         )
-        SELECT array_agg(a.relid ORDER BY a.relid) FROM above a);
+        SELECT array_agg(u.relid ORDER BY u.relid)
+          FROM (SELECT a.relid FROM above a
+                UNION
+                SELECT CASE WHEN f.conrelid = a.relid THEN f.confrelid ELSE f.conrelid END
+                  FROM above a JOIN pg_constraint f ON f.contype = 'f' AND a.relid IN (f.conrelid, f.confrelid)) u);
 END $$;
 
 -- What was a partition when the event triggers saw it last, and is none any more: PostgreSQL reports the table that

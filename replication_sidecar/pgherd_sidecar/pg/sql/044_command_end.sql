@@ -86,7 +86,7 @@ BEGIN
     END IF;
     IF tag = 'CREATE TABLE' AND made <> '{}' AND rels <@ made
        AND (SELECT bool_and(pgherd.is_mere_partition(m.relid)) FROM unnest(made) AS m(relid)) THEN
-        rels := pgherd.with_ancestors(made);
+        rels := pgherd.with_tables_above(made);
     ELSE
         rels := pgherd.with_relatives(rels || pgherd.holders_of_rows(pgherd.trees_of(rels)));
     END IF;
