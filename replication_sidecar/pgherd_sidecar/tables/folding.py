@@ -14,7 +14,7 @@ Pure.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -164,10 +164,19 @@ def _known(row: Row | None) -> Row:
     return row
 
 
-def alike(updates: Iterable[tuple[Key, Row]]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-    """Sort updates by the columns that they tell: positions of columns, and of updates."""
+def alike(
+    updates: Iterable[tuple[Key, Row]], key: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """Sort updates by the columns that they set: positions of columns, and of updates.
+
+    Args:
+        updates: by the keys that the rows have.
+        key: positions of the key's columns. One that stays is not set beside others, since nobody
+            may set a column that is always generated as identity.
+    """
     found: dict[tuple[int, ...], list[int]] = {}
-    for number, (_, row) in enumerate(updates):
-        told = tuple([at for at, value in enumerate(row) if value is not UNCHANGED])
-        found.setdefault(told, []).append(number)
+    for number, (old, row) in enumerate(updates):
+        told = [at for at, value in enumerate(row) if value is not UNCHANGED]
+        stays = {at for at, value in zip(key, old, strict=True) if row[at] == value}
+        found.setdefault(tuple([at for at in told if at not in stays] or told), []).append(number)
     yield from found.items()

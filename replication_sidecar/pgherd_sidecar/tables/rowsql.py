@@ -341,7 +341,7 @@ async def _update(
     session: Session, table: SourceTable, updates: Sequence[tuple[Key, Row]], *, exact: bool
 ) -> None:
     stored = table.stored
-    for told, numbers in alike(updates):
+    for told, numbers in alike(updates, table.key):
         set_to = [stored[position] for position in told]
         columns = [*set_to, *(stored[position] for position in table.key)]
         rows = [

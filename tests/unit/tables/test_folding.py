@@ -161,6 +161,13 @@ def test_a_new_row_of_which_a_part_is_missing_is_refused() -> None:
 
 def test_updates_are_sorted_by_what_they_tell() -> None:
     updates: list[tuple[tuple[Value, ...], Row]] = [
-        (("1",), ("1", UNCHANGED)), (("2",), ("2", "x")), (("3",), ("3", UNCHANGED)),
+        (("1",), ("11", UNCHANGED)), (("2",), ("12", "x")), (("3",), ("13", UNCHANGED)),
     ]  # fmt: skip
-    assert dict(alike(updates)) == {(0,): [0, 2], (0, 1): [1]}
+    assert dict(alike(updates, (0,))) == {(0,): [0, 2], (0, 1): [1]}
+
+
+def test_a_key_that_stays_is_set_only_where_nothing_else_is() -> None:
+    updates: list[tuple[tuple[Value, ...], Row]] = [
+        (("1",), ("1", "x")), (("2",), ("3", "x")), (("4",), ("4", UNCHANGED)),
+    ]  # fmt: skip
+    assert dict(alike(updates, (0,))) == {(1,): [0], (0, 1): [1], (0,): [2]}
