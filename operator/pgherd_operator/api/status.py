@@ -1,7 +1,8 @@
 """The status of a ReplicatedCluster: what is, as far as anybody told the operator.
 
-Written whole by the reconciler, never read by it for a decision: a user may edit it, a backup may
-bring back an old one.
+Written whole by the reconciler, which does not decide by it: a user may edit it, a backup may
+bring back an old one. Only ``cluster_id`` says something: which volumes go with a resource that is
+deleted with its data, after its ledger.
 """
 
 from datetime import datetime

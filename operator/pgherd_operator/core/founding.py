@@ -9,6 +9,7 @@ from dataclasses import replace
 from uuid import NAMESPACE_URL, uuid5
 
 from pgherd_operator.api import GROUP
+from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core import taken
 from pgherd_operator.core.actions import (
     Action,
@@ -44,6 +45,11 @@ def foreign_volumes(observed: Observed) -> str:
     return f"not used and not deleted, as it is of another herd: {found}; remove or rename it"
 
 
+def born_id(cluster: Cluster) -> str:
+    """The id of a herd that this resource founds: whoever founds it, it is the same herd."""
+    return str(uuid5(NAMESPACE_URL, f"{GROUP}/{cluster.uid}"))
+
+
 def _begin(observed: Observed, release: Release) -> Step:
     cluster = observed.cluster
     known = {volume.cluster_id for volume in observed.volumes.values() if volume.usable}
@@ -66,12 +72,7 @@ def _begin(observed: Observed, release: Release) -> Step:
         roles = [Role.DATABASE] * cluster.spec.instances + [Role.WITNESS] * cluster.spec.witnesses
     else:
         roles = [Role.DATABASE]  # what it begins with is made once; the others join with a copy
-    new = Ledger(
-        # Made from the resource's own identity: whoever founds it, it is the same herd.
-        str(uuid5(NAMESPACE_URL, f"{GROUP}/{cluster.uid}")),
-        Phase.FOUNDING,
-        tuple(enumerate(roles, start=1)),
-    )
+    new = Ledger(born_id(cluster), Phase.FOUNDING, tuple(enumerate(roles, start=1)))
     return Step(
         Reason.FOUNDING, f"a new herd, {new.cluster_id}", (CreateLedger(_of_release(new, release)),)
     )

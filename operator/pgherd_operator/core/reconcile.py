@@ -245,17 +245,26 @@ def _let_go(observed: Observed) -> list[Step]:
     """Settle what happens to the volumes, then let the resource go.
 
     Retain is the default and needs nothing: volumes and passwords have no owner. A resource that
-    was never ours is let go as it is. Volumes of several herds, and no ledger: some are not ours.
+    was never ours is let go as it is. Garbage collection may have taken the ledger: then those
+    volumes are ours that have the id which the resource itself tells.
     """
     cluster = observed.cluster
-    known = {volume.cluster_id for volume in observed.volumes.values()}
+    own = {cluster.status.cluster_id, founding.born_id(cluster)}
+    if observed.ledger is not None:
+        own = {observed.ledger.cluster_id}
+    doubtful: list[str] = []
     if names.FINALIZER not in cluster.finalizers:
         return []
     if cluster.spec.deletion_policy == "Delete":
         left: list[Action] = [
             Delete(Kind.VOLUME, names.volume(cluster.name, number), volume.uid)
             for number, volume in sorted(observed.volumes.items())
-            if not volume.deleting and len(known) == 1
+            if not volume.deleting and volume.cluster_id in own
+        ]
+        doubtful = [
+            f"{names.volume(cluster.name, number)} (of herd {volume.cluster_id or 'unknown'})"
+            for number, volume in sorted(observed.volumes.items())
+            if volume.cluster_id not in own
         ]
         left += [
             Delete(Kind.SECRET, name, observed.secrets[name].uid)
@@ -264,4 +273,7 @@ def _let_go(observed: Observed) -> list[Step]:
         ]
         if left:
             return [Step(Reason.DELETING, "deleting volumes and passwords", tuple(left))]
+    if doubtful:
+        text = f"done with it; not deleted, as nobody can tell whose it is: {', '.join(doubtful)}"
+        return [Step(Reason.DELETING, text, (RemoveFinalizer(),), warning=True)]
     return [Step(Reason.DELETING, "done with it", (RemoveFinalizer(),))]

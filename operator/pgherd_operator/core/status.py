@@ -64,7 +64,9 @@ def describe(
     gids = [report.gid for report in observed.reports.values() if report.gid is not None]
     return ClusterStatus(
         observed_generation=cluster.generation,
-        cluster_id=observed.ledger.cluster_id if observed.ledger is not None else None,
+        cluster_id=observed.ledger.cluster_id
+        if observed.ledger is not None
+        else cluster.status.cluster_id,  # garbage collection may take the ledger before us
         component="Primary" if authority else "None" if observed.reports else "Unknown",
         view=authority.view.id if authority else None,
         term=authority.term if authority else None,

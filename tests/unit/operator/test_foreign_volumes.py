@@ -44,17 +44,39 @@ async def test_a_foreign_volume_takes_its_number() -> None:
     assert world.voters() == {1, 2, 3, 5}
 
 
-@pytest.mark.parametrize("ledger", [True, False])
-async def test_a_foreign_volume_outlives_a_herd_that_is_deleted_with_its_data(ledger: bool) -> None:
-    world = await with_foreign(deletionPolicy="Delete")
-    if not ledger:  # then nobody can tell whose is whose
+async def deleted(world: World, *, ledger: bool) -> None:
+    """Delete the resource; a foreground deletion takes the ledger before us."""
+    if not ledger:
         del world.objects["ConfigMap", names.ledger(NAME)]
     world.remove_resource()
     while ("ReplicatedCluster", NAME) in world.objects:
         await world.reconcile()
         world.tick()
+
+
+@pytest.mark.parametrize("ledger", [True, False])
+async def test_a_foreign_volume_outlives_a_herd_that_is_deleted_with_its_data(ledger: bool) -> None:
+    world = await with_foreign(deletionPolicy="Delete")
+    await deleted(world, ledger=ledger)
     assert FOREIGN in world.objects
-    assert ((KIND, f"{NAME}-1-data") in world.objects) is not ledger
+    assert (KIND, f"{NAME}-1-data") not in world.objects
+
+
+async def test_a_foreign_volume_alone_is_not_taken_for_the_herd_s_own() -> None:
+    world = await with_foreign(deletionPolicy="Delete")
+    for number in (1, 2, 3):
+        del world.objects[KIND, f"{NAME}-{number}-data"]
+    await deleted(world, ledger=False)
+    assert FOREIGN in world.objects
+    told = [event for event in world.events if FOREIGN[1] in event.message]
+    assert [(event.reason, event.kind) for event in told] == [("Deleting", "Warning")]
+
+
+async def test_a_herd_that_never_told_its_id_is_deleted_with_its_data() -> None:
+    world = await with_foreign(deletionPolicy="Delete")
+    del world.resource["status"]
+    await deleted(world, ledger=False)
+    assert [name for kind, name in world.objects if kind == KIND] == [FOREIGN[1]]
 
 
 async def test_a_herd_is_not_founded_beside_a_foreign_volume_in_its_place() -> None:
