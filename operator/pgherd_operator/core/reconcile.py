@@ -89,20 +89,24 @@ def reconcile(
     Args:
         turn: why it may not take over another release, see ``upgrade``; empty if it may.
     """
-    group = look(observed)
+    group, stage = look(observed), upgrade.stage(observed, release)
+    unadopted = stage is upgrade.Stage.WAITING
     if care is Care.CERTIFICATES:
-        issued = upkeep.certificates(observed, now)
-        return Plan(tuple(issued), status.describe(observed, group, None, set(), now))
-    unadopted = upgrade.stage(observed, release) is upgrade.Stage.WAITING
+        described = observed.cluster.status  # nobody knows more without its spec
+        if unadopted:
+            why = upgrade.why_waiting(observed, group, turn, usable=False)
+            described = status.upgraded(described, observed.cluster, release, why, now)
+        return Plan(tuple(upkeep.certificates(observed, now)), described)
     made_by = upgrade.pinned(observed.ledger, release)
     outdated = rollout.outdated(observed, made_by, by_user=unadopted)
-    begun = upgrade.step(observed, group, release, turn, outdated=bool(outdated))
-    replaced = outdated if care is Care.FULL else set()
+    usable = care is Care.FULL
+    begun = upgrade.step(observed, group, release, turn, usable=usable, outdated=bool(outdated))
+    replaced = outdated if usable else set()
     steps = _steps(observed, group, now, made_by, replaced)
     steps = [*_importing(observed, group, made_by), *steps]
-    if care is Care.FULL and not observed.cluster.deleting:
+    if not observed.cluster.deleting:
         upgrading = [begun] if begun is not None else []
-        steps = [*_remembering(observed), *upgrading, *steps]
+        steps = [*(_remembering(observed) if usable else ()), *upgrading, *steps]
     told = taken.step(observed)
     acting = any(step.actions for step in steps if step.reason is not Reason.VOLUME_GROWING)
     if told is not None and told not in steps and not acting and not observed.cluster.deleting:
@@ -115,7 +119,9 @@ def reconcile(
     awaited = [step for step in told_of if step.reason is not Reason.VOLUME_GROWING] or told_of
     shown = _with_troubles(awaited[-1], group) if awaited else None
     described = status.describe(observed, group, shown, outdated, now)
-    why = upgrade.why_waiting(observed, group, turn) if unadopted and begun is None else ""
+    why = ""
+    if begun is None and (unadopted or (stage is upgrade.Stage.UNDER_WAY and not usable)):
+        why = upgrade.why_waiting(observed, group, turn, usable=usable)
     described = status.upgraded(described, observed.cluster, release, why, now)
     described = users.shown(described, observed.cluster, None, now)
     described = imports.shown(described, observed, group, now)

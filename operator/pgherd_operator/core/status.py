@@ -170,17 +170,15 @@ def unobserved(cluster: Cluster, why: str, now: datetime) -> ClusterStatus:
     return shown.model_copy(update={"step": text[:1024]})
 
 
-def refused(
-    cluster: Cluster, why: str, now: datetime, shown: ClusterStatus | None
-) -> ClusterStatus:
+def refused(cluster: Cluster, why: str, now: datetime, shown: ClusterStatus) -> ClusterStatus:
     """The status of a herd whose spec cannot be used: as it is, but not ready.
 
     Args:
         cluster: with another spec in place of the one that is refused.
-        shown: how it is; None: as it was last seen.
+        shown: how it is, or as it was last seen.
     """
     ready = condition(cluster, (ConditionType.READY, "False", Reason.INVALID_SPEC, why), now)
-    return replaced(shown or cluster.status, ready).model_copy(
+    return replaced(shown, ready).model_copy(
         update={
             "observed_generation": cluster.generation,
             "step": f"{Reason.INVALID_SPEC}: {why}",

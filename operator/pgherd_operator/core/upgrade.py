@@ -46,11 +46,16 @@ def pinned(ledger: Ledger | None, release: Release) -> Release:
     )
 
 
-def is_ready(observed: Observed, group: Group) -> bool:
-    """Whether a herd may take over a release, once it is its turn."""
+def is_ready(observed: Observed, group: Group, *, usable: bool) -> bool:
+    """Whether a herd may take over a release, once it is its turn.
+
+    Args:
+        usable: its spec is.
+    """
     maintenance = observed.cluster.spec.maintenance
     return (
-        maintenance.upgrades == "Automatic"
+        usable
+        and maintenance.upgrades == "Automatic"
         and not maintenance.paused
         and not observed.cluster.spec.hibernated
         and group.authority is not None
@@ -59,30 +64,34 @@ def is_ready(observed: Observed, group: Group) -> bool:
     )
 
 
-def why_waiting(observed: Observed, group: Group, turn: str) -> str:
+def why_waiting(observed: Observed, group: Group, turn: str, *, usable: bool) -> str:
     """Why a herd has not taken over the release.
 
     Args:
         turn: whose turn it is; empty if it is this herd's.
+        usable: its spec is.
     """
+    if not usable:
+        return "its spec cannot be used"
     if observed.cluster.spec.maintenance.upgrades == "Manual":
         return "maintenance.upgrades is Manual"
-    if not is_ready(observed, group):
+    if not is_ready(observed, group, usable=usable):
         return "not all members are well"
     return turn
 
 
 def step(
-    observed: Observed, group: Group, release: Release, turn: str, *, outdated: bool
+    observed: Observed, group: Group, release: Release, turn: str, *, usable: bool, outdated: bool
 ) -> Step | None:
     """Begin to take over a release, or end it.
 
     Args:
+        usable: its spec is.
         outdated: there are pods to replace.
     """
     match stage(observed, release):
         case Stage.WAITING:
-            if turn or not is_ready(observed, group):
+            if turn or not is_ready(observed, group, usable=usable):
                 return None
             text = f"taking over release {release.version}"
             return Step(Reason.UPGRADING, text, (AdoptRelease(release),))
@@ -127,5 +136,5 @@ class Turns:
         return ""
 
     def leave(self, herd: tuple[str, str]) -> None:
-        """A herd is gone."""
+        """A herd is gone, or somebody else's."""
         self._holders.discard(herd)

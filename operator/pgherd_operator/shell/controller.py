@@ -101,7 +101,7 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     sidecars = env.sidecars(cluster)
     now = env.now()
     observed = await _observed(env, sidecars, body, cluster)
-    turn = _turn(env, observed)
+    turn = _turn(env, observed, care)
     plan = reconcile(observed, now, env.release, turn=turn, care=care)
     executor = Executor(env.api, sidecars, cluster, now)
     failures = await _act(executor, env, cluster, plan)
@@ -109,7 +109,7 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     for event in status.news(cluster.status, shown):
         env.events.tell(cluster, event)
     if invalid:
-        shown = _refuse(env, cluster, invalid, shown if care is Care.NO_REPLACING else None)
+        shown = _refuse(env, cluster, invalid, shown)
     elif plan.users_via:
         outcome = await users.ensure(env.api, sidecars, executor, cluster, plan.users_via)
         for event in core_users.events(cluster, outcome):
@@ -127,6 +127,7 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
 
 def _stand_aside(env: Environment, cluster: Cluster) -> None:
     """Say that another release looks after this herd; nothing else is done, nor written."""
+    env.turns.leave((cluster.namespace, cluster.name))
     log.warning("cluster.of_another", cluster=cluster.name, namespace=cluster.namespace,
                 operator=cluster.operator)  # fmt: skip
     if cluster.uid in env.left:
@@ -150,12 +151,13 @@ async def _observed(
         raise
 
 
-def _turn(env: Environment, observed: Observed) -> str:
+def _turn(env: Environment, observed: Observed, care: Care) -> str:
     """Take the turn or give it back, see Turns."""
     herd = observed.cluster.namespace, observed.cluster.name
     at = upgrade.stage(observed, env.release)
     age_s = (env.now() - env.began).total_seconds()
-    return env.turns.ask(herd, at, ready=upgrade.is_ready(observed, look(observed)), age_s=age_s)
+    ready = upgrade.is_ready(observed, look(observed), usable=care is Care.FULL)
+    return env.turns.ask(herd, at, ready=ready, age_s=age_s)
 
 
 async def _usable(env: Environment, body: dict[str, Any], cluster: Cluster) -> tuple[Cluster, Care]:
@@ -189,13 +191,11 @@ async def _usable(env: Environment, body: dict[str, Any], cluster: Cluster) -> t
         return cluster, Care.CERTIFICATES
 
 
-def _refuse(
-    env: Environment, cluster: Cluster, why: str, shown: ClusterStatus | None
-) -> ClusterStatus:
+def _refuse(env: Environment, cluster: Cluster, why: str, shown: ClusterStatus) -> ClusterStatus:
     """Say that the spec cannot be used.
 
     Args:
-        shown: how the herd is; None where nobody knows without its spec.
+        shown: how the herd is, as far as anybody knows without its spec.
     """
     log.warning("cluster.invalid", cluster=cluster.name, namespace=cluster.namespace, reason=why)
     refused = status.refused(cluster, why, env.now(), shown)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from operator_world import NAME, World
+from pgherd_operator.api import OPERATOR
 from pgherd_operator.core.upgrade import Stage, Turns
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
@@ -174,6 +175,29 @@ async def test_under_a_spec_of_which_nothing_is_known_certificates_are_renewed()
     assert uids(world) == before
     assert world.objects["Secret", f"{NAME}-1-tls"]["data"]["tls.crt"] != secret
     assert world.resource["status"]["membersReady"] == "3/3"
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["by its last spec", "only certificates"])
+async def test_a_herd_whose_spec_cannot_be_used_waits_and_holds_up_no_other(*, known: bool) -> None:
+    world = await invalid({"postgres": {"version": "none"}})
+    if not known:
+        world.objects["ConfigMap", names.ledger(NAME)]["data"]["spec"] = "damaged"
+    world.release = NEW
+    await looks(world, 3)
+    assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0) == ""
+    assert images(world) == OLD
+    found = condition(world, "Upgraded")
+    assert (found["status"], found["reason"]) == ("False", "UpgradeWaits")
+    assert "its spec cannot be used" in found["message"]
+
+
+async def test_a_herd_that_is_another_operator_s_meanwhile_gives_its_turn_back() -> None:
+    world = await running()
+    world.turns.ask(("test", NAME), Stage.UNDER_WAY, ready=True, age_s=1.0)
+    world.release = replace(NEW, operator="new")
+    world.resource["metadata"]["annotations"] = {OPERATOR: "another"}
+    await world.reconcile()
+    assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0) == ""
 
 
 async def test_the_last_spec_that_could_be_used_is_kept() -> None:
