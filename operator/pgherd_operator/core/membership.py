@@ -195,9 +195,17 @@ def _out_of_view(
 
 
 def _awaited(observed: Observed, group: Group) -> Step | None:
-    """Wait for a member that is on its way: it asks the others itself, when it has its copy."""
+    """Wait for a member that is on its way: it asks the others itself, when it has its copy.
+
+    Witnesses have to stay under half of the voters: one without a vote may get it only when there
+    is another database.
+    """
+    databases = len(group.of_role(Role.DATABASE))
+    short = databases < wanted(observed.cluster.spec, Role.DATABASE)
     for member in group.members:
         if member.arrived or member.volume is None or not member.volume.usable:
+            continue
+        if short and member.role is Role.WITNESS and member.in_view is not None:
             continue
         name = names.member(observed.cluster.name, member.number)
         if member.in_view is not None:

@@ -334,7 +334,7 @@ class World(ApiServer):
             heard = target is not None and target.disk_id == body["disk_id"]
             if path == "/view/evict" and heard and target is not None and not target.diverged:
                 raise SidecarError("it is heard of")
-            if self.view.voters == (member,):
+            if all(one == member or one.witness for one in self.view.voters):
                 raise SidecarError("it is the last one")
             if member.voter:
                 self._check_shrinking(path)
@@ -351,11 +351,21 @@ class World(ApiServer):
         self.unseen |= self.voters() - before
 
     def drop(self, number: int) -> None:
-        """Have the view go on without a member, whose disk never comes back."""
+        """Have the view go on without a member, whose disk never comes back.
+
+        Witnesses that would be half of the voters, or more, become learners.
+        """
         assert self.view is not None
-        left = tuple(one for one in self.view.members if one.number != number)
-        self.departed |= {one.disk_id for one in self.view.members if one not in left}
-        self.view = View(self.view.id + 1, left)
+        view = View(
+            self.view.id + 1, tuple(one for one in self.view.members if one.number != number)
+        )
+        self.departed |= {one.disk_id for one in self.view.members if one not in view.members}
+        for witness in view.members:
+            if witness.witness and witness.voter and not _few_witnesses(view.voters):
+                learner = replace(witness, voter=False)
+                members = tuple(learner if one == witness else one for one in view.members)
+                view = replace(view, members=members)
+        self.view = view
 
     def _check_shrinking(self, path: str) -> None:
         wanted = self.spec.get("instances", 3) + self.spec.get("witnesses", 0)
@@ -475,12 +485,14 @@ class World(ApiServer):
             return
 
     def _promote(self) -> None:
-        """A learner that runs has caught up by now; a reader stays one."""
+        """A learner that runs has caught up by now; readers, and witnesses too many, stay so."""
         if self.view is None or not self.primary():
             return
-        for member in self.view.members:
+        for member in sorted(self.view.members, key=lambda one: one.witness):
             process = self.processes.get(member.number)
             learns = not (member.voter or member.reader)
+            if learns and not _few_witnesses((*self.view.voters, member)):
+                continue
             if learns and process is not None and process.disk_id == member.disk_id:
                 members = tuple(
                     replace(one, voter=True) if one == member else one for one in self.view.members
@@ -496,3 +508,8 @@ class World(ApiServer):
                 item.setdefault("status", {})["conditions"] = [
                     {"type": "Ready", "status": "True" if ready else "False"}
                 ]
+
+
+def _few_witnesses(voters: tuple[ViewMember, ...]) -> bool:
+    """They have to stay under half of the voters."""
+    return not voters or 2 * sum(voter.witness for voter in voters) < len(voters)

@@ -117,6 +117,15 @@ async def test_a_member_whose_volume_is_lost_is_replaced_by_a_new_one() -> None:
     assert Reason.MEMBER_LOST in {event.reason for event in world.events}
 
 
+async def test_a_lost_database_is_replaced_although_a_witness_has_to_wait_for_it() -> None:
+    world = await running(instances=2, witnesses=1)
+    for key in [("PersistentVolumeClaim", f"{NAME}-2-data"), ("Pod", f"{NAME}-2")]:
+        world.mark_deleted(key)
+    await world.settle()
+    assert world.voters() == {1, 3, 4}
+    assert condition(world, "Ready")["status"] == "True"
+
+
 async def test_a_volume_deleted_under_a_running_member_makes_it_leave_and_come_anew() -> None:
     world = await running()
     world.objects["PersistentVolumeClaim", f"{NAME}-2-data"]["metadata"]["deletionTimestamp"] = "t"
