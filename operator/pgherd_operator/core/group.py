@@ -13,6 +13,8 @@ from pgherd_operator.objects.model import Role
 _AT_WORK = ("primary", "witness")
 """States of a member that does what it is there for, if it votes."""
 _READS = "reader"
+_MAINTAINED = "maintenance"
+"""State of one that is drained and does what a restart would break off, such as VACUUM FULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Member:
     """It votes and takes writes, or is a reader and follows: all that it is there for."""
     departed: bool
     """It was a member on this disk, which never is one again."""
+    maintained: bool = False
+    """It takes no writes because it is in maintenance, which is not to be broken off."""
 
     @property
     def lost(self) -> bool:
@@ -110,6 +114,12 @@ class Group:
         knowing = [one for one in reports if one.knows_databases]
         best = max(knowing, key=lambda one: (one.primary, one.gid or 0), default=None)
         return None if best is None else best.held
+
+    @property
+    def maintained(self) -> str:
+        """Who is in maintenance, in words; empty if nobody is."""
+        numbers = [str(one.number) for one in self.members if one.maintained]
+        return f"member {', '.join(numbers)} is in maintenance" if numbers else ""
 
     def others_are_well(self, number: int) -> bool:
         """Whether everybody else does its work, so that this one can be spared.
@@ -181,6 +191,7 @@ def look(observed: Observed) -> Group:
                 voting=voting,
                 healthy=known and (state in _AT_WORK if voting else state == _READS),
                 departed=in_view is None and _has_left(report, view),
+                maintained=known and state == _MAINTAINED,
             )
         )
     return Group(authority, tuple(member for member in members if not member.gone))

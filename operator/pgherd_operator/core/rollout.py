@@ -2,7 +2,7 @@
 
 A member that does no work is replaced first and at once: it is likely to be the victim of the
 change before this one, and the wait for it to get well would never end. A member that works is
-replaced only while all others do.
+replaced only while all others do. One in maintenance is at work, and nobody is replaced meanwhile.
 
 Before a pod is deleted the API server is asked whether it would take the new one. A pod that it
 refuses (limits below requests, a policy, a missing priority class) costs no member.
@@ -46,7 +46,7 @@ def step(observed: Observed, group: Group, release: Release, numbers: set[int]) 
     if any(member.pod is not None and member.pod.deleting for member in group.members):
         return Step(Reason.WAITING, "a pod is being replaced")
     for member in members:
-        if not member.healthy and _is_no_loss(observed, group, member):
+        if not (member.healthy or member.maintained) and _is_no_loss(observed, group, member):
             return _replace(observed, member, release)
     proposer = group.authority.proposer if group.authority is not None else None
     for member in sorted(
@@ -54,7 +54,8 @@ def step(observed: Observed, group: Group, release: Release, numbers: set[int]) 
     ):
         if member.healthy and group.others_are_well(member.number):
             return _replace(observed, member, release)
-    return Step(Reason.WAITING, f"{len(members)} pods are out of date; others are not well yet")
+    why = group.maintained or "others are not well yet"
+    return Step(Reason.WAITING, f"{len(members)} pods are out of date; {why}")
 
 
 def _is_no_loss(observed: Observed, group: Group, member: Member) -> bool:

@@ -76,7 +76,7 @@ def why_waiting(observed: Observed, group: Group, turn: str, *, usable: bool) ->
     if observed.cluster.spec.maintenance.upgrades == "Manual":
         return "maintenance.upgrades is Manual"
     if not is_ready(observed, group, usable=usable):
-        return "not all members are well"
+        return group.maintained or "not all members are well"
     return turn
 
 

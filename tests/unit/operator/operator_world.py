@@ -52,6 +52,8 @@ class Process:
     reader: bool = False
     silent: bool = False
     diverged: bool = False
+    maintained: bool = False
+    """It is drained, and in the middle of what a restart would break off."""
     capture_off: tuple[str, ...] = ()
     differences: tuple[dict[str, Any], ...] = ()
     scrubs: bool = True
@@ -189,7 +191,10 @@ class World(ApiServer):
             if any(member.disk_id == self.disk(item) for member in self.view.members):
                 raise Forbidden("the volume of a member of the view")
         if kind == "Pod" and not self.spec.get("hibernated"):
-            self._check_restart(int(item["metadata"]["labels"][names.MEMBER]))
+            number = int(item["metadata"]["labels"][names.MEMBER])
+            if number in self.processes and self.processes[number].maintained:
+                raise Forbidden("a member in the middle of maintenance")
+            self._check_restart(number)
 
     def _check_restart(self, number: int) -> None:
         if self.view is None or not self.primary() or not self.works(number):
@@ -222,7 +227,7 @@ class World(ApiServer):
             and (member.voter or member.reader)
             and member.disk_id == process.disk_id
             and not process.diverged
-            and not process.broken
+            and not (process.broken or process.maintained)
         )
 
     def primary(self) -> bool:
@@ -257,6 +262,7 @@ class World(ApiServer):
             "state": "diverged"
             if process.diverged
             else "reader" if writes and process.reader
+            else "maintenance" if primary and process.maintained
             else "primary" if writes else "recovering" if primary else "secondary",
             "component": "primary" if primary else "secondary",
             "term": 1,

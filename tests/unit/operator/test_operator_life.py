@@ -174,6 +174,22 @@ async def test_a_changed_parameter_restarts_the_members_one_at_a_time_the_propos
     assert "work_mem = '8MB'" in config
 
 
+async def test_a_rollout_waits_for_maintenance_and_says_so() -> None:
+    world = await running()
+    world.processes[2].maintained = True
+    world.change(postgres={"parameters": {"work_mem": "8MB"}})
+    world.writes.clear()
+    for _ in range(10):
+        await world.reconcile()
+        world.tick()
+    assert not [write for write in world.writes if write.startswith("delete Pod")]
+    assert "member 2 is in maintenance" in world.resource["status"]["step"]
+    world.processes[2].maintained = False
+    await world.settle()
+    deleted = [write for write in world.writes if write.startswith("delete Pod")]
+    assert deleted == [f"delete Pod {NAME}-{number}" for number in (2, 3, 1)]
+
+
 async def test_a_bad_change_stops_at_the_first_member_and_the_next_change_heals_it() -> None:
     world = await running()
     world.change(postgres={"parameters": {"application_name": "broken"}})

@@ -91,6 +91,15 @@ async def test_a_herd_that_is_not_well_is_not_upgraded_and_holds_up_no_other() -
     assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=1.0) == ""
 
 
+async def test_a_release_waits_for_maintenance_and_says_so() -> None:
+    world = await running()
+    world.processes[2].maintained = True
+    world.release = NEW
+    await looks(world, 5)
+    assert images(world) == OLD
+    assert "member 2 is in maintenance" in condition(world, "Upgraded")["message"]
+
+
 async def test_a_herd_that_the_release_broke_keeps_its_turn_after_a_restart_of_the_operator() -> (
     None
 ):
