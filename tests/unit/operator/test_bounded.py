@@ -99,6 +99,39 @@ async def test_ten_thousand_pods_of_others_are_neither_sent_nor_kept() -> None:
     assert sent < 1000
 
 
+async def test_however_many_namespaces_are_watched_a_call_is_answered_at_once() -> None:
+    watched, opened = 40 * len(watching.KINDS), 0
+    all_open, ended = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal opened
+        if "watch" not in request.query:
+            return web.json_response({"metadata": {"name": "leader"}})
+        opened += 1
+        if opened == watched:
+            all_open.set()
+        await ended.wait()
+        return web.Response()
+
+    async with serving(answer) as url:
+        client = Client(Access(url))
+        watches = [
+            asyncio.create_task(watching.follow(client, kind, f"n{number}", lambda *_: None))
+            for number in range(watched // len(watching.KINDS))
+            for kind in watching.KINDS
+        ]
+        try:
+            async with asyncio.timeout(10.0):
+                await all_open.wait()
+                await client.get("Lease", "n", "leader")
+        finally:
+            ended.set()
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+            await client.close()
+
+
 @pytest.mark.parametrize("answer", ["403", "gone", "nonsense"])
 async def test_a_watch_that_fails_is_begun_again_each_time_later(answer: str) -> None:
     async def refuse(request: web.Request) -> web.StreamResponse:

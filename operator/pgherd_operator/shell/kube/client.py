@@ -91,8 +91,9 @@ class Client:
     def __init__(self, access: Access) -> None:
         self._access = access
         trusted = ssl.create_default_context(cafile=access.ca_file) if access.ca_file else True
+        # Each watch holds a connection, and each namespace has several: no number would be enough.
         self._session = aiohttp.ClientSession(
-            timeout=_TIMEOUT, connector=aiohttp.TCPConnector(ssl=trusted)
+            timeout=_TIMEOUT, connector=aiohttp.TCPConnector(ssl=trusted, limit=0)
         )
 
     async def close(self) -> None:
