@@ -21,9 +21,14 @@ from pgherd_operator.objects.config import RUN
 
 REDACTED = "[redacted]"
 _LOG_LINES = 20000
+_NAMES = rb"(?:passw(?:or)?d(?!_enc)[a-z_]{0,32}|radiussecrets)"
+"""Of passwords, in SQL, connection strings and pg_hba.conf."""
+_QUOTE, _QUOTED = rb"(?P<q>[\"'])", rb"(?:(?!(?P=q))[^\\\n]|\\.|(?P=q){2})*"
+"""What begins it and what is in it; two quotes, or one with a backslash, stand for one."""
 _SECRETS = (
-    re.compile(rb"(?i)(password(?!_enc)[a-z_]*[\"']?\s*[:=]?\s*[\"'])(?:[^\"'\\\n]|\\.)*"),
-    re.compile(rb"(?i)(\bpassword\s*=\s*)[^\s\"'&]+"),
+    re.compile(rb"(?i)(" + _NAMES + rb"[\"']?\s*[:=]?\s*\\*" + _QUOTE + rb")" + _QUOTED),
+    re.compile(rb"(?i)(" + _QUOTE + rb"(?:ldapbindpasswd|radiussecrets)\s*=)" + _QUOTED),
+    re.compile(rb"(?i)(" + _NAMES + rb"\s*=\s*(?!\\*[\"']))[^\s\"'&]+"),
     re.compile(rb"(?i)(\b[a-z][a-z0-9+.-]*://[^\s:/@\"']*:)[^\s@/\"']+(?=@)"),
     re.compile(rb"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[^-]*"),
     re.compile(rb"(SCRAM-SHA-256\$)[A-Za-z0-9+/=:$]+"),

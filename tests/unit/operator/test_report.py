@@ -26,7 +26,16 @@ PODS = {
 LOG = b"""LOG:  statement: ALTER ROLE app PASSWORD 'hush hush'
 LOG:  connecting to postgresql://app:hush@herd-rw:5432/app
 LOG:  host=herd-rw password=hush user=app
+LOG:  sslpassword=hush
 "password": "hush"
+ALTER ROLE app PASSWORD 'hush''hush';
+    pg_hba:
+    - host all all all ldap ldapserver=l ldapbindpasswd=hush ldapport=389
+    - host all all all ldap ldapserver=l ldapbindpasswd="hush's hush" ldapport=389
+    - 'host all all all ldap ldapserver=l "ldapbindpasswd=hush hush" ldapport=389'
+    - host all all all radius radiusservers=r radiussecrets=hush,hush radiusports=1812
+    - host all all all radius radiusservers=r radiussecrets=\"\"\"hush one\"\",\"\"hush two\"\"\"
+{"pgHba":["host all all all ldap ldapbindpasswd=\\"hush hush\\" ldapport=389"]}
 ALTER ROLE app WITH LOGIN PASSWORD 'SCRAM-SHA-256$4096:hush==$hush=:hush=';
 -----BEGIN EC PRIVATE KEY-----
 hush
@@ -73,7 +82,9 @@ def test_a_report_holds_what_can_be_had_and_says_what_can_not(tmp_path: Path) ->
     assert b"events.txt: no right" in found["about.txt"]
     for name, content in found.items():
         assert b"hush" not in content, name
-    assert b"checkpoint complete" in found["logs/herd-1.postgres.log"]
+    log = found["logs/herd-1.postgres.log"]
+    assert b"checkpoint complete" in log
+    assert log.count(b"ldapport=389") == 3 and b"radiusports=1812" in log
 
 
 def test_no_secret_is_asked_for(tmp_path: Path) -> None:
