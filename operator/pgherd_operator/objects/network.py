@@ -83,12 +83,15 @@ def _readers(cluster: Cluster) -> list[Manifest]:
 def _disruption_budget(cluster: Cluster, voters: int) -> Manifest:
     """One member at a time; a herd of one may be drained, or its node never could be.
 
-    While a herd shrinks its view has more voters than the spec asks for, and needs their majority.
+    What counts is the view's voters: while a herd shrinks they are more than the spec asks for, and
+    while it grows fewer. Until a herd of more has three of them none may go: it would stop writes.
     """
-    members = max(cluster.spec.instances + cluster.spec.witnesses, voters)
+    wanted = cluster.spec.instances + cluster.spec.witnesses
+    voters = voters or wanted
+    least = max(voters - 1, min(voters // 2 + 1, wanted - 1))
     voting = {"key": names.ROLE, "operator": "NotIn", "values": [Role.READER.value]}
     spec = {
-        "minAvailable": members - 1,
+        "minAvailable": least,
         "selector": {
             "matchLabels": {names.CLUSTER: cluster.name},
             "matchExpressions": [voting],

@@ -330,18 +330,24 @@ def test_no_line_of_the_user_lets_the_superuser_in_by_password() -> None:
     assert first("replication")[-1] == "reject"
 
 
-def test_a_herd_that_shrinks_keeps_the_majority_of_its_view_from_being_evicted() -> None:
-    def budget(voters: int) -> int:
-        (found,) = [
-            one
-            for one in network.shared(cluster(instances=1), "ns", voters)
-            if one["kind"] == "PodDisruptionBudget"
-        ]
-        least = found["spec"]["minAvailable"]
-        assert isinstance(least, int)
-        return least
+def budget(instances: int, voters: int) -> int:
+    """How many members a herd keeps from being evicted."""
+    (found,) = [
+        one
+        for one in network.shared(cluster(instances=instances), "ns", voters)
+        if one["kind"] == "PodDisruptionBudget"
+    ]
+    least = found["spec"]["minAvailable"]
+    assert isinstance(least, int)
+    return least
 
-    assert [budget(0), budget(1), budget(3)] == [0, 0, 2]
+
+def test_a_herd_that_shrinks_keeps_the_majority_of_its_view_from_being_evicted() -> None:
+    assert [budget(1, voters) for voters in (0, 1, 3)] == [0, 0, 2]
+
+
+def test_of_a_herd_that_grows_one_member_may_be_evicted_if_the_others_go_on() -> None:
+    assert [budget(5, voters) for voters in (0, 1, 2, 3, 4, 5)] == [4, 1, 2, 2, 3, 4]
 
 
 class NoLeases:
