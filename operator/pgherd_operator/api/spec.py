@@ -94,20 +94,9 @@ class Postgres(Section):
     ] = ()
 
 
-_SAME_CLASS = (
-    "has(self.className) == has(oldSelf.className)"
-    " && (!has(self.className) || self.className == oldSelf.className)"
-)
-
-
 class Storage(Section):
     """The volume of each member."""
 
-    model_config = Section.model_config | {
-        "json_schema_extra": rules(
-            (_SAME_CLASS, "className cannot change: delete volume claims one by one instead")
-        )
-    }
     size: Annotated[
         Quantity,
         Field(
@@ -123,7 +112,11 @@ class Storage(Section):
         ),
     ] = "4Gi"
     class_name: Annotated[
-        Name | None, Field(description="default: the cluster's default class")
+        Name | None,
+        Field(
+            description="of volume claims that are made from now on; default: the cluster's default"
+            " class"
+        ),
     ] = None
     on_scale_down: Annotated[
         Literal["Delete", "Retain"],

@@ -226,6 +226,7 @@ class Reason(StrEnum):
     UPGRADE_WAITS = "UpgradeWaits"
     VOLUME_GROWING = "VolumeGrowing"
     VOLUME_REFUSED = "VolumeGrowthRefused"
+    VOLUME_CLASS = "VolumeOfAnotherClass"
     USERS_CHANGED = "UsersChanged"
     USERS_FAILED = "UsersFailed"
     IMPORTING = "Importing"

@@ -70,6 +70,7 @@ class ObservedVolume:
         capacity: what it has, empty if nobody says.
         growth: what those say who make it larger.
         pending: there is no disk for it yet.
+        class_name: its storage class, empty if nobody says.
     """
 
     number: int
@@ -84,6 +85,7 @@ class ObservedVolume:
     capacity: str = ""
     growth: str = ""
     pending: bool = False
+    class_name: str = ""
 
     @property
     def usable(self) -> bool:

@@ -362,18 +362,23 @@ def _databases(group: Group) -> Verdict:
 
 
 def _volumes(observed: Observed) -> Verdict:
-    """Whether all volumes are as large as they are to be, as far as anybody says."""
+    """Whether all volumes are as large, and of the class, that they are to be, if anybody says."""
     kind, cluster = ConditionType.VOLUMES_SIZED, observed.cluster
-    behind = []
+    behind: list[str] = []
+    others: list[str] = []
+    wanted_class = cluster.spec.storage.class_name
     for number, volume in sorted(observed.volumes.items()):
         name, wanted = names.volume(cluster.name, number), pod.size(cluster, volume.role)
         if not volume.usable:
             continue
+        if wanted_class and volume.class_name not in ("", wanted_class):
+            others.append(f"{name} is of class {volume.class_name}, not {wanted_class}")
         if parse(volume.requested) < parse(wanted):
             behind.append(f"{name} is to grow from {volume.requested} to {wanted}")
         elif volume.capacity and parse(volume.capacity) < parse(volume.requested):
             said = f" ({volume.growth})" if volume.growth else ""
             behind.append(f"{name} has {volume.capacity} of {volume.requested}{said}")
-    if behind:
-        return kind, "False", Reason.VOLUME_GROWING, ", ".join(behind)
+    if behind or others:
+        reason = Reason.VOLUME_GROWING if behind else Reason.VOLUME_CLASS
+        return kind, "False", reason, ", ".join(behind + others)
     return kind, "True", Reason.AS_WANTED, ""

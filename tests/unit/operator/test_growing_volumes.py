@@ -51,3 +51,23 @@ async def test_nothing_waits_for_volumes_that_cannot_grow() -> None:
     world.volumes_grow = True
     await world.settle()
     assert condition(world, "VolumesSized")["status"] == "True"
+
+
+async def test_another_class_is_that_of_volumes_made_from_then_on() -> None:
+    world = await running(storage={"className": "old"})
+    world.change(storage={"className": "new"})
+    await world.settle()
+    found = condition(world, "VolumesSized")
+    assert (found["status"], found["reason"]) == ("False", "VolumeOfAnotherClass")
+    assert f"{NAME}-2-data is of class old, not new" in found["message"]
+    assert condition(world, "Ready")["status"] == "True"
+    for number in (1, 2, 3):
+        for key in [
+            ("PersistentVolumeClaim", f"{NAME}-{number}-data"),
+            ("Pod", f"{NAME}-{number}"),
+        ]:
+            world.mark_deleted(key)
+        await world.settle()
+    claims = [item for (kind, _), item in world.objects.items() if kind == "PersistentVolumeClaim"]
+    assert [item["spec"]["storageClassName"] for item in claims] == ["new"] * 3
+    assert condition(world, "VolumesSized")["status"] == "True"

@@ -214,6 +214,7 @@ def parse_volume(item: Manifest) -> ObservedVolume:
         capacity=(status.get("capacity") or {}).get("storage", ""),
         growth="; ".join(f"{c['type']}: {c.get('message', '')}" for c in conditions),
         pending=status.get("phase") == "Pending",
+        class_name=item["spec"].get("storageClassName") or "",
     )
 
 
