@@ -5,7 +5,7 @@ of a schedule is under way no other begins: the time is skipped, and said to be.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pgherd_sidecar.client.times import BadTimesError, due_time, next_time
@@ -13,6 +13,8 @@ from pgherd_sidecar.client.times import BadTimesError, due_time, next_time
 from pgherd_operator.api.jobs import ScheduleSpec, ScheduleStatus
 from pgherd_operator.core.actions import Event
 from pgherd_operator.jobs.steps import JobReason
+
+_WORDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,10 @@ def decide(schedule: Schedule, made: Sequence[Made], now: datetime) -> ScheduleP
         return SchedulePlan(_status(schedule, made, None, text), events=events)
     drop = _outdated(schedule, made)
     if due is None or spec.suspend:
-        return SchedulePlan(_status(schedule, made, coming), drop=drop, again=coming)
+        same = status.observed_generation == schedule.generation
+        idle = _status(schedule, made, coming, status.message if same else "")
+        plan = SchedulePlan(idle, drop=drop, again=coming)
+        return plan if spec.suspend else _missing(schedule, plan, now)
     status = _status(schedule, made, coming).model_copy(update={"last_schedule_time": due})
     active = next((one for one in made if not one.over), None)
     if active is not None and active.name != name_at(schedule.name, due):
@@ -87,6 +92,33 @@ def decide(schedule: Schedule, made: Sequence[Made], now: datetime) -> ScheduleP
     name = name_at(schedule.name, due)
     events = (Event(JobReason.SCHEDULED, f"{name}, for {due:%F %R %Z}"),)
     return SchedulePlan(status, make=name, drop=drop, events=events, again=coming)
+
+
+def _missing(schedule: Schedule, plan: SchedulePlan, now: datetime) -> SchedulePlan:
+    """Say once that a time has passed, with its deadline, for which no Snapshot was made."""
+    spec, known = schedule.spec, schedule.status.last_schedule_time or schedule.created
+    ever_s = (now - known).total_seconds()
+    missed = due_time(spec.schedule, spec.time_zone, now, known, ever_s)
+    if missed is None:
+        return plan
+    why = f" ({plan.status.message})" if plan.status.message else ""
+    text = f"no Snapshot was made for {missed:%F %R %Z} within its deadline{why}"[:_WORDS]
+    told = Event(JobReason.SKIPPED, text, "Warning")
+    status = plan.status.model_copy(update={"last_schedule_time": missed, "message": text})
+    return replace(plan, status=status, events=(told,))
+
+
+def refused(schedule: Schedule, made: Sequence[Made], plan: SchedulePlan, why: str) -> SchedulePlan:
+    """Nobody lets the Snapshot be made: an Event says so once, and it is tried until it is missed.
+
+    Args:
+        plan: with the Snapshot to make.
+        why: in the words of who refuses.
+    """
+    text = f"{plan.make} refused: {why}"[:_WORDS]
+    status = _status(schedule, made, plan.status.next_schedule_time, text)
+    told = () if schedule.status.message == text else (Event(JobReason.REFUSED, text, "Warning"),)
+    return replace(plan, status=status, make=None, events=told)
 
 
 def name_at(schedule: str, time: datetime) -> str:

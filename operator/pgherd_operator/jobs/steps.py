@@ -46,6 +46,7 @@ class JobReason(StrEnum):
     SPARK_USED = "SparkOperatorUsed"
     SPARK_UNUSED = "SparkOperatorNotUsed"
     SKIPPED = "SnapshotSkipped"
+    REFUSED = "SnapshotRefused"
     BAD_SCHEDULE = "InvalidSchedule"
     SCHEDULED = "SnapshotScheduled"
 

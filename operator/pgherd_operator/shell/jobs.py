@@ -144,9 +144,15 @@ class Jobs:
             return SETTLED_S
         now = self.now()
         listed = await self.api.list(SNAPSHOT, namespace, f"{names.SCHEDULE}={name}")
-        plan = schedule.decide(found, [_made(i) for i in listed if _is_owned(i, found.uid)], now)
+        made = [_made(item) for item in listed if _is_owned(item, found.uid)]
+        plan = schedule.decide(found, made, now)
         if plan.make is not None:
-            await self._create(objects.snapshot(found, plan.make))
+            try:
+                await self._create(objects.snapshot(found, plan.make))
+            except ApiError as error:
+                if error.status == 0:  # nobody has answered, and nobody would take the status
+                    raise
+                plan = schedule.refused(found, made, plan, str(error))
         for old in plan.drop:
             await self._delete(SNAPSHOT, found, old.name, old.uid)
         await show(self.api, body, plan.status)

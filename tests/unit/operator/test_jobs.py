@@ -375,6 +375,26 @@ async def test_a_time_is_dealt_with_once_whatever_becomes_of_the_operator(fault:
     assert len(scheduled(it)) == 1
 
 
+async def test_a_snapshot_that_is_refused_is_told_of_and_tried_until_it_is_missed() -> None:
+    it = world(SCHEDULE, schedule="0 * * * *", startingDeadlineSeconds=600)
+    it.refused = {f"create {SNAPSHOT}": ApiError(403, "exceeded quota: snapshots")}
+    it.passes(hours=1)
+    for _ in range(3):
+        await it.look(SCHEDULE)
+    assert it.reasons() == ["SnapshotRefused"]
+    assert "exceeded quota" in it.status(SCHEDULE)["message"]
+    it.passes(minutes=20)
+    for _ in range(3):
+        await it.look(SCHEDULE)
+    assert it.reasons() == ["SnapshotRefused", "SnapshotSkipped"]
+    assert "exceeded quota" in it.status(SCHEDULE)["message"]
+    it.refused = {}
+    it.passes(minutes=40)
+    await it.look(SCHEDULE)
+    assert it.reasons()[2:] == ["SnapshotScheduled"]
+    assert not it.status(SCHEDULE).get("message")
+
+
 async def test_while_one_runs_no_other_begins() -> None:
     it = world(SCHEDULE, schedule="*/10 * * * *")
     it.passes(minutes=10)
