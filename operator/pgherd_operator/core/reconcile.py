@@ -176,10 +176,14 @@ def _steps(
     steps += upkeep.members(observed, release)
     steps += membership.doomed_volumes(observed, group)
     one = membership.step(observed, group)
-    if one is None or not one.actions:
-        # Waiting for one member must not keep another from being repaired by a newer spec.
+    growing = one is not None and one.reason is Reason.MEMBER_JOINING
+    if one is None or not one.actions or growing:
+        # Waiting for one member must not keep another from being repaired by a newer spec; nor may
+        # a volume that is refused for ever, which touches nobody.
         replacing = rollout.step(observed, group, release, outdated)
-        one = replacing if replacing is not None and (one is None or replacing.actions) else one
+        if replacing is not None and (one is None or replacing.actions):
+            steps += [one] if one is not None and growing else []
+            one = replacing
     if one is None:
         one = _unwell(group)
     if one is not None:

@@ -48,6 +48,23 @@ async def test_a_herd_without_pod_monitors_comes_up_and_says_what_is_missing(
     assert ("PodMonitor", NAME) in world.objects
 
 
+async def test_a_volume_that_is_refused_keeps_no_member_from_being_replaced() -> None:
+    world = await running()
+    world.refused = {"create PersistentVolumeClaim": ApiError(403, "exceeded quota: claims")}
+    world.change(instances=4, postgres={"parameters": {"application_name": "broken"}})
+    await looks(world)
+    assert sum(process.broken for process in world.processes.values()) == 1
+    world.change(postgres={"parameters": {"work_mem": "8MB"}})
+    await looks(world)
+    assert all(world.works(number) for number in (1, 2, 3))
+    configs = [world.objects["ConfigMap", f"{NAME}-{n}"]["data"]["pgherd.conf"] for n in (1, 2, 3)]
+    assert all("work_mem = '8MB'" in config for config in configs)
+    assert "exceeded quota" in condition(world, "Reconciled")["message"]
+    world.refused.clear()
+    await world.settle()
+    assert world.voters() == {1, 2, 3, 4}
+
+
 async def test_a_service_that_is_refused_keeps_nothing_else_from_being_made() -> None:
     world = World()
     world.refused = {"create Service": ApiError(403, "denied by policy no-services")}

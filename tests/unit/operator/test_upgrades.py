@@ -14,6 +14,7 @@ from pgherd_operator.api import OPERATOR
 from pgherd_operator.core.upgrade import Stage, Turns
 from pgherd_operator.objects import names
 from pgherd_operator.objects.model import Release
+from pgherd_operator.shell.kube.interface import ApiError
 from test_operator_life import condition, running
 from test_refused import looks
 
@@ -89,6 +90,16 @@ async def test_a_herd_that_is_not_well_is_not_upgraded_and_holds_up_no_other() -
     await looks(world, 5)
     assert uids(world) == before
     assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=1.0) == ""
+
+
+async def test_a_herd_that_cannot_grow_ends_its_upgrade_and_gives_its_turn_back() -> None:
+    world = await running()
+    world.refused = {"create PersistentVolumeClaim": ApiError(403, "exceeded quota: claims")}
+    world.change(instances=4)
+    world.release = NEW
+    await looks(world)
+    assert images(world) == {"sidecar:2", "postgres:2"}
+    assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0) == ""
 
 
 async def test_a_release_waits_for_maintenance_and_says_so() -> None:
