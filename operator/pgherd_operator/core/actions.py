@@ -69,6 +69,15 @@ class NoteImport:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkImported:
+    """Remember on a secret, which outlives the ledger, that an import online has ended well."""
+
+    secret: str
+    uid: str
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class GeneratePassword:
     """Create a secret with a random password, unless it exists."""
 
@@ -197,7 +206,7 @@ class AskEvict:
 
 Action = (
     AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | AdoptRelease | FinishUpgrade
-    | RememberSpec | NoteImport | GeneratePassword
+    | RememberSpec | NoteImport | MarkImported | GeneratePassword
     | GenerateAuthority | IssueCertificate | Apply | Create | Admit | Delete | GrowVolume
     | RetireVolume | SettleVolume | AskLeave | AskEvict
 )  # fmt: skip

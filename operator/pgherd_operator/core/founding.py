@@ -10,7 +10,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from pgherd_operator.api import GROUP
 from pgherd_operator.api.resource import Cluster
-from pgherd_operator.core import taken
+from pgherd_operator.core import imports, taken
 from pgherd_operator.core.actions import (
     Action,
     Create,
@@ -22,7 +22,7 @@ from pgherd_operator.core.actions import (
     Reason,
     Step,
 )  # fmt: skip
-from pgherd_operator.core.observed import Ledger, Observed, Phase
+from pgherd_operator.core.observed import Imported, Ledger, Observed, Phase
 from pgherd_operator.objects import names, pod
 from pgherd_operator.objects.model import Origin, Release, Role, Seat
 
@@ -62,7 +62,7 @@ def _begin(observed: Observed, release: Release) -> Step:
             warning=True,
         )
     if known:  # the ledger was deleted, or the resource was and has been created again
-        adopted = _of_release(Ledger(known.pop(), Phase.FOUNDED), release)
+        adopted = _of_release(_adopted(observed, known.pop()), release)
         text = f"going on with the volumes of herd {adopted.cluster_id}"
         return Step(Reason.ADOPTED, text, (CreateLedger(adopted),), warning=True)
     if any(volume.deleting for volume in observed.volumes.values()):
@@ -76,6 +76,15 @@ def _begin(observed: Observed, release: Release) -> Step:
     return Step(
         Reason.FOUNDING, f"a new herd, {new.cluster_id}", (CreateLedger(_of_release(new, release)),)
     )
+
+
+def _adopted(observed: Observed, cluster_id: str) -> Ledger:
+    """The ledger of a herd that is there; what was imported is not imported again."""
+    found = Ledger(cluster_id, Phase.FOUNDED)
+    if not imports.was_done(observed, cluster_id):
+        return found
+    text = "the import was done before this resource was made"
+    return replace(found, imported=Imported.DONE, import_result=text)
 
 
 def _of_release(ledger: Ledger, release: Release) -> Ledger:

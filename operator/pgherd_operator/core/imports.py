@@ -2,7 +2,8 @@
 
 The Jobs are the memory of what was tried. One that cuts over and has failed stays until the user
 wants something else: it is not repeated by itself, for each attempt stops writes at the source.
-How an import has ended is noted in the ledger before its Job goes.
+How an import has ended is noted in the ledger before its Job goes; and that it has ended well also
+on a password, for the ledger goes with the resource, and the volumes may stay.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,16 @@ from pydantic import ValidationError
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.status import ClusterStatus, ConditionType, ImportStatus
 from pgherd_operator.core import status
-from pgherd_operator.core.actions import Action, Create, Delete, Kind, NoteImport, Reason, Step
+from pgherd_operator.core.actions import (
+    Action,
+    Create,
+    Delete,
+    Kind,
+    MarkImported,
+    NoteImport,
+    Reason,
+    Step,
+)  # fmt: skip
 from pgherd_operator.core.group import Group
 from pgherd_operator.core.observed import Imported, ImportJob, Ledger, Observed, Phase
 from pgherd_operator.objects import imports as objects
@@ -60,7 +70,7 @@ def steps(observed: Observed, group: Group, release: Release) -> list[Step]:
     if noted is not None:
         return [noted]
     if ledger.imported is not Imported.NO:
-        return _cleaning(observed)
+        return [*_marking(observed, ledger), *_cleaning(observed)]
     return _running_one(observed, group, release, _wanted(observed))
 
 
@@ -109,6 +119,24 @@ def _result(cluster: Cluster, outcome: Mapping[str, Any]) -> str:
         "the source is read-only until ALTER DATABASE ... RESET default_transaction_read_only"
     )
     return "; ".join(parts)
+
+
+def was_done(observed: Observed, cluster_id: str) -> bool:
+    """Whether this herd has an import online behind it, though there is no ledger to say so."""
+    marked = observed.secrets.get(names.credentials(observed.cluster.name, "superuser"))
+    return marked is not None and marked.ours and marked.imported == cluster_id
+
+
+def _marking(observed: Observed, ledger: Ledger) -> list[Step]:
+    """Remember the end where it outlives the resource."""
+    name = names.credentials(observed.cluster.name, "superuser")
+    secret = observed.secrets.get(name)
+    if ledger.imported is not Imported.DONE or was_done(observed, ledger.cluster_id):
+        return []
+    if secret is None or not secret.ours:
+        return []
+    action = MarkImported(name, secret.uid, ledger.cluster_id)
+    return [Step(Reason.IMPORTED, "noting that the import is done", (action,), quiet=True)]
 
 
 def _cleaning(observed: Observed) -> list[Step]:

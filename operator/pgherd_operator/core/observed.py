@@ -128,6 +128,7 @@ class Secret:
 
     Attributes:
         ours: the herd's, not somebody else's under its name.
+        imported: id of the herd whose import online has ended well; empty where nobody says so.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Secret:
     keys: frozenset[str]
     issued_at: datetime | None = None
     not_after: datetime | None = None
+    imported: str = ""
 
     _LATE: ClassVar = 0.8
     """So much of a validity is over only when the renewal, after two thirds, has failed."""

@@ -82,10 +82,8 @@ class Executor:
             case act.RetireVolume():
                 retired: Manifest = {"uid": action.uid, "labels": {names.RETIRED: action.retired}}
                 await self._patch("PersistentVolumeClaim", action.name, {"metadata": retired})
-            case act.SettleVolume():
-                origin: Manifest = {"annotations": {names.ORIGIN: Origin.JOINER.value}}
-                settled = {"metadata": {"uid": action.uid} | origin}
-                await self._patch("PersistentVolumeClaim", action.name, settled)
+            case act.SettleVolume() | act.MarkImported():
+                await self._annotate(action)
             case act.GeneratePassword() | act.GenerateAuthority() | act.IssueCertificate():
                 await self._secret(action)
             case act.AskLeave() | act.AskEvict():
@@ -122,6 +120,14 @@ class Executor:
 
     async def _patch(self, kind: str, name: str, patch: Manifest) -> None:
         await self._api.patch(kind, self._namespace, name, patch)
+
+    async def _annotate(self, action: act.SettleVolume | act.MarkImported) -> None:
+        if isinstance(action, act.SettleVolume):
+            kind, name = "PersistentVolumeClaim", action.name
+            noted = {names.ORIGIN: Origin.JOINER.value}
+        else:
+            kind, name, noted = "Secret", action.secret, {names.IMPORTED: action.cluster_id}
+        await self._patch(kind, name, {"metadata": {"uid": action.uid, "annotations": noted}})
 
     async def _finalizer(self, action: act.AddFinalizer | act.RemoveFinalizer) -> None:
         wanted = isinstance(action, act.AddFinalizer)

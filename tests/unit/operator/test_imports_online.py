@@ -223,6 +223,34 @@ async def test_a_cut_over_ends_the_import_for_good() -> None:
         assert world.condition[0] == "True"
 
 
+async def made_again(world: ImportWorld) -> None:
+    """The resource is deleted, with Retain, and made again."""
+    world.remove_resource()
+    while ("ReplicatedCluster", NAME) in world.objects:
+        await world.reconcile()
+    world.tick()
+    world.submit(bootstrap=online(goal="CutOver"))
+    await world.settle()
+    assert world.voters() == {1, 2, 3}
+
+
+async def test_what_was_imported_is_not_imported_again_by_a_resource_that_is_made_again() -> None:
+    world = await following()
+    world.aim("CutOver")
+    await world.settle()
+    world.ends("cut-over", json.dumps(_DONE))
+    await world.settle()
+    await made_again(world)
+    assert not world.jobs()
+    assert world.condition[:2] == ("True", "Imported")
+
+
+async def test_what_was_being_imported_is_imported_by_a_resource_that_is_made_again() -> None:
+    world = await following()
+    await made_again(world)
+    assert list(world.jobs()) == ["cut-over"]
+
+
 async def test_a_cut_over_that_fails_is_not_repeated_and_the_source_is_followed() -> None:
     world = await following()
     world.aim("CutOver")

@@ -337,6 +337,7 @@ def parse_secret(item: Manifest, *, ours: bool) -> Secret:
         keys=frozenset(item.get("data") or ()),
         issued_at=held[0] if held is not None else None,
         not_after=held[1] if held is not None else None,
+        imported=(item["metadata"].get("annotations") or {}).get(names.IMPORTED, ""),
     )
 
 
