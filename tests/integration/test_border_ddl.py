@@ -612,6 +612,19 @@ async def test_who_writes_a_parent_while_its_child_leaves_writes_on_all_members(
     await assert_same_schema(connections, schema)
 
 
+async def test_a_new_column_has_the_same_values_everywhere_also_by_the_default_of_its_domain(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE DOMAIN stamp AS timestamptz DEFAULT now(); CREATE DOMAIN five AS int DEFAULT 5;"
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)",
+    )
+    await assert_refused(connections, schema, "ALTER TABLE t ADD COLUMN at stamp")
+    await run(connections[0], "ALTER TABLE t ADD COLUMN n five")
+    assert await same_everywhere(connections, "TABLE t") == [(1, 5)]
+
+
 async def test_a_table_of_any_name_keeps_its_triggers(
     connections: list[Connection], schema: str
 ) -> None:

@@ -41,6 +41,24 @@ UPDATE b SET k = 2 WHERE id = 1
 UPDATE b SET v = 9, k = CASE id WHEN 2 THEN 2 ELSE 1 END WHERE id IN (2, 3)
 ----
 BEGIN; UPDATE b SET k = 2 WHERE id = 4; UPDATE b SET v = 10; COMMIT""",
+    "an index that has gone, and its collation": """
+CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+CREATE TABLE t (id int PRIMARY KEY, name text); CREATE UNIQUE INDEX tn ON t (name COLLATE ci);
+DROP INDEX tn; DROP COLLATION ci
+----
+INSERT INTO t VALUES (1, 'a')""",
+    "a unique index of an expression on one partition": """
+CREATE TABLE ev (id int, kind text, load text, PRIMARY KEY (id, kind)) PARTITION BY LIST (kind);
+CREATE TABLE ev_n PARTITION OF ev FOR VALUES IN ('n');
+CREATE TABLE ev_t PARTITION OF ev FOR VALUES IN ('t'); CREATE UNIQUE INDEX ON ev_n ((load::int))
+----
+INSERT INTO ev VALUES (1, 't', 'abc'), (2, 'n', '7')""",
+    "a key of elements that have no hash": """
+CREATE TABLE f (k bit(4)[] PRIMARY KEY, v int, c varchar[] UNIQUE)
+----
+INSERT INTO f VALUES ('{0101}', 1, '{a}')
+----
+UPDATE f SET v = 2""",
     "a partial unique index of an expression": """
 CREATE TABLE ev (id int PRIMARY KEY, kind text, d jsonb);
 CREATE UNIQUE INDEX ON ev (((d ->> 'n')::int)) WHERE kind = 'x'

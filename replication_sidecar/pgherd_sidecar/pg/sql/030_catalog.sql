@@ -100,6 +100,26 @@ BEGIN
                         WHERE p.typtype = 'e' OR p.oid = 'oid'::regtype OR (p.typtype = 'b' AND p.typname LIKE 'reg%'));
 END $$;
 
+-- Those of arrays, ranges and rows are made of the hashes of what is in them, and fail where that has none.
+CREATE OR REPLACE FUNCTION pgherd.parts_have_hash(t oid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF pgherd.is_plain_type(t) THEN
+        RETURN true;
+    END IF;
+    RETURN NOT EXISTS (
+        SELECT FROM pgherd.parts_of_type(t) p
+         WHERE p.oid <> t AND p.typtype = 'b' AND NOT (p.typcategory = 'A' AND p.typelem <> 0)
+           AND NOT EXISTS (
+               SELECT FROM pg_opclass o
+                 JOIN pg_am am ON am.oid = o.opcmethod AND am.amname = 'hash'
+                 JOIN pg_amproc f ON f.amprocfamily = o.opcfamily AND f.amprocnum = 2 AND f.amproclefttype = o.opcintype
+                WHERE o.opcdefault
+                  AND (o.opcintype = p.oid
+                       OR EXISTS (SELECT FROM pg_cast k WHERE k.castsource = p.oid AND k.casttarget = o.opcintype
+                                                          AND k.castmethod = 'b' AND k.castcontext = 'i'))));
+END $$;
+
 CREATE OR REPLACE FUNCTION pgherd.base_type(t oid) RETURNS oid
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -139,7 +159,7 @@ BEGIN
         RETURN format('pg_catalog.hashtextextended(CASE WHEN %1$s IS NOT NULL THEN pg_catalog.format(''%%s'', %1$s) END'
                       ' COLLATE pg_catalog."C", %2$s)', expr, seed);
     END IF;
-    IF NOT pgherd.hash_is_portable(base) THEN
+    IF NOT pgherd.hash_is_portable(base) OR NOT pgherd.parts_have_hash(base) THEN
         RETURN NULL;
     END IF;
     SELECT CASE WHEN p.proargtypes[0] = o.amoplefttype OR p.proargtypes[0]::regtype::text LIKE 'any%'

@@ -294,7 +294,10 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (
         SELECT pgherd.arguments(array_agg(DISTINCT k.term))
-          FROM (SELECT pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3' AS term
+          FROM (SELECT CASE WHEN i.indrelid = root OR i.indexprs IS NULL
+                            THEN pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3'
+                            -- of a row of another partition its expression may have no value
+                            ELSE (pgherd.index_seed(i.indexrelid) | 3)::text END AS term
                   FROM pg_index i
                  WHERE (i.indisunique OR (i.indisexclusion AND inserted))
                    AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pgherd.partitions(root) t)

@@ -205,9 +205,11 @@ BEGIN
                FROM pgherd.tables t
                JOIN pg_attribute a ON a.attrelid = t.relid AND a.attnum > t.columns
                                   AND a.atthasmissing AND NOT a.attisdropped
-               JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+               JOIN pg_type y ON y.oid = a.atttypid
+               LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+              CROSS JOIN LATERAL (SELECT coalesce(d.adbin, y.typdefaultbin)::text AS tree) e -- its own, or its domain's
               WHERE t.relid = ANY (rels)
-                AND (NOT pgherd.is_certain(d.adbin::text) OR pgherd.calls_user_code(d.adbin::text)) LOOP
+                AND (NOT pgherd.is_certain(e.tree) OR pgherd.calls_user_code(e.tree)) LOOP
         EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', r.rel) INTO filled;
         IF filled THEN
             PERFORM pgherd.refuse_computed(format('the default of column %I of table %s', r.attname, r.rel));
