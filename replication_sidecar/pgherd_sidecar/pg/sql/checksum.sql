@@ -34,7 +34,6 @@ SELECT r.name, n.nspname, c.relname, c.relkind::text, c.relispopulated,
           FROM pg_class m JOIN pg_namespace s ON s.oid = m.relnamespace
          WHERE m.relkind = 'm' AND s.nspname NOT LIKE E'pg\\_%%'
            AND s.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
-           AND EXISTS (SELECT FROM pgherd.tables k WHERE k.relid = m.oid)
            AND EXISTS (SELECT FROM pg_settings o WHERE o.name = 'restrict_nonsystem_relation_kind')) r
   JOIN pg_class c ON c.oid = r.relid
   JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -70,7 +69,6 @@ SELECT t.name, coalesce(sum(CASE WHEN c.reltuples < 0 THEN pg_relation_size(c.oi
           FROM pg_class m JOIN pg_namespace s ON s.oid = m.relnamespace
          WHERE m.relkind = 'm' AND s.nspname NOT LIKE E'pg\\_%%'
            AND s.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
-           AND EXISTS (SELECT FROM pgherd.tables k WHERE k.relid = m.oid)
        ) t
  CROSS JOIN LATERAL (SELECT t.relid UNION SELECT p.relid FROM pg_partition_tree(t.relid) p) l
   JOIN pg_class c ON c.oid = l.relid AND c.relkind <> 'p'
