@@ -48,7 +48,7 @@ BEGIN
 END $$
 """
 RECONCILE = """
-SELECT pgherd.reconcile(array_agg(c.oid)) FROM pg_class c
+SELECT pgherd.follow_as_own(array_agg(c.oid), false, false) FROM pg_class c
  WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
 """
 ROWS = """
