@@ -24,7 +24,7 @@ _LOG_LINES = 20000
 _NAMES = rb"(?:passw(?:or)?d(?!_enc)[a-z_]{0,32}|radiussecrets)"
 """Of passwords, in SQL, connection strings and pg_hba.conf."""
 _QUOTE, _QUOTED = rb"(?P<q>[\"'])", rb"(?:(?!(?P=q))[^\\\n]|\\.|(?P=q){2})*"
-"""What begins it and what is in it; two quotes, or one with a backslash, stand for one."""
+"""A quote, and text up to the next one; two quotes, or one with a backslash, stand for one."""
 _SECRETS = (
     re.compile(rb"(?i)(" + _NAMES + rb"[\"']?\s*[:=]?\s*\\*" + _QUOTE + rb")" + _QUOTED),
     re.compile(rb"(?i)(" + _QUOTE + rb"(?:ldapbindpasswd|radiussecrets)\s*=)" + _QUOTED),

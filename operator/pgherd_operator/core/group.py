@@ -117,7 +117,7 @@ class Group:
 
     @property
     def maintained(self) -> str:
-        """Who is in maintenance, in words; empty if nobody is."""
+        """The members in maintenance, in words; empty if there are none."""
         numbers = [str(one.number) for one in self.members if one.maintained]
         return f"member {', '.join(numbers)} is in maintenance" if numbers else ""
 

@@ -83,8 +83,8 @@ def _readers(cluster: Cluster) -> list[Manifest]:
 def _disruption_budget(cluster: Cluster, voters: int) -> Manifest:
     """One member at a time; a herd of one may be drained, or its node never could be.
 
-    What counts is the view's voters: while a herd shrinks they are more than the spec asks for, and
-    while it grows fewer. Until a herd of more has three of them none may go: it would stop writes.
+    The view's voters count: while a herd shrinks they are more than the spec asks for, and while it
+    grows fewer. Until a herd of more has three of them none may go: it would stop writes.
     """
     wanted = cluster.spec.instances + cluster.spec.witnesses
     voters = voters or wanted

@@ -64,7 +64,8 @@ class Visibility:
         try:
             await reached.wait()
         finally:
-            self._chain.forget(reached.set)
+            if not reached.is_set():
+                self._chain.forget(reached.set)
 
     async def visible_before(self, position: int) -> None:
         """Wait until all that was ordered before a delivered position is visible here."""

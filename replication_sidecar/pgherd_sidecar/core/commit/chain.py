@@ -152,7 +152,7 @@ class Chain:
             self._waiters.append((gid, wake))
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Whoever wanted to be woken does not any more."""
+        """Wake nobody by this any more."""
         self._waiters = [waiter for waiter in self._waiters if waiter[1] != wake]
 
 

@@ -276,7 +276,7 @@ class Victims:
         link = next(iter(self._chain.locals()), None)
         if link is None or link.pid not in waiting or link.prev > self._chain.settled_gid:
             return
-        if now < link.waits_until_s:
+        if now < link.waits_until_s:  # something is: the other members
             return
         if self._first[0] != link.gid:
             self._first = (link.gid, now)

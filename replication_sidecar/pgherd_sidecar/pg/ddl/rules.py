@@ -176,7 +176,7 @@ def _refuse_names(node: Any, captured: Captured) -> None:
 
 
 def _refuse_strays(node: Any, captured: Captured) -> None:
-    """What the catalog does not tell: GRANT, LIKE, the types of a function's arguments."""
+    """The catalog does not tell of them after GRANT, LIKE and types of a function's arguments."""
     found, name = _schema_and_name(node)
     for schema, stray in captured.strays:
         if name == stray and found in (None, schema):

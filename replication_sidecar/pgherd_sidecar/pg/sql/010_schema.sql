@@ -110,7 +110,7 @@ CREATE TABLE IF NOT EXISTS pgherd.local_tables (
     name text PRIMARY KEY
 );
 
--- What has been generated for which table. A fingerprint tells whether its functions have to be made anew; of its triggers
+-- This table says for which tables functions and triggers have been generated. A fingerprint tells whether its functions have to be made anew; of its triggers
 -- there are the statements that made them, by name.
 CREATE TABLE IF NOT EXISTS pgherd.generated (
     relid       oid  PRIMARY KEY,

@@ -944,8 +944,8 @@ BEGIN
                 AND (u.relid IS NOT NULL OR EXISTS (SELECT FROM pgherd.generated g WHERE g.relid = c.oid))
               ORDER BY u.root_relid, c.oid LOOP
         t := r.tab; -- NULL for one that is not replicated any more
-        -- Who has begun to write a parent goes on to write its child when that is none any more, and fires its triggers of
-        -- rows then, but none of statements.
+        -- A session that has begun to write a parent goes on to write its child when that is none any more. It fires the
+        -- child's triggers of rows then, and none of statements.
         t.inherits := t.inherits OR t.relid = t.root_relid AND NOT t.partitioned AND EXISTS (
             SELECT FROM pg_trigger p WHERE p.tgrelid = t.relid AND p.tgname = 'pgherd_insert' AND p.tgtype & 1 = 1);
         source := '';

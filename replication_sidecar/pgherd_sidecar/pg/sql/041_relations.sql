@@ -14,8 +14,8 @@ SELECT c.oid AS relid, format('%I.%I', n.nspname, c.relname) AS name, c.relnatts
 -- The tables as the event triggers have last seen them. `names`: the table's and its partition root's, whose
 -- hashes writers hold as certification keys; after ALTER TABLE ... RENAME the old ones still count for
 -- transactions that wrote before. Attribute numbers above `columns` belong to columns that are new.
--- What was made behind the event triggers' back (EXPLAIN ANALYZE CREATE TABLE AS, replica role) is missing here, and is not
--- replicated.
+-- A table that was made behind the event triggers' back (EXPLAIN ANALYZE CREATE TABLE AS, replica role) is missing here, and
+-- is not replicated.
 DO $$
 BEGIN
     IF to_regclass('pgherd.tables') IS NULL THEN
@@ -133,6 +133,17 @@ BEGIN
     RETURN pgherd.tables_of_types(array(SELECT c.reltype FROM pg_class c WHERE c.oid = ANY (rels) AND c.reltype <> 0));
 END $$;
 
+-- Relations, and the tables that a foreign key ties to one of them.
+CREATE OR REPLACE FUNCTION pgherd.with_tied(rels oid[]) RETURNS oid[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN array(
+        SELECT u.r FROM unnest(rels) AS u(r)
+        UNION
+        SELECT CASE WHEN f.conrelid = u.r THEN f.confrelid ELSE f.conrelid END
+          FROM unnest(rels) AS u(r) JOIN pg_constraint f ON f.contype = 'f' AND u.r IN (f.conrelid, f.confrelid));
+END $$;
+
 -- With each relation go the table that owns it (a sequence), the tables of its inheritance or partition
 -- tree, then those that a foreign key ties to one of them: their triggers know each other's columns. A foreign key may
 -- refer to one partition, whose rows the root's functions capture, so these are there with their trees, too.
@@ -141,19 +152,11 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (
-        WITH tree(relid) AS (
-            SELECT u.r FROM unnest(pgherd.trees_of(rels || array(
-                SELECT d.refobjid FROM pg_depend d
-                 WHERE d.classid = 'pg_class'::regclass AND d.objid = ANY (rels)
-                   AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')))) AS u(r)
-        ), related(relid) AS (
-            SELECT t.relid FROM tree t
-            UNION
-            SELECT CASE WHEN f.conrelid = t.relid THEN f.confrelid ELSE f.conrelid END
-              FROM tree t JOIN pg_constraint f ON f.contype = 'f' AND t.relid IN (f.conrelid, f.confrelid)
-        )
         SELECT coalesce(array_agg(u.r ORDER BY u.r), '{}')
-          FROM unnest(pgherd.trees_of(array(SELECT r.relid FROM related r))) AS u(r));
+          FROM unnest(pgherd.trees_of(pgherd.with_tied(pgherd.trees_of(rels || array(
+                   SELECT d.refobjid FROM pg_depend d
+                    WHERE d.classid = 'pg_class'::regclass AND d.objid = ANY (rels)
+                      AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')))))) AS u(r));
 END $$;
 
 -- A new partition with nothing of its own (an index, a foreign key) leaves all other partitions as they are. Only the tables
@@ -177,11 +180,7 @@ BEGIN
             UNION
             SELECT h.inhparent FROM above a JOIN pg_inherits h ON h.inhrelid = a.relid
         )
-        SELECT array_agg(u.relid ORDER BY u.relid)
-          FROM (SELECT a.relid FROM above a
-                UNION
-                SELECT CASE WHEN f.conrelid = a.relid THEN f.confrelid ELSE f.conrelid END
-                  FROM above a JOIN pg_constraint f ON f.contype = 'f' AND a.relid IN (f.conrelid, f.confrelid)) u);
+        SELECT pgherd.with_tied(array_agg(a.relid)) FROM above a);
 END $$;
 
 -- What was a partition when the event triggers saw it last, and is none any more: PostgreSQL reports the table that
