@@ -23,12 +23,8 @@ from .localherd import LocalHerd, free_port_base, home, query, settle
 
 _SLOW_S = 5  # long enough to be killed meanwhile, and less than a member takes for a try
 
-#: Files of extensions, and what n3 has of them.
-_EXTENSIONS = {
-    "gadget": (("1.0",), ()),
-    "gizmo": (("1.0", "1.0--1.1"), ("1.0",)),
-    "slow": (("1.0",), ("1.0",)),
-}
+#: Extensions that the copy has files of. The second of them makes a schema for itself.
+_EXTENSIONS = ("gadget", "gears", "gizmo", "slow")
 
 
 def _installation(into: Path) -> Path:
@@ -54,7 +50,8 @@ def _installation(into: Path) -> Path:
     (share / "timezonesets" / "Own").write_text("@INCLUDE Default\nOWNT 3600\n")
     (share / "tsearch_data" / "own.stop").write_text("the\n")
     for name in _EXTENSIONS:
-        control = "comment = 'for a test'\ndefault_version = '1.0'\nrelocatable = true\n"
+        place = "schema = gears" if name == "gears" else "relocatable = true"
+        control = f"comment = 'for a test'\ndefault_version = '1.0'\n{place}\n"
         (share / "extension" / f"{name}.control").write_text(control)
         body = f"SELECT pg_sleep({_SLOW_S});" if name == "slow" else ""
         made = f"{body} CREATE FUNCTION {name}() RETURNS int LANGUAGE sql AS 'SELECT 1';"
@@ -152,6 +149,15 @@ def test_a_version_of_which_a_member_has_no_files(unlike: LocalHerd, schema: str
     assert "1.1" in _vetoed(unlike, schema, "ALTER EXTENSION gizmo UPDATE TO '1.1'")
     _alike(unlike, schema)
     assert query(unlike.dsn("n3"), f"SELECT {schema}.gizmo()") == [(1,)]
+
+
+def test_an_extension_that_makes_its_schema(unlike: LocalHerd, schema: str) -> None:
+    _run(unlike, "n1", schema, "CREATE EXTENSION gears")
+    _alike(unlike, schema)
+    for node in ["n1", "n2", "n3"]:
+        assert query(unlike.dsn(node), "SELECT gears.gears()") == [(1,)]
+    owners = "SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'gears'"
+    assert len({str(query(unlike.dsn(node), owners)) for node in ["n1", "n2", "n3"]}) == 1
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,11 @@ def _portable_text(captured: Captured, statement: DdlStatement) -> str:
         return captured.made
     refuse_unsafe(statement.node, captured)
     if captured.extension is not None:
-        return "CREATE EXTENSION IF NOT EXISTS {} WITH SCHEMA {} VERSION {}".format(
-            *map(_quote_identifier, captured.extension)
+        name, schema, version = captured.extension
+        place = "" if schema is None else f" SCHEMA {_quote_identifier(schema)}"
+        return (
+            f"CREATE EXTENSION IF NOT EXISTS {_quote_identifier(name)}"
+            f" WITH{place} VERSION {_quote_identifier(version)}"
         )
     return statement.text
 

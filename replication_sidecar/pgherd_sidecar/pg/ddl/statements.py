@@ -101,7 +101,8 @@ class Captured(msgspec.Struct, frozen=True):
         rewrites, uncertain, shadows, dates, shrinks: see ``what_words_tell`` in
             ``sql/044_command_end.sql``.
         made: for CREATE TABLE AS, the table it made.
-        extension: for CREATE EXTENSION, name, schema and version.
+        extension: for CREATE EXTENSION, name, schema and version. The schema is None if the
+            extension's control file names it.
         rels, everything, leaves_tables, print: see ``ddl.Command``.
         grants: memberships, as pairs of role and member, on which the role's rights rest.
         database: likewise privileges on the database, as pairs of grantee and privilege.
@@ -126,7 +127,7 @@ class Captured(msgspec.Struct, frozen=True):
     dates: bool = False
     shrinks: bool = False
     made: str | None = None
-    extension: list[str] | None = None
+    extension: tuple[str, str | None, str] | None = None
     rels: list[str] = []
     everything: bool = False
     leaves_tables: bool = False

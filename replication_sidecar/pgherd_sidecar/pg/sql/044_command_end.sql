@@ -358,9 +358,13 @@ BEGIN
         command := command || jsonb_build_object('made', pgherd.table_made(effect.made[1]));
     ELSIF tag = 'CREATE EXTENSION' THEN
         command := command || (
-            SELECT jsonb_build_object('extension', json_build_array(e.extname, n.nspname, e.extversion))
+            -- CREATE EXTENSION makes the schema that the extension's control file names, but not the one of WITH SCHEMA
+            SELECT jsonb_build_object('extension', json_build_array(
+                       e.extname, CASE WHEN v.schema IS NULL THEN n.nspname END, e.extversion))
               FROM pg_event_trigger_ddl_commands() o JOIN pg_extension e ON e.oid = o.objid
-              JOIN pg_namespace n ON n.oid = e.extnamespace WHERE o.object_type = 'extension' LIMIT 1);
+              JOIN pg_namespace n ON n.oid = e.extnamespace
+              LEFT JOIN pg_available_extension_versions v ON v.name = e.extname AND v.version = e.extversion
+             WHERE o.object_type = 'extension' LIMIT 1);
     END IF;
     PERFORM pgherd.put_command(x, opened.base, effect.rels, effect.coarse, command || pgherd.what_words_tell(
                                    effect, tag, current_query() || (opened.recs[1]::jsonb ->> 'context'), functions),
