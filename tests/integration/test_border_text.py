@@ -137,6 +137,20 @@ async def test_a_long_text_arrives_whole(connections: list[Connection], schema: 
     await assert_same_schema(connections, schema)
 
 
+async def test_xml_keeps_its_declaration(connections: list[Connection], schema: str) -> None:
+    await run(
+        connections[0], "CREATE DOMAIN d AS xml; CREATE TABLE t (id int PRIMARY KEY, x xml, y d)"
+    )
+    await caught_up(connections)
+    text = '<?xml version="1.0" encoding="UTF-8"?>\n<a/>'
+    await run(connections[0], f"INSERT INTO t VALUES (1, '{text}', '{text}'), (2, NULL, NULL)")
+    await run(
+        connections[0], "UPDATE t SET x = y WHERE id = 1; UPDATE t SET y = '<b/>' WHERE id = 2"
+    )
+    kept = await same_everywhere(connections, "SELECT x::text, y::text FROM t ORDER BY id")
+    assert kept == [(text, text), (None, "<b/>")]
+
+
 async def test_clients_of_other_encodings_mean_the_same(
     connections: list[Connection], schema: str, herd: LocalHerd
 ) -> None:

@@ -193,6 +193,11 @@ BEGIN
                 WHEN typ = 'json'::regtype -- it is kept as it was written
                 THEN format('(CASE WHEN %1$s IS DISTINCT FROM NULL THEN pg_catalog.format(''%%s'', %1$s) END)::pg_catalog.json',
                             value)
+                -- its output leaves out the encoding that was declared, and its text does not
+                WHEN pgherd.base_type(typ) = 'xml'::regtype
+                THEN format('pgherd.sent(%1$s::pg_catalog.xml::pg_catalog.text,'
+                            ' %1$s::pg_catalog.xml::pg_catalog.text::%2$s::pg_catalog.xml::pg_catalog.text)',
+                            value, pgherd.type_name(typ))
                 ELSE format('pgherd.sent(%1$s::%2$s, (CASE WHEN %1$s IS DISTINCT FROM NULL THEN pg_catalog.format(''%%s'', %1$s)'
                             ' END)::%2$s)', value, pgherd.type_name(typ)) END;
 END $$;
