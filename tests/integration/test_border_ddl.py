@@ -612,6 +612,32 @@ async def test_who_writes_a_parent_while_its_child_leaves_writes_on_all_members(
     await assert_same_schema(connections, schema)
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        "CREATE TABLE t (x int PRIMARY KEY CHECK (f(x) > 0))",
+        "CREATE DOMAIN d AS int CHECK (f(VALUE) > 0); CREATE TABLE t (x d PRIMARY KEY)",
+        "CREATE TABLE t (x int PRIMARY KEY, y int GENERATED ALWAYS AS (1 / f(x)) STORED)",
+        "CREATE FUNCTION g(int) RETURNS int IMMUTABLE LANGUAGE sql SET search_path = pg_catalog"
+        " RETURN f($1); CREATE TABLE t (x int PRIMARY KEY CHECK (g(x) > 0))",
+    ],
+)
+async def test_a_function_that_tables_check_their_rows_by_changes_beside_their_writers(
+    connections: list[Connection], schema: str, herd: LocalHerd, table: str
+) -> None:
+    function = (
+        "FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE sql SET search_path = pg_catalog RETURN"
+    )
+    async with superusers(herd, schema) as admins, another(connections[1], schema) as writer:
+        await run(admins[0], f"CREATE {function} 1; {table}; GRANT ALL ON t TO PUBLIC")
+        await caught_up(admins)
+        await run(writer, "BEGIN; INSERT INTO t VALUES (5)")
+        await run(admins[0], f"CREATE OR REPLACE {function} 0")
+        assert (await failure(writer, "COMMIT")).sqlstate in _LOST
+    assert await same_everywhere(connections, "SELECT count(*) FROM t") == [(0,)]
+    await assert_same_schema(connections, schema)
+
+
 async def test_a_new_column_has_the_same_values_everywhere_also_by_the_default_of_its_domain(
     connections: list[Connection], schema: str
 ) -> None:

@@ -1,12 +1,17 @@
 -- The end of a DDL command: what it did is judged, its certification keys are known, triggers and sequences
 -- follow the new shape of the tables.
 
--- Objects whose change concerns the rows of no table: they need no table's key.
-CREATE OR REPLACE FUNCTION pgherd.concerns_no_rows(command_tag text, object_type text) RETURNS bool
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+-- Objects whose change concerns the rows of no table: they need no table's key. A function that is part of an expression
+-- decides which rows a table takes.
+DROP FUNCTION IF EXISTS pgherd.concerns_no_rows(text, text);
+CREATE OR REPLACE FUNCTION pgherd.concerns_no_rows(command_tag text, object_type text, class oid, object oid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN coalesce(command_tag LIKE 'CREATE %' OR command_tag IN ('COMMENT', 'GRANT', 'REVOKE', 'SECURITY LABEL',
+    RETURN NOT (class = 'pg_proc'::regclass AND EXISTS (
+            SELECT FROM pg_depend d WHERE d.refclassid = class AND d.refobjid = object AND d.classid <> ALL (
+                   '{pg_rewrite,pg_trigger,pg_event_trigger,pg_policy}'::regclass[])))
+       AND coalesce(command_tag LIKE 'CREATE %' OR command_tag IN ('COMMENT', 'GRANT', 'REVOKE', 'SECURITY LABEL',
                     'ALTER DEFAULT PRIVILEGES', 'REFRESH MATERIALIZED VIEW')
                 OR object_type IN ('view', 'materialized view', 'function', 'procedure', 'aggregate', 'sequence',
                                    'publication', 'statistics object', 'policy'), false);
@@ -29,7 +34,7 @@ BEGIN
            bool_and(u.temporary OR u.broken) AS temporary, bool_or(u.temporary) AS some_temporary,
            bool_or(coalesce(o.schema_name, '') IN ('pgherd', 'pgherd_gen')
                    OR o.object_type = 'schema' AND o.object_identity IN ('pgherd', 'pgherd_gen')) AS ours,
-           bool_or(c.oid IS NULL AND NOT pgherd.concerns_no_rows(o.command_tag, o.object_type)) AS coarse,
+           bool_or(c.oid IS NULL AND NOT pgherd.concerns_no_rows(o.command_tag, o.object_type, o.classid, o.objid)) AS coarse,
            bool_or(o.schema_name = 'pg_toast'
                    OR o.classid = 'pg_trigger'::regclass
                       AND EXISTS (SELECT FROM pg_trigger t WHERE t.oid = o.objid AND t.tgisinternal)) AS named_by_oid,
