@@ -8,7 +8,7 @@ import pytest
 from patience import wait_until
 
 from .localherd import LocalHerd
-from .nodes import Nodes, nodes_of, run, sql_cases, sql_file
+from .nodes import Nodes, nobody_stops, nodes_of, run, sql_cases, sql_file
 
 OURS = """
 SELECT p.proname, has_function_privilege('app', p.oid, 'EXECUTE')
@@ -112,6 +112,59 @@ def test_names_in_front_of_ours_are_never_called(nodes: Nodes) -> None:
     assert notices == []
     run(session, f"SET search_path = {nodes.schema}")
     nodes.equal_rows("plain", "keyed", "wide")
+
+
+#: Commands of an ordinary user, and what they leave to those after them.
+_COMMANDS = """
+CREATE TABLE trapped (id int PRIMARY KEY, v text)
+CREATE TABLE counted (id serial PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY, v text)
+COMMENT ON TABLE trapped IS 'x'
+INSERT INTO trapped VALUES (1, 'a'), (2, 'b')
+ALTER TABLE trapped ADD more int DEFAULT 1, ALTER v SET NOT NULL
+CREATE UNIQUE INDEX ON trapped (v)
+CREATE INDEX CONCURRENTLY trapped_more ON trapped (more)
+UPDATE trapped SET more = 2
+CREATE VIEW seen AS TABLE trapped
+CREATE MATERIALIZED VIEW kept AS TABLE trapped
+REFRESH MATERIALIZED VIEW kept
+CREATE TABLE filled AS TABLE trapped
+CREATE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1
+CREATE TYPE mood AS ENUM ('good')
+ALTER TYPE mood ADD VALUE 'bad'
+CREATE DOMAIN short AS text NOT NULL
+ALTER SEQUENCE counted_id_seq RESTART WITH 100
+INSERT INTO counted (v) VALUES ('a')
+GRANT SELECT ON trapped TO PUBLIC
+DELETE FROM trapped WHERE id IS NOT NULL
+TRUNCATE trapped, counted
+DROP INDEX CONCURRENTLY trapped_more
+ALTER TABLE trapped RENAME TO renamed
+DROP TABLE renamed, counted, filled CASCADE
+"""
+
+
+def test_no_name_of_ours_is_looked_up_where_a_user_says(herd: LocalHerd, nodes: Nodes) -> None:
+    """Commands run under the user's search_path, on other members with a superuser's session."""
+    admins = [nodes.connect(number, admin=True) for number in range(len(nodes.admin))]
+    for admin in admins:
+        run(admin, "SET session_replication_role = replica; CREATE SCHEMA traps")
+        run(admin, "GRANT USAGE ON SCHEMA traps TO PUBLIC")
+        run(admin, sql_file("hostile_traps"))
+        found = "FROM pg_proc WHERE pronamespace = 'traps'::regnamespace"
+        assert run(admin, f"SELECT count(*) > 2000 {found}") == [(True,)]
+    session = nodes.connect(0)
+    run(session, f"SET search_path = traps, {nodes.schema}, pg_catalog")
+    with pytest.raises(psycopg.errors.RaiseException, match="is called"):
+        run(session, "SELECT current_setting('work_mem', true)")
+    run(session, f"SET search_path = {nodes.schema}, traps, pg_catalog")
+    try:
+        with nobody_stops(herd, nodes):
+            for command in _COMMANDS.strip().splitlines():
+                run(session, command)
+    finally:
+        session.close()
+        for admin in admins:
+            run(admin, "DROP SCHEMA traps CASCADE")
 
 
 def test_a_stranger_writes_with_grants_only(nodes: Nodes, stranger: psycopg.Connection) -> None:

@@ -34,11 +34,14 @@ END $$;
 -- may run at the same time shall have the same.
 CREATE OR REPLACE FUNCTION pgherd.run_statement(role name, statement text, settings jsonb, means name) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET check_function_bodies = off SET default_tablespace = '' AS $$
-DECLARE before jsonb;
+DECLARE
+    before jsonb;
+    judged text := current_setting('icu_validation_level', true);
 BEGIN
     SELECT jsonb_object_agg(s.key, current_setting(s.key)) INTO before FROM jsonb_each_text(settings) s;
     PERFORM pgherd.set_for_command(s.key, s.value) FROM jsonb_each_text(settings) s;
-    IF current_setting('icu_validation_level', true) <> 'disabled' THEN -- judged by the origin, too
+    -- From here on names are looked up in the user's search_path first.
+    IF judged IS NOT NULL THEN -- by the origin, too
         PERFORM pg_catalog.set_config('icu_validation_level', 'disabled', true);
     END IF;
     PERFORM pgherd.run_as(role, statement, means);
