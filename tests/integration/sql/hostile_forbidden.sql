@@ -59,3 +59,17 @@ CREATE TEMP TABLE scratch (id int); CREATE FUNCTION f() RETURNS trigger LANGUAGE
 CREATE FUNCTION f(a int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN closing(); END $$; CREATE TEMP TABLE scratch (id int, EXCLUDE (f(id) WITH =) DEFERRABLE)
 -- case: a deferred exclusion constraint of a local table
 CREATE TABLE here (id int PRIMARY KEY); SELECT pgherd.set_local('here'); CREATE FUNCTION f(a int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN closing(); END $$; ALTER TABLE here ADD EXCLUDE (f(id) WITH =) DEFERRABLE
+-- case: code in a conversion of no rows
+CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'; CREATE TABLE e (id int PRIMARY KEY, c text); ALTER TABLE e ALTER c TYPE int USING f(1)
+-- case: code of another name in a conversion of no rows
+CREATE FUNCTION "U&f"(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'; CREATE TABLE e (id int PRIMARY KEY, c text); ALTER TABLE e ALTER c TYPE int USING U&"\0055&f"(1)
+-- case: code in a conversion that looks like a column
+CREATE TYPE pair AS (a int, b int); CREATE FUNCTION f(pair) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'; CREATE TABLE e (id int PRIMARY KEY, c text); ALTER TABLE e ALTER c TYPE int USING (ROW(1, 2)::pair).f
+-- case: code in a conversion that looks like a column of the table
+CREATE TABLE e (id int PRIMARY KEY, c text); CREATE FUNCTION f(e) RETURNS int IMMUTABLE LANGUAGE sql RETURN 1; INSERT INTO e VALUES (1, '1'); ALTER TABLE e ALTER c TYPE int USING e.f
+-- case: code in an operator of a conversion
+CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'; CREATE OPERATOR <+> (RIGHTARG = int, FUNCTION = f); CREATE TABLE e (id int PRIMARY KEY, c text); ALTER TABLE e ALTER c TYPE int USING <+> 1
+-- case: code in the default of a new column
+CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'; CREATE TABLE e (id int PRIMARY KEY); ALTER TABLE e ADD c int DEFAULT f(1)
+-- case: code in the default of a new column's domain
+CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'; CREATE DOMAIN d AS int DEFAULT f(1); CREATE TABLE e (id int PRIMARY KEY); ALTER TABLE e ADD c d

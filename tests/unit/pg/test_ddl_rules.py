@@ -96,6 +96,14 @@ def test_function_of_the_user_in_front_of_ours_is_refused_unless_ours_is_named()
     )
 
 
+@pytest.mark.parametrize("using", ["f(1)", "s.f(1)", "t.f", "s.t.f", "(ROW(1)::t).f", "<+> 1"])
+def test_code_of_a_user_is_refused_also_where_no_row_is_converted(using: str) -> None:
+    text = f"ALTER TABLE t ALTER x TYPE int USING {using}"
+    check(text)
+    with pytest.raises(DdlNotSupported, match="not a superuser's"):
+        check(text, shadows=["f", "<+>"])
+
+
 @pytest.mark.parametrize("bound", ["now()", "current_date", "'today'", "f(1)", "'a'::d"])
 def test_bound_of_a_partition_is_a_constant(bound: str) -> None:
     check("CREATE TABLE t PARTITION OF p FOR VALUES FROM (-1, 'a') TO (MAXVALUE, '2024-01-01')")

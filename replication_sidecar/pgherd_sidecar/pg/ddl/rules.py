@@ -266,11 +266,30 @@ def _refuse_subcommand(command: Any, captured: Captured) -> None:
             " members stand at different numbers",
             "First ALTER COLUMN ... DROP IDENTITY, then change the type, then ADD GENERATED.",
         )
+    _refuse_code(command.def_.raw_default, captured)
     if captured.rewrites:
         certain = command.name not in (captured.uncertain or ())
         own = _names(command.def_.typeName) if certain else None
         what = f"the new type of column {command.name}"
         _refuse_computed(command.def_.raw_default, captured, what, own)
+
+
+def _refuse_code(expression: Any, captured: Captured) -> None:
+    """Refuse what an ordinary user wrote: members would run it, even without rows to convert.
+
+    PostgreSQL computes constant parts when it plans, and there nothing keeps such code from leaving
+    something behind that is run with the rights of replication, at COMMIT.
+    """
+    for node in nodes(expression):
+        names = _called(node)
+        if names[:1] == ["pg_catalog"]:
+            continue
+        for name in names if isinstance(node, ast.A_Indirection) else names[-1:]:
+            if name in (captured.shadows or ()):
+                raise DdlNotSupported(
+                    f"USING may call {name}, which is not a superuser's",
+                    "Add a column of the new type, UPDATE it, then drop the old one and rename.",
+                )
 
 
 def _refuse_computed(
@@ -318,10 +337,24 @@ def _names(name: Any) -> list[str]:
 def _is_certain(call: Any, captured: Captured) -> bool:
     """Is this PostgreSQL's own function or operator, and of those that always give the same?"""
     function = isinstance(call, ast.FuncCall)
-    *schema, name = (part.sval for part in (call.funcname if function else call.name) or ())
+    *schema, name = _called(call)
     if schema not in ([], ["pg_catalog"]) or (not schema and name in (captured.shadows or ())):
         return False
     return not function or name in _CERTAIN_FUNCTIONS
+
+
+def _called(node: Any) -> list[str]:
+    """The names, from the schema to its own, of what a node of an expression may call."""
+    parts: Any = ()
+    if isinstance(node, ast.FuncCall):
+        parts = node.funcname
+    elif isinstance(node, ast.A_Expr):
+        parts = node.name
+    elif isinstance(node, ast.ColumnRef):
+        parts = (node.fields or ())[1:]  # t.f may mean f(t)
+    elif isinstance(node, ast.A_Indirection):
+        parts = node.indirection
+    return [str(part.sval) for part in parts or () if isinstance(part, ast.String)]
 
 
 def _refuse_range(options: Any) -> None:

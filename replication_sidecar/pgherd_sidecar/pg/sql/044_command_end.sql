@@ -253,7 +253,8 @@ END $$;
 -- What the sidecar needs in order to judge the words of a command where the catalog does not show it.
 --   rewrites   it computed new values for a table that has rows
 --   uncertain  columns whose type has more than one reading
---   shadows    names of PostgreSQL's functions, and operators, that an ordinary user has made, too
+--   shadows    names of operators that an ordinary user has made, and of his functions: of all of them where a command
+--              may call one (USING), else of those that PostgreSQL has, too
 --   dates      there are new constants that may have been read from 'now', and `words` may name it
 --   shrinks    a sequence got a smaller range, in which another member's may not stand
 DROP FUNCTION IF EXISTS pgherd.what_words_tell(record);
@@ -277,8 +278,9 @@ BEGIN
             SELECT jsonb_agg(DISTINCT u.name)
               FROM (SELECT p.proname AS name FROM pg_proc p
                      WHERE p.oid = ANY (functions)
-                       AND EXISTS (SELECT FROM pg_proc b
-                                    WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::regnamespace)
+                       AND (tag = 'ALTER TABLE' AND words ~* '[[:<:]]using[[:>:]]'
+                            OR EXISTS (SELECT FROM pg_proc b
+                                        WHERE b.proname = p.proname AND b.pronamespace = 'pg_catalog'::regnamespace))
                     UNION ALL SELECT p.oprname FROM pg_operator p WHERE p.oprowner <> ALL (super)) u));
 END $$;
 

@@ -12,7 +12,7 @@ SET plan_cache_mode = auto AS $$
 BEGIN
     EXECUTE pg_catalog.format(
         'CREATE OR REPLACE FUNCTION pgherd_gen.%I(statement pg_catalog.text) RETURNS pg_catalog.void'
-        ' LANGUAGE plpgsql SECURITY DEFINER AS ''BEGIN EXECUTE statement; END''', means);
+        ' LANGUAGE plpgsql SECURITY DEFINER AS ''BEGIN EXECUTE statement; EXECUTE ''''CLOSE ALL''''; END''', means);
     EXECUTE pg_catalog.format('ALTER FUNCTION pgherd_gen.%I(pg_catalog.text) OWNER TO %I', means, role);
     EXECUTE pg_catalog.format('SELECT pgherd_gen.%I($1)', means) USING statement;
     -- DROP OWNED BY this role took it along
