@@ -497,6 +497,28 @@ async def test_index_that_reindex_left_is_dropped_where_it_is(
     await assert_same_schema(connections, schema)
 
 
+async def test_an_index_is_named_like_a_copy_of_reindex_by_reindex_only(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE UNIQUE INDEX i ON t (v)")
+    await assert_refused(connections, schema, "CREATE UNIQUE INDEX i_ccnew ON t (v)")
+    await run(connections[0], "CREATE UNIQUE INDEX j_ccnew ON t (v)")  # a copy of none
+    await assert_refused(connections, schema, "CREATE UNIQUE INDEX j ON t (v)")
+    await assert_refused(connections, schema, "ALTER INDEX i RENAME TO j")
+    await caught_up(connections)
+    await interrupted_reindex(connections[0], schema, "i")
+    await run(connections[0], "REINDEX TABLE t")  # the copy is valid now
+    for command in (
+        "ALTER INDEX i_ccnew RENAME TO kept",
+        "ALTER TABLE t ADD UNIQUE USING INDEX i_ccnew",
+    ):
+        assert (await failure(connections[0], command)).sqlstate == "0A000"
+    await run(connections[0], "COMMENT ON TABLE t IS 'x'")
+    await run(connections[0], "DROP INDEX i_ccnew")
+    await run(connections[1], "INSERT INTO t VALUES (1, 1)")
+    await assert_same_schema(connections, schema)
+
+
 async def test_what_explain_made_is_not_dropped_together_with_what_all_have(
     connections: list[Connection], schema: str
 ) -> None:

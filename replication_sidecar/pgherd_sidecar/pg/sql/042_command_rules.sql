@@ -509,6 +509,31 @@ BEGIN
            AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid));
 END $$;
 
+-- No command makes one of those that is valid, and none makes another index of it. `broken`: as when the command began.
+CREATE OR REPLACE FUNCTION pgherd.check_reindex_copies(broken jsonb, rels oid[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    copies jsonb;
+    name   text;
+BEGIN
+    IF broken = '{}' AND NOT EXISTS (
+            SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+             WHERE i.indrelid = ANY (rels) AND c.relname ~ '_cc(new|old)[0-9]*$') THEN
+        RETURN;
+    END IF;
+    copies := pgherd.broken_indexes();
+    name := (SELECT min(i.indexrelid::regclass::text) FROM pg_index i
+              WHERE i.indrelid IN (SELECT x.indrelid FROM pg_index x WHERE x.indexrelid = ANY (rels)
+                                   UNION ALL SELECT unnest(rels))
+                AND i.indisvalid
+                AND coalesce(copies ? i.indexrelid::text, false) <> coalesce(broken ? i.indexrelid::text, false));
+    IF name <> '' THEN
+        PERFORM pgherd.refuse(
+            format('index %s is taken for a copy that REINDEX CONCURRENTLY has left on one member', name),
+            'Give it a name that does not end with _ccnew or _ccold, or DROP it first.');
+    END IF;
+END $$;
+
 -- What is left of those, on a member that executes a command: an index of that name may have been made elsewhere. Who
 -- is at work on one holds a lock on it that writers do not take.
 CREATE OR REPLACE FUNCTION pgherd.drop_broken_indexes() RETURNS void

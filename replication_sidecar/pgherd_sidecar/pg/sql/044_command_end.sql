@@ -338,10 +338,11 @@ BEGIN
         effect.coarse := false;
         command := command || '{"leaves_tables": true}';
     END IF;
+    PERFORM pgherd.check_reindex_copies(before -> 'broken', effect.rels);
     IF effect.here_only THEN
         PERFORM pgherd.check_temporary_children();
         PERFORM pgherd.check_dependents();
-        IF effect.made <> '{}' THEN -- deferred triggers, indexes of temporary children
+        IF NOT pgherd.computes_nothing(tag) THEN -- deferred triggers, indexes of temporary children, domains
             PERFORM pgherd.check_user_code();
         END IF;
         PERFORM pgherd.put(x, 0, 'sentinel', 'local', '{0}', ARRAY[(command || '{"local": true}')::text]);
