@@ -519,6 +519,19 @@ async def test_an_index_is_named_like_a_copy_of_reindex_by_reindex_only(
     await assert_same_schema(connections, schema)
 
 
+async def test_what_explain_made_of_what_explain_made_goes_with_it(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY)")
+    await caught_up(connections)
+    for number in range(3):
+        await run(connections[1], f"EXPLAIN ANALYZE CREATE TABLE s{number} AS SELECT 1 AS id")
+        view = f"CREATE MATERIALIZED VIEW v{number} AS TABLE s{number}"
+        await run(connections[1], f"EXPLAIN ANALYZE {view}")
+    await run(connections[0], "ALTER TABLE t ADD v text")
+    await assert_same_schema(connections, schema)
+
+
 async def test_what_explain_made_is_not_dropped_together_with_what_all_have(
     connections: list[Connection], schema: str
 ) -> None:

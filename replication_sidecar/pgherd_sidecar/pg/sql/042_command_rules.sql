@@ -409,12 +409,15 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_r
 SET enable_seqscan = on SET enable_hashjoin = on AS $$
 DECLARE r record;
 BEGIN
-    FOR r IN SELECT s.name, c.relkind
+    -- Those of a kind together, since one may be made of another; and views first.
+    FOR r IN SELECT CASE c.relkind WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'TABLE' END AS kind,
+                    string_agg(s.name, ', ' ORDER BY s.name) AS names
                FROM pgherd.strays s
                JOIN pg_class c ON c.oid = s.relid
-               JOIN pg_roles o ON o.oid = c.relowner AND NOT o.rolsuper LOOP
-        EXECUTE format('DROP %s %s', CASE r.relkind WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'TABLE' END, r.name);
-        RAISE WARNING '% was dropped: EXPLAIN ANALYZE made it, and on this node only', r.name
+               JOIN pg_roles o ON o.oid = c.relowner AND NOT o.rolsuper
+              GROUP BY kind ORDER BY kind LOOP
+        EXECUTE format('DROP %s %s', r.kind, r.names);
+        RAISE WARNING '% was dropped: EXPLAIN ANALYZE made it, and on this node only', r.names
             USING HINT = 'Execute the command without EXPLAIN ANALYZE.';
     END LOOP;
 END $$;
