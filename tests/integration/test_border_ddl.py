@@ -760,6 +760,12 @@ async def test_temporary_objects_of_a_member_give_way_to_commands(
     await caught_up(connections)
     await run(connections[1], "CREATE TEMP VIEW tv AS SELECT v FROM t")
     await run(connections[1], "CREATE TEMP TABLE tt (a e); CREATE TEMP TABLE own (id int)")
+    await run(
+        connections[1],
+        "CREATE STATISTICS pg_temp.ts ON id, v FROM t;"
+        "CREATE FUNCTION pg_temp.tf(e) RETURNS e LANGUAGE sql RETURN $1;"
+        "CREATE AGGREGATE pg_temp.ta(*) (SFUNC = pg_temp.tf, STYPE = e)",
+    )
     await run(connections[2], "BEGIN; CREATE TEMP VIEW tv AS SELECT w FROM t; SELECT * FROM tv")
     await run(connections[0], "ALTER TABLE t DROP COLUMN v; ALTER TABLE t DROP COLUMN w")
     await run(connections[0], "DROP TYPE e")

@@ -65,12 +65,19 @@ BEGIN
     END LOOP;
 END $$;
 
+-- An object's kind and name as ALTER and DROP take them; NULL if it is gone.
+CREATE OR REPLACE FUNCTION pgherd.object_in_words(class oid, object oid) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT CASE i.type WHEN 'composite type' THEN 'type' WHEN 'statistics object' THEN 'statistics' ELSE i.type END || ' '
+                   || CASE i.type WHEN 'aggregate' THEN regexp_replace(i.identity, E'\\(\\)$', '(*)') ELSE i.identity END
+              FROM pg_identify_object(class, object, 0) i WHERE i.identity <> '');
+END $$;
+
 CREATE OR REPLACE FUNCTION pgherd.give_owner(class oid, object oid, owner name) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE o record;
 BEGIN
-    SELECT i.type, i.identity INTO o FROM pg_identify_object(class, object, 0) i;
-    IF o.type = 'extension' THEN -- of which there is no ALTER ... OWNER
+    IF class = 'pg_extension'::regclass THEN -- of which there is no ALTER ... OWNER
         PERFORM set_config('allow_system_table_mods', 'on', true);
         UPDATE pg_extension e SET extowner = r.oid FROM pg_roles r WHERE r.rolname = owner AND e.oid = object;
         UPDATE pg_shdepend d SET refobjid = r.oid
@@ -78,10 +85,7 @@ BEGIN
          WHERE r.rolname = owner AND b.datname = current_database() AND d.dbid = b.oid AND d.classid = class AND d.objid = object AND d.deptype = 'o';
         PERFORM set_config('allow_system_table_mods', 'off', true);
     ELSE
-        EXECUTE format('ALTER %s %s OWNER TO %I',
-                       CASE o.type WHEN 'composite type' THEN 'TYPE' WHEN 'statistics object' THEN 'STATISTICS'
-                                   ELSE o.type END,
-                       CASE o.type WHEN 'aggregate' THEN regexp_replace(o.identity, E'\\(\\)$', '(*)') ELSE o.identity END, owner);
+        EXECUTE format('ALTER %s OWNER TO %I', pgherd.object_in_words(class, object), owner);
     END IF;
 END $$;
 

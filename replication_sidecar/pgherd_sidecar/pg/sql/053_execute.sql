@@ -108,8 +108,7 @@ BEGIN
            AND NOT EXISTS (SELECT FROM parts o WHERE o.class = d.refclassid AND o.id = d.refobjid)
     LOOP
         -- one may have gone with another
-        EXECUTE coalesce((SELECT format('DROP %s %s CASCADE', replace(o.type, 'composite ', ''), o.identity)
-                            FROM pg_identify_object(r.root_class, r.root, 0) o WHERE o.identity <> ''), 'SELECT');
+        EXECUTE coalesce('DROP ' || pgherd.object_in_words(r.root_class, r.root) || ' CASCADE', 'SELECT');
         dropped := dropped + 1;
     END LOOP;
     RETURN dropped;
