@@ -500,7 +500,9 @@ async def test_index_that_reindex_left_is_dropped_where_it_is(
 async def test_an_index_is_named_like_a_copy_of_reindex_by_reindex_only(
     connections: list[Connection], schema: str
 ) -> None:
-    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE UNIQUE INDEX i ON t (v)")
+    await run(
+        connections[0], "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE UNIQUE INDEX i ON t (v)"
+    )
     await assert_refused(connections, schema, "CREATE UNIQUE INDEX i_ccnew ON t (v)")
     await run(connections[0], "CREATE UNIQUE INDEX j_ccnew ON t (v)")  # a copy of none
     await assert_refused(connections, schema, "CREATE UNIQUE INDEX j ON t (v)")

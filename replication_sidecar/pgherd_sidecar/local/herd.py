@@ -25,6 +25,7 @@ from uuid import UUID, uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pgherd_sidecar.agent.base.config import SERVICES
 from pgherd_sidecar.agent.base.defaults import FINGERPRINT_EVERY, SCRUB_INTERVAL_S, SCRUB_SHARE
 from pgherd_sidecar.client.errors import HerdError
 
@@ -38,8 +39,8 @@ HEALTH_PORT_OFFSET = 200
 SLOTS = 8
 """Numbers that the sequences are interleaved by: the most members that a herd can have."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
-_TAKEN = {"tls", "operator", "jobs"}
-"""A directory, and the name in the certificate of who may rule the herd."""
+_TAKEN = SERVICES | {"tls"}
+"""What is certified by such a name may be in other hands; and a directory."""
 
 
 class HerdNodeOrigin(BaseModel):

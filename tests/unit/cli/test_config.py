@@ -92,6 +92,7 @@ def test_it_cannot_be_changed() -> None:
         ({"members": elsewhere()}, "tls is missing: n3 is reached by 192.0.2.3"),
         ({"members": renamed("N2"), "name": "N2", **TLS}, "N2 can't be part of a DNS name"),
         ({"members": renamed("operator"), "name": "operator"}, "no member can be called operator"),
+        ({"members": renamed("import"), "name": "import"}, "no member can be called import"),
         ({"listen_host": "0.0.0.0"}, "tls is missing: this member listens on 0.0.0.0"),
         ({"admin_port": 7802}, "admin_port needs tls"),
     ],

@@ -8,7 +8,7 @@ misspelt one would otherwise silently mean its default.
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -22,6 +22,8 @@ Milliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
 OPERATOR, JOBS = "operator", "jobs"
 """Who is certified by such a name in place of a member's may use the admin API from elsewhere."""
+SERVICES: Final = frozenset({OPERATOR, JOBS, "import"})
+"""No member has one of these names: what is certified by it may be in other hands."""
 
 
 class ConfigError(Exception):
@@ -327,8 +329,8 @@ class NodeConfig(_Section):
         ):
             if len(set(values)) != len(values):
                 raise ValueError(f"{what} of the members are not unique")
-        for name in {OPERATOR, JOBS} & {member.name for member in self.members}:
-            raise ValueError(f"no member can be called {name}: its certificate rules the herd")
+        for name in SERVICES & {member.name for member in self.members}:
+            raise ValueError(f"no member can be called {name}: its certificate is another's")
         return self
 
     @model_validator(mode="after")

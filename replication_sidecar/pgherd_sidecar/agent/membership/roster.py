@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from pgherd_sidecar.agent.base.config import JOBS, OPERATOR, NodeConfig
+from pgherd_sidecar.agent.base.config import SERVICES, NodeConfig
 from pgherd_sidecar.core.consensus import Member, Membership
 from pgherd_sidecar.core.consensus.model.identity import of_another_disk
 from pgherd_sidecar.env.network.connections import Peer
@@ -145,7 +145,7 @@ def numbers(membership: Membership) -> tuple[int, ...]:
 
 def taken(name: str, number: int, membership: Membership) -> str:
     """Say why a member can't have a name and number; empty if it can."""
-    if name in (OPERATOR, JOBS):
+    if name in SERVICES:
         return f"no member can be called {name}"
     for member in membership.members:
         known = contact(member).number
