@@ -95,6 +95,8 @@ async def test_table_that_was_there_before_takes_no_writes(herd: LocalHerd) -> N
         "CREATE UNIQUE INDEX ON settings ((f::text))",
         "typed": "CREATE DOMAIN d AS en CHECK (hashenum(VALUE) <> 5);"
         "CREATE TABLE typed (id int PRIMARY KEY, d d[])",
+        "inherited": "CREATE TABLE inherited (LIKE generated INCLUDING ALL);"
+        "CREATE TABLE heir () INHERITS (inherited); INSERT INTO heir VALUES (1)",
     }
     async with await psycopg.AsyncConnection.connect(node.dsn, autocommit=True) as admin:
         await run(admin, "CREATE DATABASE taken_over")
@@ -114,11 +116,12 @@ async def test_table_that_was_there_before_takes_no_writes(herd: LocalHerd) -> N
                 await run(there, "SET session_replication_role = replica")
                 await install(there, native=NATIVE)
                 await run(there, "RESET session_replication_role")
-                for table in (*tables, "leaf"):
-                    error = await failure(there, f"DELETE FROM {table}")
-                    assert error.sqlstate == "0A000", table
-                    assert "cannot be replicated: " in str(error)
-                    assert "set_local" in (error.diag.message_hint or "")
+                for table in (*tables, "leaf", "heir"):
+                    for statement in ("DELETE FROM", "TRUNCATE"):
+                        error = await failure(there, f"{statement} {table}")
+                        assert error.sqlstate == "0A000", table
+                        assert "cannot be replicated: " in str(error)
+                        assert "set_local" in (error.diag.message_hint or "")
                 # this one would be written, if the database had a sidecar
                 with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
                     await run(there, "INSERT INTO good VALUES (1, 1)")

@@ -746,13 +746,17 @@ END $$;
 DROP FUNCTION IF EXISTS pgherd.refusal_source(oid, bool);
 DROP FUNCTION IF EXISTS pgherd.refusal_trigger(oid, bool);
 DROP FUNCTION IF EXISTS pgherd.refusal_trigger(oid, bool, text);
-CREATE OR REPLACE FUNCTION pgherd.refusal_trigger(t pgherd.user_tables, why text) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.refusal_trigger(pgherd.user_tables, text);
+CREATE OR REPLACE FUNCTION pgherd.refusal_triggers(t pgherd.user_tables, why text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN format('CREATE OR REPLACE TRIGGER pgherd_refuse BEFORE INSERT OR UPDATE OR DELETE%s ON %s FOR EACH %s'
-                  ' EXECUTE FUNCTION pgherd.refuse_without_key(%s)',
-                  CASE WHEN t.inherits THEN '' ELSE ' OR TRUNCATE' END, t.name,
-                  CASE WHEN t.inherits THEN 'ROW' ELSE 'STATEMENT' END, quote_literal(why));
+    RETURN (SELECT jsonb_object_agg(m.name, format('CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH %s'
+                                                   ' EXECUTE FUNCTION pgherd.refuse_without_key(%s)',
+                                                   m.name, m.events, t.name, m.level, quote_literal(why)))
+              FROM (VALUES ('pgherd_refuse', 'INSERT OR UPDATE OR DELETE OR TRUNCATE', 'STATEMENT', NOT t.inherits),
+                           ('pgherd_refuse', 'INSERT OR UPDATE OR DELETE', 'ROW', t.inherits),
+                           ('pgherd_refuse_truncate', 'TRUNCATE', 'STATEMENT', t.inherits)) AS m(name, events, level, wanted)
+             WHERE m.wanted);
 END $$;
 
 DROP FUNCTION IF EXISTS pgherd.captured_for(oid);
@@ -962,7 +966,7 @@ BEGIN
         IF r.holds_values AND why IS NULL THEN
             wanted := (SELECT jsonb_object_agg(f.name, f.source) FROM pgherd.table_triggers(t, parts) f);
         ELSIF t.relid IS NOT NULL THEN
-            wanted := jsonb_build_object('pgherd_refuse', pgherd.refusal_trigger(t, why));
+            wanted := pgherd.refusal_triggers(t, why);
         END IF;
         SELECT * INTO had FROM pgherd.generated g WHERE g.relid = r.relid;
         CONTINUE WHEN had.fingerprint = md5(source) AND had.triggers = wanted;
