@@ -628,6 +628,29 @@ async def test_a_new_column_has_the_same_values_everywhere_also_by_the_default_o
     assert await same_everywhere(connections, "TABLE t") == [(1, 5)]
 
 
+async def test_a_new_column_has_the_same_values_everywhere_also_beside_a_rewrite(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE DOMAIN stamp AS timestamptz DEFAULT now();"
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)",
+    )
+    uncertain = ("timestamptz NOT NULL DEFAULT now()", "stamp", "int GENERATED ALWAYS AS IDENTITY")
+    for column in uncertain:
+        rewrites = f"ALTER TABLE t ALTER id TYPE bigint, ADD COLUMN at {column}"
+        await assert_refused(connections, schema, rewrites)
+    await run(
+        connections[0],
+        "CREATE DOMAIN email AS text CHECK (VALUE ~ '@');"
+        "CREATE DOMAIN five AS int DEFAULT 5 CHECK (VALUE > 0);"
+        "ALTER TABLE t ADD mail email, ADD n five;"
+        "ALTER TABLE t ADD a int DEFAULT 7, ADD g int GENERATED ALWAYS AS (id * 2) STORED;"
+        "ALTER TABLE t ALTER a TYPE bigint, ADD b int DEFAULT 8",
+    )
+    assert await same_everywhere(connections, "TABLE t") == [(1, None, 5, 7, 2, 8)]
+
+
 async def test_a_table_of_any_name_keeps_its_triggers(
     connections: list[Connection], schema: str
 ) -> None:
