@@ -615,6 +615,28 @@ async def test_who_writes_a_parent_while_its_child_leaves_writes_on_all_members(
     await assert_same_schema(connections, schema)
 
 
+@pytest.mark.parametrize(
+    "drop", ["DROP COLLATION {0}_more.ci CASCADE", "DROP SCHEMA {0}_more CASCADE"]
+)
+async def test_a_table_is_written_after_its_index_went_with_something_else(
+    connections: list[Connection], schema: str, drop: str
+) -> None:
+    await run(
+        connections[0],
+        f"CREATE SCHEMA {schema}_more; CREATE COLLATION {schema}_more.ci"
+        " (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+        "CREATE TABLE t (id int PRIMARY KEY, name text);"
+        f"CREATE UNIQUE INDEX tn ON t (name COLLATE {schema}_more.ci)",
+    )
+    await run(connections[0], drop.format(schema))
+    await run(connections[0], f"DROP SCHEMA IF EXISTS {schema}_more")
+    await run(connections[0], "INSERT INTO t VALUES (1, 'a')")
+    await caught_up(connections)
+    await run(connections[1], "INSERT INTO t VALUES (2, 'A')")
+    rows = await same_everywhere(connections, "SELECT * FROM t ORDER BY id")
+    assert rows == [(1, "a"), (2, "A")]
+
+
 async def test_a_new_column_has_the_same_values_everywhere_also_by_the_default_of_its_domain(
     connections: list[Connection], schema: str
 ) -> None:

@@ -196,8 +196,15 @@ BEGIN
                'some_temporary', bool_or(o.is_temporary),
                'strays', bool_and(u.is_stray OR u.is_temporary) FILTER (WHERE o.original),
                'some_strays', bool_or(u.is_stray) FILTER (WHERE o.original),
-               'rels', jsonb_agg(DISTINCT coalesce(t.relid, i.relid, c.oid, l.relid))
-                       FILTER (WHERE t.relid IS NOT NULL OR i.relid IS NOT NULL OR c.oid IS NOT NULL OR l.relid IS NOT NULL))
+               'rels', coalesce(jsonb_agg(DISTINCT coalesce(t.relid, i.relid, c.oid))
+                                FILTER (WHERE t.relid IS NOT NULL OR i.relid IS NOT NULL OR c.oid IS NOT NULL), '[]')
+                   -- Of which table an index was, nobody says; this session holds a lock on that. One that went with its
+                   -- table went by no normal dependency.
+                   || CASE WHEN bool_or(o.object_type = 'index' AND (o.original OR o.normal) AND i.relid IS NULL) THEN (
+                           SELECT coalesce(jsonb_agg(k.relation), '[]')
+                             FROM pg_locks k JOIN pgherd.tables h ON h.relid = k.relation
+                            WHERE k.pid = pg_backend_pid() AND k.locktype = 'relation' AND k.mode = 'AccessExclusiveLock')
+                      ELSE '[]' END)
       INTO note
       FROM pg_event_trigger_dropped_objects() o
       LEFT JOIN pgherd.tables t ON o.classid = 'pg_class'::regclass AND t.relid = o.objid
@@ -211,11 +218,6 @@ BEGIN
                 THEN to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) END
                           AND c.relkind IN ('r', 'p', 'm', 'v', 'c') AND c.relpersistence <> 't'
                           AND o.address_names[1] NOT IN ('pgherd', 'pgherd_gen')
-      -- Of which table an index was, nobody says; this session holds a lock on that.
-      LEFT JOIN LATERAL (
-           SELECT k.relation AS relid FROM pg_locks k JOIN pgherd.tables h ON h.relid = k.relation
-            WHERE o.object_type = 'index' AND o.original AND i.relid IS NULL
-              AND k.pid = pg_backend_pid() AND k.locktype = 'relation' AND k.mode = 'AccessExclusiveLock') l ON true
      CROSS JOIN LATERAL (SELECT o.is_temporary OR coalesce(o.address_names[1] = 'pg_temp', false) AS is_temporary) e
      CROSS JOIN LATERAL (
            SELECT e.is_temporary,
