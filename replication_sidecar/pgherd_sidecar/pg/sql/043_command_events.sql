@@ -127,9 +127,7 @@ BEGIN
         PERFORM pgherd.settle(x);
         command := command || jsonb_build_object('doubled', pgherd.doubled_table(x));
     END IF;
-    IF NOT pgherd.looks_temporary(left(current_query(), 10000)) THEN
-        PERFORM pgherd.put_unseen(x, pgherd.last_gid(), in_use <> '{}');
-    END IF;
+    PERFORM pgherd.put_unseen(x, pgherd.last_gid(), in_use <> '{}');
     PERFORM pgherd.intend(x, tag);
     -- A script of many commands in one message is kept once.
     IF EXISTS (SELECT FROM pgherd.capture_rows(x) c
