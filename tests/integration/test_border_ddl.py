@@ -615,6 +615,25 @@ async def test_who_writes_a_parent_while_its_child_leaves_writes_on_all_members(
     await assert_same_schema(connections, schema)
 
 
+async def test_a_child_that_leaves_becomes_no_partition_in_the_same_transaction(
+    connections: list[Connection], schema: str
+) -> None:
+    """Who waits to write the parent goes on to write the child as one."""
+    await run(
+        connections[0],
+        "CREATE TABLE ih (a int NOT NULL, b text);"
+        "CREATE TABLE ih1 (PRIMARY KEY (a)) INHERITS (ih); INSERT INTO ih1 VALUES (30, 'c');"
+        "CREATE TABLE p (a int, b text, PRIMARY KEY (a)) PARTITION BY RANGE (a)",
+    )
+    leaves = "ALTER TABLE ih1 NO INHERIT ih"
+    attach = "ALTER TABLE p ATTACH PARTITION ih1 FOR VALUES FROM (0) TO (100)"
+    await assert_refused(connections, schema, f"BEGIN; {leaves}; {attach}; COMMIT")
+    await run(connections[0], leaves)
+    await run(connections[0], attach)
+    await run(connections[1], "DELETE FROM p WHERE a = 30")
+    assert await same_everywhere(connections, "TABLE ih1") == []
+
+
 @pytest.mark.parametrize(
     "drop", ["DROP COLLATION {0}_more.ci CASCADE", "DROP SCHEMA {0}_more CASCADE"]
 )

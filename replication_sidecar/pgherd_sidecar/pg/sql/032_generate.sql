@@ -866,6 +866,18 @@ BEGIN
     UNION ALL SELECT f.* FROM pgherd.statement_triggers(t) f;
 END $$;
 
+-- A table that was an inheritance child becomes a partition. A session that waits to write its former parent goes on to write
+-- it as a child, so it must not find both changes at once.
+CREATE OR REPLACE FUNCTION pgherd.refuse_to_attach(rel regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pgherd.capture_rows(pg_current_xact_id()) c
+                WHERE c.tab = '""' AND c.recs <> '{}' AND c.recs[1]::jsonb -> 'rels' ? rel::text) THEN
+        PERFORM pgherd.refuse(format('%s was changed in this transaction and inherited from another table', rel),
+                              'ATTACH PARTITION in a transaction of its own.');
+    END IF;
+END $$;
+
 -- Makes the triggers of a table, which are those of `had`, the `wanted` ones: the statements that make them, by name. Returns
 -- what it has now. To drop one locks out readers, so that is done only where nothing takes its place.
 -- by_row: its rows are captured one by one.
@@ -883,6 +895,9 @@ BEGIN
                         -- it has become part of an inheritance tree, or ceased to be one
                         OR t.tgname IN ('pgherd_insert', 'pgherd_update', 'pgherd_delete', 'pgherd_refuse')
                            AND (t.tgtype & 1 = 1) <> by_row) LOOP
+        IF trig.name = 'pgherd_insert' AND trig.wanted <> '' AND NOT by_row THEN
+            PERFORM pgherd.refuse_to_attach(rel);
+        END IF;
         BEGIN
             EXECUTE format('DROP TRIGGER %I ON %s', trig.name, rel);
         EXCEPTION WHEN object_in_use THEN
