@@ -95,6 +95,8 @@ async def test_table_that_was_there_before_takes_no_writes(herd: LocalHerd) -> N
         "CREATE UNIQUE INDEX ON settings ((f::text))",
         "typed": "CREATE DOMAIN d AS en CHECK (hashenum(VALUE) <> 5);"
         "CREATE TABLE typed (id int PRIMARY KEY, d d[])",
+        "inherited": "CREATE TABLE inherited (LIKE generated INCLUDING ALL);"
+        "CREATE TABLE heir () INHERITS (inherited); INSERT INTO heir VALUES (1)",
     }
     async with await psycopg.AsyncConnection.connect(node.dsn, autocommit=True) as admin:
         await run(admin, "CREATE DATABASE taken_over")
@@ -114,11 +116,12 @@ async def test_table_that_was_there_before_takes_no_writes(herd: LocalHerd) -> N
                 await run(there, "SET session_replication_role = replica")
                 await install(there, native=NATIVE)
                 await run(there, "RESET session_replication_role")
-                for table in (*tables, "leaf"):
-                    error = await failure(there, f"DELETE FROM {table}")
-                    assert error.sqlstate == "0A000", table
-                    assert "cannot be replicated: " in str(error)
-                    assert "set_local" in (error.diag.message_hint or "")
+                for table in (*tables, "leaf", "heir"):
+                    for statement in ("DELETE FROM", "TRUNCATE"):
+                        error = await failure(there, f"{statement} {table}")
+                        assert error.sqlstate == "0A000", table
+                        assert "cannot be replicated: " in str(error)
+                        assert "set_local" in (error.diag.message_hint or "")
                 # this one would be written, if the database had a sidecar
                 with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
                     await run(there, "INSERT INTO good VALUES (1, 1)")
@@ -675,6 +678,47 @@ async def test_a_function_that_tables_check_their_rows_by_changes_beside_their_w
     await assert_same_schema(connections, schema)
 
 
+async def test_a_child_that_leaves_becomes_no_partition_in_the_same_transaction(
+    connections: list[Connection], schema: str
+) -> None:
+    """Who waits to write the parent goes on to write the child as one."""
+    await run(
+        connections[0],
+        "CREATE TABLE ih (a int NOT NULL, b text);"
+        "CREATE TABLE ih1 (PRIMARY KEY (a)) INHERITS (ih); INSERT INTO ih1 VALUES (30, 'c');"
+        "CREATE TABLE p (a int, b text, PRIMARY KEY (a)) PARTITION BY RANGE (a)",
+    )
+    leaves = "ALTER TABLE ih1 NO INHERIT ih"
+    attach = "ALTER TABLE p ATTACH PARTITION ih1 FOR VALUES FROM (0) TO (100)"
+    await assert_refused(connections, schema, f"BEGIN; {leaves}; {attach}; COMMIT")
+    await run(connections[0], leaves)
+    await run(connections[0], attach)
+    await run(connections[1], "DELETE FROM p WHERE a = 30")
+    assert await same_everywhere(connections, "TABLE ih1") == []
+
+
+@pytest.mark.parametrize(
+    "drop", ["DROP COLLATION {0}_more.ci CASCADE", "DROP SCHEMA {0}_more CASCADE"]
+)
+async def test_a_table_is_written_after_its_index_went_with_something_else(
+    connections: list[Connection], schema: str, drop: str
+) -> None:
+    await run(
+        connections[0],
+        f"CREATE SCHEMA {schema}_more; CREATE COLLATION {schema}_more.ci"
+        " (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+        "CREATE TABLE t (id int PRIMARY KEY, name text);"
+        f"CREATE UNIQUE INDEX tn ON t (name COLLATE {schema}_more.ci)",
+    )
+    await run(connections[0], drop.format(schema))
+    await run(connections[0], f"DROP SCHEMA IF EXISTS {schema}_more")
+    await run(connections[0], "INSERT INTO t VALUES (1, 'a')")
+    await caught_up(connections)
+    await run(connections[1], "INSERT INTO t VALUES (2, 'A')")
+    rows = await same_everywhere(connections, "SELECT * FROM t ORDER BY id")
+    assert rows == [(1, "a"), (2, "A")]
+
+
 async def test_a_new_column_has_the_same_values_everywhere_also_by_the_default_of_its_domain(
     connections: list[Connection], schema: str
 ) -> None:
@@ -686,6 +730,29 @@ async def test_a_new_column_has_the_same_values_everywhere_also_by_the_default_o
     await assert_refused(connections, schema, "ALTER TABLE t ADD COLUMN at stamp")
     await run(connections[0], "ALTER TABLE t ADD COLUMN n five")
     assert await same_everywhere(connections, "TABLE t") == [(1, 5)]
+
+
+async def test_a_new_column_has_the_same_values_everywhere_also_beside_a_rewrite(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE DOMAIN stamp AS timestamptz DEFAULT now();"
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)",
+    )
+    uncertain = ("timestamptz NOT NULL DEFAULT now()", "stamp", "int GENERATED ALWAYS AS IDENTITY")
+    for column in uncertain:
+        rewrites = f"ALTER TABLE t ALTER id TYPE bigint, ADD COLUMN at {column}"
+        await assert_refused(connections, schema, rewrites)
+    await run(
+        connections[0],
+        "CREATE DOMAIN email AS text CHECK (VALUE ~ '@');"
+        "CREATE DOMAIN five AS int DEFAULT 5 CHECK (VALUE > 0);"
+        "ALTER TABLE t ADD mail email, ADD n five;"
+        "ALTER TABLE t ADD a int DEFAULT 7, ADD g int GENERATED ALWAYS AS (id * 2) STORED;"
+        "ALTER TABLE t ALTER a TYPE bigint, ADD b int DEFAULT 8",
+    )
+    assert await same_everywhere(connections, "TABLE t") == [(1, None, 5, 7, 2, 8)]
 
 
 async def test_a_table_of_any_name_keeps_its_triggers(

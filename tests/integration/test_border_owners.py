@@ -239,3 +239,35 @@ async def test_a_role_that_was_just_made_owns_what_all_have(
     await run(admins[0], f"REASSIGN OWNED BY {here} TO {schema}_new; DROP OWNED BY {here}")
     await run(admins[0], f"DROP ROLE {here}")
     await until_owned_by(admins, schema, f"{schema}_new")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "BEGIN; {reassign}; {as_new}; CREATE TABLE log (temp int); COMMIT",
+        "BEGIN; {reassign}; {as_new}; ALTER TABLE t ADD temp int; COMMIT",
+        "BEGIN; {reassign}; {as_new}; SELECT setval('s', 5); COMMIT",
+        "{reassign}; {as_new}; BEGIN; ALTER TABLE t ADD temp int; COMMIT",
+    ],
+    ids=["a new table", "the same table", "setval", "the next transaction"],
+)
+async def test_it_is_ordered_beside_commands_that_need_no_turn(
+    admins: list[Connection], schema: str, text: str
+) -> None:
+    """A command may look as if it were about temporary objects; setval concerns no owner."""
+    made = "CREATE TABLE t (id int PRIMARY KEY); CREATE SEQUENCE s"
+    await as_role(admins[0], f"{schema}_old", made)
+    await caught_up(admins)
+    texts = {
+        "reassign": f"REASSIGN OWNED BY {schema}_old TO {schema}_new",
+        "as_new": f"SET ROLE {schema}_new",
+    }
+    for part in text.format(**texts).split("; "):
+        await run(admins[0], part)
+    await run(admins[0], "RESET ROLE")
+    await until_owned_by(admins, schema, f"{schema}_new")
+    await same_everywhere(
+        admins,
+        "SELECT relname, relnatts FROM pg_class WHERE relowner = "
+        f"'{schema}_new'::regrole ORDER BY 1",
+    )

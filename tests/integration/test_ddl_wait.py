@@ -96,6 +96,12 @@ def test_a_member_that_is_late_is_named_and_nobody_waits_for_it_again(nodes: Nod
     assert run(nodes.connect(2), "SELECT x FROM t") == []
 
 
+def test_nobody_has_others_wait_for_longer_than_a_minute(nodes: Nodes) -> None:
+    for setting, waits_ms in (("9999999min", 60_000), ("2min", 60_000), ("90s", 60_000), ("5", 5)):
+        asked = f"SET pgherd.ddl_wait = '{setting}'; SELECT pgherd.ddl_wait_ms()"
+        assert run(nodes.admin[0], asked) == [(waits_ms,)]
+
+
 def test_a_cancel_ends_the_wait_and_not_the_commit(nodes: Nodes) -> None:
     session = nodes.connect(0)
     run(session, FOR_EVER)

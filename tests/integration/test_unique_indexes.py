@@ -290,3 +290,48 @@ async def test_members_agree_whatever_is_written_while_indexes_come_and_go(
     states = "SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
     own = f"{states} WHERE c.relnamespace = '{schema}'::regnamespace AND NOT i.indisvalid"
     assert await same_everywhere(admins, own) == [(0,)]
+
+
+_PARTITIONED = (
+    "CREATE TABLE p (id int, kind text, v text, PRIMARY KEY (id, kind)) PARTITION BY LIST (kind);"
+    "CREATE TABLE pn PARTITION OF p FOR VALUES IN ('n');"
+    "CREATE TABLE px PARTITION OF p FOR VALUES IN ('x')"
+)
+
+
+async def test_an_expression_of_one_partition_excludes_writers_alike_while_it_is_built_and_after(
+    connections: list[Connection], admins: list[Connection], schema: str
+) -> None:
+    await run(connections[0], _PARTITIONED)
+    await caught_up(connections)
+    async with another(connections[0], schema) as builder:
+        text = "CREATE UNIQUE INDEX CONCURRENTLY i ON pn ((v::int))"
+        async with (
+            reading(connections[2], schema) as holder,
+            waiting(text, builder, admins[0], "n3") as build,
+        ):
+            await run(connections[0], "INSERT INTO p VALUES (1, 'x', 'no number')")
+            await run(connections[1], "BEGIN; INSERT INTO p VALUES (2, 'n', '77')")
+            await run(holder, "ROLLBACK")
+            async with in_time():
+                await build
+    await run(connections[0], "BEGIN; INSERT INTO p VALUES (3, 'n', '77')")
+    outcomes = await asyncio.gather(
+        *(run(one, "COMMIT") for one in connections[:2]), return_exceptions=True
+    )
+    lost = [one for one in outcomes if isinstance(one, psycopg.Error)]
+    assert [one.sqlstate for one in lost] == ["40001"]
+    assert len(await same_everywhere(admins, "SELECT id FROM p WHERE kind = 'n'")) == 1
+
+
+async def test_an_expression_of_a_partitioned_table_alone_is_asked_of_no_row(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], _PARTITIONED)
+    await run(connections[0], "CREATE UNIQUE INDEX pu ON ONLY p (id, kind, (v::int))")
+    await run(connections[1], "INSERT INTO p VALUES (1, 'x', 'no number')")
+    await run(connections[1], "CREATE UNIQUE INDEX pnu ON pn (id, kind, (v::int))")
+    await run(connections[1], "ALTER INDEX pu ATTACH PARTITION pnu")
+    await run(connections[0], "INSERT INTO p VALUES (2, 'x', 'none either'), (3, 'n', '3')")
+    assert len(await same_everywhere(connections, "SELECT * FROM p ORDER BY id")) == 3
+    await assert_same_schema(connections, schema)

@@ -438,7 +438,8 @@ BEGIN
 END $$;
 
 -- For how long a command's transaction waits until the other members show it, in milliseconds: the setting
--- pgherd.ddl_wait of the session, its role or its database.
+-- pgherd.ddl_wait of the session, its role or its database. Commits of others wait behind it, so nobody waits for longer than
+-- a minute.
 CREATE OR REPLACE FUNCTION pgherd.ddl_wait_ms() RETURNS int8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -449,7 +450,7 @@ BEGIN
         RAISE EXCEPTION 'pgherd.ddl_wait is no time: %', quote_literal(value)
             USING ERRCODE = '22023', HINT = 'Give milliseconds, or a number with ms, s or min; 0 waits for nobody.';
     END IF;
-    RETURN part[1]::int8 * CASE part[2] WHEN 's' THEN 1000 WHEN 'min' THEN 60000 ELSE 1 END;
+    RETURN least(60000, part[1]::int8 * CASE part[2] WHEN 's' THEN 1000 WHEN 'min' THEN 60000 ELSE 1 END);
 END $$;
 
 -- Waits until the other members show a transaction with commands, so that a session that goes on there finds what they

@@ -290,6 +290,17 @@ BEGIN
                                 FROM unnest(terms) WITH ORDINALITY u(term, i) GROUP BY u.i / 40) p) END;
 END $$;
 
+-- The key of a row in a unique index, as SQL text without mode bits. An expression may have no value for a row of another
+-- partition than the index's: then all rows have one key. A partitioned table's own index is not valid before each partition
+-- has one.
+CREATE OR REPLACE FUNCTION pgherd.unique_key(i pg_index, root oid, alias text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN CASE WHEN i.indexprs IS NULL OR i.indrelid = root AND (i.indisvalid OR pg_partition_root(root) IS NULL)
+                THEN pgherd.index_key(i.indexrelid, alias)
+                ELSE pgherd.index_seed(i.indexrelid)::text END;
+END $$;
+
 -- Unique keys of a row (mode UPDATE) as arguments of concat_ws: every unique index of the table, and those of single
 -- partitions; NULL when it has none. An exclusion constraint has one key for all; it can only be violated by what is
 -- inserted.
@@ -299,10 +310,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (
         SELECT pgherd.arguments(array_agg(DISTINCT k.term))
-          FROM (SELECT CASE WHEN i.indrelid = root OR i.indexprs IS NULL
-                            THEN pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3'
-                            -- of a row of another partition its expression may have no value
-                            ELSE (pgherd.index_seed(i.indexrelid) | 3)::text END AS term
+          FROM (SELECT pgherd.unique_key(i, root, alias) || ' OPERATOR(pg_catalog.|) 3' AS term
                   FROM pg_index i
                  WHERE (i.indisunique OR (i.indisexclusion AND inserted))
                    AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pgherd.partitions(root) t)

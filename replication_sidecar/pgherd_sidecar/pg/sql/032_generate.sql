@@ -746,13 +746,17 @@ END $$;
 DROP FUNCTION IF EXISTS pgherd.refusal_source(oid, bool);
 DROP FUNCTION IF EXISTS pgherd.refusal_trigger(oid, bool);
 DROP FUNCTION IF EXISTS pgherd.refusal_trigger(oid, bool, text);
-CREATE OR REPLACE FUNCTION pgherd.refusal_trigger(t pgherd.user_tables, why text) RETURNS text
+DROP FUNCTION IF EXISTS pgherd.refusal_trigger(pgherd.user_tables, text);
+CREATE OR REPLACE FUNCTION pgherd.refusal_triggers(t pgherd.user_tables, why text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN format('CREATE OR REPLACE TRIGGER pgherd_refuse BEFORE INSERT OR UPDATE OR DELETE%s ON %s FOR EACH %s'
-                  ' EXECUTE FUNCTION pgherd.refuse_without_key(%s)',
-                  CASE WHEN t.inherits THEN '' ELSE ' OR TRUNCATE' END, t.name,
-                  CASE WHEN t.inherits THEN 'ROW' ELSE 'STATEMENT' END, quote_literal(why));
+    RETURN (SELECT jsonb_object_agg(m.name, format('CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH %s'
+                                                   ' EXECUTE FUNCTION pgherd.refuse_without_key(%s)',
+                                                   m.name, m.events, t.name, m.level, quote_literal(why)))
+              FROM (VALUES ('pgherd_refuse', 'INSERT OR UPDATE OR DELETE OR TRUNCATE', 'STATEMENT', NOT t.inherits),
+                           ('pgherd_refuse', 'INSERT OR UPDATE OR DELETE', 'ROW', t.inherits),
+                           ('pgherd_refuse_truncate', 'TRUNCATE', 'STATEMENT', t.inherits)) AS m(name, events, level, wanted)
+             WHERE m.wanted);
 END $$;
 
 DROP FUNCTION IF EXISTS pgherd.captured_for(oid);
@@ -862,6 +866,18 @@ BEGIN
     UNION ALL SELECT f.* FROM pgherd.statement_triggers(t) f;
 END $$;
 
+-- A table that was an inheritance child becomes a partition. A session that waits to write its former parent goes on to write
+-- it as a child, so it must not find both changes at once.
+CREATE OR REPLACE FUNCTION pgherd.refuse_to_attach(rel regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pgherd.capture_rows(pg_current_xact_id()) c
+                WHERE c.tab = '""' AND c.recs <> '{}' AND c.recs[1]::jsonb -> 'rels' ? rel::text) THEN
+        PERFORM pgherd.refuse(format('%s was changed in this transaction and inherited from another table', rel),
+                              'ATTACH PARTITION in a transaction of its own.');
+    END IF;
+END $$;
+
 -- Makes the triggers of a table, which are those of `had`, the `wanted` ones: the statements that make them, by name. Returns
 -- what it has now. To drop one locks out readers, so that is done only where nothing takes its place.
 -- by_row: its rows are captured one by one.
@@ -879,6 +895,9 @@ BEGIN
                         -- it has become part of an inheritance tree, or ceased to be one
                         OR t.tgname IN ('pgherd_insert', 'pgherd_update', 'pgherd_delete', 'pgherd_refuse')
                            AND (t.tgtype & 1 = 1) <> by_row) LOOP
+        IF trig.name = 'pgherd_insert' AND trig.wanted <> '' AND NOT by_row THEN
+            PERFORM pgherd.refuse_to_attach(rel);
+        END IF;
         BEGIN
             EXECUTE format('DROP TRIGGER %I ON %s', trig.name, rel);
         EXCEPTION WHEN object_in_use THEN
@@ -962,7 +981,7 @@ BEGIN
         IF r.holds_values AND why IS NULL THEN
             wanted := (SELECT jsonb_object_agg(f.name, f.source) FROM pgherd.table_triggers(t, parts) f);
         ELSIF t.relid IS NOT NULL THEN
-            wanted := jsonb_build_object('pgherd_refuse', pgherd.refusal_trigger(t, why));
+            wanted := pgherd.refusal_triggers(t, why);
         END IF;
         SELECT * INTO had FROM pgherd.generated g WHERE g.relid = r.relid;
         CONTINUE WHEN had.fingerprint = md5(source) AND had.triggers = wanted;

@@ -127,9 +127,7 @@ BEGIN
         PERFORM pgherd.settle(x);
         command := command || jsonb_build_object('doubled', pgherd.doubled_table(x));
     END IF;
-    IF NOT pgherd.looks_temporary(left(current_query(), 10000)) THEN
-        PERFORM pgherd.put_unseen(x, pgherd.last_gid(), in_use <> '{}');
-    END IF;
+    PERFORM pgherd.put_unseen(x, pgherd.last_gid(), in_use <> '{}');
     PERFORM pgherd.intend(x, tag);
     -- A script of many commands in one message is kept once.
     IF EXISTS (SELECT FROM pgherd.capture_rows(x) c
@@ -196,8 +194,15 @@ BEGIN
                'some_temporary', bool_or(o.is_temporary),
                'strays', bool_and(u.is_stray OR u.is_temporary) FILTER (WHERE o.original),
                'some_strays', bool_or(u.is_stray) FILTER (WHERE o.original),
-               'rels', jsonb_agg(DISTINCT coalesce(t.relid, i.relid, c.oid, l.relid))
-                       FILTER (WHERE t.relid IS NOT NULL OR i.relid IS NOT NULL OR c.oid IS NOT NULL OR l.relid IS NOT NULL))
+               'rels', coalesce(jsonb_agg(DISTINCT coalesce(t.relid, i.relid, c.oid))
+                                FILTER (WHERE t.relid IS NOT NULL OR i.relid IS NOT NULL OR c.oid IS NOT NULL), '[]')
+                   -- Of which table an index was, nobody says; this session holds a lock on that. One that went with its
+                   -- table went by no normal dependency.
+                   || CASE WHEN bool_or(o.object_type = 'index' AND (o.original OR o.normal) AND i.relid IS NULL) THEN (
+                           SELECT coalesce(jsonb_agg(k.relation), '[]')
+                             FROM pg_locks k JOIN pgherd.tables h ON h.relid = k.relation
+                            WHERE k.pid = pg_backend_pid() AND k.locktype = 'relation' AND k.mode = 'AccessExclusiveLock')
+                      ELSE '[]' END)
       INTO note
       FROM pg_event_trigger_dropped_objects() o
       LEFT JOIN pgherd.tables t ON o.classid = 'pg_class'::regclass AND t.relid = o.objid
@@ -211,11 +216,6 @@ BEGIN
                 THEN to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) END
                           AND c.relkind IN ('r', 'p', 'm', 'v', 'c') AND c.relpersistence <> 't'
                           AND o.address_names[1] NOT IN ('pgherd', 'pgherd_gen')
-      -- Of which table an index was, nobody says; this session holds a lock on that.
-      LEFT JOIN LATERAL (
-           SELECT k.relation AS relid FROM pg_locks k JOIN pgherd.tables h ON h.relid = k.relation
-            WHERE o.object_type = 'index' AND o.original AND i.relid IS NULL
-              AND k.pid = pg_backend_pid() AND k.locktype = 'relation' AND k.mode = 'AccessExclusiveLock') l ON true
      CROSS JOIN LATERAL (SELECT o.is_temporary OR coalesce(o.address_names[1] = 'pg_temp', false) AS is_temporary) e
      CROSS JOIN LATERAL (
            SELECT e.is_temporary,
@@ -225,28 +225,14 @@ BEGIN
     PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY[note::text]);
 END $$;
 
--- Do the new columns of a table hold nothing but what everybody generates alike from its other columns?
-CREATE OR REPLACE FUNCTION pgherd.adds_generated_only(rel oid) RETURNS bool
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RETURN coalesce((
-        SELECT bool_and(CASE WHEN a.attgenerated <> ''
-                             THEN pgherd.is_certain(d.adbin::text) AND NOT pgherd.calls_user_code(d.adbin::text)
-                             ELSE d.oid IS NULL AND a.attidentity = '' AND pgherd.base_type(a.atttypid) = a.atttypid END)
-          FROM pgherd.tables t
-          JOIN pg_attribute a ON a.attrelid = t.relid AND a.attnum > t.columns AND NOT a.attisdropped
-          LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-         WHERE t.relid = rel), false);
-END $$;
+DROP FUNCTION IF EXISTS pgherd.adds_generated_only(oid);
 
 -- table_rewrite: a rewrite computes values, on each member for itself.
 CREATE OR REPLACE FUNCTION pgherd.command_rewrites() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET seq_page_cost = 0.1 SET random_page_cost = 0.1 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-DECLARE
-    rel    regclass := pg_event_trigger_table_rewrite_oid();
-    filled bool;
+DECLARE rel regclass := pg_event_trigger_table_rewrite_oid();
 BEGIN
     IF pgherd.is_own_command() OR (SELECT c.relpersistence = 't' FROM pg_class c WHERE c.oid = rel) OR pgherd.is_nested(pg_current_xact_id(), TG_TAG) THEN
         RETURN;
@@ -256,16 +242,11 @@ BEGIN
         PERFORM pgherd.refuse_local(rel, 'its rows would be written anew');
     END IF;
     PERFORM pgherd.check_user_code(); -- the same command may have made an index, and what follows is planned
-    BEGIN
-        EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', rel) INTO filled;
-    EXCEPTION WHEN data_corrupted THEN
-        -- An index of it is between its old and its new shape, so the planner can't look. Rows that were deleted count, too.
-        filled := pg_relation_size(rel) > 0;
-    END;
-    IF filled AND pg_event_trigger_table_rewrite_reason() & 2 <> 0 AND NOT pgherd.adds_generated_only(rel) THEN
-        PERFORM pgherd.refuse_computed(format('the default of a new column of table %s', rel));
-    ELSIF filled AND pg_event_trigger_table_rewrite_reason() & ~2 <> 0 THEN
-        PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY['{"rewrites": true}']);
+    IF pgherd.has_rows(rel) THEN
+        PERFORM pgherd.check_new_columns(ARRAY[rel]); -- before the table is written anew
+        IF pg_event_trigger_table_rewrite_reason() & ~2 <> 0 THEN
+            PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY['{"rewrites": true}']);
+        END IF;
     END IF;
 END $$;
 

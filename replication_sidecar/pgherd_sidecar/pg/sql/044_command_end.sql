@@ -446,7 +446,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     tables text := pgherd.table_keys(rels);
 BEGIN
-    PERFORM pgherd.follow_command(rels, coarse, coalesce((command ->> 'leaves_tables')::bool, false));
+    IF command ->> 'act' IS DISTINCT FROM 'setval' THEN -- which leaves everything else as it is
+        PERFORM pgherd.follow_command(rels, coarse, coalesce((command ->> 'leaves_tables')::bool, false));
+    END IF;
     command := command || jsonb_build_object('rels', pgherd.relation_names(rels), 'everything', coarse)
                || CASE WHEN command ? 'tag' THEN pgherd.command_print(command ->> 'tag', rels) ELSE '{}' END;
     PERFORM pgherd.put(x, base, '""', (pgherd.name_hash('schema') | CASE WHEN coarse THEN 3 ELSE 2 END)::text,

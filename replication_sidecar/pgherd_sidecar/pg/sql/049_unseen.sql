@@ -200,8 +200,8 @@ DECLARE
     changes jsonb;
     now_is  text;
 BEGIN
-    IF NOT (SELECT n.writable FROM pgherd.node n) THEN
-        RETURN;
+    IF NOT (SELECT n.writable FROM pgherd.node n) OR current_setting('transaction_isolation') = 'serializable' THEN
+        RETURN; -- no command is ordered
     END IF;
     now_is := pgherd.roles_fingerprint(); -- before all else is read
     IF named <> '{}' OR now_is IS DISTINCT FROM (SELECT s.print FROM pgherd.shared_seen s) THEN

@@ -38,7 +38,7 @@ BEGIN
     END IF;
     PERFORM pgherd.lock_writers_out(rel);
     UPDATE pgherd.long_commands l
-       SET row_key = key,
+       SET row_key = (SELECT pgherd.unique_key(i, root, 'pgherd_row') FROM pg_index i WHERE i.indexrelid = idx),
            columns = array(SELECT DISTINCT a.attname FROM pg_attribute a JOIN pg_index i ON i.indexrelid = idx
                             WHERE a.attrelid = rel AND a.attnum > 0 AND NOT a.attisdropped
                               AND (a.attnum = ANY (i.indkey::int2[]) OR pgherd.reads_whole_row(idx)
