@@ -25,8 +25,12 @@ from uuid import UUID, uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pgherd_sidecar.agent.base.config import SERVICES
-from pgherd_sidecar.agent.base.defaults import FINGERPRINT_EVERY, SCRUB_INTERVAL_S, SCRUB_SHARE
+from pgherd_sidecar.agent.base.defaults import (
+    FINGERPRINT_EVERY,
+    SCRUB_INTERVAL_S,
+    SCRUB_SHARE,
+    SERVICES,
+)
 from pgherd_sidecar.client.errors import HerdError
 
 FORMAT = 1

@@ -15,7 +15,8 @@ from aiohttp import web
 
 from pgherd_sidecar.agent.admin.api import Handler, runner
 from pgherd_sidecar.agent.admin.port import AdminBackend
-from pgherd_sidecar.agent.base.config import JOBS, OPERATOR, NodeConfig
+from pgherd_sidecar.agent.base.config import NodeConfig
+from pgherd_sidecar.agent.base.defaults import JOBS, OPERATOR
 from pgherd_sidecar.env.network.tls import Credentials, TlsError
 
 _log = structlog.get_logger()

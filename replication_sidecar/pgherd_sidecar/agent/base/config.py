@@ -8,22 +8,23 @@ misspelt one would otherwise silently mean its default.
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from pgherd_sidecar.agent.base.defaults import FINGERPRINT_EVERY, SCRUB_INTERVAL_S, SCRUB_SHARE
+from pgherd_sidecar.agent.base.defaults import (
+    FINGERPRINT_EVERY,
+    SCRUB_INTERVAL_S,
+    SCRUB_SHARE,
+    SERVICES,
+)
 from pgherd_sidecar.core.replication.pieces import OPEN_BYTES
 from pgherd_sidecar.env.network.tls import can_be_certified, certified_name
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Milliseconds = Annotated[int, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
-OPERATOR, JOBS = "operator", "jobs"
-"""Who is certified by such a name in place of a member's may use the admin API from elsewhere."""
-SERVICES: Final = frozenset({OPERATOR, JOBS, "import"})
-"""No member has one of these names: what is certified by it may be in other hands."""
 
 
 class ConfigError(Exception):

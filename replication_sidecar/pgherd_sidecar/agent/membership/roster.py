@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from pgherd_sidecar.agent.base.config import SERVICES, NodeConfig
+from pgherd_sidecar.agent.base.config import NodeConfig
+from pgherd_sidecar.agent.base.defaults import SERVICES
 from pgherd_sidecar.core.consensus import Member, Membership
 from pgherd_sidecar.core.consensus.model.identity import of_another_disk
 from pgherd_sidecar.env.network.connections import Peer
