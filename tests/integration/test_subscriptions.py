@@ -346,7 +346,9 @@ def test_a_copy_that_is_given_up_leaves_a_table_that_takes_writes(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "shape", ["PARTITION BY LIST (id)", "child", "view"], ids=["partitioned", "children", "view"]
+    "shape",
+    ["PARTITION BY LIST (id)", "child", "view", "cascade"],
+    ids=["partitioned", "children", "view", "cascade"],
 )
 def test_what_is_no_plain_table_is_refused(
     herd: LocalHerd, subscriber: PlainPostgres, name: str, shape: str
@@ -356,6 +358,12 @@ def test_what_is_no_plain_table_is_refused(
     query(app, f"CREATE SCHEMA {name}")
     if shape == "view":
         query(app, f"CREATE VIEW {name}.t AS SELECT 1 AS id")
+    elif shape == "cascade":
+        query(
+            app,
+            f"CREATE TABLE {name}.t (id int PRIMARY KEY);"
+            f" CREATE TABLE {name}.c (t int REFERENCES {name}.t ON DELETE SET NULL)",
+        )
     elif shape == "child":
         query(
             app,
@@ -372,6 +380,42 @@ def test_what_is_no_plain_table_is_refused(
     must(herd, "set", "create", name, "--tables", f"{name}.*")
     must(herd, "subscribe", name, "--to", app)
     assert "plain tables only" in stopped(herd, name)
+
+
+def test_another_value_of_a_unique_column_leaves_what_refers_to_the_row(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """The log has it as a delete and an insert of the row."""
+    dsn, there = herd.app_dsn("n1"), subscriber.dsn(user="app")
+    query(
+        dsn,
+        f"CREATE TABLE {name}.parent (id int PRIMARY KEY, code int UNIQUE);"
+        f" INSERT INTO {name}.parent VALUES (1, 1), (2, 2), (3, 3)",
+    )
+    settle(herd)
+    follow(herd, subscriber, name)
+    query(
+        there,
+        f"CREATE TABLE {name}.child (parent int REFERENCES {name}.parent ON DELETE CASCADE);"
+        f" ALTER TABLE {name}.parent ADD note text;"
+        f" INSERT INTO {name}.child VALUES (1), (3)",
+    )
+    query(there, f"SET pgherd_subscriber.feeding = on; UPDATE {name}.parent SET note = 'mine'")
+    query(dsn, f"UPDATE {name}.parent SET code = 10 WHERE id = 1")
+    query(dsn, f"BEGIN; DELETE FROM {name}.parent WHERE id = 2;"
+               f" INSERT INTO {name}.parent VALUES (2, 20), (4, 4); COMMIT")  # fmt: skip
+    query(dsn, f"DELETE FROM {name}.parent WHERE id = 3")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    assert rows(there, f"{name}.parent") == [("(1,10,mine)",), ("(2,20,mine)",), ("(4,4,)",)]
+    assert rows(there, f"{name}.child") == [("(1)",)]
+    query(there, f"CREATE UNIQUE INDEX ON {name}.parent (code)")
+    query(dsn, f"BEGIN; UPDATE {name}.parent SET code = 0 WHERE id = 2;"
+               f" UPDATE {name}.parent SET code = 20 WHERE id = 4;"
+               f" UPDATE {name}.parent SET code = 4 WHERE id = 2; COMMIT")  # fmt: skip
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    assert rows(there, f"{name}.parent") == [("(1,10,mine)",), ("(2,4,)",), ("(4,20,)",)]
 
 
 @pytest.mark.long

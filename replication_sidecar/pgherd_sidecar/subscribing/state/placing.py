@@ -70,12 +70,13 @@ class Placing:
         """Check that what is there under these names can hold the rows.
 
         Raises:
-            StoppedError: a table has partitions or children, or is none.
+            StoppedError: a table has partitions or children, or is none, or a foreign key to it
+                deletes or alters rows.
         """
         for row in await self._rows("not_plain", tables=list(tables)):
             raise StoppedError(
                 f"{row['tab']} of the subscriber is {row['kind']}, and rows are written to plain"
-                " tables only: drop or rename it there, and repeat `pgherd subscribe`"
+                f" tables only: {row['remedy']} there, and repeat `pgherd subscribe`"
             )
 
     async def has_place(self, plain: SourceTable) -> bool:
