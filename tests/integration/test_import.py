@@ -240,6 +240,7 @@ def test_a_difference_takes_cut_over_back_ddl_ends_it_and_abort_leaves_nothing(
     assert "tables differ: public.t (1 rows at the source, 2 in the herd); the source" in said
     assert "the source takes writes again" in said
     assert first.ended()[0] == 0
+    assert query(dsn, "SELECT to_regnamespace('pgherd_import')") == [(None,)]
     query(dsn, "UPDATE t SET v = 'b'")
     query(herd.dsn("n2"), "DELETE FROM t WHERE id = 99")
     running = Running(herd, dsn)
@@ -364,6 +365,10 @@ def test_a_source_is_taken_over_under_load(herd: LocalHerd, server: PlainPostgre
     equal_everywhere(herd, dsn)
     what_came_besides(herd, dsn)
     nothing_is_left(herd, server, "shop")
+    for table in ("history", "part"):
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="moved to a herd"):
+            query(dsn, f"BEGIN READ WRITE; DELETE FROM shop.{table}; COMMIT")
+    assert "refuse writes since a cut-over" in herd.top("import", "--check", "--from", dsn).stderr
 
 
 async def test_tables_are_equal_in_two_encodings(herd: LocalHerd, server: PlainPostgres) -> None:
