@@ -612,6 +612,27 @@ def test_ddl_stops_it_before_its_gid_and_a_new_copy_goes_on(
         assert rows(subscriber.dsn(), table) == rows(dsn, table)
 
 
+def test_a_column_that_becomes_computed_is_computed_after_a_new_copy(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = herd.app_dsn("n1")
+    query(
+        dsn,
+        f"CREATE TABLE {name}.t (id int PRIMARY KEY, a int, b int GENERATED ALWAYS AS (id) STORED);"
+        f" INSERT INTO {name}.t VALUES (1, 10), (2, 20)",
+    )
+    settle(herd)
+    follow(herd, subscriber, name)
+    query(
+        dsn,
+        f"ALTER TABLE {name}.t DROP a, DROP b, ADD a int GENERATED ALWAYS AS (id * 3) STORED,"
+        " ADD b int GENERATED ALWAYS AS (id * 4) STORED",
+    )
+    stopped(herd, name)
+    must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--anew", "--wait")
+    assert rows(subscriber.dsn(), f"{name}.t") == rows(dsn, f"{name}.t") != []
+
+
 def assert_same_rows(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:
     """The subscriber follows, and its table ``t`` has the rows of the herd's."""
     caught_up(herd, subscriber, name)

@@ -244,5 +244,7 @@ SELECT EXISTS (SELECT FROM pgherd_subscriber.standing) AS found
 DROP SCHEMA pgherd_subscriber CASCADE
 
 -- name: columns
-SELECT a.attname AS name, format_type(a.atttypid, -1) AS type, a.atttypmod AS modifier
-  FROM pg_attribute a WHERE a.attrelid = to_regclass(%(tab)s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+SELECT a.attname AS name, format_type(a.atttypid, -1) AS type, a.atttypmod AS modifier,
+       CASE WHEN a.attgenerated <> '' THEN pg_get_expr(d.adbin, d.adrelid) END AS computed
+  FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+ WHERE a.attrelid = to_regclass(%(tab)s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum

@@ -30,6 +30,7 @@ from pgherd_sidecar.tables.model import SourceTable
 from pgherd_sidecar.tables.rowsql import exchange
 from pgherd_sidecar.tables.sessions import Session
 
+_Columns = Mapping[str, Mapping[str, Any]]
 _GUARD = "follows_herd"
 """Names that begin with `pgherd_` are a herd's own."""
 
@@ -212,7 +213,8 @@ class Placing:
         here = await self._columns(name)
         place = sql.Identifier(plain.schema, plain.relation)
         copy = sql.Identifier(staged.table.schema, staged.table.relation)
-        if here and not has_columns(here, plain.columns):
+        there = await self._columns(copy.as_string(None))
+        if here and not (has_columns(here, plain.columns) and _computes_alike(here, there)):
             if name not in self._held.old:
                 raise StoppedError(
                     f"table {name} of the subscriber has other columns than in the herd: drop or"
@@ -366,6 +368,15 @@ class Placing:
 
     def _staging(self, name: str) -> str:
         return f"copy_{sha256(f'{self._subscription.name} {name}'.encode()).hexdigest()[:24]}"
+
+
+def _computes_alike(here: _Columns, there: _Columns) -> bool:
+    """Have two tables the same expressions for the generated columns of the second one?"""
+    return all(
+        here[name]["computed"] == there[name]["computed"]
+        for name in here.keys() & there.keys()
+        if there[name]["computed"] is not None
+    )
 
 
 def _ready(text: str) -> sql.SQL:
