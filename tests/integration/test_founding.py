@@ -300,6 +300,7 @@ def test_a_subscriber_of_a_lost_herd_takes_over_and_becomes_a_herd(
     assert query(second.dsn("n2"), "SELECT to_regnamespace('pgherd_subscriber')::text") == [(None,)]
     assert is_fenced(subscriber)  # from the herd that was lost, should it come back
     query(subscriber.dsn("postgres"), "ALTER DATABASE app RESET default_transaction_read_only")
+    query(subscriber.dsn(), "DROP SCHEMA pgherd_import CASCADE")
 
 
 def is_fenced(server: PlainPostgres) -> bool:

@@ -16,7 +16,10 @@ from typing import Any, ClassVar, LiteralString
 import psycopg
 import pytest
 from patience import join, wait_until
+from pgherd_sidecar.importing import comparing
 from pgherd_sidecar.importing.ends import source
+from pgherd_sidecar.importing.ends.connections import Destination, SourceAddress
+from pgherd_sidecar.importing.ends.target import Target
 from pgherd_sidecar.tables import rowsql
 from pgherd_sidecar.tables.folding import RowChange
 from pgherd_sidecar.tables.model import SourceTable
@@ -69,13 +72,16 @@ def _nothing_goes_on(herd: LocalHerd, server: PlainPostgres) -> Iterator[None]:
         assert done.returncode == 0, done.stderr
 
 
-def database(server: PlainPostgres, name: str, text: str) -> str:
+def database(server: PlainPostgres, name: str, text: str, encoding: str = "UTF8") -> str:
     with contextlib.suppress(psycopg.errors.InvalidCatalogName):  # not made before
         query(server.dsn("postgres"), f"ALTER DATABASE {name} CONNECTION LIMIT 0")
         ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname ="
         query(server.dsn("postgres"), f"{ended} '{name}'")
         query(server.dsn("postgres"), f"DROP DATABASE {name}")
-    query(server.dsn("postgres"), f"CREATE DATABASE {name}")
+    query(
+        server.dsn("postgres"),
+        f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0",
+    )
     query(server.dsn(name), text)
     return server.dsn(name)
 
@@ -222,15 +228,19 @@ def test_a_difference_takes_cut_over_back_ddl_ends_it_and_abort_leaves_nothing(
         server,
         "altered",
         "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a');"
-        "CREATE TABLE bare (v text); ALTER TABLE t OWNER TO import_reader",
+        "CREATE TABLE bare (v text); ALTER TABLE t OWNER TO import_reader;"
+        'CREATE TABLE U&"gr\\00fcn" (U&"gr\\00f6\\00dfe" text);'
+        'INSERT INTO U&"gr\\00fcn" VALUES (chr(228))',
+        encoding="LATIN1",
     )
     first = Running(herd, dsn)
     first.wait_for("follow")
     query(herd.dsn("n2"), "INSERT INTO t VALUES (99, 'of nobody')")
     said = error_of(herd.top("import", "cut-over"))
-    assert "tables differ: public.t (1 rows at the source, 2 in the herd)" in said
+    assert "tables differ: public.t (1 rows at the source, 2 in the herd); the source" in said
     assert "the source takes writes again" in said
     assert first.ended()[0] == 0
+    assert query(dsn, "SELECT to_regnamespace('pgherd_import')") == [(None,)]
     query(dsn, "UPDATE t SET v = 'b'")
     query(herd.dsn("n2"), "DELETE FROM t WHERE id = 99")
     running = Running(herd, dsn)
@@ -355,6 +365,25 @@ def test_a_source_is_taken_over_under_load(herd: LocalHerd, server: PlainPostgre
     equal_everywhere(herd, dsn)
     what_came_besides(herd, dsn)
     nothing_is_left(herd, server, "shop")
+    for table in ("history", "part"):
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="moved to a herd"):
+            query(dsn, f"BEGIN READ WRITE; DELETE FROM shop.{table}; COMMIT")
+    assert "refuse writes since a cut-over" in herd.top("import", "--check", "--from", dsn).stderr
+
+
+async def test_tables_are_equal_in_two_encodings(herd: LocalHerd, server: PlainPostgres) -> None:
+    made = (
+        "CREATE SCHEMA enc; CREATE TABLE enc.same (v text); INSERT INTO enc.same VALUES (chr(228));"
+        " CREATE TABLE enc.other (v text); INSERT INTO enc.other VALUES "
+    )
+    latin = SourceAddress(database(server, "latin", f"{made}(chr(246))", encoding="LATIN1"))
+    query(herd.dsn("n1"), f"{made}(chr(252))")
+    target = Target([Destination("n1", herd.dsn("n1"))])
+    async with await latin.session() as session:
+        tables = await source.tables(session)
+    found = await comparing.different(latin, target, tables, 1, lambda _done, _of: None)
+    query(herd.dsn("n1"), "DROP SCHEMA enc CASCADE")
+    assert found == ["enc.other (1 rows at the source, 1 in the herd)"]
 
 
 async def test_rows_are_found_by_values_of_every_kind_of_type(server: PlainPostgres) -> None:

@@ -346,7 +346,9 @@ def test_a_copy_that_is_given_up_leaves_a_table_that_takes_writes(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "shape", ["PARTITION BY LIST (id)", "child", "view"], ids=["partitioned", "children", "view"]
+    "shape",
+    ["PARTITION BY LIST (id)", "child", "view", "cascade", "UNLOGGED"],
+    ids=["partitioned", "children", "view", "cascade", "unlogged"],
 )
 def test_what_is_no_plain_table_is_refused(
     herd: LocalHerd, subscriber: PlainPostgres, name: str, shape: str
@@ -356,6 +358,14 @@ def test_what_is_no_plain_table_is_refused(
     query(app, f"CREATE SCHEMA {name}")
     if shape == "view":
         query(app, f"CREATE VIEW {name}.t AS SELECT 1 AS id")
+    elif shape == "UNLOGGED":
+        query(app, f"CREATE UNLOGGED TABLE {name}.t (id int PRIMARY KEY)")
+    elif shape == "cascade":
+        query(
+            app,
+            f"CREATE TABLE {name}.t (id int PRIMARY KEY);"
+            f" CREATE TABLE {name}.c (t int REFERENCES {name}.t ON DELETE SET NULL)",
+        )
     elif shape == "child":
         query(
             app,
@@ -372,6 +382,42 @@ def test_what_is_no_plain_table_is_refused(
     must(herd, "set", "create", name, "--tables", f"{name}.*")
     must(herd, "subscribe", name, "--to", app)
     assert "plain tables only" in stopped(herd, name)
+
+
+def test_another_value_of_a_unique_column_leaves_what_refers_to_the_row(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """The log has it as a delete and an insert of the row."""
+    dsn, there = herd.app_dsn("n1"), subscriber.dsn(user="app")
+    query(
+        dsn,
+        f"CREATE TABLE {name}.parent (id int PRIMARY KEY, code int UNIQUE);"
+        f" INSERT INTO {name}.parent VALUES (1, 1), (2, 2), (3, 3)",
+    )
+    settle(herd)
+    follow(herd, subscriber, name)
+    query(
+        there,
+        f"CREATE TABLE {name}.child (parent int REFERENCES {name}.parent ON DELETE CASCADE);"
+        f" ALTER TABLE {name}.parent ADD note text;"
+        f" INSERT INTO {name}.child VALUES (1), (3)",
+    )
+    query(there, f"SET pgherd_subscriber.feeding = on; UPDATE {name}.parent SET note = 'mine'")
+    query(dsn, f"UPDATE {name}.parent SET code = 10 WHERE id = 1")
+    query(dsn, f"BEGIN; DELETE FROM {name}.parent WHERE id = 2;"
+               f" INSERT INTO {name}.parent VALUES (2, 20), (4, 4); COMMIT")  # fmt: skip
+    query(dsn, f"DELETE FROM {name}.parent WHERE id = 3")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    assert rows(there, f"{name}.parent") == [("(1,10,mine)",), ("(2,20,mine)",), ("(4,4,)",)]
+    assert rows(there, f"{name}.child") == [("(1)",)]
+    query(there, f"CREATE UNIQUE INDEX ON {name}.parent (code)")
+    query(dsn, f"BEGIN; UPDATE {name}.parent SET code = 0 WHERE id = 2;"
+               f" UPDATE {name}.parent SET code = 20 WHERE id = 4;"
+               f" UPDATE {name}.parent SET code = 4 WHERE id = 2; COMMIT")  # fmt: skip
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    assert rows(there, f"{name}.parent") == [("(1,10,mine)",), ("(2,4,)",), ("(4,20,)",)]
 
 
 @pytest.mark.long
@@ -566,6 +612,27 @@ def test_ddl_stops_it_before_its_gid_and_a_new_copy_goes_on(
         herd.dsn("n1"), f"SELECT tab FROM pgherd_subscriptions.set_table WHERE set = '{name}'"
     ):
         assert rows(subscriber.dsn(), table) == rows(dsn, table)
+
+
+def test_a_column_that_becomes_computed_is_computed_after_a_new_copy(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = herd.app_dsn("n1")
+    query(
+        dsn,
+        f"CREATE TABLE {name}.t (id int PRIMARY KEY, a int, b int GENERATED ALWAYS AS (id) STORED);"
+        f" INSERT INTO {name}.t VALUES (1, 10), (2, 20)",
+    )
+    settle(herd)
+    follow(herd, subscriber, name)
+    query(
+        dsn,
+        f"ALTER TABLE {name}.t DROP a, DROP b, ADD a int GENERATED ALWAYS AS (id * 3) STORED,"
+        " ADD b int GENERATED ALWAYS AS (id * 4) STORED",
+    )
+    stopped(herd, name)
+    must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--anew", "--wait")
+    assert rows(subscriber.dsn(), f"{name}.t") == rows(dsn, f"{name}.t") != []
 
 
 def assert_same_rows(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> None:

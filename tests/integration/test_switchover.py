@@ -11,6 +11,7 @@ import pytest
 from patience import PATIENCE, until
 from pgherd_sidecar.local import herd as herds
 from pgherd_sidecar.subscribing.failover.switchover import Switchover
+from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.tables import sessions
 
 from .cascades import wait
@@ -259,6 +260,23 @@ async def test_one_that_comes_back_after_it_was_undone_releases_nothing(
         await asyncio.to_thread(must, herd, "switchover", name, "--undo")
         with pytest.raises(Exception, match="the order changed"):
             await move.release(one, gid)
+    finally:
+        await session.close()
+    is_as_before(herd, subscriber, name)
+
+
+@pytest.mark.long
+async def test_a_set_that_got_a_table_meanwhile_is_not_locked_without_it(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    description = herds.load(home(herd))
+    session = await sessions.connect(description.dsn(description.databases[0]), "test")
+    try:
+        move = Switchover(session, name, _WITHIN_S)
+        one = await move.require(name)
+        await asyncio.to_thread(must, herd, "set", "add", name, "--tables", f"{name}.apart")
+        with pytest.raises(StoppedError, match="has other tables now"):
+            await move.lock(one)
     finally:
         await session.close()
     is_as_before(herd, subscriber, name)

@@ -116,7 +116,8 @@ def _result(cluster: Cluster, outcome: Mapping[str, Any]) -> str:
         f"connect by Secret {names.credentials(cluster.name, 'app')} to service {cluster.name}-rw"
     )
     parts.append(
-        "the source is read-only until ALTER DATABASE ... RESET default_transaction_read_only"
+        "the source is read-only until ALTER DATABASE ... RESET default_transaction_read_only and"
+        " DROP SCHEMA pgherd_import CASCADE"
     )
     return "; ".join(parts)
 

@@ -144,7 +144,8 @@ def tell_cut_over(description: "herd.Herd", done: "cutover.Done | None") -> None
         )
     click.echo(
         f"connect: {description.application_dsn(password=False)}\n"
-        "The source is read-only now: ALTER DATABASE ... RESET default_transaction_read_only"
+        "The source is read-only now: ALTER DATABASE ... RESET default_transaction_read_only and"
+        " DROP SCHEMA pgherd_import CASCADE there undo that"
     )
 
 

@@ -1,7 +1,8 @@
 """Compares all tables of the source and of the herd: rows are counted, and their hashes summed up.
 
 Both sides compute the same thing: the hash of a row's text, under settings that make that text the
-same in every version, summed up so that the order in which rows lie does not matter. The caller
+same in every version, summed up so that the order in which rows lie does not matter. Hashes are of
+bytes, so where an encoding is another one than UTF8 both sides hash the text as UTF8. The caller
 sees to it that nobody writes meanwhile.
 """
 
@@ -38,9 +39,13 @@ async def different(
 
     async def work(here: Session, there: Session) -> None:
         nonlocal done
+        encodings = {one.info.parameter_status("server_encoding") for one in (here, there)}
+        recoded = encodings != {"UTF8"}
         while waiting:
             table = waiting.pop()
-            one, other = await asyncio.gather(_sums(here, table), _sums(there, table))
+            one, other = await asyncio.gather(
+                _sums(here, table, recoded), _sums(there, table, recoded)
+            )
             done += 1
             show(done, len(tables))
             if one != other:
@@ -63,10 +68,12 @@ def few(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-async def _sums(session: Session, table: SourceTable) -> tuple[int, object, object]:
+async def _sums(session: Session, table: SourceTable, recoded: bool) -> tuple[int, object, object]:
     row = sql.SQL('ROW({})::text COLLATE "C"').format(
         sql.SQL(", ").join(sql.Identifier("t", column.name) for column in table.columns)
     )
+    if recoded:
+        row = sql.SQL("pg_catalog.md5(pg_catalog.convert_to({}, 'UTF8'))").format(row)
     cursor = await session.execute(
         sql.SQL(
             "SELECT count(*) AS rows, sum(pg_catalog.hashtextextended(r.image, 0)) AS one,"

@@ -146,12 +146,12 @@ class CutOver:
     async def _require_silence(self, session: Session) -> None:
         """Check that nobody has written to the source since it was stopped.
 
-        What passes by ``default_transaction_read_only`` is another position of the tables.
+        What passes by the fence is another position of the tables.
         """
         if await self._engine.follow(until=await source.mark(session)):
             raise ImportFailed(
-                "somebody still writes to the source, in spite of default_transaction_read_only:"
-                " end that first"
+                "somebody still writes to the source, in spite of its triggers pgherd_import: end"
+                " that first"
             )
 
 

@@ -25,15 +25,13 @@ from pgherd_sidecar.tables.folding import (
     FoldingError,
     Key,
     RowChange,
-    Step,
 )
 from pgherd_sidecar.tables.model import SourceTable
+from pgherd_sidecar.tables.pending import Pending
 from pgherd_sidecar.tables.rowsql import RowsKeptError, RowsMissingError, Writer
 from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
 from pgherd_sidecar.tables.values import UNCHANGED, Row, Value
 
-_STEPS = 2000
-"""Changes that are applied together."""
 _WAIT_S = 0.05
 """How long what has come waits for more."""
 _ASK_S = 1.0
@@ -78,7 +76,7 @@ class MoveOnError(Exception):
 class _RowBatch:
     """Whole transactions that were not applied yet, and the beginning of one."""
 
-    steps: list[Step] = field(default_factory=list)
+    pending: Pending = field(default_factory=Pending)
     end: int = 0
     committed_s: float = 0
     transactions: int = 0
@@ -183,7 +181,7 @@ class Following:
             self._require_same(message)
         elif not self._skipped:
             self._add(message)
-            if len(self._batch.steps) >= _STEPS:
+            if self._batch.pending.is_full:
                 await self._write_a_part()
 
     def _reached(self, position: int, stream: Stream) -> None:
@@ -209,20 +207,20 @@ class Following:
             )
 
     def _add(self, message: pgoutput.Message) -> None:
-        steps = self._batch.steps
+        steps = self._batch.pending
         if isinstance(message, pgoutput.Truncate):
             names = [table.name for relid in message.relids if (table := self._concerned(relid))]
             if names:
-                steps.append(Emptied(tuple(names)))
+                steps.add(Emptied(tuple(names)))
         elif isinstance(message, pgoutput.Insert):
             if table := self._concerned(message.relid):
-                steps.append(RowChange(table.name, None, message.new))
+                steps.add(RowChange(table.name, None, message.new))
         elif isinstance(message, pgoutput.Update):
             if table := self._concerned(message.relid):
                 old, new = _identity(table, message)
-                steps.append(RowChange(table.name, old, new))
+                steps.add(RowChange(table.name, old, new))
         elif isinstance(message, pgoutput.Delete) and (table := self._concerned(message.relid)):
-            steps.append(RowChange(table.name, _key(table, message.key or message.old), None))
+            steps.add(RowChange(table.name, _key(table, message.key or message.old), None))
 
     def _concerned(self, relid: int) -> SourceTable | None:
         """The table, if the transaction was not copied with it."""
@@ -239,7 +237,7 @@ class Following:
         batch = self._batch
         batch.end, batch.committed_s = message.end_lsn, message.committed_s
         batch.transactions += 1
-        if self._open is not None or len(batch.steps) >= _STEPS or not stream.pending:
+        if self._open is not None or batch.pending.is_full or not stream.pending:
             await self._flush(stream)
 
     async def _write_a_part(self) -> None:
@@ -248,7 +246,7 @@ class Following:
         if self._open is None:
             self._open = await self._target.session()
             await self._open.execute("BEGIN")
-        steps, batch.steps = batch.steps, []
+        steps = batch.pending.take()
         self.figures.changes += len(steps)
         await self._writer.write(self._open, steps)
 
@@ -258,12 +256,13 @@ class Following:
         if not batch.transactions or self._begin is not None:
             return
         self._batch = _RowBatch()
-        self.figures.changes += len(batch.steps)
+        steps = batch.pending.take()
+        self.figures.changes += len(steps)
         session = self._open or await self._target.session()
         if self._open is None:
             await session.execute("BEGIN")
             self._open = session
-        await self._writer.write(session, batch.steps)
+        await self._writer.write(session, steps)
         await self._move(session, batch)
         await session.execute("COMMIT")
         self._open = None

@@ -275,16 +275,26 @@ async def _objects(session: Session, server: dict[str, Any]) -> list[Reason]:
 
 
 async def _guards(session: Session) -> list[Reason]:
-    names = [row["name"] for row in await source.rows(session, "guarded")]
-    if not names:
-        return []
-    return [
-        Reason(
-            f"tables of the source follow a herd: {_few(names)}",
-            "have the source take them over with `pgherd switchover`, or `pgherd failover` if that"
-            " herd is lost; or end the subscription there with `pgherd unsubscribe`",
+    found = await source.rows(session, "guarded")
+    follow = [row["name"] for row in found if not row["moved"]]
+    moved = [row["name"] for row in found if row["moved"]]
+    reasons = []
+    if follow:
+        reasons.append(
+            Reason(
+                f"tables of the source follow a herd: {_few(follow)}",
+                "have the source take them over with `pgherd switchover`, or `pgherd failover` if"
+                " that herd is lost; or end the subscription there with `pgherd unsubscribe`",
+            )
         )
-    ]
+    if moved:
+        reasons.append(
+            Reason(
+                f"tables of the source refuse writes since a cut-over: {_few(moved)}",
+                "DROP SCHEMA pgherd_import CASCADE there, if that herd is not in use",
+            )
+        )
+    return reasons
 
 
 async def _herd(session: Session, target: Target) -> list[Reason]:

@@ -16,13 +16,13 @@ from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog
 from pgherd_sidecar.subscribing.state.holdings import ShownTable
 from pgherd_sidecar.subscribing.state.steps import (
     AlteredError,
-    Pending,
     extended,
     step_of,
     suspicion,
 )
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
 from pgherd_sidecar.tables.folding import Step
+from pgherd_sidecar.tables.pending import Pending
 from pgherd_sidecar.tables.rowsql import Writer
 
 

@@ -28,7 +28,7 @@ class SubscriptionState:
         lag_gids: how many positions of the log it is behind.
         lag_s: for how long the herd has had something newer, at most.
         lag_bytes: what the log takes that the subscriber has not got, about.
-        reason: why it is stopped, or why it was not reached.
+        reason: why it is stopped, or was not reached, or that it stands still.
         tables: how many are shown or copied, and of how many.
         provider: the subscription whose subscriber feeds this one; empty: the members do.
         forward: it may feed others.
@@ -134,16 +134,17 @@ async def _state(one: Subscription, visible: int, held: int | None) -> Subscript
         lag = None if gid is None else max(visible - gid, 0)
         return SubscriptionState(one.name, one.set, state, gid, lag, None, held, (0, count), reason)
     await there.session.close()
-    return _seen(one, there, standing, visible, held)
+    return seen(one, there, standing, visible, held)
 
 
-def _seen(
+def seen(
     one: Subscription,
     there: subscriber.Subscriber,
     standing: Mapping[str, Any] | None,
     visible: int,
     held: int | None,
 ) -> SubscriptionState:
+    """How a subscriber is that was looked at."""
     done = len(there.shown.keys() | there.staged.keys())
     gid = there.gid
     following = done == len(one.tables) and not there.staged and gid is not None
@@ -151,7 +152,13 @@ def _seen(
     lag = None if gid is None else max(visible - gid, 0)
     age = standing["age_s"] if standing is not None else None
     lag_s = None if lag is None else 0.0 if lag == 0 else age
+    reason = one.stopped or ""
+    if state == "following" and lag_s is not None and lag_s > _SILENT_S:
+        reason = (
+            f"nothing was written there for {lag_s:.0f} s: the event subscription.waits in the"
+            " members' logs says why"
+        )
     return SubscriptionState(
         one.name, one.set, state, gid, lag, None if lag_s is None else round(lag_s, 1),
-        0 if lag == 0 else held, (done, len(one.tables)), one.stopped or "",
+        0 if lag == 0 else held, (done, len(one.tables)), reason,
     )  # fmt: skip

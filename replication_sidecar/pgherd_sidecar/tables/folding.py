@@ -2,10 +2,11 @@
 
 The tables that are written have no foreign keys and no triggers that write, so they don't depend on
 each other, and of a row only what becomes of it counts. What is kept for each table is: is it
-emptied first; rows to delete by their keys; rows to update, by the keys that they have where they
-are written; rows to insert. In that order they give what the changes give one by one, unless values
-of unique indexes move from one row to another on the way: whoever applies them then hears of a
-duplicate, rolls back, and applies them one by one, in their order.
+emptied first; rows to delete by their keys; rows to replace, which were deleted and inserted again;
+rows to update, by the keys that they have where they are written; rows to insert. In that order
+they give what the changes give one by one, unless values of unique indexes move from one row to
+another on the way: whoever applies them then hears of a duplicate, rolls back, and applies them one
+by one, in their order.
 
 Rows of tables without a key are known by all of their columns, and equal ones are interchangeable.
 An update is there a deletion and an insertion, and what cancels out is left out.
@@ -57,6 +58,7 @@ class Net:
 
     emptied: bool = False
     deletes: list[Key] = field(default_factory=list)
+    replaced: list[tuple[Key, Row]] = field(default_factory=list)
     updates: list[tuple[Key, Row]] = field(default_factory=list)
     inserts: list[Row] = field(default_factory=list)
 
@@ -148,11 +150,14 @@ class _TableRows:
             self._origins[key] = origin
 
     def result(self) -> Net:
-        net = Net(self._emptied, [*self._gone, *(-self._bag).elements()])
+        net = Net(self._emptied, list((-self._bag).elements()))
         net.inserts.extend((+self._bag).elements())
+        net.deletes += [key for key in self._gone if key not in self._rows or key in self._origins]
         for key, row in self._rows.items():
             if key in self._origins:
                 net.updates.append((self._origins[key], row))
+            elif key in self._gone:
+                net.replaced.append((key, row))
             else:
                 net.inserts.append(row)
         return net

@@ -7,6 +7,7 @@ found where the source has it: another number of rows means that the two differ.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import count
 
 import psycopg
 from psycopg import sql
@@ -85,8 +86,12 @@ class Writer:
         for name, net in nets.items():
             table = self._tables[name]
             await _delete(session, table, net.deletes, exact=self._exact)
+            again = net.replaced
+            if not self._exact and await _replace(session, table, again):
+                again = []
+            await _delete(session, table, [key for key, _ in again], exact=self._exact)
             await _update(session, table, net.updates, exact=name not in self._partial)
-            await _insert(session, table, net.inserts)
+            await _insert(session, table, [*net.inserts, *(row for _, row in again)])
 
     async def one_by_one(self, session: Session, steps: Iterable[Step]) -> None:
         """Write changes in their order; errors as of ``write``."""
@@ -257,8 +262,12 @@ def _arrays(rows: Sequence[Sequence[Value]]) -> list[str]:
     return [literal(column) for column in zip(*rows, strict=True)]
 
 
-async def _insert(session: Session, table: SourceTable, rows: Sequence[Row]) -> None:
-    if not rows:
+async def _insert(
+    session: Session, table: SourceTable, rows: Sequence[Row], *, absent: int | None = None
+) -> None:
+    """Insert rows; if a number is given, only those whose keys are not there: so many."""
+    sent = len(rows) if absent is None else absent
+    if not sent:
         return
     columns = table.stored
     command = sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}").format(
@@ -267,8 +276,12 @@ async def _insert(session: Session, table: SourceTable, rows: Sequence[Row]) -> 
         sql.SQL(", ").join(_read(number, column) for number, column in enumerate(columns)),
         _values(columns),
     )
+    if absent is not None:
+        command += sql.SQL(" WHERE NOT EXISTS (SELECT FROM ONLY {} AS t WHERE {})").format(
+            _relation(table), _matches(table, table.key)
+        )
     cursor = await session.execute(command, _arrays(rows))
-    require_all(table, cursor.rowcount, len(rows))
+    require_all(table, cursor.rowcount, sent)
 
 
 def require_all(table: SourceTable, written: int, sent: int) -> None:
@@ -281,11 +294,11 @@ def require_all(table: SourceTable, written: int, sent: int) -> None:
         raise RowsKeptError(table.name, f"has dropped {sent - written} of {sent} new rows")
 
 
-def _matches(table: SourceTable, first: int) -> sql.Composed:
-    """The row has this key, whose values begin at a number."""
+def _matches(table: SourceTable, numbers: Iterable[int]) -> sql.Composed:
+    """The row has this key, whose values have these numbers."""
     return sql.SQL(" AND ").join(
-        _equal(equality, _name("t", column.name), _read(first + number, column), percent="%%")
-        for number, (column, equality) in enumerate(table.key_columns)
+        _equal(equality, _name("t", column.name), _read(number, column), percent="%%")
+        for number, (column, equality) in zip(numbers, table.key_columns, strict=False)
     )
 
 
@@ -296,7 +309,7 @@ async def _delete(
         return
     if table.identity == "key":
         columns = [table.stored[position] for position in table.key]
-        rows, where = _values(columns), _matches(table, 0)
+        rows, where = _values(columns), _matches(table, count())
         command = sql.SQL("DELETE FROM ONLY {} AS t USING {} WHERE {}").format(
             _relation(table), rows, where
         )
@@ -339,8 +352,9 @@ def _as_many_as(table: SourceTable) -> sql.Composed:
 
 async def _update(
     session: Session, table: SourceTable, updates: Sequence[tuple[Key, Row]], *, exact: bool
-) -> None:
-    stored = table.stored
+) -> int:
+    """Update rows, and return how many were there."""
+    stored, updated = table.stored, 0
     for told, numbers in alike(updates, table.key):
         set_to = [stored[position] for position in told]
         columns = [*set_to, *(stored[position] for position in table.key)]
@@ -355,19 +369,42 @@ async def _update(
                 for number, column in enumerate(set_to)
             ),
             _values(columns),
-            _matches(table, len(set_to)),
+            _matches(table, count(len(set_to))),
         )
         wanted, found = len(rows), (await session.execute(command, _arrays(rows))).rowcount
         if not exact and found != wanted:
             wanted = await _count(session, table, [updates[number][0] for number in numbers])
         _require(table, found, wanted)
+        updated += found
+    return updated
+
+
+async def _replace(session: Session, table: SourceTable, rows: Sequence[tuple[Key, Row]]) -> bool:
+    """Update rows, and insert those whose keys are not there.
+
+    What refers to a row stays so, and so do columns of the subscriber's own. False: unique values
+    move between the rows, or a column is always generated as identity. Nothing is written then.
+    """
+    if not rows:
+        return True
+    try:
+        async with session.transaction():
+            found = await _update(session, table, rows, exact=False)
+            await _insert(session, table, [row for _, row in rows], absent=len(rows) - found)
+    except (
+        psycopg.errors.UniqueViolation,
+        psycopg.errors.ExclusionViolation,
+        psycopg.errors.GeneratedAlways,
+    ):
+        return False
+    return True
 
 
 async def _count(session: Session, table: SourceTable, keys: Sequence[Key]) -> int:
     """How many rows of these keys there are."""
     columns = [table.stored[position] for position in table.key]
     command = sql.SQL("SELECT FROM ONLY {} AS t, {} WHERE {}").format(
-        _relation(table), _values(columns), _matches(table, 0)
+        _relation(table), _values(columns), _matches(table, count())
     )
     return (await session.execute(command, _arrays(keys))).rowcount
 

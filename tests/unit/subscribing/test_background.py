@@ -9,9 +9,9 @@ from pgherd_sidecar.subscribing.applying import Applying, ChangeBatch
 from pgherd_sidecar.subscribing.background import Background
 from pgherd_sidecar.subscribing.sequences import FollowedSequences
 from pgherd_sidecar.subscribing.sources import Source
-from pgherd_sidecar.subscribing.state import steps
 from pgherd_sidecar.subscribing.state.holdings import ShownTable
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
+from pgherd_sidecar.tables import pending
 from pgherd_sidecar.tables.folding import RowChange, Step
 from pgherd_sidecar.tables.model import SourceColumn, SourceTable
 from pgherd_sidecar.tables.rowsql import Writer
@@ -69,7 +69,7 @@ def subscriber() -> _Subscriber:
 @pytest.fixture
 def applying(subscriber: _Subscriber, monkeypatch: pytest.MonkeyPatch) -> Applying:
     """Writes two rows at a time."""
-    monkeypatch.setattr(steps, "_STEPS", 2)
+    monkeypatch.setattr(pending, "_STEPS", 2)
     sequences = cast("FollowedSequences", _NoSequences())
     return Applying(cast("Source", None), cast("Subscriber", subscriber), sequences, None)
 

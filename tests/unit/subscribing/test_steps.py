@@ -7,7 +7,6 @@ import pytest
 from pgherd_sidecar.client.stream.changes import LoggedChange
 from pgherd_sidecar.subscribing.state.steps import (
     AlteredError,
-    Pending,
     extended,
     step_of,
     suspicion,
@@ -139,13 +138,3 @@ def test_only_a_column_that_is_null_everywhere_is_added_by_itself(text: str, add
 )
 def test_a_table_is_renamed_as_an_index_too(command: str, found: object) -> None:
     assert suspicion(json.dumps({"sql": command, "rels": ["s.u"]}), {"s.t": table()}) == found
-
-
-def test_changes_wait_up_to_a_number_and_up_to_a_size() -> None:
-    pending = Pending()
-    while not pending.is_full:
-        pending.add(RowChange("s.t", None, ("1", "x" * (1 << 20))))
-    assert len(pending.take()) == 8 and not pending.steps and not pending.is_full
-    while not pending.is_full:
-        pending.add(RowChange("s.t", ("1",), None))
-    assert len(pending.steps) == 5000

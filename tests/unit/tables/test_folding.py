@@ -51,6 +51,9 @@ def apply_joined(rows: Rows, net: Net) -> None:
         rows.clear()
     for key in net.deletes:
         del rows[key]
+    for key, row in net.replaced:
+        assert key in rows or net.emptied
+        rows[key] = list(row)
     update(rows, net.updates)
     for row in net.inserts:
         assert (row[0],) not in rows
@@ -119,6 +122,14 @@ def test_what_was_before_an_emptied_table_is_forgotten() -> None:
         "t": Net(emptied=True, inserts=[("1", "b")]),
         "u": Net(deletes=[("1",)]),
     }
+
+
+def test_a_row_that_is_deleted_and_inserted_again_is_replaced() -> None:
+    folding = Folding({"t": (0,)})
+    folding.add(RowChange("t", ("1",), None))
+    folding.add(RowChange("t", ("2",), None))
+    folding.add(RowChange("t", None, ("1", "a")))
+    assert folding.result() == {"t": Net(deletes=[("2",)], replaced=[(("1",), ("1", "a"))])}
 
 
 @given(st.lists(st.tuples(*[st.sampled_from([None, ("a",), ("b",), ("c",)])] * 2)))

@@ -237,15 +237,23 @@ async def require_no_changes(session: Session, before: Mapping[int, int]) -> Non
             )
 
 
+_PATIENCE = "SET LOCAL lock_timeout = '10s'"
 _READ_ONLY = sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on")
+_FENCE = sql.SQL(
+    "CREATE TRIGGER pgherd_import BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {}"
+    " FOR EACH STATEMENT EXECUTE FUNCTION pgherd_import.refuse()"
+)
 _WRITABLE = sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only")
 
 
 async def stop_writes(session: Session) -> None:
     """New transactions of new sessions only read; sessions that there are end.
 
+    A transaction that asks to write is refused by the tables.
+
     Raises:
         ImportFailed: somebody does not end.
+        psycopg.Error: the source says no, or somebody still writes.
     """
     database = sql.Identifier(session.info.dbname)
     await session.execute(_READ_ONLY.format(database))
@@ -257,13 +265,23 @@ async def stop_writes(session: Session) -> None:
         found = await rows(session, "sessions_left", ours=APPLICATION, since=moment["since"])
         left = found[0]["sessions"]
         if not left:
-            return
+            break
         await session.execute("SELECT pg_sleep(0.05)")
-    raise ImportFailed(f"{left} sessions at the source do not end: end them and repeat the command")
+    else:
+        raise ImportFailed(
+            f"{left} sessions at the source do not end: end them and repeat the command"
+        )
+    async with session.transaction():
+        await session.execute(_PATIENCE)
+        await session.execute(query("source", "make_fence"))
+        for one in await rows(session, "to_fence"):
+            relation = sql.Identifier(one["schema"], one["relation"])
+            await session.execute(_FENCE.format(relation))
 
 
 async def allow_writes(session: Session) -> None:
     """Take back what ``stop_writes`` has done."""
+    await session.execute("DROP SCHEMA IF EXISTS pgherd_import CASCADE")
     await session.execute(_WRITABLE.format(sql.Identifier(session.info.dbname)))
 
 

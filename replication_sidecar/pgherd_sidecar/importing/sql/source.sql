@@ -85,10 +85,26 @@ SELECT format('%I.%I', n.nspname, c.relname) AS name, CASE WHEN c.relkind = 'f' 
    AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd_subscriber')
  ORDER BY 1;
 
--- Tables that follow a herd, and refuse writes of others.
+-- Tables that refuse writes: those that follow a herd, and those that have moved to one.
 -- name: guarded
-SELECT c.oid::regclass::text AS name FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
- WHERE t.tgfoid = to_regprocedure('pgherd_subscriber.refuse()') ORDER BY 1;
+SELECT t.tgrelid::regclass::text AS name, t.tgfoid = to_regprocedure('pgherd_import.refuse()') AS moved FROM pg_trigger t
+ WHERE t.tgfoid IN (to_regprocedure('pgherd_subscriber.refuse()'), to_regprocedure('pgherd_import.refuse()')) ORDER BY 1;
+
+-- Stops transactions that begin with BEGIN READ WRITE, and those of superusers.
+-- name: make_fence
+CREATE SCHEMA pgherd_import;
+CREATE FUNCTION pgherd_import.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'table %.% has moved to a herd and takes no writes here', TG_TABLE_SCHEMA, TG_TABLE_NAME
+        USING ERRCODE = 'read_only_sql_transaction', HINT = 'Write to the herd.';
+END $$;
+
+-- name: to_fence
+SELECT n.nspname AS schema, c.relname AS relation FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+   AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd_subscriber')
+   AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+ ORDER BY 1, 2;
 
 -- name: extensions
 SELECT e.extname AS name, e.extversion AS version FROM pg_extension e WHERE e.extname <> 'plpgsql' ORDER BY 1;
@@ -114,11 +130,11 @@ SELECT format('%I.%I', n.nspname, c.relname) AS name, pg_has_role(c.relowner, 'U
  ORDER BY 1;
 
 -- Everything that is defined, with a hash of how: another answer than before means DDL. What a subscriber of a herd holds
--- beside its tables does not count.
+-- beside its tables does not count, nor does the fence of a cut-over.
 -- name: definitions
 WITH spaces AS MATERIALIZED (
     SELECT n.oid, n.nspname, n.nspowner, n.nspacl FROM pg_namespace n
-     WHERE n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd_subscriber')),
+     WHERE n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd_subscriber', 'pgherd_import')),
 relations AS MATERIALIZED (
     SELECT c.*, format('%I.%I', s.nspname, c.relname) AS name FROM pg_class c JOIN spaces s ON s.oid = c.relnamespace
      WHERE c.relkind IN ('r', 'p', 'v', 'm', 'S', 'c', 'f'))
@@ -144,6 +160,7 @@ SELECT found.object, md5(found.definition) AS hash FROM (
     SELECT format('trigger %I of %s', t.tgname, c.name), concat_ws(' ', pg_get_triggerdef(t.oid), t.tgenabled)
       FROM pg_trigger t JOIN relations c ON c.oid = t.tgrelid
      WHERE NOT t.tgisinternal AND t.tgfoid IS DISTINCT FROM to_regprocedure('pgherd_subscriber.refuse()')
+       AND t.tgfoid IS DISTINCT FROM to_regprocedure('pgherd_import.refuse()')
     UNION ALL
     SELECT format('rule %I of %s', r.rulename, c.name), pg_get_ruledef(r.oid)
       FROM pg_rewrite r JOIN relations c ON c.oid = r.ev_class WHERE r.rulename <> '_RETURN'

@@ -153,6 +153,7 @@ class Switchover:
                 }:  # fmt: skip
                     raise StoppedError("somebody else moves this set, or undoes that: repeat it")
                 return
+            await self._require_unchanged(target)
             values = {"name": self._name, "subscription": target.name}
             await herd.ask(self._session, "make_refusal")  # a former version may have made it
             await herd.ask(self._session, "begin_move", **values)
@@ -176,7 +177,7 @@ class Switchover:
         """Wait until the subscriber shows a GID.
 
         Raises:
-            StoppedError: it does not come there, or lacks a table.
+            StoppedError: it does not come there, or lacks a table, or the set has others now.
         """
         limit = time.monotonic() + self._patience_s
         while True:
@@ -184,17 +185,31 @@ class Switchover:
             has_taken_over = await there.revision() == TAKEN_OVER
             await there.session.close()
             shown = there.gid or 0
-            if has_taken_over or (shown >= gid and there.shown.keys() >= set(target.tables)):
+            if has_taken_over:
                 return
-            for one in await herd.subscriptions(self._session):
-                if one.name == target.name and one.stopped is not None:
-                    raise StoppedError(f"subscription {one.name} is stopped: {one.stopped}")
+            await self._require_unchanged(target)
+            if shown >= gid and there.shown.keys() >= set(target.tables):
+                return
             if time.monotonic() > limit:
                 raise StoppedError(
                     f"the subscriber shows GID {shown} and not GID {gid} after"
                     f" {self._patience_s:g} s: see `pgherd subscriptions`, or give --timeout"
                 )
             await asyncio.sleep(_LOOK_S)
+
+    async def _require_unchanged(self, target: Subscription) -> None:
+        """Check that the herd goes on to feed these tables, and no others.
+
+        Raises:
+            StoppedError: it does not.
+        """
+        for one in await herd.subscriptions(self._session):
+            if one.name != target.name:
+                continue
+            if one.stopped is not None:
+                raise StoppedError(f"subscription {one.name} is stopped: {one.stopped}")
+            if set(one.tables) != set(target.tables):
+                raise StoppedError(f"set {self._name} has other tables now: repeat the command")
 
     async def release(self, target: Subscription, gid: int) -> None:
         """Have the subscriber take writes, if it shows a GID; after this nothing can be undone.

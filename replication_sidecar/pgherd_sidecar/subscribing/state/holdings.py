@@ -157,5 +157,6 @@ def has_columns(here: Mapping[str, Mapping[str, Any]], columns: Iterable[SourceC
     return all(
         (found := here.get(column.name)) is not None
         and (found["type"], found["modifier"]) == (column.type, column.modifier)
+        and (found["computed"] is not None) == column.generated
         for column in columns
     )

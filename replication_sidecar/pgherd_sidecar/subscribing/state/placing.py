@@ -30,6 +30,7 @@ from pgherd_sidecar.tables.model import SourceTable
 from pgherd_sidecar.tables.rowsql import exchange
 from pgherd_sidecar.tables.sessions import Session
 
+_Columns = Mapping[str, Mapping[str, Any]]
 _GUARD = "follows_herd"
 """Names that begin with `pgherd_` are a herd's own."""
 
@@ -70,12 +71,13 @@ class Placing:
         """Check that what is there under these names can hold the rows.
 
         Raises:
-            StoppedError: a table has partitions or children, or is none.
+            StoppedError: a table has partitions or children, or is unlogged or none, or a foreign
+                key to it deletes or alters rows.
         """
         for row in await self._rows("not_plain", tables=list(tables)):
             raise StoppedError(
                 f"{row['tab']} of the subscriber is {row['kind']}, and rows are written to plain"
-                " tables only: drop or rename it there, and repeat `pgherd subscribe`"
+                f" tables only: {row['remedy']} there, and repeat `pgherd subscribe`"
             )
 
     async def has_place(self, plain: SourceTable) -> bool:
@@ -211,7 +213,8 @@ class Placing:
         here = await self._columns(name)
         place = sql.Identifier(plain.schema, plain.relation)
         copy = sql.Identifier(staged.table.schema, staged.table.relation)
-        if here and not has_columns(here, plain.columns):
+        there = await self._columns(copy.as_string(None))
+        if here and not (has_columns(here, plain.columns) and _computes_alike(here, there)):
             if name not in self._held.old:
                 raise StoppedError(
                     f"table {name} of the subscriber has other columns than in the herd: drop or"
@@ -365,6 +368,15 @@ class Placing:
 
     def _staging(self, name: str) -> str:
         return f"copy_{sha256(f'{self._subscription.name} {name}'.encode()).hexdigest()[:24]}"
+
+
+def _computes_alike(here: _Columns, there: _Columns) -> bool:
+    """Have two tables the same expressions for the generated columns of the second one?"""
+    return all(
+        here[name]["computed"] == there[name]["computed"]
+        for name in here.keys() & there.keys()
+        if there[name]["computed"] is not None
+    )
 
 
 def _ready(text: str) -> sql.SQL:
