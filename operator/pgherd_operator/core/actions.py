@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal
 
 from pgherd_operator.core.observed import Imported, Ledger
-from pgherd_operator.objects.model import Manifest, Release, Retired
+from pgherd_operator.objects.model import Manifest, Release, Retired, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,13 @@ class CreateLedger:
 @dataclass(frozen=True, slots=True)
 class MarkFounded:
     """No volume is made from nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteFounders:
+    """Remember that these alone found the herd."""
+
+    founders: tuple[tuple[int, Role], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +212,8 @@ class AskEvict:
 
 
 Action = (
-    AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | AdoptRelease | FinishUpgrade
-    | RememberSpec | NoteImport | MarkImported | GeneratePassword
+    AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | NoteFounders | AdoptRelease
+    | FinishUpgrade | RememberSpec | NoteImport | MarkImported | GeneratePassword
     | GenerateAuthority | IssueCertificate | Apply | Create | Admit | Delete | GrowVolume
     | RetireVolume | SettleVolume | AskLeave | AskEvict
 )  # fmt: skip

@@ -14,6 +14,7 @@ again, and leaves as any other.
 
 from functools import partial
 
+from pgherd_operator.core import founding
 from pgherd_operator.core.actions import (
     Action,
     AskEvict,
@@ -33,6 +34,9 @@ from pgherd_operator.objects.model import Origin, Retired, Role, Seat, wanted
 
 def step(observed: Observed, group: Group) -> Step | None:
     """The next step towards the wanted members; None when there is none to take."""
+    fewer = founding.fewer_founders(observed) if group.authority is None else None
+    if fewer is not None:
+        return fewer
     first, surplus = _unwanted(observed, group), _surplus(observed, group)
     if first is None and surplus is None and _complete(observed, group):
         return None

@@ -25,7 +25,7 @@ from pgherd_operator.shell.kube.interface import (
     NotFoundError,
 )
 from pgherd_operator.shell.observing import certificates
-from pgherd_operator.shell.observing.reading import ledger_data
+from pgherd_operator.shell.observing.reading import founders_text, ledger_data
 from pgherd_operator.shell.observing.sidecars import Sidecars
 from pgherd_operator.shell.resources import claim
 
@@ -68,6 +68,7 @@ class Executor:
                 await self._create(self._ledger(action.ledger))
             case (
                 act.MarkFounded()
+                | act.NoteFounders()
                 | act.AdoptRelease()
                 | act.FinishUpgrade()
                 | act.RememberSpec()
@@ -216,6 +217,7 @@ class Executor:
 
 def _noted(
     action: act.MarkFounded
+    | act.NoteFounders
     | act.AdoptRelease
     | act.FinishUpgrade
     | act.RememberSpec
@@ -225,6 +227,8 @@ def _noted(
     match action:
         case act.MarkFounded():
             return {"phase": Phase.FOUNDED.value}
+        case act.NoteFounders(founders):
+            return {"founders": founders_text(founders)}
         case act.AdoptRelease(release):
             return {
                 "release": release.id,

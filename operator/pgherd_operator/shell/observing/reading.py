@@ -316,7 +316,7 @@ def ledger_data(ledger: Ledger) -> dict[str, str]:
     return {
         "clusterId": ledger.cluster_id,
         "phase": ledger.phase.value,
-        "founders": ",".join(f"{number}:{role}" for number, role in ledger.founders),
+        "founders": founders_text(ledger.founders),
         "release": ledger.release,
         "sidecarImage": ledger.sidecar_image,
         "postgresImage": ledger.postgres_image,
@@ -325,6 +325,11 @@ def ledger_data(ledger: Ledger) -> dict[str, str]:
         "imported": ledger.imported.value,
         "importResult": ledger.import_result,
     }
+
+
+def founders_text(founders: Iterable[tuple[int, Role]]) -> str:
+    """Write the founders as the ledger has them."""
+    return ",".join(f"{number}:{role}" for number, role in founders)
 
 
 def parse_secret(item: Manifest, *, ours: bool) -> Secret:
