@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.objects.model import Origin, Retired, Role, Seat
 
+MAINTENANCE = "maintenance"
+"""State of a member that is drained for maintenance."""
 Key = tuple[str, str]
 """Kind and name of an object."""
 
@@ -249,6 +251,7 @@ class Report:
         incident: the newest; None if there was none.
         held: why the herd takes no writes until an administrator has chosen; None if it does, or
             as far as this member knows.
+        maintained: it is in maintenance, drained or not.
         knows_databases: it says what is known of the members' databases.
     """
 
@@ -268,6 +271,7 @@ class Report:
     differences: tuple[str, ...] | None = None
     incident: Incident | None = None
     held: str | None = None
+    maintained: bool = False
     knows_databases: bool = False
 
     @property

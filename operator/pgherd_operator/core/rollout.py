@@ -52,7 +52,7 @@ def step(observed: Observed, group: Group, release: Release, numbers: set[int]) 
     for member in sorted(
         members, key=lambda m: names.member(observed.cluster.name, m.number) == proposer
     ):
-        if member.healthy and group.others_are_well(member.number):
+        if member.healthy and not group.maintained and group.others_are_well(member.number):
             return _replace(observed, member, release)
     why = group.maintained or "others are not well yet"
     return Step(Reason.WAITING, f"{len(members)} pods are out of date; {why}")

@@ -54,6 +54,8 @@ class Process:
     diverged: bool = False
     maintained: bool = False
     """It is drained, and in the middle of what a restart would break off."""
+    serves: bool = False
+    """It is not drained for its maintenance."""
     capture_off: tuple[str, ...] = ()
     differences: tuple[dict[str, Any], ...] = ()
     scrubs: bool = True
@@ -231,7 +233,7 @@ class World(ApiServer):
             and (member.voter or member.reader)
             and member.disk_id == process.disk_id
             and not process.diverged
-            and not (process.broken or process.maintained)
+            and not (process.broken or (process.maintained and not process.serves))
         )
 
     def primary(self) -> bool:
@@ -266,7 +268,7 @@ class World(ApiServer):
             "state": "diverged"
             if process.diverged
             else "reader" if writes and process.reader
-            else "maintenance" if primary and process.maintained
+            else "maintenance" if primary and process.maintained and not process.serves
             else "primary" if writes else "recovering" if primary else "secondary",
             "component": "primary" if primary else "secondary",
             "term": 0 if self.view is None else 1,
@@ -275,6 +277,7 @@ class World(ApiServer):
             "capture_off": list(process.capture_off),
             "scrub": {"differences": list(process.differences)} if process.scrubs else None,
             "incidents": list(process.incidents),
+            "maintenance": {"run": "weekly-1"} if process.maintained else None,
             "held": process.held,
             "databases": [] if process.witness else [{"name": "herd-1", "condition": "whole"}],
             "view": None if self.view is None or not inside else {

@@ -174,9 +174,10 @@ async def test_a_changed_parameter_restarts_the_members_one_at_a_time_the_propos
     assert "work_mem = '8MB'" in config
 
 
-async def test_a_rollout_waits_for_maintenance_and_says_so() -> None:
+@pytest.mark.parametrize("serves", [False, True])
+async def test_a_rollout_waits_for_maintenance_and_says_so(*, serves: bool) -> None:
     world = await running()
-    world.processes[2].maintained = True
+    world.processes[2].maintained, world.processes[2].serves = True, serves
     world.change(postgres={"parameters": {"work_mem": "8MB"}})
     world.writes.clear()
     for _ in range(10):
