@@ -287,6 +287,7 @@ class Step:
         text: for the status; what it is and why.
         actions: none when it is something to wait for.
         quiet: nobody needs to hear of it.
+        instead: what is done in its place if a sidecar refuses it.
     """
 
     reason: Reason
@@ -294,6 +295,7 @@ class Step:
     actions: tuple[Action, ...] = ()
     warning: bool = False
     quiet: bool = False
+    instead: "Step | None" = None
 
     def event(self) -> Event | None:
         """What to tell: acts, and what somebody has to see to; not waiting."""

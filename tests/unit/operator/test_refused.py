@@ -359,6 +359,18 @@ def budget(instances: int, voters: int) -> int:
     return least
 
 
+async def test_who_may_not_leave_keeps_no_member_from_being_replaced() -> None:
+    world = Unwilling()
+    world.submit()
+    await world.settle()
+    world.change(instances=2, postgres={"parameters": {"work_mem": "8MB"}})
+    await looks(world)
+    configs = [world.objects["ConfigMap", f"{NAME}-{n}"]["data"]["pgherd.conf"] for n in (1, 2, 3)]
+    assert all("work_mem = '8MB'" in config for config in configs)
+    assert all(world.works(number) for number in (1, 2, 3))
+    assert "a view is being changed" in condition(world, "Reconciled")["message"]
+
+
 def test_a_herd_that_shrinks_keeps_the_majority_of_its_view_from_being_evicted() -> None:
     assert [budget(1, voters) for voters in (0, 1, 3)] == [0, 0, 2]
 
