@@ -31,9 +31,14 @@ class RemoveFinalizer:
 
 @dataclass(frozen=True, slots=True)
 class CreateLedger:
-    """Remember how the herd begins; of two operators only one succeeds."""
+    """Remember how the herd begins; of two operators only one succeeds.
+
+    Attributes:
+        uid: of a ledger that is there, and ours, and can't be read; empty if there is none.
+    """
 
     ledger: Ledger
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

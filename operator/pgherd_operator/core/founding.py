@@ -118,7 +118,7 @@ def _begin(observed: Observed, release: Release) -> Step:
     if known:  # the ledger was deleted, or the resource was and has been created again
         adopted = _of_release(_adopted(observed, known.pop()), release)
         text = f"going on with the volumes of herd {adopted.cluster_id}"
-        return Step(Reason.ADOPTED, text, (CreateLedger(adopted),), warning=True)
+        return Step(Reason.ADOPTED, text, (_write(observed, adopted),), warning=True)
     if any(volume.deleting for volume in observed.volumes.values()):
         text = "the volumes of an earlier herd of this name are being deleted"
         return Step(Reason.WAITING, text)
@@ -127,9 +127,14 @@ def _begin(observed: Observed, release: Release) -> Step:
     else:
         roles = [Role.DATABASE]  # what it begins with is made once; the others join with a copy
     new = Ledger(born_id(cluster), Phase.FOUNDING, tuple(enumerate(roles, start=1)))
-    return Step(
-        Reason.FOUNDING, f"a new herd, {new.cluster_id}", (CreateLedger(_of_release(new, release)),)
-    )
+    begun = _write(observed, _of_release(new, release))
+    return Step(Reason.FOUNDING, f"a new herd, {new.cluster_id}", (begun,))
+
+
+def _write(observed: Observed, ledger: Ledger) -> Action:
+    """Make the ledger, or write it over one that can't be read."""
+    damaged = observed.objects.get(("ConfigMap", names.ledger(observed.cluster.name)))
+    return CreateLedger(ledger, damaged["metadata"]["uid"] if damaged is not None else "")
 
 
 def _adopted(observed: Observed, cluster_id: str) -> Ledger:
