@@ -117,7 +117,9 @@ def _unwanted(observed: Observed, group: Group) -> tuple[Member, Reason] | None:
 
 
 def _surplus(observed: Observed, group: Group) -> Member | None:
-    """A member that can go: without a vote, or one of too many on a node, or the youngest.
+    """A member that can go: without a vote, or that does not work, or one of too many on a node.
+
+    Else it is the youngest. All others have to be well, so none goes beside one that is not.
 
     Two that are left on one node could not both be made anew there, where their volumes keep them
     on it and ``spread`` is required. Whose volume is being deleted under it always can go; but as
@@ -134,7 +136,7 @@ def _surplus(observed: Observed, group: Group) -> Member | None:
 
 
 def _dispensable(member: Member, group: Group) -> tuple[bool, bool, int, int]:
-    unfit = member.role is Role.READER and not member.healthy
+    unfit = not (member.healthy or member.maintained)
     return not _votes(member), unfit, _company(member, group), member.number
 
 

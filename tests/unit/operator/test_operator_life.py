@@ -174,6 +174,25 @@ async def test_a_changed_parameter_restarts_the_members_one_at_a_time_the_propos
     assert "work_mem = '8MB'" in config
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_of_a_herd_that_shrinks_the_member_goes_that_does_not_work(number: int) -> None:
+    world = await running()
+    world.dead_nodes = {number}
+    world.tick()
+    world.change(instances=2)
+    await world.settle()
+    assert world.voters() == {1, 2, 3} - {number}
+    assert condition(world, "Ready")["status"] == "True"
+
+
+async def test_a_herd_that_shrinks_breaks_off_no_maintenance() -> None:
+    world = await running()
+    world.processes[2].maintained = True
+    world.change(instances=2)
+    await world.settle()
+    assert 2 in world.voters()
+
+
 @pytest.mark.parametrize("serves", [False, True])
 async def test_a_rollout_waits_for_maintenance_and_says_so(*, serves: bool) -> None:
     world = await running()
