@@ -122,6 +122,15 @@ class Pod:
     """Digest of that part of the spec which it was made from."""
     trouble: str = ""
     """Why it does not run, in the words of the scheduler or the kubelet; empty if nobody says."""
+    ends_at: datetime | None = None
+    """When it is to have ended, if it is being deleted."""
+
+    _LATE: ClassVar = timedelta(minutes=1)
+    """So much later it has not ended because its node is gone, whatever clocks differ by."""
+
+    def ends(self, now: datetime) -> bool:
+        """Whether it is being deleted, and can be expected to end."""
+        return self.deleting and (self.ends_at is None or now < self.ends_at + self._LATE)
 
 
 @dataclass(frozen=True, slots=True)

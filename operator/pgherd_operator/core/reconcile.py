@@ -179,7 +179,7 @@ def _steps(
     growing = one is not None and one.reason is Reason.MEMBER_JOINING
     # Waiting for one member must not keep another from being repaired by a newer spec; nor may a
     # volume that is refused for ever, which touches nobody, or a member that may never leave.
-    replacing = rollout.step(observed, group, release, outdated)
+    replacing = rollout.step(observed, group, release, outdated, now)
     if replacing is not None and (one is None or replacing.actions):
         if one is None or not one.actions or growing:
             steps += [one] if one is not None and growing else []

@@ -3,6 +3,7 @@
 
 import copy
 import json
+from datetime import timedelta
 
 import pytest
 from operator_world import NAME, World
@@ -172,6 +173,24 @@ async def test_a_changed_parameter_restarts_the_members_one_at_a_time_the_propos
     assert deleted == [f"delete Pod {NAME}-{number}" for number in (2, 3, 1)]
     config = world.objects["ConfigMap", f"{NAME}-1"]["data"]["pgherd.conf"]
     assert "work_mem = '8MB'" in config
+
+
+async def test_a_pod_that_never_ends_does_not_hold_up_the_spec_that_heals_another() -> None:
+    world = await running()
+    world.change(postgres={"parameters": {"application_name": "broken"}})
+    for _ in range(30):
+        await world.reconcile()
+        world.tick()
+    assert [n for n in (1, 2, 3) if world.works(n)] == [1, 3]
+    world.dead_nodes = {3}  # its node is gone, and the control plane has deleted its pod
+    world.mark_deleted(("Pod", f"{NAME}-3"))
+    world.tick()
+    assert not world.primary()
+    world.now += timedelta(minutes=5)
+    world.change(postgres={"parameters": {}})
+    await world.settle()
+    assert world.primary()
+    assert world.works(2)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 import structlog
@@ -238,7 +239,15 @@ def parse_pod(item: Manifest) -> Pod:
         pending=status.get("phase") == "Pending",
         node=item.get("spec", {}).get("nodeName", ""),
         trouble=pod_trouble(status),
+        ends_at=_time(metadata.get("deletionTimestamp")),
     )
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
 
 
 def pod_trouble(status: Mapping[str, Any]) -> str:
