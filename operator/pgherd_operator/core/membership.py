@@ -49,7 +49,7 @@ def step(observed: Observed, group: Group) -> Step | None:
     if first is not None:
         return _remove(observed, group, authority, *first)
     # First those who are to come, so that nobody leaves a herd that is too small already.
-    growth = _awaited(observed, group) or _make_room(observed, group, authority)
+    growth = _awaited(observed, group, surplus) or _make_room(observed, group, authority)
     if growth is not None or surplus is None:
         return growth
     return _remove(observed, group, authority, surplus, Reason.MEMBER_LEAVING)
@@ -200,18 +200,23 @@ def _out_of_view(
     return Step(reason, f"{name} leaves the view", (AskLeave(via, name, member.in_view.disk_id),))
 
 
-def _awaited(observed: Observed, group: Group) -> Step | None:
+def _awaited(observed: Observed, group: Group, surplus: Member | None) -> Step | None:
     """Wait for a member that is on its way: it asks the others itself, when it has its copy.
 
     Witnesses have to stay under half of the voters: one without a vote may get it only when there
-    is another database.
+    is another database. A reader holds up nobody but readers, for it may never come up.
     """
-    databases = len(group.of_role(Role.DATABASE))
-    short = databases < wanted(observed.cluster.spec, Role.DATABASE)
+    spec = observed.cluster.spec
+    short, few = (
+        len(group.of_role(role)) < wanted(spec, role) for role in (Role.DATABASE, Role.WITNESS)
+    )
+    voters_first = short or few or (surplus is not None and surplus.role is not Role.READER)
     for member in group.members:
         if member.arrived or member.volume is None or not member.volume.usable:
             continue
         if short and member.role is Role.WITNESS and member.in_view is not None:
+            continue
+        if voters_first and member.role is Role.READER:
             continue
         name = names.member(observed.cluster.name, member.number)
         if member.in_view is not None:

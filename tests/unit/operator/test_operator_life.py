@@ -175,6 +175,32 @@ async def test_a_changed_parameter_restarts_the_members_one_at_a_time_the_propos
     assert "work_mem = '8MB'" in config
 
 
+async def waiting_for_a_reader() -> World:
+    """A herd with a reader that gets no node."""
+    world = await running()
+    world.unscheduled = {65}
+    world.change(readers=1)
+    await world.settle()
+    assert "herd-65 has yet to" in world.resource["status"]["step"]
+    return world
+
+
+async def test_a_lost_database_does_not_wait_for_a_reader_that_does_not_come_up() -> None:
+    world = await waiting_for_a_reader()
+    world.objects.pop(("PersistentVolumeClaim", f"{NAME}-2-data"))
+    world.objects.pop(("Pod", f"{NAME}-2"))
+    world.processes.pop(2)
+    await world.settle()
+    assert len(world.voters()) == 3
+
+
+async def test_a_herd_shrinks_in_spite_of_a_reader_that_does_not_come_up() -> None:
+    world = await waiting_for_a_reader()
+    world.change(instances=2)
+    await world.settle()
+    assert world.voters() == {1, 2}
+
+
 async def test_a_pod_that_never_ends_does_not_hold_up_the_spec_that_heals_another() -> None:
     world = await running()
     world.change(postgres={"parameters": {"application_name": "broken"}})
