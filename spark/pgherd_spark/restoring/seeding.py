@@ -92,7 +92,7 @@ def main(location: str, endpoint: str | None) -> None:
             say=lambda text: click.echo(text, err=True),
         )  # fmt: skip
     except (SeedError, OSError) as error:
-        sys.exit(str(error))
+        sys.exit(f"pgherd-seed: {error}")  # so that it can be told from the server's log
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from pgherd_spark.restoring.seeding import SeedError, newest
+from click.testing import CliRunner
+from pgherd_spark.restoring.seeding import SeedError, main, newest
 from pgherd_spark.storing.stores import DirectoryStore
 from test_retention import make
 
@@ -35,3 +36,9 @@ def test_a_manifest_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (damaged / "manifest.json").write_text(json.dumps({})[:1])
     with pytest.raises(SeedError, match=damaged.name):
         newest(DirectoryStore(tmp_path))
+
+
+def test_the_operator_can_tell_the_error_from_the_server_s_log(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, [str(tmp_path)])
+    assert str(done.exception).startswith("pgherd-seed: ")
+    assert "holds no snapshot" in str(done.exception)
