@@ -300,8 +300,8 @@ class Bootstrap(Section):
     snapshot: Annotated[
         Destination | None,
         Field(
-            description="a snapshot of a herd: its folder gid-..., or that of several, of which "
-            "the newest whole one is taken"
+            description="a snapshot of a herd: its folder gid-..., or that of several of one "
+            "herd, of which the newest whole one is taken"
         ),
     ] = None
     sql: Annotated[

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal
 
 from pgherd_operator.core.observed import Imported, Ledger
-from pgherd_operator.objects.model import Manifest, Release, Retired
+from pgherd_operator.objects.model import Manifest, Release, Retired, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,26 @@ class RemoveFinalizer:
 
 @dataclass(frozen=True, slots=True)
 class CreateLedger:
-    """Remember how the herd begins; of two operators only one succeeds."""
+    """Remember how the herd begins; of two operators only one succeeds.
+
+    Attributes:
+        uid: of a ledger that is there, and ours, and can't be read; empty if there is none.
+    """
 
     ledger: Ledger
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkFounded:
     """No volume is made from nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteFounders:
+    """Remember that these alone found the herd."""
+
+    founders: tuple[tuple[int, Role], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +217,8 @@ class AskEvict:
 
 
 Action = (
-    AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | AdoptRelease | FinishUpgrade
-    | RememberSpec | NoteImport | MarkImported | GeneratePassword
+    AddFinalizer | RemoveFinalizer | CreateLedger | MarkFounded | NoteFounders | AdoptRelease
+    | FinishUpgrade | RememberSpec | NoteImport | MarkImported | GeneratePassword
     | GenerateAuthority | IssueCertificate | Apply | Create | Admit | Delete | GrowVolume
     | RetireVolume | SettleVolume | AskLeave | AskEvict
 )  # fmt: skip
@@ -280,6 +292,7 @@ class Step:
         text: for the status; what it is and why.
         actions: none when it is something to wait for.
         quiet: nobody needs to hear of it.
+        instead: what is done in its place if a sidecar refuses it.
     """
 
     reason: Reason
@@ -287,6 +300,7 @@ class Step:
     actions: tuple[Action, ...] = ()
     warning: bool = False
     quiet: bool = False
+    instead: "Step | None" = None
 
     def event(self) -> Event | None:
         """What to tell: acts, and what somebody has to see to; not waiting."""

@@ -15,16 +15,19 @@ from pgherd_operator.core.actions import (
     Action,
     Create,
     CreateLedger,
+    Delete,
     GenerateAuthority,
     GeneratePassword,
     Kind,
     MarkFounded,
+    NoteFounders,
     Reason,
+    RetireVolume,
     Step,
 )  # fmt: skip
 from pgherd_operator.core.observed import Imported, Ledger, Observed, Phase
 from pgherd_operator.objects import names, pod
-from pgherd_operator.objects.model import Origin, Release, Role, Seat
+from pgherd_operator.objects.model import Origin, Release, Retired, Role, Seat, wanted
 
 
 def found(observed: Observed, release: Release) -> Step | None:
@@ -33,6 +36,57 @@ def found(observed: Observed, release: Release) -> Step | None:
         free = observed.is_free("ConfigMap", names.ledger(observed.cluster.name))
         return _begin(observed, release) if free else taken.step(observed)
     return _provide_secrets(observed) or _provide_volumes(observed)
+
+
+def fewer_founders(observed: Observed) -> Step | None:
+    """Have a herd that has not begun do without a founder that is gone, or is one too many.
+
+    A herd begins when all of its founders have met. It has not begun, and nothing was ever
+    committed, while a majority of them has promised nothing to anybody. Then the place of a founder
+    is given up, and the others are told before they are started again. A founder that was told of
+    more founders waits for them, so it can't begin beside the others.
+    """
+    cluster, ledger = observed.cluster, observed.ledger
+    if ledger is None or not _has_not_begun(observed, ledger):
+        return None
+    kept = {seat.number for seat in observed.seats()}
+    rest = tuple(one for one in ledger.founders if one[0] in kept)
+    if 2 * sum(role is Role.DATABASE for _, role in rest) <= len(rest):
+        return None
+    alive = {number: live for number, live in observed.pods.items() if not live.deleting}
+    stops = {n: Delete(Kind.POD, names.member(cluster.name, n), alive[n].uid) for n in alive}
+    out = {number for number, _ in ledger.founders} - kept
+    if out:
+        who = ", ".join(names.member(cluster.name, number) for number in sorted(out))
+        if ending := out & observed.pods.keys():
+            ends = tuple(stops[number] for number in sorted(ending & stops.keys()))
+            return Step(Reason.MEMBER_REMOVED, f"{who} is to stop before the herd begins", ends)
+        afresh: tuple[Action, ...] = (*stops.values(), NoteFounders(rest))
+        return Step(Reason.FOUNDING, f"the herd begins without {who}", afresh, warning=True)
+    for role in Role:
+        numbers = [number for number, one in rest if one is role]
+        if len(numbers) <= wanted(cluster.spec, role):
+            continue
+        number = max(numbers, key=lambda n: (n not in observed.reports, n))
+        claim, name = names.volume(cluster.name, number), names.member(cluster.name, number)
+        marked = RetireVolume(claim, observed.volumes[number].uid, Retired.DOOMED)
+        return Step(Reason.MEMBER_REMOVED, f"{name} is not wanted any more", (marked,))
+    return None
+
+
+def _has_not_begun(observed: Observed, ledger: Ledger) -> bool:
+    """Whether a majority of the founders has promised nothing, or has no disk for that yet."""
+    idle = 0
+    for number, _ in ledger.founders:
+        volume, report = observed.volumes.get(number), observed.reports.get(number)
+        if volume is not None and volume.origin is Origin.FOUNDER:
+            idle += volume.pending or (
+                report is not None
+                and report.cluster_id == ledger.cluster_id
+                and not report.departed
+                and report.term == 0
+            )
+    return 2 * idle > len(ledger.founders)
 
 
 def foreign_volumes(observed: Observed) -> str:
@@ -64,7 +118,7 @@ def _begin(observed: Observed, release: Release) -> Step:
     if known:  # the ledger was deleted, or the resource was and has been created again
         adopted = _of_release(_adopted(observed, known.pop()), release)
         text = f"going on with the volumes of herd {adopted.cluster_id}"
-        return Step(Reason.ADOPTED, text, (CreateLedger(adopted),), warning=True)
+        return Step(Reason.ADOPTED, text, (_write(observed, adopted),), warning=True)
     if any(volume.deleting for volume in observed.volumes.values()):
         text = "the volumes of an earlier herd of this name are being deleted"
         return Step(Reason.WAITING, text)
@@ -73,9 +127,14 @@ def _begin(observed: Observed, release: Release) -> Step:
     else:
         roles = [Role.DATABASE]  # what it begins with is made once; the others join with a copy
     new = Ledger(born_id(cluster), Phase.FOUNDING, tuple(enumerate(roles, start=1)))
-    return Step(
-        Reason.FOUNDING, f"a new herd, {new.cluster_id}", (CreateLedger(_of_release(new, release)),)
-    )
+    begun = _write(observed, _of_release(new, release))
+    return Step(Reason.FOUNDING, f"a new herd, {new.cluster_id}", (begun,))
+
+
+def _write(observed: Observed, ledger: Ledger) -> Action:
+    """Make the ledger, or write it over one that can't be read."""
+    damaged = observed.objects.get(("ConfigMap", names.ledger(observed.cluster.name)))
+    return CreateLedger(ledger, damaged["metadata"]["uid"] if damaged is not None else "")
 
 
 def _adopted(observed: Observed, cluster_id: str) -> Ledger:
@@ -99,7 +158,7 @@ def _of_release(ledger: Ledger, release: Release) -> Ledger:
 def _provide_secrets(observed: Observed) -> Step | None:
     cluster, ledger = observed.cluster, observed.ledger
     assert ledger is not None
-    wanted: dict[str, Action] = {
+    secrets: dict[str, Action] = {
         name: GeneratePassword(name, user)
         for name, user in (
             (names.credentials(cluster.name, "superuser"), "postgres"),
@@ -108,12 +167,12 @@ def _provide_secrets(observed: Observed) -> Step | None:
     }
     if cluster.spec.tls.mode == "SelfSigned":
         name = names.authority(cluster.name)
-        wanted[name] = GenerateAuthority(name)
+        secrets[name] = GenerateAuthority(name)
     if ledger.phase is Phase.FOUNDING:
-        known = wanted.keys() & observed.secrets.keys()
+        known = secrets.keys() & observed.secrets.keys()
         if not all(observed.secrets[name].ours for name in known):
             return taken.step(observed)
-    missing = sorted(wanted.keys() - observed.secrets.keys())
+    missing = sorted(secrets.keys() - observed.secrets.keys())
     if not missing:
         return None
     if ledger.phase is Phase.FOUNDED:
@@ -121,7 +180,7 @@ def _provide_secrets(observed: Observed) -> Step | None:
         text = f"secret {', '.join(missing)} is gone: restore it from where it was kept"
         return Step(Reason.CREDENTIALS_MISSING, text, warning=True)
     text = f"generating {', '.join(missing)}"
-    return Step(Reason.FOUNDING, text, tuple(wanted[name] for name in missing))
+    return Step(Reason.FOUNDING, text, tuple(secrets[name] for name in missing))
 
 
 def _provide_volumes(observed: Observed) -> Step | None:

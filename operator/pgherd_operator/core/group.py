@@ -13,8 +13,6 @@ from pgherd_operator.objects.model import Role
 _AT_WORK = ("primary", "witness")
 """States of a member that does what it is there for, if it votes."""
 _READS = "reader"
-_MAINTAINED = "maintenance"
-"""State of one that is drained and does what a restart would break off, such as VACUUM FULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Member:
     departed: bool
     """It was a member on this disk, which never is one again."""
     maintained: bool = False
-    """It takes no writes because it is in maintenance, which is not to be broken off."""
+    """It does what a restart would break off, such as VACUUM FULL, whether or not it is drained."""
 
     @property
     def lost(self) -> bool:
@@ -191,7 +189,7 @@ def look(observed: Observed) -> Group:
                 voting=voting,
                 healthy=known and (state in _AT_WORK if voting else state == _READS),
                 departed=in_view is None and _has_left(report, view),
-                maintained=known and state == _MAINTAINED,
+                maintained=known and report is not None and report.maintained,
             )
         )
     return Group(authority, tuple(member for member in members if not member.gone))

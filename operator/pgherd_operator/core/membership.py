@@ -14,6 +14,7 @@ again, and leaves as any other.
 
 from functools import partial
 
+from pgherd_operator.core import founding
 from pgherd_operator.core.actions import (
     Action,
     AskEvict,
@@ -33,6 +34,9 @@ from pgherd_operator.objects.model import Origin, Retired, Role, Seat, wanted
 
 def step(observed: Observed, group: Group) -> Step | None:
     """The next step towards the wanted members; None when there is none to take."""
+    fewer = founding.fewer_founders(observed) if group.authority is None else None
+    if fewer is not None:
+        return fewer
     first, surplus = _unwanted(observed, group), _surplus(observed, group)
     if first is None and surplus is None and _complete(observed, group):
         return None
@@ -45,7 +49,7 @@ def step(observed: Observed, group: Group) -> Step | None:
     if first is not None:
         return _remove(observed, group, authority, *first)
     # First those who are to come, so that nobody leaves a herd that is too small already.
-    growth = _awaited(observed, group) or _make_room(observed, group, authority)
+    growth = _awaited(observed, group, surplus) or _make_room(observed, group, authority)
     if growth is not None or surplus is None:
         return growth
     return _remove(observed, group, authority, surplus, Reason.MEMBER_LEAVING)
@@ -113,7 +117,9 @@ def _unwanted(observed: Observed, group: Group) -> tuple[Member, Reason] | None:
 
 
 def _surplus(observed: Observed, group: Group) -> Member | None:
-    """A member that can go: without a vote, or one of too many on a node, or the youngest.
+    """A member that can go: without a vote, or that does not work, or one of too many on a node.
+
+    Else it is the youngest. All others have to be well, so none goes beside one that is not.
 
     Two that are left on one node could not both be made anew there, where their volumes keep them
     on it and ``spread`` is required. Whose volume is being deleted under it always can go; but as
@@ -130,7 +136,7 @@ def _surplus(observed: Observed, group: Group) -> Member | None:
 
 
 def _dispensable(member: Member, group: Group) -> tuple[bool, bool, int, int]:
-    unfit = member.role is Role.READER and not member.healthy
+    unfit = not (member.healthy or member.maintained)
     return not _votes(member), unfit, _company(member, group), member.number
 
 
@@ -194,18 +200,23 @@ def _out_of_view(
     return Step(reason, f"{name} leaves the view", (AskLeave(via, name, member.in_view.disk_id),))
 
 
-def _awaited(observed: Observed, group: Group) -> Step | None:
+def _awaited(observed: Observed, group: Group, surplus: Member | None) -> Step | None:
     """Wait for a member that is on its way: it asks the others itself, when it has its copy.
 
     Witnesses have to stay under half of the voters: one without a vote may get it only when there
-    is another database.
+    is another database. A reader holds up nobody but readers, for it may never come up.
     """
-    databases = len(group.of_role(Role.DATABASE))
-    short = databases < wanted(observed.cluster.spec, Role.DATABASE)
+    spec = observed.cluster.spec
+    short, few = (
+        len(group.of_role(role)) < wanted(spec, role) for role in (Role.DATABASE, Role.WITNESS)
+    )
+    voters_first = short or few or (surplus is not None and surplus.role is not Role.READER)
     for member in group.members:
         if member.arrived or member.volume is None or not member.volume.usable:
             continue
         if short and member.role is Role.WITNESS and member.in_view is not None:
+            continue
+        if voters_first and member.role is Role.READER:
             continue
         name = names.member(observed.cluster.name, member.number)
         if member.in_view is not None:

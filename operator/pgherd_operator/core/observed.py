@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.objects.model import Origin, Retired, Role, Seat
 
+MAINTENANCE = "maintenance"
+"""State of a member that is drained for maintenance."""
 Key = tuple[str, str]
 """Kind and name of an object."""
 
@@ -120,6 +122,15 @@ class Pod:
     """Digest of that part of the spec which it was made from."""
     trouble: str = ""
     """Why it does not run, in the words of the scheduler or the kubelet; empty if nobody says."""
+    ends_at: datetime | None = None
+    """When it is to have ended, if it is being deleted."""
+
+    _LATE: ClassVar = timedelta(minutes=1)
+    """So much later it has not ended because its node is gone, whatever clocks differ by."""
+
+    def ends(self, now: datetime) -> bool:
+        """Whether it is being deleted, and can be expected to end."""
+        return self.deleting and (self.ends_at is None or now < self.ends_at + self._LATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +260,7 @@ class Report:
         incident: the newest; None if there was none.
         held: why the herd takes no writes until an administrator has chosen; None if it does, or
             as far as this member knows.
+        maintained: it is in maintenance, drained or not.
         knows_databases: it says what is known of the members' databases.
     """
 
@@ -268,6 +280,7 @@ class Report:
     differences: tuple[str, ...] | None = None
     incident: Incident | None = None
     held: str | None = None
+    maintained: bool = False
     knows_databases: bool = False
 
     @property

@@ -177,13 +177,15 @@ def _steps(
     steps += membership.doomed_volumes(observed, group)
     one = membership.step(observed, group)
     growing = one is not None and one.reason is Reason.MEMBER_JOINING
-    if one is None or not one.actions or growing:
-        # Waiting for one member must not keep another from being repaired by a newer spec; nor may
-        # a volume that is refused for ever, which touches nobody.
-        replacing = rollout.step(observed, group, release, outdated)
-        if replacing is not None and (one is None or replacing.actions):
+    # Waiting for one member must not keep another from being repaired by a newer spec; nor may a
+    # volume that is refused for ever, which touches nobody, or a member that may never leave.
+    replacing = rollout.step(observed, group, release, outdated, now)
+    if replacing is not None and (one is None or replacing.actions):
+        if one is None or not one.actions or growing:
             steps += [one] if one is not None and growing else []
             one = replacing
+        else:
+            one = replace(one, instead=replacing)
     if one is None:
         one = _unwell(group)
     if one is not None:

@@ -3,10 +3,13 @@
 A member that does no work is replaced first and at once: it is likely to be the victim of the
 change before this one, and the wait for it to get well would never end. A member that works is
 replaced only while all others do. One in maintenance is at work, and nobody is replaced meanwhile.
+A pod that is to have ended long ago, on a dead node, is not waited for.
 
 Before a pod is deleted the API server is asked whether it would take the new one. A pod that it
 refuses (limits below requests, a policy, a missing priority class) costs no member.
 """
+
+from datetime import datetime
 
 from pgherd_operator.core import upkeep
 from pgherd_operator.core.actions import Admit, Delete, Kind, Reason, Step
@@ -38,21 +41,24 @@ def outdated(observed: Observed, release: Release, *, by_user: bool = False) -> 
     }
 
 
-def step(observed: Observed, group: Group, release: Release, numbers: set[int]) -> Step | None:
+def step(
+    observed: Observed, group: Group, release: Release, numbers: set[int], now: datetime
+) -> Step | None:
     """Replace the next of these pods, or wait until it can be; None when there are none."""
     members = [member for member in group.members if member.number in numbers]
     if not members:
         return None
-    if any(member.pod is not None and member.pod.deleting for member in group.members):
+    if any(member.pod is not None and member.pod.ends(now) for member in group.members):
         return Step(Reason.WAITING, "a pod is being replaced")
     for member in members:
-        if not (member.healthy or member.maintained) and _is_no_loss(observed, group, member):
+        stays = member.healthy or member.maintained or (member.pod and member.pod.deleting)
+        if not stays and _is_no_loss(observed, group, member):
             return _replace(observed, member, release)
     proposer = group.authority.proposer if group.authority is not None else None
     for member in sorted(
         members, key=lambda m: names.member(observed.cluster.name, m.number) == proposer
     ):
-        if member.healthy and group.others_are_well(member.number):
+        if member.healthy and not group.maintained and group.others_are_well(member.number):
             return _replace(observed, member, release)
     why = group.maintained or "others are not well yet"
     return Step(Reason.WAITING, f"{len(members)} pods are out of date; {why}")

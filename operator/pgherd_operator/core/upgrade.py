@@ -61,6 +61,7 @@ def is_ready(observed: Observed, group: Group, *, usable: bool) -> bool:
         and group.authority is not None
         and bool(group.members)
         and all(member.healthy for member in group.members)
+        and not group.maintained
     )
 
 

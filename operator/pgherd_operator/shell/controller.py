@@ -30,7 +30,11 @@ from pgherd_operator.shell.kube.interface import ApiError, KubernetesApi, NotFou
 from pgherd_operator.shell.observing import importing
 from pgherd_operator.shell.observing.importing import Importers
 from pgherd_operator.shell.observing.reading import observe, parse_ledger
-from pgherd_operator.shell.observing.sidecars import SidecarError, Sidecars
+from pgherd_operator.shell.observing.sidecars import (
+    SidecarError,
+    SidecarRefusedError,
+    Sidecars,
+)
 
 log = structlog.get_logger()
 
@@ -216,7 +220,8 @@ async def _act(
     """
     bound = log.bind(cluster=cluster.name, namespace=cluster.namespace)
     failures = []
-    for step in plan.steps:
+    steps = list(plan.steps)
+    for step in steps:
         try:
             for action in step.actions:
                 await executor.execute(action)
@@ -227,6 +232,8 @@ async def _act(
             failures.append((step, f"{failed} failed: {error}"))
             if isinstance(error, ApiError) and error.status == 0:
                 break
+            if isinstance(error, SidecarRefusedError) and step.instead is not None:
+                steps.append(step.instead)
             continue
         event = step.event()
         if event is not None and event.message != cluster.status.step:

@@ -15,7 +15,7 @@ from pgherd_sidecar.pki.authority import subject
 from pgherd_operator.api import KIND, OPERATOR
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core import actions as act
-from pgherd_operator.core.observed import Ledger, Phase
+from pgherd_operator.core.observed import Phase
 from pgherd_operator.objects import config, names
 from pgherd_operator.objects.model import Origin, manifest
 from pgherd_operator.shell.kube.interface import (
@@ -25,7 +25,7 @@ from pgherd_operator.shell.kube.interface import (
     NotFoundError,
 )
 from pgherd_operator.shell.observing import certificates
-from pgherd_operator.shell.observing.reading import ledger_data
+from pgherd_operator.shell.observing.reading import founders_text, ledger_data
 from pgherd_operator.shell.observing.sidecars import Sidecars
 from pgherd_operator.shell.resources import claim
 
@@ -65,9 +65,10 @@ class Executor:
             case act.AddFinalizer() | act.RemoveFinalizer():
                 await self._finalizer(action)
             case act.CreateLedger():
-                await self._create(self._ledger(action.ledger))
+                await self._write_ledger(action)
             case (
                 act.MarkFounded()
+                | act.NoteFounders()
                 | act.AdoptRelease()
                 | act.FinishUpgrade()
                 | act.RememberSpec()
@@ -138,9 +139,12 @@ class Executor:
         if not await claim(self._api, body, names.FINALIZER, wanted=wanted):
             raise ConflictError(409, f"{self._cluster.name} has been deleted or changed meanwhile")
 
-    def _ledger(self, ledger: Ledger) -> Manifest:
-        name = names.ledger(self._cluster.name)
-        return manifest(self._cluster, "v1", "ConfigMap", name, {"data": ledger_data(ledger)})
+    async def _write_ledger(self, action: act.CreateLedger) -> None:
+        name, content = names.ledger(self._cluster.name), {"data": ledger_data(action.ledger)}
+        if action.uid:
+            await self._patch("ConfigMap", name, {"metadata": {"uid": action.uid}, **content})
+        else:
+            await self._create(manifest(self._cluster, "v1", "ConfigMap", name, content))
 
     async def _secret(
         self, action: act.GeneratePassword | act.GenerateAuthority | act.IssueCertificate
@@ -216,6 +220,7 @@ class Executor:
 
 def _noted(
     action: act.MarkFounded
+    | act.NoteFounders
     | act.AdoptRelease
     | act.FinishUpgrade
     | act.RememberSpec
@@ -225,6 +230,8 @@ def _noted(
     match action:
         case act.MarkFounded():
             return {"phase": Phase.FOUNDED.value}
+        case act.NoteFounders(founders):
+            return {"founders": founders_text(founders)}
         case act.AdoptRelease(release):
             return {
                 "release": release.id,

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from pgherd_spark.restoring.restore import RestoreError, make_roles, restore
-from pgherd_spark.storing.layout import MANIFEST, require_described, snapshots
+from pgherd_spark.storing.layout import MANIFEST, herd_of, require_described, snapshots
 from pgherd_spark.storing.parts import PartError
 from pgherd_spark.storing.stores import Store, at
 
@@ -52,18 +52,30 @@ def seed(
 
 
 def newest(store: Store) -> Store:
-    """Return a snapshot, or the newest whole one of a folder of several.
+    """Return a snapshot, or the newest whole one of a folder of several of one herd.
+
+    GIDs of two herds can't be compared. One that was made from a snapshot begins with small ones.
 
     Raises:
-        SeedError: there is none.
+        SeedError: there is none, or there are those of several herds.
         OSError: the store fails.
     """
     if store.size(MANIFEST) is not None:
         return store
-    for name in reversed(snapshots(store)):
-        if store.below(name).size(MANIFEST) is not None:
-            return store.below(name)
-    raise SeedError(f"{store} holds no snapshot that is whole: name the folder of one, gid-...")
+    last: dict[str, str] = {}
+    for name in snapshots(store):
+        try:
+            herd = herd_of(store.below(name))
+        except (ValueError, KeyError) as error:
+            raise SeedError(f"{name} in {store} is damaged: name the folder of another") from error
+        if herd is not None:
+            last[herd] = name
+    if len(last) > 1:
+        found = ", ".join(f"{name} (of herd {herd})" for herd, name in sorted(last.items()))
+        raise SeedError(f"{store} holds snapshots of several herds: name a folder, such as {found}")
+    if not last:
+        raise SeedError(f"{store} holds no snapshot that is whole: name the folder of one, gid-...")
+    return store.below(*last.values())
 
 
 @click.command()
@@ -80,7 +92,7 @@ def main(location: str, endpoint: str | None) -> None:
             say=lambda text: click.echo(text, err=True),
         )  # fmt: skip
     except (SeedError, OSError) as error:
-        sys.exit(str(error))
+        sys.exit(f"pgherd-seed: {error}")  # so that it can be told from the server's log
 
 
 if __name__ == "__main__":

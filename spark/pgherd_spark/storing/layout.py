@@ -59,7 +59,7 @@ def expire(store: Store, cluster_id: str, keep: int) -> list[str]:
     Raises:
         OSError: one can't be removed.
     """
-    whole = [name for name in snapshots(store) if _belongs_to(store.below(name)) == cluster_id]
+    whole = [name for name in snapshots(store) if herd_of(store.below(name)) == cluster_id]
     old = whole[: -max(1, keep)]
     for name in old:
         one = store.below(name)
@@ -68,8 +68,13 @@ def expire(store: Store, cluster_id: str, keep: int) -> list[str]:
     return old
 
 
-def _belongs_to(store: Store) -> str | None:
-    """The cluster id in a whole snapshot's manifest."""
+def herd_of(store: Store) -> str | None:
+    """The cluster id in a snapshot's manifest; None if it is not whole.
+
+    Raises:
+        OSError: the store fails.
+        ValueError, KeyError: the manifest is damaged.
+    """
     try:
         return str(json.loads(store.get(MANIFEST))["cluster_id"])
     except FileNotFoundError:

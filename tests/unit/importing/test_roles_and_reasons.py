@@ -24,6 +24,21 @@ _FIT: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://mover:s3cr/et@source/shop", "postgresql://mover:s@s3cret@source/shop",
+        "postgresql://mover:%s3cret@source/shop",
+        "host=source password=x s3cret", "postgresql://source/shop@s3cret",
+    ],
+)  # fmt: skip
+def test_a_connection_string_that_is_none_is_told_of_without_its_parts(dsn: str) -> None:
+    """The error becomes a condition of the herd, and is answered to anybody who asks the pod."""
+    with pytest.raises(ImportFailed, match="%40 for @") as raised:
+        conninfo(dsn, {})
+    assert "s3cr" not in str(raised.value)
+
+
 async def read(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> roles.SourceRoles:
     async def rows(_session: Any, name: str, **_values: Any) -> Any:
         return answers.get(name, [])
@@ -154,7 +169,7 @@ def test_settings_of_the_user_stay_and_ours_come_behind() -> None:
 
 
 def test_a_connection_string_that_is_none_is_refused() -> None:
-    with pytest.raises(ImportFailed, match="give --from"):
+    with pytest.raises(ImportFailed, match="not one of libpq"):
         conninfo("nonsense", {})
 
 

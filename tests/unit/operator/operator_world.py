@@ -54,6 +54,8 @@ class Process:
     diverged: bool = False
     maintained: bool = False
     """It is drained, and in the middle of what a restart would break off."""
+    serves: bool = False
+    """It is not drained for its maintenance."""
     capture_off: tuple[str, ...] = ()
     differences: tuple[dict[str, Any], ...] = ()
     scrubs: bool = True
@@ -73,7 +75,11 @@ class World(ApiServer):
     emptied: dict[str, int] = field(default_factory=dict)
     """How often the content of a volume was lost, by its uid."""
     dead_nodes: set[int] = field(default_factory=set)
+    unscheduled: set[int] = field(default_factory=set)
+    """Numbers of the members whose pods get no node."""
     view: View | None = None
+    founded_with: int = 0
+    """How many members the first view had."""
     events: list[Event] = field(default_factory=list)
     ever_ran: bool = False
     joins_held: bool = False
@@ -227,7 +233,7 @@ class World(ApiServer):
             and (member.voter or member.reader)
             and member.disk_id == process.disk_id
             and not process.diverged
-            and not (process.broken or process.maintained)
+            and not (process.broken or (process.maintained and not process.serves))
         )
 
     def primary(self) -> bool:
@@ -262,15 +268,16 @@ class World(ApiServer):
             "state": "diverged"
             if process.diverged
             else "reader" if writes and process.reader
-            else "maintenance" if primary and process.maintained
+            else "maintenance" if primary and process.maintained and not process.serves
             else "primary" if writes else "recovering" if primary else "secondary",
             "component": "primary" if primary else "secondary",
-            "term": 1,
+            "term": 0 if self.view is None else 1,
             "proposer": names.member(NAME, min(self.voters(), default=0)),
             "gid": 7,
             "capture_off": list(process.capture_off),
             "scrub": {"differences": list(process.differences)} if process.scrubs else None,
             "incidents": list(process.incidents),
+            "maintenance": {"run": "weekly-1"} if process.maintained else None,
             "held": process.held,
             "databases": [] if process.witness else [{"name": "herd-1", "condition": "whole"}],
             "view": None if self.view is None or not inside else {
@@ -433,6 +440,8 @@ class World(ApiServer):
             number = int(item["metadata"].get("labels", {}).get(names.MEMBER, 0))
             if kind != "Pod" or number in self.processes or number in self.dead_nodes:
                 continue
+            if number in self.unscheduled:
+                continue
             if item.get("status", {}).get("phase") == "Failed":
                 continue
             config = self.objects.get(("ConfigMap", name))
@@ -454,27 +463,21 @@ class World(ApiServer):
             )
 
     def _found(self) -> None:
-        """The founders, all told of the same founders, begin when a majority of them is there."""
+        """The founders begin when all of them have met, each of whom was told of the same ones."""
         founders = {n: p for n, p in self.processes.items() if p.founder and not p.broken}
-        if self.view is None and founders:
-            lists = {process.founders for process in founders.values()}
-            if len(lists) > 1:
-                raise Forbidden("founders that were told of different founders")
-            (numbers,) = lists
-            if len(founders) > len(numbers) // 2:
-                roles = {n: p.witness for n, p in founders.items()}
-                self.view = View(1, tuple(
-                    ViewMember(names.member(NAME, n), n,
-                               founders[n].disk_id if n in founders else "",
-                               witness=roles.get(n, n > self.spec.get("instances", 3)))
-                    for n, _ in numbers
-                ))  # fmt: skip
-        if self.view is not None:
-            self.view = View(self.view.id, tuple(
-                replace(member, disk_id=founders[member.number].disk_id)
-                if member.disk_id == "" and member.number in founders else member
-                for member in self.view.members
+        told = {process.founders for process in founders.values()}
+        met = [one for one in told if all(
+            n in founders and founders[n].founders == one for n, _ in one
+        )]  # fmt: skip
+        if len(met) > 1:
+            raise Forbidden("founders that were told of different founders")
+        if self.view is None and met:
+            self.view = View(1, tuple(
+                ViewMember(names.member(NAME, n), n, founders[n].disk_id,
+                           witness=founders[n].witness)
+                for n, _ in met[0]
             ))  # fmt: skip
+            self.founded_with = len(met[0])
 
     def _join(self) -> None:
         """Who has a copy asks to be taken in, under a name that no other disk has."""

@@ -1,7 +1,11 @@
 """A founder founds until it is a member, and never again: not even on a volume that is empty."""
 
+import contextlib
 import json
+from typing import Any
 
+import pytest
+from operator_api_server import Fault, Killed
 from operator_world import NAME, World
 from pgherd_operator.core.actions import Reason
 from pgherd_operator.objects import names
@@ -55,14 +59,79 @@ async def test_who_is_not_a_member_yet_may_still_found() -> None:
     world = World()
     world.submit()
     while world.view is None:
-        world.dead_nodes = {3}
         await world.reconcile()
         world.tick()
+    world.dead_nodes = {3}
+    world.processes.pop(3)
     await world.settle()
     assert origins(world) == ["copy", "copy", "initdb"]
     world.dead_nodes.clear()
     await world.settle()
     assert origins(world) == ["copy"] * 3
+
+
+async def never_begun(**spec: Any) -> World:
+    """A herd whose youngest founder does not come up, so that it does not begin."""
+    world = World()
+    world.submit(**spec)
+    world.unscheduled = {spec["instances"]}
+    await world.settle()
+    assert world.view is None
+    return world
+
+
+def lose(world: World, number: int) -> None:
+    """What a user does about a member that does not come up: he deletes its claim and its pod."""
+    world.objects.pop(("PersistentVolumeClaim", f"{NAME}-{number}-data"))
+    world.objects.pop(("Pod", f"{NAME}-{number}"))
+    world.unscheduled.clear()
+
+
+@pytest.mark.parametrize("instances", [3, 4, 5])
+async def test_a_founder_that_never_came_up_is_replaced(instances: int) -> None:
+    world = await never_begun(instances=instances)
+    lose(world, instances)
+    await world.settle()
+    assert world.voters() == set(range(1, instances + 1))
+    assert world.founded_with == instances - 1
+
+
+@pytest.mark.parametrize("instances", [3, 4, 5])
+async def test_a_herd_that_has_not_begun_begins_with_fewer_members(instances: int) -> None:
+    world = await never_begun(instances=instances)
+    world.change(instances=instances - 1)
+    await world.settle()
+    assert world.voters() == set(range(1, instances))
+    assert ("PersistentVolumeClaim", f"{NAME}-{instances}-data") not in world.objects
+
+
+@pytest.mark.parametrize("kind", ["error", "lost-answer", "killed-before", "killed-after"])
+@pytest.mark.parametrize("write", range(6))
+async def test_a_founder_is_given_up_in_spite_of_a_fault(write: int, kind: Fault) -> None:
+    world = await never_begun(instances=3)
+    world.change(instances=2)
+    world.fault = (write, kind)
+    with contextlib.suppress(Killed):
+        await world.settle()
+    await world.settle()
+    assert world.fault is None
+    assert world.voters() == {1, 2}
+
+
+async def test_a_founder_without_a_disk_is_given_up_by_the_only_other_one() -> None:
+    world = await never_begun(instances=2)
+    world.objects["PersistentVolumeClaim", f"{NAME}-2-data"]["status"] = {"phase": "Pending"}
+    world.change(instances=1)
+    await world.settle()
+    assert world.voters() == {1}
+
+
+async def test_no_founder_is_given_up_who_may_have_founded_with_others() -> None:
+    world = await never_begun(instances=3)
+    world.processes[2].silent = True
+    lose(world, 3)
+    await world.settle()
+    assert world.objects["ConfigMap", f"{NAME}-herd"]["data"]["founders"].count(":") == 3
 
 
 async def test_nobody_founds_on_volumes_that_have_all_come_back_empty() -> None:

@@ -41,6 +41,23 @@ def test_quantities_are_read_in_all_their_forms(text: str, value: Fraction) -> N
     assert parse(text) == value
 
 
+@pytest.mark.parametrize("damage", [{"phase": "?"}, {"founders": "one"}, {"clusterId": None}])
+async def test_a_ledger_that_cannot_be_read_is_written_anew(damage: dict[str, str | None]) -> None:
+    world = World()
+    world.submit()
+    await world.settle()
+    ledger = world.objects["ConfigMap", f"{NAME}-herd"]
+    before, uid = dict(ledger["data"]), ledger["metadata"]["uid"]
+    world.writes.clear()
+    ledger["data"] = {key: value for key, value in (before | damage).items() if value is not None}
+    await world.settle()
+    ledger = world.objects["ConfigMap", f"{NAME}-herd"]
+    assert ledger["metadata"]["uid"] == uid
+    assert ledger["data"] == before | {"founders": ""}
+    assert not [write for write in world.writes if write.startswith("delete")]
+    assert world.resource["status"]["membersReady"] == "3/3"
+
+
 @pytest.mark.parametrize("damaged", ["", "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg==", "no base64"])
 async def test_a_certificate_that_cannot_be_read_is_issued_again(damaged: str) -> None:
     world = await running()

@@ -3,6 +3,7 @@
 
 import copy
 import json
+from datetime import timedelta
 
 import pytest
 from operator_world import NAME, World
@@ -174,9 +175,73 @@ async def test_a_changed_parameter_restarts_the_members_one_at_a_time_the_propos
     assert "work_mem = '8MB'" in config
 
 
-async def test_a_rollout_waits_for_maintenance_and_says_so() -> None:
+async def waiting_for_a_reader() -> World:
+    """A herd with a reader that gets no node."""
+    world = await running()
+    world.unscheduled = {65}
+    world.change(readers=1)
+    await world.settle()
+    assert "herd-65 has yet to" in world.resource["status"]["step"]
+    return world
+
+
+async def test_a_lost_database_does_not_wait_for_a_reader_that_does_not_come_up() -> None:
+    world = await waiting_for_a_reader()
+    world.objects.pop(("PersistentVolumeClaim", f"{NAME}-2-data"))
+    world.objects.pop(("Pod", f"{NAME}-2"))
+    world.processes.pop(2)
+    await world.settle()
+    assert len(world.voters()) == 3
+
+
+async def test_a_herd_shrinks_in_spite_of_a_reader_that_does_not_come_up() -> None:
+    world = await waiting_for_a_reader()
+    world.change(instances=2)
+    await world.settle()
+    assert world.voters() == {1, 2}
+
+
+async def test_a_pod_that_never_ends_does_not_hold_up_the_spec_that_heals_another() -> None:
+    world = await running()
+    world.change(postgres={"parameters": {"application_name": "broken"}})
+    for _ in range(30):
+        await world.reconcile()
+        world.tick()
+    assert [n for n in (1, 2, 3) if world.works(n)] == [1, 3]
+    world.dead_nodes = {3}  # its node is gone, and the control plane has deleted its pod
+    world.mark_deleted(("Pod", f"{NAME}-3"))
+    world.tick()
+    assert not world.primary()
+    world.now += timedelta(minutes=5)
+    world.change(postgres={"parameters": {}})
+    await world.settle()
+    assert world.primary()
+    assert world.works(2)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_of_a_herd_that_shrinks_the_member_goes_that_does_not_work(number: int) -> None:
+    world = await running()
+    world.dead_nodes = {number}
+    world.tick()
+    world.change(instances=2)
+    await world.settle()
+    assert world.voters() == {1, 2, 3} - {number}
+    assert condition(world, "Ready")["status"] == "True"
+
+
+async def test_a_herd_that_shrinks_breaks_off_no_maintenance() -> None:
     world = await running()
     world.processes[2].maintained = True
+    world.change(instances=2)
+    await world.settle()
+    assert 2 in world.voters()
+
+
+@pytest.mark.parametrize("serves", [False, True])
+async def test_a_rollout_waits_for_maintenance_and_says_so(*, serves: bool) -> None:
+    world = await running()
+    world.processes[2].maintained, world.processes[2].serves = True, serves
     world.change(postgres={"parameters": {"work_mem": "8MB"}})
     world.writes.clear()
     for _ in range(10):

@@ -163,6 +163,16 @@ KILLED = {
     "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting"}},
     "lastState": {"terminated": {"message": _LOG}},
 }
+_ROWS = """\
+es (17, 'Ann', 'ann@example.org')
+2030-01-01 00:00:00 UTC [17] app@app ERROR:  duplicate key value
+2030-01-01 00:00:00 UTC [17] app@app DETAIL:  Key (mail)=(ann@example.org) already exists.
+"""
+_NOT_MADE = """\
+2030-01-01 00:00:00 UTC [17] LOG:  database system is ready to accept connections
+pg_restore: error: there is no role mover
+pgherd-postgres: no database was made
+"""
 TROUBLES: dict[str, tuple[dict[str, Any], str]] = {
     "image": ({"containerStatuses": [{"name": "postgres", **WAITING}]},
               "container postgres: ImagePullBackOff: no such image"),
@@ -177,6 +187,25 @@ TROUBLES: dict[str, tuple[dict[str, Any], str]] = {
     "ended": ({"containerStatuses": [{"name": "postgres", "state": {
                   "terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
               "container postgres: OOMKilled"),
+    "rows in its log": ({"containerStatuses": [{"name": "postgres", "state": {
+                            "terminated": {"exitCode": 137, "reason": "OOMKilled",
+                                           "message": _ROWS}}}]},
+                        "container postgres: OOMKilled"),
+    "rows in its former log": ({"containerStatuses": [{"name": "postgres", "state": {
+                                   "waiting": {"reason": "CrashLoopBackOff",
+                                               "message": "back-off 5m0s"}},
+                                   "lastState": {"terminated": {"exitCode": 137,
+                                                                "message": _ROWS}}}]},
+                               "container postgres: CrashLoopBackOff: back-off 5m0s"),
+    "no database": ({"containerStatuses": [{"name": "postgres", "state": {
+                        "terminated": {"exitCode": 1, "reason": "Error",
+                                       "message": _NOT_MADE}}}]},
+                    "container postgres: Error: pg_restore: error: there is no role mover"),
+    "no snapshot": ({"initContainerStatuses": [{"name": "seed", "state": {
+                        "terminated": {"exitCode": 1, "reason": "Error",
+                                       "message": f"{_ROWS}pgherd-seed: it is damaged\nat a row\n"
+                                       "pgherd-postgres: no database was made\n"}}}]},
+                    "container seed: Error: pgherd-seed: it is damaged"),
     "no node": ({"conditions": [{"type": "PodScheduled", "status": "False",
                  "reason": "Unschedulable", "message": "0/1 nodes: Insufficient cpu"}]},
                 "Unschedulable: 0/1 nodes: Insufficient cpu"),
@@ -357,6 +386,18 @@ def budget(instances: int, voters: int) -> int:
     least = found["spec"]["minAvailable"]
     assert isinstance(least, int)
     return least
+
+
+async def test_who_may_not_leave_keeps_no_member_from_being_replaced() -> None:
+    world = Unwilling()
+    world.submit()
+    await world.settle()
+    world.change(instances=2, postgres={"parameters": {"work_mem": "8MB"}})
+    await looks(world)
+    configs = [world.objects["ConfigMap", f"{NAME}-{n}"]["data"]["pgherd.conf"] for n in (1, 2, 3)]
+    assert all("work_mem = '8MB'" in config for config in configs)
+    assert all(world.works(number) for number in (1, 2, 3))
+    assert "a view is being changed" in condition(world, "Reconciled")["message"]
 
 
 def test_a_herd_that_shrinks_keeps_the_majority_of_its_view_from_being_evicted() -> None:

@@ -106,6 +106,25 @@ def test_a_founder_s_volume_is_filled_from_a_snapshot_once(founder: dict[str, st
         assert (etc / "seeded").read_text() == told
 
 
+def test_a_source_that_is_not_reached_is_told_of_without_parts_of_its_password(
+    founder: dict[str, str], tmp_path: Path
+) -> None:
+    """The operator copies the end of the log into the status: a / in a password is enough."""
+    etc = Path(founder["PGHERD_ETC"])
+    (etc / "config" / "origin").write_text("import")
+    (etc / "import").mkdir()
+    (etc / "import" / "dsn").write_text("postgresql://mover:s3cr/et@source/shop")
+    dump = tmp_path / "bin" / "pg_dump"
+    text = 'pg_dump: error: invalid integer value "s3cr" for connection option "port"'
+    dump.write_text(f"#!/bin/sh\necho '{text}' >&2; exit 1\n")
+    dump.chmod(0o755)
+    with container(founder) as server:
+        _, log = server.communicate()
+    assert 'invalid integer value "..." for connection option "port"' in log
+    assert "s3cr" not in log
+    assert "no database was made" in log
+
+
 @pytest.mark.parametrize("origin", ["copy", "initdb", "import"])
 def test_no_other_s_volume_is(founder: dict[str, str], origin: str) -> None:
     (Path(founder["PGHERD_ETC"]) / "config" / "origin").write_text(origin)

@@ -102,9 +102,10 @@ async def test_a_herd_that_cannot_grow_ends_its_upgrade_and_gives_its_turn_back(
     assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0) == ""
 
 
-async def test_a_release_waits_for_maintenance_and_says_so() -> None:
+@pytest.mark.parametrize("serves", [False, True])
+async def test_a_release_waits_for_maintenance_and_says_so(*, serves: bool) -> None:
     world = await running()
-    world.processes[2].maintained = True
+    world.processes[2].maintained, world.processes[2].serves = True, serves
     world.release = NEW
     await looks(world, 5)
     assert images(world) == OLD

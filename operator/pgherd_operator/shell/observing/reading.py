@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 import structlog
@@ -35,6 +36,8 @@ log = structlog.get_logger()
 
 _Member = TypeVar("_Member", Pod, ObservedVolume)
 
+_SERVERS = ("postgres", "seed")
+"""Containers whose logs may have statements and rows; a status is read by more people."""
 SHARED_KINDS = (
     "ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount",
 )  # fmt: skip
@@ -238,7 +241,15 @@ def parse_pod(item: Manifest) -> Pod:
         pending=status.get("phase") == "Pending",
         node=item.get("spec", {}).get("nodeName", ""),
         trouble=pod_trouble(status),
+        ends_at=_time(metadata.get("deletionTimestamp")),
     )
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
 
 
 def pod_trouble(status: Mapping[str, Any]) -> str:
@@ -258,7 +269,7 @@ def pod_trouble(status: Mapping[str, Any]) -> str:
     for container in containers:
         ended = container.get("state", {}).get("terminated")
         if ended is not None and ended.get("exitCode") != 0:
-            return _container(container, ended, "")
+            return _container(container, {"reason": ended.get("reason")}, ended.get("message", ""))
     for one in status.get("conditions", ()):
         if one["type"] == "PodScheduled" and one["status"] == "False":
             return _words(one.get("reason", ""), one.get("message", ""))
@@ -267,15 +278,26 @@ def pod_trouble(status: Mapping[str, Any]) -> str:
     return ""
 
 
-def _container(container: Mapping[str, Any], state: Mapping[str, Any], before: str) -> str:
-    said = _words(state.get("reason", ""), _cause(before or state.get("message", "")))
+def _container(container: Mapping[str, Any], state: Mapping[str, Any], log: str) -> str:
+    """Why a container does not run.
+
+    Args:
+        log: its last lines, if it has ended.
+    """
+    cause = _cause(log, server=container["name"] in _SERVERS)
+    said = _words(state.get("reason") or "", cause or state.get("message", ""))
     return f"container {container['name']}: {said}"
 
 
-def _cause(text: str) -> str:
-    """The cause that a server names in the last lines of its log, or the text as it is."""
-    fatal = re.findall(r"\b(?:FATAL|PANIC): +(.+)", text)
-    return str(fatal[-1]) if fatal else text
+def _cause(log: str, *, server: bool) -> str:
+    """The cause that is named in the last lines of a log; of a server's nothing with rows in it."""
+    fatal = re.findall(r"\b(?:FATAL|PANIC): +(.+)", log)
+    if fatal:
+        return str(fatal[-1])
+    if not server:
+        return log
+    programs = re.search(r"^(?:initdb|pg_dump|pg_restore|psql|pgherd-[a-z]+)\b.*", log, re.M)
+    return programs[0] if programs else ""
 
 
 def _words(reason: str, message: str) -> str:
@@ -316,7 +338,7 @@ def ledger_data(ledger: Ledger) -> dict[str, str]:
     return {
         "clusterId": ledger.cluster_id,
         "phase": ledger.phase.value,
-        "founders": ",".join(f"{number}:{role}" for number, role in ledger.founders),
+        "founders": founders_text(ledger.founders),
         "release": ledger.release,
         "sidecarImage": ledger.sidecar_image,
         "postgresImage": ledger.postgres_image,
@@ -325,6 +347,11 @@ def ledger_data(ledger: Ledger) -> dict[str, str]:
         "imported": ledger.imported.value,
         "importResult": ledger.import_result,
     }
+
+
+def founders_text(founders: Iterable[tuple[int, Role]]) -> str:
+    """Write the founders as the ledger has them."""
+    return ",".join(f"{number}:{role}" for number, role in founders)
 
 
 def parse_secret(item: Manifest, *, ours: bool) -> Secret:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pgherd_operator.core.observed import Incident, Report, View, ViewMember
+from pgherd_operator.core.observed import MAINTENANCE, Incident, Report, View, ViewMember
 
 ANSWER_S = 2.0
 
@@ -125,6 +125,7 @@ class _Status(BaseModel):
     scrub: _Scrub | None = None
     incidents: tuple[Incident, ...] = ()
     held: str | None = None
+    maintenance: Mapping[str, Any] | None = None
     databases: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -159,6 +160,7 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         else tuple(one.text() for one in status.scrub.differences),
         incident=status.incidents[-1] if status.incidents else None,
         held=status.held,
+        maintained=status.maintenance is not None or status.state == MAINTENANCE,
         knows_databases=bool(status.databases),
         view=None
         if view is None

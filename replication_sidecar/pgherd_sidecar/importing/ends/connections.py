@@ -16,14 +16,29 @@ _OF_SOURCE = {"row_security": "off"}
 """A row that a policy hides must be an error and not be missing."""
 
 
+_UNREADABLE = (
+    "the connection string of the source is not one of libpq: write"
+    " postgresql://USER:PASSWORD@HOST:PORT/DATABASE, and %40 for @, %3A for : and %2F for / in the"
+    " password"
+)
+
+
 def conninfo(dsn: str, settings: dict[str, str], **more: str) -> str:
     """A connection string with our settings.
+
+    An @ or a / in a password that is not written as %40 or %2F ends the password for libpq. What
+    libpq says of the rest shows it, so we say something else.
 
     Raises:
         ImportFailed: it is none.
     """
     try:
         given = conninfo_to_dict(dsn)
+        ports = str(given.get("port") or "0").split(",")
+        if "@" in f"{given.get('host')}{given.get('dbname')}" or not all(
+            port.isdecimal() for port in ports if port
+        ):
+            raise ImportFailed(_UNREADABLE)
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         before = str(given.get("options") or "")
         more = {"connect_timeout": _CONNECT_S} | more
@@ -33,10 +48,7 @@ def conninfo(dsn: str, settings: dict[str, str], **more: str) -> str:
             options=f"{before} {options}".strip(),
         )  # fmt: skip
     except psycopg.ProgrammingError as error:
-        raise ImportFailed(
-            f"the connection string of the source is not one of libpq ({in_one_line(error)}): give"
-            " --from postgresql://USER@HOST/DATABASE"
-        ) from error
+        raise ImportFailed(_UNREADABLE) from error
 
 
 def without_password(dsn: str) -> str:
