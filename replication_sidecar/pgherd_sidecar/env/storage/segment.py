@@ -49,6 +49,7 @@ _RECORD_HEAD_SIZE = _RECORD.size + _RECORD_CRC.size
 #: one position in so many bytes is remembered with its offset
 _INDEX_STEP = 64 << 10
 _READ_AHEAD = 64 << 10
+_REWRITE_BYTES = 1 << 20
 
 
 class StorageError(Exception):
@@ -316,6 +317,16 @@ class Segment:
                 return True
             at = rest.find(_MAGIC_BYTES, at + 1)
         return False
+
+    def rewrite(self) -> None:
+        """Write the file over itself, durably.
+
+        The process before may not have flushed what the cache shows. A flush alone does not do:
+        after one that failed, the system takes what it could not write for clean.
+        """
+        for offset in range(0, self.size, _REWRITE_BYTES):
+            self.file.write(offset, self.file.read(offset, _REWRITE_BYTES))
+        self.file.sync()
 
     def cut(self, end: int) -> None:
         """Zero everything from offset `end` on, durably."""

@@ -12,9 +12,10 @@ A directory holds::
 `persist` makes a `Persist` durable, in its order. `read` gives back blocks, `trim` removes old
 segments, `reset` begins anew after a position known to be committed, `mend` writes damaged blocks
 again. What survives a restart: all of it up to the last completed `persist`, and perhaps part of
-one that wasn't completed. Opening drops a torn tail and completes an interrupted truncation or
-reset. What else is damaged or missing is read around (`StorageDamaged`), or ends the log and has
-`Control.incomplete` say so; see `salvage`. Without a good control file there is no log.
+one that wasn't completed. Opening makes durable what it finds, drops a torn tail, and completes an
+interrupted truncation or reset. What else is damaged or missing is read around (`StorageDamaged`),
+or ends the log and has `Control.incomplete` say so; see `salvage`. Without a good control file
+there is no log.
 
 `persist`, `trim`, `mend` and `prepare_spare` block and run in worker threads, the first three one
 at a time. `read` may be called from any thread meanwhile; it answers from memory for recent blocks
@@ -117,6 +118,8 @@ class SegmentLog:
         self._segments, self._index, self.hole = found.segments, found.index, found.hole
         for block in found.recent:
             self._cache.append(block)
+        if self._segments:
+            self._segments[-1].rewrite()  # each older one was flushed before the next was begun
         self._remove_files(found.surplus)
         if known.truncating is not None:
             self._finish_truncation(known.truncating)
@@ -311,6 +314,7 @@ class SegmentLog:
             if any(name.endswith(SUFFIX) for name in names):
                 raise StorageCorrupt("segments without a control file")
             return Control(), LogBase(), Known()
+        self._directory.sync()  # the process before may have died before it did
         said = controlfile.load(self._directory)
         committed = said.control.commit_position
         known = Known(committed, max(said.end, committed), said.newest, said.truncate_after)
