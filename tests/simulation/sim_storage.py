@@ -119,7 +119,7 @@ class SegmentDisk:
         assert self._log is not None
         with suppress(StorageCorrupt):
             for segment in self._log._segments:
-                Segment(segment.name, segment.file)
+                Segment(segment.name, self.directory)
             return True
         return False
 

@@ -1,6 +1,7 @@
 """The sidecar as a process: what it keeps, how it ends, what it says. Runs a stand-in replica."""
 
 import json
+import resource
 import shutil
 import signal
 import subprocess
@@ -101,6 +102,19 @@ def test_a_signal_stops_it_cleanly(
     assert code == 0
     assert json.loads(text.splitlines()[-1])["event"] == "process.stopped"
     assert not config.admin_socket.exists()
+
+
+def test_it_may_open_as_many_files_as_the_system_allows(
+    config: NodeConfig, processes: list[Process]
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
+    try:
+        processes.append(process := Process(config))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    process.until("process.started")
+    assert resource.prlimit(process.child.pid, resource.RLIMIT_NOFILE) == (hard, hard)
 
 
 def test_a_second_sidecar_on_the_same_directory_is_refused_in_one_line(

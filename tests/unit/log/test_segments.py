@@ -2,7 +2,9 @@
 
 import contextlib
 from collections.abc import Callable
+from errno import EMFILE
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -281,7 +283,7 @@ def test_a_lost_end_is_given_up_however_often_that_is_interrupted(tmp_path: Path
         content[20] ^= 1
         second.write_bytes(bytes(content))
         directory = DyingDirectory(path, lives)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(StorageFailed):
             SegmentLog(directory, segment_bytes=SEGMENT_BYTES, cache_bytes=0).close()
         log = open_log(path)
         assert (log.control.term, log.control.incomplete) == (2, True)
@@ -551,3 +553,34 @@ def test_nothing_is_written_after_a_failure(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed):
         log.read(1, 1000)
     log.close()
+
+
+def test_a_log_of_many_segments_has_few_files_open(tmp_path: Path) -> None:
+    def opened() -> int:
+        return sum(path.exists() and tmp_path in path.resolve().parents for path in descriptors)
+
+    descriptors = [Path(f"/proc/self/fd/{number}") for number in range(1024)]
+    written = blocks(1, 400)
+    log = start(tmp_path, written)
+    assert len(list(tmp_path.glob("*.seg"))) > 50
+    assert opened() < 20
+    log.close()
+    log = open_log(tmp_path)
+    assert contents(log) == written
+    assert opened() < 20
+    log.persist(persist(truncate=30, new=blocks(31, 100, term=2)))
+    assert contents(log) == written[:30] + blocks(31, 100, term=2)
+    log.close()
+    assert opened() == 0
+
+
+def test_a_log_whose_files_can_not_be_opened_has_failed(tmp_path: Path) -> None:
+    class Exhausted(RealDirectory):
+        def open(self, name: str) -> Any:
+            if name.endswith(".seg"):
+                raise OSError(EMFILE, "Too many open files")
+            return super().open(name)
+
+    start(tmp_path, blocks(1, 2)).close()
+    with pytest.raises(StorageFailed, match="Too many open files"):
+        SegmentLog(Exhausted(tmp_path))
