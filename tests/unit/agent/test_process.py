@@ -212,6 +212,20 @@ def test_a_damaged_log_is_not_started_on(config: NodeConfig, processes: list[Pro
     assert again.ended()[0] == 70
 
 
+@pytest.mark.parametrize("setting", ["certification_keys", "sequence_slots"])
+def test_a_setting_that_is_for_life_can_not_change(config: NodeConfig, setting: str) -> None:
+    StoredIdentity(config).close()
+    StoredIdentity(config).close()
+    if setting == "sequence_slots":
+        other = config.model_copy(update={setting: 16})
+    else:
+        limits = config.limits.model_copy(update={setting: 100_000})
+        other = config.model_copy(update={"limits": limits})
+    with pytest.raises(IdentityError, match=rf"{setting}=\d+.* configured with .*{setting}=1"):
+        StoredIdentity(other)
+    StoredIdentity(config).close()
+
+
 def test_a_directory_of_another_cluster_is_refused_naming_both(config: NodeConfig) -> None:
     StoredIdentity(config).close()
     other = config.model_copy(update={"cluster_id": uuid4()})
