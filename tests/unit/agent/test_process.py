@@ -1,6 +1,7 @@
 """The sidecar as a process: what it keeps, how it ends, what it says. Runs a stand-in replica."""
 
 import json
+import os
 import resource
 import shutil
 import signal
@@ -210,6 +211,18 @@ def test_a_damaged_log_is_not_started_on(config: NodeConfig, processes: list[Pro
     processes.append(again := Process(config))
     again.until("log.refused")
     assert again.ended()[0] == 70
+
+
+def test_what_a_killed_process_has_renamed_is_durable_before_it_counts(
+    config: NodeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    StoredIdentity(config).close()
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+    )
+    StoredIdentity(config).close()
+    assert synced == [str(config.data_dir)]
 
 
 @pytest.mark.parametrize("setting", ["certification_keys", "sequence_slots"])

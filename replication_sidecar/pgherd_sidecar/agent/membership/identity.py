@@ -78,6 +78,8 @@ class StoredIdentity:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _acquire(self._directory / _LOCK)
             try:
+                # a process that was killed may not have: then what is read here may not last
+                durable.sync_directory(self._directory)
                 self._record = self._load(config)
                 self._check_settings(config)
             except IdentityError:
