@@ -50,7 +50,7 @@ def rotting(work_directory: Path) -> Iterator[LocalHerd]:
 def segments(herd: LocalHerd, name: str) -> list[Segment]:
     """The log of a member, oldest segment first."""
     directory = RealDirectory(home(herd) / name / "sidecar" / "log")
-    return [Segment.open(one, directory) for one in directory.names() if one.endswith(".seg")]
+    return [Segment(one, directory) for one in directory.names() if one.endswith(".seg")]
 
 
 def flip(segment: Segment, offset: int) -> None:

@@ -288,6 +288,10 @@ def _leaves_old_records(segment: Segment, end: int) -> None:
     segment.end = end
 
 
+def _only_flushes(segment: Segment) -> None:
+    segment.file.sync()
+
+
 def _takes_damage_for_the_end(log: SegmentLog, last: int) -> int:
     log._save_control(last)
     return last
@@ -445,6 +449,9 @@ PLANTED_BUGS = {
     "commit bound beyond match": PlantedBug("K3", Safekeeper, "bound_commit", _commits_unmatched),
     "truncation leaves flushed position": PlantedBug(
         "D1", Journal, "truncate", _keeps_flushed_position
+    ),
+    "cache believed after a failed flush": PlantedBug(
+        "D4", Segment, "rewrite", _only_flushes, 4, segments=True
     ),
     "truncated records left on disk": PlantedBug(
         "D3", Segment, "cut", _leaves_old_records, 175, segments=True

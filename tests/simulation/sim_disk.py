@@ -1,9 +1,17 @@
 """A directory in memory that behaves like a disk at a crash.
 
-Modelled: a write is lost, kept or torn by sectors of 512 bytes if it was not synced; creations,
-renames and removals not synced are kept up to a random one only, in order; the process may die
-between any two operations (`crash_after`); bits of segments rot (`rot`). Not modelled: errors of
-single operations, since after one the product stops as in a crash; misdirected writes.
+Modelled:
+
+* The process may die between any two operations (`crash_after`).
+* The power may go with it (`crash`). A write that was not synced is lost, kept or torn by sectors
+  of 512 bytes. Creations, renames and removals that were not synced are kept up to a random one.
+* The machine may go on (`kill`). The next process sees all that was written, synced or not.
+* A flush may fail (`fail_flush`). The next process sees all that was written. The writes that did
+  not reach the disk count as clean, so no later flush writes them.
+* Bits of segments rot (`rot`).
+
+Not modelled: other errors of operations, since the product stops after each of them as in a crash;
+misdirected writes.
 """
 
 from collections.abc import Callable
@@ -25,7 +33,12 @@ class Inode:
         self.pending: list[tuple[int, bytes]] = []
 
     def crash(self, rng: Random) -> None:
-        """Keep a random part of the writes that were not synced."""
+        """Forget what is not durable."""
+        self.write_back(rng)
+        self.seen = bytearray(self.durable)
+
+    def write_back(self, rng: Random) -> None:
+        """Make a random part of the writes durable that were not synced, and give up the rest."""
         for offset, data in self.pending:
             fate = rng.random()
             if fate < 0.3:
@@ -34,7 +47,6 @@ class Inode:
                 if fate < 0.6 or rng.random() < 0.5:
                     _put(self.durable, offset + start, data[start : start + _SECTOR])
         self.pending = []
-        self.seen = bytearray(self.durable)
 
 
 def _put(content: bytearray, offset: int, data: bytes) -> None:
@@ -72,6 +84,16 @@ class SimDirectory:
         self._renames = []
         for inode in self._durable.values():
             inode.crash(rng)
+
+    def kill(self) -> None:
+        """Let the process die alone: what it wrote is in the cache."""
+        self.crash_after = None
+
+    def fail_flush(self, rng: Random) -> None:
+        """Let the process die of a flush that failed."""
+        self.kill()
+        for inode in self._seen.values():
+            inode.write_back(rng)
 
     def rot(self, rng: Random, name: str, end: int, begin: int = 8) -> None:
         """Flip a bit in these bytes of a file; by default not in the number of its format."""

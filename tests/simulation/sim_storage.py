@@ -60,7 +60,7 @@ class Disk(Protocol):
         ...
 
     def crash(self, rng: Random, writing: Persist | None, mending: tuple[Block, ...] = ()) -> None:
-        """Die, perhaps in the middle of what is being written."""
+        """Die, perhaps in the middle of what is being written, and perhaps with the machine."""
         ...
 
     def rot(self, rng: Random, proven: int) -> None:
@@ -85,7 +85,7 @@ class SegmentDisk:
         return self._log
 
     def crash(self, rng: Random, writing: Persist | None, mending: tuple[Block, ...] = ()) -> None:
-        """Die between any two operations of the disk."""
+        """Die between any two operations of the disk: alone, with the power, or of a flush."""
         with suppress(PowerLoss, StorageCorrupt):  # damage may hide where to truncate
             if mending and self._log is not None:
                 self.directory.crash_after = rng.randrange(1, 4)
@@ -94,7 +94,10 @@ class SegmentDisk:
                 few = writing.truncate_after is None
                 self.directory.crash_after = rng.randrange(4 if few else 12)
                 self._log.persist(writing)
-        self.directory.crash(rng)
+        rng.choice((self.directory.crash, self.directory.fail_flush, self._kill))(rng)
+
+    def _kill(self, _: Random) -> None:
+        self.directory.kill()
 
     def rot(self, rng: Random, proven: int) -> None:
         """Flip a bit of a segment; not of what the last flush wrote: that can't be told."""
@@ -116,7 +119,7 @@ class SegmentDisk:
         assert self._log is not None
         with suppress(StorageCorrupt):
             for segment in self._log._segments:
-                Segment(segment.name, segment.file)
+                Segment(segment.name, self.directory)
             return True
         return False
 

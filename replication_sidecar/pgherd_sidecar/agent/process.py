@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import gc
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -71,6 +72,7 @@ def run(arguments: list[str], make_service: MakeService) -> None:
         identity = StoredIdentity(config)
     except (ConfigError, IdentityError) as error:
         parser.exit(_UNUSABLE, f"pgherd-sidecar: error: {error}\n")
+    _allow_files()
     logging.configure(config.log_level, config.name)
     sys.excepthook = _log_exception
     try:
@@ -176,6 +178,12 @@ class _Ending:
     def _stop(self) -> None:
         if self._service is not None:
             self._tasks.append(asyncio.get_running_loop().create_task(self._service.stop()))
+
+
+def _allow_files() -> None:
+    """Open as many files as the system allows: each session with the hook takes a descriptor."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _collect_less() -> None:

@@ -1,5 +1,6 @@
 """Transactions that committed uncertified (C1): ordered once, adopted, or a reason to stop."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -51,14 +52,14 @@ def submitted(to: CommitPath) -> list[Writeset]:
 
 async def test_those_of_earlier_sessions_are_known_before_anything_is_delivered() -> None:
     commit_path = path()
-    await Leaks(cast("Any", AuditedServer()), commit_path).look_back()
+    await Leaks(cast("Any", AuditedServer()), commit_path, LIMITS).look_back()
     assert commit_path.leaks == {41, 42}
     assert submitted(commit_path) == []
 
 
 async def test_a_leak_is_ordered_once_and_forgotten_when_it_is_adopted() -> None:
     server, commit_path = AuditedServer(), path()
-    leaks = Leaks(cast("Any", server), commit_path)
+    leaks = Leaks(cast("Any", server), commit_path, LIMITS)
     await leaks.order(41)
     await leaks.order(41)
     [writeset] = submitted(commit_path)
@@ -74,7 +75,7 @@ async def test_a_leak_is_ordered_once_and_forgotten_when_it_is_adopted() -> None
 async def test_a_command_is_ordered_as_the_statement_that_it_was() -> None:
     commit_path = path()
     server = AuditedServer(ddl=True, body=captured("CREATE TABLE", "CREATE TABLE a ()"))
-    await Leaks(cast("Any", server), commit_path).order(41)
+    await Leaks(cast("Any", server), commit_path, LIMITS).order(41)
     [writeset] = submitted(commit_path)
     assert writeset.flags == FLAG_DDL
     assert b"CREATE TABLE a ()" in writeset.body and b"GET DIAGNOSTICS" not in writeset.body
@@ -85,5 +86,13 @@ async def test_a_command_that_the_others_could_not_execute_stops_the_node() -> N
     server = AuditedServer(ddl=True, body=captured("CREATE TABLE", text))
     commit_path = path()
     with pytest.raises(DivergedError, match="transaction 41 was not certified"):
-        await Leaks(cast("Any", server), commit_path).order(41)
+        await Leaks(cast("Any", server), commit_path, LIMITS).order(41)
+    assert submitted(commit_path) == []
+
+
+async def test_a_leak_that_no_message_holds_stops_the_node_and_not_its_vote() -> None:
+    commit_path, server = path(), AuditedServer()
+    limits = replace(LIMITS, writeset=20)
+    with pytest.raises(DivergedError, match=r"transaction 41 was not certified: .* 20 bytes"):
+        await Leaks(cast("Any", server), commit_path, limits).order(41)
     assert submitted(commit_path) == []

@@ -1,6 +1,8 @@
 """The sidecar as a process: what it keeps, how it ends, what it says. Runs a stand-in replica."""
 
 import json
+import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -103,6 +105,19 @@ def test_a_signal_stops_it_cleanly(
     assert not config.admin_socket.exists()
 
 
+def test_it_may_open_as_many_files_as_the_system_allows(
+    config: NodeConfig, processes: list[Process]
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
+    try:
+        processes.append(process := Process(config))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    process.until("process.started")
+    assert resource.prlimit(process.child.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+
+
 def test_a_second_sidecar_on_the_same_directory_is_refused_in_one_line(
     config: NodeConfig, processes: list[Process]
 ) -> None:
@@ -196,6 +211,32 @@ def test_a_damaged_log_is_not_started_on(config: NodeConfig, processes: list[Pro
     processes.append(again := Process(config))
     again.until("log.refused")
     assert again.ended()[0] == 70
+
+
+def test_what_a_killed_process_has_renamed_is_durable_before_it_counts(
+    config: NodeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    StoredIdentity(config).close()
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+    )
+    StoredIdentity(config).close()
+    assert synced == [str(config.data_dir)]
+
+
+@pytest.mark.parametrize("setting", ["certification_keys", "sequence_slots"])
+def test_a_setting_that_is_for_life_can_not_change(config: NodeConfig, setting: str) -> None:
+    StoredIdentity(config).close()
+    StoredIdentity(config).close()
+    if setting == "sequence_slots":
+        other = config.model_copy(update={setting: 16})
+    else:
+        limits = config.limits.model_copy(update={setting: 100_000})
+        other = config.model_copy(update={"limits": limits})
+    with pytest.raises(IdentityError, match=rf"{setting}=\d+.* configured with .*{setting}=1"):
+        StoredIdentity(other)
+    StoredIdentity(config).close()
 
 
 def test_a_directory_of_another_cluster_is_refused_naming_both(config: NodeConfig) -> None:

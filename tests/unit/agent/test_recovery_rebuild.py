@@ -65,6 +65,7 @@ class World:
         hashes: how the own server hashes keys.
         refusal: why a snapshot will not do.
         kept: the old database is still there.
+        leased: from where on the others keep the log, None once a lease has ended.
     """
 
     database: str = "old"
@@ -80,6 +81,7 @@ class World:
     hashes: str = "abc"
     refusal: str | None = None
     kept: bool = False
+    leased: int | None = None
     crash_at: int = -1
     half: bool = False
     failures: list[Exception] = field(default_factory=list)
@@ -113,7 +115,17 @@ class World:
         self.act(f"hold {position}")
 
     async def keep_log(self, position: int) -> None:
-        await asyncio.Event().wait()
+        self.leased = position
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.leased = None
+
+    async def take_long(self) -> None:
+        """Take longer than a lease lasts."""
+        await asyncio.sleep(0)
+        needed = 0 if self.checkpoint is None else self.checkpoint.needed_base.position
+        assert self.leased == needed
 
     async def note_sequences(self) -> None:
         self.act("note sequences")
@@ -144,12 +156,14 @@ class World:
         return self.checkpoint
 
     async def load(self, name: str, on_progress: Callable[[int, int], None]) -> None:
+        await self.take_long()
         assert self.copies[name] in ("dumped", "raw")
         if self.failures:
             raise self.failures.pop(0)
         self.act("load", lambda: self.copies.update({name: "raw"}))
 
     async def make_own(self, name: str, needed_gid: int, fingerprint: str) -> None:
+        await self.take_long()
         if fingerprint != self.hashes:
             raise UnfitError("PostgreSQL on this machine hashes keys otherwise")
         assert self.copies[name] in ("raw", "own")
@@ -157,6 +171,8 @@ class World:
         self.act("make own", lambda: self.copies.update({name: "own"}))
 
     async def install(self, name: str) -> None:
+        await self.take_long()
+
         def effect() -> None:
             self.server_runs = False
             self.database = self.copies.pop(name, self.database)
@@ -179,6 +195,7 @@ class World:
         return base.position >= self.log_end
 
     async def start_server(self) -> None:
+        await self.take_long()
         assert self.database == "own"
         self.act("start", lambda: setattr(self, "server_runs", True))
 

@@ -39,6 +39,12 @@ async def test_a_server_that_hashes_alike_settles_the_copy(tmp_path: Path) -> No
     assert "become_member(3, 'n3', 7, '{\"s\": 3}')" in asked
 
 
+async def test_a_copy_does_not_go_on_with_its_partners_archive(tmp_path: Path) -> None:
+    await settle(tmp_path, "abc")
+    settings = (tmp_path / "copy" / "postgresql.auto.conf").read_text().splitlines()
+    assert "archive_mode = 'off'" in settings
+
+
 async def test_a_server_that_hashes_otherwise_is_unfit_for_good(tmp_path: Path) -> None:
     with pytest.raises(UnfitError, match="hashes keys otherwise"):
         await settle(tmp_path, "other", then="sleep 600")

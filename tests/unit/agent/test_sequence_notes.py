@@ -12,19 +12,25 @@ from pgherd_sidecar.agent.checkpoint import sequences
 class Server:
     """Answers, after it has failed a number of times."""
 
-    def __init__(self, failures: int, error: type[psycopg.Error]) -> None:
+    def __init__(
+        self, failures: int = 0, error: type[psycopg.Error] = psycopg.OperationalError
+    ) -> None:
         self.failures = failures
         self.error = error
+        self.positions = {"public.s": 7}
 
     async def execute(self, query: str) -> "Server":
-        assert "sequence_positions" in query
+        assert "sequence_positions" in query or "increment_by < 0" in query
         self.failures -= 1
         if self.failures >= 0:
             raise self.error("could not open relation with OID 26182")
         return self
 
     async def fetchone(self) -> tuple[dict[str, int]]:
-        return ({"public.s": 7},)
+        return (self.positions,)
+
+    async def fetchall(self) -> list[tuple[str]]:
+        return [(name,) for name in self.positions if name.startswith("public.down")]
 
 
 async def noted(server: Server, directory: Path) -> Any:
@@ -47,3 +53,21 @@ async def test_a_server_that_goes_on_failing_is(
     monkeypatch.setattr(sequences, "_AGAIN_S", 0.0)
     with pytest.raises(error):
         await noted(Server(1000, error), tmp_path)
+
+
+async def test_an_older_database_takes_no_sequence_back(tmp_path: Path) -> None:
+    server = Server()
+    server.positions = {"public.up": 50, "public.on": 9, "public.down": -50, "public.down_on": -9}
+    await noted(server, tmp_path)
+    server.positions = {"public.up": 7, "public.on": 10, "public.down": -7, "public.down_on": -10}
+    await sequences.note_farther(cast("psycopg.AsyncConnection[Any]", server), tmp_path)
+    assert sequences.load(tmp_path) == {
+        "public.up": 50,
+        "public.on": 10,
+        "public.down": -50,
+        "public.down_on": -10,
+    }
+    server.positions = {"public.new": 3}
+    await sequences.note_farther(cast("psycopg.AsyncConnection[Any]", server), tmp_path)
+    assert sequences.load(tmp_path)["public.up"] == 50
+    assert sequences.load(tmp_path)["public.new"] == 3

@@ -153,7 +153,8 @@ class LimitSettings(_Section):
         int, Field(gt=0, description="positions that pgherd.applied goes back at least")
     ] = 10_000
     certification_keys: Annotated[
-        int, Field(gt=0, description="keys in the certification index, the same on every member")
+        int,
+        Field(gt=0, description="keys in the certification index; same on every member for life"),
     ] = 1_000_000
     verdict_timeout_ms: Annotated[
         Milliseconds, Field(description="longest wait of a COMMIT before 08007")
@@ -258,7 +259,9 @@ class NodeConfig(_Section):
     sequence_slots: Annotated[
         int,
         Field(
-            ge=1, le=1023, description="largest number of who takes writes; same on every member"
+            ge=1,
+            le=1023,
+            description="largest number of who takes writes; same on every member for life",
         ),
     ] = 8
     data_dir: Annotated[Path, Field(description="ordered log, checkpoints, identity")]

@@ -1,7 +1,8 @@
 """Where this member is with its sequences, kept beside the log in case the database is lost (C12).
 
 A copy of a partner's database knows the partner's numbers, not those that this member has given
-out and that are in no row. The file is written with each checkpoint and read by a rebuild.
+out and that are in no row. The file is written with each checkpoint and read by a rebuild, which
+adds what the old database says if that still answers.
 """
 
 import asyncio
@@ -24,7 +25,30 @@ async def note(connection: psycopg.AsyncConnection[Any], directory: Path) -> Non
         psycopg.Error: the server does not answer.
         OSError: it can't be written.
     """
+    await _write(directory, await _positions(connection))
+
+
+async def note_farther(connection: psycopg.AsyncConnection[Any], directory: Path) -> None:
+    """Write down the last number of each sequence, if it is farther than what the file has.
+
+    The database may be an older one that was put back.
+
+    Raises:
+        psycopg.Error: the server does not answer.
+        OSError: it can't be written.
+    """
     positions = await _positions(connection)
+    rows = await connection.execute(
+        "SELECT schemaname || '.' || sequencename FROM pg_sequences WHERE increment_by < 0"
+    )
+    descending = {name for (name,) in await rows.fetchall()}
+    for name, number in load(directory).items():
+        farther = min if name in descending else max
+        positions[name] = farther(number, positions.get(name, number))
+    await _write(directory, positions)
+
+
+async def _write(directory: Path, positions: dict[str, int]) -> None:
     content = (json.dumps(positions) + "\n").encode()
     await asyncio.to_thread(durable.replace, directory, _FILE, content)
 

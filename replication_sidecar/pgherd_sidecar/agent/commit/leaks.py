@@ -16,6 +16,7 @@ import psycopg
 from pgherd_sidecar.agent.base.errors import DivergedError
 from pgherd_sidecar.core.commit.keys import parse_keys
 from pgherd_sidecar.core.commit.path import CommitPath
+from pgherd_sidecar.core.commit.underway import TransactionLimits
 from pgherd_sidecar.core.replication.entries import FLAG_DDL
 from pgherd_sidecar.core.replication.merge import decode_body
 from pgherd_sidecar.pg.ddl.commands import DdlNotSupported, resolve_commands
@@ -27,9 +28,16 @@ class Leaks:
     Args:
         connection: an administrative connection.
         path: the commit path, which is told of them.
+        limits: of local transactions.
     """
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], path: CommitPath) -> None:
+    def __init__(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        path: CommitPath,
+        limits: TransactionLimits,
+    ) -> None:
+        self._writeset_max = limits.writeset
         self._connection = connection
         self._path = path
         self._ordered: set[int] = set()
@@ -47,7 +55,7 @@ class Leaks:
         """Order the writeset of a leak, once.
 
         Raises:
-            DivergedError: it holds DDL that the others could not execute.
+            DivergedError: it holds DDL that the others could not execute, or is too large.
         """
         if xid in self._ordered:
             return
@@ -59,6 +67,10 @@ class Leaks:
         row = await rows.fetchone()
         assert row is not None
         keys, body, ddl = row[0].encode(), row[1].encode(), row[2]
+        if len(keys) + len(body) > (most := self._writeset_max):
+            raise DivergedError(
+                f"transaction {xid} was not certified: it writes more than {most} bytes"
+            )
         if ddl:
             try:
                 body = msgspec.json.encode(resolve_commands(decode_body(body)))

@@ -3,6 +3,7 @@
 A directory holds::
 
     identity.json   cluster id, member's name and number, the disk's UUID, the incarnation
+    settings        the settings that never change: verdicts and sequences depend on them
     lock            locked while a sidecar runs on the directory
 
 A member that has parted from its cluster is of another one than its configuration says, which goes
@@ -25,6 +26,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from pgherd_sidecar.agent.base.config import NodeConfig
+from pgherd_sidecar.agent.membership.notes import SETTINGS, Note
 from pgherd_sidecar.env.storage import durable
 
 _FILE = "identity.json"
@@ -64,8 +66,8 @@ class StoredIdentity:
         splitting: it may belong to a cluster that was split off from that of the configuration.
 
     Raises:
-        IdentityError: another sidecar runs on it, it belongs to another cluster or member, or it
-            has lost its log.
+        IdentityError: another sidecar runs on it, it belongs to another cluster or member, it has
+            lost its log, or a setting differs that never changes.
     """
 
     def __init__(self, config: NodeConfig, *, splitting: bool = False) -> None:
@@ -76,7 +78,10 @@ class StoredIdentity:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _acquire(self._directory / _LOCK)
             try:
+                # a process that was killed may not have: then what is read here may not last
+                durable.sync_directory(self._directory)
                 self._record = self._load(config)
+                self._check_settings(config)
             except IdentityError:
                 self.close()
                 raise
@@ -183,6 +188,19 @@ class StoredIdentity:
                 f"{self._directory} has lost its log: member {record.name} must not vote again"
             )
         return record
+
+    def _check_settings(self, config: NodeConfig) -> None:
+        """Refuse settings that are not those with which the directory was made."""
+        keys, slots = config.limits.certification_keys, config.sequence_slots
+        configured = f"certification_keys={keys} sequence_slots={slots}"
+        made_with = Note(self._directory, SETTINGS)
+        if not made_with.text:  # the directory is new, or a former version made it
+            made_with.write(configured)
+        elif made_with.text != configured:
+            raise IdentityError(
+                f"{self._directory} was made with {made_with.text}, "
+                f"this sidecar is configured with {configured}: they never change"
+            )
 
     def _save(self, record: _Record) -> None:
         content = json.dumps(asdict(record), indent=2) + "\n"

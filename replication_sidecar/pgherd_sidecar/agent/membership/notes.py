@@ -11,6 +11,8 @@ RETIRED = "retired"
 """It has founded a second time, and takes no part any more."""
 DEPARTED = "departed"
 """It was a member and is none; an administrator may ask it back."""
+SETTINGS = "settings"
+"""The settings that never change once there is a log."""
 
 
 class Note:
@@ -21,7 +23,7 @@ class Note:
 
     Args:
         directory: of the member.
-        name: ``RETIRED`` or ``DEPARTED``.
+        name: one of the above.
 
     Raises:
         OSError: it can't be read.

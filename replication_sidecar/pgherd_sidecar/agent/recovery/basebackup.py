@@ -22,6 +22,8 @@ from pgherd_sidecar.env.processes.programs import ProgramError, bytes_of, end_le
 from pgherd_sidecar.env.storage import durable
 
 _FINGERPRINT = re.compile(r'key_fingerprint = "(\w+)"')
+_NO_ARCHIVE_LINE = "archive_mode = 'off'\n"
+"""A copy writes other WAL than its partner, under names that the partner's archive may hold."""
 
 
 async def copy(
@@ -110,6 +112,7 @@ async def make_own(
     (target / "postmaster.pid").unlink(missing_ok=True)  # of an attempt that was killed
     with (target / "postgresql.auto.conf").open("a") as settings:
         settings.write(READ_ONLY_LINE)  # until the sidecar says otherwise
+        settings.write(_NO_ARCHIVE_LINE)
     statements = sql.SQL(
         "SET default_transaction_read_only = off\n"  # whatever the files or the database say
         "SELECT pgherd.key_fingerprint()\nSELECT pgherd.become_member({}, {}, {}, {})\n"

@@ -213,7 +213,7 @@ class LocalMeans:
         """See Means."""
         with contextlib.suppress(psycopg.Error):
             async with await startup.connect(self._config, "pgherd") as connection:
-                await sequences.note(connection, self._config.data_dir)
+                await sequences.note_farther(connection, self._config.data_dir)
 
     async def copy(
         self,

@@ -64,7 +64,6 @@ class Rebuild:
         self._wanted = 0  #: a checkpoint made before this position is too old to begin a log with
         self._bytes: tuple[int, int] | None = None
         self._steps: dict[Phase, Callable[[], Awaitable[None]]] = {
-            Phase.COPYING: self._copy,
             Phase.LOADING: self._load,
             Phase.SETTLING: self._settle,
             Phase.INSTALLING: self._install,
@@ -208,7 +207,11 @@ class Rebuild:
         while True:
             phase, began_s = self._progress.phase, time.monotonic()
             try:
-                await self._steps[phase]()
+                if phase is Phase.COPYING:
+                    await self._copy()
+                else:
+                    async with self._log_kept(self._copied_state(phase)):
+                        await self._steps[phase]()
             except NoPartnerError as error:
                 await self._pause(str(error))
             except UnfitError as error:
@@ -240,8 +243,8 @@ class Rebuild:
             await self._means.tidy()
 
     async def _end_with(self, caught_up: asyncio.Event) -> None:
-        state, began_s = certstate.read(self._config.data_dir), time.monotonic()
-        async with self._log_kept(state):
+        began_s = time.monotonic()
+        async with self._log_kept(self._copied_state(Phase.STARTING)):
             await caught_up.wait()
         log.info("rebuild.caught_up", took_s=round(time.monotonic() - began_s, 2))
         self._save(RebuildProgress(begun=self._progress.begun))
@@ -283,8 +286,7 @@ class Rebuild:
         """Fill a fresh server with what was dumped or is in the snapshot."""
         assert self._progress.copy is not None
         self._bytes = None
-        state = certstate.read(self._config.data_dir, _STAGED)
-        async with self._log_kept(state), self._anew_if_it_fails():
+        async with self._anew_if_it_fails():
             await self._means.load(self._progress.copy, self._on_progress)
         self._advance(Phase.SETTLING)
 
@@ -361,6 +363,11 @@ class Rebuild:
         await self._means.start_server()
 
     # ---- help --------------------------------------------------------------------------------
+
+    def _copied_state(self, phase: Phase) -> CertificationState | None:
+        """Return the checkpoint that belongs to the copy, once there is one."""
+        file = certstate.FILE if phase is Phase.STARTING else _STAGED
+        return certstate.read(self._config.data_dir, file)
 
     @contextlib.asynccontextmanager
     async def _log_kept(self, state: CertificationState | None) -> AsyncIterator[None]:

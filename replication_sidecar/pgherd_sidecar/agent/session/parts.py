@@ -187,7 +187,7 @@ def make_writing(
         chain=path.chain,
         visibility=visibility,
     )
-    leaks = Leaks(admin, path)
+    leaks = Leaks(admin, path, transaction_limits(config.limits))
     applier = Applier(
         pipeline=opening.apply,
         chain=path.chain,

@@ -94,21 +94,23 @@ def survey(directory: Directory, base: LogBase, known: Known) -> Survey:
 
 
 def _usable(directory: Directory, names: list[str], committed: int) -> list[Segment]:
-    """Open the segments up to one that is damaged, or misses the one before it.
+    """Look at the segments up to one that is damaged, or misses the one before it.
 
     Without the oldest, if that is damaged and all of it is committed: it may be trimmed.
     """
     segments: list[Segment] = []
     for name, after in zip_longest(names, names[1:]):
         try:
-            segment = Segment.open(name, directory)
+            segment = Segment(name, directory)
         except StorageCorrupt:
             if name == names[0] and after and _first(after) - 1 <= committed:
                 continue
             break
         if segments and segment.previous != segments[-1].first:
-            segment.file.close()
+            segment.close()
             break
+        if segments:
+            segments[-1].close()
         segments.append(segment)
     return segments
 

@@ -49,6 +49,7 @@ _RECORD_HEAD_SIZE = _RECORD.size + _RECORD_CRC.size
 #: one position in so many bytes is remembered with its offset
 _INDEX_STEP = 64 << 10
 _READ_AHEAD = 64 << 10
+_REWRITE_BYTES = 1 << 20
 
 
 class StorageError(Exception):
@@ -110,16 +111,17 @@ def _aligned(size: int) -> int:
 
 
 class Segment:
-    """An open segment.
+    """A segment. Its file is opened when it is needed, and stays open until `close`.
 
     Attributes:
+        size: of the file.
         first: the position its first block has or will have.
         previous: `first` of the segment before, 0 for none.
         before: index of the log before `first`.
         end: offset after the last record known.
     """
 
-    def __init__(self, name: str, file: File) -> None:
+    def __init__(self, name: str, directory: Directory) -> None:
         """Open a segment.
 
         Raises:
@@ -127,7 +129,9 @@ class Segment:
             StorageFormat: another version made it.
         """
         self.name = name
-        self.file = file
+        self._directory = directory
+        self._file: File | None = None
+        file = self.file
         self.size = file.size()
         magic, size, crc = _unpack_head(name, file.read(0, _SEGMENT_HEAD.size))
         payload = file.read(_SEGMENT_HEAD.size, size)
@@ -154,10 +158,18 @@ class Segment:
         header = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, len(payload), crc32(payload)) + payload
         return header + bytes(-len(header) % 8)
 
-    @classmethod
-    def open(cls, name: str, directory: Directory) -> "Segment":
-        """Open the segment `name`."""
-        return cls(name, directory.open(name))
+    @property
+    def file(self) -> File:
+        """The open file."""
+        if self._file is None:
+            self._file = self._directory.open(self.name)
+        return self._file
+
+    def close(self) -> None:
+        """Close the file, until it is needed again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def remember(self, block: Block, offset: int, end: int) -> None:
         """Account for a record."""
@@ -316,6 +328,16 @@ class Segment:
                 return True
             at = rest.find(_MAGIC_BYTES, at + 1)
         return False
+
+    def rewrite(self) -> None:
+        """Write the file over itself, durably.
+
+        The process before may not have flushed what the cache shows. A flush alone does not do:
+        after one that failed, the system takes what it could not write for clean.
+        """
+        for offset in range(0, self.size, _REWRITE_BYTES):
+            self.file.write(offset, self.file.read(offset, _REWRITE_BYTES))
+        self.file.sync()
 
     def cut(self, end: int) -> None:
         """Zero everything from offset `end` on, durably."""

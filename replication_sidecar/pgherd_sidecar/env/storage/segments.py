@@ -12,9 +12,10 @@ A directory holds::
 `persist` makes a `Persist` durable, in its order. `read` gives back blocks, `trim` removes old
 segments, `reset` begins anew after a position known to be committed, `mend` writes damaged blocks
 again. What survives a restart: all of it up to the last completed `persist`, and perhaps part of
-one that wasn't completed. Opening drops a torn tail and completes an interrupted truncation or
-reset. What else is damaged or missing is read around (`StorageDamaged`), or ends the log and has
-`Control.incomplete` say so; see `salvage`. Without a good control file there is no log.
+one that wasn't completed. Opening makes durable what it finds, drops a torn tail, and completes an
+interrupted truncation or reset. What else is damaged or missing is read around (`StorageDamaged`),
+or ends the log and has `Control.incomplete` say so; see `salvage`. Without a good control file
+there is no log.
 
 `persist`, `trim`, `mend` and `prepare_spare` block and run in worker threads, the first three one
 at a time. `read` may be called from any thread meanwhile; it answers from memory for recent blocks
@@ -56,6 +57,8 @@ __all__ = [
 ]
 
 _SPARE = "spare"
+_OPEN_MAX = 8
+"""A descriptor for each segment would be thousands, where a member is away for long."""
 
 
 class _Failing:
@@ -92,6 +95,7 @@ class SegmentLog:
     Raises:
         StorageCorrupt: the control file is damaged or missing.
         StorageFormat: the log is one of another version.
+        StorageFailed: a file can't be opened, read or written.
 
     Attributes:
         hole: where a damaged block was found when the log was opened, 0 if none was.
@@ -108,22 +112,12 @@ class SegmentLog:
         self._cache = BlockCache(cache_bytes)
         self._segments: list[Segment] = []
         self._spare_ready = False
-        self.control, self._base, known = self._load_control()
-        self._index = LogIndex.beginning(self._base)
-        found = survey(directory, self._base, known)
-        while found.lost:  # what is left may be damaged, too
-            known = self._give_up_after(found.index.last)
-            found = survey(directory, self._base, known)
-        self._segments, self._index, self.hole = found.segments, found.index, found.hole
-        for block in found.recent:
-            self._cache.append(block)
-        self._remove_files(found.surplus)
-        if known.truncating is not None:
-            self._finish_truncation(known.truncating)
-        elif self._segments:
-            self._segments[-1].cut(self._segments[-1].end)
-            if self._segments[-1].first != known.newest:  # it was begun, and nothing is in it
-                self._save_control(None)
+        #: older segments with an open file, the one used last at the end
+        self._opened: list[Segment] = []
+        with self._failing:
+            self.control, self._base, known = self._load_control()
+            self._index = LogIndex.beginning(self._base)
+            self._open(known)
 
     @property
     def index(self) -> LogIndex:
@@ -238,7 +232,7 @@ class SegmentLog:
                 with self._lock:
                     segment = self._segments.pop(0)
                     self._index.trim(self._segments[0].first - 1)
-                segment.file.close()
+                segment.close()
                 self._directory.remove(segment.name)
                 self._directory.sync()
             return self._index.base
@@ -281,7 +275,7 @@ class SegmentLog:
                 self._cache.truncate(0)
             self._save_control(None)
             for segment in dropped:
-                segment.file.close()
+                segment.close()
             self._remove_files([segment.name for segment in dropped])
 
     def close(self) -> None:
@@ -289,7 +283,7 @@ class SegmentLog:
         self._failing.failed = True
         with self._lock:
             for segment in self._segments:
-                segment.file.close()
+                segment.close()
 
     # ---- control ---------------------------------------------------------------------------
 
@@ -311,12 +305,32 @@ class SegmentLog:
             if any(name.endswith(SUFFIX) for name in names):
                 raise StorageCorrupt("segments without a control file")
             return Control(), LogBase(), Known()
+        self._directory.sync()  # the process before may have died before it did
         said = controlfile.load(self._directory)
         committed = said.control.commit_position
         known = Known(committed, max(said.end, committed), said.newest, said.truncate_after)
         return said.control, said.base, known
 
     # ---- opening ---------------------------------------------------------------------------
+
+    def _open(self, known: Known) -> None:
+        """Find what is there, and make it durable."""
+        found = survey(self._directory, self._base, known)
+        while found.lost:  # what is left may be damaged, too
+            known = self._give_up_after(found.index.last)
+            found = survey(self._directory, self._base, known)
+        self._segments, self._index, self.hole = found.segments, found.index, found.hole
+        for block in found.recent:
+            self._cache.append(block)
+        if self._segments:
+            self._segments[-1].rewrite()  # each older one was flushed before the next was begun
+        self._remove_files(found.surplus)
+        if known.truncating is not None:
+            self._finish_truncation(known.truncating)
+        elif self._segments:
+            self._segments[-1].cut(self._segments[-1].end)
+            if self._segments[-1].first != known.newest:  # it was begun, and nothing is in it
+                self._save_control(None)
 
     def _give_up_after(self, last: int) -> Known:
         """Have this member give no votes until it was fed what it may have acknowledged [D6].
@@ -381,10 +395,13 @@ class SegmentLog:
             file = self._directory.open(_SPARE)
             file.write(0, header)
             file.sync()
+            file.close()
             self._directory.replace(_SPARE, name)
             self._directory.sync()
-        segment = Segment(name, file)
+        segment = Segment(name, self._directory)
         with self._lock:
+            if self._segments:
+                self._keep_open(self._segments[-1])
             self._segments.append(segment)
         self._save_control(None)  # if this segment is lost with all that will be in it, that shows
 
@@ -406,7 +423,7 @@ class SegmentLog:
                 self._index.truncate(position)
             while len(self._segments) > 1 and self._segments[-1].first > position:
                 segment = self._segments.pop()
-                segment.file.close()
+                segment.close()
                 self._directory.remove(segment.name)
                 self._directory.sync()
             if self._segments:
@@ -416,4 +433,17 @@ class SegmentLog:
 
     def _segment_of(self, position: int) -> Segment:
         i = bisect_right(self._segments, position, key=lambda segment: segment.first) - 1
-        return self._segments[i]
+        segment = self._segments[i]
+        if segment is not self._segments[-1]:
+            self._keep_open(segment)
+        return segment
+
+    def _keep_open(self, segment: Segment) -> None:
+        """Keep the file of an older segment open, and close the one that was used longest ago."""
+        if segment in self._opened:
+            self._opened.remove(segment)
+        self._opened.append(segment)
+        if len(self._opened) > _OPEN_MAX:
+            longest_ago = self._opened.pop(0)
+            if longest_ago is not self._segments[-1]:  # a truncation has made it the newest
+                longest_ago.close()
