@@ -119,7 +119,7 @@ SET check_function_bodies = off AS $$
 BEGIN
     PERFORM pgherd.follow_owners();
     IF leaves_tables THEN
-        PERFORM pgherd.let_apply();
+        PERFORM pgherd.let_apply(pg_stat_get_xact_tuples_updated('pg_proc'::regclass) > 0); -- the look at all takes a while
         RETURN;
     END IF;
     DELETE FROM pgherd.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.relid);
@@ -138,7 +138,7 @@ BEGIN
     PERFORM pgherd.follow_local_tables();
     PERFORM pgherd.align_sequences(rels, everything);
     PERFORM pgherd.reconcile(CASE WHEN NOT everything THEN rels END);
-    PERFORM pgherd.let_apply();
+    PERFORM pgherd.let_apply(false);
 END $$;
 
 -- CREATE TABLE AS and SELECT INTO: the table as it came out, instead of the query; its rows follow.
