@@ -251,6 +251,7 @@ END $$;
 --   shadows    names of PostgreSQL's functions, and operators, that an ordinary user has made, too
 --   dates      there are new constants that may have been read from 'now', and `words` may name it
 --   shrinks    a sequence got a smaller range, in which another member's may not stand
+--   starts     with what a member begins a sequence of the command: it cannot tell a new START from that
 DROP FUNCTION IF EXISTS pgherd.what_words_tell(record);
 CREATE OR REPLACE FUNCTION pgherd.what_words_tell(
     effect record, tag text, words text, functions oid[]) RETURNS jsonb
@@ -258,11 +259,16 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE super oid[] := pgherd.superusers();
 BEGIN
     IF functions IS NULL THEN
-        RETURN '{"dates": false, "shrinks": false, "rewrites": false, "uncertain": null, "shadows": null}';
+        RETURN '{"dates": false, "shrinks": false, "rewrites": false, "uncertain": null, "shadows": null, "starts": null}';
     END IF;
     RETURN jsonb_build_object(
         'dates', pgherd.may_name_dates(words) AND pgherd.made_dates(tag),
         'shrinks', pgherd.shrinks_sequence(),
+        'starts', CASE WHEN words ~* E'\\mstart\\M' THEN (
+            SELECT jsonb_agg(k.start + k.step::numeric * i.i)
+              FROM pgherd.user_sequences s JOIN pgherd.sequences k ON k.relid = s.relid
+             CROSS JOIN generate_series(1, (SELECT n.slots - 1 FROM pgherd.node n)) AS i(i)
+             WHERE s.relid = ANY (effect.rels) OR s.owner = ANY (effect.rels)) END,
         'rewrites', effect.rewrites,
         'uncertain', CASE WHEN effect.rewrites THEN (
             SELECT jsonb_agg(DISTINCT a.attname) FROM pg_attribute a
