@@ -755,6 +755,24 @@ async def test_a_new_column_has_the_same_values_everywhere_also_beside_a_rewrite
     assert await same_everywhere(connections, "TABLE t") == [(1, None, 5, 7, 2, 8)]
 
 
+async def test_rows_are_applied_though_nobody_may_call_what_they_call(
+    herd: LocalHerd, schema: str
+) -> None:
+    async with superusers(herd, schema) as admins:
+        await run(
+            admins[0],
+            "CREATE TABLE t (id int PRIMARY KEY, v text CHECK (upper(v) <> ''),"
+            " g int GENERATED ALWAYS AS (id + 1) STORED); CREATE INDEX ON t (lower(v))",
+        )
+        called = "pg_catalog.lower(text), pg_catalog.upper(text), pg_catalog.int4pl(int, int)"
+        await run(admins[0], f"REVOKE EXECUTE ON FUNCTION {called} FROM PUBLIC")
+        try:
+            await run(admins[0], "INSERT INTO t VALUES (1, 'a')")
+            assert await same_everywhere(admins, "TABLE t") == [(1, "a", 2)]
+        finally:
+            await run(admins[0], f"GRANT EXECUTE ON FUNCTION {called} TO PUBLIC")
+
+
 async def test_a_table_of_any_name_keeps_its_triggers(
     connections: list[Connection], schema: str
 ) -> None:

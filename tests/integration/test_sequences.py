@@ -5,7 +5,15 @@ import asyncio
 import pytest
 
 from .localherd import LocalHerd
-from .members import Connection, assert_same_schema, caught_up, run, same_everywhere, superusers
+from .members import (
+    Connection,
+    assert_same_schema,
+    caught_up,
+    failure,
+    run,
+    same_everywhere,
+    superusers,
+)
 
 _SLOTS = 8
 
@@ -82,6 +90,26 @@ async def test_alter_keeps_the_shares_apart(connections: list[Connection], schem
         first = min(min(own) for own in given)
         assert (500, 10000, 20000, 30000, 40000)[number] <= first, statement
     await assert_same_schema(connections, schema)
+
+
+async def test_start_with_a_number_that_a_member_begins_with_is_one_everywhere(
+    herd: LocalHerd, connections: list[Connection], schema: str
+) -> None:
+    """A member could not tell it from its own first number of the sequence as it was."""
+    await run(connections[0], "CREATE SEQUENCE s")
+    await caught_up(connections)
+    for connection in connections:
+        await run(connection, "ALTER SEQUENCE s START WITH 1")
+        for start in (2, 8):
+            error = await failure(connection, f"ALTER SEQUENCE s START WITH {start}")
+            assert error.sqlstate == "0A000"
+        await caught_up(connections)
+    await run(connections[1], "ALTER SEQUENCE s START WITH 9")
+    await run(connections[1], "ALTER SEQUENCE s START WITH 2")
+    await caught_up(connections)
+    known = f"SELECT step, start FROM pgherd.sequences WHERE relid = '{schema}.s'::regclass"
+    async with superusers(herd, schema) as admins:
+        assert await same_everywhere(admins, known) == [(1, 2)]
 
 
 async def test_increment_change_moves_past_the_numbers_in_the_table(

@@ -155,7 +155,7 @@ def refuse_unsafe(statement: Any, captured: Captured) -> None:
     if isinstance(statement, ast.AlterTableStmt):
         _refuse_two_defaults(statement)
     elif isinstance(statement, ast.AlterSeqStmt):
-        _refuse_range(statement.options)
+        _refuse_range(statement.options, captured)
 
 
 def _refuse_names(node: Any, captured: Captured) -> None:
@@ -256,7 +256,7 @@ def _refuse_settings(statement: Any) -> None:
 
 def _refuse_subcommand(command: Any, captured: Captured) -> None:
     if command.subtype == enums.AlterTableType.AT_SetIdentity:
-        _refuse_range(command.def_)
+        _refuse_range(command.def_, captured)
         return
     if command.subtype != enums.AlterTableType.AT_AlterColumnType:
         return
@@ -357,8 +357,14 @@ def _called(node: Any) -> list[str]:
     return [str(part.sval) for part in parts or () if isinstance(part, ast.String)]
 
 
-def _refuse_range(options: Any) -> None:
+def _refuse_range(options: Any, captured: Captured) -> None:
     """A new range must fit where each member's sequence stands, which is not the same place."""
+    for option in options or ():
+        if option.defname == "start" and _number(option.arg) in (captured.starts or ()):
+            raise DdlNotSupported(
+                f"a member begins with {_number(option.arg)} already, and takes it for its own",
+                "START WITH a number further on first, then START WITH this one.",
+            )
     names = {option.defname for option in options or ()}
     restarted = any(o.defname == "restart" and o.arg is not None for o in options or ())
     if names & _RANGE_OPTIONS and not (restarted and "start" in names):
@@ -366,6 +372,12 @@ def _refuse_range(options: Any) -> None:
             "the range of a sequence cannot be changed where members stand at different numbers",
             "Say START WITH and RESTART WITH in the same command.",
         )
+
+
+def _number(constant: Any) -> int:
+    """The value of an option; PostgreSQL's parser calls large numbers floats."""
+    value: Any = constant.ival if isinstance(constant, ast.Integer) else constant.fval
+    return int(value)
 
 
 def _is_temporary(node: Any, temporary: list[str] | None) -> bool:

@@ -98,7 +98,7 @@ class Captured(msgspec.Struct, frozen=True):
         temporary: names of the session's temporary relations and types.
         strays: schemas and names of tables that this member has alone (``pgherd.strays``).
         local: it concerned temporary objects only, or nothing.
-        rewrites, uncertain, shadows, dates, shrinks: see ``what_words_tell`` in
+        rewrites, uncertain, shadows, dates, shrinks, starts: see ``what_words_tell`` in
             ``sql/044_command_end.sql``.
         made: for CREATE TABLE AS, the table it made.
         extension: for CREATE EXTENSION, name, schema and version. The schema is None if the
@@ -126,6 +126,7 @@ class Captured(msgspec.Struct, frozen=True):
     shadows: list[str] | None = None
     dates: bool = False
     shrinks: bool = False
+    starts: list[int] | None = None
     made: str | None = None
     extension: tuple[str, str | None, str] | None = None
     rels: list[str] = []

@@ -124,7 +124,7 @@ SET check_function_bodies = off AS $$
 BEGIN
     PERFORM pgherd.follow_owners();
     IF leaves_tables THEN
-        PERFORM pgherd.let_apply();
+        PERFORM pgherd.let_apply(pg_stat_get_xact_tuples_updated('pg_proc'::regclass) > 0); -- the look at all takes a while
         RETURN;
     END IF;
     DELETE FROM pgherd.tables t WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = t.relid);
@@ -143,7 +143,7 @@ BEGIN
     PERFORM pgherd.follow_local_tables();
     PERFORM pgherd.align_sequences(rels, everything);
     PERFORM pgherd.reconcile(CASE WHEN NOT everything THEN rels END);
-    PERFORM pgherd.let_apply();
+    PERFORM pgherd.let_apply(false);
 END $$;
 
 -- CREATE TABLE AS and SELECT INTO: the table as it came out, instead of the query; its rows follow.
@@ -257,6 +257,7 @@ END $$;
 --              may call one (USING), else of those that PostgreSQL has, too
 --   dates      there are new constants that may have been read from 'now', and `words` may name it
 --   shrinks    a sequence got a smaller range, in which another member's may not stand
+--   starts     with what a member begins a sequence of the command: it cannot tell a new START from that
 DROP FUNCTION IF EXISTS pgherd.what_words_tell(record);
 CREATE OR REPLACE FUNCTION pgherd.what_words_tell(
     effect record, tag text, words text, functions oid[]) RETURNS jsonb
@@ -264,11 +265,16 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE super oid[] := pgherd.superusers();
 BEGIN
     IF functions IS NULL THEN
-        RETURN '{"dates": false, "shrinks": false, "rewrites": false, "uncertain": null, "shadows": null}';
+        RETURN '{"dates": false, "shrinks": false, "rewrites": false, "uncertain": null, "shadows": null, "starts": null}';
     END IF;
     RETURN jsonb_build_object(
         'dates', pgherd.may_name_dates(words) AND pgherd.made_dates(tag),
         'shrinks', pgherd.shrinks_sequence(),
+        'starts', CASE WHEN words ~* E'\\mstart\\M' THEN (
+            SELECT jsonb_agg(k.start + k.step::numeric * i.i)
+              FROM pgherd.user_sequences s JOIN pgherd.sequences k ON k.relid = s.relid
+             CROSS JOIN generate_series(1, (SELECT n.slots - 1 FROM pgherd.node n)) AS i(i)
+             WHERE s.relid = ANY (effect.rels) OR s.owner = ANY (effect.rels)) END,
         'rewrites', effect.rewrites,
         'uncertain', CASE WHEN effect.rewrites THEN (
             SELECT jsonb_agg(DISTINCT a.attname) FROM pg_attribute a

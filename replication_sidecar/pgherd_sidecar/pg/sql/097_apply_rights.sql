@@ -19,9 +19,12 @@ BEGIN
 END $$;
 
 -- Lets the applier connect, and call what constraints, indexes, generated columns, domains and partition keys call,
--- and how keys are compared: it needs the right to, as everybody who writes into such a table.
+-- and how keys are compared: it needs the right to, as everybody who writes into such a table. No dependency tells which of
+-- PostgreSQL's own functions these call. So the applier may call all immutable ones that everybody may call at first.
+--   builtin  somebody may have revoked the right to call PostgreSQL's own functions
 DROP FUNCTION IF EXISTS pgherd.is_called_by_rows(regclass, oid);
-CREATE OR REPLACE FUNCTION pgherd.let_apply() RETURNS void
+DROP FUNCTION IF EXISTS pgherd.let_apply();
+CREATE OR REPLACE FUNCTION pgherd.let_apply(builtin bool DEFAULT true) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE f regprocedure;
 BEGIN
@@ -35,13 +38,17 @@ BEGIN
                    AND d.classid IN ('pg_constraint'::regclass, 'pg_class'::regclass, 'pg_attrdef'::regclass)
                 UNION
                 SELECT o.oprcode FROM pg_operator o
-                 WHERE o.oid >= 16384
+                 WHERE o.oid >= 16384 AND o.oprcode::oid >= 16384
                    AND (EXISTS (SELECT FROM pg_depend d
                                  WHERE d.refclassid = 'pg_operator'::regclass AND d.refobjid = o.oid
                                    AND d.classid IN ('pg_constraint'::regclass, 'pg_class'::regclass, 'pg_attrdef'::regclass))
-                        OR EXISTS (SELECT FROM pg_amop a WHERE a.amopopr = o.oid))) called
+                        OR EXISTS (SELECT FROM pg_amop a WHERE a.amopopr = o.oid))
+                UNION
+                SELECT b.oid FROM pg_proc b
+                 WHERE builtin AND b.oid < 16384 AND b.proacl IS NOT NULL AND b.provolatile = 'i'
+                   AND NOT EXISTS (SELECT FROM pg_init_privs i WHERE i.classoid = 'pg_proc'::regclass AND i.objoid = b.oid)) called
           JOIN pg_proc p ON p.oid = called.oid
-         WHERE p.oid >= 16384 AND p.proacl IS NOT NULL -- of users and extensions, and not as it was made
+         WHERE p.proacl IS NOT NULL -- it is not as it was made
            AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
            AND NOT has_function_privilege('pgherd_apply', p.oid, 'EXECUTE')
     LOOP
@@ -49,7 +56,7 @@ BEGIN
     END LOOP;
 END $$;
 
-REVOKE ALL ON FUNCTION pgherd.truncate(regclass[]), pgherd.let_apply() FROM PUBLIC;
+REVOKE ALL ON FUNCTION pgherd.truncate(regclass[]), pgherd.let_apply(bool) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pgherd.expect(int8, int8), pgherd.not_committed(xid8), pgherd.token_of_xid(xid8),
     pgherd.token_of_batch(int8), pgherd.truncate(regclass[]), pgherd.fingerprint_single_rows(), pgherd.fingerprint_records(json),
     pgherd.row_hashes(text, text[]), pgherd.key_of_record(text, text), pgherd.row_difference(text, text[], json),
