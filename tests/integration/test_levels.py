@@ -11,6 +11,7 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import psycopg
 import pytest
@@ -18,7 +19,7 @@ from checkers import elle, si
 from checkers.anomalies import violations
 from checkers.history import Order, Outcome
 from faults.processes import Cut, cut
-from patience import in_time, join, wait_until_async
+from patience import in_time, join, wait_until, wait_until_async
 from psycopg.conninfo import make_conninfo
 from workloads import bodies
 from workloads.bodies import Workload
@@ -51,6 +52,23 @@ class TestStrong:
             [(seen,)] = run(reader, STRONG)
             assert seen >= gid
             assert run(reader, f"SELECT v FROM t WHERE id = {number}") == [(0,)]
+
+    def test_a_session_writes_after_a_cancel(self, herd: LocalHerd, nodes: Nodes) -> None:
+        sessions = [nodes.connect(number) for number in range(len(nodes.app))]
+        for session in sessions:
+            run(session, STRONG)
+        with stopped_sidecar(herd) as number:
+            session = sessions[number]
+            run(session, "SET statement_timeout = 300")
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                once(session, STRONG)
+        run(session, "RESET statement_timeout")
+        wait_until(
+            partial(run, session, "INSERT INTO t VALUES (1, 0)"),
+            lambda _: True,
+            despite=(psycopg.errors.ReadOnlySqlTransaction,),
+        )
+        assert nodes.equal_rows("t") == ["(1,0)"]
 
     def test_statements_that_follow_in_a_transaction_see_it(self, nodes: Nodes) -> None:
         writer, reader = nodes.connect(0), nodes.connect(1)

@@ -181,16 +181,21 @@ EXCEPTION WHEN sqlclient_unable_to_establish_sqlconnection THEN
     PERFORM pgherd.refuse_write('its sidecar does not answer');
 END $$;
 
--- The name of the connection of this session to the sidecar, which is opened if it is not yet. certify() looks by itself:
--- each COMMIT would pay for the call.
-CREATE OR REPLACE FUNCTION pgherd.hook_connection(n pgherd.node) RETURNS text
+-- Asks the sidecar for something other than a verdict, and returns its answer. certify() asks by itself: each COMMIT would
+-- pay for the call.
+DROP FUNCTION IF EXISTS pgherd.hook_connection(pgherd.node);
+CREATE OR REPLACE FUNCTION pgherd.ask(n pgherd.node, act text, words text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE conn text := 'pgherd_' || n.epoch;
 BEGIN
     IF (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE THEN
         PERFORM pgherd.connect_hook(conn, n.hook_conninfo);
     END IF;
-    RETURN conn;
+    RETURN pgherd.dblink_exec(conn, concat(act, ' ', n.secret, ' ', words));
+EXCEPTION WHEN query_canceled OR OTHERS THEN
+    -- It may be dead, or in the middle of an answer: the next COMMIT shall not find it so.
+    PERFORM pgherd.dblink_disconnect(c) FROM unnest(pgherd.dblink_get_connections()) AS c WHERE c = conn;
+    RAISE;
 END $$;
 
 -- Reads what the transaction has captured: the certification groups and the body of its writeset. `statements`
@@ -515,5 +520,5 @@ BEGIN
             USING ERRCODE = '22023', HINT = 'A token is what pgherd.current_token() returned in the transaction.';
     END IF;
     SELECT * INTO n FROM pgherd.node;
-    RETURN pgherd.dblink_exec(pgherd.hook_connection(n), concat('T ', n.secret, ' ', token));
+    RETURN pgherd.ask(n, 'T', token);
 END $$;

@@ -15,20 +15,14 @@ END $$;
 -- Asks, and waits for at most about a second. Without an answer the command goes on: it may lose, and that is all.
 CREATE OR REPLACE FUNCTION pgherd.intend(x xid8, tag text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    n    pgherd.node;
-    conn text;
+DECLARE n pgherd.node;
 BEGIN
     SELECT * INTO n FROM pgherd.node;
     IF NOT n.writable OR current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN; -- what is ordered from now on is not in its snapshot
     END IF;
-    conn := pgherd.hook_connection(n);
-    PERFORM pgherd.dblink_exec(conn, concat('I ', n.secret, ' ', x, E'\n',
-        CASE WHEN pgherd.excludes_writers(tag) THEN pgherd.name_hash('schema') | 3 END));
+    PERFORM pgherd.ask(n, 'I', concat(x, E'\n', CASE WHEN pgherd.excludes_writers(tag) THEN pgherd.name_hash('schema') | 3 END));
 EXCEPTION
     WHEN connection_failure OR connection_exception OR read_only_sql_transaction THEN
-        IF conn = ANY (pgherd.dblink_get_connections()) THEN
-            PERFORM pgherd.dblink_disconnect(conn);
-        END IF;
+        NULL;
 END $$;

@@ -52,8 +52,8 @@ END $$;
 -- Waits until this member shows all that was acknowledged on any member before the call, and returns the newest GID
 -- that it shows then. Statements after this one see it, and so does every transaction that begins on this member
 -- afterwards; this one's own query need not. A NULL timeout is none. The sidecar says which GID that is: it asks a
--- majority, once for all who wait at the moment. It answers within half a second, "WAIT" if it has to, because PostgreSQL
--- does not look for a cancel while it waits for a connection of dblink.
+-- majority, once for all who wait at the moment. It answers within half a second, "WAIT" if it has to, because older
+-- minor versions of PostgreSQL do not look for a cancel while they wait for a connection of dblink.
 --
 -- What is asked of the session is asked with its owner's rights; whom it concerns is nobody but the caller.
 CREATE OR REPLACE FUNCTION pgherd.strong(timeout interval DEFAULT '10 seconds') RETURNS int8
@@ -62,7 +62,6 @@ DECLARE
     ends   timestamptz := clock_timestamp() + timeout;
     rest   float8;
     n      pgherd.node;
-    conn   text;
     act    text := 'S';
     answer text := 'WAIT';
     cause  text;
@@ -82,12 +81,9 @@ BEGIN
             cause := coalesce((SELECT k.reason FROM pgherd.node k WHERE NOT k.writable), 'it is slow');
         ELSE
             BEGIN
-                conn := pgherd.hook_connection(n);
-                answer := pgherd.dblink_exec(conn, concat(act, ' ', n.secret, ' ', ceil(least(coalesce(rest, 1), 0.5) * 1000)));
+                answer := pgherd.ask(n, act, ceil(least(coalesce(rest, 1), 0.5) * 1000)::text);
                 act := 'G';
             EXCEPTION WHEN connection_failure OR read_only_sql_transaction THEN
-                -- The next transaction that writes shall not find a dead connection.
-                PERFORM pgherd.dblink_disconnect(c) FROM unnest(pgherd.dblink_get_connections()) AS c WHERE c = conn;
                 cause := 'its sidecar does not answer';
             END;
         END IF;

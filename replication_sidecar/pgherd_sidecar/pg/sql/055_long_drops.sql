@@ -72,19 +72,10 @@ END $$;
 -- since whatever this transaction wrote itself would end the command.
 CREATE OR REPLACE FUNCTION pgherd.announce_drop(what jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    n    pgherd.node;
-    conn text;
+DECLARE n pgherd.node;
 BEGIN
     SELECT * INTO n FROM pgherd.node;
-    conn := pgherd.hook_connection(n);
-    PERFORM pgherd.dblink_exec(conn, concat('D ', n.secret, ' ', pg_backend_pid(), E'\n', what));
-EXCEPTION
-    WHEN connection_failure OR connection_exception THEN
-        IF conn = ANY (pgherd.dblink_get_connections()) THEN
-            PERFORM pgherd.dblink_disconnect(conn);
-        END IF;
-        RAISE;
+    PERFORM pgherd.ask(n, 'D', concat(pg_backend_pid(), E'\n', what));
 END $$;
 
 -- The sidecar's request: `what` is said above. The session waits for the answer.
