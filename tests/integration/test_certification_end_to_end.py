@@ -23,15 +23,19 @@ CREATE TABLE booking (id int PRIMARY KEY, during int4range, EXCLUDE USING gist (
 CREATE TABLE fold (id int PRIMARY KEY, n numeric UNIQUE, t text);
 CREATE UNIQUE INDEX ON fold (lower(t));
 CREATE TABLE handed (id int PRIMARY KEY, u int UNIQUE DEFERRABLE INITIALLY DEFERRED);
+CREATE TABLE covered (id int PRIMARY KEY, balance int);
+CREATE UNIQUE INDEX ON covered (id) INCLUDE (balance);
+CREATE TABLE entry (id int PRIMARY KEY, covered int REFERENCES covered);
 """
 ROWS = """
-TRUNCATE account, owner, car, booking, fold, handed;
+TRUNCATE account, owner, car, booking, fold, handed, covered, entry;
 INSERT INTO account VALUES (1, 100, 'a'), (2, 100, 'b');
 INSERT INTO owner VALUES (1, 'one', 10), (2, 'two', 20);
 INSERT INTO car VALUES (1, 1, NULL);
 INSERT INTO booking VALUES (1, '[1,10)');
 INSERT INTO fold VALUES (1, 1.0, 'Ab');
 INSERT INTO handed VALUES (1, 1), (2, 2);
+INSERT INTO covered VALUES (1, 100);
 """
 HESITANT = """
 CREATE OR REPLACE FUNCTION hesitate() RETURNS trigger LANGUAGE plpgsql AS
@@ -55,7 +59,17 @@ SHAPES = {
     "CREATE TABLE part_1 PARTITION OF parent FOR VALUES WITH (MODULUS 2, REMAINDER 1);"
     + _CHILD.format(""),
 }
-ALL = ("account", "owner", "car", "booking", "fold", "handed")
+LATE = {
+    "a table": "CREATE TABLE late (id int PRIMARY KEY, u int UNIQUE DEFERRABLE)",
+    "a key": "CREATE TABLE late (id int, u int PRIMARY KEY DEFERRABLE)",
+    "without a key": "CREATE TABLE late (id int, u int, UNIQUE (u) DEFERRABLE)",
+    "exclusion": "CREATE TABLE late (id int, u int, EXCLUDE (u WITH =) DEFERRABLE)",
+    "partitions": "CREATE TABLE late (id int, u int UNIQUE DEFERRABLE) PARTITION BY LIST (u);"
+    "CREATE TABLE late_part PARTITION OF late DEFAULT",
+    "a child": "CREATE TABLE late (id int, u int);"
+    "CREATE TABLE late_child (UNIQUE (u) DEFERRABLE) INHERITS (late)",
+}
+ALL = ("account", "owner", "car", "booking", "fold", "handed", "covered", "entry")
 LEVELS = ("READ COMMITTED", "REPEATABLE READ")
 
 
@@ -130,6 +144,9 @@ HARMLESS = {
     ),
     "child of a parent whose other column changes": Pair(
         "UPDATE owner SET name = 'new' WHERE id = 1", "INSERT INTO car VALUES (2, 1, NULL)"
+    ),
+    "child of a parent of which an included column changes": Pair(
+        "UPDATE covered SET balance = 99 WHERE id = 1", "INSERT INTO entry VALUES (1, 1)"
     ),
     "two children of one parent": Pair(
         "INSERT INTO car VALUES (2, 1, 10)", "INSERT INTO car VALUES (3, 1, 10)"
@@ -214,6 +231,42 @@ def test_a_child_that_comes_after_the_check_of_its_parents_end_counts(
             left.result()
     assert run(nodes.app[0], ORPHANS) == [(0,)]
     nodes.equal_rows("parent", "child")
+
+
+@pytest.mark.parametrize("taking", ["INSERT INTO {0} VALUES (1, 7)", "UPDATE late SET u = 7"])
+@pytest.mark.parametrize("shape", LATE.values(), ids=LATE)
+def test_a_value_that_an_applier_takes_while_nobody_waits_for_it_is_taken(
+    nodes: Nodes, shape: str, taking: str
+) -> None:
+    """A deferrable constraint leaves it to whoever comes later to look, and that is the applier."""
+    table = "late_child" if "late_child" in shape else "late"
+    run(nodes.app[0], f"DROP TABLE IF EXISTS late CASCADE; {shape}")
+    run(nodes.app[0], f"INSERT INTO {table} VALUES (3, 3)")
+    run(nodes.app[0], HESITANT.format(table).replace("UPDATE OR DELETE", "UPDATE OR INSERT"))
+    nodes.settle()
+    holder, taker = nodes.connect(2), nodes.connect(2)
+    run(holder, "SELECT pg_advisory_lock(4711)")
+    with ThreadPoolExecutor(1) as others:
+        took = others.submit(once, taker, taking.format(table))
+        wait_until(lambda: run(nodes.admin[2], WAITING), brief=True, hopeless=took.done)
+        run(nodes.app[1], f"INSERT INTO {table} VALUES (2, 7)")
+        nodes.settle()
+        run(holder, "SELECT pg_advisory_unlock(4711)")
+        with pytest.raises((psycopg.errors.SerializationFailure, psycopg.errors.AdminShutdown)):
+            took.result()
+    assert nodes.equal_rows("late") == ["(2,7)", "(3,3)"]
+
+
+@pytest.mark.parametrize(
+    "written", ["UPDATE late SET u = 8 WHERE id = 9", "UPDATE late SET id = 1"]
+)
+def test_a_table_with_a_deferrable_constraint_is_written_as_any(nodes: Nodes, written: str) -> None:
+    run(nodes.app[0], f"DROP TABLE IF EXISTS late CASCADE; {LATE['a table']}")
+    run(nodes.app[1], f"INSERT INTO late VALUES (2, 7); BEGIN; {written}; COMMIT")
+    run(
+        nodes.app[2], "BEGIN; INSERT INTO late SELECT i, i FROM generate_series(10, 2010) i; COMMIT"
+    )
+    assert len(nodes.equal_rows("late")) == 2002
 
 
 def test_a_snapshot_of_before_the_winner_loses_though_its_row_came_later(filled: Nodes) -> None:

@@ -43,7 +43,9 @@ DECLARE
     pk   int2[] := (SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] FROM pg_index i WHERE i.indexrelid = pgherd.identity_index(root));
     -- Columns of unique and exclusion indexes, of any partition too, with those that their expressions and predicates read.
     held name[] := array(
-        SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
+        SELECT a.attname
+          FROM pg_index i
+          JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
          WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion));
 BEGIN
     IF EXISTS (SELECT FROM pg_index i
@@ -55,7 +57,8 @@ BEGIN
                               AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid
               JOIN pg_attribute a ON a.attrelid = i.indrelid
                                  AND (a.attnum = d.refobjsubid OR pgherd.reads_whole_row(i.indexrelid))
-             WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion));
+             WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion)
+               AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL));
     END IF;
     -- Other members may have an index that is not here yet (055_unique_indexes).
     held := held || array(SELECT unnest(l.columns) FROM pgherd.long_commands l WHERE l.relid = ANY (tree));

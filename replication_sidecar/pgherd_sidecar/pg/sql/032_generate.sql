@@ -20,7 +20,7 @@ END $$;
 
 -- INSERT INTO capture ... for one row or one pair of rows. Checks and values in one statement, because every
 -- executor start counts: nothing is inserted if the node takes no writes, `counted` holds more rows, or
--- `condition` is false. `checked`: the base of the foreign keys' checks, where the row may be a parent's.
+-- `condition` is false. `checked`: the base that was kept, where the row needs it (needs_kept_base).
 DROP FUNCTION IF EXISTS pgherd.capture_one(int, text, text, text, text, text, text, text);
 CREATE OR REPLACE FUNCTION pgherd.capture_one(
     side int, tab text, keys text, pks text, recs text, source text, counted text, condition text, checked text)
@@ -39,10 +39,10 @@ BEGIN
     ' AND ' || nullif(condition, ''), ' AND NOT EXISTS (SELECT FROM ' || nullif(counted, '') || ' OFFSET 1)', ';');
 END $$;
 
--- The same for many: `keys`, `pks`, `recs` are per source row; so is `ended`: something that a foreign key may refer to
--- has gone. `arrays`: the last two are arrays of equal length, since a row of UPDATE may be two rows here. To take them
--- apart costs as much as all the rest, so it is not done for the others. Rows are counted when they are records already:
--- an old and a new row side by side may have more columns than PostgreSQL can keep.
+-- The same for many: `keys`, `pks`, `recs` are per source row; so is `ended`: it needs the base that was kept. `arrays`: the
+-- last two are arrays of equal length, since a row of UPDATE may be two rows here. To take them apart costs as much as all
+-- the rest, so it is not done for the others. Rows are counted when they are records already: an old and a new row side by
+-- side may have more columns than PostgreSQL can keep.
 DROP FUNCTION IF EXISTS pgherd.capture_many(int, text, text, text, text, text, text);
 DROP FUNCTION IF EXISTS pgherd.capture_many(int, text, text, text, text, text, text, text);
 CREATE OR REPLACE FUNCTION pgherd.capture_many(
@@ -86,7 +86,7 @@ END $$;
 -- or more rows than one, for which there is `many`. A transaction that changed a row has an xid already.
 -- An expression of an index names columns of the user's as it likes: so they go before variables (also PL/pgSQL's own: old,
 -- found, tg_op), and in a query ours are called by the name of their block.
--- `checked`: the rows may be parents. `refusals`: see refusals().
+-- `checked`: rows may need the base that was kept. `refusals`: see refusals().
 DROP FUNCTION IF EXISTS pgherd.capture_function(text, text, text, text, text, text, text);
 DROP FUNCTION IF EXISTS pgherd.capture_function(text, text, text, text, text, text, text, bool);
 CREATE OR REPLACE FUNCTION pgherd.capture_function(
@@ -180,10 +180,15 @@ BEGIN
     END IF;
 END $$;
 
+-- A deferrable unique or exclusion constraint needs it, too, and before the first row: it waits for nobody who writes the
+-- same value, and leaves that to whoever comes later. If that is an applier, nobody looks.
 CREATE OR REPLACE FUNCTION pgherd.before_checks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgherd.keep_base_of_checks();
+    IF TG_LEVEL = 'ROW' AND TG_WHEN = 'BEFORE' THEN
+        RETURN NEW;
+    END IF;
     RETURN NULL;
 END $$;
 
@@ -212,6 +217,22 @@ BEGIN
                     WHERE f.contype = 'f' AND f.confrelid IN (SELECT p.relid FROM pgherd.partitions(root) p));
 END $$;
 
+-- Does the table, or one of its partitions, have a deferrable unique or exclusion constraint?
+CREATE OR REPLACE FUNCTION pgherd.is_checked_late(root oid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN EXISTS (SELECT FROM pg_index i
+                    WHERE NOT i.indimmediate AND i.indrelid IN (SELECT p.relid FROM pgherd.partitions(root) p));
+END $$;
+
+-- Do rows that a statement of this kind writes need the base that was kept (before_checks)? p: `source_parts` of the table.
+CREATE OR REPLACE FUNCTION pgherd.needs_kept_base(p record, kind text) RETURNS bool
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN kind <> 'INSERT' AND p.referenced OR kind <> 'DELETE' AND p.checked_late;
+END $$;
+
 -- May one UPDATE of the table change a row twice? What referential actions change comes in the transition tables of the
 -- statement that they belong to, so it is captured with that.
 CREATE OR REPLACE FUNCTION pgherd.is_changed_again(root oid) RETURNS bool
@@ -234,6 +255,13 @@ DROP FUNCTION IF EXISTS pgherd.checks_triggers(oid, oid);
 CREATE OR REPLACE FUNCTION pgherd.checks_triggers(t pgherd.user_tables, p record) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF p.checked_late THEN
+        name := 'Pgherd_before';
+        source := format('CREATE OR REPLACE TRIGGER "Pgherd_before" BEFORE INSERT OR UPDATE ON %s FOR EACH %s'
+                         ' EXECUTE FUNCTION pgherd.before_checks()',
+                         t.name, CASE WHEN t.inherits THEN 'ROW' ELSE 'STATEMENT' END);
+        RETURN NEXT;
+    END IF;
     IF t.partitioned OR NOT p.referenced
        OR NOT EXISTS (SELECT FROM pgherd.columns(p.root) c WHERE c.in_pk OR c.in_unique) THEN
         RETURN;
@@ -379,7 +407,7 @@ DROP FUNCTION IF EXISTS pgherd.capture_parts(oid);
 DROP FUNCTION IF EXISTS pgherd.source_parts(oid);
 CREATE FUNCTION pgherd.source_parts(
     table_id oid, OUT root oid, OUT identity oid, OUT name text, OUT partitioned bool, OUT written text, OUT row_type text,
-    OUT settings text, OUT referenced bool, OUT tab text, OUT table_keys text,
+    OUT settings text, OUT referenced bool, OUT checked_late bool, OUT tab text, OUT table_keys text,
     OUT compressed text, OUT compressed_change text,
     OUT same_identity text, OUT key_equal text, OUT first_key text, OUT new_record text, OUT key_record text,
     OUT k_ins text, OUT pk_new text, OUT ins_rec text, OUT k_del text, OUT pk_old text, OUT del_rec text,
@@ -393,6 +421,7 @@ BEGIN
     row_type := pgherd.row_type(root);
     settings := pgherd.text_settings(root);
     referenced := pgherd.is_referenced(root);
+    checked_late := pgherd.is_checked_late(root);
     tab := to_json(name);
     table_keys := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' || name));
     compressed := pgherd.compressed_otherwise(root, false);
@@ -422,7 +451,7 @@ END $$;
 
 -- The capture of a table with identity by statements of one kind: certification keys, hashes of the primary key,
 -- records and rows, of one row (`one`) and of many (`many`), as SQL text; and under which `condition` one row goes by
--- itself. `checked`, `ended`: where the rows may be parents, the base of the checks, and which of many ask for it.
+-- itself. `checked`, `ended`: where rows need the base that was kept, this base, and which of many ask for it.
 -- kind: INSERT, UPDATE or DELETE. A single row that UPDATE gave another identity goes the way of many.
 -- p: `source_parts` of the table.
 DROP FUNCTION IF EXISTS pgherd.capture_shape(oid, text, bool, record);
@@ -436,11 +465,11 @@ DECLARE
     ws         text := 'pg_catalog.concat_ws('','', %s)';
     compressed text := CASE WHEN by_row THEN NULL WHEN kind = 'INSERT' THEN p.compressed
                             WHEN kind = 'UPDATE' THEN p.compressed_change END;
-    referenced bool := kind <> 'INSERT' AND p.referenced;
+    kept_base  bool := pgherd.needs_kept_base(p, kind);
 BEGIN
     condition := '';
-    checked := CASE WHEN referenced THEN 'pgherd.base_of_checks(ours.v_xid)' ELSE '' END;
-    ended := CASE WHEN referenced THEN 'true' ELSE '' END;
+    checked := CASE WHEN kept_base THEN 'pgherd.base_of_checks(ours.v_xid)' ELSE '' END;
+    ended := CASE WHEN kept_base THEN 'true' ELSE '' END;
     IF kind = 'INSERT' THEN
         one := ARRAY[p.k_ins, format('ARRAY[%s]', p.pk_new), format('ARRAY[%s]', p.ins_rec), n];
         many := ARRAY[p.k_ins, p.pk_new, p.ins_rec, n];
@@ -457,12 +486,12 @@ BEGIN
                            format('ARRAY[%s, %s]', p.del_rec, p.ins_rec))) AS c(i, made, gone, kept, replaced);
         IF by_row THEN
             one := many || (o || ', ' || n);
-            IF referenced THEN
+            IF kept_base THEN
                 checked := format('CASE WHEN NOT (%s) THEN %s END', p.same_identity, checked);
             END IF;
         ELSE
             checked := ''; -- it keeps its identity
-            IF referenced THEN
+            IF kept_base THEN
                 ended := pgherd.by_change(p, true, 'true', 'true', 'false', 'true');
             END IF;
             one := ARRAY[p.k_upd, format('ARRAY[%s]', p.pk_new), format('ARRAY[%s]', p.upd_rec), o || ', ' || n];
@@ -518,7 +547,7 @@ BEGIN
                CASE WHEN NOT by_row
                     THEN concat(pgherd.capture_many(1, p.tab, p.table_keys, s.many[1], s.many[2], s.many[3], s.many[4], s.ended,
                                                     kind = 'UPDATE'), again) END,
-               kind <> 'INSERT' AND p.referenced AND NOT by_row,
+               s.ended <> '' AND NOT by_row,
                pgherd.refusals(p.root, kind, by_row, p.compressed,
                                CASE kind WHEN 'UPDATE' THEN p.compressed_change ELSE p.compressed END, s.many[4]));
 END $$;
@@ -601,7 +630,7 @@ DECLARE
     n          text := CASE WHEN by_row THEN '(SELECT NEW.*) n' ELSE 'new_rows n' END;
     pair       text := pgherd.pair_name(root);
     counted    text := pgherd.counted_rows(p, kind, by_row);
-    referenced bool := kind <> 'INSERT' AND p.referenced;
+    kept_base  bool := pgherd.needs_kept_base(p, kind);
     gone_keys  text := pgherd.gone_keys(root, 'oi.image');
     made_keys  text := pgherd.made_keys(root);
     gone_pk    text := pgherd.image_key(root, 'oi.image');
@@ -638,16 +667,16 @@ BEGIN
     RETURN pgherd.capture_function(
                format('%s_%s', lower(kind), rel), p.settings, counted,
                pgherd.capture_one(0, p.tab, one[1], one[2], one[3], one[4], counted, condition,
-                                  CASE WHEN referenced THEN 'pgherd.base_of_checks(ours.v_xid)' ELSE '' END),
+                                  CASE WHEN kept_base THEN 'pgherd.base_of_checks(ours.v_xid)' ELSE '' END),
                pgherd.capture_one(1, p.tab, one[1], one[2], one[3], one[4], counted, condition,
-                                  CASE WHEN referenced THEN 'pgherd.base_of_checks(ours.v_xid)' ELSE '' END),
+                                  CASE WHEN kept_base THEN 'pgherd.base_of_checks(ours.v_xid)' ELSE '' END),
                CASE WHEN NOT by_row
                     THEN pgherd.capture_many(0, p.tab, p.table_keys, many[1], many[2], many[3], many[4],
-                                             CASE WHEN referenced THEN 'true' ELSE '' END, kind = 'UPDATE') END,
+                                             CASE WHEN kept_base THEN 'true' ELSE '' END, kind = 'UPDATE') END,
                CASE WHEN NOT by_row
                     THEN pgherd.capture_many(1, p.tab, p.table_keys, many[1], many[2], many[3], many[4],
-                                             CASE WHEN referenced THEN 'true' ELSE '' END, kind = 'UPDATE') END,
-               referenced AND NOT by_row, pgherd.refusals(root, kind, by_row, p.compressed, p.compressed, many[4]));
+                                             CASE WHEN kept_base THEN 'true' ELSE '' END, kind = 'UPDATE') END,
+               kept_base AND NOT by_row, pgherd.refusals(root, kind, by_row, p.compressed, p.compressed, many[4]));
 END $$;
 
 DROP FUNCTION IF EXISTS pgherd.trigger_source(oid, text, bool, text);
@@ -893,7 +922,7 @@ BEGIN
                  WHERE t.tgrelid = rel AND t.tgname ILIKE E'pgherd\\_%'
                    AND (NOT wanted ? t.tgname
                         -- it has become part of an inheritance tree, or ceased to be one
-                        OR t.tgname IN ('pgherd_insert', 'pgherd_update', 'pgherd_delete', 'pgherd_refuse')
+                        OR t.tgname IN ('pgherd_insert', 'pgherd_update', 'pgherd_delete', 'pgherd_refuse', 'Pgherd_before')
                            AND (t.tgtype & 1 = 1) <> by_row) LOOP
         IF trig.name = 'pgherd_insert' AND trig.wanted <> '' AND NOT by_row THEN
             PERFORM pgherd.refuse_to_attach(rel);

@@ -49,8 +49,8 @@ END $$;
 
 -- Writes down how a table is captured natively; p: `source_parts` of the table that it is captured for.
 --
--- The function captures where a foreign key refers to a row that may be gone, which needs the base of the checks
--- (before_checks), and an UPDATE without identity, which is two records. The rows of an UPDATE come in pairs, of
+-- The function captures what needs a base that was kept (before_checks): a row that a foreign key refers to and that may be
+-- gone, or one that a deferrable constraint has not checked yet; and an UPDATE without identity, which is two records. The rows of an UPDATE come in pairs, of
 -- which each must have kept its identity; so none has been changed twice unless referential actions do that.
 DROP FUNCTION IF EXISTS pgherd.plan_native_capture(oid);
 CREATE OR REPLACE FUNCTION pgherd.plan_native_capture(rel oid, p record) RETURNS void
@@ -68,7 +68,7 @@ BEGIN
         plan.tab := p.tab;
         plan.table_keys := p.table_keys;
         plan.many := NOT (k = 'UPDATE' AND coalesce(p.changed_again, false));
-        IF p.identity IS NULL AND k <> 'UPDATE' AND NOT (k = 'DELETE' AND p.referenced) THEN
+        IF p.identity IS NULL AND k <> 'UPDATE' AND NOT pgherd.needs_kept_base(p, k) THEN
             plan.image := CASE k WHEN 'INSERT' THEN p.new_record ELSE pgherd.record_full(p.root, 'o', false) END;
             plan.condition := CASE k WHEN 'INSERT' THEN 'NOT ' || p.compressed END;
             plan.keys := CASE k WHEN 'INSERT' THEN pgherd.made_keys(p.root) ELSE pgherd.gone_keys(p.root, '$1') END;
