@@ -524,6 +524,37 @@ async def test_an_index_is_named_like_a_copy_of_reindex_by_reindex_only(
     await assert_same_schema(connections, schema)
 
 
+async def test_a_reindex_that_ends_while_a_command_begins_is_not_in_its_way(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    """Its index has the number that the copy had, which was not valid when the command began."""
+    await run(connections[0], "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE INDEX i ON t (v)")
+    check = (
+        "SELECT pgherd.check_reindex_copies(jsonb_build_object('i'::regclass::oid, {}),"
+        " ARRAY['t'::regclass::oid])"
+    )
+    async with superusers(herd, schema) as admins:
+        await run(admins[0], check.format("false"))
+        assert (await failure(admins[0], check.format("true"))).sqlstate == "0A000"
+
+
+async def test_a_function_of_a_default_changes_beside_writers(
+    connections: list[Connection], schema: str
+) -> None:
+    function = "FUNCTION f() RETURNS int LANGUAGE sql RETURN"
+    await run(
+        connections[0],
+        f"CREATE {function} 1; CREATE TABLE t (id int PRIMARY KEY, v int DEFAULT f())",
+    )
+    await caught_up(connections)
+    async with another(connections[1], schema) as writer:
+        await run(writer, "BEGIN; INSERT INTO t VALUES (1)")
+        await run(connections[0], f"CREATE OR REPLACE {function} 2")
+        await run(writer, "COMMIT")
+    await run(connections[2], "INSERT INTO t VALUES (2)")
+    assert await same_everywhere(connections, "TABLE t ORDER BY id") == [(1, 1), (2, 2)]
+
+
 async def test_what_explain_made_of_what_explain_made_goes_with_it(
     connections: list[Connection], schema: str
 ) -> None:

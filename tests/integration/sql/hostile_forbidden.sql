@@ -75,3 +75,9 @@ CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1
 CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'; CREATE DOMAIN d AS int DEFAULT f(1); CREATE TABLE e (id int PRIMARY KEY); ALTER TABLE e ADD c d
 -- case: code in a temporary domain
 CREATE FUNCTION f(int) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN true; END'; CREATE DOMAIN pg_temp.d AS int CHECK (f(VALUE))
+-- case: code in the bound of a partition
+CREATE FUNCTION f(record) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'; CREATE TABLE e (id int PRIMARY KEY) PARTITION BY LIST (id); CREATE TABLE e1 PARTITION OF e FOR VALUES IN ((ROW(1)).f)
+-- case: code in an operator that a conversion implies
+CREATE FUNCTION f(int, int) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN true; END'; CREATE OPERATOR >= (LEFTARG = int, RIGHTARG = int, FUNCTION = f); CREATE TABLE e (id int PRIMARY KEY, c text); ALTER TABLE e ALTER c TYPE bool USING 1 BETWEEN 0 AND 2
+-- case: code in a view that the default of a new column reads
+CREATE FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'; CREATE VIEW w AS SELECT f(1); CREATE TABLE e (id int PRIMARY KEY); ALTER TABLE e ADD c text DEFAULT table_to_xml('w'::regclass, true, true, '')::text

@@ -96,15 +96,40 @@ def test_function_of_the_user_in_front_of_ours_is_refused_unless_ours_is_named()
     )
 
 
-@pytest.mark.parametrize("using", ["f(1)", "s.f(1)", "t.f", "s.t.f", "(ROW(1)::t).f", "<+> 1"])
+@pytest.mark.parametrize(
+    "using",
+    [
+        "f(1)",
+        "s.f(1)",
+        "t.f",
+        "s.t.f",
+        "pg_catalog.f",
+        "(ROW(1)::t).f",
+        "(x).pg_catalog.f",
+        "<+> 1",
+        "CASE 1 WHEN 2 THEN 3 END",
+        "CASE WHEN 1 BETWEEN 0 AND 2 THEN 3 END",
+        "CASE WHEN 1 NOT BETWEEN SYMMETRIC 0 AND 2 THEN 3 END",
+    ],
+)
 def test_code_of_a_user_is_refused_also_where_no_row_is_converted(using: str) -> None:
     text = f"ALTER TABLE t ALTER x TYPE int USING {using}"
     check(text)
     with pytest.raises(DdlNotSupported, match="not a superuser's"):
-        check(text, shadows=["f", "<+>"])
+        check(text, shadows=["f", "<+>", "=", ">=", "<", "<="])
 
 
-@pytest.mark.parametrize("bound", ["now()", "current_date", "'today'", "f(1)", "'a'::d"])
+@pytest.mark.parametrize("bound", ["CASE 1 WHEN 2 THEN 3 END", "(1 BETWEEN 0 AND 2)::text"])
+def test_bound_of_a_partition_calls_no_operator_of_a_user(bound: str) -> None:
+    text = f"CREATE TABLE t PARTITION OF p FOR VALUES IN ({bound})"
+    check(text)
+    with pytest.raises(DdlNotSupported):
+        check(text, shadows=["=", ">="])
+
+
+@pytest.mark.parametrize(
+    "bound", ["now()", "current_date", "'today'", "f(1)", "'a'::d", "(ROW(1)).f"]
+)
 def test_bound_of_a_partition_is_a_constant(bound: str) -> None:
     check("CREATE TABLE t PARTITION OF p FOR VALUES FROM (-1, 'a') TO (MAXVALUE, '2024-01-01')")
     with pytest.raises(DdlNotSupported):

@@ -103,6 +103,16 @@ _EXPRESSIONS: Final = (
 )
 
 
+#: What calls a function or an operator that is looked up by its name.
+_CALLS: Final = ast.FuncCall | ast.A_Expr | ast.CaseExpr
+_BETWEEN: Final = (
+    enums.A_Expr_Kind.AEXPR_BETWEEN,
+    enums.A_Expr_Kind.AEXPR_NOT_BETWEEN,
+    enums.A_Expr_Kind.AEXPR_BETWEEN_SYM,
+    enums.A_Expr_Kind.AEXPR_NOT_BETWEEN_SYM,
+)
+
+
 def concerns_temporary(statement: Any, temporary: list[str] | None) -> bool:
     """Is this a command about temporary relations that PostgreSQL did not recognise as one?
 
@@ -152,6 +162,11 @@ def refuse_unsafe(statement: Any, captured: Captured) -> None:
             _refuse_subcommand(node, captured)
         elif isinstance(node, ast.PartitionBoundSpec):
             _refuse_computed(node, captured, "a partition bound")
+            for part in nodes(node):
+                if isinstance(part, ast.A_Indirection) and _strings(part.indirection):
+                    raise DdlNotSupported(
+                        "a partition bound may call a function", "Write a constant."
+                    )
     if isinstance(statement, ast.AlterTableStmt):
         _refuse_two_defaults(statement)
     elif isinstance(statement, ast.AlterSeqStmt):
@@ -281,10 +296,8 @@ def _refuse_code(expression: Any, captured: Captured) -> None:
     something behind that is run with the rights of replication, at COMMIT.
     """
     for node in nodes(expression):
-        names = _called(node)
-        if names[:1] == ["pg_catalog"]:
-            continue
-        for name in names if isinstance(node, ast.A_Indirection) else names[-1:]:
+        schema, names = _called(node)
+        for name in names if schema != ["pg_catalog"] else ():
             if name in (captured.shadows or ()):
                 raise DdlNotSupported(
                     f"USING may call {name}, which is not a superuser's",
@@ -307,7 +320,7 @@ def _refuse_computed(
         if (
             not isinstance(node, _EXPRESSIONS)
             or _reads_moving_date(node)
-            or (isinstance(node, ast.FuncCall | ast.A_Expr) and not _is_certain(node, captured))
+            or (isinstance(node, _CALLS) and not _is_certain(node, captured))
             or (
                 isinstance(node, ast.TypeCast)
                 and _names(node.typeName) != own
@@ -336,24 +349,29 @@ def _names(name: Any) -> list[str]:
 
 def _is_certain(call: Any, captured: Captured) -> bool:
     """Is this PostgreSQL's own function or operator, and of those that always give the same?"""
-    function = isinstance(call, ast.FuncCall)
-    *schema, name = _called(call)
-    if schema not in ([], ["pg_catalog"]) or (not schema and name in (captured.shadows or ())):
+    schema, names = _called(call)
+    if schema not in ([], ["pg_catalog"]):
         return False
-    return not function or name in _CERTAIN_FUNCTIONS
+    if not schema and not set(names).isdisjoint(captured.shadows or ()):
+        return False
+    return not isinstance(call, ast.FuncCall) or names[0] in _CERTAIN_FUNCTIONS
 
 
-def _called(node: Any) -> list[str]:
-    """The names, from the schema to its own, of what a node of an expression may call."""
-    parts: Any = ()
-    if isinstance(node, ast.FuncCall):
-        parts = node.funcname
-    elif isinstance(node, ast.A_Expr):
-        parts = node.name
-    elif isinstance(node, ast.ColumnRef):
-        parts = (node.fields or ())[1:]  # t.f may mean f(t)
-    elif isinstance(node, ast.A_Indirection):
-        parts = node.indirection
+def _called(node: Any) -> tuple[list[str], list[str]]:
+    """The schema, if it is given, and the names of what a node of an expression may call."""
+    if isinstance(node, ast.CaseExpr) and node.arg is not None:
+        return [], ["="]
+    if isinstance(node, ast.A_Expr) and node.kind in _BETWEEN:
+        return [], [">=", "<=", "<", ">"]
+    if isinstance(node, ast.FuncCall | ast.A_Expr):
+        *schema, name = _strings(node.funcname if isinstance(node, ast.FuncCall) else node.name)
+        return schema, [name]
+    if isinstance(node, ast.ColumnRef):
+        return [], _strings(node.fields)[1:]  # t.f may mean f(t)
+    return [], _strings(node.indirection) if isinstance(node, ast.A_Indirection) else []
+
+
+def _strings(parts: Any) -> list[str]:
     return [str(part.sval) for part in parts or () if isinstance(part, ast.String)]
 
 

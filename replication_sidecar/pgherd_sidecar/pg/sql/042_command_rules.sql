@@ -214,7 +214,8 @@ CREATE OR REPLACE FUNCTION pgherd.check_new_columns(rels oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r record;
 BEGIN
-    FOR r IN SELECT a.attname, a.attrelid::regclass AS rel, pgherd.calls_user_code(e.tree) AS user_code
+    FOR r IN SELECT a.attname, a.attrelid::regclass AS rel, pgherd.calls_user_code(e.tree)
+                    OR EXISTS (SELECT FROM pgherd.functions_in(e.tree) f WHERE f.proname ~ '_to_xml') AS user_code -- reads views
                FROM pgherd.tables t
                JOIN pg_attribute a ON a.attrelid = t.relid AND a.attnum > t.columns
                                   AND a.attgenerated = '' AND NOT a.attisdropped
@@ -513,7 +514,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan
 #variable_conflict use_column
 BEGIN
     RETURN (
-        SELECT jsonb_object_agg(i.indexrelid::text, true)
+        SELECT jsonb_object_agg(i.indexrelid::text, i.indisvalid)
           -- each command asks for these: one look at each catalog, and no function is called for each index of the database
           FROM (SELECT i.indexrelid, i.indrelid, i.indisvalid, c.relname
                   FROM (SELECT n.indexrelid AS idx FROM pg_index n WHERE NOT n.indisvalid
@@ -528,7 +529,8 @@ BEGIN
            AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid));
 END $$;
 
--- No command makes one of those that is valid, and none makes another index of it. `broken`: as when the command began.
+-- No command makes one of those that is valid, and none makes another index of it. `broken`: as when the command began; a
+-- REINDEX CONCURRENTLY that ended meanwhile has made an index of one that was not valid.
 CREATE OR REPLACE FUNCTION pgherd.check_reindex_copies(broken jsonb, rels oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -545,7 +547,8 @@ BEGIN
               WHERE i.indrelid IN (SELECT x.indrelid FROM pg_index x WHERE x.indexrelid = ANY (rels)
                                    UNION ALL SELECT unnest(rels))
                 AND i.indisvalid
-                AND coalesce(copies ? i.indexrelid::text, false) <> coalesce(broken ? i.indexrelid::text, false));
+                AND CASE WHEN copies ? i.indexrelid::text THEN NOT broken ? i.indexrelid::text
+                         ELSE (broken ->> i.indexrelid::text)::bool END);
     IF name <> '' THEN
         PERFORM pgherd.refuse(
             format('index %s is taken for a copy that REINDEX CONCURRENTLY has left on one member', name),

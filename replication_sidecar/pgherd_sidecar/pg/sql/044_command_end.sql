@@ -1,17 +1,32 @@
 -- The end of a DDL command: what it did is judged, its certification keys are known, triggers and sequences
 -- follow the new shape of the tables.
 
--- Objects whose change concerns the rows of no table: they need no table's key. A function that is part of an expression
--- decides which rows a table takes.
-DROP FUNCTION IF EXISTS pgherd.concerns_no_rows(text, text);
-CREATE OR REPLACE FUNCTION pgherd.concerns_no_rows(command_tag text, object_type text, class oid, object oid) RETURNS bool
+-- Does this function, or what calls it, decide which rows a table takes? A plain default does not: its origin evaluates it.
+CREATE OR REPLACE FUNCTION pgherd.decides_rows(function oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (
+        WITH RECURSIVE callers(class, id) AS (
+            SELECT 'pg_proc'::regclass::oid, function
+            UNION
+            SELECT d.classid, d.objid
+              FROM callers c JOIN pg_depend d ON d.refclassid = c.class AND d.refobjid = c.id
+             WHERE c.class IN ('pg_proc'::regclass, 'pg_operator'::regclass)
+               AND d.classid <> ALL ('{pg_rewrite,pg_trigger,pg_event_trigger,pg_policy}'::regclass[])
+               AND NOT (d.classid = 'pg_attrdef'::regclass
+                        AND EXISTS (SELECT FROM pg_attrdef f
+                                      JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum AND a.attgenerated = ''
+                                     WHERE f.oid = d.objid)))
+        SELECT EXISTS (SELECT FROM callers c WHERE c.class NOT IN ('pg_proc'::regclass, 'pg_operator'::regclass)));
+END $$;
+
+-- Objects whose change concerns the rows of no table: they need no table's key.
+DROP FUNCTION IF EXISTS pgherd.concerns_no_rows(text, text), pgherd.concerns_no_rows(text, text, oid, oid);
+CREATE OR REPLACE FUNCTION pgherd.concerns_no_rows(command_tag text, object_type text) RETURNS bool
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN NOT (class = 'pg_proc'::regclass AND EXISTS (
-            SELECT FROM pg_depend d WHERE d.refclassid = class AND d.refobjid = object AND d.classid <> ALL (
-                   '{pg_rewrite,pg_trigger,pg_event_trigger,pg_policy}'::regclass[])))
-       AND coalesce(command_tag LIKE 'CREATE %' OR command_tag IN ('COMMENT', 'GRANT', 'REVOKE', 'SECURITY LABEL',
+    RETURN coalesce(command_tag LIKE 'CREATE %' OR command_tag IN ('COMMENT', 'GRANT', 'REVOKE', 'SECURITY LABEL',
                     'ALTER DEFAULT PRIVILEGES', 'REFRESH MATERIALIZED VIEW')
                 OR object_type IN ('view', 'materialized view', 'function', 'procedure', 'aggregate', 'sequence',
                                    'publication', 'statistics object', 'policy'), false);
@@ -34,7 +49,8 @@ BEGIN
            bool_and(u.temporary OR u.broken) AS temporary, bool_or(u.temporary) AS some_temporary,
            bool_or(coalesce(o.schema_name, '') IN ('pgherd', 'pgherd_gen')
                    OR o.object_type = 'schema' AND o.object_identity IN ('pgherd', 'pgherd_gen')) AS ours,
-           bool_or(c.oid IS NULL AND NOT pgherd.concerns_no_rows(o.command_tag, o.object_type, o.classid, o.objid)) AS coarse,
+           bool_or(c.oid IS NULL AND (NOT pgherd.concerns_no_rows(o.command_tag, o.object_type)
+                                      OR o.classid = 'pg_proc'::regclass AND pgherd.decides_rows(o.objid))) AS coarse,
            bool_or(o.schema_name = 'pg_toast'
                    OR o.classid = 'pg_trigger'::regclass
                       AND EXISTS (SELECT FROM pg_trigger t WHERE t.oid = o.objid AND t.tgisinternal)) AS named_by_oid,
