@@ -347,8 +347,8 @@ def test_a_copy_that_is_given_up_leaves_a_table_that_takes_writes(
 @pytest.mark.long
 @pytest.mark.parametrize(
     "shape",
-    ["PARTITION BY LIST (id)", "child", "view", "cascade", "UNLOGGED"],
-    ids=["partitioned", "children", "view", "cascade", "unlogged"],
+    ["PARTITION BY LIST (id)", "child", "view", "UNLOGGED"],
+    ids=["partitioned", "children", "view", "unlogged"],
 )
 def test_what_is_no_plain_table_is_refused(
     herd: LocalHerd, subscriber: PlainPostgres, name: str, shape: str
@@ -360,12 +360,6 @@ def test_what_is_no_plain_table_is_refused(
         query(app, f"CREATE VIEW {name}.t AS SELECT 1 AS id")
     elif shape == "UNLOGGED":
         query(app, f"CREATE UNLOGGED TABLE {name}.t (id int PRIMARY KEY)")
-    elif shape == "cascade":
-        query(
-            app,
-            f"CREATE TABLE {name}.t (id int PRIMARY KEY);"
-            f" CREATE TABLE {name}.c (t int REFERENCES {name}.t ON DELETE SET NULL)",
-        )
     elif shape == "child":
         query(
             app,

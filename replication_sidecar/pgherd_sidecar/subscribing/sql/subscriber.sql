@@ -183,14 +183,10 @@ SELECT t.subscription, t.tab FROM pgherd_subscriber.tables t JOIN pgherd_subscri
 -- Tables that do not keep rows as they are written, with what to do.
 -- name: not_plain
 SELECT t.tab, CASE WHEN c.relkind = 'p' THEN 'a partitioned table' WHEN c.relkind <> 'r' THEN 'no table'
-                   WHEN f.name IS NOT NULL THEN format('referred to by foreign key %%I of %%s, which has an action ON DELETE', f.name, f.tab)
                    WHEN c.relpersistence <> 'p' THEN 'a table that is empty after a crash' ELSE 'a table with children' END AS kind,
-       CASE WHEN c.relkind = 'r' AND f.name IS NOT NULL THEN 'make the foreign key anew without it'
-            WHEN c.relkind = 'r' AND c.relpersistence = 'u' THEN 'ALTER TABLE ... SET LOGGED' ELSE 'drop or rename it' END AS remedy
+       CASE WHEN c.relkind = 'r' AND c.relpersistence = 'u' THEN 'ALTER TABLE ... SET LOGGED' ELSE 'drop or rename it' END AS remedy
   FROM unnest(%(tables)s::text[]) AS t(tab) JOIN pg_class c ON c.oid = to_regclass(t.tab)
-  LEFT JOIN LATERAL (SELECT k.conname AS name, k.conrelid::regclass AS tab FROM pg_constraint k
-                      WHERE k.contype = 'f' AND k.confrelid = c.oid AND k.confdeltype IN ('c', 'n', 'd') ORDER BY 1 LIMIT 1) f ON true
- WHERE c.relkind <> 'r' OR c.relpersistence <> 'p' OR f.name IS NOT NULL OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid) ORDER BY 1 LIMIT 1
+ WHERE c.relkind <> 'r' OR c.relpersistence <> 'p' OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid) ORDER BY 1 LIMIT 1
 
 -- name: advance
 UPDATE pgherd_subscriber.standing SET gid = %(to)s, as_of = coalesce(%(as_of)s, as_of)

@@ -71,8 +71,7 @@ class Placing:
         """Check that what is there under these names can hold the rows.
 
         Raises:
-            StoppedError: a table has partitions or children, or is unlogged or none, or a foreign
-                key to it deletes or alters rows.
+            StoppedError: a table has partitions or children, or is unlogged or none.
         """
         for row in await self._rows("not_plain", tables=list(tables)):
             raise StoppedError(
