@@ -1,10 +1,11 @@
 """A set moves from the herd to a subscriber: nothing is lost, and one of the two takes writes."""
 
 import asyncio
+import contextlib
 import random
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import psycopg
 import pytest
@@ -12,6 +13,7 @@ from patience import PATIENCE, until
 from pgherd_sidecar.local import herd as herds
 from pgherd_sidecar.subscribing.failover.switchover import Switchover
 from pgherd_sidecar.subscribing.state.errors import StoppedError
+from pgherd_sidecar.subscribing.state.herd import Subscription
 from pgherd_sidecar.tables import sessions
 
 from .cascades import wait
@@ -212,17 +214,25 @@ async def test_one_that_loses_its_session_to_what_commits_meanwhile_begins_anew(
 _STEPS = ["lock", "level", "release", "finish"]
 
 
+@contextlib.asynccontextmanager
+async def moving(herd: LocalHerd, name: str) -> AsyncIterator[tuple[Switchover, Subscription]]:
+    """A switchover of a set that has not begun, and the subscription that it goes to."""
+    description = herds.load(home(herd))
+    session = await sessions.connect(description.dsn(description.databases[0]), "test")
+    try:
+        move = Switchover(session, name, _WITHIN_S)
+        yield move, await move.require(name)
+    finally:
+        await session.close()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("step", _STEPS)
 @pytest.mark.parametrize("then", ["again", "undo"])
 async def test_one_that_dies_after_a_step_is_gone_on_with_or_undone(
     herd: LocalHerd, subscriber: PlainPostgres, name: str, step: str, then: str
 ) -> None:
-    description = herds.load(home(herd))
-    session = await sessions.connect(description.dsn(description.databases[0]), "test")
-    try:
-        move = Switchover(session, name, _WITHIN_S)
-        one = await move.require(name)
+    async with moving(herd, name) as (move, one):
         gid = await move.lock(one)
         steps: list[Callable[[], Awaitable[None]]] = [
             lambda: move.level(one, gid), lambda: move.release(one, gid),
@@ -230,8 +240,6 @@ async def test_one_that_dies_after_a_step_is_gone_on_with_or_undone(
         ]  # fmt: skip
         for action in steps[: _STEPS.index(step)]:
             await action()
-    finally:
-        await session.close()
     if then == "again":
         said = await asyncio.to_thread(must, herd, "switchover", name, "--to", name, "--yes")
         assert "takes writes" in said
@@ -250,18 +258,12 @@ async def test_one_that_dies_after_a_step_is_gone_on_with_or_undone(
 async def test_one_that_comes_back_after_it_was_undone_releases_nothing(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
-    description = herds.load(home(herd))
-    session = await sessions.connect(description.dsn(description.databases[0]), "test")
-    try:
-        move = Switchover(session, name, _WITHIN_S)
-        one = await move.require(name)
+    async with moving(herd, name) as (move, one):
         gid = await move.lock(one)
         await move.level(one, gid)
         await asyncio.to_thread(must, herd, "switchover", name, "--undo")
         with pytest.raises(Exception, match="the order changed"):
             await move.release(one, gid)
-    finally:
-        await session.close()
     is_as_before(herd, subscriber, name)
 
 
@@ -269,16 +271,10 @@ async def test_one_that_comes_back_after_it_was_undone_releases_nothing(
 async def test_a_set_that_got_a_table_meanwhile_is_not_locked_without_it(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
-    description = herds.load(home(herd))
-    session = await sessions.connect(description.dsn(description.databases[0]), "test")
-    try:
-        move = Switchover(session, name, _WITHIN_S)
-        one = await move.require(name)
+    async with moving(herd, name) as (move, one):
         await asyncio.to_thread(must, herd, "set", "add", name, "--tables", f"{name}.apart")
         with pytest.raises(StoppedError, match="has other tables now"):
             await move.lock(one)
-    finally:
-        await session.close()
     is_as_before(herd, subscriber, name)
 
 

@@ -146,7 +146,7 @@ class CutOver:
     async def _require_silence(self, session: Session) -> None:
         """Check that nobody has written to the source since it was stopped.
 
-        What passes by the fence is another position of the tables.
+        A write that passes by the fence shows as another position of the tables.
         """
         if await self._engine.follow(until=await source.mark(session)):
             raise ImportFailed(

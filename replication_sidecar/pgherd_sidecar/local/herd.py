@@ -44,7 +44,7 @@ SLOTS = 8
 """Numbers that the sequences are interleaved by: the most members that a herd can have."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _TAKEN = SERVICES | {"tls"}
-"""What is certified by such a name may be in other hands; and a directory."""
+"""Certificates of these names may be in other hands; and the last one is a directory."""
 
 
 class HerdNodeOrigin(BaseModel):

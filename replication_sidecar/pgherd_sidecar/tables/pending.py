@@ -8,7 +8,7 @@ from pgherd_sidecar.tables.folding import RowChange, Step
 _STEPS = 5000
 _BYTES = 8 << 20
 _ROW_BYTES = 200
-"""What a change takes in memory beside its values, about."""
+"""A change takes so much memory beside its values, about."""
 
 
 class Pending:

@@ -382,7 +382,7 @@ async def _update(
 async def _replace(session: Session, table: SourceTable, rows: Sequence[tuple[Key, Row]]) -> bool:
     """Update rows, and insert those whose keys are not there.
 
-    What refers to a row stays so, and so do columns of the subscriber's own. False: unique values
+    Rows that refer to one stay so, and so do columns of the subscriber's own. False: unique values
     move between the rows, or a column is always generated as identity. Nothing is written then.
     """
     if not rows:

@@ -201,13 +201,19 @@ async def test_a_herd_shrinks_in_spite_of_a_reader_that_does_not_come_up() -> No
     assert world.voters() == {1, 2}
 
 
-async def test_a_pod_that_never_ends_does_not_hold_up_the_spec_that_heals_another() -> None:
+async def broken_at_the_first_member() -> World:
+    """A herd of which a bad change of the spec has broken the member that got it first."""
     world = await running()
     world.change(postgres={"parameters": {"application_name": "broken"}})
     for _ in range(30):
         await world.reconcile()
         world.tick()
     assert [n for n in (1, 2, 3) if world.works(n)] == [1, 3]
+    return world
+
+
+async def test_a_pod_that_never_ends_does_not_hold_up_the_spec_that_heals_another() -> None:
+    world = await broken_at_the_first_member()
     world.dead_nodes = {3}  # its node is gone, and the control plane has deleted its pod
     world.mark_deleted(("Pod", f"{NAME}-3"))
     world.tick()
@@ -256,12 +262,7 @@ async def test_a_rollout_waits_for_maintenance_and_says_so(*, serves: bool) -> N
 
 
 async def test_a_bad_change_stops_at_the_first_member_and_the_next_change_heals_it() -> None:
-    world = await running()
-    world.change(postgres={"parameters": {"application_name": "broken"}})
-    for _ in range(30):
-        await world.reconcile()
-        world.tick()
-    assert [n for n in (1, 2, 3) if world.works(n)] == [1, 3]
+    world = await broken_at_the_first_member()
     world.change(postgres={"parameters": {}})
     await world.settle()
     assert condition(world, "Ready")["status"] == "True"

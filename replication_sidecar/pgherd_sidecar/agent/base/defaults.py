@@ -11,6 +11,6 @@ HOOK_SOCKET: Final = ".s.PGSQL.1"
 """The name of the socket on which commits are certified, as dblink makes it of port 1."""
 
 OPERATOR, JOBS = "operator", "jobs"
-"""Who is certified by such a name in place of a member's may use the admin API from elsewhere."""
+"""A client with a certificate of such a name may use the admin API from elsewhere."""
 SERVICES: Final = frozenset({OPERATOR, JOBS, "import"})
-"""No member has one of these names: what is certified by it may be in other hands."""
+"""No member has one of these names: its certificate may be in other hands."""

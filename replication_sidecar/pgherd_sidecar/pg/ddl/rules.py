@@ -103,7 +103,7 @@ _EXPRESSIONS: Final = (
 )
 
 
-#: What calls a function or an operator that is looked up by its name.
+#: Nodes that call a function or an operator, which is looked up by its name.
 _CALLS: Final = ast.FuncCall | ast.A_Expr | ast.CaseExpr
 _BETWEEN: Final = (
     enums.A_Expr_Kind.AEXPR_BETWEEN,

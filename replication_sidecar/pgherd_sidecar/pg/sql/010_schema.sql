@@ -110,8 +110,8 @@ CREATE TABLE IF NOT EXISTS pgherd.local_tables (
     name text PRIMARY KEY
 );
 
--- This table says for which tables functions and triggers have been generated. A fingerprint tells whether its functions have to be made anew; of its triggers
--- there are the statements that made them, by name.
+-- This table says for which tables functions and triggers have been generated. A fingerprint tells whether a table's functions
+-- have to be made anew; of its triggers there are the statements that made them, by name.
 CREATE TABLE IF NOT EXISTS pgherd.generated (
     relid       oid  PRIMARY KEY,
     fingerprint text NOT NULL

@@ -730,10 +730,8 @@ END $$;
 -- captured before the truncation then, and nobody could tell them from those that it removed.
 CREATE OR REPLACE FUNCTION pgherd.refuse_rows_behind_truncate() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
-DECLARE written bool;
 BEGIN
-    EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', TG_RELID::regclass) INTO written;
-    IF written THEN
+    IF pgherd.has_rows(TG_RELID) THEN
         PERFORM pgherd.refuse(
             format('an AFTER TRUNCATE trigger that writes rows of %s, which has no primary key, is not supported',
                    TG_RELID::regclass),

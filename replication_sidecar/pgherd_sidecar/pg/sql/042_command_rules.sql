@@ -214,16 +214,17 @@ CREATE OR REPLACE FUNCTION pgherd.check_new_columns(rels oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r record;
 BEGIN
-    FOR r IN SELECT a.attname, a.attrelid::regclass AS rel, pgherd.calls_user_code(e.tree)
-                    OR EXISTS (SELECT FROM pgherd.functions_in(e.tree) f WHERE f.proname ~ '_to_xml') AS user_code -- reads views
+    FOR r IN SELECT a.attname, a.attrelid::regclass AS rel, c.user_code
                FROM pgherd.tables t
                JOIN pg_attribute a ON a.attrelid = t.relid AND a.attnum > t.columns
                                   AND a.attgenerated = '' AND NOT a.attisdropped
                JOIN pg_type y ON y.oid = a.atttypid
                LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
               CROSS JOIN LATERAL (SELECT coalesce(d.adbin, y.typdefaultbin)::text AS tree) e -- its own, or its domain's
-              WHERE t.relid = ANY (rels)
-                AND (a.attidentity <> '' OR NOT pgherd.is_certain(e.tree) OR pgherd.calls_user_code(e.tree)) LOOP
+              CROSS JOIN LATERAL (
+                    SELECT pgherd.calls_user_code(e.tree) OR EXISTS ( -- these read views
+                           SELECT FROM pgherd.functions_in(e.tree) f WHERE f.proname ~ '_to_xml') AS user_code) c
+              WHERE t.relid = ANY (rels) AND (a.attidentity <> '' OR c.user_code OR NOT pgherd.is_certain(e.tree)) LOOP
         IF r.user_code THEN
             PERFORM pgherd.refuse(
                 format('the default of new column %I of table %s calls code that is not a superuser''s', r.attname, r.rel),
