@@ -295,6 +295,7 @@ def test_read_committed_sees_the_winner_and_goes_on(filled: Nodes) -> None:
         "UPDATE account SET name = 'z' WHERE id = 1",
         "UPDATE account SET name = 'z', balance = 100 WHERE id = 1;"
         " UPDATE owner SET code = 11 WHERE id = 2",
+        "UPDATE account SET name = name || 'z'",
     ],
 )
 def test_an_update_finds_the_row_whose_unique_column_another_member_changed(
@@ -316,6 +317,20 @@ def test_an_update_finds_the_row_whose_unique_column_another_member_changed(
         run(holder, "SELECT pg_advisory_unlock(4711)")
         assert len(found.result()) == 1
     assert any(row.startswith("(1,110,") for row in filled.equal_rows("account"))
+
+
+def test_rows_take_the_values_of_each_other_in_one_transaction(nodes: Nodes) -> None:
+    """Values that go around are no reason to stop, nor do they keep other rows from moving."""
+    nodes.create("CREATE TABLE ring (id int PRIMARY KEY, u int UNIQUE)")
+    run(nodes.app[1], "INSERT INTO ring VALUES (1, 1), (2, 2), (3, 3)")
+    run(
+        nodes.app[1],
+        "BEGIN; UPDATE ring SET u = -u; UPDATE ring SET u = 1 - u WHERE u > -3;"
+        " UPDATE ring SET u = 1 WHERE id = 3; COMMIT",
+    )
+    nodes.settle()
+    run(nodes.app[2], "UPDATE ring SET u = u + 10")
+    assert nodes.equal_rows("ring") == ["(1,12)", "(2,13)", "(3,11)"]
 
 
 @pytest.mark.parametrize(

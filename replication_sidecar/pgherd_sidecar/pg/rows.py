@@ -11,7 +11,7 @@ these, so the sum tells. It keeps what it has read of the catalog until ``forget
 """
 
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -85,6 +85,7 @@ class RowStatements:
         self._joint: set[_Shape] = set()
         self._queries: dict[bytes, bytes] = {}
         self._count = 0
+        self._apart: set[str] = set()
 
     async def learn(self, tables: Sequence[str]) -> None:
         """Read the shapes of tables met for the first time."""
@@ -102,6 +103,7 @@ class RowStatements:
         self._names.clear()
         self._joint.clear()
         self._queries.clear()
+        self._apart.clear()
 
     def key_columns(self, table: str) -> Sequence[int]:
         """Positions of a known table's identity columns (see ``core.replication.merge``)."""
@@ -114,6 +116,16 @@ class RowStatements:
             return ""
         kept = {*shape.pk, *shape.generated}
         return "".join("01"[place not in kept] for place in range(len(shape.columns)))
+
+    def together(self, table: str) -> bool:
+        """The table's rows were not kept apart (see ``core.replication.merge``)."""
+        return table not in self._apart
+
+    def keep_apart(self, tables: Iterable[str]) -> bool:
+        """From now on rows that move together are deleted and inserted; False if they were."""
+        count = len(self._apart)
+        self._apart.update(tables)
+        return len(self._apart) > count
 
     def query(self, name: bytes) -> bytes:
         """The text of a statement."""

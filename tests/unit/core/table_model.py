@@ -25,14 +25,28 @@ UNIQUE_COLUMN = {"public.t": 1, '"My S"."T"': 0}
 VALUES = ("1", "2", "", "a b", 'q"', "\\", "(,)", "é")
 
 
+class DuplicateError(AssertionError):
+    """A row has the key or the unique value of another one."""
+
+
+@dataclass
 class ModelColumns:
-    """The columns of these tables, for the merge. Every one of them can be updated."""
+    """The columns of these tables, for the merge. Every one of them can be updated.
+
+    Args:
+        in_place: rows that move together are updated in place, too.
+    """
+
+    in_place: bool = False
 
     def key_columns(self, table: str) -> tuple[int, ...]:
         return PK_COLUMNS[table]
 
     def other_columns(self, table: str) -> str:
         return "".join("01"[column not in PK_COLUMNS[table]] for column in range(COLUMNS))
+
+    def together(self, _table: str) -> bool:
+        return self.in_place
 
 
 def pk_of(table: str, row: Row) -> Pk:
@@ -82,9 +96,11 @@ class NaiveDatabase:
 
     def _insert(self, table: str, pk: Pk, new: Row) -> None:
         rows, unique = self.tables[table], UNIQUE_COLUMN[table]
-        assert pk not in rows, f"duplicate key {pk} in {table}"
+        if pk in rows:
+            raise DuplicateError(f"duplicate key {pk} in {table}")
         values = [row[unique] for row in rows.values() if row[unique] is not None]
-        assert new[unique] not in values, f"duplicate value {new[unique]} in {table}"
+        if new[unique] in values:
+            raise DuplicateError(f"duplicate value {new[unique]} in {table}")
         rows[pk] = new
 
 

@@ -1,6 +1,7 @@
 """Merged apply plans: equal to applying one writeset at a time, and cheap where it matters."""
 
 from array import array
+from copy import deepcopy
 from random import Random
 
 import pytest
@@ -18,7 +19,7 @@ from pgherd_sidecar.core.replication.merge import (
     merge_writesets,
     slots,
 )
-from table_model import History, ModelColumns, NaiveDatabase
+from table_model import DuplicateError, History, ModelColumns, NaiveDatabase
 from writeset_strategies import groups, key
 
 T = "public.t"
@@ -68,6 +69,25 @@ def test_c10_a_merged_batch_equals_one_writeset_at_a_time(
         assert merged.tables == one_by_one.tables == history.tables
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 6), st.sampled_from([2, 7, 30, 2**40]))
+def test_c10_a_batch_with_rows_that_move_in_place_equals_it_too_or_meets_a_unique_value(
+    seed: int, size: int, hashes: int
+) -> None:
+    random = Random(seed)
+    history = History(random, hashes)
+    database = NaiveDatabase()
+    for _ in range(12):
+        batch = [history.transaction() for _ in range(size)]
+        before = deepcopy(database.tables)
+        try:
+            database.apply(merge_writesets(batch, ModelColumns(in_place=True)), random.shuffle)
+        except DuplicateError:
+            database.tables = before
+            database.apply(merge(*batch), random.shuffle)
+        assert database.tables == history.tables
+
+
 @given(st.integers(0, 2**32), st.sampled_from([2, 30, 2**40]))
 def test_c10_one_writeset_is_one_wave(seed: int, hashes: int) -> None:
     history = History(Random(seed), hashes)
@@ -106,7 +126,16 @@ def test_c10_a_row_that_may_have_been_there_is_put() -> None:
     assert plan.waves[0].statements[0].expected_rows == 1
 
 
-def test_c10_rows_that_move_together_are_deleted_and_inserted() -> None:
+def test_c10_rows_that_move_together_are_updated_in_place() -> None:
+    keys = groups((0, [TABLE_KEY, *(key(n, 3) for n in (1, 2, 3, 4, 50, 60, 70, 80))]))
+    records = ["D(1,,,)", "D(3,,,)", "E(2,,,)", "I(1,6,,)", "I(2,8,,)", "I(4,7,,)", "I(3,9,,)"]
+    items = [(T, [4, 12, 8, 4, 8, 16, 12], records)]
+    assert waves(merge_writesets([(keys, items)], ModelColumns(in_place=True))) == [
+        [("U0111", ["(1,6,,)", "(3,9,,)"]), ("P0111", ["(2,8,,)"]), ("I", ["(4,7,,)"])]
+    ]
+
+
+def test_c10_rows_that_may_take_each_others_values_are_deleted_and_inserted() -> None:
     keys = groups((0, [TABLE_KEY, *(key(n, 3) for n in (1, 2, 50, 60))]))
     items = [(T, [4, 8, 4, 8], ["D(1,,,)", "D(2,,,)", "I(1,6,,)", "I(2,5,,)"])]
     assert waves(merge((keys, items))) == [
@@ -241,6 +270,9 @@ def test_columns_are_asked_for_only_where_rows_meet() -> None:
             raise AssertionError(table)
 
         def other_columns(self, table: str) -> str:
+            raise AssertionError(table)
+
+        def together(self, table: str) -> bool:
             raise AssertionError(table)
 
     writesets = [rows(f"U0010({n},,a,)", pk=n) for n in range(9)]

@@ -112,6 +112,9 @@ class NoIdentity:
     def other_columns(self, _table: str) -> str:
         return ""
 
+    def together(self, table: str) -> bool:
+        raise AssertionError(f"nothing is updated in {table}")
+
 
 @settings(max_examples=400, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from([2, 7, 2**40]))

@@ -200,7 +200,9 @@ class DdlRunner:
 
         about.statement, about.table = "rows", ", ".join(sorted({item[0] for item in segment}))
         rows = RowStatements(shape)
-        await rows.learn([table for table, _, _ in segment])
+        tables = [table for table, _, _ in segment]
+        await rows.learn(tables)
+        rows.keep_apart(tables)  # what follows is not tried in two ways
         plan = merge_writesets([(key_array(writeset.keys), segment)], rows)
         together = execute is _execute
         for query, parameters in rows.plain(plan) if together else rows.plain_single(plan):

@@ -384,6 +384,9 @@ class _Unknown:
     def other_columns(self, _table: str) -> str:
         return ""
 
+    def together(self, _table: str) -> bool:
+        return False
+
 
 def _look_at(task: "asyncio.Task[Any]") -> None:
     """Who waits for the task hears of its error; nobody may."""

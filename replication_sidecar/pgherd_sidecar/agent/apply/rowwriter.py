@@ -26,6 +26,8 @@ COMPRESSION: Final = ("pglz", "lz4")
 COMPRESS: Final = b"SELECT set_config('default_toast_compression', $1, true)"
 INVALID_VALUE: Final = "22023"
 """The answer of a server that was built without lz4."""
+IN_THE_WAY: Final = ("23505", "23P01")
+"""Two rows may have moved together of which one takes the other's value."""
 AGAIN_AT_ONCE: Final = ("40P01", "57014")
 AT_ONCE_MAX: Final = 10
 _STATEMENTS: Final = {
@@ -70,17 +72,22 @@ class RowWriter:
         tables = dict.fromkeys(table for table, _, _ in items)
         about.table = ", ".join(tables)
         await self._rows.learn(list(tables))
-        plan = merge_writesets([(keys, items)], self._rows)
-        try:
-            await self._run([*self._rows.prepared(plan, about.gid, about.prev), *compare])
-        except Exception as error:  # judged like in ``applying``
-            found = judge(error)
-            if found.sqlstate == DIFFERENT:  # all could be written, and would look so again
-                about.table = found.table
-                raise
-            if found.trouble is not Trouble.REFUSED:
-                raise
-            await self.write_rows(about, plan, [self._rows.link(about.gid, about.prev), *compare])
+        while True:
+            plan = merge_writesets([(keys, items)], self._rows)
+            try:
+                await self._run([*self._rows.prepared(plan, about.gid, about.prev), *compare])
+            except Exception as error:  # judged like in ``applying``
+                found = judge(error)
+                if found.sqlstate == DIFFERENT:  # all could be written, and would look so again
+                    about.table = found.table
+                    raise
+                if found.trouble is not Trouble.REFUSED:
+                    raise
+                if found.sqlstate in IN_THE_WAY and self._rows.keep_apart(tables):
+                    continue
+                last = [self._rows.link(about.gid, about.prev), *compare]
+                await self.write_rows(about, plan, last)
+            return
 
     async def write_rows(
         self, about: About, plan: Plan, last: Sequence[Prepared] = (), *, inside: bool = False

@@ -7,11 +7,11 @@ a wave truncations come first, then deletes, updates and inserts:
 
 * The rows of one writeset are a net effect. Rows whose unique columns changed come as delete and
   insert, an update never touches a unique column. So one writeset fits into one wave.
-* If only one row of a table comes so in a writeset, the pair becomes an update again, or a put
-  where the row need not have been there. No other row of the writeset can be in its way: what is
-  deleted goes before it, and what is inserted comes after it. So a local transaction that waits
-  for this row finds it (``UPDATE 1``), as on one server. Rows that moved together would need an
-  order, as a chain of values has one.
+* Such a pair becomes an update again, or a put where the row need not have been there. So a local
+  transaction that waits for this row finds it (``UPDATE 1``), as on one server. What the writeset
+  deletes goes before it, and what it inserts comes after it, so nothing is in the way of a row
+  that is alone. Rows that move together may take each other's values. Which ones do, no hash
+  tells. PostgreSQL does, and then the table's rows are kept apart (``Columns.together``).
 * A writeset goes into the first wave after every wave in which an earlier one of the batch took
   one of its keys exclusively (NO KEY UPDATE or UPDATE mode), with two exceptions:
 * an insert may share the wave in which its key was last taken: what it inserts was deleted there
@@ -68,6 +68,12 @@ class Columns(Protocol):
 
         Those that it does not set are the primary key's, and generated ones. The bitmap is empty if
         a row can't be updated whole.
+        """
+
+    def together(self, table: str) -> bool:
+        """Rows of a known table that move in one writeset may be updated in place, too.
+
+        Whoever says so merges anew if that breaks a unique index.
         """
 
 
@@ -249,27 +255,31 @@ class _Batch:
             keys, rows = (before[1], before[2]) if before else ([], [])
             tables[table] = table, keys + pk_keys, rows + records
         joined = list(tables.values())
-        updated = [self._row_in_place(*item) or item for item in joined]
+        updated = [self._rows_in_place(*item) or item for item in joined]
         return updated, updated != joined
 
-    def _row_in_place(self, table: str, pk_keys: list[int], records: list[str]) -> Item | None:
-        """The item with an update in place of the only row that it deletes and inserts."""
-        pair = _only_pair(pk_keys, records)
-        bitmap = self._columns.other_columns(table) if pair else ""
-        if pair is None or "1" not in bitmap:
+    def _rows_in_place(self, table: str, pk_keys: list[int], records: list[str]) -> Item | None:
+        """The item with updates in place of the rows that it deletes and inserts."""
+        pairs = _pairs(pk_keys, records)
+        bitmap = self._columns.other_columns(table) if pairs else ""
+        if "1" not in bitmap or (len(pairs) > 1 and not self._columns.together(table)):
             return None
-        deleted, inserted = pair
         columns = self._columns.key_columns(table)
         count = max(columns) + 1
-        gone = split_record(records[deleted][1:], count)
-        made = split_record(records[inserted][1:], count)
-        if not len(gone) == len(made) == count or any(gone[c] != made[c] for c in columns):
+        updates: dict[int, str] = {}  # by the place of the row inserted
+        replaced: set[int] = set()
+        for deleted, inserted in pairs:
+            gone = split_record(records[deleted][1:], count)
+            made = split_record(records[inserted][1:], count)
+            if len(gone) == len(made) == count and all(gone[c] == made[c] for c in columns):
+                operation = "U" if records[deleted][0] == "D" else "P"
+                updates[inserted] = f"{operation}{bitmap}{records[inserted][1:]}"
+                replaced |= {deleted, inserted}
+        if not updates:
             return None
-        others = [place for place in range(len(records)) if place not in pair]
-        keys = [pk_keys[place] for place in (*others, inserted)]
-        operation = "U" if records[deleted][0] == "D" else "P"
-        update = f"{operation}{bitmap}{records[inserted][1:]}"
-        return table, keys, [*(records[place] for place in others), update]
+        others = [place for place in range(len(records)) if place not in replaced]
+        keys = [pk_keys[place] for place in (*others, *updates)]
+        return table, keys, [*(records[place] for place in others), *updates.values()]
 
     def _place(self, wave: int, item: Item) -> None:
         table, pk_keys, records = item
@@ -413,19 +423,18 @@ def _inserted_keys(operations: Set[str], exclusive: list[int], items: list[Item]
     return inserted
 
 
-def _only_pair(pk_keys: list[int], records: list[str]) -> tuple[int, int] | None:
-    """Places of the only delete and insert that share a key; None if there are none, or several."""
+def _pairs(pk_keys: list[int], records: list[str]) -> list[tuple[int, int]]:
+    """Places of each delete and insert that share a key."""
     gone = {
         pk_key: place
         for place, (pk_key, record) in enumerate(zip(pk_keys, records, strict=True))
         if record[0] in "DE"
     }
-    pairs = [
+    return [
         (gone[pk_key], place)
         for place, (pk_key, record) in enumerate(zip(pk_keys, records, strict=True))
         if record[0] == "I" and pk_key in gone
     ]
-    return pairs[0] if len(pairs) == 1 else None
 
 
 def _statements(groups: _Groups) -> list[Statement]:
