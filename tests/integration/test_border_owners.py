@@ -248,8 +248,9 @@ async def test_a_role_that_was_just_made_owns_what_all_have(
         "BEGIN; {reassign}; {as_new}; ALTER TABLE t ADD temp int; COMMIT",
         "BEGIN; {reassign}; {as_new}; SELECT setval('s', 5); COMMIT",
         "{reassign}; {as_new}; BEGIN; ALTER TABLE t ADD temp int; COMMIT",
+        "BEGIN; {reassign}; {as_new}; ALTER TABLE t RENAME TO temp; COMMIT",
     ],
-    ids=["a new table", "the same table", "setval", "the next transaction"],
+    ids=["a new table", "the same table", "setval", "the next transaction", "another name"],
 )
 async def test_it_is_ordered_beside_commands_that_need_no_turn(
     admins: list[Connection], schema: str, text: str
@@ -271,3 +272,18 @@ async def test_it_is_ordered_beside_commands_that_need_no_turn(
         "SELECT relname, relnatts FROM pg_class WHERE relowner = "
         f"'{schema}_new'::regrole ORDER BY 1",
     )
+
+
+async def test_a_temporary_table_orders_nothing_that_was_there_before(
+    admins: list[Connection], schema: str
+) -> None:
+    """Else its transaction would be one of a command: in no pieces, and before all of others."""
+    await as_role(admins[0], f"{schema}_old", "CREATE TABLE t (id int PRIMARY KEY)")
+    await caught_up(admins)
+    await run(admins[0], "BEGIN")
+    await reassign(admins[0], schema)
+    await run(admins[0], "CREATE TEMPORARY TABLE stage (i int); CREATE INDEX ON stage (i)")
+    commands = "SELECT count(*) FROM pgherd.capture_rows(pg_current_xact_id()) WHERE tab = '\"\"'"
+    assert await run(admins[0], commands) == [(0,)]
+    await run(admins[0], "DROP TABLE stage; COMMIT")
+    await until_owned_by(admins, schema, f"{schema}_new")

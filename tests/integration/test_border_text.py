@@ -151,6 +151,33 @@ async def test_xml_keeps_its_declaration(connections: list[Connection], schema: 
     assert kept == [(text, text), (None, "<b/>")]
 
 
+async def test_xml_whose_declaration_would_be_lost_is_refused(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(
+        connections[0],
+        "CREATE TYPE c AS (x xml); CREATE DOMAIN d AS xml;"
+        "CREATE TABLE t (id int PRIMARY KEY, a xml[], c c); CREATE TABLE bag (n int, x xml, y d)",
+    )
+    await caught_up(connections)
+    declared = '<?xml version="1.0" encoding="UTF-8"?><a/>'
+    for table, values in [
+        ("t", f"1, ARRAY['{declared}'::xml]"),
+        ("t", f"1, NULL, ROW('{declared}'::xml)::c"),
+        ("bag", f"1, '{declared}'"),
+        ("bag", f"1, NULL, '{declared}'"),
+    ]:
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="declaration of XML"):
+            await run(connections[0], f"INSERT INTO {table} VALUES ({values})")
+    await run(
+        connections[0],
+        "INSERT INTO t VALUES (1, ARRAY['<a/>'::xml, NULL], ROW('<b/>'::xml)::c);"
+        "BEGIN; INSERT INTO bag VALUES (1, '<a/>', '<b/>'); UPDATE bag SET n = 2; COMMIT",
+    )
+    assert await same_everywhere(connections, "SELECT * FROM t") == [(1, ["<a/>", None], "(<b/>)")]
+    assert await same_everywhere(connections, "SELECT * FROM bag") == [(2, "<a/>", "<b/>")]
+
+
 async def test_clients_of_other_encodings_mean_the_same(
     connections: list[Connection], schema: str, herd: LocalHerd
 ) -> None:

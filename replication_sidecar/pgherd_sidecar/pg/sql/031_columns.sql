@@ -174,7 +174,9 @@ BEGIN
 END $$;
 
 -- The text of a value, which has been read `again` from it.
-CREATE OR REPLACE FUNCTION pgherd.sent(value anyelement, again anyelement) RETURNS text
+--   whole  its text does not say all of it: compare what is stored
+DROP FUNCTION IF EXISTS pgherd.sent(anyelement, anyelement);
+CREATE OR REPLACE FUNCTION pgherd.sent(value anyelement, again anyelement, whole bool DEFAULT false) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN
     IF value IS NOT DISTINCT FROM NULL THEN
@@ -183,12 +185,19 @@ BEGIN
         PERFORM pgherd.refuse(pg_catalog.format('a value of type %s is read otherwise than it is written: %s',
                                                 pg_catalog.pg_typeof(value), value),
                               'No other member could have it: store another one.');
+    ELSIF whole AND NOT pg_catalog.record_image_eq(ROW(value), ROW(again)) THEN
+        PERFORM pgherd.refuse(pg_catalog.format('PostgreSQL leaves out the declaration of XML in a value of type %s: %s',
+                                                pg_catalog.pg_typeof(value), value),
+                              'No other member could have it: store XML without a declaration, '
+                              'or in a column of type xml of a table with a primary key.');
     END IF;
     RETURN pg_catalog.format('%s', value);
 END $$;
 
 -- A column's value as it travels.
-CREATE OR REPLACE FUNCTION pgherd.field(value text, typ oid) RETURNS text
+--   named  it is compared with the output of the row
+DROP FUNCTION IF EXISTS pgherd.field(text, oid);
+CREATE OR REPLACE FUNCTION pgherd.field(value text, typ oid, named bool DEFAULT false) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
@@ -197,12 +206,14 @@ BEGIN
                 THEN format('(CASE WHEN %1$s IS DISTINCT FROM NULL THEN pg_catalog.format(''%%s'', %1$s) END)::pg_catalog.json',
                             value)
                 -- its output leaves out the encoding that was declared, and its text does not
-                WHEN pgherd.base_type(typ) = 'xml'::regtype
+                WHEN pgherd.base_type(typ) = 'xml'::regtype AND NOT named
                 THEN format('pgherd.sent(%1$s::pg_catalog.xml::pg_catalog.text,'
                             ' %1$s::pg_catalog.xml::pg_catalog.text::%2$s::pg_catalog.xml::pg_catalog.text)',
                             value, pgherd.type_name(typ))
                 ELSE format('pgherd.sent(%1$s::%2$s, (CASE WHEN %1$s IS DISTINCT FROM NULL THEN pg_catalog.format(''%%s'', %1$s)'
-                            ' END)::%2$s)', value, pgherd.type_name(typ)) END;
+                            ' END)::%2$s%3$s)', value, pgherd.type_name(typ),
+                            CASE WHEN EXISTS (SELECT FROM pgherd.parts_of_type(typ) p WHERE p.oid = 'xml'::regtype)
+                                 THEN ', true' ELSE '' END) END;
 END $$;
 
 -- Record literals: the whole row, its key, its key and what changed; and the bitmap of changed columns. A row that is
@@ -216,7 +227,8 @@ BEGIN
         SELECT format('ROW(%s)::pg_catalog.text',
                       -- a key has to be whole: by it a transaction finds its rows again
                       string_agg(CASE WHEN c.generated AND NOT c.in_pk THEN 'NULL'
-                                      WHEN again THEN pgherd.field(alias || '.' || c.col, c.typ)
+                                      WHEN again THEN pgherd.field(alias || '.' || c.col, c.typ,
+                                                                   pgherd.identity_index(root) IS NULL)
                                       ELSE alias || '.' || c.col END, ', ' ORDER BY c.pos))
           FROM pgherd.columns(root) c);
 END $$;

@@ -90,6 +90,7 @@ DECLARE
     message text  := extract(epoch FROM statement_timestamp())::text || md5(current_query());
     in_use  oid[];
     strays  jsonb := '{}';
+    owners  jsonb;
     outer_tag text;
 BEGIN
     outer_tag := (SELECT c.recs[1]::jsonb ->> 'tag' FROM pgherd.running_rows(x) c WHERE c.keys = 'open');
@@ -127,7 +128,11 @@ BEGIN
         PERFORM pgherd.settle(x);
         command := command || jsonb_build_object('doubled', pgherd.doubled_table(x));
     END IF;
-    PERFORM pgherd.put_unseen(x, pgherd.last_gid(), in_use <> '{}');
+    IF pgherd.looks_temporary(left(current_query(), 10000)) THEN -- it has not taken the turn
+        owners := pgherd.moved_owners_named();
+    ELSE
+        PERFORM pgherd.put_unseen(x, pgherd.last_gid(), in_use <> '{}');
+    END IF;
     PERFORM pgherd.intend(x, tag);
     -- A script of many commands in one message is kept once.
     IF EXISTS (SELECT FROM pgherd.capture_rows(x) c
@@ -145,7 +150,7 @@ BEGIN
         'temporary', pgherd.temporary_names(),
         'before', json_build_object('snapshot', current_setting('pgherd.command_snapshot')::int8,
                                     'started', extract(epoch FROM clock_timestamp()),
-                                    'local', pgherd.local_shapes(), 'broken', coalesce(pgherd.broken_indexes(), '{}'), 'strays', strays,
+                                    'owners', owners, 'local', pgherd.local_shapes(), 'broken', coalesce(pgherd.broken_indexes(), '{}'), 'strays', strays,
                                     'meaning', pgherd.meaning(tag),
                                     'tag', tag, 'searches', pgherd.text_search_meaning(tag)));
     PERFORM pgherd.put(x, pgherd.last_gid(), 'sentinel', 'open', '{0}', ARRAY[command::text]);

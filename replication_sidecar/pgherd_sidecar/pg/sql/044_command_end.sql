@@ -370,6 +370,10 @@ BEGIN
         PERFORM pgherd.put(x, 0, 'sentinel', 'local', '{0}', ARRAY[(command || '{"local": true}')::text]);
         RETURN;
     END IF;
+    IF before ->> 'owners' <> '' THEN -- it only looked temporary
+        PERFORM pgherd.take_turn();
+        PERFORM pgherd.put_unseen(x, opened.base, in_use <> '{}', '{}', before -> 'owners');
+    END IF;
     PERFORM pgherd.check_long_commands(tag, effect.rels, effect.coarse);
     PERFORM pgherd.check_moves(tag, effect.rels, command ->> 'role');
     command := command || jsonb_build_object('grants', pgherd.rights_of(command ->> 'role'),

@@ -190,11 +190,14 @@ BEGIN
 END $$;
 
 -- On the member where something was changed, before a command or a request of its own: puts it among the captured rows.
--- named: roles of which all is ordered, whether it has changed or not.
-CREATE OR REPLACE FUNCTION pgherd.put_unseen(x xid8, base int8, hoisted bool, named text[] DEFAULT '{}') RETURNS void
+--   named   roles of which all is ordered, whether it has changed or not
+--   owners  those of before the command, which has ended and may have given others: they are noted after it
+DROP FUNCTION IF EXISTS pgherd.put_unseen(xid8, int8, bool, text[]);
+CREATE OR REPLACE FUNCTION pgherd.put_unseen(
+    x xid8, base int8, hoisted bool, named text[] DEFAULT '{}', owners jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    owners  jsonb := pgherd.moved_owners_named();
+    moved   jsonb := coalesce(owners, pgherd.moved_owners_named());
     renames jsonb := '[]';
     dropped text[] := '{}';
     changes jsonb;
@@ -210,7 +213,7 @@ BEGIN
         SELECT jsonb_agg(jsonb_build_array(to_jsonb(d.key), d.change) ORDER BY d.key) INTO changes
           FROM pgherd.unseen_documents(renames, named) d;
     END IF;
-    IF owners = '[]' AND renames = '[]' AND dropped = '{}' AND changes IS NULL THEN
+    IF moved = '[]' AND renames = '[]' AND dropped = '{}' AND changes IS NULL THEN
         RETURN;
     END IF;
     changes := coalesce(changes, '[]');
@@ -219,9 +222,11 @@ BEGIN
     PERFORM pgherd.note_renames(renames);
     PERFORM pgherd.note_change(array(SELECT jsonb_array_elements_text(c.one -> 0)), c.one -> 1) FROM jsonb_array_elements(changes) AS c(one);
     DELETE FROM pgherd.shared_failures f WHERE to_jsonb(f.key) IN (SELECT c.one -> 0 FROM jsonb_array_elements(changes) AS c(one));
-    PERFORM pgherd.take_owners(owners);
+    IF owners IS NULL THEN
+        PERFORM pgherd.take_owners(moved);
+    END IF;
     PERFORM pgherd.put_command(x, base, '{}', false,
-        jsonb_build_object('act', 'unseen', 'dropped', dropped, 'renames', renames, 'changes', changes, 'owners', owners, 'forced', named,
+        jsonb_build_object('act', 'unseen', 'dropped', dropped, 'renames', renames, 'changes', changes, 'owners', moved, 'forced', named,
                            'leaves_tables', true, 'version', current_setting('server_version_num')::int,
                            'roles', '[]'::jsonb), hoisted);
 END $$;
