@@ -510,6 +510,8 @@ async def test_an_index_is_named_like_a_copy_of_reindex_by_reindex_only(
     await run(connections[0], "CREATE UNIQUE INDEX j_ccnew ON t (v)")  # a copy of none
     await assert_refused(connections, schema, "CREATE UNIQUE INDEX j ON t (v)")
     await assert_refused(connections, schema, "ALTER INDEX i RENAME TO j")
+    for name in ("i_ccnew", "j"):  # what PostgreSQL leaves of it is an index that is not valid
+        await assert_refused(connections, schema, f"CREATE INDEX CONCURRENTLY {name} ON t (v)")
     await caught_up(connections)
     await interrupted_reindex(connections[0], schema, "i")
     await run(connections[0], "REINDEX TABLE t")  # the copy is valid now

@@ -550,6 +550,12 @@ BEGIN
                 AND i.indisvalid
                 AND CASE WHEN copies ? i.indexrelid::text THEN NOT broken ? i.indexrelid::text
                          ELSE (broken ->> i.indexrelid::text)::bool END);
+    PERFORM pgherd.refuse_reindex_copy(name);
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.refuse_reindex_copy(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
     IF name <> '' THEN
         PERFORM pgherd.refuse(
             format('index %s is taken for a copy that REINDEX CONCURRENTLY has left on one member', name),

@@ -204,6 +204,13 @@ BEGIN
     IF used IS NOT NULL THEN
         PERFORM pgherd.refuse(format('the index uses %s, which belongs to replication', used), 'Use other functions.');
     END IF;
+    -- Here by its name alone: it is not valid yet, as such copies are.
+    PERFORM pgherd.refuse_reindex_copy((
+        SELECT min(c.oid::regclass::text)
+          FROM pg_class made JOIN pg_index i ON i.indrelid = rel JOIN pg_class c ON c.oid = i.indexrelid
+         WHERE made.oid = idx
+           AND CASE WHEN c.oid = idx THEN c.relname ~ '_cc(new|old)[0-9]*$'
+                    ELSE i.indisvalid AND regexp_replace(c.relname, '_cc(new|old)[0-9]*$', '') = made.relname END));
 END $$;
 
 -- ddl_command_end in the last transaction of a long command: waits for the other members, and has all forget the command.
