@@ -693,6 +693,8 @@ async def test_who_writes_a_parent_while_its_child_leaves_writes_on_all_members(
         "CREATE TABLE t (x int PRIMARY KEY, y int GENERATED ALWAYS AS (1 / f(x)) STORED)",
         "CREATE FUNCTION g(int) RETURNS int IMMUTABLE LANGUAGE sql SET search_path = pg_catalog"
         " RETURN f($1); CREATE TABLE t (x int PRIMARY KEY CHECK (g(x) > 0))",
+        "CREATE FUNCTION g(x int) RETURNS int IMMUTABLE LANGUAGE plpgsql SET search_path = {schema}"
+        " AS 'BEGIN RETURN f(x); END'; CREATE TABLE t (x int PRIMARY KEY CHECK (g(x) > 0))",
     ],
 )
 async def test_a_function_that_tables_check_their_rows_by_changes_beside_their_writers(
@@ -702,7 +704,8 @@ async def test_a_function_that_tables_check_their_rows_by_changes_beside_their_w
         "FUNCTION f(int) RETURNS int IMMUTABLE LANGUAGE sql SET search_path = pg_catalog RETURN"
     )
     async with superusers(herd, schema) as admins, another(connections[1], schema) as writer:
-        await run(admins[0], f"CREATE {function} 1; {table}; GRANT ALL ON t TO PUBLIC")
+        made = table.format(schema=schema)
+        await run(admins[0], f"CREATE {function} 1; {made}; GRANT ALL ON t TO PUBLIC")
         await caught_up(admins)
         await run(writer, "BEGIN; INSERT INTO t VALUES (5)")
         await run(admins[0], f"CREATE OR REPLACE {function} 0")

@@ -77,8 +77,10 @@ BEGIN
     END IF;
     RETURN -- A function that is replaced may be part of an expression of a table.
         tag = ANY ('{CREATE FUNCTION, CREATE PROCEDURE, CREATE AGGREGATE}'::text[])
-           AND NOT EXISTS (SELECT FROM pg_proc p JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
+           AND NOT EXISTS (SELECT FROM pg_proc p
                             WHERE p.oid >= 16384 AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
-                              AND pgherd.is_own(p.xmin))
+                              AND pgherd.is_own(p.xmin)
+                              AND (EXISTS (SELECT FROM pg_depend d WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid)
+                                   OR pgherd.decides_rows(p.oid)))
         OR coalesce(meaning = pgherd.meaning(tag), false);
 END $$;

@@ -2,6 +2,7 @@
 -- follow the new shape of the tables.
 
 -- Does this function, or what calls it, decide which rows a table takes? A plain default does not: its origin evaluates it.
+-- PostgreSQL does not know whom the text of a function calls, so whoever mentions one counts.
 CREATE OR REPLACE FUNCTION pgherd.decides_rows(function oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -9,14 +10,22 @@ BEGIN
         WITH RECURSIVE callers(class, id) AS (
             SELECT 'pg_proc'::regclass::oid, function
             UNION
-            SELECT d.classid, d.objid
-              FROM callers c JOIN pg_depend d ON d.refclassid = c.class AND d.refobjid = c.id
+            SELECT n.class, n.id
+              FROM callers c CROSS JOIN LATERAL (
+                  SELECT d.classid AS class, d.objid AS id
+                    FROM pg_depend d WHERE d.refclassid = c.class AND d.refobjid = c.id
+                  UNION ALL
+                  SELECT c.class, p.oid
+                    FROM pg_proc f JOIN pg_proc p ON p.oid >= 16384 AND strpos(lower(p.prosrc), lower(f.proname)) > 0
+                   WHERE c.class = 'pg_proc'::regclass AND f.oid = c.id
+                     AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
+                     AND pgherd.mentions(p.prosrc, ARRAY[f.proname::text])) n
              WHERE c.class IN ('pg_proc'::regclass, 'pg_operator'::regclass)
-               AND d.classid <> ALL ('{pg_rewrite,pg_trigger,pg_event_trigger,pg_policy}'::regclass[])
-               AND NOT (d.classid = 'pg_attrdef'::regclass
+               AND n.class <> ALL ('{pg_rewrite,pg_trigger,pg_event_trigger,pg_policy}'::regclass[])
+               AND NOT (n.class = 'pg_attrdef'::regclass
                         AND EXISTS (SELECT FROM pg_attrdef f
                                       JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum AND a.attgenerated = ''
-                                     WHERE f.oid = d.objid)))
+                                     WHERE f.oid = n.id)))
         SELECT EXISTS (SELECT FROM callers c WHERE c.class NOT IN ('pg_proc'::regclass, 'pg_operator'::regclass)));
 END $$;
 
