@@ -232,7 +232,7 @@ class SegmentLog:
                 with self._lock:
                     segment = self._segments.pop(0)
                     self._index.trim(self._segments[0].first - 1)
-                segment.close()
+                    self._close(segment)
                 self._directory.remove(segment.name)
                 self._directory.sync()
             return self._index.base
@@ -273,9 +273,9 @@ class SegmentLog:
                 dropped, self._segments = self._segments, []
                 self._index = LogIndex.beginning(base)
                 self._cache.truncate(0)
+                for segment in dropped:
+                    self._close(segment)
             self._save_control(None)
-            for segment in dropped:
-                segment.close()
             self._remove_files([segment.name for segment in dropped])
 
     def close(self) -> None:
@@ -423,7 +423,7 @@ class SegmentLog:
                 self._index.truncate(position)
             while len(self._segments) > 1 and self._segments[-1].first > position:
                 segment = self._segments.pop()
-                segment.close()
+                self._close(segment)
                 self._directory.remove(segment.name)
                 self._directory.sync()
             if self._segments:
@@ -437,6 +437,12 @@ class SegmentLog:
         if segment is not self._segments[-1]:
             self._keep_open(segment)
         return segment
+
+    def _close(self, segment: Segment) -> None:
+        """Close the file of a segment that goes, once: its descriptor may soon be another's."""
+        if segment in self._opened:
+            self._opened.remove(segment)
+        segment.close()
 
     def _keep_open(self, segment: Segment) -> None:
         """Keep the file of an older segment open, and close the one that was used longest ago."""
