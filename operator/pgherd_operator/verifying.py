@@ -27,6 +27,8 @@ class PodClient(AdminClient):
         pod: its name.
     """
 
+    reaching_s = 15
+
     def __init__(self, command: Sequence[str], pod: str) -> None:
         super().__init__(Path(pod))
         self._command = command

@@ -94,6 +94,9 @@ Answer = TypeVar("Answer", bound=BaseModel)
 class AdminClient:
     """Calls to one node's sidecar."""
 
+    reaching_s: float = 0
+    """How much longer an answer may take where programs in between have to start."""
+
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._where = str(socket)
@@ -267,6 +270,7 @@ class AdminClient:
     ) -> bytes:
         method, path = route.method, route.path
         body = None if request is None else routes.body(request)
+        timeout_s += self.reaching_s
         try:
             async with asyncio.timeout(timeout_s):
                 status, content = decode(await self.exchange(encode(method, path, body)))
