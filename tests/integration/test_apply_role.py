@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from patience import wait_until
 
 from .localherd import LocalHerd
 from .nodes import Nodes, nodes_of, run, sql_cases
@@ -30,6 +31,24 @@ def test_the_sessions_that_write_rows_belong_to_a_role_that_is_no_superuser(node
             ("pgherd apply", "pgherd_apply", False),
             ("pgherd repair", "pgherd_apply", False),
         ]
+
+
+def test_no_row_of_another_member_is_in_the_servers_log_of_statements(nodes: Nodes) -> None:
+    admin = nodes.admin[1]
+    log = "SELECT pg_read_file(pg_current_logfile())"
+    nodes.create("CREATE TABLE account (id int PRIMARY KEY, password text)")
+    try:
+        run(admin, "ALTER SYSTEM SET log_statement = 'all'")
+        run(admin, "SELECT pg_reload_conf()")
+        wait_until(lambda: "SELECT pg_read_file" in run(admin, log)[0][0], brief=True)
+        run(nodes.app[0], "INSERT INTO account VALUES (1, 'hunter2')")
+        assert nodes.equal_rows("account")
+    finally:
+        run(admin, "ALTER SYSTEM RESET log_statement")
+        run(admin, "SELECT pg_reload_conf()")
+    found = run(admin, log)[0][0]
+    assert "account" in found
+    assert "hunter2" not in found
 
 
 @pytest.mark.parametrize("case", ROWS)

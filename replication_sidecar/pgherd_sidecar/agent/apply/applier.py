@@ -47,6 +47,7 @@ WRITER_SETTINGS = (
     "SET lc_monetary = 'C'",
     "SET xmloption = 'content'",
     "SET client_min_messages = error",
+    "SET log_parameter_max_length = 0",  # rows may hold secrets
     # Somebody else is to be the victim of a deadlock.
     "SET deadlock_timeout = '1h'",
     "SET default_transaction_isolation = 'read committed'",

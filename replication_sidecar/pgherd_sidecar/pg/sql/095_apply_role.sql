@@ -19,4 +19,4 @@ BEGIN
 END $$;
 ALTER ROLE pgherd_apply LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION BYPASSRLS CONNECTION LIMIT -1;
 GRANT pg_read_all_data, pg_write_all_data TO pgherd_apply;
-GRANT SET ON PARAMETER session_replication_role, deadlock_timeout, max_stack_depth TO pgherd_apply;
+GRANT SET ON PARAMETER session_replication_role, deadlock_timeout, max_stack_depth, log_parameter_max_length TO pgherd_apply;
