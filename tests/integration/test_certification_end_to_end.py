@@ -25,6 +25,7 @@ CREATE UNIQUE INDEX ON fold (lower(t));
 CREATE TABLE handed (id int PRIMARY KEY, u int UNIQUE DEFERRABLE INITIALLY DEFERRED);
 CREATE TABLE covered (id int PRIMARY KEY, balance int);
 CREATE UNIQUE INDEX ON covered (id) INCLUDE (balance);
+CREATE UNIQUE INDEX ON covered (abs(id)) INCLUDE (balance) WHERE id > 0;
 CREATE TABLE entry (id int PRIMARY KEY, covered int REFERENCES covered);
 """
 ROWS = """

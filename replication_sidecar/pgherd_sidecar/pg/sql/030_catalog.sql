@@ -216,7 +216,7 @@ BEGIN
                 WHEN NOT EXISTS (SELECT FROM pg_depend d
                                   WHERE d.classid = 'pg_class'::regclass AND d.objid = idx AND d.refclassid IN
                                         ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass))
-                     AND NOT pgherd.reads_whole_row(idx) -- it names the table, which is not there
+                     AND NOT pgherd.reads_column(i, 0::int2) -- it names the table, which is not there
                 -- where its predicate does not hold, the expression may have no value
                 THEN format('(SELECT %s FROM (SELECT %s.*) r)',
                             CASE WHEN i.indpred IS NULL THEN pg_get_indexdef(idx, k.pos::int, false)

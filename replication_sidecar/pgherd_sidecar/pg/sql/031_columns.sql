@@ -22,14 +22,12 @@ BEGIN
     SELECT t.relid FROM tree t;
 END $$;
 
--- Does an expression or predicate of the index read the whole row? Then every column counts.
-CREATE OR REPLACE FUNCTION pgherd.reads_whole_row(idx oid) RETURNS bool
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
+-- Does an expression or predicate of the index read the column, or the whole row? Not so INCLUDE: pg_depend knows of both.
+DROP FUNCTION IF EXISTS pgherd.reads_whole_row(oid);
+CREATE OR REPLACE FUNCTION pgherd.reads_column(i pg_index, number int2) RETURNS bool
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN (
-        SELECT EXISTS (SELECT FROM pg_index i
-                        WHERE i.indexrelid = idx AND concat(i.indexprs, i.indpred) LIKE '%:varattno 0 %'));
+    RETURN concat(i.indexprs, i.indpred) ~ format(':varattno (0|%s) ', number);
 END $$;
 
 CREATE OR REPLACE FUNCTION pgherd.columns(
@@ -53,10 +51,7 @@ BEGIN
                   AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)) THEN
         held := held || array(
             SELECT a.attname FROM pg_index i
-              JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
-                              AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid
-              JOIN pg_attribute a ON a.attrelid = i.indrelid
-                                 AND (a.attnum = d.refobjsubid OR pgherd.reads_whole_row(i.indexrelid))
+              JOIN pg_attribute a ON a.attrelid = i.indrelid AND pgherd.reads_column(i, a.attnum)
              WHERE i.indrelid = ANY (tree) AND (i.indisunique OR i.indisexclusion)
                AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL));
     END IF;

@@ -41,11 +41,7 @@ BEGIN
        SET row_key = (SELECT pgherd.unique_key(i, root, 'pgherd_row') FROM pg_index i WHERE i.indexrelid = idx),
            columns = array(SELECT DISTINCT a.attname FROM pg_attribute a JOIN pg_index i ON i.indexrelid = idx
                             WHERE a.attrelid = rel AND a.attnum > 0 AND NOT a.attisdropped
-                              AND (a.attnum = ANY (i.indkey::int2[]) OR pgherd.reads_whole_row(idx)
-                                   OR EXISTS (SELECT FROM pg_depend d
-                                               WHERE d.classid = 'pg_class'::regclass AND d.objid = idx
-                                                 AND d.refclassid = 'pg_class'::regclass AND d.refobjid = rel
-                                                 AND d.refobjsubid = a.attnum)))
+                              AND (a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) OR pgherd.reads_column(i, a.attnum)))
      WHERE l.token = pgherd.current_token();
 END $$;
 
