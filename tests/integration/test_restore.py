@@ -1,5 +1,6 @@
 """A snapshot put into a server without Spark: what is there then is compared, not believed."""
 
+import asyncio
 import copy
 import random
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from psycopg.conninfo import make_conninfo
 
 from .ledger import create_everywhere
 from .localherd import LocalHerd, query
-from .sparkherd import NEEDS_PYARROW, OneByOne, members_of
+from .sparkherd import NEEDS_PYARROW, OneByOne, given_back, members_of
 
 pytestmark = NEEDS_PYARROW
 
@@ -126,6 +127,64 @@ def test_rows_that_are_not_the_snapshot_s_are_noticed(
     query(empty, f"UPDATE {table} SET t = t || ' ' WHERE id = {random.randint(1, _ROWS)}")
     (told,) = proof.differences(map, empty, tables)
     assert told.startswith(f"public.{table}: {_ROWS} rows with checksum ")
+
+
+async def test_commands_that_come_while_rows_are_copied_leave_the_snapshot_as_it_was(
+    herd: LocalHerd, empty: str, tmp_path: Path
+) -> None:
+    schema, dsn = f"r_{random.getrandbits(40):x}", herd.nodes()[0].dsn
+    create_everywhere(
+        herd,
+        f"CREATE SCHEMA {schema}; SET search_path = {schema};"
+        "CREATE TABLE t (id serial PRIMARY KEY); CREATE SEQUENCE dropped;"
+        "CREATE SEQUENCE renamed; CREATE SEQUENCE down INCREMENT -1;"
+        "CREATE TYPE mood AS ENUM ('low', 'high'); CREATE TYPE pair AS (a int, b int);"
+        "CREATE TABLE u (id int PRIMARY KEY, m mood, p pair);"
+        "INSERT INTO u VALUES (1, 'low', '(1,2)')",
+    )
+    names = [f"{schema}.{one}" for one in ("t_id_seq", "dropped", "renamed", "down")]
+    used = {
+        name: query(herd.dsn("n2"), f"SELECT nextval('{name}') FROM generate_series(1, 99)")[-1][0]
+        for name in names
+    }
+
+    async def taken_beside(place: str, *commands: str) -> Snapshot:
+        def say(text: str) -> None:
+            if text.startswith("rows of"):
+                for command in commands:
+                    query(dsn, f"SET search_path = {schema}; {command}")
+
+        options = snapshot.SnapshotOptions(
+            to=DirectoryStore(tmp_path / place),
+            read=("n1",),
+            programs=herds.load(herd.directory.resolve()).postgres_bin,
+            cluster_id="of this test",
+        )
+        store = await snapshot.snapshot(OneByOne(), members_of(herd), options, say)
+        assert isinstance(store, DirectoryStore)
+        return store, require_described(store)
+
+    try:
+        store, manifest = await taken_beside(
+            "whole",
+            "CREATE TABLE later (id serial PRIMARY KEY); ALTER TYPE mood ADD VALUE 'higher'",
+            "DROP SEQUENCE dropped; ALTER SEQUENCE t_id_seq RESTART; ALTER SEQUENCE down RESTART",
+            "ALTER SEQUENCE renamed RENAME TO other",
+        )
+        put(herd, store, manifest, empty)
+        assert query(empty, f"SELECT * FROM {schema}.u") == [(1, "low", "(1,2)")]
+        for name, last in used.items():
+            ((next_,),) = query(empty, f"SELECT nextval('{name}')")
+            assert abs(next_) > abs(last)
+        for place, command, name in (
+            ("label", "ALTER TYPE mood RENAME VALUE 'low' TO 'lower'", "mood"),
+            ("attribute", "ALTER TYPE pair ADD ATTRIBUTE c int CASCADE", "pair"),
+        ):
+            with pytest.raises(snapshot.ChangedError, match=rf"{schema}\.{name}"):
+                await taken_beside(place, command)
+            await asyncio.to_thread(given_back, herd, DirectoryStore(tmp_path / place))
+    finally:
+        query(dsn, f"DROP SCHEMA {schema} CASCADE")
 
 
 @pytest.mark.long
