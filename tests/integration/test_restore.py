@@ -4,32 +4,26 @@ import asyncio
 import copy
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from pgherd_sidecar.local import herd as herds
 from pgherd_spark.restoring import proof
-from pgherd_spark.restoring.restore import RestoreError, restore
+from pgherd_spark.restoring.restore import RestoreError
 from pgherd_spark.snapshots import snapshot
-from pgherd_spark.storing.layout import require_described
 from pgherd_spark.storing.parts import PartError
 from pgherd_spark.storing.stores import DirectoryStore
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from .ledger import create_everywhere
 from .localherd import LocalHerd, query
-from .sparkherd import NEEDS_PYARROW, OneByOne, given_back, members_of
+from .sparkherd import NEEDS_PYARROW, Snapshot, database, given_back, put, take
 
 pytestmark = NEEDS_PYARROW
 
 _ROWS = 3000
 _EMPTY_FRAME = bytes.fromhex("502a4d1800000000")
 """Which zstd passes over: the rows stay the same."""
-Snapshot = tuple[DirectoryStore, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -47,29 +41,7 @@ def table(herd: LocalHerd) -> Iterator[str]:
 
 @pytest.fixture
 async def taken(herd: LocalHerd, table: str, tmp_path: Path) -> Snapshot:
-    options = snapshot.SnapshotOptions(
-        to=DirectoryStore(tmp_path),
-        read=("n1",),
-        programs=herds.load(herd.directory.resolve()).postgres_bin,
-        cluster_id="of this test",
-        part_bytes=100_000,
-    )
-    store = await snapshot.snapshot(OneByOne(), members_of(herd), options, print)
-    assert isinstance(store, DirectoryStore)
-    return store, require_described(store)
-
-
-@contextmanager
-def database(herd: LocalHerd) -> Iterator[str]:
-    """An empty database beside the herd's."""
-    description = herds.load(herd.directory.resolve())
-    first = description.databases[0]
-    name = f"r_{random.getrandbits(40):x}"
-    way = make_conninfo(description.dsn(first), host=str(description.node(first).run))
-    with psycopg.connect(make_conninfo(way, dbname="postgres"), autocommit=True) as server:
-        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield make_conninfo(way, dbname=name)
-        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    return await take(herd, tmp_path, part_bytes=100_000)
 
 
 @pytest.fixture
@@ -77,11 +49,6 @@ def empty(herd: LocalHerd) -> Iterator[str]:
     """Likewise, for one test."""
     with database(herd) as conninfo:
         yield conninfo
-
-
-def put(herd: LocalHerd, store: DirectoryStore, manifest: dict[str, Any], into: str) -> None:
-    programs = herds.load(herd.directory.resolve()).postgres_bin
-    restore(store, manifest, conninfo=into, programs=programs, jobs=2, say=print)
 
 
 def of_table(manifest: dict[str, Any], name: str) -> dict[str, Any]:
@@ -154,15 +121,7 @@ async def test_commands_that_come_while_rows_are_copied_leave_the_snapshot_as_it
                 for command in commands:
                     query(dsn, f"SET search_path = {schema}; {command}")
 
-        options = snapshot.SnapshotOptions(
-            to=DirectoryStore(tmp_path / place),
-            read=("n1",),
-            programs=herds.load(herd.directory.resolve()).postgres_bin,
-            cluster_id="of this test",
-        )
-        store = await snapshot.snapshot(OneByOne(), members_of(herd), options, say)
-        assert isinstance(store, DirectoryStore)
-        return store, require_described(store)
+        return await take(herd, tmp_path / place, say)
 
     try:
         store, manifest = await taken_beside(
@@ -205,16 +164,7 @@ async def test_values_without_a_binary_form_are_loaded_and_compared(
         "CREATE TABLE plain (id int PRIMARY KEY, s text)",
     )
     try:
-        options = snapshot.SnapshotOptions(
-            to=DirectoryStore(tmp_path),
-            read=("n1", "n2"),
-            programs=herds.load(herd.directory.resolve()).postgres_bin,
-            cluster_id="of this test",
-            part_bytes=20_000,
-        )
-        store = await snapshot.snapshot(OneByOne(), members_of(herd), options, print)
-        assert isinstance(store, DirectoryStore)
-        manifest = require_described(store)
+        store, manifest = await take(herd, tmp_path, read=("n1", "n2"), part_bytes=20_000)
         forms = {one["name"]: one["form"] for one in manifest["tables"]}
         assert (forms[f"{schema}.measured"], forms[f"{schema}.plain"]) == ("text", "binary")
         put(herd, store, manifest, empty)

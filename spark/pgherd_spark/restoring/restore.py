@@ -111,9 +111,10 @@ def _load(
 ) -> None:
     table, part = task
     form = table.get("form", "binary")  # in the first format all tables have that
+    stored = sql.SQL(", ").join(map(sql.Identifier, table["stored"]))
     statement = _SQL["copy"].format(
         relation=sql.Identifier(*part["relation"]),
-        columns=sql.SQL(", ").join(map(sql.Identifier, table["stored"])),
+        columns=sql.SQL("({})").format(stored) if table["stored"] else sql.SQL(""),
         form=sql.SQL(form),
     )
     try:

@@ -1,7 +1,8 @@
 -- What puts a snapshot into a new server, besides pg_restore. Each statement follows a line `-- name: NAME`.
 
+-- `columns`: a list, and nothing for a table that stores none.
 -- name: copy
-COPY {relation} ({columns}) FROM STDIN (FORMAT {form});
+COPY {relation} {columns} FROM STDIN (FORMAT {form});
 
 -- Code of users that runs for each row finds what it finds without our settings.
 -- name: own_path
