@@ -7,6 +7,7 @@ can log in to somebody else's server.
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from pgherd_sidecar.pg import apply_role
@@ -43,6 +44,7 @@ def put(
     try:
         source = newest(source)
         manifest = require_described(source)
+        _require_plain(manifest)
         with psycopg.connect(conninfo, autocommit=True) as connection:
             _require_empty(connection)
             there = {name for (name,) in connection.execute(_SQL["roles_there"])}
@@ -61,6 +63,15 @@ def put(
     except psycopg.Error as error:
         raise SeedError(f"the server can't be used: {error}") from error
     return int(manifest["gid"])
+
+
+def _require_plain(manifest: dict[str, Any]) -> None:
+    found = manifest.get("uses_ours", [])  # earlier versions do not tell
+    if found:
+        raise SeedError(
+            f"a plain server has nothing in its place: {'; '.join(found)}: change or drop these in"
+            " the herd, and take another snapshot"
+        )
 
 
 def _require_empty(connection: psycopg.Connection[tuple[object, ...]]) -> None:

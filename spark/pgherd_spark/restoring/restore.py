@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from pgherd_sidecar.pg import apply_role
+from pgherd_sidecar.pg import apply_role, archives
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -58,7 +58,8 @@ def restore(  # noqa: PLR0913 - a way for each thing that differs
         jobs: parts to load at a time.
         say: told what is going on.
         loaded: told, in a thread, the bytes of each part that has been loaded.
-        writes_rows: another role for that, if it is not that one; None: the superuser.
+        writes_rows: another role for that, if it is not that one; None: the superuser, of a server
+            that will not be a member's.
 
     Raises:
         RestoreError: it can't be done, or what was loaded is not what the manifest says.
@@ -68,6 +69,8 @@ def restore(  # noqa: PLR0913 - a way for each thing that differs
     conninfo = make_conninfo(conninfo, options=apply_role.OPTIONS)
     rows_conninfo = conninfo if writes_rows is None else make_conninfo(conninfo, user=writes_rows)
     run_script(programs, conninfo, apply_role.script())
+    if writes_rows is not None:
+        run_script(programs, conninfo, archives.free_functions())
     _pg_restore(programs, conninfo, store, "pre-data", jobs)
     parts = [(table, part) for table in manifest["tables"] for part in table["parts"]]
     parts.sort(key=lambda task: -int(task[1]["bytes"]))

@@ -366,11 +366,13 @@ def _sequences(positions: Iterable[Sequence[tuple[Any, ...]]]) -> list[dict[str,
 def _carried(source: Source) -> dict[str, Any]:
     """What a member made from the snapshot has to know, too.
 
-    Tables that users keep local, and what every member has of roles and settings: the member read
-    from may have changed some that others do not know yet.
+    Tables that users keep local, what of theirs uses functions of ours, and what every member has
+    of roles and settings: the member read from may have changed some that others do not know yet.
     """
     with reading(source) as connection:
+        ((uses_ours,),) = connection.execute(_SQL["uses_ours"]).fetchall()
         return {
+            "uses_ours": uses_ours or [],
             "local_tables": [name for (name,) in connection.execute(_SQL["local_tables"])],
             "shared": [[*pair] for pair in connection.execute(_SQL["shared"])],
             "role_limits": dict(connection.execute(_SQL["role_limits"])),

@@ -63,5 +63,9 @@ SELECT l.name FROM pgherd.local_tables l ORDER BY l.name;
 -- What every member has of roles, memberships, settings and privileges on the database, without passwords.
 SELECT to_jsonb(s.key), s.value - 'PASSWORD' FROM pgherd.shared s ORDER BY s.key;
 
+-- What of the users' a plain server can't have.
+-- name: uses_ours
+SELECT pgherd.leaving_obstacles();
+
 -- name: role_limits
 SELECT l.name, l.nodes FROM pgherd.role_limits l ORDER BY l.name;

@@ -242,8 +242,9 @@ async def _load_dump(
 
     Rows are written by who is no superuser: code of users runs then, in constraints and domains.
     """
-    async with await startup.connect(inside, "pgherd load", database="postgres") as connection:
+    async with await startup.connect(inside, "pgherd load") as connection:
         await connection.execute(apply_role.script())
+        await connection.execute(archives.free_functions())
     rows, rest = archives.rows_apart(inner)
     (source / "rows.list").write_text(rows)
     (source / "rest.list").write_text(rest)
