@@ -137,9 +137,10 @@ def _finish(conninfo: str, manifest: dict[str, Any]) -> None:
     """Sequences and materialized views."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for one in manifest["sequences"]:
-            name, last = sql.Identifier(*one["name"]), one["last_value"]
+            name = sql.Identifier(*one["name"])
             numbers = {"step": sql.Literal(one["step"]), "start": sql.Literal(one["start"])}
             connection.execute(_SQL["sequence"].format(name=name, **numbers))
+            last = _last_number(connection, name, one)
             connection.execute(
                 _SQL["position"].format(
                     name=sql.Literal(name.as_string(None)),
@@ -149,6 +150,26 @@ def _finish(conninfo: str, manifest: dict[str, Any]) -> None:
             )
         for schema, view in connection.execute(_SQL["materialized_views"]).fetchall():
             connection.execute(_SQL["refresh"].format(view=sql.Identifier(schema, view)))
+
+
+def _last_number(
+    connection: psycopg.Connection[Any], name: sql.Identifier, one: dict[str, Any]
+) -> int | None:
+    """The last number that a sequence gave out: a column may hold one of a member that has left."""
+    columns = connection.execute(_SQL["columns_of_sequence"], (name.as_string(None),)).fetchall()
+    further = "max" if one["step"] > 0 else "min"
+    last = [one["last_value"]]
+    for schema, table, column, low, high in columns:
+        query = _SQL["furthest"].format(
+            further=sql.Identifier(further),
+            column=sql.Identifier(column),
+            table=sql.Identifier(schema, table),
+            low=sql.Literal(low),
+            high=sql.Literal(high),
+        )
+        last += [number for (number,) in connection.execute(query)]
+    known = [number for number in last if number is not None]
+    return (max if one["step"] > 0 else min)(known, default=None)
 
 
 def _shares(conninfo: str, number: int) -> list[sql.Composed]:

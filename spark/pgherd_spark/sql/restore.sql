@@ -12,6 +12,26 @@ RESET search_path;
 -- name: sequence
 ALTER SEQUENCE {name} INCREMENT BY {step} START WITH {start};
 
+-- The columns that take their numbers from a sequence: the one that owns it, and those whose default draws from it; and
+-- which numbers it still can give, from its start on.
+-- name: columns_of_sequence
+SELECT DISTINCT n.nspname, c.relname, a.attname,
+       CASE WHEN s.seqincrement > 0 THEN s.seqstart ELSE s.seqmin END,
+       CASE WHEN s.seqincrement > 0 THEN s.seqmax ELSE s.seqstart END
+  FROM pg_sequence s
+  JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = s.seqrelid AND d.refclassid = 'pg_class'::regclass
+                      AND d.deptype IN ('a', 'i')
+       OR d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = s.seqrelid
+  LEFT JOIN pg_attrdef e ON d.classid = 'pg_attrdef'::regclass AND e.oid = d.objid
+  JOIN pg_attribute a ON a.attrelid = coalesce(e.adrelid, d.refobjid) AND a.attnum = coalesce(e.adnum, d.refobjsubid)
+                         AND a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
+  JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE s.seqrelid = %s::regclass;
+
+-- name: furthest
+SELECT {further}(t.{column}) FROM {table} t WHERE t.{column} BETWEEN {low} AND {high};
+
 -- name: position
 SELECT setval({name}::regclass, {value}, {called});
 
