@@ -84,7 +84,7 @@ def restore(  # noqa: PLR0913 - a way for each thing that differs
                 raise RestoreError("; ".join(wrong))
             say("building indexes and constraints")
             _pg_restore(programs, conninfo, store, "post-data", jobs)
-            _finish(conninfo, manifest)
+            _finish(conninfo, manifest, say)
             list(pool.map(partial(_analyze, conninfo), _shares(conninfo, jobs)))
     except psycopg.Error as error:
         raise RestoreError(str(error)) from error
@@ -133,8 +133,12 @@ def _load(
     loaded(part["bytes"])
 
 
-def _finish(conninfo: str, manifest: dict[str, Any]) -> None:
-    """Sequences and materialized views."""
+def _finish(conninfo: str, manifest: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Sequences and materialized views.
+
+    A view that had contents may have none any more: its query fails with the rows as they are.
+    """
+    populated = manifest.get("populated")  # earlier versions do not tell
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for one in manifest["sequences"]:
             name = sql.Identifier(*one["name"])
@@ -149,7 +153,16 @@ def _finish(conninfo: str, manifest: dict[str, Any]) -> None:
                 )
             )
         for schema, view in connection.execute(_SQL["materialized_views"]).fetchall():
-            connection.execute(_SQL["refresh"].format(view=sql.Identifier(schema, view)))
+            if populated is not None and [schema, view] not in populated:
+                continue
+            name = sql.Identifier(schema, view)
+            try:
+                connection.execute(_SQL["refresh"].format(view=name))
+            except psycopg.DatabaseError as error:
+                if connection.closed:
+                    raise
+                words = error.diag.message_primary
+                say(f"materialized view {name.as_string(None)} stays without contents: {words}")
 
 
 def _last_number(

@@ -366,12 +366,14 @@ def _sequences(positions: Iterable[Sequence[tuple[Any, ...]]]) -> list[dict[str,
 def _carried(source: Source) -> dict[str, Any]:
     """What a member made from the snapshot has to know, too.
 
-    Tables that users keep local, what of theirs uses functions of ours, and what every member has
-    of roles and settings: the member read from may have changed some that others do not know yet.
+    Tables that users keep local, materialized views that have contents, what of the users' uses
+    functions of ours, and what every member has of roles and settings: the member read from may
+    have changed some that others do not know yet.
     """
     with reading(source) as connection:
         ((uses_ours,),) = connection.execute(_SQL["uses_ours"]).fetchall()
         return {
+            "populated": [[*view] for view in connection.execute(_SQL["populated"])],
             "uses_ours": uses_ours or [],
             "local_tables": [name for (name,) in connection.execute(_SQL["local_tables"])],
             "shared": [[*pair] for pair in connection.execute(_SQL["shared"])],

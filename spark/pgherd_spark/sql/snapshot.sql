@@ -63,6 +63,12 @@ SELECT l.name FROM pgherd.local_tables l ORDER BY l.name;
 -- What every member has of roles, memberships, settings and privileges on the database, without passwords.
 SELECT to_jsonb(s.key), s.value - 'PASSWORD' FROM pgherd.shared s ORDER BY s.key;
 
+-- name: populated
+SELECT n.nspname, c.relname
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind = 'm' AND c.relispopulated
+ ORDER BY 1, 2;
+
 -- What of the users' a plain server can't have.
 -- name: uses_ours
 SELECT pgherd.leaving_obstacles();
