@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from pgherd_spark.restoring import proof
+from pgherd_spark.restoring import proof, restore
 from pgherd_spark.restoring.restore import RestoreError
 from pgherd_spark.snapshots import snapshot
 from pgherd_spark.storing.parts import PartError
@@ -94,6 +94,27 @@ def test_rows_that_are_not_the_snapshot_s_are_noticed(
     query(empty, f"UPDATE {table} SET t = t || ' ' WHERE id = {random.randint(1, _ROWS)}")
     (told,) = proof.differences(map, empty, tables)
     assert told.startswith(f"public.{table}: {_ROWS} rows with checksum ")
+
+
+def test_rows_that_an_extension_brings_are_replaced_by_the_snapshot_s(
+    herd: LocalHerd, table: str, taken: Snapshot, empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, manifest = taken
+    make = restore._pg_restore
+
+    def as_an_extension(*arguments: Any) -> None:
+        make(*arguments)
+        if "pre-data" in arguments:
+            query(
+                empty,
+                f"CREATE EXTENSION seg; INSERT INTO {table} SELECT 1, 'brought';"
+                f"ALTER EXTENSION seg ADD TABLE {table}",
+            )
+
+    monkeypatch.setattr(restore, "_pg_restore", as_an_extension)
+    tables = [of_table(manifest, table)]
+    put(herd, store, manifest | {"tables": tables, "sequences": []}, empty)
+    assert query(empty, f"SELECT count(*) FROM {table} WHERE t = 'brought'") == [(0,)]
 
 
 async def test_commands_that_come_while_rows_are_copied_leave_the_snapshot_as_it_was(

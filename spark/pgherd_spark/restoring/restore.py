@@ -76,6 +76,7 @@ def restore(  # noqa: PLR0913 - a way for each thing that differs
     parts.sort(key=lambda task: -int(task[1]["bytes"]))
     say(f"loading {len(parts)} parts of {len(manifest['tables'])} tables")
     try:
+        _empty(conninfo, {(*part["relation"],) for _, part in parts})
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(partial(_load, rows_conninfo, store, loaded), parts))
             say("comparing what was loaded with the snapshot")
@@ -104,6 +105,14 @@ def fitting_roles(script: str) -> str:
     """What ``pg_dumpall`` wrote of the roles, for a server that has some with other passwords."""
     lines = script.splitlines(keepends=True)
     return "".join(_OWN_PASSWORD.sub(r"\1", line) for line in lines if not _THERE.match(line))
+
+
+def _empty(conninfo: str, relations: set[tuple[str, ...]]) -> None:
+    """Remove the rows that extensions have brought into tables that are to be loaded."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        for one in connection.execute(_SQL["of_extensions"]).fetchall():
+            if one in relations:
+                connection.execute(_SQL["empty"].format(relation=sql.Identifier(*one)))
 
 
 def _load(

@@ -4,6 +4,15 @@
 -- name: copy
 COPY {relation} {columns} FROM STDIN (FORMAT {form});
 
+-- CREATE EXTENSION fills some tables, and the snapshot has their rows.
+-- name: of_extensions
+SELECT n.nspname, c.relname
+  FROM pg_depend d JOIN pg_class c ON c.oid = d.objid AND c.relkind = 'r' JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'e';
+
+-- name: empty
+DELETE FROM ONLY {relation};
+
 -- Code of users that runs for each row finds what it finds without our settings.
 -- name: own_path
 RESET search_path;
