@@ -13,7 +13,7 @@ import psycopg
 from pgherd_sidecar.pg import apply_role
 
 from pgherd_spark.reading import statements
-from pgherd_spark.restoring.restore import RestoreError, restore, run_script
+from pgherd_spark.restoring.restore import RestoreError, let_in, limited, restore, run_script
 from pgherd_spark.restoring.seeding import SeedError, newest
 from pgherd_spark.storing.layout import ROLES, require_described
 from pgherd_spark.storing.parts import PartError
@@ -51,6 +51,7 @@ def put(
         say(f"reading the snapshot {source}")
         script = missing_roles(source.get(ROLES).decode(), there)
         run_script(programs, conninfo, script)
+        let_in(conninfo, [name for name in limited(manifest) if name not in there], say)
         run_script(programs, conninfo, apply_role.script())  # grants name it
         restore(
             source, manifest, conninfo=conninfo, programs=programs, jobs=jobs, say=say,

@@ -91,14 +91,52 @@ def restore(  # noqa: PLR0913 - a way for each thing that differs
         raise RestoreError(str(error)) from error
 
 
-def make_roles(store: Store, *, conninfo: str, programs: Path) -> None:
+def make_roles(
+    store: Store,
+    manifest: dict[str, Any],
+    *,
+    conninfo: str,
+    programs: Path,
+    say: Callable[[str], None],
+) -> None:
     """Make the roles of a snapshot on a new herd's server.
+
+    Args:
+        store: the snapshot.
+        manifest: the snapshot's.
+        conninfo: of the server, as a superuser.
+        programs: directory of PostgreSQL's programs.
+        say: told whose limits are gone.
 
     Raises:
         RestoreError: it can't be done.
         OSError: the snapshot can't be read.
     """
     run_script(programs, conninfo, fitting_roles(store.get(ROLES).decode()))
+    let_in(conninfo, limited(manifest), say)
+
+
+def limited(manifest: dict[str, Any]) -> list[str]:
+    """The roles that log in on some nodes of the herd only; on others they are NOLOGIN."""
+    logins = {key[1] for key, value in manifest.get("shared", []) if value.get("LOGIN")}
+    return sorted(logins & manifest.get("role_limits", {}).keys())
+
+
+def let_in(conninfo: str, roles: Sequence[str], say: Callable[[str], None]) -> None:
+    """Have roles log in on a new server, which knows nothing of the former nodes.
+
+    Raises:
+        RestoreError: it can't be done.
+    """
+    if not roles:
+        return
+    try:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            for role in roles:
+                connection.execute(_SQL["let_in"].format(role=sql.Identifier(role)))
+    except psycopg.Error as error:
+        raise RestoreError(str(error)) from error
+    say(f"roles that were limited to some nodes log in again: {', '.join(roles)}")
 
 
 def fitting_roles(script: str) -> str:

@@ -68,6 +68,9 @@ SELECT n.nspname, c.relname
 -- name: analyze
 ANALYZE {tables};
 
+-- name: let_in
+ALTER ROLE {role} LOGIN;
+
 -- name: roles_there
 SELECT rolname FROM pg_roles;
 
