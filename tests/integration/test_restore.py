@@ -3,9 +3,11 @@
 import asyncio
 import copy
 import random
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, ClassVar, cast
 
 import psycopg
 import pytest
@@ -193,6 +195,48 @@ async def test_values_without_a_binary_form_are_loaded_and_compared(
         assert query(empty, rows) == query(herd.dsn("n1"), rows)
     finally:
         query(herd.nodes()[0].dsn, f"DROP SCHEMA {schema} CASCADE")
+
+
+class _Broken:
+    """A file that breaks off after some bytes."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file: IO[bytes] | None = file
+
+    def read(self, size: int) -> bytes:
+        if self._file is None:
+            raise OSError("the connection was closed")
+        data, self._file = self._file.read(1000), None
+        return data
+
+
+class _Frail(DirectoryStore):
+    """A store whose answers break off some times, each part's."""
+
+    breaks: ClassVar[Counter[str]] = Counter()
+
+    @contextmanager
+    def read(self, name: str) -> Iterator[IO[bytes]]:
+        with super().read(name) as file:
+            if name.endswith(".zst") and self.breaks[name] > 0:
+                self.breaks[name] -= 1
+                yield cast(IO[bytes], _Broken(file))
+            else:
+                yield file
+
+
+def test_a_part_is_read_again_if_the_store_breaks_off(
+    herd: LocalHerd, table: str, taken: Snapshot, empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, manifest = _Frail(taken[0].root), taken[1]
+    monkeypatch.setattr(restore, "_PAUSE_S", 0.01)
+    paths = [part["path"] for part in of_table(manifest, table)["parts"]]
+    monkeypatch.setattr(_Frail, "breaks", Counter(dict.fromkeys(paths, 3)))
+    put(herd, store, manifest, empty)
+    assert query(empty, f"SELECT count(*) FROM {table}") == [(_ROWS,)]
+    monkeypatch.setattr(_Frail, "breaks", Counter(dict.fromkeys(paths, 4)))
+    with database(herd) as used, pytest.raises(OSError, match="the connection was closed"):
+        put(herd, store, manifest, used)
 
 
 @pytest.mark.family(every=4)

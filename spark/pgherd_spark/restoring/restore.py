@@ -8,6 +8,7 @@ before anybody may use it.
 import re
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -27,6 +28,8 @@ from pgherd_spark.storing.stores import Store
 
 _SQL = statements.load("restore.sql")
 _SESSION = statements.load("session.sql")
+_ATTEMPTS, _PAUSE_S = 4, 2.0
+"""How often a part is read from a store that fails, and how long to wait, longer each time."""
 _THERE = re.compile(r"CREATE ROLE (postgres|app);")
 _OWN_PASSWORD = re.compile(r"(ALTER ROLE (?:postgres|app) WITH .*) PASSWORD '[^']*'")
 """Each herd has these roles, with passwords of its own."""
@@ -159,7 +162,19 @@ def _load(
     loaded: Callable[[int], None],
     task: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
-    table, part = task
+    """Load a part, as a whole or not at all; again if its store breaks off."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            _copy(conninfo, store, *task)
+            break
+        except OSError:
+            if attempt == _ATTEMPTS:
+                raise
+        time.sleep(_PAUSE_S * attempt)
+    loaded(task[1]["bytes"])
+
+
+def _copy(conninfo: str, store: Store, table: dict[str, Any], part: dict[str, Any]) -> None:
     form = table.get("form", "binary")  # in the first format all tables have that
     stored = sql.SQL(", ").join(map(sql.Identifier, table["stored"]))
     statement = _SQL["copy"].format(
@@ -177,7 +192,6 @@ def _load(
                     copy.write(chunk)
     except psycopg.Error as error:
         raise RestoreError(f"{part['path']}: {error}") from error
-    loaded(part["bytes"])
 
 
 def _finish(conninfo: str, manifest: dict[str, Any], say: Callable[[str], None]) -> None:

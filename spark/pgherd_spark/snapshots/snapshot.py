@@ -47,6 +47,7 @@ from pgherd_spark.storing.layout import (
     ROLES,
     SCHEMA,
     folder,
+    remove,
     sealed,
     sha256,
     unfinished,
@@ -145,7 +146,7 @@ async def _take_up(
                 await _finish(cluster, members, options, name, job["marker"], say)
             except (MarkerGoneError, ChangedError) as error:
                 say(f"removing {name}, which can't be finished: {error}")
-                store.clear()
+                remove(options.to, name, say)
                 await drop(members, job["marker"])
                 return False
     except LeaseError as error:
