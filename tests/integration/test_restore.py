@@ -153,6 +153,9 @@ async def test_commands_that_come_while_rows_are_copied_leave_the_snapshot_as_it
             "DROP SEQUENCE dropped; ALTER SEQUENCE t_id_seq RESTART; ALTER SEQUENCE down RESTART",
             "ALTER SEQUENCE renamed RENAME TO other",
         )
+        younger = {"name": [schema, "later_id_seq"], "step": 1, "start": 1, "last_value": 5}
+        assert younger["name"] not in [one["name"] for one in manifest["sequences"]]
+        manifest["sequences"].append(younger)  # as earlier versions did
         put(herd, store, manifest, empty)
         assert query(empty, f"SELECT * FROM {schema}.u") == [(1, "low", "(1,2)")]
         for name, last in used.items():

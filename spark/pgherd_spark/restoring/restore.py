@@ -203,6 +203,8 @@ def _finish(conninfo: str, manifest: dict[str, Any], say: Callable[[str], None])
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for one in manifest["sequences"]:
             name = sql.Identifier(*one["name"])
+            if connection.execute(_SQL["is_there"], (name.as_string(None),)).fetchone() != (True,):
+                continue
             numbers = {"step": sql.Literal(one["step"]), "start": sql.Literal(one["start"])}
             connection.execute(_SQL["sequence"].format(name=name, **numbers))
             last = _last_number(connection, name, one)
