@@ -220,7 +220,10 @@ class Jobs:
         base = make_conninfo(self._server.dsn, dbname="postgres")
         with psycopg.connect(base, autocommit=True) as connection:
             connection.execute("CREATE ROLE app LOGIN")  # as each herd has it
-        restore.make_roles(self._snapshot, conninfo=base, programs=postgres_bin())
+        manifest = layout.require_described(self._snapshot)
+        restore.make_roles(
+            self._snapshot, manifest, conninfo=base, programs=postgres_bin(), say=print
+        )
         ours, theirs = self._in_turns(self._restore, self._pg_restore)
         jobs = self._options.cores
         what = f"restore of n1's, compared with its checksums; `pg_restore -j {jobs}`"

@@ -144,7 +144,9 @@ async def _do(order: Order, spark: Cluster, progress: Progress) -> Outcome:
         share=order.share,
     )
     written = await snapshot(spark, members, wanted, progress.say)
-    removed = expire(store, order.cluster_id, order.keep) if order.keep is not None else []
+    removed: list[str] = []
+    if order.keep is not None:
+        removed = expire(store, order.cluster_id, order.keep, progress.say)
     manifest = json.loads(written.get(MANIFEST))
     parts = [part for table in manifest["tables"] for part in table["parts"]]
     return {

@@ -3,10 +3,12 @@
 import asyncio
 import importlib.util
 import json
+import random
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -15,11 +17,16 @@ from pgherd_sidecar.client.admin import AdminClient, AdminError
 from pgherd_sidecar.local import herd as herds
 from pgherd_spark.reading.cluster import Cluster, is_installed
 from pgherd_spark.reading.leases import Member
-from pgherd_spark.storing.layout import JOB, snapshots
-from pgherd_spark.storing.stores import Store
+from pgherd_spark.restoring.restore import restore
+from pgherd_spark.snapshots.snapshot import SnapshotOptions, snapshot
+from pgherd_spark.storing.layout import JOB, require_described, snapshots
+from pgherd_spark.storing.stores import DirectoryStore, Store
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from .localherd import COMMAND_TIMEOUT_S, LocalHerd
 
+Snapshot = tuple[DirectoryStore, dict[str, Any]]
 NEEDS_SPARK = pytest.mark.skipif(
     not is_installed(),
     reason="NO JAVA OR PYSPARK: the jobs on Spark are NOT tested. Run `scripts/setup spark`",
@@ -105,3 +112,49 @@ def behind_the_herd_s_back(herd: LocalHerd, node: str, *statements: str) -> None
     ) as connection:
         for statement in statements:
             connection.execute(statement.encode())
+
+
+async def take(
+    herd: LocalHerd,
+    to: Path,
+    say: Callable[[str], None] = print,
+    *,
+    read: tuple[str, ...] = ("n1",),
+    part_bytes: int = 256 << 20,
+) -> Snapshot:
+    """A new snapshot, without Spark."""
+    options = SnapshotOptions(
+        to=DirectoryStore(to),
+        read=read,
+        programs=herds.load(herd.directory.resolve()).postgres_bin,
+        cluster_id="of this test",
+        part_bytes=part_bytes,
+    )
+    store = await snapshot(OneByOne(), members_of(herd), options, say)
+    assert isinstance(store, DirectoryStore)
+    return store, require_described(store)
+
+
+@contextmanager
+def database(herd: LocalHerd) -> Iterator[str]:
+    """An empty database beside the herd's."""
+    description = herds.load(herd.directory.resolve())
+    first = description.databases[0]
+    name = f"r_{random.getrandbits(40):x}"
+    way = make_conninfo(description.dsn(first), host=str(description.node(first).run))
+    with psycopg.connect(make_conninfo(way, dbname="postgres"), autocommit=True) as server:
+        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        yield make_conninfo(way, dbname=name)
+        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def put(
+    herd: LocalHerd,
+    store: Store,
+    manifest: dict[str, Any],
+    into: str,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Load a snapshot into such a database."""
+    programs = herds.load(herd.directory.resolve()).postgres_bin
+    restore(store, manifest, conninfo=into, programs=programs, jobs=2, say=say)

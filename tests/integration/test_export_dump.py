@@ -203,6 +203,10 @@ async def test_a_snapshot_is_put_into_a_plain_server(
     herd: LocalHerd, twin: PlainPostgres, target: str, tmp_path: Path
 ) -> None:
     programs = herds.load(home(herd)).postgres_bin
+    query(
+        herd.dsn("n2"), "CREATE ROLE elsewhere LOGIN; SELECT pgherd.limit_role('elsewhere', '{n2}')"
+    )
+    settle(herd)
     asked = snapshot.SnapshotOptions(
         to=DirectoryStore(tmp_path), read=("n1",), programs=programs, cluster_id="of this test",
         part_bytes=100_000,
@@ -210,6 +214,11 @@ async def test_a_snapshot_is_put_into_a_plain_server(
     await snapshot.snapshot(OneByOne(), members_of(herd), asked, print)
     done = put_in(tmp_path, target)
     assert done.returncode == 0, done.stderr
+    assert "roles that were limited to some nodes log in again: elsewhere" in done.stderr
+    login = "SELECT rolcanlogin FROM pg_roles WHERE rolname = 'elsewhere'"
+    assert query(twin.dsn(), login) == [(True,)]
+    for server in (herd.dsn("n1"), twin.dsn()):
+        query(server, "DROP ROLE elsewhere")
     values = re.compile(r"^SELECT pg_catalog\.setval.*\n", re.MULTILINE)
     ours, theirs = (values.sub("", dumped(dsn, "-T", "used")) for dsn in (target, twin.dsn()))
     assert ours == theirs

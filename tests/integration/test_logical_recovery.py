@@ -51,7 +51,8 @@ INSERT INTO child (parent, u) SELECT g, gen_random_uuid() FROM generate_series(1
 CREATE VIEW seen AS SELECT count(*) AS c FROM parted;
 CREATE MATERIALIZED VIEW counted AS SELECT count(*) AS c FROM child;
 CREATE SEQUENCE loose INCREMENT BY 2;
-CREATE TABLE kept (id serial PRIMARY KEY, t text);
+CREATE VIEW gid AS SELECT pgherd.last_gid() AS gid;
+CREATE TABLE kept (id serial PRIMARY KEY, t text, token text DEFAULT pgherd.current_token());
 COMMENT ON TABLE kept IS 'a comment';
 GRANT SELECT ON child TO PUBLIC;
 SELECT pgherd.set_local('kept');

@@ -1,34 +1,31 @@
 """A snapshot put into a server without Spark: what is there then is compared, not believed."""
 
+import asyncio
 import copy
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, ClassVar, cast
 
 import psycopg
 import pytest
-from pgherd_sidecar.local import herd as herds
-from pgherd_spark.restoring import proof
-from pgherd_spark.restoring.restore import RestoreError, restore
+from pgherd_spark.restoring import proof, restore
+from pgherd_spark.restoring.restore import RestoreError
 from pgherd_spark.snapshots import snapshot
-from pgherd_spark.storing.layout import require_described
 from pgherd_spark.storing.parts import PartError
 from pgherd_spark.storing.stores import DirectoryStore
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from .ledger import create_everywhere
 from .localherd import LocalHerd, query
-from .sparkherd import NEEDS_PYARROW, OneByOne, members_of
+from .sparkherd import NEEDS_PYARROW, Snapshot, database, given_back, put, take
 
 pytestmark = NEEDS_PYARROW
 
 _ROWS = 3000
 _EMPTY_FRAME = bytes.fromhex("502a4d1800000000")
 """Which zstd passes over: the rows stay the same."""
-Snapshot = tuple[DirectoryStore, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -46,29 +43,7 @@ def table(herd: LocalHerd) -> Iterator[str]:
 
 @pytest.fixture
 async def taken(herd: LocalHerd, table: str, tmp_path: Path) -> Snapshot:
-    options = snapshot.SnapshotOptions(
-        to=DirectoryStore(tmp_path),
-        read=("n1",),
-        programs=herds.load(herd.directory.resolve()).postgres_bin,
-        cluster_id="of this test",
-        part_bytes=100_000,
-    )
-    store = await snapshot.snapshot(OneByOne(), members_of(herd), options, print)
-    assert isinstance(store, DirectoryStore)
-    return store, require_described(store)
-
-
-@contextmanager
-def database(herd: LocalHerd) -> Iterator[str]:
-    """An empty database beside the herd's."""
-    description = herds.load(herd.directory.resolve())
-    first = description.databases[0]
-    name = f"r_{random.getrandbits(40):x}"
-    way = make_conninfo(description.dsn(first), host=str(description.node(first).run))
-    with psycopg.connect(make_conninfo(way, dbname="postgres"), autocommit=True) as server:
-        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield make_conninfo(way, dbname=name)
-        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    return await take(herd, tmp_path, part_bytes=100_000)
 
 
 @pytest.fixture
@@ -76,11 +51,6 @@ def empty(herd: LocalHerd) -> Iterator[str]:
     """Likewise, for one test."""
     with database(herd) as conninfo:
         yield conninfo
-
-
-def put(herd: LocalHerd, store: DirectoryStore, manifest: dict[str, Any], into: str) -> None:
-    programs = herds.load(herd.directory.resolve()).postgres_bin
-    restore(store, manifest, conninfo=into, programs=programs, jobs=2, say=print)
 
 
 def of_table(manifest: dict[str, Any], name: str) -> dict[str, Any]:
@@ -128,6 +98,80 @@ def test_rows_that_are_not_the_snapshot_s_are_noticed(
     assert told.startswith(f"public.{table}: {_ROWS} rows with checksum ")
 
 
+def test_rows_that_an_extension_brings_are_replaced_by_the_snapshot_s(
+    herd: LocalHerd, table: str, taken: Snapshot, empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, manifest = taken
+    make = restore._pg_restore
+
+    def as_an_extension(*arguments: Any) -> None:
+        make(*arguments)
+        if "pre-data" in arguments:
+            query(
+                empty,
+                f"CREATE EXTENSION seg; INSERT INTO {table} SELECT 1, 'brought';"
+                f"ALTER EXTENSION seg ADD TABLE {table}",
+            )
+
+    monkeypatch.setattr(restore, "_pg_restore", as_an_extension)
+    tables = [of_table(manifest, table)]
+    put(herd, store, manifest | {"tables": tables, "sequences": []}, empty)
+    assert query(empty, f"SELECT count(*) FROM {table} WHERE t = 'brought'") == [(0,)]
+
+
+async def test_commands_that_come_while_rows_are_copied_leave_the_snapshot_as_it_was(
+    herd: LocalHerd, empty: str, tmp_path: Path
+) -> None:
+    schema, dsn = f"r_{random.getrandbits(40):x}", herd.nodes()[0].dsn
+    create_everywhere(
+        herd,
+        f"CREATE SCHEMA {schema}; SET search_path = {schema};"
+        "CREATE TABLE t (id serial PRIMARY KEY); CREATE SEQUENCE dropped;"
+        "CREATE SEQUENCE renamed; CREATE SEQUENCE down INCREMENT -1;"
+        "CREATE TYPE mood AS ENUM ('low', 'high'); CREATE TYPE pair AS (a int, b int);"
+        "CREATE TABLE u (id int PRIMARY KEY, m mood, p pair);"
+        "INSERT INTO u VALUES (1, 'low', '(1,2)')",
+    )
+    names = [f"{schema}.{one}" for one in ("t_id_seq", "dropped", "renamed", "down")]
+    used = {
+        name: query(herd.dsn("n2"), f"SELECT nextval('{name}') FROM generate_series(1, 99)")[-1][0]
+        for name in names
+    }
+
+    async def taken_beside(place: str, *commands: str) -> Snapshot:
+        def say(text: str) -> None:
+            if text.startswith("rows of"):
+                for command in commands:
+                    query(dsn, f"SET search_path = {schema}; {command}")
+
+        return await take(herd, tmp_path / place, say)
+
+    try:
+        store, manifest = await taken_beside(
+            "whole",
+            "CREATE TABLE later (id serial PRIMARY KEY); ALTER TYPE mood ADD VALUE 'higher'",
+            "DROP SEQUENCE dropped; ALTER SEQUENCE t_id_seq RESTART; ALTER SEQUENCE down RESTART",
+            "ALTER SEQUENCE renamed RENAME TO other",
+        )
+        younger = {"name": [schema, "later_id_seq"], "step": 1, "start": 1, "last_value": 5}
+        assert younger["name"] not in [one["name"] for one in manifest["sequences"]]
+        manifest["sequences"].append(younger)  # as earlier versions did
+        put(herd, store, manifest, empty)
+        assert query(empty, f"SELECT * FROM {schema}.u") == [(1, "low", "(1,2)")]
+        for name, last in used.items():
+            ((next_,),) = query(empty, f"SELECT nextval('{name}')")
+            assert abs(next_) > abs(last)
+        for place, command, name in (
+            ("label", "ALTER TYPE mood RENAME VALUE 'low' TO 'lower'", "mood"),
+            ("attribute", "ALTER TYPE pair ADD ATTRIBUTE c int CASCADE", "pair"),
+        ):
+            with pytest.raises(snapshot.ChangedError, match=rf"{schema}\.{name}"):
+                await taken_beside(place, command)
+            await asyncio.to_thread(given_back, herd, DirectoryStore(tmp_path / place))
+    finally:
+        query(dsn, f"DROP SCHEMA {schema} CASCADE")
+
+
 @pytest.mark.long
 async def test_values_without_a_binary_form_are_loaded_and_compared(
     herd: LocalHerd, empty: str, tmp_path: Path
@@ -146,16 +190,7 @@ async def test_values_without_a_binary_form_are_loaded_and_compared(
         "CREATE TABLE plain (id int PRIMARY KEY, s text)",
     )
     try:
-        options = snapshot.SnapshotOptions(
-            to=DirectoryStore(tmp_path),
-            read=("n1", "n2"),
-            programs=herds.load(herd.directory.resolve()).postgres_bin,
-            cluster_id="of this test",
-            part_bytes=20_000,
-        )
-        store = await snapshot.snapshot(OneByOne(), members_of(herd), options, print)
-        assert isinstance(store, DirectoryStore)
-        manifest = require_described(store)
+        store, manifest = await take(herd, tmp_path, read=("n1", "n2"), part_bytes=20_000)
         forms = {one["name"]: one["form"] for one in manifest["tables"]}
         assert (forms[f"{schema}.measured"], forms[f"{schema}.plain"]) == ("text", "binary")
         put(herd, store, manifest, empty)
@@ -163,6 +198,48 @@ async def test_values_without_a_binary_form_are_loaded_and_compared(
         assert query(empty, rows) == query(herd.dsn("n1"), rows)
     finally:
         query(herd.nodes()[0].dsn, f"DROP SCHEMA {schema} CASCADE")
+
+
+class _Broken:
+    """A file that breaks off after some bytes."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file: IO[bytes] | None = file
+
+    def read(self, size: int) -> bytes:
+        if self._file is None:
+            raise OSError("the connection was closed")
+        data, self._file = self._file.read(1000), None
+        return data
+
+
+class _Frail(DirectoryStore):
+    """A store whose answers break off some times, each part's."""
+
+    breaks: ClassVar[Counter[str]] = Counter()
+
+    @contextmanager
+    def read(self, name: str) -> Iterator[IO[bytes]]:
+        with super().read(name) as file:
+            if name.endswith(".zst") and self.breaks[name] > 0:
+                self.breaks[name] -= 1
+                yield cast(IO[bytes], _Broken(file))
+            else:
+                yield file
+
+
+def test_a_part_is_read_again_if_the_store_breaks_off(
+    herd: LocalHerd, table: str, taken: Snapshot, empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, manifest = _Frail(taken[0].root), taken[1]
+    monkeypatch.setattr(restore, "_PAUSE_S", 0.01)
+    paths = [part["path"] for part in of_table(manifest, table)["parts"]]
+    monkeypatch.setattr(_Frail, "breaks", Counter(dict.fromkeys(paths, 3)))
+    put(herd, store, manifest, empty)
+    assert query(empty, f"SELECT count(*) FROM {table}") == [(_ROWS,)]
+    monkeypatch.setattr(_Frail, "breaks", Counter(dict.fromkeys(paths, 4)))
+    with database(herd) as used, pytest.raises(OSError, match="the connection was closed"):
+        put(herd, store, manifest, used)
 
 
 @pytest.mark.family(every=4)

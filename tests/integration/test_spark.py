@@ -264,6 +264,7 @@ async def test_a_snapshot_taken_under_load_seeds_a_new_herd_with_exactly_the_row
         f"CREATE TABLE {name}.low PARTITION OF {name}.parted FOR VALUES FROM (0) TO (500);"
         f"CREATE TABLE {name}.high PARTITION OF {name}.parted DEFAULT;"
         f"INSERT INTO {name}.parted SELECT g, NULL FROM generate_series(1, 1000) g;"
+        f"CREATE VIEW {name}.gid AS SELECT pgherd.last_gid() AS gid;"
         f"CREATE VIEW {name}.view AS SELECT count(*) FROM {name}.parted;"
         f'CREATE MATERIALIZED VIEW {name}.sums AS SELECT count(*) FROM {name}."Odd name"',
     )
@@ -302,6 +303,7 @@ async def test_a_snapshot_taken_under_load_seeds_a_new_herd_with_exactly_the_row
         transfers = query(member["dsn"], f"SELECT count(*) FROM {name}.ledger")
         assert transfers == [(tables[f"{name}.ledger"]["rows"],)]
         assert query(member["dsn"], f"SELECT * FROM {name}.view") == [(1000,)]
+        assert query(member["app_dsn"], f"SELECT gid IS NOT NULL FROM {name}.gid") == [(True,)]
         assert query(member["dsn"], f"SELECT * FROM {name}.sums") == [(3000,)]
         added = f'INSERT INTO {name}."Odd name" (t) VALUES (gen_random_uuid()) RETURNING id'
         numbers += query(fresh.app_dsn(member["name"]), added)

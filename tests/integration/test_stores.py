@@ -9,11 +9,12 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pgherd_spark.storing import stores
 from pgherd_spark.storing.layout import MANIFEST, snapshots, unfinished
-from pgherd_spark.storing.stores import Store, StoreError
+from pgherd_spark.storing.stores import S3Store, Store, StoreError
 
 from .ledger import create_everywhere
 from .localherd import LocalHerd, query
@@ -71,7 +72,7 @@ def test_files_are_replaced_fetched_and_removed_by_name(store: Store, tmp_path: 
     store.below("a").delete("f")
     store.below("a").delete("f")
     assert store.below("a").size("f") is None
-    store.below("a").clear()
+    store.below("a").clear(print)
     assert (store.folders(), store.get("file")) == (["b"], b"5")
 
 
@@ -86,9 +87,29 @@ def test_clearing_a_folder_ends_uploads_that_a_dead_writer_has_begun(
     client.create_multipart_upload(Bucket=s3.name, Key=f"{folder}/begun")
     if not client.list_multipart_uploads(Bucket=s3.name, Prefix=folder).get("Uploads"):
         pytest.skip("this server lists uploads by exact name only, and ends them by itself (MinIO)")
-    store.below("x").clear()
+    store.below("x").clear(print)
     assert client.list_multipart_uploads(Bucket=s3.name).get("Uploads", []) == []
     assert store.folders() == []
+
+
+@NEEDS_S3
+def test_clearing_a_folder_needs_no_right_to_see_uploads(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = S3Store._pages
+
+    def refusing(self: S3Store, operation: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+        if operation == "list_multipart_uploads":
+            raise StoreError(f"{self}: the server refuses these credentials: AccessDenied")
+        yield from pages(self, operation, **arguments)
+
+    monkeypatch.setattr(S3Store, "_pages", refusing)
+    store, said = s3_store(s3, monkeypatch), list[str]()
+    store.put("x/whole", b"1")
+    store.below("x").clear(said.append)
+    assert store.folders() == []
+    (told,) = said
+    assert told.startswith("uploads that were begun may be left: s3://")
 
 
 @NEEDS_S3

@@ -207,7 +207,7 @@ def snapshot(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         with _spark("pgherd snapshot", cores) as spark:
             click.echo(options.run(job.snapshot(spark, members, asked, progress)))
         if keep is not None:
-            for old in layout.expire(asked.to, asked.cluster_id, keep):
+            for old in layout.expire(asked.to, asked.cluster_id, keep, progress):
                 progress(f"removed {old}")
 
 

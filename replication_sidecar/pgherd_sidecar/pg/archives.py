@@ -1,10 +1,11 @@
 """What ``pg_dump`` and ``pg_dumpall`` have written of a member, sorted for a server made from it.
 
-Pure text: contents are what ``pg_restore --list`` prints. Used by total recovery, and by the
+Contents are what ``pg_restore --list`` prints. Used by total recovery, and by the
 snapshot job.
 """
 
 import re
+from importlib import resources
 
 _KIND = (
     r"[A-Z]+( (DATA|SET|OWNED BY|CONSTRAINT|ATTACH|ACL|TABLE|VIEW|VIEW DATA|SECURITY|LABEL|TRIGGER"
@@ -59,3 +60,8 @@ def without_role(script: str, role: str) -> str:
     there = {f"CREATE ROLE {role};", 'CREATE ROLE "{}";'.format(role.replace('"', '""'))}
     lines = script.splitlines(keepends=True)
     return "".join(line for line in lines if line.rstrip("\n") not in there)
+
+
+def free_functions() -> str:
+    """Commands that make what the users' definitions may use of ours, until the server has ours."""
+    return (resources.files("pgherd_sidecar.pg") / "sql" / "free_functions.sql").read_text()

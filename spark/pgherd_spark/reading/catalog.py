@@ -66,6 +66,7 @@ class Description:
         server: what it runs on.
         tables: the replicated tables.
         columns: what the names of their columns stand for, see ``columns_now``.
+        types: what values of the users' types are made of, see ``types_now``.
         relations: the files of their rows.
         not_replicated: tables whose rows are the member's own.
         structure: all definitions.
@@ -77,6 +78,7 @@ class Description:
     server: Server
     tables: tuple[Table, ...]
     columns: Mapping[str, tuple[str, ...]]
+    types: Mapping[tuple[int, str], str]
     relations: tuple[Relation, ...]
     not_replicated: tuple[str, ...]
     structure: tuple[Definition, ...]
@@ -103,6 +105,7 @@ def describe(source: Source) -> Description:
             for name, columns, types, key, stored, form in connection.execute(_SQL["tables"])
         )
         columns = columns_of(connection)
+        types = _types_of(connection)
         relations = tuple(Relation(*row) for row in connection.execute(_SQL["relations"]))
         not_replicated = tuple(name for (name,) in connection.execute(_SQL["not_replicated"]))
         row = connection.execute(_SQL["server"]).fetchone()
@@ -117,6 +120,7 @@ def describe(source: Source) -> Description:
         server=Server(*row),
         tables=tables,
         columns=columns,
+        types=types,
         relations=relations,
         not_replicated=not_replicated,
         structure=structure or (),
@@ -147,6 +151,26 @@ def columns_changed(description: Description, now: Mapping[str, tuple[str, ...]]
     return sorted(name for name, known in description.columns.items() if now.get(name) != known)
 
 
+def types_now(source: Source) -> Mapping[tuple[int, str], str]:
+    """Labels of enumerations and columns of composite types, as they are by now: whose each is.
+
+    Raises:
+        psycopg.Error: the server is gone.
+    """
+    with connected(source) as connection:
+        return _types_of(connection)
+
+
+def types_changed(description: Description, now: Mapping[tuple[int, str], str]) -> list[str]:
+    """Types whose values are not read as at the marker any more; more labels do no harm.
+
+    Args:
+        description: the member at the marker.
+        now: ``types_now`` of it, asked when all has been read.
+    """
+    return sorted({name for what, name in description.types.items() if what not in now})
+
+
 def columns_of(connection: psycopg.Connection[Any]) -> dict[str, tuple[str, ...]]:
     """``columns_now`` in an open session, outside of any transaction.
 
@@ -154,6 +178,10 @@ def columns_of(connection: psycopg.Connection[Any]) -> dict[str, tuple[str, ...]
         psycopg.Error: the server is gone.
     """
     return {name: tuple(columns) for name, columns in connection.execute(_SQL["columns"])}
+
+
+def _types_of(connection: psycopg.Connection[Any]) -> dict[tuple[int, str], str]:
+    return {(oid, what): name for oid, what, name in connection.execute(_SQL["types"])}
 
 
 def _structure(

@@ -7,12 +7,13 @@ can log in to somebody else's server.
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from pgherd_sidecar.pg import apply_role
 
 from pgherd_spark.reading import statements
-from pgherd_spark.restoring.restore import RestoreError, restore, run_script
+from pgherd_spark.restoring.restore import RestoreError, let_in, limited, restore, run_script
 from pgherd_spark.restoring.seeding import SeedError, newest
 from pgherd_spark.storing.layout import ROLES, require_described
 from pgherd_spark.storing.parts import PartError
@@ -43,12 +44,14 @@ def put(
     try:
         source = newest(source)
         manifest = require_described(source)
+        _require_plain(manifest)
         with psycopg.connect(conninfo, autocommit=True) as connection:
             _require_empty(connection)
             there = {name for (name,) in connection.execute(_SQL["roles_there"])}
         say(f"reading the snapshot {source}")
         script = missing_roles(source.get(ROLES).decode(), there)
         run_script(programs, conninfo, script)
+        let_in(conninfo, [name for name in limited(manifest) if name not in there], say)
         run_script(programs, conninfo, apply_role.script())  # grants name it
         restore(
             source, manifest, conninfo=conninfo, programs=programs, jobs=jobs, say=say,
@@ -61,6 +64,15 @@ def put(
     except psycopg.Error as error:
         raise SeedError(f"the server can't be used: {error}") from error
     return int(manifest["gid"])
+
+
+def _require_plain(manifest: dict[str, Any]) -> None:
+    found = manifest.get("uses_ours", [])  # earlier versions do not tell
+    if found:
+        raise SeedError(
+            f"a plain server has nothing in its place: {'; '.join(found)}: change or drop these in"
+            " the herd, and take another snapshot"
+        )
 
 
 def _require_empty(connection: psycopg.Connection[tuple[object, ...]]) -> None:

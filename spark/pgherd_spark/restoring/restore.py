@@ -8,6 +8,7 @@ before anybody may use it.
 import re
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from pgherd_sidecar.pg import apply_role
+from pgherd_sidecar.pg import apply_role, archives
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -27,6 +28,8 @@ from pgherd_spark.storing.stores import Store
 
 _SQL = statements.load("restore.sql")
 _SESSION = statements.load("session.sql")
+_ATTEMPTS, _PAUSE_S = 4, 2.0
+"""How often a part is read from a store that fails, and how long to wait, longer each time."""
 _THERE = re.compile(r"CREATE ROLE (postgres|app);")
 _OWN_PASSWORD = re.compile(r"(ALTER ROLE (?:postgres|app) WITH .*) PASSWORD '[^']*'")
 """Each herd has these roles, with passwords of its own."""
@@ -58,7 +61,8 @@ def restore(  # noqa: PLR0913 - a way for each thing that differs
         jobs: parts to load at a time.
         say: told what is going on.
         loaded: told, in a thread, the bytes of each part that has been loaded.
-        writes_rows: another role for that, if it is not that one; None: the superuser.
+        writes_rows: another role for that, if it is not that one; None: the superuser, of a server
+            that will not be a member's.
 
     Raises:
         RestoreError: it can't be done, or what was loaded is not what the manifest says.
@@ -68,11 +72,14 @@ def restore(  # noqa: PLR0913 - a way for each thing that differs
     conninfo = make_conninfo(conninfo, options=apply_role.OPTIONS)
     rows_conninfo = conninfo if writes_rows is None else make_conninfo(conninfo, user=writes_rows)
     run_script(programs, conninfo, apply_role.script())
+    if writes_rows is not None:
+        run_script(programs, conninfo, archives.free_functions())
     _pg_restore(programs, conninfo, store, "pre-data", jobs)
     parts = [(table, part) for table in manifest["tables"] for part in table["parts"]]
     parts.sort(key=lambda task: -int(task[1]["bytes"]))
     say(f"loading {len(parts)} parts of {len(manifest['tables'])} tables")
     try:
+        _empty(conninfo, {(*part["relation"],) for _, part in parts})
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(partial(_load, rows_conninfo, store, loaded), parts))
             say("comparing what was loaded with the snapshot")
@@ -81,20 +88,58 @@ def restore(  # noqa: PLR0913 - a way for each thing that differs
                 raise RestoreError("; ".join(wrong))
             say("building indexes and constraints")
             _pg_restore(programs, conninfo, store, "post-data", jobs)
-            _finish(conninfo, manifest)
+            _finish(conninfo, manifest, say)
             list(pool.map(partial(_analyze, conninfo), _shares(conninfo, jobs)))
     except psycopg.Error as error:
         raise RestoreError(str(error)) from error
 
 
-def make_roles(store: Store, *, conninfo: str, programs: Path) -> None:
+def make_roles(
+    store: Store,
+    manifest: dict[str, Any],
+    *,
+    conninfo: str,
+    programs: Path,
+    say: Callable[[str], None],
+) -> None:
     """Make the roles of a snapshot on a new herd's server.
+
+    Args:
+        store: the snapshot.
+        manifest: the snapshot's.
+        conninfo: of the server, as a superuser.
+        programs: directory of PostgreSQL's programs.
+        say: told whose limits are gone.
 
     Raises:
         RestoreError: it can't be done.
         OSError: the snapshot can't be read.
     """
     run_script(programs, conninfo, fitting_roles(store.get(ROLES).decode()))
+    let_in(conninfo, limited(manifest), say)
+
+
+def limited(manifest: dict[str, Any]) -> list[str]:
+    """The roles that log in on some nodes of the herd only; on others they are NOLOGIN."""
+    logins = {key[1] for key, value in manifest.get("shared", []) if value.get("LOGIN")}
+    return sorted(logins & manifest.get("role_limits", {}).keys())
+
+
+def let_in(conninfo: str, roles: Sequence[str], say: Callable[[str], None]) -> None:
+    """Have roles log in on a new server, which knows nothing of the former nodes.
+
+    Raises:
+        RestoreError: it can't be done.
+    """
+    if not roles:
+        return
+    try:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            for role in roles:
+                connection.execute(_SQL["let_in"].format(role=sql.Identifier(role)))
+    except psycopg.Error as error:
+        raise RestoreError(str(error)) from error
+    say(f"roles that were limited to some nodes log in again: {', '.join(roles)}")
 
 
 def fitting_roles(script: str) -> str:
@@ -103,17 +148,38 @@ def fitting_roles(script: str) -> str:
     return "".join(_OWN_PASSWORD.sub(r"\1", line) for line in lines if not _THERE.match(line))
 
 
+def _empty(conninfo: str, relations: set[tuple[str, ...]]) -> None:
+    """Remove the rows that extensions have brought into tables that are to be loaded."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        for one in connection.execute(_SQL["of_extensions"]).fetchall():
+            if one in relations:
+                connection.execute(_SQL["empty"].format(relation=sql.Identifier(*one)))
+
+
 def _load(
     conninfo: str,
     store: Store,
     loaded: Callable[[int], None],
     task: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
-    table, part = task
+    """Load a part, as a whole or not at all; again if its store breaks off."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            _copy(conninfo, store, *task)
+            break
+        except OSError:
+            if attempt == _ATTEMPTS:
+                raise
+        time.sleep(_PAUSE_S * attempt)
+    loaded(task[1]["bytes"])
+
+
+def _copy(conninfo: str, store: Store, table: dict[str, Any], part: dict[str, Any]) -> None:
     form = table.get("form", "binary")  # in the first format all tables have that
+    stored = sql.SQL(", ").join(map(sql.Identifier, table["stored"]))
     statement = _SQL["copy"].format(
         relation=sql.Identifier(*part["relation"]),
-        columns=sql.SQL(", ").join(map(sql.Identifier, table["stored"])),
+        columns=sql.SQL("({})").format(stored) if table["stored"] else sql.SQL(""),
         form=sql.SQL(form),
     )
     try:
@@ -126,16 +192,22 @@ def _load(
                     copy.write(chunk)
     except psycopg.Error as error:
         raise RestoreError(f"{part['path']}: {error}") from error
-    loaded(part["bytes"])
 
 
-def _finish(conninfo: str, manifest: dict[str, Any]) -> None:
-    """Sequences and materialized views."""
+def _finish(conninfo: str, manifest: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Sequences and materialized views.
+
+    A view that had contents may have none any more: its query fails with the rows as they are.
+    """
+    populated = manifest.get("populated")  # earlier versions do not tell
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for one in manifest["sequences"]:
-            name, last = sql.Identifier(*one["name"]), one["last_value"]
+            name = sql.Identifier(*one["name"])
+            if connection.execute(_SQL["is_there"], (name.as_string(None),)).fetchone() != (True,):
+                continue
             numbers = {"step": sql.Literal(one["step"]), "start": sql.Literal(one["start"])}
             connection.execute(_SQL["sequence"].format(name=name, **numbers))
+            last = _last_number(connection, name, one)
             connection.execute(
                 _SQL["position"].format(
                     name=sql.Literal(name.as_string(None)),
@@ -144,7 +216,36 @@ def _finish(conninfo: str, manifest: dict[str, Any]) -> None:
                 )
             )
         for schema, view in connection.execute(_SQL["materialized_views"]).fetchall():
-            connection.execute(_SQL["refresh"].format(view=sql.Identifier(schema, view)))
+            if populated is not None and [schema, view] not in populated:
+                continue
+            name = sql.Identifier(schema, view)
+            try:
+                connection.execute(_SQL["refresh"].format(view=name))
+            except psycopg.DatabaseError as error:
+                if connection.closed:
+                    raise
+                words = error.diag.message_primary
+                say(f"materialized view {name.as_string(None)} stays without contents: {words}")
+
+
+def _last_number(
+    connection: psycopg.Connection[Any], name: sql.Identifier, one: dict[str, Any]
+) -> int | None:
+    """The last number that a sequence gave out: a column may hold one of a member that has left."""
+    columns = connection.execute(_SQL["columns_of_sequence"], (name.as_string(None),)).fetchall()
+    further = "max" if one["step"] > 0 else "min"
+    last = [one["last_value"]]
+    for schema, table, column, low, high in columns:
+        query = _SQL["furthest"].format(
+            further=sql.Identifier(further),
+            column=sql.Identifier(column),
+            table=sql.Identifier(schema, table),
+            low=sql.Literal(low),
+            high=sql.Literal(high),
+        )
+        last += [number for (number,) in connection.execute(query)]
+    known = [number for number in last if number is not None]
+    return (max if one["step"] > 0 else min)(known, default=None)
 
 
 def _shares(conninfo: str, number: int) -> list[sql.Composed]:

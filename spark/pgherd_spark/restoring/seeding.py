@@ -45,7 +45,7 @@ def seed(
         source = newest(source)
         say(f"reading the snapshot {source}")
         manifest = require_described(source)
-        make_roles(source, conninfo=conninfo, programs=programs)
+        make_roles(source, manifest, conninfo=conninfo, programs=programs, say=say)
         restore(source, manifest, conninfo=conninfo, programs=programs, jobs=jobs, say=say)
     except (PartError, RestoreError) as error:
         raise SeedError(f"the snapshot can't be used: {error}") from error

@@ -22,7 +22,14 @@ from pgherd_sidecar.pg import archives
 from psycopg.conninfo import conninfo_to_dict
 
 from pgherd_spark.reading import rowhash, statements
-from pgherd_spark.reading.catalog import Description, columns_changed, columns_now, describe
+from pgherd_spark.reading.catalog import (
+    Description,
+    columns_changed,
+    columns_now,
+    describe,
+    types_changed,
+    types_now,
+)
 from pgherd_spark.reading.checksums import NOTHING, Part, Sum, parts_of
 from pgherd_spark.reading.cluster import Cluster, JobError
 from pgherd_spark.reading.comparison import Say
@@ -40,6 +47,7 @@ from pgherd_spark.storing.layout import (
     ROLES,
     SCHEMA,
     folder,
+    remove,
     sealed,
     sha256,
     unfinished,
@@ -138,7 +146,7 @@ async def _take_up(
                 await _finish(cluster, members, options, name, job["marker"], say)
             except (MarkerGoneError, ChangedError) as error:
                 say(f"removing {name}, which can't be finished: {error}")
-                store.clear()
+                remove(options.to, name, say)
                 await drop(members, job["marker"])
                 return False
     except LeaseError as error:
@@ -186,6 +194,7 @@ def _run(cluster: Cluster, lease: Lease, options: SnapshotOptions, store: Store,
     files = _dump_schema(first, options.programs)
     for name, content in files.items():
         store.put(name, content)
+    positions = cluster.each(list(lease.sources), _own_sequences)
     found = {one.member: one for one in cluster.each([sources[m] for m in options.read], describe)}
     _require_usable(found)
     tasks = _tasks(sources, found, options, store)
@@ -195,7 +204,8 @@ def _run(cluster: Cluster, lease: Lease, options: SnapshotOptions, store: Store,
     )
     say("reading all parts back")
     cluster.each(receipts, partial(verify_part, store))
-    _require_columns(cluster, [sources[member] for member in found], found)
+    _require_values(cluster, [sources[member] for member in found], found)
+    positions += cluster.each(list(lease.sources), _own_sequences)
     manifest = {
         "format": FORMAT,
         "cluster_id": options.cluster_id,
@@ -207,7 +217,7 @@ def _run(cluster: Cluster, lease: Lease, options: SnapshotOptions, store: Store,
         "certification": _described(store.get(CERTIFICATION)),
         "files": {name: sha256(content) for name, content in files.items()},
         "tables": _tables(found[first.member], tasks, receipts),
-        "sequences": _sequences(cluster.each(list(lease.sources), _own_sequences)),
+        "sequences": _sequences(positions),
         **cluster.each([first], _carried)[0],
         "not_included": found[first.member].not_replicated,
     }
@@ -228,20 +238,23 @@ def _require_usable(found: Mapping[str, Description]) -> None:
         raise JobError(f"{', '.join(found)} hold different tables: run `pgherd check`")
 
 
-def _require_columns(
+def _require_values(
     cluster: Cluster, sources: Sequence[Source], found: Mapping[str, Description]
 ) -> None:
-    """Check, when all rows have been read, that they were the marker's columns.
+    """Check, when all rows have been read, that they were the marker's columns, of its types.
 
     Raises:
         ChangedError: of some table they may not have been.
     """
-    for source, now in zip(sources, cluster.each(list(sources), columns_now), strict=True):
-        changed = columns_changed(found[source.member], now)
+    columns = cluster.each(list(sources), columns_now)
+    types = cluster.each(list(sources), types_now)
+    for source, its_columns, its_types in zip(sources, columns, types, strict=True):
+        known = found[source.member]
+        changed = columns_changed(known, its_columns) or types_changed(known, its_types)
         if changed:
             raise ChangedError(
-                f"{source.member}: columns changed since the marker: {', '.join(changed)};"
-                " try again"
+                f"{source.member}: columns or types changed since the marker:"
+                f" {', '.join(changed)}; try again"
             )
 
 
@@ -319,18 +332,29 @@ def _tables(
 
 
 def _own_sequences(source: Source) -> list[tuple[Any, ...]]:
-    """A member's; the work of a task, as all that asks a server that may be gone by now."""
+    """A member's at the marker, and how far they are by now, as long as they are there.
+
+    The work of a task, as all that asks a server that may be gone by now.
+    """
+    with reading(source) as connection:
+        sequences = connection.execute(_SQL["sequences"]).fetchall()
     with connected(source) as connection:
-        return connection.execute(_SQL["sequences"]).fetchall()
+        last = dict(connection.execute(_SQL["positions"]).fetchall())
+    return [(*own, last.get(oid)) for oid, *own in sequences]
 
 
-def _sequences(members: Iterable[Sequence[tuple[Any, ...]]]) -> list[dict[str, Any]]:
-    """Each sequence as its user made it, and the last number that any member gave out."""
-    found: dict[str, dict[str, Any]] = {}
-    for sequences in members:
-        for name, schema, own, step, start, last in sequences:
+def _sequences(positions: Iterable[Sequence[tuple[Any, ...]]]) -> list[dict[str, Any]]:
+    """Each sequence as its user made it, and the last number that any member gave out.
+
+    Args:
+        positions: what each member has said, before and after the rows were read: one that was
+            dropped or restarted meanwhile is not further afterwards.
+    """
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for sequences in positions:
+        for schema, own, step, start, last in sequences:
             known = found.setdefault(
-                name,
+                (schema, own),
                 {"name": [schema, own], "step": step, "start": start, "last_value": None},
             )
             if last is not None:
@@ -343,11 +367,15 @@ def _sequences(members: Iterable[Sequence[tuple[Any, ...]]]) -> list[dict[str, A
 def _carried(source: Source) -> dict[str, Any]:
     """What a member made from the snapshot has to know, too.
 
-    Tables that users keep local, and what every member has of roles and settings: the member read
-    from may have changed some that others do not know yet.
+    Tables that users keep local, materialized views that have contents, what of the users' uses
+    functions of ours, and what every member has of roles and settings: the member read from may
+    have changed some that others do not know yet.
     """
     with reading(source) as connection:
+        ((uses_ours,),) = connection.execute(_SQL["uses_ours"]).fetchall()
         return {
+            "populated": [[*view] for view in connection.execute(_SQL["populated"])],
+            "uses_ours": uses_ours or [],
             "local_tables": [name for (name,) in connection.execute(_SQL["local_tables"])],
             "shared": [[*pair] for pair in connection.execute(_SQL["shared"])],
             "role_limits": dict(connection.execute(_SQL["role_limits"])),

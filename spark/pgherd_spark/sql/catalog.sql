@@ -42,6 +42,17 @@ SELECT r.name, array_agg(a.attname || ' ' || a.attnum ORDER BY a.attnum)
  WHERE a.attnum > 0 AND NOT a.attisdropped
  GROUP BY r.name;
 
+-- What the values of the users' types are made of. A part that is copied later has labels and columns as they are by then.
+-- name: types
+SELECT t.oid::int8, format('label %s %s', e.oid, e.enumlabel), format('%I.%I', n.nspname, t.typname)
+  FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid JOIN pg_namespace n ON n.oid = t.typnamespace
+UNION ALL
+SELECT t.oid::int8,
+       'columns ' || (SELECT string_agg(concat_ws(' ', a.attnum, a.atttypid), ',' ORDER BY a.attnum)
+                        FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
+       format('%I.%I', n.nspname, t.typname)
+  FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid AND c.relkind = 'c' JOIN pg_namespace n ON n.oid = t.typnamespace;
+
 -- The tables and partitions that hold their rows.
 -- name: relations
 WITH RECURSIVE part(root, relid) AS (

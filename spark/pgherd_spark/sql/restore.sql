@@ -1,15 +1,49 @@
 -- What puts a snapshot into a new server, besides pg_restore. Each statement follows a line `-- name: NAME`.
 
+-- `columns`: a list, and nothing for a table that stores none.
 -- name: copy
-COPY {relation} ({columns}) FROM STDIN (FORMAT {form});
+COPY {relation} {columns} FROM STDIN (FORMAT {form});
+
+-- CREATE EXTENSION fills some tables, and the snapshot has their rows.
+-- name: of_extensions
+SELECT n.nspname, c.relname
+  FROM pg_depend d JOIN pg_class c ON c.oid = d.objid AND c.relkind = 'r' JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'e';
+
+-- name: empty
+DELETE FROM ONLY {relation};
 
 -- Code of users that runs for each row finds what it finds without our settings.
 -- name: own_path
 RESET search_path;
 
+-- Earlier versions list sequences that are younger than the snapshot, too.
+-- name: is_there
+SELECT to_regclass(%s) IS NOT NULL;
+
 -- As its user made it: each member takes its own share of the numbers when it begins, further than all before.
 -- name: sequence
 ALTER SEQUENCE {name} INCREMENT BY {step} START WITH {start};
+
+-- The columns that take their numbers from a sequence: the one that owns it, and those whose default draws from it; and
+-- which numbers it still can give, from its start on.
+-- name: columns_of_sequence
+SELECT DISTINCT n.nspname, c.relname, a.attname,
+       CASE WHEN s.seqincrement > 0 THEN s.seqstart ELSE s.seqmin END,
+       CASE WHEN s.seqincrement > 0 THEN s.seqmax ELSE s.seqstart END
+  FROM pg_sequence s
+  JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = s.seqrelid AND d.refclassid = 'pg_class'::regclass
+                      AND d.deptype IN ('a', 'i')
+       OR d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = s.seqrelid
+  LEFT JOIN pg_attrdef e ON d.classid = 'pg_attrdef'::regclass AND e.oid = d.objid
+  JOIN pg_attribute a ON a.attrelid = coalesce(e.adrelid, d.refobjid) AND a.attnum = coalesce(e.adnum, d.refobjsubid)
+                         AND a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
+  JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE s.seqrelid = %s::regclass;
+
+-- name: furthest
+SELECT {further}(t.{column}) FROM {table} t WHERE t.{column} BETWEEN {low} AND {high};
 
 -- name: position
 SELECT setval({name}::regclass, {value}, {called});
@@ -37,6 +71,9 @@ SELECT n.nspname, c.relname
 
 -- name: analyze
 ANALYZE {tables};
+
+-- name: let_in
+ALTER ROLE {role} LOGIN;
 
 -- name: roles_there
 SELECT rolname FROM pg_roles;

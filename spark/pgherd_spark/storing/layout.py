@@ -6,7 +6,7 @@ has no manifest is no snapshot. Used by the job that writes them and by whoever 
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pgherd_spark.reading.checksums import NOTHING
@@ -45,27 +45,36 @@ def unfinished(store: Store) -> list[str]:
     return [name for name, one in found if one.size(MANIFEST) is None and one.size(JOB) is not None]
 
 
-def expire(store: Store, cluster_id: str, keep: int) -> list[str]:
+def expire(store: Store, cluster_id: str, keep: int, say: Callable[[str], None]) -> list[str]:
     """Remove the oldest whole snapshots of a herd; what is not whole, or another herd's, stays.
 
     Args:
         store: holds the snapshots' folders.
         cluster_id: the herd's.
         keep: how many of the newest to leave, at least one.
+        say: told which could not be removed; the next snapshot job tries it again.
 
     Returns:
         What was removed.
 
     Raises:
-        OSError: one can't be removed.
+        OSError: it can't be read which there are.
     """
     whole = [name for name in snapshots(store) if herd_of(store.below(name)) == cluster_id]
     old = whole[: -max(1, keep)]
-    for name in old:
-        one = store.below(name)
+    return [name for name in old if remove(store, name, say)]
+
+
+def remove(store: Store, name: str, say: Callable[[str], None]) -> bool:
+    """Remove a snapshot's folder; whether that was possible, and said why if not."""
+    one = store.below(name)
+    try:
         one.delete(MANIFEST)  # first: from now on it is none
-        one.clear()
-    return old
+        one.clear(say)
+    except OSError as error:
+        say(f"{name} could not be removed: {error}")
+        return False
+    return True
 
 
 def herd_of(store: Store) -> str | None:

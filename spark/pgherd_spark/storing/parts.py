@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
+import zstandard
 from psycopg import sql
 
 from pgherd_spark.reading import statements
@@ -176,8 +177,6 @@ def content(store: Store, path: str, sha256: str) -> Iterator[bytes]:
         PartError: it is missing, or not what was written.
         OSError: it can't be read.
     """
-    import zstandard  # noqa: PLC0415 - an extra, smaller than Arrow for who only reads
-
     try:
         with store.read(path) as file:
             hashed = _Hashed(file)

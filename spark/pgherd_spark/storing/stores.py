@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -57,8 +57,8 @@ class Store(ABC):
         """Remove a file for good, if it is there."""
 
     @abstractmethod
-    def clear(self) -> None:
-        """Remove all files, and what writers that died have left of others."""
+    def clear(self, say: Callable[[str], None]) -> None:
+        """Remove all files, and what writers that died have left of others; say if not that."""
 
     @abstractmethod
     def below(self, folder: str) -> "Store":
@@ -150,7 +150,7 @@ class DirectoryStore(Store):
         """See Store."""
         durable.remove(self.root / name)
 
-    def clear(self) -> None:
+    def clear(self, say: Callable[[str], None]) -> None:
         """See Store."""
         shutil.rmtree(self.root)
 
@@ -212,18 +212,15 @@ class S3Store(Store):
         with self._client() as client:
             client.delete_object(Bucket=self.bucket, Key=self._key(name))
 
-    def clear(self) -> None:
-        """See Store."""
+    def clear(self, say: Callable[[str], None]) -> None:
+        """See Store. Many may remove objects and may not see uploads, which a rule can end, too."""
         pages = self._pages("list_objects_v2", Prefix=self._key(""))
         keys = [{"Key": one["Key"]} for page in pages for one in page.get("Contents", ())]
-        unfinished = [
-            (one["Key"], one["UploadId"])
-            for page in self._pages("list_multipart_uploads", Prefix=self._key(""))
-            for one in page.get("Uploads", ())
-        ]
+        try:
+            self._end_uploads()
+        except OSError as refusal:
+            say(f"uploads that were begun may be left: {refusal}")
         with self._client() as client:
-            for key, upload in unfinished:
-                client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
             for first in range(0, len(keys), _DELETED_AT_ONCE):
                 some = {"Objects": keys[first : first + _DELETED_AT_ONCE], "Quiet": True}
                 answer = client.delete_objects(Bucket=self.bucket, Delete=some)
@@ -233,6 +230,16 @@ class S3Store(Store):
     def below(self, folder: str) -> "S3Store":
         """See Store."""
         return replace(self, prefix=self._key(folder))
+
+    def _end_uploads(self) -> None:
+        unfinished = [
+            (one["Key"], one["UploadId"])
+            for page in self._pages("list_multipart_uploads", Prefix=self._key(""))
+            for one in page.get("Uploads", ())
+        ]
+        with self._client() as client:
+            for key, upload in unfinished:
+                client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
 
     def _key(self, name: str) -> str:
         return f"{self.prefix}/{name}" if self.prefix else name

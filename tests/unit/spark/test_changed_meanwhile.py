@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from pgherd_spark.checking import bundles, check, drill
-from pgherd_spark.reading.catalog import Description, Server, Table, columns_changed
+from pgherd_spark.reading.catalog import Description, Server, Table, columns_changed, types_changed
 from pgherd_spark.reading.checksums import Found, Part, Sum
 from pgherd_spark.reading.cluster import Cluster
 from pgherd_spark.reading.comparison import CheckOptions, Comparison
@@ -17,8 +17,9 @@ TABLE = Table("public.t", ("id", "v"), ("integer", "text"), ("id",), ("id", "v")
 RELATION = Relation("public.t", "public", "t", 16384, 16384, 1, 8192)
 SERVER = Server(150000, "1", "UTF8", "C", "C", "PostgreSQL 15")
 COLUMNS = {"public.t": ("id 1", "v 2")}
+TYPES = {(16390, "label 16391 low"): "public.mood", (16393, "columns 1 23"): "public.pair"}
 FOUND = {
-    name: Description(name, SERVER, (TABLE,), COLUMNS, (RELATION,), (), (), ())
+    name: Description(name, SERVER, (TABLE,), COLUMNS, TYPES, (RELATION,), (), (), ())
     for name in ("n1", "n2")
 }
 SOURCES = [Source(name, "", 8, "00000003-1", "10:12:11") for name in FOUND]
@@ -59,15 +60,40 @@ def test_a_column_is_known_by_its_number(
     assert columns_changed(FOUND["n1"], now) == changed
 
 
+@pytest.mark.parametrize(
+    ("now", "changed"),
+    [
+        (TYPES, []),
+        (TYPES | {(16390, "label 16392 high"): "public.mood"}, []),
+        (dict.fromkeys(TYPES, "renamed"), []),
+        ({(16390, "label 16391 low"): "public.mood"}, ["public.pair"]),
+        (
+            {(16390, "label 16391 lower"): "public.mood", (16393, "columns 1 23,2 23"): "p"},
+            ["public.mood", "public.pair"],
+        ),
+    ],
+)
+def test_a_type_is_changed_if_a_value_of_the_marker_has_another_form(
+    now: dict[tuple[int, str], str], changed: list[str]
+) -> None:
+    assert types_changed(FOUND["n1"], now) == changed
+
+
 def test_no_snapshot_is_whole_whose_columns_any_member_that_was_read_has_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = {"n1": COLUMNS, "n2": COLUMNS}
+    types = {"n1": TYPES, "n2": TYPES}
     monkeypatch.setattr(snapshot, "columns_now", lambda source: now[source.member])
-    snapshot._require_columns(CLUSTER, SOURCES, FOUND)
+    monkeypatch.setattr(snapshot, "types_now", lambda source: types[source.member])
+    snapshot._require_values(CLUSTER, SOURCES, FOUND)
+    types["n2"] = {}
+    wanted = r"n2: .* public\.mood, public\.pair; try again"
+    with pytest.raises(snapshot.ChangedError, match=wanted):
+        snapshot._require_values(CLUSTER, SOURCES, FOUND)
     now["n2"] = {"public.t": ("id 1", "v 3")}
     with pytest.raises(snapshot.ChangedError, match=r"n2: .* public\.t; try again"):
-        snapshot._require_columns(CLUSTER, SOURCES, FOUND)
+        snapshot._require_values(CLUSTER, SOURCES, FOUND)
 
 
 def test_tables_that_are_equal_are_not_compared_if_their_columns_were_changed(

@@ -8,7 +8,7 @@ SERVER = Server(150000, "1", "UTF8", "C", "C", "PostgreSQL 15")
 
 
 def described(member: str, *definitions: Definition, changing: tuple[str, ...] = ()) -> Description:
-    return Description(member, SERVER, (), {}, (), (), definitions, changing)
+    return Description(member, SERVER, (), {}, {}, (), (), definitions, changing)
 
 
 def names(*members: Description) -> list[str]:

@@ -1,16 +1,18 @@
 """Which parts of an earlier run a snapshot job takes for its own."""
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO
 
 import pytest
+import zstandard
 from pgherd_spark.reading.catalog import Table
 from pgherd_spark.reading.checksums import Part, Sum
 from pgherd_spark.reading.sources import Relation, Source
 from pgherd_spark.storing import parts
-from pgherd_spark.storing.parts import WritePart, read_receipt, write_part
+from pgherd_spark.storing.parts import PartError, WritePart, content, read_receipt, write_part
 from pgherd_spark.storing.stores import DirectoryStore
 
 _SOURCE = Source("n1", "", 8, "00000003-1", "10:12:11")
@@ -77,3 +79,13 @@ def test_no_receipt_of_other_rows_is_left_where_writing_ends_midway(
     with pytest.raises(OSError, match="disk full"):
         write(tmp_path, replace(_PART, end=20))
     assert read_receipt(DirectoryStore(tmp_path), "data/part") is None
+
+
+def test_a_part_is_read_with_what_pgherd_itself_depends_on(tmp_path: Path) -> None:
+    store, rows = DirectoryStore(tmp_path), b"rows" * 1000
+    packed = zstandard.compress(rows)
+    store.put("part", packed)
+    digest = hashlib.sha256(packed).hexdigest()
+    assert b"".join(content(store, "part", digest)) == rows
+    with pytest.raises(PartError, match="part is not what was written"):
+        list(content(store, "part", hashlib.sha256(rows).hexdigest()))

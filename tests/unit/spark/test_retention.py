@@ -22,7 +22,27 @@ def test_the_newest_by_gid_stay_and_so_does_what_is_another_herd_s_or_not_whole(
     old, older, new = make(tmp_path, 90), make(tmp_path, 7), make(tmp_path, 1000)
     strangers = [make(tmp_path, 1, "b"), make(tmp_path, 2, whole=False)]
     store = DirectoryStore(tmp_path)
-    assert expire(store, "a", 1) == [older.name, old.name]
+    assert expire(store, "a", 1, print) == [older.name, old.name]
     assert sorted(tmp_path.iterdir()) == sorted([new, *strangers])
-    assert expire(store, "a", 1) == []
-    assert expire(store, "c", 1) == []
+    assert expire(store, "a", 1, print) == []
+    assert expire(store, "c", 1, print) == []
+
+
+class Guarded(DirectoryStore):
+    """One from which some folders may not be removed."""
+
+    def delete(self, name: str) -> None:
+        if (self.root / "guarded").exists():
+            raise PermissionError(f"{self}: it is guarded")
+        super().delete(name)
+
+    def below(self, folder: str) -> "Guarded":
+        return Guarded(self.root / folder)
+
+
+def test_one_that_can_t_be_removed_is_told_and_the_others_are(tmp_path: Path) -> None:
+    older, old, _ = (make(tmp_path, gid) for gid in (1, 2, 3))
+    (older / "guarded").touch()
+    said: list[str] = []
+    assert expire(Guarded(tmp_path), "a", 1, said.append) == [old.name]
+    assert said == [f"{older.name} could not be removed: {older}: it is guarded"]

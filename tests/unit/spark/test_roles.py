@@ -1,6 +1,6 @@
 """Roles of a snapshot in a server that has some of them already."""
 
-from pgherd_spark.restoring.restore import fitting_roles
+from pgherd_spark.restoring.restore import fitting_roles, limited
 
 DUMPED = """\
 SET client_encoding = 'UTF8';
@@ -26,3 +26,10 @@ ALTER ROLE app SET search_path TO 'mine';
 GRANT app2 TO app GRANTED BY postgres;
 """
     )
+
+
+def test_roles_are_let_in_again_that_logged_in_on_some_nodes_only() -> None:
+    shared = [[["role", name], {"LOGIN": login}] for name, login in (("a", True), ("b", False))]
+    shared += [[["role", "c"], {"LOGIN": True}], [["member", "a", "c"], {}]]
+    assert limited({"shared": shared, "role_limits": {"a": ["n1"], "b": ["n1"]}}) == ["a"]
+    assert limited({}) == []

@@ -112,6 +112,19 @@ async def test_the_marker_of_a_snapshot_that_ddl_has_made_useless_is_given_back(
     assert [one.dropped for one in holders] == [True, True]
 
 
+async def test_what_can_t_be_removed_is_told_and_in_nobody_s_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: DirectoryStore, say: object) -> None:
+        raise PermissionError("it is guarded")
+
+    monkeypatch.setattr(DirectoryStore, "clear", refused)
+    holder = Admin(None)
+    said = await run(tmp_path, monkeypatch, Admin(GONE), holder)
+    assert said[-1] == f"{LEFT} could not be removed: it is guarded"
+    assert holder.dropped
+
+
 @pytest.mark.parametrize(("error", "in_use"), [(GONE, True), (SLOW, True), (SLOW, False)])
 async def test_what_another_job_may_be_writing_stays_and_its_marker_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: AdminError, in_use: bool

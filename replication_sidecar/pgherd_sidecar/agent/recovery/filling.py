@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import psycopg
+import structlog
 from psycopg.conninfo import make_conninfo
 
 from pgherd_sidecar.agent.base.config import NodeConfig, RecoverySettings
@@ -32,6 +33,8 @@ from pgherd_sidecar.env.processes.programs import (
     start,
 )
 from pgherd_sidecar.pg import apply_role, archives
+
+log = structlog.get_logger()
 
 _POLL_S = 0.1
 _JOB = "pgherd_spark.restoring.load"
@@ -242,8 +245,9 @@ async def _load_dump(
 
     Rows are written by who is no superuser: code of users runs then, in constraints and domains.
     """
-    async with await startup.connect(inside, "pgherd load", database="postgres") as connection:
+    async with await startup.connect(inside, "pgherd load") as connection:
         await connection.execute(apply_role.script())
+        await connection.execute(archives.free_functions())
     rows, rest = archives.rows_apart(inner)
     (source / "rows.list").write_text(rows)
     (source / "rest.list").write_text(rest)
@@ -272,6 +276,8 @@ def _told(on_progress: Callable[[int, int], None]) -> Callable[[str], None]:
     def read(line: str) -> None:
         if (told := bytes_of(line)) is not None:
             on_progress(*told)
+        else:
+            log.info("rebuild.loading", said=line)
 
     return read
 
