@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from pgherd_sidecar.client.admin import AdminClient, AdminError
-from pgherd_sidecar.client.errors import last_words
+from pgherd_sidecar.client.errors import HerdError, last_words
 from pgherd_sidecar.env.processes.detached import ProcessId, identify, read_pid_file, write_pid_file
 from pgherd_sidecar.lazily import lazily
 from pgherd_sidecar.local.herd import Herd, HerdNode
@@ -117,7 +119,21 @@ class Sidecar:
         return f"{last_words(text)} (see {log})"
 
     def config(self, copy_rate_bytes_s: int | None = None) -> "configuration.NodeConfig":
-        """What the sidecar is told; see ``start``."""
+        """What the sidecar is told; see ``start``.
+
+        Raises:
+            HerdError: no sidecar would take what the herd is described by.
+        """
+        try:
+            return self._config(copy_rate_bytes_s)
+        except ValidationError as error:
+            said = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise HerdError(
+                f"the sidecar of {self._member.name} would refuse its settings ({said}): "
+                "give others by the options of `pgherd local up`"
+            ) from error
+
+    def _config(self, copy_rate_bytes_s: int | None) -> "configuration.NodeConfig":
         herd, member = self._herd, self._member
         beside: dict[str, Any] = {"witness": True}
         if not member.witness:

@@ -108,6 +108,7 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             witnesses=options.witnesses or 0,
         )
         description = _tuned(description, options).model_copy(update={"taken": options.taken})
+        _require_accepted(description)
         require_space(description, len(description.databases))
         nodes = nodes_of(description)
         for node in nodes:
@@ -175,17 +176,24 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
                 "leave the option out or choose another --dir"
             )
     adapted = _tuned(description, options)
+    _require_accepted(adapted)
+    chosen = binaries.find(options.postgres_bin or description.postgres_bin)
+    if chosen != description.postgres_bin:
+        _require_same_major(description, chosen)
+        adapted = adapted.model_copy(update={"postgres_bin": chosen})
     if adapted != description:
-        description = adapted
-        herd.save(description)
-    if options.postgres_bin in (None, description.postgres_bin):
-        binaries.find(description.postgres_bin)
-        return description
-    chosen = binaries.find(options.postgres_bin)
-    _require_same_major(description, chosen)
-    description = description.model_copy(update={"postgres_bin": chosen})
-    herd.save(description)
-    return description
+        herd.save(adapted)
+    return adapted
+
+
+def _require_accepted(description: Herd) -> None:
+    """Check that every sidecar takes what the herd is described by, before that is saved.
+
+    Raises:
+        HerdError: one would not.
+    """
+    for node in nodes_of(description):
+        node.sidecar.config()
 
 
 def _require_same_major(description: Herd, chosen: Path) -> None:
