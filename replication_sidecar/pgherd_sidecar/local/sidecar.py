@@ -30,6 +30,15 @@ SCRIPT_VARIABLE = "PGHERD_SIDECAR_SCRIPT"
 _LOG_KEEP_BYTES = 16 << 20
 _KILL_S = 10.0
 _HOST = "127.0.0.1"
+_SETTINGS = (
+    "timing",
+    "scrub",
+    "fingerprint_every",
+    "capture",
+    "partition_policy",
+    "on_divergence",
+)
+"""Fields of its configuration that the user may change at any time."""
 
 
 class Sidecar:
@@ -87,6 +96,18 @@ class Sidecar:
         process = identify(child.pid)
         if process is not None:
             write_pid_file(self._paths.sidecar_pid, process)
+
+    def has_old_settings(self) -> bool:
+        """Whether it was started with other settings than the herd has by now.
+
+        Who is a member does not count: a sidecar learns of others from the log.
+        """
+        try:
+            told = configuration.load(self._paths.config)
+        except configuration.ConfigError:
+            return True
+        now = self.config()
+        return any(getattr(told, name) != getattr(now, name) for name in _SETTINGS)
 
     async def stop(self, timeout_s: float) -> None:
         """End the process: ask it to finish, then SIGTERM, then SIGKILL."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 from pgherd_sidecar.local import binaries, herd
 from pgherd_sidecar.local.directory import (
@@ -211,6 +211,8 @@ def _require_same_major(description: Herd, chosen: Path) -> None:
 
 
 async def _start_all(nodes: list[Node], timeout_s: float) -> list[NodeState]:
+    """Start what does not run, and anew what runs with settings that the herd had before."""
+
     async def bring_up(node: Node) -> None:
         await node.start(timeout_s)
         await node.wait_up()
@@ -218,6 +220,11 @@ async def _start_all(nodes: list[Node], timeout_s: float) -> list[NodeState]:
     try:
         async with asyncio.timeout(timeout_s):
             await _together(bring_up(node) for node in nodes)
+            for node in nodes:  # one after the other, so that the others keep their majority
+                if node.sidecar.has_old_settings():
+                    progress(f"{node.member.name}: its sidecar gets other settings")
+                    await node.stop(server=False)
+                    await bring_up(node)
     except TimeoutError as error:
         raise _too_slow([await node.state() for node in nodes], timeout_s) from error
     return [await node.state() for node in nodes]
