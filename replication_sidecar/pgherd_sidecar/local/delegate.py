@@ -7,8 +7,10 @@ the account can run this Python, a copy of this process does so: starting anothe
 than most commands.
 
 The account may not be able to reach the directory that was asked for (below /root, or in another
-account's temporary directory). Then the herd lives in a directory of its own below /var/tmp, and
-the directory that was asked for holds a symbolic link to it, named ``herd``.
+account's temporary directory). Then the herd lives in a directory of its own below /var/lib/pgherd,
+and the directory that was asked for holds a symbolic link to it, named ``herd``. It is no directory
+for temporary files: systems remove what nobody has touched there for a month, and a cold table is
+a file that nobody touches.
 """
 
 import os
@@ -34,7 +36,7 @@ else:
 
 DEFAULT_USER = "postgres"
 _LINK = "herd"
-_FALLBACK_PARENT = "/var/tmp"
+_FALLBACK_PARENT = Path("/var/lib/pgherd")
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -66,7 +68,7 @@ def up(directory: Path, user: str | None) -> NoReturn:
         raise SystemExit(_run_as(account, home))
     account = _account(DEFAULT_USER if user is None else user)
     existed = directory.exists()
-    missing = create(directory, mode=0o755)
+    missing = _create_open(directory)
     if home == directory:  # else another `up` has just prepared it
         home = _prepare(directory, account)
     status = _run_as(account, home)
@@ -124,6 +126,17 @@ def _account(user: str) -> pwd.struct_passwd:
     return account
 
 
+def _create_open(directory: Path) -> list[Path]:
+    """Create a directory and its parents, which all accounts can enter, whatever root's umask is.
+
+    Return those that did not exist, deepest first.
+    """
+    missing = create(directory)
+    for made in missing:
+        made.chmod(0o755)
+    return missing
+
+
 def _prepare(directory: Path, account: pwd.struct_passwd) -> Path:
     """Give the directory to the account; return where the herd will live."""
     require_empty_or_claimed(directory)
@@ -131,7 +144,8 @@ def _prepare(directory: Path, account: pwd.struct_passwd) -> Path:
         os.chown(directory, account.pw_uid, account.pw_gid)
         directory.chmod(0o700)
         return directory
-    home = Path(tempfile.mkdtemp(prefix="pgherd-", dir=_FALLBACK_PARENT))
+    _create_open(_FALLBACK_PARENT)
+    home = Path(tempfile.mkdtemp(prefix="herd-", dir=_FALLBACK_PARENT))
     os.chown(home, account.pw_uid, account.pw_gid)
     (directory / _LINK).symlink_to(home)
     progress(f"{account.pw_name} cannot reach {directory}: the herd's files are in {home}")
@@ -141,7 +155,7 @@ def _prepare(directory: Path, account: pwd.struct_passwd) -> Path:
 def _unprepare(directory: Path, home: Path, missing: list[Path], *, existed: bool) -> None:
     """Undo ``_prepare`` after the account has removed its files."""
     if home != directory:
-        remove_if_empty([home])
+        remove_if_empty([home, _FALLBACK_PARENT])
         (directory / _LINK).unlink()
     elif existed:
         os.chown(directory, 0, 0)

@@ -4,12 +4,14 @@ import json
 import os
 import pwd
 import signal
+import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pgherd_sidecar.local import runtime
+from pgherd_sidecar.local import delegate, runtime
 
 ACCOUNT = "nobody"
 PROGRAM = f"""
@@ -71,3 +73,88 @@ def test_a_signal_reaches_it(command: list[str]) -> None:
         assert process.stdout.readline()
         process.send_signal(signal.SIGTERM)
     assert process.returncode == 256 - signal.SIGTERM
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pwd.struct_passwd:
+    """Whom root's herd is to belong to; its files have a place below ``tmp_path``, too."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another account")
+    monkeypatch.setattr(delegate, "_FALLBACK_PARENT", tmp_path / "state" / "pgherd")
+    tmp_path.chmod(0o755)
+    found = pwd.getpwnam(ACCOUNT)
+    if not runtime.can_enter(found, tmp_path):
+        pytest.skip(f"{ACCOUNT} can't reach {tmp_path}")
+    return found
+
+
+@pytest.fixture
+def narrow() -> Iterator[None]:
+    """A umask that leaves nothing to other accounts."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def up(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, done: Callable[[Path], int] = lambda _: 0
+) -> Path:
+    """Have root bring a herd up; return where its files are to be.
+
+    Args:
+        directory: that is asked for.
+        done: what the account does in place of the command.
+    """
+    homes: list[Path] = []
+
+    def run_as(_: pwd.struct_passwd, home: Path) -> int:
+        homes.append(home)
+        return done(home)
+
+    monkeypatch.setattr(delegate, "_run_as", run_as)
+    with pytest.raises(SystemExit):
+        delegate.up(directory, ACCOUNT)
+    return homes[0]
+
+
+def found(home: Path) -> int:
+    (home / "herd.json").touch()
+    return 0
+
+
+@pytest.mark.usefixtures("narrow")
+def test_the_parents_that_root_makes_are_open_whatever_its_umask(
+    monkeypatch: pytest.MonkeyPatch, account: pwd.struct_passwd, tmp_path: Path
+) -> None:
+    directory = tmp_path / "lib" / "pgherd" / "herd"
+    assert up(monkeypatch, directory, found) == directory
+    assert runtime.can_enter(account, directory)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE(directory.parent.stat().st_mode) == 0o755
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_herd_that_the_account_cannot_reach_is_kept_for_good_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, account: pwd.struct_passwd, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    home = up(monkeypatch, closed / "herd", found)
+    assert home.parent == tmp_path / "state" / "pgherd"
+    assert runtime.can_enter(account, home)
+    assert delegate.home_of(closed / "herd") == home
+
+
+def test_a_herd_that_was_not_made_elsewhere_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, account: pwd.struct_passwd, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    up(monkeypatch, closed / "herd")
+    assert list(closed.iterdir()) == []
+    assert not (tmp_path / "state" / "pgherd").exists()
+
+
+def test_the_place_elsewhere_is_not_for_temporary_files() -> None:
+    assert not delegate._FALLBACK_PARENT.is_relative_to("/tmp")
+    assert not delegate._FALLBACK_PARENT.is_relative_to("/var/tmp")
