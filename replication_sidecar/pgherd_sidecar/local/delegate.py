@@ -16,6 +16,7 @@ a file that nobody touches.
 import os
 import pwd
 import signal
+import stat
 import subprocess
 import tempfile
 from contextlib import suppress
@@ -67,13 +68,15 @@ def up(directory: Path, user: str | None) -> NoReturn:
             )
         raise SystemExit(_run_as(account, home))
     account = _account(DEFAULT_USER if user is None else user)
-    existed = directory.exists()
+    before = directory.stat() if directory.exists() else None
     missing = _create_open(directory)
     if home == directory:  # else another `up` has just prepared it
         home = _prepare(directory, account)
-    status = _run_as(account, home)
-    if not herd.is_herd(home) and not any(home.iterdir()):
-        _unprepare(directory, home, missing, existed=existed)
+    try:
+        status = _run_as(account, home)
+    finally:  # the copy of this process that has become the account leaves it to root
+        if is_root() and not herd.is_herd(home) and not any(home.iterdir()):
+            _unprepare(directory, home, missing, before)
     raise SystemExit(status)
 
 
@@ -97,7 +100,7 @@ def command(directory: Path) -> NoReturn:
     herd.load(home)
     status = _run_as(_owner(home), home)
     if status == 0 and not herd.is_herd(home):  # destroyed
-        _unprepare(directory, home, [directory], existed=False)
+        _unprepare(directory, home, [directory], None)
     raise SystemExit(status)
 
 
@@ -152,13 +155,23 @@ def _prepare(directory: Path, account: pwd.struct_passwd) -> Path:
     return home
 
 
-def _unprepare(directory: Path, home: Path, missing: list[Path], *, existed: bool) -> None:
-    """Undo ``_prepare`` after the account has removed its files."""
+def _unprepare(
+    directory: Path, home: Path, missing: list[Path], before: os.stat_result | None
+) -> None:
+    """Undo ``_prepare`` after the account has removed its files.
+
+    Args:
+        directory: that was asked for.
+        home: where the herd's files were to be.
+        missing: the directories that were made, deepest first.
+        before: how the directory was, if it was there.
+    """
     if home != directory:
         remove_if_empty([home, _FALLBACK_PARENT])
         (directory / _LINK).unlink()
-    elif existed:
-        os.chown(directory, 0, 0)
+    elif before is not None:
+        os.chown(directory, before.st_uid, before.st_gid)
+        directory.chmod(stat.S_IMODE(before.st_mode))
     remove_if_empty(missing)
 
 

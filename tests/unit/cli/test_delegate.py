@@ -1,5 +1,6 @@
 """Root hands a command over to the account that owns the herd, in a copy of its own process."""
 
+import contextlib
 import json
 import os
 import pwd
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pgherd_sidecar.client.errors import HerdError
 from pgherd_sidecar.local import delegate, runtime
 
 ACCOUNT = "nobody"
@@ -18,6 +20,7 @@ PROGRAM = f"""
 import json, os, pwd, sys, time
 from pathlib import Path
 import click
+from pgherd_sidecar.client.errors import HerdError
 from pgherd_sidecar.local import delegate
 
 started_as = os.geteuid()
@@ -158,3 +161,28 @@ def test_a_herd_that_was_not_made_elsewhere_leaves_nothing(
 def test_the_place_elsewhere_is_not_for_temporary_files() -> None:
     assert not delegate._FALLBACK_PARENT.is_relative_to("/tmp")
     assert not delegate._FALLBACK_PARENT.is_relative_to("/var/tmp")
+
+
+def fails(_: Path) -> int:
+    raise HerdError("there is no Python for the account")
+
+
+@pytest.mark.parametrize("done", [lambda _: 2, fails])
+def test_a_directory_of_which_no_herd_was_made_is_its_owners_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+    account: pwd.struct_passwd,
+    tmp_path: Path,
+    done: Callable[[Path], int],
+) -> None:
+    directory = tmp_path / "alice"
+    directory.mkdir()
+    directory.chmod(0o2750)
+    os.chown(directory, 12345, 23456)
+    with contextlib.suppress(HerdError):
+        up(monkeypatch, directory, done)
+    after = directory.stat()
+    assert (after.st_uid, after.st_gid) == (12345, 23456)
+    assert stat.S_IMODE(after.st_mode) == 0o2750
+    with contextlib.suppress(HerdError):
+        up(monkeypatch, tmp_path / "new", done)
+    assert not (tmp_path / "new").exists()
