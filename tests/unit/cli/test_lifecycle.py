@@ -1,12 +1,13 @@
 """What ``pgherd local up`` takes for a herd, and what of it is saved."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pgherd_sidecar.client.errors import HerdError
-from pgherd_sidecar.local import herd
+from pgherd_sidecar.local import binaries, herd
 from pgherd_sidecar.local.herd import Herd, new_herd
 from pgherd_sidecar.local.operations import lifecycle
 from pgherd_sidecar.local.operations.lifecycle import UpOptions
@@ -65,3 +66,29 @@ async def test_what_a_sidecar_would_refuse_is_refused_and_not_saved(
             tmp_path / "new", replace(options, postgres_bin=down.postgres_bin, port_base=7500)
         )
     assert not (tmp_path / "new").exists()
+
+
+async def test_programs_that_are_gone_are_to_be_installed_again(
+    down: Herd, programs: Path, tmp_path: Path
+) -> None:
+    newer = fake_programs(tmp_path / "17", 17)
+    other = replace(NOTHING, postgres_bin=newer)
+    data = "is PostgreSQL 17, the herd's data are of 15"
+    with pytest.raises(HerdError, match=f"{data}: leave --postgres-bin out"):
+        await lifecycle.up(down.directory, other)
+    shutil.rmtree(programs)
+    again = "install postgresql-15 again"
+    with pytest.raises(HerdError, match=f"has no postgres: {again}, or give the --postgres"):
+        await lifecycle.up(down.directory, NOTHING)
+    with pytest.raises(HerdError, match=f"{data}: {again}"):
+        await lifecycle.up(down.directory, other)
+    assert herd.load(down.directory) == down
+
+
+def test_a_command_without_the_option_does_not_advise_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binaries, "_DISTRIBUTION_DIRS", ())
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(HerdError, match="`apt-get install postgresql` or give --postgres-bin"):
+        binaries.find(None)
+    with pytest.raises(HerdError, match=r"`apt-get install postgresql`$"):
+        binaries.find(None, remedy=None)

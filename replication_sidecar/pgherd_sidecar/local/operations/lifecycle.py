@@ -112,7 +112,7 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
         require_space(description, len(description.databases))
         nodes = nodes_of(description)
         for node in nodes:
-            node.require_free_ports()
+            node.require_free_ports(choosable=True)
         if options.fill is not None:
             await options.fill(description)  # no herd yet: nobody resumes one that is half filled
         herd.save(description)
@@ -177,10 +177,8 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
             )
     adapted = _tuned(description, options)
     _require_accepted(adapted)
-    chosen = binaries.find(options.postgres_bin or description.postgres_bin)
-    if chosen != description.postgres_bin:
-        _require_same_major(description, chosen)
-        adapted = adapted.model_copy(update={"postgres_bin": chosen})
+    programs = _programs(description, options.postgres_bin)
+    adapted = adapted.model_copy(update={"postgres_bin": programs})
     if adapted != description:
         herd.save(adapted)
     return adapted
@@ -196,18 +194,36 @@ def _require_accepted(description: Herd) -> None:
         node.sidecar.config()
 
 
-def _require_same_major(description: Herd, chosen: Path) -> None:
+def _programs(description: Herd, asked: Path | None) -> Path:
+    """The programs by which the herd goes on: those that are asked for, or its own.
+
+    Raises:
+        HerdError: they are not there, or of another major version than the data.
+    """
+    own, major = description.postgres_bin, _major_of_data(description)
+    if major is None:
+        return binaries.find(asked or own)
+    again = f"install postgresql-{major} again"
+    if asked in (None, own):
+        remedy = f"{again}, or give the --postgres-bin of PostgreSQL {major}"
+        return binaries.find(own, remedy=remedy)
+    programs = binaries.find(asked)
+    found = binaries.major_version(programs)
+    if str(found) != major:
+        remedy = "leave --postgres-bin out" if (own / "postgres").exists() else again
+        raise HerdError(
+            f"{programs} is PostgreSQL {found}, the herd's data are of {major}: {remedy}"
+        )
+    return programs
+
+
+def _major_of_data(description: Herd) -> str | None:
+    """The major version of the data which the herd's own programs serve; None: there are none."""
     for member in description.members:
-        if member.origin.postgres_bin is not None:
-            continue
         version_file = description.node(member).pgdata / "PG_VERSION"
-        if version_file.exists():
-            major = binaries.major_version(chosen)
-            if version_file.read_text().strip() != str(major):
-                raise HerdError(
-                    f"{chosen} is PostgreSQL {major}, the herd's data are of "
-                    f"{version_file.read_text().strip()}: leave --postgres-bin out"
-                )
+        if member.origin.postgres_bin is None and version_file.exists():
+            return version_file.read_text().strip()
+    return None
 
 
 async def _start_all(nodes: list[Node], timeout_s: float) -> list[NodeState]:
