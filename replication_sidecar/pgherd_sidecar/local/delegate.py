@@ -230,6 +230,7 @@ def _arguments(home: Path) -> list[str]:
     """The command line that click has parsed, with absolute paths."""
     context = click.get_current_context()
     arguments: list[str] = []
+    words: list[str] = []
     within: click.Context | None = context
     while within is not None and within.parent is not None:  # the outermost is the program
         arguments.insert(0, str(within.info_name))
@@ -244,9 +245,9 @@ def _arguments(home: Path) -> list[str]:
             continue
         values = value if isinstance(value, tuple) else (value,)
         if isinstance(parameter, click.Argument):
-            arguments += map(str, values)
+            words += map(str, values)
         elif value is True:
             arguments.append(parameter.opts[0])
         else:
             arguments += [word for one in values for word in (parameter.opts[0], str(one))]
-    return arguments
+    return [*arguments, "--", *words] if words else arguments  # a word may begin like an option

@@ -33,11 +33,12 @@ def main():
 @click.argument("status", type=int)
 @click.option("--dir", "directory", type=Path)
 @click.option("--word", "words", multiple=True)
-def who(status, directory, words):
+@click.argument("rest", nargs=-1)
+def who(status, directory, words, rest):
     if os.geteuid() == 0:
         raise SystemExit(delegate._run_as(pwd.getpwnam({ACCOUNT!r}), directory))
     ids = [*os.getresuid(), *os.getresgid()]
-    facts = [started_as, ids, os.getgroups(), os.getcwd(), os.environ["HOME"], words]
+    facts = [started_as, ids, os.getgroups(), os.getcwd(), os.environ["HOME"], words, rest]
     print(json.dumps(facts), flush=True)
     if status == 99:
         time.sleep(600)
@@ -59,7 +60,7 @@ def command(tmp_path: Path) -> list[str]:
 
 
 def test_the_process_is_the_accounts_for_good(command: list[str], tmp_path: Path) -> None:
-    words = ["--word", "a b", "--word=c"]
+    words = ["--word", "a b", "--word=c", "--", "-1", "--word"]
     done = subprocess.run([*command, "7", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 7, done.stderr
     account = pwd.getpwnam(ACCOUNT)
@@ -67,7 +68,7 @@ def test_the_process_is_the_accounts_for_good(command: list[str], tmp_path: Path
     groups = os.getgrouplist(ACCOUNT, account.pw_gid)
     started_as, *facts = json.loads(done.stdout)
     assert started_as == 0
-    assert facts == [ids, groups, str(tmp_path), account.pw_dir, ["a b", "c"]]
+    assert facts == [ids, groups, str(tmp_path), account.pw_dir, ["a b", "c"], ["-1", "--word"]]
 
 
 def test_a_signal_reaches_it(command: list[str]) -> None:
