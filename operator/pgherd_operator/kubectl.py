@@ -96,6 +96,24 @@ def main(ctx: click.Context, namespace: str | None, context: str | None) -> None
     ctx.obj = _Kubectl(tuple(f"--{key}={value}" for key, value in options.items() if value))
 
 
+def _aimed(on: str | None, arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Take --on out of what is passed on, wherever it stands there before a ``--``.
+
+    Returns:
+        Who is asked, and the rest.
+    """
+    words, rest = iter(arguments), list[str]()
+    for word in words:
+        name, _, value = word.partition("=")
+        if word == "--":
+            rest += [word, *words]
+        elif name != "--on":
+            rest.append(word)
+        elif not (on := value or next(words, "")):
+            raise click.UsageError("--on needs the name of a pod")
+    return on, rest
+
+
 def _ask(command: str, explained: str) -> None:
     """Add a command that a sidecar carries out."""
 
@@ -105,6 +123,7 @@ def _ask(command: str, explained: str) -> None:
     @_rest
     @click.pass_obj
     def run(kubectl: _Kubectl, on: str | None, herd: str, arguments: Sequence[str]) -> None:
+        on, arguments = _aimed(on, arguments)
         pod = kubectl.member(herd, on)
         kubectl.replace_us(
             "exec", pod, "--container=sidecar", "--", "pgherd", command, _ADMIN, *arguments
@@ -132,6 +151,7 @@ _ask(
 def psql(kubectl: _Kubectl, on: str | None, herd: str, arguments: Sequence[str]) -> None:
     """Open psql on a member, as superuser."""
     target = f"host={RUN}/server user=postgres dbname={DATABASE}"
+    on, arguments = _aimed(on, arguments)
     kubectl.replace_us(
         "exec", "--stdin", *(["--tty"] if os.isatty(0) else []), kubectl.member(herd, on),
         "--container=postgres", "--", "psql", *arguments, target,

@@ -100,6 +100,20 @@ class TestUp:
             (running.directory / name / "sidecar.pid").read_text() for name in ("n1", "n2")
         ]
 
+    def test_with_another_setting_tells_the_sidecars_that_run(self, running: LocalHerd) -> None:
+        paths = [running.directory / name for name in ("n1", "n2")]
+        before = [(path / "sidecar.pid").read_text() for path in paths]
+        started = "SELECT pg_postmaster_start_time()"
+        servers = [query(running.dsn(path.name), started) for path in paths]
+        done = running.up("--on-divergence", "pause")
+        assert done.returncode == 0, done.stderr
+        assert "n1: its sidecar gets other settings" in done.stderr
+        told = [json.loads((path / "node.json").read_text())["on_divergence"] for path in paths]
+        assert told == ["pause", "pause"]
+        assert not {(path / "sidecar.pid").read_text() for path in paths} & set(before)
+        assert [member["state"] for member in running.members()] == ["primary", "primary"]
+        assert servers == [query(running.dsn(path.name), started) for path in paths]
+
     def test_twice_at_once_makes_one_herd(self, fresh: LocalHerd) -> None:
         command = fresh.command("up", "--nodes", "1", "--port-base", str(fresh.port_base))
         environment = os.environ | fresh.environment

@@ -18,6 +18,8 @@ ETC = "/etc/pgherd"
 DATABASE = "app"
 NODE_FILE = "node.json"
 ORIGIN_FILE = "origin"
+SOURCE_FILE = "source"
+"""Secret and key of the source's connection string, to be named where that is missing."""
 SCRIPT_FILE = "bootstrap.sql"
 SLOTS = 64
 """Sequences are interleaved by so many, for the life of a herd; readers have larger numbers."""
@@ -92,6 +94,9 @@ def _beginning(cluster: Cluster, seat: Seat) -> dict[str, str]:
     imported = bootstrap.import_from is not None and bootstrap.online is None
     seeded = bootstrap.snapshot is not None
     files = {ORIGIN_FILE: "import\n" if imported else "snapshot\n" if seeded else "initdb\n"}
+    if imported and bootstrap.import_from is not None:
+        dsn = bootstrap.import_from.dsn
+        files[SOURCE_FILE] = f"{dsn.name} {dsn.key}\n"
     # A script's last statement may lack its semicolon, and its last line may be a comment.
     script = "".join(f"{one}\n;\n" for one in bootstrap.sql)
     return files | {SCRIPT_FILE: script} if script else files

@@ -52,7 +52,7 @@ _cores = click.option(
     help="Tasks at a time. [default: one for each CPU]",
 )
 _part = click.option(
-    "--part-size", "part_mb", type=click.FloatRange(min=0.01, max=1 << 20), default=256,
+    "--part-size", "part_mb", type=options.Number(min=0.01, max=1 << 20), default=256,
     show_default=True, help="MB of a table that a task reads.",
 )  # fmt: skip
 _share = partial(
@@ -159,7 +159,7 @@ def _repair(directory: Path, findings: "Findings") -> None:
 @click.option("--from", "nodes", help="Nodes to read, like n1,n2. [default: the first that is up]")
 @click.option("--keep", type=click.IntRange(min=1), help="Then remove all but the newest N.")
 @click.option(
-    "--hold", "hold_hours", type=click.FloatRange(min=0, max=24 * 30), default=0,
+    "--hold", "hold_hours", type=options.Number(min=0, max=24 * 30), default=0,
     help="Hours for which the nodes keep their logs, so that a node can join from it.",
 )  # fmt: skip
 @_share(default=100)

@@ -30,7 +30,7 @@ else:
 
 _max_rate = click.option(
     "--max-rate",
-    type=click.FloatRange(min=0.04, max=1000),
+    type=options.Number(min=0.04, max=1000),
     help="MB/s at most. [default: 67 while clients of who is copied are at work]",
 )
 
@@ -52,20 +52,20 @@ def local_group() -> None:
     help="Number of further members that vote and have no database. [default: 0]",
 )  # fmt: skip
 @click.option(
-    "--evict-after", "evict_s", type=click.FloatRange(min=0, max=86400),
-    help="Seconds of silence that cost a member its place. [default: 0, never]",
+    "--evict-after", "evict_s", type=options.Number(min=0, max=86400),
+    help="Seconds of silence that cost a member its place, 4 or more. [default: 0, never]",
 )  # fmt: skip
 @click.option(
-    "--split-after", "split_s", type=click.FloatRange(min=0, max=86400),
-    help="Seconds after which members without a majority become a cluster of their own, for good."
-    " [default: 0, never]",
+    "--split-after", "split_s", type=options.Number(min=0, max=86400),
+    help="Seconds after which members without a majority become a cluster of their own, for good;"
+    " 4 or more. [default: 0, never]",
 )  # fmt: skip
 @click.option(
-    "--scrub-interval", "scrub_s", type=click.FloatRange(min=0),
+    "--scrub-interval", "scrub_s", type=options.Number(min=0),
     help="Seconds in which all rows of all members are compared once; 0: never. [default: a week]",
 )  # fmt: skip
 @click.option(
-    "--scrub-share", type=click.FloatRange(min=0, min_open=True, max=100),
+    "--scrub-share", type=options.Number(min=0, min_open=True, max=100),
     help="Percent of one core that this may take. [default: 2]",
 )  # fmt: skip
 @click.option(

@@ -126,7 +126,7 @@ def view(directory: Path | None, admin: Path | None, as_json: bool) -> None:
 @main.command()
 @options.which_herd
 @click.option(
-    "--interval", "interval_s", type=click.FloatRange(min=0.1, max=3600), default=1,
+    "--interval", "interval_s", type=options.Number(min=0.1, max=3600), default=1,
     show_default=True, help="Seconds from one look to the next.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Print what is seen in one interval, and end.")

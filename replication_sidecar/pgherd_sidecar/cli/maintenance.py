@@ -45,11 +45,11 @@ _RUNS_SHOWN = 10
     help="Take a node out of service meanwhile: VACUUM FULL and the like hold up what it applies.",
 )  # fmt: skip
 @click.option(
-    "--grace", "grace_s", type=click.FloatRange(min=0, max=86400), default=30, show_default=True,
+    "--grace", "grace_s", type=options.Number(min=0, max=86400), default=30, show_default=True,
     help="Seconds that sessions have to end by themselves on a node that is drained.",
 )  # fmt: skip
 @click.option(
-    "--deadline", "deadline_s", type=click.FloatRange(min=1, max=604800), default=21600,
+    "--deadline", "deadline_s", type=options.Number(min=1, max=604800), default=21600,
     show_default=True, help="Seconds that the statements may take on one node.",
 )  # fmt: skip
 @click.option("--every", default="", metavar="CRON", help="Again and again: '0 3 * * 0'.")

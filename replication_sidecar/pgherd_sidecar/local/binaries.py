@@ -9,17 +9,22 @@ from pgherd_sidecar.client.errors import HerdError
 
 OLDEST_MAJOR = 15
 _NEEDED = ("postgres", "initdb", "pg_ctl", "pg_config", "psql")
+_ANOTHER = "give --postgres-bin the directory of PostgreSQL's server programs"
 _DISTRIBUTION_DIRS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin")
 
 
-def find(chosen: Path | None) -> Path:
+def find(chosen: Path | None, *, remedy: str | None = _ANOTHER) -> Path:
     """Return the directory of PostgreSQL's programs: the chosen one, or the newest installed.
+
+    Args:
+        chosen: this one and no other.
+        remedy: what the user can do in place of installing PostgreSQL, None: nothing.
 
     Raises:
         HerdError: none that is new enough and has contrib.
     """
     if chosen is not None:
-        _require_usable(chosen)
+        _require_usable(chosen, remedy)
         return chosen
     candidates = {
         major_version(path): path
@@ -33,10 +38,10 @@ def find(chosen: Path | None) -> Path:
         candidates[major_version(path)] = path
     if not candidates:
         raise HerdError(
-            "PostgreSQL is not installed: `apt-get install postgresql` or give --postgres-bin"
+            f"PostgreSQL is not installed: {_or('`apt-get install postgresql`', remedy)}"
         )
     newest = candidates[max(candidates)]
-    _require_usable(newest)
+    _require_usable(newest, remedy)
     return newest
 
 
@@ -57,18 +62,19 @@ def _is_complete(path: Path) -> bool:
     return all((path / program).exists() for program in _NEEDED)
 
 
-def _require_usable(postgres_bin: Path) -> None:
+def _or(installing: str, remedy: str | None) -> str:
+    return installing if remedy is None else f"{installing} or {remedy}"
+
+
+def _require_usable(postgres_bin: Path, remedy: str | None) -> None:
     missing = [program for program in _NEEDED if not (postgres_bin / program).exists()]
     if missing:
-        raise HerdError(
-            f"{postgres_bin} has no {missing[0]}: give --postgres-bin "
-            "the directory of PostgreSQL's server programs"
-        )
+        raise HerdError(f"{postgres_bin} has no {missing[0]}: {remedy or 'install postgresql'}")
     major = major_version(postgres_bin)
     if major < OLDEST_MAJOR:
         raise HerdError(
             f"{postgres_bin} is PostgreSQL {major}, pgherd needs {OLDEST_MAJOR} or newer: "
-            f"install postgresql-{OLDEST_MAJOR} or give --postgres-bin"
+            f"{_or(f'install postgresql-{OLDEST_MAJOR}', remedy)}"
         )
     share = Path(_ask(postgres_bin / "pg_config", "--sharedir"))
     if not (share / "extension" / "dblink.control").exists():

@@ -7,13 +7,16 @@ the account can run this Python, a copy of this process does so: starting anothe
 than most commands.
 
 The account may not be able to reach the directory that was asked for (below /root, or in another
-account's temporary directory). Then the herd lives in a directory of its own below /var/tmp, and
-the directory that was asked for holds a symbolic link to it, named ``herd``.
+account's temporary directory). Then the herd lives in a directory of its own below /var/lib/pgherd,
+and the directory that was asked for holds a symbolic link to it, named ``herd``. It is no directory
+for temporary files: systems remove what nobody has touched there for a month, and a cold table is
+a file that nobody touches.
 """
 
 import os
 import pwd
 import signal
+import stat
 import subprocess
 import tempfile
 from contextlib import suppress
@@ -34,7 +37,7 @@ else:
 
 DEFAULT_USER = "postgres"
 _LINK = "herd"
-_FALLBACK_PARENT = "/var/tmp"
+_FALLBACK_PARENT = Path("/var/lib/pgherd")
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -65,13 +68,15 @@ def up(directory: Path, user: str | None) -> NoReturn:
             )
         raise SystemExit(_run_as(account, home))
     account = _account(DEFAULT_USER if user is None else user)
-    existed = directory.exists()
-    missing = create(directory, mode=0o755)
+    before = directory.stat() if directory.exists() else None
+    missing = _create_open(directory)
     if home == directory:  # else another `up` has just prepared it
         home = _prepare(directory, account)
-    status = _run_as(account, home)
-    if not herd.is_herd(home) and not any(home.iterdir()):
-        _unprepare(directory, home, missing, existed=existed)
+    try:
+        status = _run_as(account, home)
+    finally:  # the copy of this process that has become the account leaves it to root
+        if is_root() and not herd.is_herd(home) and not any(home.iterdir()):
+            _unprepare(directory, home, missing, before)
     raise SystemExit(status)
 
 
@@ -95,7 +100,7 @@ def command(directory: Path) -> NoReturn:
     herd.load(home)
     status = _run_as(_owner(home), home)
     if status == 0 and not herd.is_herd(home):  # destroyed
-        _unprepare(directory, home, [directory], existed=False)
+        _unprepare(directory, home, [directory], None)
     raise SystemExit(status)
 
 
@@ -124,6 +129,17 @@ def _account(user: str) -> pwd.struct_passwd:
     return account
 
 
+def _create_open(directory: Path) -> list[Path]:
+    """Create a directory and its parents, which all accounts can enter, whatever root's umask is.
+
+    Return those that did not exist, deepest first.
+    """
+    missing = create(directory)
+    for made in missing:
+        made.chmod(0o755)
+    return missing
+
+
 def _prepare(directory: Path, account: pwd.struct_passwd) -> Path:
     """Give the directory to the account; return where the herd will live."""
     require_empty_or_claimed(directory)
@@ -131,20 +147,31 @@ def _prepare(directory: Path, account: pwd.struct_passwd) -> Path:
         os.chown(directory, account.pw_uid, account.pw_gid)
         directory.chmod(0o700)
         return directory
-    home = Path(tempfile.mkdtemp(prefix="pgherd-", dir=_FALLBACK_PARENT))
+    _create_open(_FALLBACK_PARENT)
+    home = Path(tempfile.mkdtemp(prefix="herd-", dir=_FALLBACK_PARENT))
     os.chown(home, account.pw_uid, account.pw_gid)
     (directory / _LINK).symlink_to(home)
     progress(f"{account.pw_name} cannot reach {directory}: the herd's files are in {home}")
     return home
 
 
-def _unprepare(directory: Path, home: Path, missing: list[Path], *, existed: bool) -> None:
-    """Undo ``_prepare`` after the account has removed its files."""
+def _unprepare(
+    directory: Path, home: Path, missing: list[Path], before: os.stat_result | None
+) -> None:
+    """Undo ``_prepare`` after the account has removed its files.
+
+    Args:
+        directory: that was asked for.
+        home: where the herd's files were to be.
+        missing: the directories that were made, deepest first.
+        before: how the directory was, if it was there.
+    """
     if home != directory:
-        remove_if_empty([home])
+        remove_if_empty([home, _FALLBACK_PARENT])
         (directory / _LINK).unlink()
-    elif existed:
-        os.chown(directory, 0, 0)
+    elif before is not None:
+        os.chown(directory, before.st_uid, before.st_gid)
+        directory.chmod(stat.S_IMODE(before.st_mode))
     remove_if_empty(missing)
 
 
@@ -203,6 +230,7 @@ def _arguments(home: Path) -> list[str]:
     """The command line that click has parsed, with absolute paths."""
     context = click.get_current_context()
     arguments: list[str] = []
+    words: list[str] = []
     within: click.Context | None = context
     while within is not None and within.parent is not None:  # the outermost is the program
         arguments.insert(0, str(within.info_name))
@@ -217,9 +245,9 @@ def _arguments(home: Path) -> list[str]:
             continue
         values = value if isinstance(value, tuple) else (value,)
         if isinstance(parameter, click.Argument):
-            arguments += map(str, values)
+            words += map(str, values)
         elif value is True:
             arguments.append(parameter.opts[0])
         else:
             arguments += [word for one in values for word in (parameter.opts[0], str(one))]
-    return arguments
+    return [*arguments, "--", *words] if words else arguments  # a word may begin like an option

@@ -12,7 +12,7 @@ from pgherd_sidecar.local.lock import LOCK_FILE
 _NODE_NEEDS_BYTES = 200 << 20
 
 
-def create(directory: Path, mode: int = 0o700) -> list[Path]:
+def create(directory: Path) -> list[Path]:
     """Create the directory and its parents; return those that did not exist, deepest first.
 
     Raises:
@@ -20,7 +20,7 @@ def create(directory: Path, mode: int = 0o700) -> list[Path]:
     """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
-        directory.mkdir(mode=mode, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise HerdError(f"{error.filename} is not a directory: choose another --dir") from error
     return missing

@@ -67,16 +67,20 @@ class Node:
         self.server = PostgresServer(herd, member)
         self.sidecar = Sidecar(herd, member)
 
-    def require_free_ports(self) -> None:
+    def require_free_ports(self, *, choosable: bool = False) -> None:
         """Check the ports of those of its processes that do not run.
+
+        Args:
+            choosable: the user can choose others: the herd is being made.
 
         Raises:
             HerdError: one is taken.
         """
         if not self.member.witness and self.server.process() is None:
-            require_free([self.member.port])
+            require_free([self.member.port], choosable=choosable)
         if self.sidecar.process() is None:
-            require_free([self.member.peer_port, self.member.health_port])
+            ports = [self.member.peer_port, self.member.health_port]
+            require_free(ports, choosable=choosable)
 
     async def start(self, timeout_s: float, copy_rate_bytes_s: int | None = None) -> None:
         """Start what does not run; the node takes writes later (see ``wait_primary``).

@@ -12,20 +12,31 @@ _LISTEN = "0A"
 _INODE_FIELD = 9
 
 
-def require_free(ports: Iterable[int]) -> None:
-    """Check that nobody listens on these loopback ports.
+def require_free(ports: Iterable[int], *, choosable: bool) -> None:
+    """Check that this account could listen on these loopback ports, and nobody does.
+
+    Args:
+        ports: all of them.
+        choosable: the user can choose others.
 
     Raises:
-        HerdError: a port is taken; names the process if this account may see it.
+        HerdError: it could not, or a port is taken; names the process if this account may see it.
     """
     for port in ports:
-        if not _is_free(port):
+        obstacle = _obstacle(port)
+        if obstacle == errno.EADDRINUSE:
             holder = _holder(port)
-            who = f" by {holder}" if holder else ""
-            raise HerdError(f"port {port} is taken{who}: stop it or choose another --port-base")
+            who, it = (f" by {holder}", "it") if holder else ("", "what listens there")
+            remedy = f"stop {it} or choose another --port-base" if choosable else f"stop {it}"
+            raise HerdError(f"port {port} is taken{who}: {remedy}")
+        if obstacle == errno.EACCES:
+            remedy = f"`sysctl net.ipv4.ip_unprivileged_port_start={port}` lets it"
+            remedy = "choose a higher --port-base" if choosable else remedy
+            raise HerdError(f"this account may not listen on port {port}: {remedy}")
 
 
-def _is_free(port: int) -> bool:
+def _obstacle(port: int) -> int | None:
+    """Why nobody could begin to listen there: an errno."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As PostgreSQL does it: connections of a former server in TIME_WAIT are no obstacle.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -34,9 +45,9 @@ def _is_free(port: int) -> bool:
             probe.listen(1)
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return False
+                return error.errno
             raise
-    return True
+    return None
 
 
 def _holder(port: int) -> str | None:

@@ -105,5 +105,6 @@ def surroundings(description: Herd, member: HerdNode, *, superuser: bool) -> Map
 
 
 def _psql(description: Herd, member: HerdNode) -> Path:
-    own = os.geteuid() != 0
-    return (description.programs_of(member) if own else binaries.find(None)) / "psql"
+    if os.geteuid() != 0:
+        return description.programs_of(member) / "psql"
+    return binaries.find(None, remedy=None) / "psql"

@@ -16,12 +16,14 @@ import importlib.util
 import os
 import pwd
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,16 +69,27 @@ def interpreter_for(account: pwd.struct_passwd) -> Interpreter:
         return OWN
     copy, tested = _copied(account)
     if not tested.exists():
-        probe = [*copy.command, "-c", "import pgherd_sidecar.cli.main"]
-        done = _as_account(account, probe, copy.environment)
-        if done.returncode != 0:
+        trouble = _trouble(account, copy)
+        if trouble is not None:
+            if not any(tested.parent.glob("works-for-*")):  # else herds of others run from it
+                shutil.rmtree(tested.parent)
             raise HerdError(
                 f"{account.pw_name} can run neither {sys.executable} nor a copy of it in {CACHE} "
-                f"({last_words(done.stderr)}): install pgherd where {account.pw_name} can read "
-                "it, for example with `python3 -m venv /opt/pgherd`"
+                f"({trouble}): install pgherd where {account.pw_name} can read it, for example "
+                "with `python3 -m venv /opt/pgherd`"
             )
         tested.touch()
     return copy
+
+
+def _trouble(account: pwd.struct_passwd, copy: Interpreter) -> str | None:
+    """Say why an account can't run a copy, None if it can."""
+    probe = [*copy.command, "-c", "import pgherd_sidecar.cli.main"]
+    try:
+        done = _as_account(account, probe, copy.environment)
+    except OSError as error:
+        return str(error.strerror)
+    return last_words(done.stderr) if done.returncode != 0 else None
 
 
 def _telling_files() -> list[Path]:
@@ -108,7 +121,8 @@ def _as_account(
 
 def _copied(account: pwd.struct_passwd) -> tuple[Interpreter, Path]:
     """Return the copy, and the file that says it has been tested with this account."""
-    CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    CACHE.chmod(0o755)  # whatever root's umask is
     base = _once("python", _environment_key(), _copy_environment)
     package = _once("package", _package_key(), _copy_package)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -131,7 +145,9 @@ def _once(kind: str, key: str, make: Callable[[Path], None]) -> Path:
         unfinished = Path(tempfile.mkdtemp(prefix=f"{kind}-", suffix=".new", dir=CACHE))
         try:
             make(unfinished)
-            unfinished.chmod(0o755)
+            for path in [unfinished, *unfinished.rglob("*")]:
+                if path.is_dir() and not path.is_symlink():
+                    path.chmod(0o755)
             unfinished.rename(target)
         except OSError:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -169,16 +185,21 @@ def _copy_package(target: Path) -> None:
     """Copy our packages (never linked: a developer edits them in place) and compile them."""
     for source in _sources():
         shutil.copytree(source, target / source.name, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in [target, *target.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
     compileall.compile_dir(target, quiet=2)
+    for path in target.rglob("*"):
+        if path.is_file():
+            path.chmod(0o644)
 
 
 def _link(source: str, target: str) -> str:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without hard links
-        shutil.copy2(source, target)
+    """Link a file that every account can read; copy another, or where there are no such links."""
+    mode = Path(source).stat().st_mode
+    if mode & stat.S_IROTH:
+        with suppress(OSError):  # another file system, or one without hard links
+            os.link(source, target)
+            return target
+    shutil.copy2(source, target)
+    Path(target).chmod(0o755 if mode & stat.S_IXUSR else 0o644)
     return target
 
 

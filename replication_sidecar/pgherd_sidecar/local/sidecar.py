@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from pgherd_sidecar.client.admin import AdminClient, AdminError
-from pgherd_sidecar.client.errors import last_words
+from pgherd_sidecar.client.errors import HerdError, last_words
 from pgherd_sidecar.env.processes.detached import ProcessId, identify, read_pid_file, write_pid_file
 from pgherd_sidecar.lazily import lazily
 from pgherd_sidecar.local.herd import Herd, HerdNode
@@ -28,6 +30,15 @@ SCRIPT_VARIABLE = "PGHERD_SIDECAR_SCRIPT"
 _LOG_KEEP_BYTES = 16 << 20
 _KILL_S = 10.0
 _HOST = "127.0.0.1"
+_SETTINGS = (
+    "timing",
+    "scrub",
+    "fingerprint_every",
+    "capture",
+    "partition_policy",
+    "on_divergence",
+)
+"""Fields of its configuration that the user may change at any time."""
 
 
 class Sidecar:
@@ -86,6 +97,18 @@ class Sidecar:
         if process is not None:
             write_pid_file(self._paths.sidecar_pid, process)
 
+    def has_old_settings(self) -> bool:
+        """Whether it was started with other settings than the herd has by now.
+
+        Who is a member does not count: a sidecar learns of others from the log.
+        """
+        try:
+            told = configuration.load(self._paths.config)
+        except configuration.ConfigError:
+            return True
+        now = self.config()
+        return any(getattr(told, name) != getattr(now, name) for name in _SETTINGS)
+
     async def stop(self, timeout_s: float) -> None:
         """End the process: ask it to finish, then SIGTERM, then SIGKILL."""
         process = self.process()
@@ -117,7 +140,21 @@ class Sidecar:
         return f"{last_words(text)} (see {log})"
 
     def config(self, copy_rate_bytes_s: int | None = None) -> "configuration.NodeConfig":
-        """What the sidecar is told; see ``start``."""
+        """What the sidecar is told; see ``start``.
+
+        Raises:
+            HerdError: no sidecar would take what the herd is described by.
+        """
+        try:
+            return self._config(copy_rate_bytes_s)
+        except ValidationError as error:
+            said = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise HerdError(
+                f"the sidecar of {self._member.name} would refuse its settings ({said}): "
+                "give others by the options of `pgherd local up`"
+            ) from error
+
+    def _config(self, copy_rate_bytes_s: int | None) -> "configuration.NodeConfig":
         herd, member = self._herd, self._member
         beside: dict[str, Any] = {"witness": True}
         if not member.witness:

@@ -57,6 +57,9 @@ def test_last_words_are_the_last_complaint_or_the_last_line(log: str, words: str
         (["local", "up", "--dir", ""], "it is empty: name the herd's directory"),
         (["status", "--dir", ""], "it is empty: name the herd's directory"),
         (["local", "kill", "n1", "--dir", "d", "--process", "x"], "'x' is not one of"),
+        (["local", "up", "--scrub-interval", "inf"], "inf is no number that can be counted with"),
+        (["local", "up", "--scrub-share", "nan"], "nan is no number that can be counted with"),
+        (["local", "up", "--timeout", "nan"], "nan is no number that can be counted with"),
         (["local", "launch"], "No such command 'launch'"),
     ],
 )

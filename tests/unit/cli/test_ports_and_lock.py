@@ -1,5 +1,6 @@
 """Ports and directories that are taken, and one command at a time."""
 
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -16,20 +17,47 @@ def test_a_taken_port_is_named_with_who_has_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(HerdError, match=rf"port {port} is taken by \S+ \(pid {os.getpid()}\)"):
-            require_free([port])
+            require_free([port], choosable=False)
+
+
+@pytest.mark.parametrize(
+    ("choosable", "remedy"),
+    [(True, "stop it or choose another --port-base"), (False, "stop it")],
+)
+def test_another_port_is_advised_only_where_it_can_be_chosen(choosable: bool, remedy: str) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(HerdError, match=rf"is taken by .*\): {remedy}$"),
+    ):
+        require_free([server.getsockname()[1]], choosable=choosable)
+
+
+@pytest.mark.parametrize(
+    ("choosable", "remedy"),
+    [(True, "choose a higher --port-base"), (False, "`sysctl .*_port_start=7` lets it")],
+)
+def test_a_port_that_the_account_may_not_have_is_not_called_taken(
+    monkeypatch: pytest.MonkeyPatch, choosable: bool, remedy: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(HerdError, match=f"this account may not listen on port 7: {remedy}"):
+        require_free([7], choosable=choosable)
 
 
 def test_a_port_taken_on_all_addresses_counts() -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(HerdError, match=f"port {port} is taken"):
-            require_free([port])
+            require_free([port], choosable=False)
 
 
 def test_a_released_port_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    require_free([port])
+    require_free([port], choosable=False)
 
 
 async def test_a_second_command_gives_up_after_its_time(tmp_path: Path) -> None:

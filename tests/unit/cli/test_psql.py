@@ -109,7 +109,7 @@ import os
 from pathlib import Path
 from pgherd_sidecar.local import binaries, psql
 from pgherd_sidecar.cli.main import main
-binaries.find = lambda _: Path({str(programs)!r})
+binaries.find = lambda _, remedy: Path({str(programs)!r})
 psql.named = lambda description, name: description.member(name)  # its server does not run
 os.geteuid = lambda: 0
 main()

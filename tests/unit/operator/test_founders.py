@@ -37,21 +37,21 @@ async def test_what_a_herd_begins_with_is_made_once_and_the_others_copy_it() -> 
     world = World()
     world.submit(
         bootstrap={
-            "importFrom": {"dsn": {"name": "source"}},
+            "importFrom": {"dsn": {"name": "old", "key": "uri"}},
             "sql": ["CREATE TABLE t (k int) -- a", "SELECT 1"],
         }
     )
     while ("ConfigMap", f"{NAME}-1") not in world.objects:
         await world.reconcile()
     files = world.objects["ConfigMap", f"{NAME}-1"]["data"]
-    assert files["origin"] == "import\n"
+    assert (files["origin"], files["source"]) == ("import\n", "old uri\n")
     assert files["bootstrap.sql"] == "CREATE TABLE t (k int) -- a\n;\nSELECT 1\n;\n"
     await world.settle()
     assert world.voters() == {1, 2, 3}
     created = [write for write in world.writes if write.startswith("create PersistentVolumeClaim")]
     assert created == [f"create PersistentVolumeClaim {NAME}-{n}-data" for n in (1, 2, 3)]
     assert origins(world) == ["copy"] * 3
-    assert "bootstrap.sql" not in world.objects["ConfigMap", f"{NAME}-1"]["data"]
+    assert not {"bootstrap.sql", "source"} & set(world.objects["ConfigMap", f"{NAME}-1"]["data"])
     assert not [write for write in world.writes if write.startswith("delete")]
 
 

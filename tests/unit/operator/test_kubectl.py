@@ -70,6 +70,21 @@ def asked(environment: dict[str, str], *arguments: str) -> tuple[int, str]:
             "pgherd promote-partition --admin=/run/pgherd/server/admin.sock herd-1 --yes",
         ),
         (
+            ["explain", "herd", "29", "--on", "herd-1"],
+            "exec herd-1 --container=sidecar -- "
+            "pgherd explain --admin=/run/pgherd/server/admin.sock 29",
+        ),
+        (
+            ["status", "herd", "--on=herd-1", "--json"],
+            "exec herd-1 --container=sidecar -- "
+            "pgherd status --admin=/run/pgherd/server/admin.sock --json",
+        ),
+        (
+            ["psql", "herd", "--on", "herd-1", "-c", "SELECT 1"],
+            "exec --stdin herd-1 --container=postgres -- "
+            "psql -c SELECT 1 host=/run/pgherd/server user=postgres dbname=app",
+        ),
+        (
             ["psql", "herd", "-c", "SELECT 1"],
             "exec --stdin herd-2 --container=postgres -- "
             "psql -c SELECT 1 host=/run/pgherd/server user=postgres dbname=app",
@@ -86,8 +101,17 @@ def test_a_command_is_carried_out_in_a_pod_that_takes_writes_or_is_named(
     assert asked(environment, *arguments) == (0, expected)
 
 
-@pytest.mark.parametrize("arguments", [["status", "flock"], ["status", "--on", "herd-9", "herd"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["status", "flock"], ["status", "--on", "herd-9", "herd"], ["view", "herd", "--on", "herd-9"]],
+)
 def test_who_is_not_there_is_one_line(environment: dict[str, str], arguments: list[str]) -> None:
     code, text = asked(environment, *arguments)
     assert code == 1
     assert text.startswith("Error: herd ") and len(text.splitlines()) == 1
+
+
+def test_on_without_a_pod_is_an_error(environment: dict[str, str]) -> None:
+    code, text = asked(environment, "status", "herd", "--on")
+    assert code == 2
+    assert "--on needs the name of a pod" in text

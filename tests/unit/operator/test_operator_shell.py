@@ -205,6 +205,13 @@ async def test_wakes_during_a_look_are_one_more_look() -> None:
     assert looks == 2
 
 
+EVENTS = [
+    {"type": "Normal", "reason": "Scheduled", "message": "assigned to a node"},
+    {"type": "Warning", "reason": "FailedMount", "message": "no such device"},
+    {"type": "Normal", "reason": "FailedBinding", "message": "no storage class is set"},
+]
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[tuple[Client, list[dict[str, Any]]]]:
     """A client of an API server that notes what it is asked, and answers by the name asked for."""
@@ -222,7 +229,8 @@ async def server() -> AsyncIterator[tuple[Client, list[dict[str, Any]]]]:
             status = 502 if "502" in request.path else 200
             page = b"<html>\xff\t{[it is a proxy" if "binary" in request.path else b"[]"
             return web.Response(body=page, status=status, content_type="text/html")
-        return web.json_response({"items": [], "kind": "x"})
+        events = EVENTS if request.path.endswith("/events") else []
+        return web.json_response({"items": events, "kind": "x"})
 
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", answer)
@@ -269,13 +277,14 @@ async def test_refusals_have_a_type_and_the_servers_words(
         await client.get("Pod", "n", name)
 
 
-async def test_warnings_are_those_about_one_object(
+async def test_what_is_wrong_is_told_by_warnings_about_an_object_and_why_it_waits(
     server: tuple[Client, list[dict[str, Any]]],
 ) -> None:
     client, seen = server
-    assert await client.warnings("n", "u-7") == []
+    found = await client.warnings("n", "u-7")
+    assert [one["reason"] for one in found] == ["FailedMount", "FailedBinding"]
     assert seen[0]["path"] == "/api/v1/namespaces/n/events"
-    assert seen[0]["query"] == {"fieldSelector": "involvedObject.uid=u-7,type=Warning"}
+    assert seen[0]["query"] == {"fieldSelector": "involvedObject.uid=u-7"}
 
 
 REFUSALS = {

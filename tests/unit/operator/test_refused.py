@@ -241,10 +241,17 @@ async def test_the_reason_of_a_pod_that_cannot_start_is_the_step_of_the_herd() -
     assert "Insufficient cpu" in member["reason"]
 
 
-def warn(world: World, about: tuple[str, str], reason: str, message: str, at: int = 1) -> None:
+def warn(
+    world: World,
+    about: tuple[str, str],
+    reason: str,
+    message: str,
+    at: int = 1,
+    kind: str = "Warning",
+) -> None:
     """Somebody writes an Event about an object."""
     world.objects["Event", world.uid()] = {
-        "metadata": {"namespace": "test"}, "type": "Warning", "reason": reason, "message": message,
+        "metadata": {"namespace": "test"}, "type": kind, "reason": reason, "message": message,
         "involvedObject": {"uid": world.objects[about]["metadata"]["uid"]},
         "lastTimestamp": f"2030-01-01T00:00:{at:02}Z",
     }  # fmt: skip
@@ -285,6 +292,21 @@ async def test_who_says_it_in_an_event_only_is_heard(who: str) -> None:
     assert f"{reason}: {message}" in condition(world, "Ready")["message"]
     assert "something else" not in status["step"]
     assert ("list", "Event") in world.calls
+
+
+CLAIM = "PersistentVolumeClaim", f"{NAME}-4-data"
+
+
+async def test_why_a_claim_waits_is_told_unless_there_is_a_warning() -> None:
+    world = await waiting()
+    world.objects[CLAIM]["status"] = {"phase": "Pending"}
+    warn(world, CLAIM, "FailedBinding", "no storage class is set", at=7, kind="Normal")
+    await world.reconcile()
+    told = f"{NAME}-4-data: FailedBinding: no storage class is set"
+    assert told in world.resource["status"]["step"]
+    warn(world, CLAIM, "ProvisioningFailed", DISK, at=3)
+    await world.reconcile()
+    assert f"{NAME}-4-data: ProvisioningFailed: {DISK}" in world.resource["status"]["step"]
 
 
 async def test_an_operator_that_may_not_see_events_goes_on() -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pgherd_operator.shell.observing.reading import pod_trouble
 
 _SCRIPT = Path(__file__).parents[3] / "images" / "pgherd-postgres"
 _SERVER = """#!/bin/sh
@@ -123,6 +124,19 @@ def test_a_source_that_is_not_reached_is_told_of_without_parts_of_its_password(
     assert 'invalid integer value "..." for connection option "port"' in log
     assert "s3cr" not in log
     assert "no database was made" in log
+
+
+def test_a_secret_that_is_not_there_is_named(founder: dict[str, str]) -> None:
+    config = Path(founder["PGHERD_ETC"]) / "config"
+    (config / "origin").write_text("import")
+    (config / "source").write_text("old uri\n")
+    with container(founder) as server:
+        _, log = server.communicate()
+    words = "pgherd-postgres: there is no secret old, or it has no key uri"
+    assert words in log
+    ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": log}}
+    status = {"containerStatuses": [{"name": "postgres", "state": ended}]}
+    assert pod_trouble(status) == f"container postgres: Error: {words}"
 
 
 @pytest.mark.parametrize("origin", ["copy", "initdb", "import"])

@@ -3,6 +3,8 @@
 import pytest
 from pgherd_sidecar.client.errors import HerdError
 from pgherd_sidecar.subscribing.ordering.addresses import require_elsewhere
+from pgherd_sidecar.subscribing.state import connections
+from pgherd_sidecar.subscribing.state.errors import StoppedError
 
 
 @pytest.mark.parametrize(
@@ -93,3 +95,8 @@ def test_what_is_of_the_member_is_refused_by_name_in_a_sentence(more: str, named
 def test_a_service_without_a_host_is_refused_too() -> None:
     with pytest.raises(HerdError, match="leave service out"):
         require_elsewhere("service=warehouse")
+
+
+async def test_what_is_no_connection_string_names_no_option_of_some_commands_only() -> None:
+    with pytest.raises(StoppedError, match=r"libpq: write postgresql://USER@HOST/DATABASE$"):
+        await connections.connect("x='")

@@ -39,6 +39,8 @@ _WATCH_S = 300
 """After so long the API server ends a watch, and a new one begins."""
 _WATCH_TIMEOUT = aiohttp.ClientTimeout(total=_WATCH_S + 30, sock_connect=10)
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+_WAITS = ("FailedBinding", "ExternalProvisioning")
+"""Reasons why a claim has no volume, which Kubernetes tells of in Events of type Normal."""
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _PATHS = {
@@ -110,8 +112,10 @@ class Client:
 
     async def warnings(self, namespace: str, uid: str) -> Manifests:
         """See KubernetesApi."""
-        wanted = f"involvedObject.uid={uid},type=Warning"
-        return await self._listed("Event", namespace, {"fieldSelector": wanted})
+        found = await self._listed(
+            "Event", namespace, {"fieldSelector": f"involvedObject.uid={uid}"}
+        )
+        return [one for one in found if one.get("type") == "Warning" or one.get("reason") in _WAITS]
 
     async def _listed(self, kind: str, namespace: str, parameters: Mapping[str, str]) -> Manifests:
         found = await self._call("GET", _path(kind, namespace), parameters=parameters)

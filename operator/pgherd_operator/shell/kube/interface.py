@@ -42,7 +42,7 @@ class KubernetesApi(Protocol):
         ...
 
     async def warnings(self, namespace: str, uid: str) -> Manifests:
-        """Return the Events of type Warning about one object."""
+        """Return the Events about one object that say what is wrong: Warnings, and few others."""
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:

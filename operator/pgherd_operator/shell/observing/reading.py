@@ -151,22 +151,22 @@ async def _with_warnings(
 
 
 async def warned(api: KubernetesApi, namespace: str, uid: str) -> str:
-    """The newest warning about an object; empty if there is none, or we may not see it."""
+    """The newest warning about an object, else why it waits; empty if we see no such Event."""
     try:
         found = await api.warnings(namespace, uid)
     except ApiError as error:
         log.warning("warnings.unread", namespace=namespace, reason=str(error))
         return ""
-    newest = max(found, key=_told_at, default=None)
+    newest = max(found, key=_weight, default=None)
     if newest is None:
         return ""
     return _words(newest.get("reason") or "", newest.get("message") or "")
 
 
-def _told_at(event: Manifest) -> str:
-    """When, as text that sorts; there are Events of two kinds."""
+def _weight(event: Manifest) -> tuple[bool, str]:
+    """Whether it is a warning, and when it was told, as text; there are Events of two kinds."""
     last = event.get("lastTimestamp") or (event.get("series") or {}).get("lastObservedTime")
-    return str(last or event.get("eventTime") or "")
+    return event.get("type") == "Warning", str(last or event.get("eventTime") or "")
 
 
 def by_number(

@@ -32,7 +32,7 @@ class ConfigError(Exception):
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class MemberAddress(_Section):
@@ -97,10 +97,12 @@ class TimingSettings(_Section):
     def _heartbeats_fit_into_the_timeout(self) -> Self:
         if self.election_timeout_ms < 3 * self.heartbeat_ms:
             raise ValueError("election_timeout_ms must be at least three heartbeat_ms")
-        if 0 < self.evict_ms < 4 * self.election_timeout_ms:
-            raise ValueError("evict_ms must be 0 or at least four election_timeout_ms")
-        if self.partition_split_ms < 4 * self.election_timeout_ms:
-            raise ValueError("partition_split_ms must be at least four election_timeout_ms")
+        least_ms = 4 * self.election_timeout_ms
+        least = f"at least four election_timeout_ms, {least_ms}"
+        if 0 < self.evict_ms < least_ms:
+            raise ValueError(f"evict_ms must be 0 or {least}")
+        if self.partition_split_ms < least_ms:
+            raise ValueError(f"partition_split_ms must be {least}")
         return self
 
 

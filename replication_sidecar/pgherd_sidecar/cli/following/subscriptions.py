@@ -70,7 +70,7 @@ class _Size(click.ParamType[Any]):
     help="So much of its log each member keeps for the subscriber.",
 )  # fmt: skip
 @click.option(
-    "--keep-hours", type=click.FloatRange(min=0, min_open=True, max=744), default=72,
+    "--keep-hours", type=options.Number(min=0, min_open=True, max=744), default=72,
     show_default=True, help="For so long members keep it since they reached the subscriber last.",
 )  # fmt: skip
 @click.option(

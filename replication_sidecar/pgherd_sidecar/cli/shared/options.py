@@ -1,6 +1,7 @@
 """What the commands have in common: options, errors of one line, and how they are run."""
 
 import contextlib
+import math
 import os
 import signal
 from collections.abc import Callable, Coroutine
@@ -106,6 +107,17 @@ class _Location(click.Path):
         return value if str(value).startswith("s3://") else super().convert(value, param, ctx)
 
 
+class Number(click.FloatRange):
+    """A number in a range. Neither infinity nor "not a number" is one, whatever the range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number that can be counted with.", param, ctx)
+        return number
+
+
 LOCATION = _Location(file_okay=False, path_type=Path)
 s3_endpoint = click.option(
     "--s3-endpoint", "endpoint", help="URL of an S3-compatible server. [default: Amazon's]"
@@ -117,7 +129,7 @@ def timeout(default_s: float) -> Callable[[Command], Command]:
     return click.option(
         "--timeout",
         "timeout_s",
-        type=click.FloatRange(min=0, min_open=True, max=3600),
+        type=Number(min=0, min_open=True, max=3600),
         default=default_s,
         show_default=True,
         help="Give up after this many seconds.",

@@ -159,7 +159,9 @@ def roles(description: Herd, member: HerdNode, file: IO[bytes]) -> None:
 
 def _programs(description: Herd, member: HerdNode) -> Path:
     """PostgreSQL's programs; root runs none that the herd's account has named."""
-    return description.programs_of(member) if os.geteuid() != 0 else binaries.find(None)
+    if os.geteuid() != 0:
+        return description.programs_of(member)
+    return binaries.find(None, remedy=None)
 
 
 def _environment(description: Herd, member: HerdNode) -> dict[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 from pgherd_sidecar.local import binaries, herd
 from pgherd_sidecar.local.directory import (
@@ -108,10 +108,11 @@ async def _create(directory: Path, options: UpOptions) -> list[NodeState]:
             witnesses=options.witnesses or 0,
         )
         description = _tuned(description, options).model_copy(update={"taken": options.taken})
+        _require_accepted(description)
         require_space(description, len(description.databases))
         nodes = nodes_of(description)
         for node in nodes:
-            node.require_free_ports()
+            node.require_free_ports(choosable=True)
         if options.fill is not None:
             await options.fill(description)  # no herd yet: nobody resumes one that is half filled
         herd.save(description)
@@ -175,34 +176,59 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
                 "leave the option out or choose another --dir"
             )
     adapted = _tuned(description, options)
+    _require_accepted(adapted)
+    programs = _programs(description, options.postgres_bin)
+    adapted = adapted.model_copy(update={"postgres_bin": programs})
     if adapted != description:
-        description = adapted
-        herd.save(description)
-    if options.postgres_bin in (None, description.postgres_bin):
-        binaries.find(description.postgres_bin)
-        return description
-    chosen = binaries.find(options.postgres_bin)
-    _require_same_major(description, chosen)
-    description = description.model_copy(update={"postgres_bin": chosen})
-    herd.save(description)
-    return description
+        herd.save(adapted)
+    return adapted
 
 
-def _require_same_major(description: Herd, chosen: Path) -> None:
+def _require_accepted(description: Herd) -> None:
+    """Check that every sidecar takes what the herd is described by, before that is saved.
+
+    Raises:
+        HerdError: one would not.
+    """
+    for node in nodes_of(description):
+        node.sidecar.config()
+
+
+def _programs(description: Herd, asked: Path | None) -> Path:
+    """The programs by which the herd goes on: those that are asked for, or its own.
+
+    Raises:
+        HerdError: they are not there, or of another major version than the data.
+    """
+    own, major = description.postgres_bin, _major_of_data(description)
+    if major is None:
+        return binaries.find(asked or own)
+    again = f"install postgresql-{major} again"
+    if asked in (None, own):
+        remedy = f"{again}, or give the --postgres-bin of PostgreSQL {major}"
+        return binaries.find(own, remedy=remedy)
+    programs = binaries.find(asked)
+    found = binaries.major_version(programs)
+    if str(found) != major:
+        remedy = "leave --postgres-bin out" if (own / "postgres").exists() else again
+        raise HerdError(
+            f"{programs} is PostgreSQL {found}, the herd's data are of {major}: {remedy}"
+        )
+    return programs
+
+
+def _major_of_data(description: Herd) -> str | None:
+    """The major version of the data which the herd's own programs serve; None: there are none."""
     for member in description.members:
-        if member.origin.postgres_bin is not None:
-            continue
         version_file = description.node(member).pgdata / "PG_VERSION"
-        if version_file.exists():
-            major = binaries.major_version(chosen)
-            if version_file.read_text().strip() != str(major):
-                raise HerdError(
-                    f"{chosen} is PostgreSQL {major}, the herd's data are of "
-                    f"{version_file.read_text().strip()}: leave --postgres-bin out"
-                )
+        if member.origin.postgres_bin is None and version_file.exists():
+            return version_file.read_text().strip()
+    return None
 
 
 async def _start_all(nodes: list[Node], timeout_s: float) -> list[NodeState]:
+    """Start what does not run, and anew what runs with settings that the herd had before."""
+
     async def bring_up(node: Node) -> None:
         await node.start(timeout_s)
         await node.wait_up()
@@ -210,6 +236,11 @@ async def _start_all(nodes: list[Node], timeout_s: float) -> list[NodeState]:
     try:
         async with asyncio.timeout(timeout_s):
             await _together(bring_up(node) for node in nodes)
+            for node in nodes:  # one after the other, so that the others keep their majority
+                if node.sidecar.has_old_settings():
+                    progress(f"{node.member.name}: its sidecar gets other settings")
+                    await node.stop(server=False)
+                    await bring_up(node)
     except TimeoutError as error:
         raise _too_slow([await node.state() for node in nodes], timeout_s) from error
     return [await node.state() for node in nodes]

@@ -84,7 +84,7 @@ async def connect(dsn: str, *, beside: Session | None = None) -> Session:
     except psycopg.ProgrammingError as error:
         # The words of libpq may hold a part of a password.
         raise StoppedError(
-            "the connection string is not one of libpq: give --to postgresql://USER@HOST/DATABASE"
+            "the connection string is not one of libpq: write postgresql://USER@HOST/DATABASE"
         ) from error
     try:
         return await psycopg.AsyncConnection.connect(
