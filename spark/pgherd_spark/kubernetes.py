@@ -66,7 +66,8 @@ class Order(BaseModel):
         destination: where snapshots or reports are kept, as ``stores.at`` understands it.
         endpoint: of an S3-compatible server.
         read: how many members a snapshot is read from.
-        keep: how many snapshots of this herd to leave there.
+        keep: how many snapshots of this series of this herd to leave there.
+        series: to which the snapshot belongs, see ``layout.expire``.
         share: percent of one core of each member that may be taken, see ``pace``.
         allow_missing: leave out members that are not up.
         patience_s: how long to wait for those that are not, before.
@@ -84,6 +85,7 @@ class Order(BaseModel):
     endpoint: str | None = None
     read: Annotated[int, Field(ge=1)] = 1
     keep: Annotated[int, Field(ge=1)] | None = None
+    series: str | None = None
     part_bytes: Annotated[int, Field(ge=8192)] = 256 << 20
     share: Annotated[int, Field(ge=1, le=FULL)] = FULL
     max_rows: Annotated[int, Field(ge=0)] = 100
@@ -147,11 +149,14 @@ async def _do(order: Order, spark: Cluster, progress: Progress) -> Outcome:
         read=tuple(members)[: order.read],
         programs=_programs(),
         cluster_id=order.cluster_id,
+        series=order.series,
         part_bytes=order.part_bytes,
         share=order.share,
     )
     written = await snapshot(spark, members, wanted, progress.say)
-    removed = expire(store, order.cluster_id, order.keep) if order.keep is not None else []
+    removed = []
+    if order.keep is not None:
+        removed = expire(store, order.cluster_id, order.keep, order.series)
     manifest = json.loads(written.get(MANIFEST))
     parts = [part for table in manifest["tables"] for part in table["parts"]]
     return {

@@ -98,7 +98,14 @@ class SnapshotSpec(_SnapshotFields):
 
     keep: Annotated[
         int | None,
-        Field(ge=1, le=10000, description="then remove all but the newest of this herd there"),
+        Field(
+            ge=1, le=10000,
+            description="then remove all but the newest of this herd and series there",
+        ),
+    ] = None  # fmt: skip
+    series: Annotated[
+        Name | None,
+        Field(description="those of no series belong to each; a schedule gives its own name"),
     ] = None
 
 
@@ -135,7 +142,7 @@ class ScheduleSpec(Section):
     ] = "UTC"
     suspend: Annotated[bool, Field(description="no more snapshots until it is false")] = False
     keep: Annotated[
-        int | None, Field(ge=1, le=10000, description="snapshots of the herd to keep there")
+        int | None, Field(ge=1, le=10000, description="snapshots of this schedule to keep there")
     ] = None
     starting_deadline_seconds: Annotated[
         int, Field(ge=10, description="a time that was missed by more is skipped")

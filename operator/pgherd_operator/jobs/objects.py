@@ -83,7 +83,8 @@ def owner(kind: str, name: str, uid: str) -> Manifest:
 def snapshot(schedule: Schedule, name: str) -> Manifest:
     """The Snapshot that a schedule makes."""
     template = schedule.spec.template.model_dump(mode="json", by_alias=True, exclude_none=True)
-    keep = {} if schedule.spec.keep is None else {"keep": schedule.spec.keep}
+    more: Manifest = {"series": schedule.name}
+    more |= {} if schedule.spec.keep is None else {"keep": schedule.spec.keep}
     metadata = {
         "name": name,
         "namespace": schedule.namespace,
@@ -94,7 +95,7 @@ def snapshot(schedule: Schedule, name: str) -> Manifest:
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": SNAPSHOT,
         "metadata": metadata,
-        "spec": template | keep,
+        "spec": template | more,
     }
 
 
@@ -118,6 +119,7 @@ def _order(look: Look) -> Manifest:
     destination, endpoint = places.location(spec.destination)
     order |= {"job": "snapshot", "read": spec.read, "destination": destination}
     order |= {} if endpoint is None else {"endpoint": endpoint}
+    order |= {} if spec.series is None else {"series": spec.series}
     return order if spec.keep is None else order | {"keep": spec.keep}
 
 

@@ -272,14 +272,14 @@ async def test_a_wanted_runner_is_waited_for_and_not_replaced() -> None:
 
 @pytest.mark.parametrize("spark", [True, False])
 async def test_the_driver_understands_its_order(spark: bool) -> None:
-    it = world(spark=spark, keep=7, read=2, partSize="1Mi")
+    it = world(spark=spark, keep=7, read=2, partSize="1Mi", series="nightly")
     await it.look()
     made = it.workload()
     assert made is not None
     asked = order(made)
     assert (asked.job, asked.cluster_id, asked.keep, asked.read) == ("snapshot", CLUSTER_ID, 7, 2)
     assert asked.destination == "/var/lib/pgherd-jobs/herd"
-    assert (asked.part_bytes, asked.share) == (1 << 20, 100)
+    assert (asked.part_bytes, asked.share, asked.series) == (1 << 20, 100, "nightly")
     assert [one.host for one in asked.members] == [
         f"herd-{number}.herd-peers.test.svc" for number in (1, 2, 3)
     ]
@@ -378,7 +378,7 @@ async def test_a_schedule_makes_one_snapshot_each_time() -> None:
             it.objects[SNAPSHOT, name]["status"] = {"phase": "Succeeded"}
     assert len(scheduled(it)) == 3
     made = it.objects[SNAPSHOT, scheduled(it)[0]]
-    assert made["spec"]["keep"] == 5
+    assert (made["spec"]["keep"], made["spec"]["series"]) == (5, JOB)
     assert made["metadata"]["ownerReferences"][0]["kind"] == SCHEDULE
 
 
