@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pgherd_sidecar.local import herd as herds
@@ -187,7 +188,7 @@ async def test_a_herd_moves_to_a_newer_major_version_node_by_node(work_directory
         herd.must("destroy")
 
 
-async def snapshot_of(herd: LocalHerd, to: Store, hold_s: float, **more: int) -> Store:
+async def snapshot_of(herd: LocalHerd, to: Store, hold_s: float, **more: Any) -> Store:
     """A snapshot of n1's rows, made without Spark."""
     description = herds.load(home(herd))
     options = snapshots.SnapshotOptions(

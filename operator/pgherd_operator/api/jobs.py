@@ -69,7 +69,7 @@ class JobSpec(Section):
         ),
     ]  # fmt: skip
     allow_missing: Annotated[
-        bool, Field(description="leave out members that do not take writes, in place of failing")
+        bool, Field(description="leave out members that are not up, in place of failing")
     ] = False
     part_size: Annotated[Quantity, Field(description="of a table that a task reads")] = "256Mi"
     deadline_seconds: Annotated[
@@ -98,12 +98,19 @@ class SnapshotSpec(_SnapshotFields):
 
     keep: Annotated[
         int | None,
-        Field(ge=1, le=10000, description="then remove all but the newest of this herd there"),
+        Field(
+            ge=1, le=10000,
+            description="then remove all but the newest of this herd and series there",
+        ),
+    ] = None  # fmt: skip
+    series: Annotated[
+        Name | None,
+        Field(description="those of no series belong to each; a schedule gives its own name"),
     ] = None
 
 
 class CheckSpec(JobSpec):
-    """A comparison of all rows and definitions of all members at one GID."""
+    """A comparison of all rows and definitions of all members, readers too, at one GID."""
 
     model_config = Section.model_config | {"json_schema_extra": _FINAL}
 
@@ -135,7 +142,7 @@ class ScheduleSpec(Section):
     ] = "UTC"
     suspend: Annotated[bool, Field(description="no more snapshots until it is false")] = False
     keep: Annotated[
-        int | None, Field(ge=1, le=10000, description="snapshots of the herd to keep there")
+        int | None, Field(ge=1, le=10000, description="snapshots of this schedule to keep there")
     ] = None
     starting_deadline_seconds: Annotated[
         int, Field(ge=10, description="a time that was missed by more is skipped")
@@ -198,7 +205,10 @@ class CheckStatus(JobStatus):
 
     verdict: Annotated[
         Literal["consistent", "different", "incomplete"] | None,
-        Field(description="incomplete: not everything could be compared; it proves nothing"),
+        Field(
+            description="incomplete: not everything could be compared, or one member of several "
+            "only; it proves nothing"
+        ),
     ] = None
     different_rows: Annotated[int | None, Field(description="in all tables together")] = None
     different_tables: Annotated[
@@ -212,6 +222,13 @@ class CheckStatus(JobStatus):
     ] = ()
     odd_members: Annotated[
         tuple[str, ...], Field(max_length=100, description="whom a majority contradicts")
+    ] = ()
+    members: Annotated[
+        tuple[str, ...], Field(max_length=100, description="that were compared")
+    ] = ()
+    left_out: Annotated[
+        tuple[str, ...],
+        Field(max_length=100, description="members that were not compared (allowMissing), and why"),
     ] = ()
 
 

@@ -24,6 +24,7 @@ from pgherd_operator.core.actions import Event
 from pgherd_operator.core.quantity import parse
 
 _WORDS = 1000
+_WAITS = "the deletion waits for the herd; deletionPolicy: Retain ends the wait"
 _IN_RESOURCES = (
     (". `pgherd subscribe SET --to DSN --anew` copies", ". A larger spec.anew copies"),
     ("`pgherd subscribe SET --to DSN --anew` copies", "a larger spec.anew copies"),
@@ -240,6 +241,8 @@ def show_subscription(
 
 def show_waiting(one: Ordered[Spec, Status], told: OrderOutcome, now: datetime) -> Shown[Status]:
     """What the status of a resource says that is to go, and can't yet."""
+    if told.silence:
+        told = OrderOutcome(silence=f"{told.silence}; {_WAITS}")
     return _not_done(one, told, now, ())
 
 

@@ -83,7 +83,8 @@ def owner(kind: str, name: str, uid: str) -> Manifest:
 def snapshot(schedule: Schedule, name: str) -> Manifest:
     """The Snapshot that a schedule makes."""
     template = schedule.spec.template.model_dump(mode="json", by_alias=True, exclude_none=True)
-    keep = {} if schedule.spec.keep is None else {"keep": schedule.spec.keep}
+    more: Manifest = {"series": schedule.name}
+    more |= {} if schedule.spec.keep is None else {"keep": schedule.spec.keep}
     metadata = {
         "name": name,
         "namespace": schedule.namespace,
@@ -94,7 +95,7 @@ def snapshot(schedule: Schedule, name: str) -> Manifest:
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": SNAPSHOT,
         "metadata": metadata,
-        "spec": template | keep,
+        "spec": template | more,
     }
 
 
@@ -106,24 +107,28 @@ def _order(look: Look) -> Manifest:
         "database": DATABASE,
         "postgres_port": names.POSTGRES_PORT,
         "admin_port": names.ADMIN_PORT,
-        "members": [
-            {
-                "name": names.member(spec.cluster, number),
-                "host": names.address(spec.cluster, work.namespace, number),
-            }
-            for number in look.herd
-        ],
+        "members": [_address(work, number) for number in look.herd],
         "part_bytes": int(parse(spec.part_size)),
         "share": spec.share,
         "allow_missing": spec.allow_missing,
     }
     if isinstance(spec, CheckSpec):
+        order["members"] += [_address(work, number) | {"reader": True} for number in look.readers]
         place = {} if spec.report is None else {"destination": places.directory(spec.report)}
         return order | {"job": "check", "max_rows": spec.max_rows} | place
     destination, endpoint = places.location(spec.destination)
     order |= {"job": "snapshot", "read": spec.read, "destination": destination}
     order |= {} if endpoint is None else {"endpoint": endpoint}
+    order |= {} if spec.series is None else {"series": spec.series}
     return order if spec.keep is None else order | {"keep": spec.keep}
+
+
+def _address(work: Work, number: int) -> Manifest:
+    cluster = work.spec.cluster
+    return {
+        "name": names.member(cluster, number),
+        "host": names.address(cluster, work.namespace, number),
+    }
 
 
 def _labels(work: Work) -> dict[str, str]:

@@ -19,6 +19,7 @@ from pgherd_spark.storing.parts import PartError
 from pgherd_spark.storing.stores import Store, at
 
 _DATABASE = "app"
+_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 
 
 class SeedError(Exception):
@@ -78,13 +79,28 @@ def newest(store: Store) -> Store:
     return store.below(*last.values())
 
 
+def cores(limit: Path) -> int:
+    """How many cores this process may take: all that it may run on, or what its container may.
+
+    Args:
+        limit: the file of the container's control group that tells, if there is one: how many
+            microseconds, or ``max``, in a period of how many.
+    """
+    found = len(os.sched_getaffinity(0))
+    try:
+        quota, period = limit.read_text().split()
+    except OSError:
+        return found
+    return found if quota == "max" else max(1, min(found, int(quota) // int(period)))
+
+
 @click.command()
 @click.argument("location")
 @click.argument("endpoint", required=False)
 def main(location: str, endpoint: str | None) -> None:
     """Fill the server from the snapshot at LOCATION, on an S3 server at ENDPOINT."""
     programs = Path(shutil.which("pg_restore") or "/usr/bin/pg_restore").parent
-    jobs = len(os.sched_getaffinity(0))
+    jobs = cores(_LIMIT)
     try:
         seed(
             at(location, endpoint),

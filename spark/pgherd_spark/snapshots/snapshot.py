@@ -72,6 +72,7 @@ class SnapshotOptions:
         read: members to read; the tables are shared out among them.
         programs: directory of PostgreSQL's programs.
         cluster_id: the herd's.
+        series: see ``layout.expire``.
         share: percent of one core of each member that may be taken, see ``pace``.
         lease_s: how long a run that has died can be taken up again.
         hold_s: for how long from now the members keep the log for somebody made from the snapshot.
@@ -81,6 +82,7 @@ class SnapshotOptions:
     read: tuple[str, ...]
     programs: Path
     cluster_id: str
+    series: str | None = None
     part_bytes: int = 256 << 20
     share: int = FULL
     lease_s: float = 300.0
@@ -209,6 +211,7 @@ def _run(cluster: Cluster, lease: Lease, options: SnapshotOptions, store: Store,
     manifest = {
         "format": FORMAT,
         "cluster_id": options.cluster_id,
+        "series": options.series,
         "gid": lease.gid,
         "started": started.isoformat(),
         "finished": datetime.now(UTC).isoformat(),

@@ -45,14 +45,21 @@ def unfinished(store: Store) -> list[str]:
     return [name for name, one in found if one.size(MANIFEST) is None and one.size(JOB) is not None]
 
 
-def expire(store: Store, cluster_id: str, keep: int, say: Callable[[str], None]) -> list[str]:
-    """Remove the oldest whole snapshots of a herd; what is not whole, or another herd's, stays.
+def expire(
+    store: Store,
+    cluster_id: str,
+    keep: int,
+    say: Callable[[str], None],
+    series: str | None = None,
+) -> list[str]:
+    """Remove the oldest whole snapshots of a series of a herd; nothing else is counted or removed.
 
     Args:
         store: holds the snapshots' folders.
         cluster_id: the herd's.
         keep: how many of the newest to leave, at least one.
         say: told which could not be removed; the next snapshot job tries it again.
+        series: those of no series belong to each.
 
     Returns:
         What was removed.
@@ -60,7 +67,8 @@ def expire(store: Store, cluster_id: str, keep: int, say: Callable[[str], None])
     Raises:
         OSError: it can't be read which there are.
     """
-    whole = [name for name in snapshots(store) if herd_of(store.below(name)) == cluster_id]
+    counted = [(cluster_id, None), (cluster_id, series)]
+    whole = [name for name in snapshots(store) if _belongs_to(store.below(name)) in counted]
     old = whole[: -max(1, keep)]
     return [name for name in old if remove(store, name, say)]
 
@@ -84,10 +92,16 @@ def herd_of(store: Store) -> str | None:
         OSError: the store fails.
         ValueError, KeyError: the manifest is damaged.
     """
+    return _belongs_to(store)[0]
+
+
+def _belongs_to(store: Store) -> tuple[str | None, str | None]:
+    """The herd, as ``herd_of`` tells it, and the series."""
     try:
-        return str(json.loads(store.get(MANIFEST))["cluster_id"])
+        manifest = json.loads(store.get(MANIFEST))
+        return str(manifest["cluster_id"]), manifest.get("series")
     except FileNotFoundError:
-        return None
+        return None, None
 
 
 def sha256(data: bytes) -> str:

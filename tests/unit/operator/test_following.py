@@ -246,7 +246,7 @@ async def test_a_subscriber_that_is_gone_is_left_behind_after_a_minute() -> None
     assert "DROP SCHEMA pgherd_subscriber CASCADE" in it.events[-1].message
 
 
-@pytest.mark.parametrize("herd", ["gone", "going", "silent"])
+@pytest.mark.parametrize("herd", ["gone", "going", "silent", "asleep"])
 async def test_a_deletion_waits_for_a_herd_only_as_long_as_there_is_one(herd: str) -> None:
     it = world()
     await it.look_at_both()
@@ -257,8 +257,17 @@ async def test_a_deletion_waits_for_a_herd_only_as_long_as_there_is_one(herd: st
         del it.objects[KIND, HERD]
     elif herd == "going":
         it.objects[KIND, HERD]["metadata"]["deletionTimestamp"] = it.now.isoformat()
+    elif herd == "asleep":
+        it.objects[KIND, HERD]["spec"]["hibernated"] = True
     await it.look_at_both()
-    assert it.is_there(SUBSCRIPTION) is it.is_there(SET) is (herd == "silent")
+    waits = herd in ("silent", "asleep")
+    assert it.is_there(SUBSCRIPTION) is it.is_there(SET) is waits
+    for kind in (SUBSCRIPTION, SET) if waits else ():
+        assert "deletionPolicy: Retain ends the wait" in it.of(kind)["message"]
+        it.change(kind, deletionPolicy="Retain")
+    await it.look_at_both()
+    assert not it.is_there(SUBSCRIPTION)
+    assert not it.is_there(SET)
 
 
 @pytest.mark.parametrize("herd", ["gone", "going"])

@@ -99,7 +99,13 @@ async def test_a_job_is_done_once_whatever_becomes_of_the_operator(
 @pytest.mark.parametrize(
     ("outcome", "reason", "warned"),
     [
-        ({"verdict": "consistent", "gid": 7, "tables": 2}, "MembersAgree", False),
+        (
+            {
+                "verdict": "consistent", "gid": 7, "tables": 2, "members": ["herd-1", "herd-3"],
+                "left_out": ["herd-2: down"],
+            },
+            "MembersAgree", False,
+        ),
         (
             {
                 "verdict": "different", "gid": 7, "tables": 2, "different_tables": ["public.t"],
@@ -125,8 +131,22 @@ async def test_the_verdict_of_a_check_is_that_of_its_driver(
     assert it.status(CHECK)["phase"] == "Succeeded"
     last = it.events[-1]
     assert (last.reason.value, last.kind == "Warning") == (reason, warned)
-    for name in (*outcome.get("different_tables", ()), *outcome.get("odd_members", ())):
-        assert name in last.message
+    for field in ("different_tables", "odd_members", "members", "left_out"):
+        assert all(name in last.message for name in outcome.get(field, ()))
+    assert it.status(CHECK).get("members", []) == outcome.get("members", [])
+    assert it.status(CHECK).get("leftOut", []) == outcome.get("left_out", [])
+
+
+@pytest.mark.parametrize(("kind", "readers"), [(CHECK, [f"{HERD}-33"]), (SNAPSHOT, [])])
+async def test_a_check_compares_readers_too(kind: str, readers: list[str]) -> None:
+    it = world(kind)
+    it.add_member(33, "reader")
+    await it.look(kind)
+    made = it.workload()
+    assert made is not None
+    asked = order(made).members
+    assert [one.name for one in asked if not one.reader] == [f"{HERD}-{n}" for n in (1, 2, 3)]
+    assert [one.name for one in asked if one.reader] == readers
 
 
 @pytest.mark.parametrize("spark", [True, False])
@@ -252,14 +272,14 @@ async def test_a_wanted_runner_is_waited_for_and_not_replaced() -> None:
 
 @pytest.mark.parametrize("spark", [True, False])
 async def test_the_driver_understands_its_order(spark: bool) -> None:
-    it = world(spark=spark, keep=7, read=2, partSize="1Mi")
+    it = world(spark=spark, keep=7, read=2, partSize="1Mi", series="nightly")
     await it.look()
     made = it.workload()
     assert made is not None
     asked = order(made)
     assert (asked.job, asked.cluster_id, asked.keep, asked.read) == ("snapshot", CLUSTER_ID, 7, 2)
     assert asked.destination == "/var/lib/pgherd-jobs/herd"
-    assert (asked.part_bytes, asked.share) == (1 << 20, 100)
+    assert (asked.part_bytes, asked.share, asked.series) == (1 << 20, 100, "nightly")
     assert [one.host for one in asked.members] == [
         f"herd-{number}.herd-peers.test.svc" for number in (1, 2, 3)
     ]
@@ -358,7 +378,7 @@ async def test_a_schedule_makes_one_snapshot_each_time() -> None:
             it.objects[SNAPSHOT, name]["status"] = {"phase": "Succeeded"}
     assert len(scheduled(it)) == 3
     made = it.objects[SNAPSHOT, scheduled(it)[0]]
-    assert made["spec"]["keep"] == 5
+    assert (made["spec"]["keep"], made["spec"]["series"]) == (5, JOB)
     assert made["metadata"]["ownerReferences"][0]["kind"] == SCHEDULE
 
 

@@ -1,11 +1,12 @@
 """Which snapshot of a folder of several a new herd begins with."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from pgherd_spark.restoring.seeding import SeedError, main, newest
+from pgherd_spark.restoring.seeding import SeedError, cores, main, newest
 from pgherd_spark.storing.stores import DirectoryStore
 from test_retention import make
 
@@ -42,3 +43,22 @@ def test_the_operator_can_tell_the_error_from_the_server_s_log(tmp_path: Path) -
     done = CliRunner().invoke(main, [str(tmp_path)])
     assert str(done.exception).startswith("pgherd-seed: ")
     assert "holds no snapshot" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("limit", "wanted"),
+    [
+        (None, 8),
+        ("max 100000", 8),
+        ("250000 100000", 2),
+        ("50000 100000", 1),
+        ("9900000 100000", 8),
+    ],
+)
+def test_a_container_loads_as_many_parts_at_a_time_as_it_may_take_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, wanted: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    if limit is not None:
+        (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    assert cores(tmp_path / "cpu.max") == wanted

@@ -7,12 +7,16 @@ from pgherd_spark.storing.layout import expire
 from pgherd_spark.storing.stores import DirectoryStore
 
 
-def make(to: Path, gid: int, cluster_id: str = "a", *, whole: bool = True) -> Path:
+def make(
+    to: Path, gid: int, cluster_id: str = "a", *, whole: bool = True, series: str | None = None
+) -> Path:
     directory = to / f"gid-{gid:012}-00ff"
     (directory / "data").mkdir(parents=True)
     (directory / "job.json").write_text("{}")
     if whole:
-        (directory / "manifest.json").write_text(json.dumps({"cluster_id": cluster_id}))
+        (directory / "manifest.json").write_text(
+            json.dumps({"cluster_id": cluster_id, "series": series})
+        )
     return directory
 
 
@@ -46,3 +50,14 @@ def test_one_that_can_t_be_removed_is_told_and_the_others_are(tmp_path: Path) ->
     said: list[str] = []
     assert expire(Guarded(tmp_path), "a", 1, said.append) == [old.name]
     assert said == [f"{older.name} could not be removed: {older}: it is guarded"]
+
+
+def test_schedules_with_one_folder_remove_nothing_of_each_other(tmp_path: Path) -> None:
+    nightly = [make(tmp_path, gid, series="nightly") for gid in (2, 20, 200)]
+    hourly = [make(tmp_path, gid, series="hourly") for gid in (3, 30, 300)]
+    by_hand = make(tmp_path, 1)
+    store = DirectoryStore(tmp_path)
+    assert expire(store, "a", 1, print, "hourly") == [by_hand.name, hourly[0].name, hourly[1].name]
+    by_hand = make(tmp_path, 4000)
+    assert expire(store, "a", 1, print) == []
+    assert sorted(tmp_path.iterdir()) == sorted([*nightly, hourly[2], by_hand])
