@@ -121,11 +121,9 @@ class RowStatements:
         """The table's rows were not kept apart (see ``core.replication.merge``)."""
         return table not in self._apart
 
-    def keep_apart(self, tables: Iterable[str]) -> bool:
-        """From now on rows that move together are deleted and inserted; False if they were."""
-        count = len(self._apart)
+    def keep_apart(self, tables: Iterable[str]) -> None:
+        """From now on rows of known tables that move together are deleted and inserted."""
         self._apart.update(tables)
-        return len(self._apart) > count
 
     def query(self, name: bytes) -> bytes:
         """The text of a statement."""

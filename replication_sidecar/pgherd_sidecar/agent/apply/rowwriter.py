@@ -72,8 +72,8 @@ class RowWriter:
         tables = dict.fromkeys(table for table, _, _ in items)
         about.table = ", ".join(tables)
         await self._rows.learn(list(tables))
+        plan = merge_writesets([(keys, items)], self._rows)
         while True:
-            plan = merge_writesets([(keys, items)], self._rows)
             try:
                 await self._run([*self._rows.prepared(plan, about.gid, about.prev), *compare])
             except Exception as error:  # judged like in ``applying``
@@ -83,8 +83,11 @@ class RowWriter:
                     raise
                 if found.trouble is not Trouble.REFUSED:
                     raise
-                if found.sqlstate in IN_THE_WAY and self._rows.keep_apart(tables):
-                    continue
+                if found.sqlstate in IN_THE_WAY:
+                    self._rows.keep_apart(tables)
+                    before, plan = plan, merge_writesets([(keys, items)], self._rows)
+                    if plan != before:
+                        continue
                 last = [self._rows.link(about.gid, about.prev), *compare]
                 await self.write_rows(about, plan, last)
             return
