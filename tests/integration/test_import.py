@@ -262,6 +262,54 @@ def test_a_difference_takes_cut_over_back_ddl_ends_it_and_abort_leaves_nothing(
         assert query(node.dsn, "SELECT FROM pg_roles WHERE rolname = 'import_reader'") == []
 
 
+def test_abort_removes_what_the_import_has_made_and_nothing_else(
+    herd: LocalHerd, server: PlainPostgres
+) -> None:
+    dsn = database(
+        server,
+        "taken",
+        "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY); CREATE SCHEMA shop;"
+        "CREATE DOMAIN shop.code AS text; CREATE TYPE shop.span AS RANGE (SUBTYPE = int);"
+        "CREATE TABLE shop.u (id serial PRIMARY KEY, c shop.code, s shop.span);"
+        "CREATE FUNCTION f(shop.u) RETURNS int LANGUAGE sql AS 'SELECT 1';"
+        "CREATE MATERIALIZED VIEW shop.m AS SELECT id FROM shop.u;"
+        "ALTER TABLE shop.u OWNER TO import_reader",
+    )
+    schedule = ("--sql", "ANALYZE", "--every", "0 3 1 1 *", "--name", "yearly")
+    done = herd.top("maintain", *schedule)
+    assert done.returncode == 0, done.stderr
+    Running(herd, dsn).wait_for("follow")
+    mine = (
+        "CREATE SCHEMA mine; CREATE TABLE mine.n (id int PRIMARY KEY, c shop.code);"
+        "CREATE VIEW mine.v AS SELECT id FROM t; CREATE TABLE beside (id int PRIMARY KEY);"
+        "CREATE TABLE mine.of_role (id int PRIMARY KEY); INSERT INTO mine.n VALUES (1, 'a');"
+        "ALTER TABLE mine.of_role OWNER TO import_reader"
+    )
+    for command in mine.split(";"):
+        query(herd.dsn("n1"), command)
+    said = error_of(herd.top("import", "abort"))
+    for name in ("column c of table mine.n", "view mine.v", "public.beside", "table mine.of_role"):
+        assert name in said
+    assert " more" not in said
+    assert "shop" not in said
+    assert "public.t" not in said
+    assert status(herd)["phase"] == "follow"
+    for command in (
+        "ALTER TABLE mine.n ALTER c TYPE text", "DROP VIEW mine.v", "DROP TABLE mine.of_role",
+        "ALTER TABLE beside SET SCHEMA mine",
+    ):  # fmt: skip
+        query(herd.dsn("n1"), command)
+    done = herd.top("import", "abort")
+    assert done.returncode == 0, done.stderr
+    nothing_is_left(herd, server, "taken")
+    for node in herd.nodes():
+        assert query(node.dsn, "SELECT * FROM mine.n") == [(1, "a")]
+        assert query(node.dsn, "SELECT name FROM pgherd_maintenance.schedule") == [("yearly",)]
+        assert query(node.dsn, "SELECT to_regclass('mine.beside') IS NULL") == [(False,)]
+        assert query(node.dsn, "SELECT to_regclass('t'), to_regnamespace('shop')") == [(None, None)]
+    query(herd.dsn("n1"), "DROP SCHEMA mine CASCADE")
+
+
 class Writer(threading.Thread):
     """Writes to the source until it may not any more.
 

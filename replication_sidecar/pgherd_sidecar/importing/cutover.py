@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from pgherd_sidecar.importing import comparing, preflight
+from pgherd_sidecar.importing import comparing, preflight, schema
 from pgherd_sidecar.importing.ends import source
 from pgherd_sidecar.importing.ends.connections import SourceAddress
 from pgherd_sidecar.importing.ends.errors import ImportFailed
@@ -195,15 +195,17 @@ async def abort(target: Target, address: SourceAddress | None) -> ImportStanding
     """Remove everything that was made, at the source and in the herd; it may be repeated.
 
     Args:
-        target: the herd; its database was empty in the beginning.
+        target: the herd.
         address: of the source; None: leave it as it is.
 
     Raises:
-        ImportFailed: the cut-over is done, or a side says no.
+        ImportFailed: the cut-over is done, something would go that the import has not made, or a
+            side says no.
     """
     standing = await target.standing()
     if standing.phase == "done":
         raise ImportFailed("the cut-over is done, and the herd is in use: nothing is taken back")
+    await _require_nothing_else(target, standing)
     standing = await target.take()  # whoever runs it hears of it
     if standing.stopped:
         await target.advance(stopped=False)
@@ -222,24 +224,59 @@ async def abort(target: Target, address: SourceAddress | None) -> ImportStanding
     return standing
 
 
-async def _empty(target: Target, standing: ImportStanding) -> None:
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What an import has made in the herd, beside roles.
+
+    Attributes:
+        schemas: ``public`` is among them: it is made anew.
+        settings: commands that reset those of the database.
+    """
+
+    schemas: list[str]
+    extensions: list[str]
+    settings: list[str]
+
+
+async def _made(target: Target, standing: ImportStanding) -> _Made:
     executed = (await target.statements())[: standing.statement]
-    schemas = [row["name"] for row in await target.read("schemas")]
-    for name in schemas:
-        if name != "pgherd_import":
-            await _once_more(target, _text("DROP SCHEMA IF EXISTS {} CASCADE", name))
-    if executed:
-        await _once_more(target, "DROP SCHEMA IF EXISTS public CASCADE")
-        await _once_more(target, "CREATE SCHEMA public AUTHORIZATION pg_database_owner")
-        await _once_more(target, "GRANT USAGE ON SCHEMA public TO PUBLIC")
-        await _once_more(target, "COMMENT ON SCHEMA public IS 'standard public schema'")
+    made = _Made(["public"] if executed else [], [], [])
     for one in executed:
-        if one.sql.startswith("CREATE EXTENSION IF NOT EXISTS "):
-            name = one.sql.removeprefix("CREATE EXTENSION IF NOT EXISTS ").split(" WITH ")[0]
-            await _once_more(target, f"DROP EXTENSION IF EXISTS {name} CASCADE")
+        if one.sql.startswith("CREATE SCHEMA "):
+            made.schemas.append(schema.created(one.sql))
+        if one.sql.startswith("CREATE EXTENSION "):
+            made.extensions.append(schema.created(one.sql))
         if found := _SETTING.match(one.sql):
-            reset = sql.Literal(f"{found[1]} RESET {found[2]}").as_string(None)
-            await _once_more(target, f"SELECT pgherd.run_everywhere({reset})")
+            made.settings.append(f"{found[1]} RESET {found[2]}")
+    return made
+
+
+async def _require_nothing_else(target: Target, standing: ImportStanding) -> None:
+    made = await _made(target, standing)
+    others = await target.read(
+        "others", schemas=made.schemas, extensions=made.extensions, roles=standing.roles
+    )
+    if others:
+        raise ImportFailed(
+            "this would remove what the import has not made: "
+            f"{comparing.few([row['name'] for row in others])}; move it to a schema of its own"
+            " that needs nothing of the import, or drop it, and repeat the command"
+        )
+
+
+async def _empty(target: Target, standing: ImportStanding) -> None:
+    made = await _made(target, standing)
+    for name in made.schemas:
+        await _once_more(target, _text("DROP SCHEMA IF EXISTS {} CASCADE", name))
+        if name == "public":
+            await _once_more(target, "CREATE SCHEMA public AUTHORIZATION pg_database_owner")
+            await _once_more(target, "GRANT USAGE ON SCHEMA public TO PUBLIC")
+            await _once_more(target, "COMMENT ON SCHEMA public IS 'standard public schema'")
+    for name in made.extensions:
+        await _once_more(target, _text("DROP EXTENSION IF EXISTS {} CASCADE", name))
+    for command in made.settings:
+        reset = sql.Literal(command).as_string(None)
+        await _once_more(target, f"SELECT pgherd.run_everywhere({reset})")
     present = {row["name"] for row in await target.read("own_roles")}
     for name in standing.roles:
         if name in present:

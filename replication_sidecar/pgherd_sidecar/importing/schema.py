@@ -118,6 +118,12 @@ def statements(text: str, ours: str = "pgherd_import") -> Iterator[SchemaStateme
         yield from (one for one in found if one.part == part)
 
 
+def created(text: str) -> str:
+    """The schema or the extension that a statement of a dump creates."""
+    node: Any = pglast.parse_sql(text)[0].stmt
+    return str(node.schemaname if isinstance(node, ast.CreateSchemaStmt) else node.extname)
+
+
 def _in_place(found: Iterable[SchemaStatement]) -> Iterator[SchemaStatement]:
     """A view may need a key: then pg_dump writes it behind that, and there it has to stay."""
     keys = False

@@ -106,12 +106,13 @@ SELECT t.run, t.pieces, t.done FROM pgherd_import.tables t WHERE t.name = %(name
 -- name: leave
 DROP SCHEMA IF EXISTS pgherd_import CASCADE
 
--- What users have made in this database.
+-- What users have made in this database; schedules of maintenance, sets and subscriptions are no reason against an import.
 -- name: contents
 SELECT format('%I.%I', n.nspname, c.relname) AS name
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f')
-   AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen', 'pgherd_import')
+   AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen', 'pgherd_import', 'pgherd_maintenance',
+                                                               'pgherd_subscriptions')
    AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
  ORDER BY 1 LIMIT 1
 
@@ -125,10 +126,58 @@ SELECT e.name FROM pg_available_extensions e
 SELECT k.collname AS name FROM pg_collation k, pg_database d
  WHERE d.datname = current_database() AND k.collnamespace = 'pg_catalog'::regnamespace AND k.collencoding IN (-1, d.encoding)
 
--- What was made by an import, for `abort`.
--- name: schemas
-SELECT n.nspname AS name FROM pg_namespace n
- WHERE n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen', 'public')
+-- What goes with schemas, extensions and roles of an import though the import has not made it: `abort` drops with CASCADE.
+-- Followed as PostgreSQL does: whoever depends on something goes with it, and a part takes its whole along.
+-- name: others
+WITH RECURSIVE made AS MATERIALIZED (SELECT n.oid FROM pg_namespace n WHERE n.nspname = ANY (%(schemas)s)),
+gone (classid, objid, objsubid) AS (
+    (SELECT 'pg_namespace'::regclass::oid, m.oid, 0 FROM made m
+      UNION ALL
+     SELECT 'pg_extension'::regclass, e.oid, 0 FROM pg_extension e WHERE e.extname = ANY (%(extensions)s)
+      UNION ALL
+     SELECT s.classid, s.objid, s.objsubid FROM pg_shdepend s
+       JOIN pg_roles r ON s.refclassid = 'pg_authid'::regclass AND r.oid = s.refobjid AND r.rolname = ANY (%(roles)s)
+       JOIN pg_database d ON d.oid = s.dbid AND d.datname = current_database()
+      WHERE s.deptype = 'o')
+    UNION
+    SELECT n.* FROM gone g CROSS JOIN LATERAL (
+        SELECT d.classid, d.objid, d.objsubid FROM pg_depend d
+         WHERE d.refclassid = g.classid AND d.refobjid = g.objid AND g.objsubid IN (0, d.refobjsubid)
+        UNION ALL
+        SELECT d.refclassid, d.refobjid, d.refobjsubid FROM pg_depend d
+         WHERE d.classid = g.classid AND d.objid = g.objid AND d.deptype IN ('i', 'e')) n),
+parts AS (
+    SELECT g.*, CASE g.classid WHEN 'pg_class'::regclass THEN g.objid
+                    WHEN 'pg_rewrite'::regclass THEN (SELECT w.ev_class FROM pg_rewrite w WHERE w.oid = g.objid)
+                    WHEN 'pg_attrdef'::regclass THEN (SELECT x.adrelid FROM pg_attrdef x WHERE x.oid = g.objid)
+                    WHEN 'pg_trigger'::regclass THEN (SELECT t.tgrelid FROM pg_trigger t WHERE t.oid = g.objid)
+                    WHEN 'pg_policy'::regclass THEN (SELECT l.polrelid FROM pg_policy l WHERE l.oid = g.objid) END AS relid
+      FROM gone g
+     WHERE NOT EXISTS ( -- of something that is named already
+               SELECT FROM pg_depend d
+                 JOIN gone o ON o.classid = d.refclassid AND o.objid = d.refobjid AND o.objsubid IN (0, d.refobjsubid)
+                WHERE d.classid = g.classid AND d.objid = g.objid
+                  AND (d.deptype IN ('i', 'e') OR d.deptype = 'a' AND d.classid <> 'pg_class'::regclass)))
+SELECT pg_describe_object(p.classid, p.objid, p.objsubid) AS name
+  FROM parts p
+  LEFT JOIN pg_class c ON c.oid = p.relid
+  LEFT JOIN pg_proc f ON p.classid = 'pg_proc'::regclass AND f.oid = p.objid
+  LEFT JOIN pg_type t ON p.classid = 'pg_type'::regclass AND t.oid = p.objid
+  LEFT JOIN pg_constraint k ON p.classid = 'pg_constraint'::regclass AND k.oid = p.objid
+  LEFT JOIN pg_namespace n ON n.oid = coalesce(c.relnamespace, f.pronamespace, t.typnamespace, k.connamespace,
+                                               CASE p.classid WHEN 'pg_namespace'::regclass THEN p.objid END)
+ WHERE CASE WHEN n.oid IS NULL THEN p.classid = 'pg_publication'::regclass
+                OR p.classid = 'pg_extension'::regclass AND NOT EXISTS (
+                       SELECT FROM pg_extension e WHERE e.oid = p.objid AND e.extname = ANY (%(extensions)s))
+            WHEN n.oid NOT IN (SELECT m.oid FROM made m)
+            THEN n.nspname NOT LIKE E'pg\\_%%' AND n.nspname NOT IN ('pgherd', 'pgherd_gen')
+            WHEN p.objsubid = 0
+            THEN CASE WHEN p.classid = 'pg_class'::regclass AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'c', 'f')
+                      THEN format('relation %%I.%%I', n.nspname, c.relname)
+                      WHEN f.oid IS NOT NULL THEN 'function ' || f.oid::regprocedure
+                      WHEN t.typtype IN ('d', 'e', 'r') THEN 'type ' || t.oid::regtype
+                 END NOT IN (SELECT d.object FROM pgherd_import.definitions d) END
+ ORDER BY p.classid, p.objid, p.objsubid
 
 -- With all that was acknowledged before, on any member.
 -- name: writable
