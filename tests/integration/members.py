@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 from patience import WaitRanOutError, wait_until_async
+from pgherd_spark.reading import statements
 
 from .installations import program
 from .localherd import LocalHerd
@@ -17,6 +18,7 @@ from .repeating import is_in_transaction, repeats_s
 
 Connection = psycopg.AsyncConnection[Any]
 
+_STRUCTURE = statements.load("structure.sql")["structure"]
 _UNORDERED = """
 SELECT pgherd.unseen_documents(r, '{}') FROM pgherd.unseen_renames() r
  UNION ALL SELECT ROW(r) FROM pgherd.unseen_renames() r WHERE r <> '[]'"""
@@ -147,6 +149,15 @@ async def assert_same_schema(connections: Sequence[Connection], schema: str) -> 
     dumps = await asyncio.gather(*(_dump(one, schema) for one in connections))
     assert dumps[1:] == dumps[:-1]
     return dumps[0]
+
+
+async def assert_same_roles(connections: Sequence[Connection]) -> None:
+    """What the check on Spark compares of roles is the same on all members."""
+    found = []
+    for connection in connections:
+        rows = await (await connection.execute(_STRUCTURE)).fetchall()
+        found.append(sorted(row[:3] for row in rows if row[0] in ("role", "membership")))
+    assert found[1:] == found[:-1]
 
 
 async def assert_refused(connections: Sequence[Connection], schema: str, statement: str) -> None:

@@ -194,12 +194,12 @@ async def test_what_is_defined_on_one_node_only_is_named(
         f"CREATE INDEX extra_index ON {name}.d (b)",
         f"ALTER TABLE {name}.d ALTER a SET DEFAULT 7",
         f"ALTER SEQUENCE {name}.s MAXVALUE 1000000",
-        "ALTER ROLE pgherd_jobs CONNECTION LIMIT 7",  # another role would come to all members
+        _connections_of_app(7),
     )
     try:
         findings = await checked(cluster, herd)
     finally:
-        behind_the_herd_s_back(herd, "n3", "ALTER ROLE pgherd_jobs CONNECTION LIMIT -1")
+        behind_the_herd_s_back(herd, "n3", _connections_of_app(-1))
     found = {(one.kind, one.name): one for one in findings.definitions}
     assert found.keys() == {
         ("column", f"{name}.d.a"),
@@ -208,13 +208,21 @@ async def test_what_is_defined_on_one_node_only_is_named(
         ("index", f"{name}.dropped"),
         ("index", f"{name}.extra_index"),
         ("index", f"{name}.extra_pkey"),
-        ("role", "pgherd_jobs"),
+        ("role", "app"),
         ("sequence", f"{name}.s"),
         ("table", f"{name}.extra"),
     }
     assert {one.odd for one in found.values()} == {("n3",)}
     assert found["index", f"{name}.dropped"].versions["n3"] is None
     assert findings.verdict == "different"
+
+
+def _connections_of_app(limit: int) -> str:
+    """Alter a role as if all members had done so: else it would come to them all."""
+    return (
+        f"ALTER ROLE app CONNECTION LIMIT {limit}; UPDATE pgherd.shared"
+        f""" SET value = value || '{{"CONNECTION LIMIT": {limit}}}' WHERE key = '{{role,app}}'"""
+    )
 
 
 def held_snapshots(herd: LocalHerd) -> dict[str, int]:

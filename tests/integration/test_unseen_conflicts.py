@@ -21,6 +21,7 @@ from .installations import usable
 from .localherd import LocalHerd, free_port_base
 from .members import (
     Connection,
+    assert_same_roles,
     assert_same_schema,
     caught_up,
     failure,
@@ -263,6 +264,10 @@ async def test_nobody_has_the_rights_of_a_role_that_is_set_aside(
             f" WHERE r.oid IN (m.roleid, m.member)) FROM pg_authid r WHERE rolname = '{name}'"
         )
         assert await run(admins[1], asked) == [(False, None, 0, 0)]
+        await run(admins[2], f"ALTER ROLE other_{schema} IN DATABASE postgres SET work_mem = '7MB'")
+        await settled(admins)
+        await assert_same_roles(admins)  # that role and this setting are the members' own
+        await run(admins[2], f"ALTER ROLE other_{schema} IN DATABASE postgres RESET ALL")
         rights = (
             f"SELECT pg_has_role('{user}', '{group}', 'member'),"
             f" pg_has_role('{user}', 'pg_write_all_data', 'member')"

@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 from .localherd import LocalHerd
 from .members import (
     Connection,
+    assert_same_roles,
     assert_same_schema,
     failure,
     run,
@@ -317,6 +318,7 @@ async def test_what_switches_capture_off_and_pgherd_s_own_stay_on_their_member(
         "SELECT 1 FROM pg_db_role_setting WHERE setrole = 'pgherd_jobs'::regrole",
     ):
         assert [len(await run(one, query)) for one in admins] == [1, 0, 0]
+    await assert_same_roles(admins)
     await run(admins[0], "COMMENT ON ROLE postgres IS NULL; ALTER ROLE pgherd_jobs RESET jit")
     await run(admins[0], f"ALTER ROLE {role} RESET ALL")
 

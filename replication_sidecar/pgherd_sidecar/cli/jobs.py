@@ -127,17 +127,24 @@ def check(  # noqa: PLR0913, PLR0917 - click's way to hand over options
 def _repair(directory: Path, findings: "Findings") -> None:
     """Replace the databases of the members that a majority contradicts by copies of another's.
 
+    A member's other databases go with it, so not where roles alone differ: a command mends these.
+
     Raises:
         HerdError: there are none, or too many to know who is right, or it fails.
     """
-    odd = findings.odd_members
+    odd = findings.odd_databases
     right = [member for member in findings.members if member not in odd]
     if findings.contested:
         raise HerdError(
             f"nobody knows who has {', '.join(findings.contested)} right: look at the differences "
             "without --repair, then choose with `pgherd local rebuild NODE --from PARTNER`"
         )
-    if not odd or len(right) <= len(odd):
+    if not odd:
+        raise HerdError(
+            "nothing but roles differs, and no node is rebuilt for that: have a node that is right"
+            " order it, like SELECT pgherd.run_everywhere('ALTER ROLE shop NOCREATEDB')"
+        )
+    if len(right) <= len(odd):
         raise HerdError(
             "the nodes differ, and no majority of them agrees: look at the differences without "
             "--repair, then choose with `pgherd local rebuild NODE --from PARTNER`"
@@ -336,8 +343,8 @@ def _told(findings: "Findings") -> Iterator[str]:
         f"{findings.verdict} at GID {findings.gid}: {len(findings.tables)} tables on "
         f"{', '.join(findings.members)}"
     )
-    if findings.odd_members:
+    if findings.odd_databases:
         yield (
-            f"a majority contradicts {', '.join(findings.odd_members)}: "
+            f"a majority contradicts {', '.join(findings.odd_databases)}: "
             "`pgherd local rebuild NODE` replaces a node's database by a copy"
         )

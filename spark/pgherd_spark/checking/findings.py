@@ -1,5 +1,6 @@
 """What the consistency job found, and its verdict. Values only; ``report`` writes them down."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from datetime import datetime
 from typing import Literal
 
 Verdict = Literal["consistent", "different", "incomplete"]
+_OF_SERVER = {"role", "membership"}
+"""Kinds of definitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +112,20 @@ class Findings:
         return tuple(sorted(tables.union(rows, *(one.odd for one in self.definitions))))
 
     @property
+    def odd_databases(self) -> tuple[str, ...]:
+        """Members of which a majority contradicts more than roles: those belong to the server."""
+        return dataclasses.replace(self, definitions=self._of_database).odd_members
+
+    @property
     def contested(self) -> tuple[str, ...]:
-        """Tables and definitions of which nobody knows who has them right."""
+        """Tables and definitions, but for roles, of which nobody knows who has them right."""
         tables = [one.name for one in self.tables if one.contested or one.reason is not None]
-        definitions = [f"{one.kind} {one.name}" for one in self.definitions if not one.odd]
+        definitions = [f"{one.kind} {one.name}" for one in self._of_database if not one.odd]
         return (*tables, *definitions, *self.changing)
+
+    @property
+    def _of_database(self) -> tuple[DefinitionDifference, ...]:
+        return tuple(one for one in self.definitions if one.kind not in _OF_SERVER)
 
 
 def odd_ones(versions: Mapping[str, str | None]) -> tuple[str, ...]:

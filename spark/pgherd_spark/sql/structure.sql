@@ -123,6 +123,7 @@ UNION ALL
 SELECT 'extension', format('%I', e.extname), concat('version ', e.extversion), ''
   FROM pg_extension e
 UNION ALL
+-- Those that all members have. Settings in other databases are a member's own, and so are those that switch capture off.
 SELECT 'role', quote_ident(r.rolname),
        concat_ws('; ', CASE WHEN r.rolsuper THEN 'superuser' END, CASE WHEN r.rolinherit THEN 'inherit' END,
            CASE WHEN r.rolcreaterole THEN 'createrole' END, CASE WHEN r.rolcreatedb THEN 'createdb' END,
@@ -130,11 +131,17 @@ SELECT 'role', quote_ident(r.rolname),
                                  FROM pgherd.shared s JOIN pgherd.role_limits l ON l.name = s.key[2]
                                 WHERE s.key = ARRAY['role', r.rolname::text]), r.rolcanlogin) THEN 'login' END, CASE WHEN r.rolreplication THEN 'replication' END,
            CASE WHEN r.rolbypassrls THEN 'bypassrls' END, 'connections ' || r.rolconnlimit,
-           'until ' || r.rolvaliduntil::text,
-           (SELECT string_agg(x.setting, ', ' ORDER BY x.setting)
-              FROM pg_db_role_setting s CROSS JOIN LATERAL unnest(s.setconfig) AS x(setting)
-             WHERE s.setrole = r.oid)),
+           'until ' || nullif(r.rolvaliduntil, 'infinity')::text,
+           (SELECT string_agg(x.place || x.setting, ', ' ORDER BY x.place, x.setting)
+              FROM (SELECT CASE s.setdatabase WHEN 0 THEN '' ELSE 'here ' END, unnest(s.setconfig)
+                      FROM pg_db_role_setting s
+                     WHERE s.setrole = r.oid
+                       AND s.setdatabase IN (0, (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())))
+                   AS x(place, setting)
+             WHERE split_part(x.setting, '=', 1) NOT IN ('session_replication_role', 'event_triggers', 'backtrace_functions'))),
        ''
-  FROM pg_roles r WHERE r.rolname NOT LIKE E'pg\\_%'
+  FROM pg_roles r JOIN pgherd.shared_roles k ON k.oid = r.oid
 UNION ALL
-SELECT 'membership', format('%I in %I', g.member, g.role), '', '' FROM pgherd.grants g;
+SELECT 'membership', format('%I in %I', g.member, g.role), '', ''
+  FROM pgherd.grants g JOIN pgherd.shared_roles k ON k.name = g.member
+ WHERE g.role ~ '^pg_' OR EXISTS (SELECT FROM pgherd.shared_roles o WHERE o.name = g.role);

@@ -8,7 +8,7 @@ from pgherd_sidecar.cli import jobs
 from pgherd_sidecar.client.errors import HerdError
 from pgherd_sidecar.local.operations import rebuild as rebuilding
 from pgherd_spark.checking.check import Sums, _majority
-from pgherd_spark.checking.findings import Findings, TableFindings
+from pgherd_spark.checking.findings import DefinitionDifference, Findings, TableFindings
 from pgherd_spark.reading import cluster
 from pgherd_spark.reading.checksums import Sum
 
@@ -23,7 +23,7 @@ def test_without_spark_there_is_only_the_error(
     assert not capsys.readouterr().err
 
 
-def findings(*buckets: Sums) -> Findings:
+def findings(*buckets: Sums, definitions: tuple[DefinitionDifference, ...] = ()) -> Findings:
     """Of one table on three nodes, some buckets of which differ. No row is named."""
     nodes = ["n1", "n2", "n3"]
     moment = datetime(2026, 1, 2, tzinfo=UTC)
@@ -31,7 +31,7 @@ def findings(*buckets: Sums) -> Findings:
         "public.t", {}, 16, len(buckets), 101, True, None, **_majority(nodes, buckets)
     )
     members = dict.fromkeys(nodes, "1:2:")
-    return Findings(7, moment, moment, members, {}, (table,), (), (), (), ())
+    return Findings(7, moment, moment, members, {}, (table,), (), definitions, (), ())
 
 
 def rebuilt(monkeypatch: pytest.MonkeyPatch, found: Findings) -> list[tuple[str, str | None]]:
@@ -72,3 +72,15 @@ def test_nothing_is_repaired_where_nobody_knows_who_is_right(
     contested: Sums = {"n1": _WRONG, "n2": _RIGHT, "n3": Sum(1, 3, 3)}
     with pytest.raises(HerdError, match=r"nobody knows who has public\.t right"):
         rebuilt(monkeypatch, findings(odd, contested))
+
+
+def test_no_database_is_replaced_for_a_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"n1": None, "n2": "", "n3": ""}
+    roles = tuple(
+        DefinitionDifference(kind, "r", texts, odd)
+        for kind, odd in (("role", ("n1",)), ("membership", ()))
+    )
+    with pytest.raises(HerdError, match="nothing but roles differs"):
+        rebuilt(monkeypatch, findings(definitions=roles))
+    bucket: Sums = {"n1": _RIGHT, "n2": _RIGHT, "n3": _WRONG}
+    assert rebuilt(monkeypatch, findings(bucket, definitions=roles)) == [("n3", "n1")]
