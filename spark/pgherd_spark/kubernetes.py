@@ -45,12 +45,18 @@ _MESSAGE_BYTES = 4096
 
 
 class Address(BaseModel):
-    """A member with a database, and where it is."""
+    """A member with a database, and where it is; a reader comes after those that take writes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     host: str
+    reader: bool = False
+
+    @property
+    def state_when_up(self) -> str:
+        """What its sidecar says then."""
+        return "reader" if self.reader else "primary"
 
 
 class Order(BaseModel):
@@ -62,8 +68,8 @@ class Order(BaseModel):
         read: how many members a snapshot is read from.
         keep: how many snapshots of this herd to leave there.
         share: percent of one core of each member that may be taken, see ``pace``.
-        allow_missing: leave out members that do not take writes.
-        patience_s: how long to wait for those that do not, before.
+        allow_missing: leave out members that are not up.
+        patience_s: how long to wait for those that are not, before.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -129,10 +135,11 @@ def run(order: str, master: str | None, memory: str) -> Outcome:
 
 
 async def _do(order: Order, spark: Cluster, progress: Progress) -> Outcome:
-    members = await _ready(order, progress)
+    members, left_out = await _ready(order, progress)
     if order.job == "check":
         asked = CheckOptions(order.part_bytes, order.max_rows, share=order.share)
-        return _told(order, await check(spark, members, asked, progress.say), spark)
+        found = await check(spark, members, asked, progress.say, left_out)
+        return _told(order, found, spark)
     assert order.destination is not None
     store = at(order.destination, order.endpoint)
     wanted = SnapshotOptions(
@@ -175,8 +182,12 @@ def _told(order: Order, findings: Findings, spark: Cluster) -> Outcome:
         "different_tables": _some(different),
         "different_definitions": _some(definitions),
         "different_rows": sum(table.different_rows for table in findings.tables),
-        "not_compared": _some([*not_compared, *findings.changing]),
+        "not_compared": _some(
+            [*not_compared, *findings.changing, *findings.unread, *findings.beyond]
+        ),
         "odd_members": list(findings.odd_members),
+        "members": list(findings.members),
+        "left_out": [name[:_NAME_LENGTH] for name in findings.left_out],
     }
 
 
@@ -184,26 +195,28 @@ def _some(names: list[str]) -> list[str]:
     return [name[:_NAME_LENGTH] for name in names[:_NAMED]]
 
 
-async def _ready(order: Order, progress: Progress) -> dict[str, Member]:
-    """The members to read, once all that are asked for take writes.
+async def _ready(order: Order, progress: Progress) -> tuple[dict[str, Member], list[str]]:
+    """The members to read, once all that are asked for are up; and those left out, with why.
 
     Raises:
-        JobError: one does not, and may not be left out, or none does.
+        JobError: one is not, and may not be left out, or none takes writes.
     """
     members = _members(order)
+    wanted = {address.name: address.state_when_up for address in order.members}
     progress.say(f"asking {len(members)} members")
     states = await _states(members)
     try:
         async with asyncio.timeout(order.patience_s):
-            while any(state != "primary" for state in states.values()):
+            while states != wanted:
                 await asyncio.sleep(_LOOK_S)
                 states = await _states(members)
     except TimeoutError:
-        away = [f"{name}: {state}" for name, state in states.items() if state != "primary"]
-        if not order.allow_missing or len(away) == len(members):
-            raise JobError(f"not every member takes writes ({'; '.join(away)})") from None
+        away = [f"{name}: {state}" for name, state in states.items() if state != wanted[name]]
+        if not order.allow_missing or "primary" not in states.values():
+            raise JobError(f"not every member is up ({'; '.join(away)})") from None
         progress.say(f"left out: {'; '.join(away)}")
-    return {name: member for name, member in members.items() if states[name] == "primary"}
+    up = {name: member for name, member in members.items() if states[name] == wanted[name]}
+    return up, [f"{name}: {state}" for name, state in states.items() if name not in up]
 
 
 def _members(order: Order) -> dict[str, Member]:

@@ -8,11 +8,15 @@ import psycopg
 import pytest
 from pgherd_sidecar.local import herd as herds
 from pgherd_spark.checking.check import check
+from pgherd_spark.checking.contents import inspect
+from pgherd_spark.reading import sources
 from pgherd_spark.reading.cluster import cluster
 from pgherd_spark.reading.comparison import CheckOptions
+from pgherd_spark.reading.pace import FULL
 from pgherd_spark.snapshots.snapshot import SnapshotOptions, snapshot
 from pgherd_spark.storing.layout import require_whole
 from pgherd_spark.storing.stores import DirectoryStore
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from .localherd import LocalHerd, query
@@ -53,6 +57,30 @@ def test_the_role_can_write_nothing_and_become_nobody(dsns: dict[str, str], what
         assert connection.execute("SELECT id FROM read_by_jobs").fetchall() == [(1,)]
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute(_FORBIDDEN[what].encode())
+
+
+def test_what_is_in_the_way_of_the_check_is_said(
+    herd: LocalHerd, dsns: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query(herd.nodes()[0].dsn, "CREATE MATERIALIZED VIEW view_of_jobs AS SELECT 1 AS one")
+    monkeypatch.setitem(sources._SQL, "settings", sql.SQL("SET lock_timeout = '100ms'"))
+    with psycopg.connect(herd.nodes()[0].dsn) as holder, psycopg.connect(dsns["n1"]) as other:
+        holder.execute("SET session_replication_role = replica")
+        asked = "SELECT pg_export_snapshot(), pg_current_snapshot()::text"
+        row = other.execute(asked).fetchone()
+        assert row is not None
+        source = sources.Source("n1", dsns["n1"], 0, *row)
+        found = inspect(source, FULL)
+        assert (found.unread, found.beyond, found.faults) == ({}, {}, {})
+        holder.execute("REFRESH MATERIALIZED VIEW view_of_jobs")
+        holder.execute("LOCK TABLE read_by_jobs IN ACCESS EXCLUSIVE MODE")
+        found = inspect(source, FULL)
+        holder.rollback()
+    why = "canceling statement due to lock timeout"
+    assert found.unread == {
+        "materialized view public.view_of_jobs": why, "index public.read_by_jobs_pkey": why,
+    }  # fmt: skip
+    query(herd.nodes()[0].dsn, "DROP MATERIALIZED VIEW view_of_jobs")
 
 
 @pytest.mark.long

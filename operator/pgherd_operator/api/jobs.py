@@ -69,7 +69,7 @@ class JobSpec(Section):
         ),
     ]  # fmt: skip
     allow_missing: Annotated[
-        bool, Field(description="leave out members that do not take writes, in place of failing")
+        bool, Field(description="leave out members that are not up, in place of failing")
     ] = False
     part_size: Annotated[Quantity, Field(description="of a table that a task reads")] = "256Mi"
     deadline_seconds: Annotated[
@@ -103,7 +103,7 @@ class SnapshotSpec(_SnapshotFields):
 
 
 class CheckSpec(JobSpec):
-    """A comparison of all rows and definitions of all members at one GID."""
+    """A comparison of all rows and definitions of all members, readers too, at one GID."""
 
     model_config = Section.model_config | {"json_schema_extra": _FINAL}
 
@@ -198,7 +198,10 @@ class CheckStatus(JobStatus):
 
     verdict: Annotated[
         Literal["consistent", "different", "incomplete"] | None,
-        Field(description="incomplete: not everything could be compared; it proves nothing"),
+        Field(
+            description="incomplete: not everything could be compared, or one member of several "
+            "only; it proves nothing"
+        ),
     ] = None
     different_rows: Annotated[int | None, Field(description="in all tables together")] = None
     different_tables: Annotated[
@@ -212,6 +215,13 @@ class CheckStatus(JobStatus):
     ] = ()
     odd_members: Annotated[
         tuple[str, ...], Field(max_length=100, description="whom a majority contradicts")
+    ] = ()
+    members: Annotated[
+        tuple[str, ...], Field(max_length=100, description="that were compared")
+    ] = ()
+    left_out: Annotated[
+        tuple[str, ...],
+        Field(max_length=100, description="members that were not compared (allowMissing), and why"),
     ] = ()
 
 

@@ -106,24 +106,27 @@ def _order(look: Look) -> Manifest:
         "database": DATABASE,
         "postgres_port": names.POSTGRES_PORT,
         "admin_port": names.ADMIN_PORT,
-        "members": [
-            {
-                "name": names.member(spec.cluster, number),
-                "host": names.address(spec.cluster, work.namespace, number),
-            }
-            for number in look.herd
-        ],
+        "members": [_address(work, number) for number in look.herd],
         "part_bytes": int(parse(spec.part_size)),
         "share": spec.share,
         "allow_missing": spec.allow_missing,
     }
     if isinstance(spec, CheckSpec):
+        order["members"] += [_address(work, number) | {"reader": True} for number in look.readers]
         place = {} if spec.report is None else {"destination": places.directory(spec.report)}
         return order | {"job": "check", "max_rows": spec.max_rows} | place
     destination, endpoint = places.location(spec.destination)
     order |= {"job": "snapshot", "read": spec.read, "destination": destination}
     order |= {} if endpoint is None else {"endpoint": endpoint}
     return order if spec.keep is None else order | {"keep": spec.keep}
+
+
+def _address(work: Work, number: int) -> Manifest:
+    cluster = work.spec.cluster
+    return {
+        "name": names.member(cluster, number),
+        "host": names.address(cluster, work.namespace, number),
+    }
 
 
 def _labels(work: Work) -> dict[str, str]:

@@ -120,13 +120,15 @@ class Look:
     """Everything about one job at one moment.
 
     Attributes:
-        herd: what the members are called, by number; empty while there is none to work on.
+        herd: numbers of the members that take writes; empty while there is none to work on.
+        readers: numbers of the others with a database.
         waits_for: what of the herd is missing.
         has_spark: the API server knows SparkApplications.
     """
 
     work: Work
     herd: tuple[int, ...] = ()
+    readers: tuple[int, ...] = ()
     cluster_id: str = ""
     waits_for: str = ""
     workload: Workload | None = None
@@ -201,7 +203,8 @@ def _begin(look: Look, now: datetime) -> Decision:
         return Decision(_pending(look, now, "SparkApplications are not known to this cluster"))
     runner: Runner = "SparkApplication" if look.has_spark and wanted != "Job" else "Job"
     status = _pending(look, now, f"making the {runner}").model_copy(update={"runner": runner})
-    events = [Event(JobReason.STARTED, f"as a {runner}, on {len(look.herd)} members")]
+    count = len(look.herd) + (len(look.readers) if isinstance(work.spec, CheckSpec) else 0)
+    events = [Event(JobReason.STARTED, f"as a {runner}, on {count} members")]
     if wanted == "Auto" and not look.has_spark:
         text = "there is no Spark operator: the job runs in one pod, with a Spark of its own"
         events.append(Event(JobReason.NO_SPARK, text))
@@ -319,7 +322,12 @@ def _result(work: Work, outcome: Mapping[str, Any]) -> tuple[JobReason, str]:
     reason = _VERDICTS.get(str(outcome.get("verdict")), JobReason.INCOMPLETE)
     names = [*outcome.get("different_tables", ()), *outcome.get("different_definitions", ())]
     odd, skipped = outcome.get("odd_members", ()), outcome.get("not_compared", ())
+    members, left_out = outcome.get("members", ()), outcome.get("left_out", ())
     parts = [f"{outcome.get('verdict')} {where}: {outcome.get('tables')} tables"]
+    if members:
+        parts[0] += f" on {', '.join(members)}"
+    if left_out:
+        parts.append(f"left out: {', '.join(left_out)}")
     if names:
         rows = outcome.get("different_rows")
         parts.append(f"{', '.join(names)} differ, in {rows} rows")

@@ -165,10 +165,11 @@ class Jobs:
         if workload is not None or work.status.phase in ("Running", *_ENDED):
             driver = await self._driver(work) if workload is not None else Driver()
             return Look(work, workload=workload, driver=driver, has_spark=has_spark)
-        members, cluster_id, waits_for = await database_members(
-            self.api, work.namespace, work.spec.cluster
-        )
-        return Look(work, members, cluster_id, waits_for, None, Driver(), has_spark)
+        members, cluster_id, waits_for = await _members(self.api, work.namespace, work.spec.cluster)
+        return Look(
+            work, members[Role.DATABASE], members[Role.READER], cluster_id, waits_for,
+            has_spark=has_spark,
+        )  # fmt: skip
 
     async def _workload(self, work: Work) -> tuple[Workload | None, bool]:
         """What does the job, and whether SparkApplications are known here."""
@@ -234,25 +235,36 @@ class Jobs:
 async def database_members(
     api: KubernetesApi, namespace: str, herd: str
 ) -> tuple[tuple[int, ...], str, str]:
-    """Numbers of a herd's members with a database, its identity, and what is missing of it."""
+    """Numbers of the members that take writes, the herd's identity, and what is missing of it."""
+    members, cluster_id, waits_for = await _members(api, namespace, herd)
+    return members[Role.DATABASE], cluster_id, waits_for
+
+
+async def _members(
+    api: KubernetesApi, namespace: str, herd: str
+) -> tuple[Mapping[Role, tuple[int, ...]], str, str]:
+    nobody: Mapping[Role, tuple[int, ...]] = dict.fromkeys(Role, ())
     try:
         cluster = await api.get(KIND, namespace, herd)
         ledger = parse_ledger(await api.get("ConfigMap", namespace, names.ledger(herd)))
     except NotFoundError:
-        return (), "", f"there is no ReplicatedCluster {herd}, or it is only being made"
+        return nobody, "", f"there is no ReplicatedCluster {herd}, or it is only being made"
     if ledger is None or ledger.phase is not Phase.FOUNDED:
-        return (), "", f"ReplicatedCluster {herd} is being made"
+        return nobody, "", f"ReplicatedCluster {herd} is being made"
     if cluster.get("spec", {}).get("hibernated"):
-        return (), "", f"ReplicatedCluster {herd} sleeps (hibernated)"
+        return nobody, "", f"ReplicatedCluster {herd} sleeps (hibernated)"
     listed = await api.list("PersistentVolumeClaim", namespace, f"{names.CLUSTER}={herd}")
     volumes = by_number(listed, parse_volume, lambda number: names.volume(herd, number))
-    members = tuple(
-        number
-        for number, volume in sorted(volumes.items())
-        if volume.usable and volume.role is Role.DATABASE and volume.cluster_id == ledger.cluster_id
-    )
-    if not members:
-        return (), "", f"ReplicatedCluster {herd} has no member with a database"
+    members = {
+        role: tuple(
+            number
+            for number, volume in sorted(volumes.items())
+            if volume.usable and volume.role is role and volume.cluster_id == ledger.cluster_id
+        )
+        for role in Role
+    }
+    if not members[Role.DATABASE]:
+        return nobody, "", f"ReplicatedCluster {herd} has no member with a database"
     return members, ledger.cluster_id, ""
 
 

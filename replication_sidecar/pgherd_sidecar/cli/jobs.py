@@ -102,7 +102,7 @@ def check(  # noqa: PLR0913, PLR0917 - click's way to hand over options
     if report is not None and delegate.is_root():
         delegate.provide(report, directory)
     directory = options.owned(directory)
-    members = _members(directory, allow_missing=allow_missing)
+    members, left_out = _members(directory, allow_missing=allow_missing)
     with _errors():
         from pgherd_spark.checking import report as reports  # noqa: PLC0415 - see above
         from pgherd_spark.checking.check import check as compare  # noqa: PLC0415
@@ -110,10 +110,10 @@ def check(  # noqa: PLR0913, PLR0917 - click's way to hand over options
 
         asked = CheckOptions(int(part_mb * 1_000_000), max_rows, share=share)
         with _spark("pgherd check", cores) as spark:
-            findings = options.run(compare(spark, members, asked, progress))
+            findings = options.run(compare(spark, members, asked, progress, left_out))
             if repair and findings.verdict == "different":
                 _repair(directory, findings)
-                findings = options.run(compare(spark, members, asked, progress))
+                findings = options.run(compare(spark, members, asked, progress, left_out))
             if report is not None:
                 reports.write(spark, findings, report)
     if as_json:
@@ -193,7 +193,7 @@ def snapshot(  # noqa: PLR0913, PLR0917 - click's way to hand over options
         delegate.provide(to, directory)
     directory = options.owned(directory)
     description = herd.load(directory)
-    members = _members(directory, allow_missing=allow_missing)
+    members, _ = _members(directory, allow_missing=allow_missing)
     read = tuple((nodes or next(iter(members))).split(","))
     for name in read:
         if name not in members:
@@ -255,8 +255,8 @@ def seed(  # noqa: PLR0913, PLR0917 - see above
     click.echo(render.states(herd.load(directory.resolve()), states, as_json=False))
 
 
-def _members(directory: Path, *, allow_missing: bool) -> "dict[str, Member]":
-    """The nodes with a database that are up.
+def _members(directory: Path, *, allow_missing: bool) -> "tuple[dict[str, Member], list[str]]":
+    """The nodes with a database that are up; and those that are not, with their state.
 
     Raises:
         HerdError: one is not, and may not be left out, or none is.
@@ -269,12 +269,13 @@ def _members(directory: Path, *, allow_missing: bool) -> "dict[str, Member]":
     missing = [one for one in states if not one.is_up]
     if not allow_missing:
         noding.require_all_up(missing)
-    if missing:
-        progress(f"left out: {', '.join(f'{one.member.name} is {one.state}' for one in missing)}")
+    left_out = [f"{one.member.name} is {one.state}" for one in missing]
+    if left_out:
+        progress(f"left out: {', '.join(left_out)}")
     up = {one.member.name for one in states if one.is_up}
     if not up:
         raise HerdError("no node is up: start the herd with `pgherd local up`")
-    return {
+    members = {
         node.member.name: Member(
             node.member.name,
             node.sidecar.admin,
@@ -284,6 +285,7 @@ def _members(directory: Path, *, allow_missing: bool) -> "dict[str, Member]":
         for node in nodes
         if node.member.name in up
     }
+    return members, left_out
 
 
 @contextlib.contextmanager
@@ -339,9 +341,12 @@ def _told(findings: "Findings") -> Iterator[str]:
             yield f"{table.name}: more rows differ than are named here"
     for name in findings.changing:
         yield f"{name} was changed during the check and is not compared"
+    for name in (*findings.unread, *findings.beyond):
+        yield f"not compared: {name}"
+    left_out = f"; left out: {', '.join(findings.left_out)}" if findings.left_out else ""
     yield (
         f"{findings.verdict} at GID {findings.gid}: {len(findings.tables)} tables on "
-        f"{', '.join(findings.members)}"
+        f"{', '.join(findings.members)}{left_out}"
     )
     if findings.odd_databases:
         yield (

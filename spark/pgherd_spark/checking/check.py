@@ -8,12 +8,13 @@ and is said to be so: it counts neither as equal nor as different.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypedDict
 
 from pgherd_spark.checking.bundles import Bundle, add_up, bundled, one_by_one
-from pgherd_spark.checking.contents import differing, inspect
+from pgherd_spark.checking.contents import differing, inspect, told
 from pgherd_spark.checking.drill import differing_rows, name_rows
 from pgherd_spark.checking.findings import (
     DefinitionDifference,
@@ -55,7 +56,11 @@ Sums = dict[str, Sum | str]
 
 
 async def check(
-    cluster: Cluster, members: Mapping[str, Member], options: CheckOptions, say: Say
+    cluster: Cluster,
+    members: Mapping[str, Member],
+    options: CheckOptions,
+    say: Say,
+    left_out: Sequence[str] = (),
 ) -> Findings:
     """Compare the members.
 
@@ -64,6 +69,7 @@ async def check(
         members: at least one, by name.
         options: how.
         say: told what is going on.
+        left_out: members that are not compared, and why.
 
     Raises:
         LeaseError: a member can't hold its snapshot.
@@ -74,7 +80,8 @@ async def check(
     ) as lease:
         say(f"every member holds a snapshot at GID {lease.gid}")
         try:
-            return await cluster.in_thread(partial(_compare, cluster, lease.sources, options, say))
+            compare = partial(_compare, cluster, lease.sources, options, say)
+            return replace(await cluster.in_thread(compare), left_out=tuple(left_out))
         except JobError as error:
             if lease.lost is not None:
                 raise LeaseError(lease.lost) from error
@@ -105,6 +112,8 @@ def _compare(
         definitions=(*different_definitions(found), *contents),
         changing=tuple(sorted({name for one in found.values() for name in one.changing})),
         not_replicated=tuple(sorted({n for one in found.values() for n in one.not_replicated})),
+        unread=told((one.member, one.unread) for one in inspected),
+        beyond=told((one.member, one.beyond) for one in inspected),
     )
 
 

@@ -7,7 +7,7 @@ member for itself, where its server has amcheck. ``inspect`` is a task; it keeps
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psycopg
 from psycopg import sql
@@ -23,6 +23,10 @@ _SQL = statements.load("contents.sql")
 _SESSION = statements.load("session.sql")
 _FAULTS = (psycopg.errors.IndexCorrupted, psycopg.errors.DataCorrupted)
 _SOUND = "agrees with its table"
+_CHANGED = "it was changed meanwhile"
+_INDEXES = "indexes"
+_BEYOND = ("materialized views", _INDEXES)
+"""Columns of the query ``limits``."""
 _TEXT_MAX = 300
 
 
@@ -34,11 +38,15 @@ class Contents:
         member: its name.
         views: what materialized views hold, by name; None of one that could not be read.
         faults: what is wrong with indexes, by name.
+        unread: what could not be read or checked, and why.
+        beyond: what its server can't compare, and why.
     """
 
     member: str
     views: Mapping[str, str | None]
     faults: Mapping[str, str]
+    unread: Mapping[str, str] = field(default_factory=dict)
+    beyond: Mapping[str, str] = field(default_factory=dict)
 
 
 def inspect(source: Source, share: int) -> Contents:
@@ -55,34 +63,52 @@ def inspect(source: Source, share: int) -> Contents:
     with connected(source) as connection:
         with at_marker(connection, source):
             views = connection.execute(_SQL["views"]).fetchall()
+            limits = connection.execute(_SQL["limits"]).fetchone()
+        assert limits is not None  # a query without a table has one row
+        beyond = {what: why for what, why in zip(_BEYOND, limits, strict=True) if why is not None}
         found: dict[str, str | None] = {}
+        unread: dict[str, str] = {}
         for name, populated, columns, schema, view, oid, filenode in paced(views, share):
             found[name] = "not populated"
             if populated:
                 read = Relation(name, schema, view, oid, filenode, 0, 1)
-                with at_marker(connection, source):
-                    found[name] = _view(connection, read, columns)
+                try:
+                    with at_marker(connection, source):
+                        found[name] = _view(connection, read, columns)
+                except _UnreadError as error:
+                    found[name] = None
+                    unread[f"materialized view {name}"] = str(error)
         names = [name for (name,) in connection.execute(_SQL["indexes"])]
-        if connection.execute(_SQL["can_check"]).fetchone() != (True,):
-            return Contents(source.member, found, {})
         faults: dict[str, str] = {}
-        for name in paced(names, share):
-            fault = _index(connection, name)
-            if fault is not None:
-                faults[name] = fault
-        return Contents(source.member, found, faults)
+        for name in paced(() if _INDEXES in beyond else names, share):
+            try:
+                fault = _index(connection, name)
+            except _UnreadError as error:
+                unread[f"index {name}"] = str(error)
+            else:
+                if fault is not None:
+                    faults[name] = fault
+        return Contents(source.member, found, faults, unread, beyond)
+
+
+class _UnreadError(Exception):
+    """Something could not be read or checked; the message says why."""
 
 
 def _view(
     connection: psycopg.Connection[tuple[object, ...]], view: Relation, columns: list[str]
-) -> str | None:
-    """Its contents as a text; None where it is not any more what it was at the marker."""
+) -> str:
+    """Its contents as a text.
+
+    Raises:
+        _UnreadError: it is not any more what it was at the marker, or can't be read now.
+    """
     connection.execute(_SESSION["tables_only"])  # a view in its place is not even planned
     query = _SQL["contents"].format(row=record(columns), view=view.identifier)
     try:
         connection.execute(_SQL["claim"].format(view=view.identifier))
         if connection.execute(unchanged(view)).fetchone() != (True,):
-            return None
+            raise _UnreadError(_CHANGED)
         rows, first, second = _one(connection, query)
     except (
         psycopg.errors.UndefinedTable,
@@ -90,13 +116,17 @@ def _view(
         psycopg.errors.WrongObjectType,
         psycopg.errors.ObjectNotInPrerequisiteState,
         psycopg.errors.UndefinedColumn,
-        psycopg.errors.LockNotAvailable,
-        psycopg.errors.QueryCanceled,
     ):
-        return None
+        raise _UnreadError(_CHANGED) from None
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
+        raise _UnreadError(_said(error)) from error
     if connection.execute(unchanged(view)).fetchone() != (True,):
-        return None
+        raise _UnreadError(_CHANGED)
     return f"{rows} rows, checksum {sum_of(rows, first, second).hex()}"
+
+
+def _said(error: psycopg.Error) -> str:
+    return (error.diag.message_primary or str(error))[:_TEXT_MAX]
 
 
 def _one(
@@ -109,14 +139,19 @@ def _one(
 
 
 def _index(connection: psycopg.Connection[tuple[object, ...]], name: str) -> str | None:
-    """What is wrong; None also where something was in the way."""
+    """What is wrong. An index that is gone is told among the definitions.
+
+    Raises:
+        _UnreadError: something was in the way.
+    """
     try:
         connection.execute(_SQL["check"].format(name=sql.Literal(name)))
     except _FAULTS as error:
-        return (error.diag.message_primary or str(error))[:_TEXT_MAX]
-    except psycopg.Error:
+        return _said(error)
+    except psycopg.Error as error:
         if connection.broken:
             raise
+        raise _UnreadError(_said(error)) from error
     return None
 
 
@@ -149,7 +184,19 @@ def differing(
         and len(set(texts.values())) > 1
     ]
     for name in sorted({name for one in contents for name in one.faults}):
-        texts = {one.member: one.faults.get(name, _SOUND) for one in contents}
+        texts = {one.member: _verdict(one, name) for one in contents}
         odd = tuple(sorted(one.member for one in contents if name in one.faults))
         differences.append(DefinitionDifference("index contents", name, texts, odd))
     return differences
+
+
+def _verdict(one: Contents, index: str) -> str:
+    unread = f"index {index}" in one.unread or _INDEXES in one.beyond
+    return one.faults.get(index, "not checked" if unread else _SOUND)
+
+
+def told(found: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[str, ...]:
+    """Lines about ``unread`` or ``beyond`` of members, which come with their names."""
+    return tuple(
+        sorted(f"{what} on {name}: {why}" for name, one in found for what, why in one.items())
+    )

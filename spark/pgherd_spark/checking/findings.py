@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Literal
 
 Verdict = Literal["consistent", "different", "incomplete"]
+_COMPARED = 2
+"""So many members at least, of a herd of several."""
 _OF_SERVER = {"role", "membership"}
 """Kinds of definitions."""
 
@@ -83,6 +85,9 @@ class Findings:
         servers: by name, what PostgreSQL says it is.
         changing: what was being defined anew during the check, so that it was not compared.
         not_replicated: tables whose rows are each member's own, and were not compared.
+        unread: materialized views and indexes that a member could not read or check, and why.
+        beyond: what a member's server is not able to compare, and why.
+        left_out: members that were not compared, and why.
     """
 
     gid: int
@@ -95,14 +100,22 @@ class Findings:
     definitions: tuple[DefinitionDifference, ...]
     changing: tuple[str, ...]
     not_replicated: tuple[str, ...]
+    unread: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
-        """``different`` if anything was found; ``consistent`` only if all could be compared."""
+        """``different`` if anything was found; ``consistent`` only if all could be compared.
+
+        All that the servers are able to, on the members that were not left out: at least two.
+        """
         verdicts = {table.verdict for table in self.tables}
         if self.definitions or "different" in verdicts:
             return "different"
-        return "incomplete" if self.changing or "incomplete" in verdicts else "consistent"
+        alone = bool(self.left_out) and len(self.members) < _COMPARED
+        incomplete = self.changing or self.unread or alone or "incomplete" in verdicts
+        return "incomplete" if incomplete else "consistent"
 
     @property
     def odd_members(self) -> tuple[str, ...]:
@@ -121,7 +134,7 @@ class Findings:
         """Tables and definitions, but for roles, of which nobody knows who has them right."""
         tables = [one.name for one in self.tables if one.contested or one.reason is not None]
         definitions = [f"{one.kind} {one.name}" for one in self._of_database if not one.odd]
-        return (*tables, *definitions, *self.changing)
+        return (*tables, *definitions, *self.changing, *self.unread)
 
     @property
     def _of_database(self) -> tuple[DefinitionDifference, ...]:

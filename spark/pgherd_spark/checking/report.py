@@ -111,6 +111,13 @@ def to_html(findings: Findings) -> str:
             [f"<tr><td>{_text(name)}</td></tr>" for name in findings.changing],
         ),
         *_section(
+            "Not compared",
+            [
+                f"<tr><td>{_text(name)}</td></tr>"
+                for name in (*findings.left_out, *findings.unread, *findings.beyond)
+            ],
+        ),
+        *_section(
             "Tables",
             ["<tr><th>table<th>verdict<th>rows<th>rows that differ<th>why not compared</tr>"]
             + [

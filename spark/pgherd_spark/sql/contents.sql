@@ -19,8 +19,15 @@ SELECT FROM {view} LIMIT 0;
 SELECT count(*), coalesce(sum(hashtextextended(t.whole, 0)), 0), coalesce(sum(hashtextextended(t.whole, 1)), 0)
   FROM (SELECT {row}::text AS whole FROM {view} t OFFSET 0) t;
 
--- name: can_check
-SELECT coalesce(has_function_privilege(to_regprocedure('pgherd.bt_index_check(regclass, bool)')::oid, 'EXECUTE'), false);
+-- Why the server can't compare materialized views, and indexes; NULL where it can, or has none.
+-- name: limits
+SELECT (SELECT 'PostgreSQL before 15.8 and 16.4 may read a view in the place of one' FROM pg_class c
+          JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE c.relkind = 'm' AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')
+           AND NOT EXISTS (SELECT FROM pg_settings s WHERE s.name = 'restrict_nonsystem_relation_kind') LIMIT 1),
+       (SELECT 'its server has no amcheck' FROM pgherd.checkable_indexes
+         WHERE has_function_privilege(to_regprocedure('pgherd.bt_index_check(regclass, bool)')::oid, 'EXECUTE') IS NOT TRUE
+         LIMIT 1);
 
 -- name: indexes
 SELECT i.name FROM pgherd.checkable_indexes i ORDER BY i.name COLLATE "C";

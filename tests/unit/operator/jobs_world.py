@@ -66,13 +66,16 @@ class JobsWorld(ApiServer):
         name = names.ledger(HERD)
         self.objects["ConfigMap", name] = {"metadata": {"name": name}, "data": ledger}
         for number in range(1, members + 1):
-            name = names.volume(HERD, number)
-            labels = names.member_labels(HERD, number, "database")
-            labels[names.CLUSTER_ID] = CLUSTER_ID
-            self.objects["PersistentVolumeClaim", name] = {
-                "metadata": {"name": name, "uid": self.uid(), "labels": labels},
-                "spec": {"resources": {"requests": {"storage": "1Gi"}}},
-            }
+            self.add_member(number, "database")
+
+    def add_member(self, number: int, role: str) -> None:
+        """A member's volume."""
+        name = names.volume(HERD, number)
+        labels = names.member_labels(HERD, number, role) | {names.CLUSTER_ID: CLUSTER_ID}
+        self.objects["PersistentVolumeClaim", name] = {
+            "metadata": {"name": name, "uid": self.uid(), "labels": labels},
+            "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+        }
 
     def submit(self, kind: str = SNAPSHOT, **spec: Any) -> None:
         """Create a resource."""

@@ -99,7 +99,13 @@ async def test_a_job_is_done_once_whatever_becomes_of_the_operator(
 @pytest.mark.parametrize(
     ("outcome", "reason", "warned"),
     [
-        ({"verdict": "consistent", "gid": 7, "tables": 2}, "MembersAgree", False),
+        (
+            {
+                "verdict": "consistent", "gid": 7, "tables": 2, "members": ["herd-1", "herd-3"],
+                "left_out": ["herd-2: down"],
+            },
+            "MembersAgree", False,
+        ),
         (
             {
                 "verdict": "different", "gid": 7, "tables": 2, "different_tables": ["public.t"],
@@ -125,8 +131,22 @@ async def test_the_verdict_of_a_check_is_that_of_its_driver(
     assert it.status(CHECK)["phase"] == "Succeeded"
     last = it.events[-1]
     assert (last.reason.value, last.kind == "Warning") == (reason, warned)
-    for name in (*outcome.get("different_tables", ()), *outcome.get("odd_members", ())):
-        assert name in last.message
+    for field in ("different_tables", "odd_members", "members", "left_out"):
+        assert all(name in last.message for name in outcome.get(field, ()))
+    assert it.status(CHECK).get("members", []) == outcome.get("members", [])
+    assert it.status(CHECK).get("leftOut", []) == outcome.get("left_out", [])
+
+
+@pytest.mark.parametrize(("kind", "readers"), [(CHECK, [f"{HERD}-33"]), (SNAPSHOT, [])])
+async def test_a_check_compares_readers_too(kind: str, readers: list[str]) -> None:
+    it = world(kind)
+    it.add_member(33, "reader")
+    await it.look(kind)
+    made = it.workload()
+    assert made is not None
+    asked = order(made).members
+    assert [one.name for one in asked if not one.reader] == [f"{HERD}-{n}" for n in (1, 2, 3)]
+    assert [one.name for one in asked if one.reader] == readers
 
 
 @pytest.mark.parametrize("spark", [True, False])

@@ -1,6 +1,6 @@
 """What differs in materialized views, leaves and indexes, as the check concludes from sums."""
 
-from pgherd_spark.checking.contents import Contents, differing
+from pgherd_spark.checking.contents import Contents, differing, told
 from pgherd_spark.reading.checksums import Sum
 
 NOBODY: dict[str, dict[str, Sum]] = {}
@@ -35,3 +35,22 @@ def test_a_view_that_one_could_not_read_or_has_not_is_left_to_its_definition() -
         Contents("n2", {"public.m": None}, {}),
     ]
     assert differing(found, NOBODY) == []
+
+
+def test_what_could_not_be_checked_is_said_and_is_not_called_sound() -> None:
+    found = [
+        Contents("n1", {}, {"public.i": "lacks a tuple"}),
+        Contents("n2", {}, {}, unread={"index public.i": "canceling statement"}),
+        Contents("n3", {}, {}, beyond={"indexes": "its server has no amcheck"}),
+        Contents("n4", {}, {}),
+    ]
+    (index,) = differing(found, NOBODY)
+    assert list(index.versions.values()) == [
+        "lacks a tuple", "not checked", "not checked", "agrees with its table",
+    ]  # fmt: skip
+    assert told((one.member, one.unread) for one in found) == (
+        "index public.i on n2: canceling statement",
+    )
+    assert told((one.member, one.beyond) for one in found) == (
+        "indexes on n3: its server has no amcheck",
+    )

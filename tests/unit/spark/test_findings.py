@@ -21,15 +21,15 @@ def table(*, buckets: int = 0, reason: str | None = None) -> TableFindings:
 def findings(**fields: Any) -> Findings:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
     known = {
+        "members": {"n1": "1:2:", "n2": "3:4:"},
+        "servers": {"n1": "15", "n2": "15"},
         "tables": (table(),),
         "rows": (),
         "definitions": (),
         "changing": (),
         "not_replicated": (),
     }
-    return Findings(
-        7, moment, moment, {"n1": "1:2:", "n2": "3:4:"}, {"n1": "15", "n2": "15"}, **known | fields
-    )
+    return Findings(7, moment, moment, **known | fields)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,11 @@ def findings(**fields: Any) -> Findings:
         ({"tables": (table(reason="n1: dropped"),)}, "incomplete"),
         ({"tables": (table(buckets=1), table(reason="n1: dropped"))}, "different"),
         ({"changing": ("index public.i",)}, "incomplete"),
+        ({"unread": ("index public.i on n1: it was locked",)}, "incomplete"),
+        ({"beyond": ("indexes on n1: its server has no amcheck",)}, "consistent"),
+        ({"left_out": ("n3: down",)}, "consistent"),
+        ({"left_out": ("n2: down", "n3: down"), "members": {"n1": ""}}, "incomplete"),
+        ({"members": {"n1": ""}}, "consistent"),
         (
             {"definitions": (DefinitionDifference("role", "r", {"n1": "", "n2": None}, ()),)},
             "different",
@@ -78,3 +83,9 @@ def test_what_users_store_is_shown_on_the_page_and_not_executed() -> None:
     assert "&lt;script&gt;" in page
     assert "<script>" not in page
     assert "<i>missing</i>" in page
+
+
+def test_what_was_not_compared_is_on_the_page() -> None:
+    left_out, unread, beyond = "n3: down", "index public.i on n1: locked", "indexes on n2: no"
+    page = to_html(findings(left_out=(left_out,), unread=(unread,), beyond=(beyond,)))
+    assert all(text in page for text in (left_out, unread, beyond))
