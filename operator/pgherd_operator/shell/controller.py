@@ -161,7 +161,8 @@ def _turn(env: Environment, observed: Observed, care: Care) -> str:
     at = upgrade.stage(observed, env.release)
     age_s = (env.now() - env.began).total_seconds()
     ready = upgrade.is_ready(observed, look(observed), usable=care is Care.FULL)
-    return env.turns.ask(herd, at, ready=ready, age_s=age_s)
+    rests = bool(upgrade.rests(observed))
+    return env.turns.ask(herd, at, ready=ready, age_s=age_s, rests=rests)
 
 
 async def _usable(env: Environment, body: dict[str, Any], cluster: Cluster) -> tuple[Cluster, Care]:

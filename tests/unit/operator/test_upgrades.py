@@ -130,6 +130,41 @@ async def test_a_herd_that_the_release_broke_keeps_its_turn_after_a_restart_of_t
     assert why == f"test/{NAME} is being upgraded"
 
 
+@pytest.mark.parametrize("rest", [{"hibernated": True}, {"maintenance": {"paused": True}}])
+async def test_a_herd_that_is_put_to_rest_gives_its_turn_to_others_and_ends_its_upgrade_later(
+    rest: dict[str, Any],
+) -> None:
+    world = await running()
+    world.release = NEW
+    while world.objects["ConfigMap", names.ledger(NAME)]["data"]["upgrading"] != "true":
+        await world.reconcile()
+        world.tick()
+    world.change(**rest)
+    await looks(world, 5)
+    other = ("other", "herd")
+    assert world.turns.ask(other, Stage.WAITING, ready=True, age_s=600.0) == ""
+    world.turns.ask(other, Stage.DONE, ready=True, age_s=600.0)
+    world.change(hibernated=False, maintenance={})
+    await world.settle()
+    assert images(world) == {"sidecar:2", "postgres:2"}
+    assert world.turns.ask(other, Stage.WAITING, ready=True, age_s=600.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("rest", "why"),
+    [({"hibernated": True}, "it sleeps"), ({"maintenance": {"paused": True}}, "it is paused")],
+)
+async def test_a_herd_at_rest_says_that_its_upgrade_waits_for_that(
+    rest: dict[str, Any], why: str
+) -> None:
+    world = await running()
+    world.change(**rest)
+    await looks(world, 5)
+    world.release = NEW
+    await looks(world, 5)
+    assert why in condition(world, "Upgraded")["message"]
+
+
 def test_nobody_begins_before_those_under_way_were_heard() -> None:
     turns = Turns(120.0)
     assert "just begun" in turns.ask(("n", "a"), Stage.WAITING, ready=True, age_s=60.0)
