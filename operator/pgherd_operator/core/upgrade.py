@@ -67,7 +67,7 @@ def is_ready(observed: Observed, group: Group, *, usable: bool) -> bool:
         and not rests(observed)
         and group.authority is not None
         and bool(group.members)
-        and all(member.healthy for member in group.members)
+        and not any(member.awaited for member in group.members)
         and not group.maintained
     )
 
@@ -104,7 +104,7 @@ def step(
             text = f"taking over release {release.version}"
             return Step(Reason.UPGRADING, text, (AdoptRelease(release),))
         case Stage.UNDER_WAY:
-            if outdated or not all(member.healthy for member in group.members):
+            if outdated or any(member.awaited for member in group.members):
                 return None
             text = f"release {release.version} is on all members"
             return Step(Reason.UPGRADING, text, (FinishUpgrade(),))

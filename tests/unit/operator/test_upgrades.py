@@ -102,6 +102,32 @@ async def test_a_herd_that_cannot_grow_ends_its_upgrade_and_gives_its_turn_back(
     assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0) == ""
 
 
+async def test_a_reader_without_a_node_holds_up_no_release_and_no_other_reader() -> None:
+    world = await running(readers=1)
+    world.unscheduled = {66}
+    world.change(readers=2)
+    await world.settle()
+    world.release = NEW
+    await world.settle()
+    assert images(world) == {"sidecar:2", "postgres:2"}
+    assert condition(world, "Upgraded")["status"] == "True"
+    assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0) == ""
+    assert "0/3 nodes are available" in condition(world, "Ready")["message"]
+
+
+async def test_a_reader_that_the_release_broke_keeps_the_turn() -> None:
+    world = await running(readers=1)
+    world.release = NEW
+    for _ in range(40):
+        await world.reconcile()
+        world.tick()
+        if 65 in world.processes and "sidecar:2" in str(world.objects["Pod", f"{NAME}-65"]):
+            world.processes[65].broken = True
+    assert images(world) == {"sidecar:2", "postgres:2"}
+    why = world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0)
+    assert why == f"test/{NAME} is being upgraded"
+
+
 @pytest.mark.parametrize("serves", [False, True])
 async def test_a_release_waits_for_maintenance_and_says_so(*, serves: bool) -> None:
     world = await running()
