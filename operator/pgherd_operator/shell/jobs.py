@@ -14,6 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from pgherd_operator.api import CHECK, KIND, SCHEDULE, SNAPSHOT
+from pgherd_operator.api.base import reported
 from pgherd_operator.api.jobs import (
     CheckSpec,
     CheckStatus,
@@ -298,7 +299,7 @@ def _work(kind: str, body: Mapping[str, Any]) -> Work:
         kind=kind,
         **identity(body),
         spec=spec.model_validate(body.get("spec") or {}),
-        status=status.model_validate(body.get("status") or {}),
+        status=reported(status, body),
         deleting="deletionTimestamp" in body["metadata"],
     )
 
@@ -307,12 +308,12 @@ def _schedule(body: Mapping[str, Any]) -> Schedule:
     return Schedule(
         **identity(body),
         spec=ScheduleSpec.model_validate(body.get("spec") or {}),
-        status=ScheduleStatus.model_validate(body.get("status") or {}),
+        status=reported(ScheduleStatus, body),
     )
 
 
 def _made(item: Mapping[str, Any]) -> Made:
-    metadata, status = item["metadata"], SnapshotStatus.model_validate(item.get("status") or {})
+    metadata, status = item["metadata"], reported(SnapshotStatus, item)
     return Made(
         name=metadata["name"],
         uid=metadata["uid"],
