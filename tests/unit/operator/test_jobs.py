@@ -228,6 +228,22 @@ async def test_a_phase_of_a_newer_operator_begins_nothing_and_stops_no_schedule(
     assert it.created == []
 
 
+@pytest.mark.parametrize("spark", [True, False])
+async def test_what_does_a_job_is_known_by_its_name_though_somebody_takes_its_labels(
+    *, spark: bool
+) -> None:
+    it = world(spark=spark)
+    await it.look()
+    it.runs()
+    await it.look()
+    made = it.workload()
+    assert made is not None
+    made["metadata"]["labels"] = {}
+    await it.look()
+    assert it.status()["phase"] == "Running"
+    assert len(it.created) == 1
+
+
 async def test_an_executor_that_fails_is_not_the_end() -> None:
     it = world()
     await it.look()
