@@ -246,6 +246,23 @@ async def test_a_subscriber_that_is_gone_is_left_behind_after_a_minute() -> None
     assert "DROP SCHEMA pgherd_subscriber CASCADE" in it.events[-1].message
 
 
+@pytest.mark.parametrize("kind", [SET, SUBSCRIPTION])
+async def test_a_deletion_that_waits_for_a_herd_that_sleeps_says_what_ends_the_wait(
+    kind: str,
+) -> None:
+    it = world()
+    await it.look_at_both()
+    it.objects[KIND, HERD]["spec"]["hibernated"] = True
+    it.remove(kind)
+    await it.look_at(kind)
+    assert it.is_there(kind)
+    message = it.of(kind)["message"]
+    assert "sleeps (hibernated)" in message and "set deletionPolicy: Retain" in message
+    it.change(kind, deletionPolicy="Retain")
+    await it.look_at(kind)
+    assert not it.is_there(kind)
+
+
 @pytest.mark.parametrize("herd", ["gone", "going", "silent"])
 async def test_a_deletion_waits_for_a_herd_only_as_long_as_there_is_one(herd: str) -> None:
     it = world()
