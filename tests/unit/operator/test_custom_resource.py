@@ -238,5 +238,6 @@ def test_a_status_of_another_release_is_read_without_what_is_not_understood() ->
     read = parse({"metadata": metadata, "status": status}).status
     assert (read.cluster_id, read.component, read.members) == ("c", "Unknown", ())
     assert [one.type for one in read.conditions] == ["Ready"]
-    for odd in (None, [], "x", {"conditions": {"a": 1}}):
+    odds: tuple[Any, ...] = (None, [], "x", {"conditions": {"a": 1}})
+    for odd in odds:
         assert parse({"metadata": metadata, "status": odd}).status.conditions == ()
