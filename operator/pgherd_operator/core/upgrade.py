@@ -11,6 +11,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from pgherd_operator.core.actions import AdoptRelease, FinishUpgrade, Reason, Step
+from pgherd_operator.core.founding import lost_secrets
 from pgherd_operator.core.group import Group
 from pgherd_operator.core.observed import Ledger, Observed, Phase
 from pgherd_operator.objects.model import Release
@@ -65,6 +66,7 @@ def is_ready(observed: Observed, group: Group, *, usable: bool) -> bool:
         usable
         and maintenance.upgrades == "Automatic"
         and not rests(observed)
+        and not lost_secrets(observed)
         and group.authority is not None
         and bool(group.members)
         and not any(member.awaited for member in group.members)
@@ -84,7 +86,9 @@ def why_waiting(observed: Observed, group: Group, turn: str, *, usable: bool) ->
     if observed.cluster.spec.maintenance.upgrades == "Manual":
         return "maintenance.upgrades is Manual"
     if not is_ready(observed, group, usable=usable):
-        return rests(observed) or group.maintained or "not all members are well"
+        lost = lost_secrets(observed)
+        missing = f"secret {lost} is gone" if lost else ""
+        return rests(observed) or missing or group.maintained or "not all members are well"
     return turn
 
 

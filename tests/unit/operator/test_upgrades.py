@@ -102,6 +102,15 @@ async def test_a_herd_that_cannot_grow_ends_its_upgrade_and_gives_its_turn_back(
     assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0) == ""
 
 
+async def test_a_herd_without_its_passwords_waits_and_holds_up_no_other() -> None:
+    world = await running()
+    del world.objects["Secret", f"{NAME}-app"]
+    world.release = NEW
+    await looks(world, 5)
+    assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0) == ""
+    assert f"secret {NAME}-app is gone" in condition(world, "Upgraded")["message"]
+
+
 async def test_a_reader_without_a_node_holds_up_no_release_and_no_other_reader() -> None:
     world = await running(readers=1)
     world.unscheduled = {66}
