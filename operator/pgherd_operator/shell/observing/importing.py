@@ -73,7 +73,8 @@ async def _job(
     told: Mapping[str, Any] = {}
     trouble = ""
     for pod in sorted(pods, key=lambda one: str(one["metadata"].get("creationTimestamp"))):
-        if not any(one["uid"] == metadata["uid"] for one in pod["metadata"]["ownerReferences"]):
+        owners_of = pod["metadata"].get("ownerReferences", ())  # anybody may give our label
+        if not any(one["uid"] == metadata["uid"] for one in owners_of):
             continue
         status = pod.get("status", {})
         outcome = _outcome(status) or outcome
