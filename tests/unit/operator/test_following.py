@@ -246,6 +246,16 @@ async def test_a_subscriber_that_is_gone_is_left_behind_after_a_minute() -> None
     assert "DROP SCHEMA pgherd_subscriber CASCADE" in it.events[-1].message
 
 
+async def test_a_herd_whose_spec_cannot_be_used_is_asked_all_the_same() -> None:
+    it = world()
+    it.objects[KIND, HERD]["spec"] = {"postgres": {"version": "none"}}
+    await it.look_at_both()
+    assert it.of(SUBSCRIPTION)["state"] == "copying"
+    it.remove(SUBSCRIPTION)
+    await it.look_at(SUBSCRIPTION)
+    assert not it.is_there(SUBSCRIPTION)
+
+
 @pytest.mark.parametrize("kind", [SET, SUBSCRIPTION])
 async def test_a_deletion_that_waits_for_a_herd_that_sleeps_says_what_ends_the_wait(
     kind: str,
