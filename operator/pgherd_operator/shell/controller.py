@@ -181,7 +181,9 @@ async def _usable(env: Environment, body: dict[str, Any], cluster: Cluster) -> t
     ledger = parse_ledger(found)
     try:
         last = json.loads(ledger.spec) if ledger is not None and ledger.spec else {}
-    except ValueError:  # somebody's edit
+    except (ValueError, RecursionError):  # somebody's edit
+        last = {}
+    if not isinstance(last, dict):
         last = {}
     own = body.get("spec") or {}
     for spec in (last, without_owned(last), without_owned(own)):

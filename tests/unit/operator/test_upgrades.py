@@ -257,9 +257,10 @@ async def test_under_a_spec_that_cannot_be_used_certificates_and_pods_are_looked
     assert (ready["status"], ready["reason"]) == ("False", "InvalidSpec")
 
 
-async def test_under_a_spec_of_which_nothing_is_known_certificates_are_renewed() -> None:
+@pytest.mark.parametrize("kept", ["damaged", "5", "[[1]]", "[" * 100_000])
+async def test_under_a_spec_of_which_nothing_is_known_certificates_are_renewed(kept: str) -> None:
     world = await invalid({"postgres": {"version": "none"}})
-    world.objects["ConfigMap", names.ledger(NAME)]["data"]["spec"] = "damaged"
+    world.objects["ConfigMap", names.ledger(NAME)]["data"]["spec"] = kept
     before, secret = uids(world), world.objects["Secret", f"{NAME}-1-tls"]["data"]["tls.crt"]
     world.now += timedelta(days=70)
     await looks(world, 5)
