@@ -161,7 +161,7 @@ def _turn(env: Environment, observed: Observed, care: Care) -> str:
     at = upgrade.stage(observed, env.release)
     age_s = (env.now() - env.began).total_seconds()
     ready = upgrade.is_ready(observed, look(observed), usable=care is Care.FULL)
-    rests = bool(upgrade.rests(observed))
+    rests = care is not Care.FULL or bool(upgrade.rests(observed))
     return env.turns.ask(herd, at, ready=ready, age_s=age_s, rests=rests)
 
 

@@ -165,7 +165,14 @@ async def test_a_herd_that_the_release_broke_keeps_its_turn_after_a_restart_of_t
     assert why == f"test/{NAME} is being upgraded"
 
 
-@pytest.mark.parametrize("rest", [{"hibernated": True}, {"maintenance": {"paused": True}}])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        {"hibernated": True},
+        {"maintenance": {"paused": True}},
+        {"postgres": {"parameters": {"fsync": "off"}}},  # which cannot be used
+    ],
+)
 async def test_a_herd_that_is_put_to_rest_gives_its_turn_to_others_and_ends_its_upgrade_later(
     rest: dict[str, Any],
 ) -> None:
@@ -179,7 +186,7 @@ async def test_a_herd_that_is_put_to_rest_gives_its_turn_to_others_and_ends_its_
     other = ("other", "herd")
     assert world.turns.ask(other, Stage.WAITING, ready=True, age_s=600.0) == ""
     world.turns.ask(other, Stage.DONE, ready=True, age_s=600.0)
-    world.change(hibernated=False, maintenance={})
+    world.change(hibernated=False, maintenance={}, postgres={})
     await world.settle()
     assert images(world) == {"sidecar:2", "postgres:2"}
     assert world.turns.ask(other, Stage.WAITING, ready=True, age_s=600.0) == ""
