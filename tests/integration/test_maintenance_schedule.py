@@ -75,9 +75,10 @@ class Api:
             return self.resource
         return {"metadata": {"name": name, "namespace": namespace, "uid": "h"}, "spec": {}}
 
-    async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
+    async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """See KubernetesApi."""
         self.resource["status"] = manifest["status"]
+        return self.resource
 
     def tell(self, about: object, event: Any, kind: str) -> None:
         """See JobEvents."""

@@ -4,9 +4,11 @@ A rule that only the API server can check (it needs the old object, or quantitie
 beside the field it is about, with the sentence that ``kubectl apply`` shows.
 """
 
-from typing import Annotated, Any
+import copy
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic.alias_generators import to_camel
 
 RULES = "x-kubernetes-validations"
@@ -40,6 +42,33 @@ class Reported(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True
     )
+
+
+_Status = TypeVar("_Status", bound=Reported)
+
+
+def reported(model: type[_Status], body: Mapping[str, Any]) -> _Status:
+    """Read the status of a resource, without what this release does not understand.
+
+    A newer release has written that, or somebody's edit: a condition, a phase. The rest counts.
+
+    Args:
+        model: of the status.
+        body: the resource.
+    """
+    data = copy.deepcopy(body.get("status"))
+    while data and isinstance(data, dict):
+        try:
+            return model.model_validate(data)
+        except ValidationError as error:
+            field, item, *_ = (*error.errors()[0]["loc"], None, None)
+            if field not in data:
+                break
+            if isinstance(item, int) and isinstance(data[field], list):
+                del data[field][item]
+            else:
+                del data[field]
+    return model()
 
 
 def rules(*pairs: tuple[str, str]) -> dict[str, Any]:

@@ -5,9 +5,9 @@ A job runs once: its spec cannot be changed, and what its status says of its end
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pgherd_operator.api.base import Line, Name, Quantity, Reported, Section, rules, section
 from pgherd_operator.api.places import Destination, Volume
@@ -191,6 +191,12 @@ class JobStatus(Reported):
         tuple[JobCondition, ...],
         Field(max_length=16, description="see docs/jobs.md", json_schema_extra={**BY_TYPE}),
     ] = ()
+
+    @field_validator("phase", mode="before")
+    @classmethod
+    def _has_begun(cls, phase: Any) -> Any:
+        """A job in a phase of a newer release has begun, and is never begun again."""
+        return phase if phase in get_args(Phase) else "Running"
 
 
 class SnapshotStatus(JobStatus):

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pgherd_operator.api import GROUP, KIND, OPERATOR, VERSION
+from pgherd_operator.api.base import reported
 from pgherd_operator.api.spec import OWNED_PARAMETERS, OWNED_PREFIXES, ClusterSpec
 from pgherd_operator.api.status import ClusterStatus
 
@@ -73,10 +74,6 @@ def parse(body: Mapping[str, Any]) -> Cluster:
         first = error.errors()[0]
         where = ".".join(["spec", *(str(part) for part in first["loc"])])
         raise InvalidSpec(f"{where}: {first['msg']}") from error
-    try:
-        status = ClusterStatus.model_validate(body.get("status") or {})
-    except ValidationError:  # edited by somebody, or of another release: it is only written anew
-        status = ClusterStatus()
     return Cluster(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -85,6 +82,6 @@ def parse(body: Mapping[str, Any]) -> Cluster:
         deleting="deletionTimestamp" in metadata,
         finalizers=tuple(metadata.get("finalizers", ())),
         spec=spec,
-        status=status,
+        status=reported(ClusterStatus, body),
         operator=(metadata.get("annotations") or {}).get(OPERATOR, ""),
     )

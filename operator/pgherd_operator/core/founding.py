@@ -155,9 +155,25 @@ def _of_release(ledger: Ledger, release: Release) -> Ledger:
     )
 
 
+def lost_secrets(observed: Observed) -> str:
+    """Names of a founded herd's passwords and CA that are gone; empty if none is."""
+    cluster, ledger = observed.cluster, observed.ledger
+    if ledger is None or ledger.phase is not Phase.FOUNDED:
+        return ""
+    wanted = set(names.lasting_secrets(cluster.name))
+    if cluster.spec.tls.mode != "SelfSigned":
+        wanted.remove(names.authority(cluster.name))
+    return ", ".join(sorted(wanted - observed.secrets.keys()))
+
+
 def _provide_secrets(observed: Observed) -> Step | None:
     cluster, ledger = observed.cluster, observed.ledger
     assert ledger is not None
+    if ledger.phase is Phase.FOUNDED:
+        # A new password or CA would not be the one that the members have.
+        lost = lost_secrets(observed)
+        text = f"secret {lost} is gone: restore it from where it was kept"
+        return Step(Reason.CREDENTIALS_MISSING, text, warning=True) if lost else None
     secrets: dict[str, Action] = {
         name: GeneratePassword(name, user)
         for name, user in (
@@ -168,17 +184,12 @@ def _provide_secrets(observed: Observed) -> Step | None:
     if cluster.spec.tls.mode == "SelfSigned":
         name = names.authority(cluster.name)
         secrets[name] = GenerateAuthority(name)
-    if ledger.phase is Phase.FOUNDING:
-        known = secrets.keys() & observed.secrets.keys()
-        if not all(observed.secrets[name].ours for name in known):
-            return taken.step(observed)
+    known = secrets.keys() & observed.secrets.keys()
+    if not all(observed.secrets[name].ours for name in known):
+        return taken.step(observed)
     missing = sorted(secrets.keys() - observed.secrets.keys())
     if not missing:
         return None
-    if ledger.phase is Phase.FOUNDED:
-        # A new password or CA would not be the one that the members have.
-        text = f"secret {', '.join(missing)} is gone: restore it from where it was kept"
-        return Step(Reason.CREDENTIALS_MISSING, text, warning=True)
     text = f"generating {', '.join(missing)}"
     return Step(Reason.FOUNDING, text, tuple(secrets[name] for name in missing))
 

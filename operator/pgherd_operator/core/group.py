@@ -90,6 +90,15 @@ class Member:
         return self.pod.role
 
     @property
+    def awaited(self) -> bool:
+        """It does not do its work, and is worth waiting for.
+
+        A reader without a node is not: it may never get one, and nobody's vote depends on it.
+        """
+        unplaced = self.role is Role.READER and self.pod is not None and self.pod.unplaced
+        return not (self.healthy or unplaced)
+
+    @property
     def arrived(self) -> bool:
         """It is in the view as what it is to be: a voter, or a reader."""
         return self.in_view is not None and (self.in_view.voter or self.in_view.reader)
@@ -126,8 +135,8 @@ class Group:
         it has a vote, it has to be well. A reader counts for other readers only.
         """
         reads = any(one.number == number and one.role is Role.READER for one in self.members)
-        return all(
-            member.healthy
+        return not any(
+            member.awaited
             for member in self.members
             if member.number != number
             and (member.in_view is not None or not member.going)

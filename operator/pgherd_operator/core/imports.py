@@ -194,7 +194,7 @@ def _is_other(observed: Observed, group: Group, release: Release, goal: str) -> 
 
     Such as of other members. One that cuts over, or removes, is not interrupted.
     """
-    if goal != FOLLOW or not all(member.healthy for member in group.members):
+    if goal != FOLLOW or any(member.awaited for member in group.members):
         return False
     made = objects.job(observed.cluster, goal, _members(observed), release)
     revision = made["metadata"]["annotations"][names.REVISION]

@@ -132,6 +132,11 @@ class Pod:
         """Whether it is being deleted, and can be expected to end."""
         return self.deleting and (self.ends_at is None or now < self.ends_at + self._LATE)
 
+    @property
+    def unplaced(self) -> bool:
+        """The scheduler says that it has no node for it."""
+        return self.pending and not self.node and bool(self.trouble)
+
 
 @dataclass(frozen=True, slots=True)
 class Secret:

@@ -166,14 +166,17 @@ def _steps(
     steps = [upkeep.applying(shared)] if shared else []
     certificates = upkeep.certificates(observed, now)
     first = founding.found(observed, release)
-    if first is not None:  # which may wait for a human for longer than certificates are valid
+    lacking = [first] if first is not None and first.reason is Reason.CREDENTIALS_MISSING else []
+    if first is not None and not lacking:  # which may wait for a human for long
         return [*steps, *certificates, first]
     if cluster.spec.hibernated:
-        return [*steps, *_sleep(observed)]
+        return [*steps, *lacking, *_sleep(observed)]
     steps += certificates
     steps += upkeep.settled_founders(observed, group)
     steps += membership.returning(observed, group)
     steps += upkeep.members(observed, release)
+    if lacking:  # who is there goes on; a new one may not come up, so nobody is replaced
+        return [*steps, *lacking]
     steps += membership.doomed_volumes(observed, group)
     one = membership.step(observed, group)
     growing = one is not None and one.reason is Reason.MEMBER_JOINING

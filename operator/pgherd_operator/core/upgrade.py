@@ -4,13 +4,14 @@ The ledger says which release a herd has, and by which images. Until a herd has 
 one its pods are made with the images that it has, so that members of two releases do not meet; and
 no pod is replaced for the release's sake. It does so when it is its turn (``Turns``), with all
 members well and ``maintenance.upgrades`` Automatic. A release that breaks the first herd reaches no
-other: it keeps its turn until it is well.
+other: it keeps its turn until it is well, or a person puts it to rest.
 """
 
 from dataclasses import replace
 from enum import StrEnum
 
 from pgherd_operator.core.actions import AdoptRelease, FinishUpgrade, Reason, Step
+from pgherd_operator.core.founding import lost_secrets
 from pgherd_operator.core.group import Group
 from pgherd_operator.core.observed import Ledger, Observed, Phase
 from pgherd_operator.objects.model import Release
@@ -37,6 +38,14 @@ def stage(observed: Observed, release: Release) -> Stage:
     return Stage.UNDER_WAY if ledger.upgrading else Stage.DONE
 
 
+def rests(observed: Observed) -> str:
+    """Why nothing of a herd is changed for as long as a person likes; empty if that is not so."""
+    spec = observed.cluster.spec
+    if spec.hibernated:
+        return "it sleeps (hibernated)"
+    return "it is paused (maintenance.paused)" if spec.maintenance.paused else ""
+
+
 def pinned(ledger: Ledger | None, release: Release) -> Release:
     """What pods are made by: the images that the herd has, until it takes over the new ones."""
     if ledger is None or not ledger.release or ledger.release == release.id:
@@ -56,11 +65,11 @@ def is_ready(observed: Observed, group: Group, *, usable: bool) -> bool:
     return (
         usable
         and maintenance.upgrades == "Automatic"
-        and not maintenance.paused
-        and not observed.cluster.spec.hibernated
+        and not rests(observed)
+        and not lost_secrets(observed)
         and group.authority is not None
         and bool(group.members)
-        and all(member.healthy for member in group.members)
+        and not any(member.awaited for member in group.members)
         and not group.maintained
     )
 
@@ -77,7 +86,9 @@ def why_waiting(observed: Observed, group: Group, turn: str, *, usable: bool) ->
     if observed.cluster.spec.maintenance.upgrades == "Manual":
         return "maintenance.upgrades is Manual"
     if not is_ready(observed, group, usable=usable):
-        return group.maintained or "not all members are well"
+        lost = lost_secrets(observed)
+        missing = f"secret {lost} is gone" if lost else ""
+        return rests(observed) or missing or group.maintained or "not all members are well"
     return turn
 
 
@@ -97,7 +108,7 @@ def step(
             text = f"taking over release {release.version}"
             return Step(Reason.UPGRADING, text, (AdoptRelease(release),))
         case Stage.UNDER_WAY:
-            if outdated or not all(member.healthy for member in group.members):
+            if outdated or any(member.awaited for member in group.members):
                 return None
             text = f"release {release.version} is on all members"
             return Step(Reason.UPGRADING, text, (FinishUpgrade(),))
@@ -116,17 +127,26 @@ class Turns:
         self._patience_s = patience_s
         self._holders: set[tuple[str, str]] = set()
 
-    def ask(self, herd: tuple[str, str], stage: Stage, *, ready: bool, age_s: float) -> str:
+    def ask(
+        self,
+        herd: tuple[str, str],
+        stage: Stage,
+        *,
+        ready: bool,
+        age_s: float,
+        rests: bool = False,
+    ) -> str:
         """Take the turn, or give it back; return why it is not this herd's, empty if it is.
 
         Args:
             age_s: how long ago the process began.
+            rests: nobody knows when it goes on.
         """
-        if stage is Stage.UNDER_WAY:
+        if stage is Stage.UNDER_WAY and not rests:
             self._holders.add(herd)
             return ""
         others = self._holders - {herd}
-        if stage is Stage.DONE or not ready:
+        if stage is Stage.DONE or rests or not ready:
             self._holders.discard(herd)
             return ""
         if others:

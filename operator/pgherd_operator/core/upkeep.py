@@ -25,7 +25,7 @@ from pgherd_operator.core.group import Group
 from pgherd_operator.core.observed import Ledger, Observed, Phase
 from pgherd_operator.core.quantity import parse
 from pgherd_operator.objects import config, names, network, pod
-from pgherd_operator.objects.model import Manifest, Origin, Release, Seat
+from pgherd_operator.objects.model import Manifest, Origin, Release, Seat, digest
 
 _KEYS = {"ca.crt", "tls.crt", "tls.key"}
 
@@ -35,8 +35,28 @@ def differs(wanted: Manifest, live: Mapping[str, Any] | None) -> bool:
 
     It is there as we applied it: the hash is the one of today, and no field that we set has been
     changed since. Fields that we do not set belong to others, defaults of the server included.
+    What a web hook makes of our fields it would make of them again: that is left, once noted.
     """
-    return live is None or not _contains(live, wanted)
+    if live is None:
+        return True
+    noted = (live["metadata"].get("annotations") or {}).get(names.ADMITTED)
+    return not _contains(live, wanted) and noted != _admitted(wanted, live)
+
+
+def altered(wanted: Manifest, made: Mapping[str, Any]) -> str:
+    """Note what has become of an object while it was applied; empty if it is as it was wanted."""
+    return "" if _contains(made, wanted) else _admitted(wanted, made)
+
+
+def _admitted(wanted: Manifest, live: Mapping[str, Any]) -> str:
+    return digest([wanted, _of_ours(live, wanted)])
+
+
+def _of_ours(live: Any, wanted: Any) -> Any:
+    """What the fields hold that we set; of a list all, as nobody can tell whose an item is."""
+    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
+        return {key: _of_ours(live.get(key), value) for key, value in wanted.items()}
+    return live
 
 
 def _contains(live: Any, wanted: Any) -> bool:

@@ -5,7 +5,7 @@ remember what was done, but for a copy: that one is begun anew once for each rai
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, Literal, TypeVar
@@ -24,7 +24,7 @@ from pgherd_operator.core.actions import Event
 from pgherd_operator.core.quantity import parse
 
 _WORDS = 1000
-_WAITS = "the deletion waits for the herd; deletionPolicy: Retain ends the wait"
+_WAITS = "the deletion waits for the herd: set deletionPolicy: Retain to leave it there as it is"
 _IN_RESOURCES = (
     (". `pgherd subscribe SET --to DSN --anew` copies", ". A larger spec.anew copies"),
     ("`pgherd subscribe SET --to DSN --anew` copies", "a larger spec.anew copies"),
@@ -242,7 +242,7 @@ def show_subscription(
 def show_waiting(one: Ordered[Spec, Status], told: OrderOutcome, now: datetime) -> Shown[Status]:
     """What the status of a resource says that is to go, and can't yet."""
     if told.silence:
-        told = OrderOutcome(silence=f"{told.silence}; {_WAITS}")
+        told = replace(told, silence=f"{told.silence}; {_WAITS}")
     return _not_done(one, told, now, ())
 
 

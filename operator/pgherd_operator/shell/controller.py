@@ -161,7 +161,8 @@ def _turn(env: Environment, observed: Observed, care: Care) -> str:
     at = upgrade.stage(observed, env.release)
     age_s = (env.now() - env.began).total_seconds()
     ready = upgrade.is_ready(observed, look(observed), usable=care is Care.FULL)
-    return env.turns.ask(herd, at, ready=ready, age_s=age_s)
+    rests = care is not Care.FULL or bool(upgrade.rests(observed))
+    return env.turns.ask(herd, at, ready=ready, age_s=age_s, rests=rests)
 
 
 async def _usable(env: Environment, body: dict[str, Any], cluster: Cluster) -> tuple[Cluster, Care]:
@@ -180,7 +181,9 @@ async def _usable(env: Environment, body: dict[str, Any], cluster: Cluster) -> t
     ledger = parse_ledger(found)
     try:
         last = json.loads(ledger.spec) if ledger is not None and ledger.spec else {}
-    except ValueError:  # somebody's edit
+    except (ValueError, RecursionError):  # somebody's edit
+        last = {}
+    if not isinstance(last, dict):
         last = {}
     own = body.get("spec") or {}
     for spec in (last, without_owned(last), without_owned(own)):

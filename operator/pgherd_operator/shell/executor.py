@@ -15,6 +15,7 @@ from pgherd_sidecar.pki.authority import subject
 from pgherd_operator.api import KIND, OPERATOR
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core import actions as act
+from pgherd_operator.core import upkeep
 from pgherd_operator.core.observed import Phase
 from pgherd_operator.objects import config, names
 from pgherd_operator.objects.model import Origin, manifest
@@ -56,7 +57,7 @@ class Executor:
         """
         match action:
             case act.Apply():
-                await self._put(action.manifest, action.uid)
+                await self._apply(action)
             case act.Create() | act.Admit():
                 admitted = isinstance(action, act.Admit)
                 await (self._api.admit if admitted else self._create)(action.manifest)
@@ -98,18 +99,29 @@ class Executor:
         except ConflictError:
             return  # ours from before, or another's: the next look will tell
 
-    async def _put(self, wanted: Manifest, uid: str) -> None:
+    async def _apply(self, action: act.Apply) -> None:
+        """Make or change an object, and note what a web hook has made of it."""
+        wanted = action.manifest
+        made = await self._put(wanted, action.uid)
+        altered = upkeep.altered(wanted, made) if made is not None else ""
+        if made is None or not altered:
+            return
+        noted = {"uid": made["metadata"]["uid"], "annotations": {names.ADMITTED: altered}}
+        await self._patch(wanted["kind"], wanted["metadata"]["name"], {"metadata": noted})
+
+    async def _put(self, wanted: Manifest, uid: str) -> Manifest | None:
         """Make an object, or have the one of that uid be as wanted; never another's of its name.
 
+        Return what there is now, None where somebody else was faster: the next look will tell.
         What is made has no data yet: whatever a POST gives, an apply could not take away again.
         """
         bare = {key: value for key, value in wanted.items() if key != "data"}
         try:
             if not uid:
                 uid = (await self._api.create(bare))["metadata"]["uid"]
-            await self._api.apply(wanted | {"metadata": wanted["metadata"] | {"uid": uid}})
+            return await self._api.apply(wanted | {"metadata": wanted["metadata"] | {"uid": uid}})
         except ConflictError:
-            return  # somebody else was faster: the next look will tell
+            return None
 
     async def _delete(self, action: act.Delete) -> None:
         try:

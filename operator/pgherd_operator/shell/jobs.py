@@ -14,6 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from pgherd_operator.api import CHECK, KIND, SCHEDULE, SNAPSHOT
+from pgherd_operator.api.base import reported
 from pgherd_operator.api.jobs import (
     CheckSpec,
     CheckStatus,
@@ -175,10 +176,11 @@ class Jobs:
         """What does the job, and whether SparkApplications are known here."""
         name = objects.workload_name(work)
         try:
-            found = await self._named("SparkApplication", work, name)
+            await self.api.list("SparkApplication", work.namespace, f"{names.JOB}={work.uid}")
             has_spark = True
         except NotFoundError:  # of the kind: a list that is empty is none
-            found, has_spark = None, False
+            has_spark = False
+        found = await self._named("SparkApplication", work, name) if has_spark else None
         if found is not None:
             state = found.get("status", {}).get("applicationState", {})
             return _workload(
@@ -198,8 +200,11 @@ class Jobs:
         return _workload("Job", found, state, message), has_spark
 
     async def _named(self, kind: str, work: Work, name: str) -> Manifest | None:
-        listed = await self.api.list(kind, work.namespace, f"{names.JOB_OF}={work.spec.cluster}")
-        return next((item for item in listed if item["metadata"]["name"] == name), None)
+        """By its name alone: somebody may have taken our labels away."""
+        try:
+            return await self.api.get(kind, work.namespace, name)
+        except NotFoundError:
+            return None
 
     async def _driver(self, work: Work) -> Driver:
         pods = await self.api.list("Pod", work.namespace, f"{names.JOB}={work.uid}")
@@ -298,7 +303,7 @@ def _work(kind: str, body: Mapping[str, Any]) -> Work:
         kind=kind,
         **identity(body),
         spec=spec.model_validate(body.get("spec") or {}),
-        status=status.model_validate(body.get("status") or {}),
+        status=reported(status, body),
         deleting="deletionTimestamp" in body["metadata"],
     )
 
@@ -307,12 +312,12 @@ def _schedule(body: Mapping[str, Any]) -> Schedule:
     return Schedule(
         **identity(body),
         spec=ScheduleSpec.model_validate(body.get("spec") or {}),
-        status=ScheduleStatus.model_validate(body.get("status") or {}),
+        status=reported(ScheduleStatus, body),
     )
 
 
 def _made(item: Mapping[str, Any]) -> Made:
-    metadata, status = item["metadata"], SnapshotStatus.model_validate(item.get("status") or {})
+    metadata, status = item["metadata"], reported(SnapshotStatus, item)
     return Made(
         name=metadata["name"],
         uid=metadata["uid"],

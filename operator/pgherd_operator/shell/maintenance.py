@@ -14,6 +14,7 @@ from pgherd_sidecar.client.maintenance import MaintenanceAnswer
 from pydantic import ValidationError
 
 from pgherd_operator.api import MAINTENANCE
+from pgherd_operator.api.base import reported
 from pgherd_operator.api.maintenance import MaintenanceSpec, MaintenanceStatus
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.jobs import maintenance
@@ -109,12 +110,8 @@ async def _begin(
 
 
 def _schedule(body: Manifest) -> MaintenanceResource:
-    try:
-        status = MaintenanceStatus.model_validate(body.get("status") or {})
-    except ValidationError:  # edited by somebody, or of another release: it is only written anew
-        status = MaintenanceStatus()
     return MaintenanceResource(
         **identity(body),
         spec=MaintenanceSpec.model_validate(body.get("spec") or {}),
-        status=status,
+        status=reported(MaintenanceStatus, body),
     )

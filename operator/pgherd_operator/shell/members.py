@@ -7,7 +7,7 @@ from typing import Any
 from pgherd_sidecar.client import routes
 
 from pgherd_operator.api import KIND
-from pgherd_operator.api.resource import Cluster, InvalidSpec, parse
+from pgherd_operator.api.resource import Cluster, parse
 from pgherd_operator.shell.jobs import database_members
 from pgherd_operator.shell.kube.interface import KubernetesApi, NotFoundError
 from pgherd_operator.shell.observing.sidecars import SidecarError, Sidecars
@@ -40,9 +40,11 @@ async def writable(
     if waits_for:
         return None, waits_for
     try:
-        sidecars = sidecars_of(parse(await api.get(KIND, namespace, herd)))
+        body = await api.get(KIND, namespace, herd)
+        # Who is asked does not depend on the spec: the herd goes on under one that can't be used.
+        sidecars = sidecars_of(parse({**body, "spec": {}}))
         await sidecars.prepare()
-    except (NotFoundError, InvalidSpec, SidecarError) as error:
+    except (NotFoundError, SidecarError) as error:
         return None, f"ReplicatedCluster {herd}: {error}"
     said = "no member takes writes"
     for number in numbers:

@@ -12,9 +12,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from pgherd_sidecar.client import routes
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from pgherd_operator.api import KIND, SET, SUBSCRIPTION
+from pgherd_operator.api.base import reported
 from pgherd_operator.api.resource import Cluster
 from pgherd_operator.api.subscriptions import (
     LeavingSpec,
@@ -78,7 +79,7 @@ class Followers:
         try:
             one: SetResource = Ordered(
                 **_ordered(body), spec=SetSpec.model_validate(body.get("spec") or {}),
-                status=_status(SetStatus, body),
+                status=reported(SetStatus, body),
             )  # fmt: skip
         except ValidationError as error:
             return await self._refuse(body, error)
@@ -99,7 +100,7 @@ class Followers:
         try:
             one: SubscriptionResource = Ordered(
                 **_ordered(body), spec=SubscriptionSpec.model_validate(body.get("spec") or {}),
-                status=_status(SubscriptionStatus, body),
+                status=reported(SubscriptionStatus, body),
             )  # fmt: skip
         except ValidationError as error:
             return await self._refuse(body, error)
@@ -127,7 +128,7 @@ class Followers:
         try:
             one = Ordered(
                 **_ordered(body), spec=LeavingSpec.model_validate(body.get("spec") or {}),
-                status=_status(SetStatus, body),
+                status=reported(SetStatus, body),
             )  # fmt: skip
         except ValidationError as error:
             return await self._refuse(body, error)
@@ -151,7 +152,7 @@ class Followers:
         try:
             one = Ordered(
                 **_ordered(body), spec=LeavingSpec.model_validate(body.get("spec") or {}),
-                status=_status(SubscriptionStatus, body),
+                status=reported(SubscriptionStatus, body),
             )  # fmt: skip
         except ValidationError as error:
             return await self._refuse(body, error)
@@ -301,11 +302,3 @@ def _ordered(body: Manifest) -> dict[str, Any]:
     return identity(body) | {
         "deleted": None if deleted is None else datetime.fromisoformat(deleted),
     }
-
-
-def _status(model: type[Model], body: Manifest) -> Model:
-    assert issubclass(model, BaseModel)
-    try:
-        return model.model_validate(body.get("status") or {})
-    except ValidationError:  # edited by somebody, or of another release: it is only written anew
-        return model()

@@ -42,6 +42,8 @@ class ApiServer:
     counter: int = 0
     refused: dict[str, ApiError] = field(default_factory=dict)
     """Refusals for ever, by verb and kind: "list PodMonitor", "create Pod"."""
+    webhook: Callable[[Manifest], None] = lambda _: None
+    """What a mutating web hook makes of each object that is written."""
     volumes_grow: bool = True
     """What the class of the volumes allows."""
 
@@ -84,6 +86,7 @@ class ApiServer:
             item = copy.deepcopy(manifest)
             item["metadata"] |= {"uid": self.uid(), "creationTimestamp": self.now.isoformat()}
             item["metadata"]["resourceVersion"] = self.uid()
+            self.webhook(item)
             self.objects[kind, name] = item
             return copy.deepcopy(item)
 
@@ -92,13 +95,13 @@ class ApiServer:
         self.calls.add(("create", manifest["kind"]))
         self._refuse("create", manifest["kind"])
 
-    async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
+    async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """See KubernetesApi."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         self.calls.add(("patch", f"{kind}/{subresource}" if subresource else kind))
         if subresource:
             self._object(kind, name)["status"] = copy.deepcopy(manifest["status"])
-            return
+            return copy.deepcopy(self._object(kind, name))
         with self.writing("apply", kind, name):
             if (kind, name) not in self.objects:
                 self.calls.add(("create", kind))  # an apply that creates needs both rights
@@ -106,7 +109,9 @@ class ApiServer:
             _require(old, "uid", manifest["metadata"].get("uid", ""))
             item = copy.deepcopy(manifest)
             item["metadata"] = old["metadata"] | item["metadata"]
+            self.webhook(item)
             self.objects[kind, name] = item
+            return copy.deepcopy(item)
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Manifest) -> None:
         """See KubernetesApi."""
@@ -118,6 +123,7 @@ class ApiServer:
             for field in ("uid", "resourceVersion"):
                 _require(item, field, patch.get("metadata", {}).get(field, ""))
             _merge(item, patch)
+            self.webhook(item)
             item["metadata"]["resourceVersion"] = self.uid()
             self._collect(kind, name)
 

@@ -514,9 +514,14 @@ class World(ApiServer):
             if kind == "Pod":
                 number = int(item["metadata"]["labels"][names.MEMBER])
                 ready = self.primary() and self.works(number)
-                item.setdefault("status", {})["conditions"] = [
-                    {"type": "Ready", "status": "True" if ready else "False"}
-                ]
+                status = item.setdefault("status", {})
+                status["conditions"] = [{"type": "Ready", "status": "True" if ready else "False"}]
+                if number in self.unscheduled and number not in self.processes:
+                    status["phase"] = "Pending"
+                    why = {"reason": "Unschedulable", "message": "0/3 nodes are available"}
+                    status["conditions"].append({"type": "PodScheduled", "status": "False"} | why)
+                elif number in self.processes and status.get("phase") == "Pending":
+                    del status["phase"]
 
 
 def _few_witnesses(voters: tuple[ViewMember, ...]) -> bool:

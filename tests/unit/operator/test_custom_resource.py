@@ -225,3 +225,19 @@ def test_quantities_compare_as_kubernetes_does(number: int, suffix: str) -> None
 def test_what_is_no_quantity_is_an_error() -> None:
     with pytest.raises(ValueError, match="quantity"):
         parse_quantity("1Kib")
+
+
+def test_a_status_of_another_release_is_read_without_what_is_not_understood() -> None:
+    when = "2030-01-01T00:00:00Z"
+    known = {"type": "Ready", "status": "True", "reason": "All", "lastTransitionTime": when}
+    status = {
+        "clusterId": "c", "component": "Half", "conditions": [known | {"type": "Warm"}, known],
+        "members": "three", "importFrom": {"phase": "Painting"},
+    }  # fmt: skip
+    metadata = {"name": "herd", "namespace": "test", "uid": "u"}
+    read = parse({"metadata": metadata, "status": status}).status
+    assert (read.cluster_id, read.component, read.members) == ("c", "Unknown", ())
+    assert [one.type for one in read.conditions] == ["Ready"]
+    odds: tuple[Any, ...] = (None, [], "x", {"conditions": {"a": 1}})
+    for odd in odds:
+        assert parse({"metadata": metadata, "status": odd}).status.conditions == ()

@@ -246,6 +246,16 @@ async def test_a_subscriber_that_is_gone_is_left_behind_after_a_minute() -> None
     assert "DROP SCHEMA pgherd_subscriber CASCADE" in it.events[-1].message
 
 
+async def test_a_herd_whose_spec_cannot_be_used_is_asked_all_the_same() -> None:
+    it = world()
+    it.objects[KIND, HERD]["spec"] = {"postgres": {"version": "none"}}
+    await it.look_at_both()
+    assert it.of(SUBSCRIPTION)["state"] == "copying"
+    it.remove(SUBSCRIPTION)
+    await it.look_at(SUBSCRIPTION)
+    assert not it.is_there(SUBSCRIPTION)
+
+
 @pytest.mark.parametrize("herd", ["gone", "going", "silent", "asleep"])
 async def test_a_deletion_waits_for_a_herd_only_as_long_as_there_is_one(herd: str) -> None:
     it = world()
@@ -263,7 +273,7 @@ async def test_a_deletion_waits_for_a_herd_only_as_long_as_there_is_one(herd: st
     waits = herd in ("silent", "asleep")
     assert it.is_there(SUBSCRIPTION) is it.is_there(SET) is waits
     for kind in (SUBSCRIPTION, SET) if waits else ():
-        assert "deletionPolicy: Retain ends the wait" in it.of(kind)["message"]
+        assert "set deletionPolicy: Retain" in it.of(kind)["message"]
         it.change(kind, deletionPolicy="Retain")
     await it.look_at_both()
     assert not it.is_there(SUBSCRIPTION)

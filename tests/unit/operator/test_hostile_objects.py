@@ -9,6 +9,7 @@ from jobs_world import JobsWorld
 from operator_world import NAME, World
 from pgherd_operator.core.quantity import parse
 from pgherd_operator.objects import config, names
+from pgherd_operator.shell.kube.interface import Manifest
 from pgherd_operator.shell.kube.queue import Queue
 
 CLAIM = ("PersistentVolumeClaim", f"{NAME}-1-data")
@@ -39,6 +40,33 @@ async def test_a_size_with_an_exponent_is_one() -> None:
 )  # fmt: skip
 def test_quantities_are_read_in_all_their_forms(text: str, value: Fraction) -> None:
     assert parse(text) == value
+
+
+def meddle(item: Manifest) -> None:
+    """What a service mesh or a policy may do: it adds items to lists, and changes a value."""
+    added = {"name": "mesh", "port": 15001, "protocol": "TCP"}
+    if item["kind"] == "Service" and added not in item["spec"]["ports"]:
+        item["spec"]["ports"].append(added)
+    if item["kind"] == "PodDisruptionBudget":
+        item["spec"]["minAvailable"] = 1
+
+
+async def test_a_web_hook_that_changes_what_we_apply_does_not_keep_us_applying() -> None:
+    world = World()
+    world.webhook = meddle
+    world.submit()
+    await world.settle()
+    writes = list(world.writes)
+    assert len(world.objects["Service", f"{NAME}-rw"]["spec"]["ports"]) == 2
+    ready = next(c for c in world.resource["status"]["conditions"] if c["type"] == "Ready")
+    assert ready["status"] == "True"
+    world.objects["Service", f"{NAME}-rw"]["spec"]["selector"] = {}  # somebody's edit is undone
+    await world.settle()
+    assert world.writes[len(writes) :] == [f"apply Service {NAME}-rw", f"patch Service {NAME}-rw"]
+    assert world.objects["Service", f"{NAME}-rw"]["spec"]["selector"]
+    world.change(instances=5)  # and what we want otherwise is applied
+    await world.settle()
+    assert f"apply PodDisruptionBudget {NAME}" in world.writes[len(writes) :]
 
 
 @pytest.mark.parametrize("damage", [{"phase": "?"}, {"founders": "one"}, {"clusterId": None}])

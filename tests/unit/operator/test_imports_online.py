@@ -41,7 +41,8 @@ class ImportWorld(World):
         if kind != "Pod" or not selector.startswith(names.IMPORT):
             return await super().list(kind, namespace, selector)
         self.calls.add(("list", kind))
-        return [self._pod(job) for job in self.jobs().values()]
+        strangers = await super().list(kind, namespace, selector)
+        return [*strangers, *(self._pod(job) for job in self.jobs().values())]
 
     def _pod(self, job: Manifest) -> Manifest:
         metadata = {
@@ -115,6 +116,14 @@ async def following() -> ImportWorld:
     world.says = dict(_FOLLOWING)
     await world.reconcile()
     return world
+
+
+async def test_a_pod_of_nobody_with_the_label_of_the_import_stops_nothing() -> None:
+    world = await following()
+    copied = {"name": "copy", "uid": "copy", "labels": {names.IMPORT: NAME}}
+    world.objects["Pod", "copy"] = {"kind": "Pod", "metadata": copied, "status": {}}
+    await world.reconcile()
+    assert world.condition[:2] == ("False", "ImportFollows")
 
 
 async def test_the_job_begins_when_all_members_are_there_and_names_them() -> None:

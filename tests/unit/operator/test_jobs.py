@@ -187,6 +187,63 @@ async def test_what_the_driver_complains_of_is_told() -> None:
     assert it.reasons()[-1] == "JobFailed"
 
 
+@pytest.mark.parametrize(
+    "newer",
+    [
+        {"conditions": [{"type": "Archived", "status": "True", "reason": "Done",
+                         "lastTransitionTime": "2030-01-01T00:00:00Z"}]},
+        {"phase": "Archiving"},
+        {"tables": "many", "conditions": "none"},
+    ],
+)  # fmt: skip
+async def test_what_a_newer_operator_has_told_keeps_no_job_from_its_end(
+    newer: dict[str, Any],
+) -> None:
+    it = world()
+    await it.look()
+    it.runs()
+    await it.look()
+    it.objects[SNAPSHOT, JOB]["status"] |= newer
+    await it.look()
+    assert it.status()["phase"] == "Running"
+    it.ends(WRITTEN)
+    await it.look()
+    assert it.status()["phase"] == "Succeeded"
+    assert {one["type"] for one in it.status()["conditions"]} == {"Complete", "SparkOperator"}
+    assert len(it.created) == 1
+
+
+async def test_a_phase_of_a_newer_operator_begins_nothing_and_stops_no_schedule() -> None:
+    it = world(SCHEDULE, schedule="* * * * *")
+    it.passes(minutes=1)
+    await it.look(SCHEDULE)
+    (name,) = [name for kind, name in it.objects if kind == SNAPSHOT]
+    it.objects[SNAPSHOT, name]["status"] = {"phase": "Archiving", "conditions": [{"type": "?"}]}
+    it.objects[SCHEDULE, JOB]["status"]["active"] = ["a list"]
+    before = it.status(SCHEDULE)["lastScheduleTime"]
+    await it.look(SCHEDULE)
+    assert it.status(SCHEDULE)["active"] == name
+    assert it.status(SCHEDULE)["lastScheduleTime"] == before
+    await it.look(name=name)
+    assert it.created == []
+
+
+@pytest.mark.parametrize("spark", [True, False])
+async def test_what_does_a_job_is_known_by_its_name_though_somebody_takes_its_labels(
+    *, spark: bool
+) -> None:
+    it = world(spark=spark)
+    await it.look()
+    it.runs()
+    await it.look()
+    made = it.workload()
+    assert made is not None
+    made["metadata"]["labels"] = {}
+    await it.look()
+    assert it.status()["phase"] == "Running"
+    assert len(it.created) == 1
+
+
 async def test_an_executor_that_fails_is_not_the_end() -> None:
     it = world()
     await it.look()

@@ -374,6 +374,30 @@ async def test_a_lost_password_is_not_made_anew_under_running_members() -> None:
     assert condition(world, "Progressing")["reason"] == "CredentialsMissing"
 
 
+@pytest.mark.parametrize("secret", ["superuser", "app", "ca"])
+async def test_pods_that_are_gone_are_made_again_though_a_password_or_the_ca_is_lost(
+    secret: str,
+) -> None:
+    world = await running()
+    kept = world.objects.pop(("Secret", f"{NAME}-{secret}"))
+    for number in (2, 3):
+        world.mark_deleted(("Pod", f"{NAME}-{number}"))
+    await world.settle()
+    assert {number for number in (1, 2, 3) if world.works(number)} == {1, 2, 3}
+    assert condition(world, "Progressing")["reason"] == "CredentialsMissing"
+    written = len(world.writes)
+    world.change(postgres={"parameters": {"work_mem": "8MB"}})  # a new pod might not start
+    await world.settle()
+    assert not [one for one in world.writes[written:] if one.startswith("delete")]
+    world.change(hibernated=True)
+    await world.settle()
+    assert not [name for kind, name in world.objects if kind == "Pod"]
+    world.objects["Secret", f"{NAME}-{secret}"] = kept
+    world.change(hibernated=False)
+    await world.settle()
+    assert condition(world, "Ready")["status"] == "True"
+
+
 async def test_drift_is_repaired() -> None:
     world = await running()
     wanted = copy.deepcopy(world.objects["Service", f"{NAME}-rw"]["spec"])

@@ -102,6 +102,41 @@ async def test_a_herd_that_cannot_grow_ends_its_upgrade_and_gives_its_turn_back(
     assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0) == ""
 
 
+async def test_a_herd_without_its_passwords_waits_and_holds_up_no_other() -> None:
+    world = await running()
+    del world.objects["Secret", f"{NAME}-app"]
+    world.release = NEW
+    await looks(world, 5)
+    assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0) == ""
+    assert f"secret {NAME}-app is gone" in condition(world, "Upgraded")["message"]
+
+
+async def test_a_reader_without_a_node_holds_up_no_release_and_no_other_reader() -> None:
+    world = await running(readers=1)
+    world.unscheduled = {66}
+    world.change(readers=2)
+    await world.settle()
+    world.release = NEW
+    await world.settle()
+    assert images(world) == {"sidecar:2", "postgres:2"}
+    assert condition(world, "Upgraded")["status"] == "True"
+    assert world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0) == ""
+    assert "0/3 nodes are available" in condition(world, "Ready")["message"]
+
+
+async def test_a_reader_that_the_release_broke_keeps_the_turn() -> None:
+    world = await running(readers=1)
+    world.release = NEW
+    for _ in range(40):
+        await world.reconcile()
+        world.tick()
+        if 65 in world.processes and "sidecar:2" in str(world.objects["Pod", f"{NAME}-65"]):
+            world.processes[65].broken = True
+    assert images(world) == {"sidecar:2", "postgres:2"}
+    why = world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0)
+    assert why == f"test/{NAME} is being upgraded"
+
+
 @pytest.mark.parametrize("serves", [False, True])
 async def test_a_release_waits_for_maintenance_and_says_so(*, serves: bool) -> None:
     world = await running()
@@ -128,6 +163,48 @@ async def test_a_herd_that_the_release_broke_keeps_its_turn_after_a_restart_of_t
     await world.reconcile()
     why = world.turns.ask(("other", "herd"), Stage.WAITING, ready=True, age_s=600.0)
     assert why == f"test/{NAME} is being upgraded"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        {"hibernated": True},
+        {"maintenance": {"paused": True}},
+        {"postgres": {"parameters": {"fsync": "off"}}},  # which cannot be used
+    ],
+)
+async def test_a_herd_that_is_put_to_rest_gives_its_turn_to_others_and_ends_its_upgrade_later(
+    rest: dict[str, Any],
+) -> None:
+    world = await running()
+    world.release = NEW
+    while world.objects["ConfigMap", names.ledger(NAME)]["data"]["upgrading"] != "true":
+        await world.reconcile()
+        world.tick()
+    world.change(**rest)
+    await looks(world, 5)
+    other = ("other", "herd")
+    assert world.turns.ask(other, Stage.WAITING, ready=True, age_s=600.0) == ""
+    world.turns.ask(other, Stage.DONE, ready=True, age_s=600.0)
+    world.change(hibernated=False, maintenance={}, postgres={})
+    await world.settle()
+    assert images(world) == {"sidecar:2", "postgres:2"}
+    assert world.turns.ask(other, Stage.WAITING, ready=True, age_s=600.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("rest", "why"),
+    [({"hibernated": True}, "it sleeps"), ({"maintenance": {"paused": True}}, "it is paused")],
+)
+async def test_a_herd_at_rest_says_that_its_upgrade_waits_for_that(
+    rest: dict[str, Any], why: str
+) -> None:
+    world = await running()
+    world.change(**rest)
+    await looks(world, 5)
+    world.release = NEW
+    await looks(world, 5)
+    assert why in condition(world, "Upgraded")["message"]
 
 
 def test_nobody_begins_before_those_under_way_were_heard() -> None:
@@ -187,9 +264,10 @@ async def test_under_a_spec_that_cannot_be_used_certificates_and_pods_are_looked
     assert (ready["status"], ready["reason"]) == ("False", "InvalidSpec")
 
 
-async def test_under_a_spec_of_which_nothing_is_known_certificates_are_renewed() -> None:
+@pytest.mark.parametrize("kept", ["damaged", "5", "[[1]]", "[" * 100_000])
+async def test_under_a_spec_of_which_nothing_is_known_certificates_are_renewed(kept: str) -> None:
     world = await invalid({"postgres": {"version": "none"}})
-    world.objects["ConfigMap", names.ledger(NAME)]["data"]["spec"] = "damaged"
+    world.objects["ConfigMap", names.ledger(NAME)]["data"]["spec"] = kept
     before, secret = uids(world), world.objects["Secret", f"{NAME}-1-tls"]["data"]["tls.crt"]
     world.now += timedelta(days=70)
     await looks(world, 5)

@@ -168,12 +168,12 @@ class Client:
         path = _path(manifest["kind"], metadata["namespace"], metadata["name"])
         await self._call("PUT", path, manifest)
 
-    async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
+    async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """See KubernetesApi."""
         metadata = manifest["metadata"]
         path = _path(manifest["kind"], metadata["namespace"], metadata["name"], subresource)
         parameters = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
-        await self._call("PATCH", path, manifest, parameters, _APPLY)
+        return await self._call("PATCH", path, manifest, parameters, _APPLY)
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Manifest) -> None:
         """See KubernetesApi."""

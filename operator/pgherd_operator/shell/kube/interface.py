@@ -57,10 +57,11 @@ class KubernetesApi(Protocol):
         """
         ...
 
-    async def apply(self, manifest: Manifest, *, subresource: str = "") -> None:
+    async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Server-side apply under our field manager, taking over fields that others changed.
 
-        With a uid in the manifest: to that object only, ``ConflictError`` where it is not there.
+        Return what there is now. With a uid in the manifest: to that object only,
+        ``ConflictError`` where it is not there.
         """
         ...
 

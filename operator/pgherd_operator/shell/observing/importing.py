@@ -10,7 +10,7 @@ from pgherd_operator.api.resource import Cluster
 from pgherd_operator.core import imports
 from pgherd_operator.core.observed import ImportJob
 from pgherd_operator.objects import names
-from pgherd_operator.shell.kube.interface import KubernetesApi, Manifest
+from pgherd_operator.shell.kube.interface import KubernetesApi, Manifest, NotFoundError
 from pgherd_operator.shell.observing import owners
 from pgherd_operator.shell.observing.reading import pod_trouble, warned
 
@@ -47,13 +47,15 @@ async def look(api: KubernetesApi, importers: Importers, cluster: Cluster) -> di
     """
     if not imports.asked(cluster):
         return {}
+    found: dict[str, Manifest] = {}
+    for goal in imports.GOALS.values():  # by name: somebody may have taken our labels away
+        try:
+            job = await api.get("Job", cluster.namespace, names.import_job(cluster.name, goal))
+        except NotFoundError:
+            continue
+        if owners.is_owned(job, cluster):
+            found[goal] = job
     selector = f"{names.IMPORT}={cluster.name}"
-    goals = {names.import_job(cluster.name, goal): goal for goal in imports.GOALS.values()}
-    found = {
-        goals[item["metadata"]["name"]]: item
-        for item in await api.list("Job", cluster.namespace, selector)
-        if item["metadata"]["name"] in goals and owners.is_owned(item, cluster)
-    }
     pods = await api.list("Pod", cluster.namespace, selector) if found else []
     return {goal: await _job(api, importers, item, pods) for goal, item in found.items()}
 
@@ -71,7 +73,8 @@ async def _job(
     told: Mapping[str, Any] = {}
     trouble = ""
     for pod in sorted(pods, key=lambda one: str(one["metadata"].get("creationTimestamp"))):
-        if not any(one["uid"] == metadata["uid"] for one in pod["metadata"]["ownerReferences"]):
+        owners_of = pod["metadata"].get("ownerReferences", ())  # anybody may give our label
+        if not any(one["uid"] == metadata["uid"] for one in owners_of):
             continue
         status = pod.get("status", {})
         outcome = _outcome(status) or outcome

@@ -7,7 +7,9 @@ whom to ask at first.
 Pure functions of memberships and configurations.
 """
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -16,6 +18,9 @@ from pgherd_sidecar.agent.base.defaults import SERVICES
 from pgherd_sidecar.core.consensus import Member, Membership
 from pgherd_sidecar.core.consensus.model.identity import of_another_disk
 from pgherd_sidecar.env.network.connections import Peer
+
+_IN_KUBERNETES: Final = re.compile(r"([^.]+)\.([^.]+\.[^.]+\.svc)")
+"""The host of a pod behind a headless service: which pod, and the service in its namespace."""
 
 
 class Contact(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,6 +57,17 @@ def contact(member: Member) -> Contact:
         return msgspec.json.decode(member.info, type=Contact)
     except msgspec.DecodeError as error:
         raise NoContactError(f"nothing is known of member {member.name}: {error}") from error
+
+
+def at_home(config: NodeConfig, host: str) -> str:
+    """Return where this member looks for another one that the log has at this host.
+
+    On Kubernetes a herd is in one namespace. A log that was copied into another one, with the
+    volumes, tells of the members that it was copied from. Those are never dialled: a copy that
+    met them would pass for one of them.
+    """
+    mine, other = (_IN_KUBERNETES.fullmatch(one) for one in (config.address.host, host))
+    return host if mine is None or other is None else f"{other[1]}.{mine[2]}"
 
 
 def founding(config: NodeConfig) -> Membership:
@@ -128,7 +144,7 @@ def peers(
     found: dict[str, Peer] = {}
     for member in membership.members:
         at = contact(member)
-        found[member.name] = Peer(member.name, at.number, at.host, at.port)
+        found[member.name] = Peer(member.name, at.number, at_home(config, at.host), at.port)
     for one in config.members:
         if one.name not in left:
             found[one.name] = Peer(one.name, one.number, one.host, one.port)

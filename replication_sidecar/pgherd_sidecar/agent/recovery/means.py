@@ -178,7 +178,7 @@ class LocalMeans:
 
     def _servers(self) -> list[PartnerServer]:
         """Where the others' servers are: by the log or, where it does not say, as configured."""
-        known = servers_of(self._config.name, self._host.membership)
+        known = servers_of(self._config, self._host.membership)
         return known or list(self._recovery.partners)
 
     @property

@@ -19,7 +19,7 @@ from pgherd_sidecar.agent.base.config import (
     is_loopback,
 )
 from pgherd_sidecar.agent.checkpoint import certstate
-from pgherd_sidecar.agent.membership.roster import contact
+from pgherd_sidecar.agent.membership.roster import at_home, contact
 from pgherd_sidecar.core.consensus import Membership
 from pgherd_sidecar.core.replication.checkpoint import CheckpointError
 from pgherd_sidecar.env.network.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
@@ -105,11 +105,11 @@ def choose(offers: list[Offer], wanted: str | None, major: int = 0) -> Offer:
     return min(fit, key=lambda offer: (offer.copies, -offer.gid, offer.server.member))
 
 
-def servers_of(me: str, membership: Membership) -> list[PartnerServer]:
+def servers_of(config: NodeConfig, membership: Membership) -> list[PartnerServer]:
     """Return where the databases of the other members can be copied, by the log's word."""
-    contacts = {one.name: contact(one) for one in membership.members if one.name != me}
+    contacts = {one.name: contact(one) for one in membership.members if one.name != config.name}
     return [
-        PartnerServer(member=name, host=at.postgres_host, port=at.postgres_port)
+        PartnerServer(member=name, host=at_home(config, at.postgres_host), port=at.postgres_port)
         for name, at in contacts.items()
         if at.postgres_host
     ]
