@@ -155,7 +155,7 @@ def test_updates_of_rows_that_are_not_there_are_known_by_the_filter() -> None:
         ({"tab": None, "named": "x"}, "no table that the herd replicates"),
         ({"columns": ["v"]}, "column id is in the key"),
         ({"columns": ["v"], "key": []}, "no primary key"),
-        ({"reads": ["v"]}, r"INCLUDE \(v\)"),
+        ({"reads": ["v"]}, r"UNIQUE INDEX ON s.t \(id, v\)"),
         ({"reads": ["id"], "generated": ["id"]}, "computed"),
     ],
 )

@@ -103,7 +103,8 @@ def _is_asked(change: LoggedChange, selection: TableSelection) -> bool:
     if change.op == "update" and not reads.isdisjoint(change.values or {}):
         raise AlteredError(
             change.gid,
-            f"no unique index of {selection.tab} has a column any more that its row filter reads",
+            f"no unique index of {selection.tab} has a column in its key that its row filter reads:"
+            f" CREATE UNIQUE INDEX ON {selection.tab} (..., {', '.join(selection.reads)})",
         )
     known = change.values if change.op == "insert" else change.key
     if reads <= set(known or {}):
