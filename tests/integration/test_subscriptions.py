@@ -414,6 +414,45 @@ def test_another_value_of_a_unique_column_leaves_what_refers_to_the_row(
     assert rows(there, f"{name}.parent") == [("(1,10,mine)",), ("(2,4,)",), ("(4,20,)",)]
 
 
+def test_a_large_transaction_leaves_rows_that_come_again(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """The log has all that it deletes before what it inserts."""
+    dsn, there = herd.app_dsn("n1"), subscriber.dsn(user="app")
+    query(
+        dsn,
+        f"CREATE TABLE {name}.parent (id int PRIMARY KEY, fill text,"
+        " code int UNIQUE DEFERRABLE INITIALLY DEFERRED);"
+        f" INSERT INTO {name}.parent SELECT i, repeat('x', 200), i FROM generate_series(1, 9000) i",
+    )
+    settle(herd)
+    follow(herd, subscriber, name)
+    query(
+        there,
+        f"CREATE TABLE {name}.child (parent int REFERENCES {name}.parent ON DELETE CASCADE);"
+        f" ALTER TABLE {name}.parent ADD note text DEFAULT 'mine';"
+        f" INSERT INTO {name}.child VALUES (1), (7), (8999), (9000)",
+    )
+    query(
+        dsn,
+        f"BEGIN; UPDATE {name}.parent SET code = code + 100000;"
+        f" DELETE FROM {name}.parent WHERE id = 7; COMMIT",
+    )
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    found = f"SELECT count(*), min(code), max(code), count(note) FROM {name}.parent"
+    assert query(there, found) == [(8999, 100001, 109000, 8999)]
+    assert rows(there, f"{name}.child") == [("(1)",), ("(8999)",), ("(9000)",)]
+    # Unique values move between rows, so that they are deleted after all; nothing else is lost.
+    query(there, f"DROP TABLE {name}.child; CREATE UNIQUE INDEX ON {name}.parent (code)")
+    query(dsn, f"UPDATE {name}.parent SET code = 209001 - code")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    assert query(there, f"SELECT count(*), sum(id * code::int8) FROM {name}.parent") == query(
+        dsn, f"SELECT count(*), sum(id * code::int8) FROM {name}.parent"
+    )
+
+
 @pytest.mark.long
 @pytest.mark.family(every=5)
 @pytest.mark.parametrize(

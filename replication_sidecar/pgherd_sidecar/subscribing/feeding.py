@@ -342,7 +342,7 @@ class Feeding:
         if self._position == self._subscriber.gid:
             return
         idle_s = time.monotonic() - self._advanced_s
-        if not batch.rows and not batch.pending.steps and idle_s < _ADVANCE_S:
+        if not batch.rows and batch.pending.is_empty and idle_s < _ADVANCE_S:
             return
         await self._applying.commit(batch, self._position, self._as_of())
         self._advanced_s = time.monotonic()

@@ -188,6 +188,13 @@ SELECT t.tab, CASE WHEN c.relkind = 'p' THEN 'a partitioned table' WHEN c.relkin
   FROM unnest(%(tables)s::text[]) AS t(tab) JOIN pg_class c ON c.oid = to_regclass(t.tab)
  WHERE c.relkind <> 'r' OR c.relpersistence <> 'p' OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid) ORDER BY 1 LIMIT 1
 
+-- Tables with columns that the herd has not got, or to which others refer.
+-- name: dependent
+SELECT t.tab FROM jsonb_each(%(columns)s) AS t(tab, known)
+ WHERE EXISTS (SELECT FROM pg_attribute a
+                WHERE a.attrelid = to_regclass(t.tab) AND a.attnum > 0 AND NOT a.attisdropped AND NOT t.known ? a.attname::text)
+    OR EXISTS (SELECT FROM pg_constraint f WHERE f.contype = 'f' AND f.confrelid = to_regclass(t.tab))
+
 -- name: advance
 UPDATE pgherd_subscriber.standing SET gid = %(to)s, as_of = coalesce(%(as_of)s, as_of)
  WHERE subscription = %(name)s AND generation = %(generation)s AND revision = %(revision)s AND gid IS NOT DISTINCT FROM %(from)s

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from psycopg import sql
+from psycopg.types.json import Jsonb
 
 from pgherd_sidecar.subscribing.state.connections import (
     ask_subscriber,
@@ -78,6 +79,19 @@ class Placing:
                 f"{row['tab']} of the subscriber is {row['kind']}, and rows are written to plain"
                 f" tables only: {row['remedy']} there, and repeat `pgherd subscribe`"
             )
+
+    async def dependent(self, tables: Iterable[SourceTable]) -> frozenset[str]:
+        """Those of which a row that is deleted and comes again would lose something.
+
+        It has columns of the subscriber's own, or others refer to it.
+        """
+        columns = {
+            one.name: [column.name for column in one.columns]
+            for one in tables
+            if one.key and one.schema != SCHEMA
+        }
+        found = await self._rows("dependent", columns=Jsonb(columns))
+        return frozenset(row["tab"] for row in found)
 
     async def has_place(self, plain: SourceTable) -> bool:
         """Is there a table of this name with these columns?"""
