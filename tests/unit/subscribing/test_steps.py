@@ -67,6 +67,10 @@ def test_other_columns_or_another_key_stop_before_their_transaction(given: Logge
     assert caught.value.gid == 7
 
 
+def act(name: str, *rels: str) -> str:
+    return json.dumps({"act": name, "object": "s.t", "value": None, "rels": rels})
+
+
 def command(text: str, *rels: str, **more: object) -> str:
     return json.dumps({"sql": text, "rels": rels} | more)
 
@@ -77,6 +81,10 @@ def command(text: str, *rels: str, **more: object) -> str:
         (command("ALTER TABLE s.t ADD w int", "s.t"), True),
         (command("ALTER TABLE s.t RENAME TO z", "s.z"), True),
         (command("DROP TABLE s.t"), True),
+        (act("set_local", "s.t"), True),
+        (act("set_replicated", "s.t"), True),
+        (act("set_local", "s.other"), None),
+        (act("setval", "s.t"), None),
         (command("DROP SCHEMA s CASCADE"), True),
         (command("DROP OWNED BY somebody"), False),
         (command("DROP TABLE s.other"), False),

@@ -180,13 +180,18 @@ SELECT t.subscription, t.tab FROM pgherd_subscriber.tables t JOIN pgherd_subscri
  WHERE s.subscription <> %(name)s AND s.cluster <> %(cluster)s AND s.revision >= %(fenced)s
    AND s.subscription IN (SELECT o.subscription FROM pgherd_subscriber.tables o WHERE o.tab = ANY (%(tables)s))
 
--- Tables that do not keep rows as they are written, with what to do.
+-- Tables that do not keep rows as they are written, with what to do. A herd has triggers on each table whose rows it
+-- replicates.
 -- name: not_plain
-SELECT t.tab, CASE WHEN c.relkind = 'p' THEN 'a partitioned table' WHEN c.relkind <> 'r' THEN 'no table'
+SELECT t.tab, CASE WHEN c.relkind = 'r' AND l.is_local THEN 'a table that is local to each member'
+                   WHEN c.relkind = 'p' THEN 'a partitioned table' WHEN c.relkind <> 'r' THEN 'no table'
                    WHEN c.relpersistence <> 'p' THEN 'a table that is empty after a crash' ELSE 'a table with children' END AS kind,
-       CASE WHEN c.relkind = 'r' AND c.relpersistence = 'u' THEN 'ALTER TABLE ... SET LOGGED' ELSE 'drop or rename it' END AS remedy
+       CASE WHEN c.relkind = 'r' AND l.is_local THEN 'SELECT pgherd.set_replicated(...)'
+            WHEN c.relkind = 'r' AND c.relpersistence = 'u' THEN 'ALTER TABLE ... SET LOGGED' ELSE 'drop or rename it' END AS remedy
   FROM unnest(%(tables)s::text[]) AS t(tab) JOIN pg_class c ON c.oid = to_regclass(t.tab)
- WHERE c.relkind <> 'r' OR c.relpersistence <> 'p' OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid) ORDER BY 1 LIMIT 1
+ CROSS JOIN LATERAL (SELECT c.relpersistence = 'p' AND to_regnamespace('pgherd') IS NOT NULL AND NOT EXISTS (
+                                SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND g.tgname LIKE 'pgherd\_%%') AS is_local) l
+ WHERE c.relkind <> 'r' OR c.relpersistence <> 'p' OR l.is_local OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid) ORDER BY 1 LIMIT 1
 
 -- Tables with columns that the herd has not got, or to which others refer.
 -- name: dependent

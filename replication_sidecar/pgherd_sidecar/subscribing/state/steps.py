@@ -24,6 +24,8 @@ _HIDING = re.compile(r"\b(DROP|RENAME|SET\s+SCHEMA)\b", re.IGNORECASE)
 """What it concerns has another name afterwards, or none, and is not among its relations."""
 _OF_TYPES = re.compile(r"\s*(ALTER|DROP)\s+(TYPE|DOMAIN)\b", re.IGNORECASE)
 _OF_SCHEMAS = re.compile(r"\s*(ALTER|DROP)\s+SCHEMA\b", re.IGNORECASE)
+_ACTS = {"set_local", "set_replicated"}
+"""The log has the rows of a table no more, or has not had them."""
 FIRST_OF_USERS = 16384
 """Types with smaller oids are PostgreSQL's own, and nobody alters them."""
 _ADDS = re.compile(
@@ -105,6 +107,8 @@ def suspicion(command: str, tables: Mapping[str, SourceTable]) -> tuple[str, boo
     """
     said = json.loads(command)
     text = said.get("sql")
+    if said.get("act") in _ACTS and not set(said.get("rels", ())).isdisjoint(tables):
+        return f"pgherd.{said['act']}({said['object']!r})", True
     if text is None or said.get("leaves_tables") or _is_harmless(text, tables):
         return None
     short = " ".join(text.split())[:_TEXT_MAX]
