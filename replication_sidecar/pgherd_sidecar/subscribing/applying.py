@@ -260,7 +260,7 @@ async def _do(batch: ChangeBatch, work: Coroutine[Any, Any, None]) -> None:
 
 
 def _writer(places: Mapping[str, ShownTable]) -> Writer:
-    """A delete in the log may be of a row that was not there: so it need not be."""
+    """A delete in the log may be of a key that was not there: so it need not be."""
     tables = {name: one.table for name, one in places.items()}
     partial = {name for name, one in places.items() if one.is_partial}
     return Writer(tables, exact=False, truncates=False, partial=partial)
