@@ -719,18 +719,20 @@ def test_sequences_stand_behind_all_numbers_that_rows_have(
         f"CREATE TABLE {name}.t (id serial PRIMARY KEY, n int);"
         f" CREATE TABLE {name}.d (id int GENERATED ALWAYS AS IDENTITY (INCREMENT -2), v text);"
         f" CREATE TABLE {name}.other (id serial PRIMARY KEY); CREATE SEQUENCE {name}.free;"
+        f" CREATE TABLE {name}.zero (id serial PRIMARY KEY); INSERT INTO {name}.zero VALUES (0);"
         f" INSERT INTO {name}.t (n) SELECT 1 FROM generate_series(1, 20);"
         f" INSERT INTO {name}.d (v) VALUES ('a'), ('b')",
     )
     settle(herd)
     query(herd.app_dsn("n3"), f"INSERT INTO {name}.t (n) SELECT 3 FROM generate_series(1, 50)")
     settle(herd)
-    tables = f"{name}.t,{name}.d"
+    tables = f"{name}.t,{name}.d,{name}.zero"
     said = herd.top("set", "create", name, "--tables", tables, "--sequences", f"{name}.free")
     assert "OWNED BY" in error_of(said)
     said = herd.top("set", "create", name, "--tables", tables, "--sequences", f"{name}.other_*")
     assert "OWNED BY" in error_of(said)
-    must(herd, "set", "create", name, "--tables", tables, "--sequences", f"{name}.t_*")
+    sequences = f"{name}.t_*,{name}.zero_*"
+    must(herd, "set", "create", name, "--tables", tables, "--sequences", sequences)
     must(herd, "subscribe", name, "--to", to, "--wait")
     last = f"SELECT last_value FROM {name}.t_id_seq"
     assert query(to, last) == query(to, f"SELECT max(id) FROM {name}.t")
@@ -771,7 +773,8 @@ def test_sequences_stand_behind_all_numbers_that_rows_have(
     must(herd, "set", "remove", name, "--tables", f"{name}.d")
     found = json.loads(must(herd, "set", "list", "--json"))
     (one,) = [one for one in found if one["name"] == name]
-    assert one["sequences"] == [f"{name}.other_id_seq", f"{name}.t_id_seq"]
+    names = [f"{name}.{one}_id_seq" for one in ("other", "t", "zero")]
+    assert one["sequences"] == names
 
 
 @pytest.mark.long

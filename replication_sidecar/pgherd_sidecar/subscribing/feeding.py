@@ -205,7 +205,7 @@ class Feeding:
         goes_on = bool(subscriber.shown)
         in_herd, copied = subscriber.is_herd, list(subscriber.staged)
         async with subscriber.transaction():
-            await self._bring(places, target, keeps=goes_on)
+            numbers = await self._bring(places, target, keeps=goes_on)
             if self._subscription.forward and not goes_on:
                 await self._kept.begin(target)
             for name, one in subscriber.staged.items():
@@ -216,11 +216,18 @@ class Feeding:
             await subscriber.advance(target, datetime.now(UTC))
             await subscriber.load()
             await self._sequences.align()
+            await self._sequences.set(numbers)  # also of rows that have gone meanwhile
         if in_herd:
             await subscriber.persist(lambda: subscriber.placing.drop_copies(copied))
 
-    async def _bring(self, places: Mapping[str, ShownTable], gid: int, *, keeps: bool) -> None:
-        """Write what tables lack until a GID, within the caller's transaction."""
+    async def _bring(
+        self, places: Mapping[str, ShownTable], gid: int, *, keeps: bool
+    ) -> dict[str, int]:
+        """Write what tables lack until a GID, within the caller's transaction.
+
+        Returns:
+            The furthest number of each sequence that the rows have.
+        """
         batch = self._applying.batch(places, keeps=keeps)
         batch.open = True
         begin = min((one.gid for one in places.values()), default=gid)
@@ -228,6 +235,7 @@ class Feeding:
             async for changes in portions:
                 await self._applying.take(changes, batch)
         await self._applying.write(batch)
+        return batch.numbers
 
     async def _level(self) -> None:
         """Prepare at a herd that copies are shown by one transaction of rows, or one of DDL.

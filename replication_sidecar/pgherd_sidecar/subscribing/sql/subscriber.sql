@@ -166,10 +166,11 @@ SELECT s.subscription, w.tab
  WHERE s.subscription <> %(name)s AND s.revision < %(fenced)s
  LIMIT 1
 
--- Never back: a number of the subscriber's own may be there.
+-- Never back: a number of the subscriber's own may be there. A row may have a number that the sequence never gives.
 -- name: set_sequence
 SELECT pg_catalog.setval(%(seq)s::regclass, %(value)s::int8)
  WHERE coalesce(sign(%(step)s::int8) * (%(value)s::int8 - pg_sequence_last_value(%(seq)s::regclass)::numeric) > 0, true)
+   AND EXISTS (SELECT FROM pg_sequence s WHERE s.seqrelid = %(seq)s::regclass AND %(value)s::int8 BETWEEN s.seqmin AND s.seqmax)
 
 -- name: sequence_kind
 SELECT c.relkind::text AS kind FROM pg_class c WHERE c.oid = to_regclass(%(seq)s)
