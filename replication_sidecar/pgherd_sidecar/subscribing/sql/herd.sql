@@ -109,6 +109,15 @@ SELECT n.nspname AS schema, c.relname AS relation
   JOIN pg_class c ON c.oid = q.relid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE p.tab = ANY (%(names)s) ORDER BY 1, 2
 
+-- One of them whose rows are also written through a table that it inherits from and that is not among them.
+-- name: inheriting
+SELECT p.tab, i.inhparent::regclass::text AS parent
+  FROM pgherd.present_shapes p CROSS JOIN LATERAL pgherd.partitions(p.relid) q
+  JOIN pg_inherits i ON i.inhrelid = q.relid
+ WHERE p.tab = ANY (%(names)s) AND NOT EXISTS (
+       SELECT FROM pgherd.present_shapes o CROSS JOIN LATERAL pgherd.partitions(o.relid) s
+        WHERE o.tab = ANY (%(names)s) AND s.relid = i.inhparent) ORDER BY 1, 2 LIMIT 1
+
 -- Those that take no writes because of a move.
 -- name: locked
 SELECT n.nspname AS schema, c.relname AS relation

@@ -219,6 +219,10 @@ SELECT n.nspname AS schema, c.relname AS relation, t.tgname AS guard
    AND (t.tgargs = convert_to(%(name)s, 'UTF8') || '\x00'::bytea
         OR t.tgargs = '' AND NOT EXISTS (SELECT FROM pgherd_subscriber.tables o WHERE o.subscription <> %(name)s AND o.tab = %(tab)s))
 
+-- name: inherits
+SELECT i.inhparent FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %(schema)s AND c.relname = %(relation)s
+
 -- Those of a subscription, but on these tables.
 -- name: guards
 SELECT n.nspname AS schema, c.relname AS relation, t.tgname AS guard

@@ -32,7 +32,7 @@ from pgherd_sidecar.tables.rowsql import exchange
 from pgherd_sidecar.tables.sessions import Session
 
 _Columns = Mapping[str, Mapping[str, Any]]
-_GUARD = "follows_herd"
+_GUARD, _ROW_GUARD = "follows_herd", "follows_herd_rows"
 """Names that begin with `pgherd_` are a herd's own."""
 
 
@@ -328,6 +328,19 @@ class Placing:
                 sql.Literal(self._subscription.name),
             )
         )
+        if await self._rows("inherits", schema=schema, relation=relation):
+            # Who writes to a table above it fires that one's triggers, but for those of rows.
+            await self._session.execute(
+                sql.SQL(
+                    "CREATE OR REPLACE TRIGGER {} BEFORE INSERT OR UPDATE OR DELETE ON {}"
+                    " FOR EACH ROW WHEN (pg_catalog.current_setting('pgherd_subscriber.feeding',"
+                    " true) IS DISTINCT FROM 'on') EXECUTE FUNCTION pgherd_subscriber.refuse({})"
+                ).format(
+                    sql.Identifier(_ROW_GUARD),
+                    sql.Identifier(schema, relation),
+                    sql.Literal(self._subscription.name),
+                )
+            )
 
     async def _is_guarded(self, name: str) -> bool:
         return bool(await self._rows("guarded", **self._mine, tab=name))
