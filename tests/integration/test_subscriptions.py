@@ -676,6 +676,33 @@ def assert_same_rows(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> N
 
 
 @pytest.mark.long
+def test_a_table_that_goes_by_other_words_than_its_name_stops_it(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = herd.app_dsn("n1")
+    query(
+        dsn,
+        f"CREATE TABLE {name}.base (id int);"
+        f" CREATE TABLE {name}.t (PRIMARY KEY (id)) INHERITS ({name}.base);"
+        f" INSERT INTO {name}.t VALUES (1)",
+    )
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.t")
+    must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--wait")
+    query(
+        dsn,
+        f"DROP TABLE {name}.base CASCADE; CREATE TABLE {name}.t (id int PRIMARY KEY);"
+        f" INSERT INTO {name}.t VALUES (2)",
+    )
+    assert "DROP TABLE" in stopped(herd, name)
+    assert rows(subscriber.dsn(), f"{name}.t") == [("(1)",)]
+    must(herd, "subscribe", name, "--anew", "--wait")
+    assert rows(subscriber.dsn(), f"{name}.t") == [("(2)",)]
+    query(dsn, f"SELECT pgherd.set_local('{name}.t')")
+    assert "set_local" in stopped(herd, name)
+
+
+@pytest.mark.long
 def test_a_column_more_comes_at_its_gid(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
