@@ -703,6 +703,24 @@ def test_a_table_that_goes_by_other_words_than_its_name_stops_it(
 
 
 @pytest.mark.long
+def test_who_writes_while_rows_come_into_their_place_leaves_none(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    table = f"CREATE TABLE {name}.t (id int PRIMARY KEY)"
+    query(herd.app_dsn("n1"), f"{table}; INSERT INTO {name}.t VALUES (1)")
+    query(subscriber.dsn(user="app"), f"CREATE SCHEMA {name}; {table}")
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.t")
+    with psycopg.connect(subscriber.dsn(user="app")) as writer:
+        writer.execute(f"INSERT INTO {name}.t VALUES (2)".encode())
+        must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"))
+        waits = f"relation = '{name}.t'::regclass AND NOT granted"
+        wait_until(lambda: query(subscriber.dsn(), f"SELECT FROM pg_locks WHERE {waits}"))
+    caught_up(herd, subscriber, name)
+    assert rows(subscriber.dsn(), f"{name}.t") == [("(1)",)]
+
+
+@pytest.mark.long
 def test_a_column_more_comes_at_its_gid(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

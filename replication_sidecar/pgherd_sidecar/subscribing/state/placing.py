@@ -243,6 +243,7 @@ class Placing:
             if not rows_only:
                 await self._drop_columns(plain, drops)
                 drops = ()
+                await self.lock_place(plain)  # it is guarded when it has the rows
             await exchange(self._session, plain, column_names(plain), copy)
             if not rows_only:
                 await self._session.execute(sql.SQL("DROP TABLE {}").format(copy))
