@@ -703,6 +703,34 @@ def test_a_table_that_goes_by_other_words_than_its_name_stops_it(
 
 
 @pytest.mark.long
+def test_a_column_more_comes_while_another_table_joins(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = herd.app_dsn("n1")
+    query(dsn, f"CREATE TABLE {name}.a (id int PRIMARY KEY); CREATE TABLE {name}.b (id int)")
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.a")
+    must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--wait")
+    with psycopg.connect(subscriber.dsn()) as before:
+        before.execute(f"LOCK TABLE {name}.a IN SHARE MODE".encode())  # the feeder waits for it
+        query(dsn, f"INSERT INTO {name}.a VALUES (1); INSERT INTO {name}.b VALUES (1)")
+        query(dsn, f"ALTER TABLE {name}.a ADD COLUMN price numeric(10, 2)")
+        query(dsn, f"INSERT INTO {name}.a VALUES (2, 1.5)")
+        settle(herd)
+        must(herd, "set", "add", name, "--tables", f"{name}.b")
+    wait_until(
+        lambda: state(herd, name),
+        lambda seen: seen["tables"] == [2, 2] and seen["state"] == "following",
+        hopeless=lambda: state(herd, name)["state"] == "stopped",
+    )
+    query(dsn, f"INSERT INTO {name}.b VALUES (2)")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    for table in ("a", "b"):
+        assert rows(subscriber.dsn(), f"{name}.{table}") == rows(dsn, f"{name}.{table}") != []
+
+
+@pytest.mark.long
 def test_who_writes_while_rows_come_into_their_place_leaves_none(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import structlog
+from psycopg.pq import TransactionStatus
 
 from pgherd_sidecar.subscribing.applying import Applying, ChangeBatch
 from pgherd_sidecar.subscribing.background import Background
@@ -178,16 +179,37 @@ class Feeding:
             except CopyMissedError:
                 await subscriber.load()
             except AlteredError as error:
-                if subscriber.shown:
-                    raise _stopped(error) from error
+                await self._roll_back()
                 for name in list(subscriber.staged):  # copied before it: that is not the set's GID
                     await subscriber.unstage(name)
+                if subscriber.shown and error.gid > (subscriber.gid or 0):
+                    await self._follow_over(error)
             else:
                 self._copied_from = None
                 return
         raise StoppedError(
             "DDL has come between copies all the time: repeat `pgherd subscribe` when it has ended"
         )
+
+    async def _follow_over(self, error: AlteredError) -> None:
+        """Bring what is shown over DDL that may have concerned copies only.
+
+        Raises:
+            StoppedError: what is shown can't follow it.
+        """
+        batch = self._applying.batch(self._following(), keeps=True)
+        await self._follow_until(error.gid - 1, batch)
+        try:
+            await self._follow_until(error.gid, batch)
+        except AlteredError as found:
+            await self._roll_back()
+            if not await self._extend(found):
+                raise _stopped(found) from found
+
+    async def _roll_back(self) -> None:
+        session = self._subscriber.session
+        if session.info.transaction_status != TransactionStatus.IDLE:
+            await session.execute("ROLLBACK")
 
     async def _show(self, wanted: set[str]) -> None:
         """Bring copies to one GID and into their places, in one transaction.
