@@ -37,7 +37,9 @@ def cut_off(
 ) -> tuple[int, list[str]]:
     """a is ahead of b, and c shows that the herd goes on; the GID of a, and how to name a and b."""
     a, b, c = (server.dsn(user="app") for server in servers)
-    must(herd, "set", "create", name, "--tables", f"{name}.t")
+    query(herd.app_dsn("n1"), f"CREATE SEQUENCE {name}.numbers OWNED BY {name}.t.id")
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.t", "--sequences", f"{name}.numbers")
     must(herd, "subscribe", name, "--name", f"{name}_a", "--to", a, "--forward", "--wait")
     must(herd, "subscribe", name, "--name", f"{name}_c", "--to", c, "--wait")
     by = ("--name", f"{name}_b", "--to", b, "--wait", *words)
@@ -76,6 +78,8 @@ def test_the_most_advanced_takes_writes_and_the_other_is_brought_level(
     assert gid_of(a, f"{name}_a") == gid_of(b, f"{name}_b") >= gid
     assert rows(a.dsn(), f"{name}.t") == rows(b.dsn(), f"{name}.t")
     assert rows(a.dsn(), f"{name}.t") == rows(herd.dsn("n1"), f"{name}.t")
+    for server in (a, b):
+        assert query(server.dsn(), f"SELECT last_value FROM {name}.numbers") == [(1001,)]
     assert query(b.dsn(), f"SELECT xmin::text FROM {name}.t WHERE id = 50") == old  # no copy
     query(a.dsn(user="app"), f"INSERT INTO {name}.t VALUES (2000)")
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):

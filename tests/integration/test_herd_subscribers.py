@@ -242,6 +242,12 @@ def test_what_a_herd_can_not_follow_is_refused(
     must(herd, "unsubscribe", name, "--herd-only")
     settle(herd)
     assert not refuses(herd.app_dsn("n3"), f"DELETE FROM {name}.t")
+    local = f"CREATE SCHEMA {name}; GRANT USAGE ON SCHEMA {name} TO PUBLIC"
+    local += f"; CREATE TABLE {name}.t (id int)"
+    query(follower.dsn("n1"), f"{local}; SELECT pgherd.set_local('{name}.t')")
+    must(herd, "subscribe", name, "--to", to)
+    assert "local to each member" in stopped(herd, name)
+    query(follower.dsn("n1"), f"DROP SCHEMA {name} CASCADE")
     must(herd, "subscribe", name, "--to", to, "--wait")
     must(follower, "set", "create", name, "--tables", f"{name}.t")
     error = error_of(follower.top("subscribe", name, "--to", as_subscriber(herd)))

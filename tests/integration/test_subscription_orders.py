@@ -32,7 +32,7 @@ def name(herd: LocalHerd, subscriber: PlainPostgres) -> Iterator[str]:
         f"CREATE SCHEMA {found};"
         f" CREATE TABLE {found}.item (id serial PRIMARY KEY, region text, note text);"
         f" CREATE TABLE {found}.other (id int PRIMARY KEY);"
-        f" CREATE UNIQUE INDEX ON {found}.item (id) INCLUDE (region);"
+        f" CREATE UNIQUE INDEX ON {found}.item (id, region);"
         f" INSERT INTO {found}.item (region) SELECT (ARRAY['EU', 'US'])[1 + i % 2]"
         "   FROM generate_series(1, 100) i",
     )

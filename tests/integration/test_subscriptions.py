@@ -414,6 +414,45 @@ def test_another_value_of_a_unique_column_leaves_what_refers_to_the_row(
     assert rows(there, f"{name}.parent") == [("(1,10,mine)",), ("(2,4,)",), ("(4,20,)",)]
 
 
+def test_a_large_transaction_leaves_rows_that_come_again(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """The log has all that it deletes before what it inserts."""
+    dsn, there = herd.app_dsn("n1"), subscriber.dsn(user="app")
+    query(
+        dsn,
+        f"CREATE TABLE {name}.parent (id int PRIMARY KEY, fill text,"
+        " code int UNIQUE DEFERRABLE INITIALLY DEFERRED);"
+        f" INSERT INTO {name}.parent SELECT i, repeat('x', 200), i FROM generate_series(1, 9000) i",
+    )
+    settle(herd)
+    follow(herd, subscriber, name)
+    query(
+        there,
+        f"CREATE TABLE {name}.child (parent int REFERENCES {name}.parent ON DELETE CASCADE);"
+        f" ALTER TABLE {name}.parent ADD note text DEFAULT 'mine';"
+        f" INSERT INTO {name}.child VALUES (1), (7), (8999), (9000)",
+    )
+    query(
+        dsn,
+        f"BEGIN; UPDATE {name}.parent SET code = code + 100000;"
+        f" DELETE FROM {name}.parent WHERE id = 7; COMMIT",
+    )
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    found = f"SELECT count(*), min(code), max(code), count(note) FROM {name}.parent"
+    assert query(there, found) == [(8999, 100001, 109000, 8999)]
+    assert rows(there, f"{name}.child") == [("(1)",), ("(8999)",), ("(9000)",)]
+    # Unique values move between rows, so that they are deleted after all; nothing else is lost.
+    query(there, f"DROP TABLE {name}.child; CREATE UNIQUE INDEX ON {name}.parent (code)")
+    query(dsn, f"UPDATE {name}.parent SET code = 209001 - code")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    assert query(there, f"SELECT count(*), sum(id * code::int8) FROM {name}.parent") == query(
+        dsn, f"SELECT count(*), sum(id * code::int8) FROM {name}.parent"
+    )
+
+
 @pytest.mark.long
 @pytest.mark.family(every=5)
 @pytest.mark.parametrize(
@@ -637,6 +676,79 @@ def assert_same_rows(herd: LocalHerd, subscriber: PlainPostgres, name: str) -> N
 
 
 @pytest.mark.long
+def test_a_table_that_goes_by_other_words_than_its_name_stops_it(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = herd.app_dsn("n1")
+    query(
+        dsn,
+        f"CREATE TABLE {name}.base (id int);"
+        f" CREATE TABLE {name}.t (PRIMARY KEY (id)) INHERITS ({name}.base);"
+        f" INSERT INTO {name}.t VALUES (1)",
+    )
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.t")
+    must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--wait")
+    query(
+        dsn,
+        f"DROP TABLE {name}.base CASCADE; CREATE TABLE {name}.t (id int PRIMARY KEY);"
+        f" INSERT INTO {name}.t VALUES (2)",
+    )
+    assert "DROP TABLE" in stopped(herd, name)
+    assert rows(subscriber.dsn(), f"{name}.t") == [("(1)",)]
+    must(herd, "subscribe", name, "--anew", "--wait")
+    assert rows(subscriber.dsn(), f"{name}.t") == [("(2)",)]
+    query(dsn, f"SELECT pgherd.set_local('{name}.t')")
+    assert "set_local" in stopped(herd, name)
+
+
+@pytest.mark.long
+def test_a_column_more_comes_while_another_table_joins(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    dsn = herd.app_dsn("n1")
+    query(dsn, f"CREATE TABLE {name}.a (id int PRIMARY KEY); CREATE TABLE {name}.b (id int)")
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.a")
+    must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"), "--wait")
+    with psycopg.connect(subscriber.dsn()) as before:
+        before.execute(f"LOCK TABLE {name}.a IN SHARE MODE".encode())  # the feeder waits for it
+        query(dsn, f"INSERT INTO {name}.a VALUES (1); INSERT INTO {name}.b VALUES (1)")
+        query(dsn, f"ALTER TABLE {name}.a ADD COLUMN price numeric(10, 2)")
+        query(dsn, f"INSERT INTO {name}.a VALUES (2, 1.5)")
+        settle(herd)
+        must(herd, "set", "add", name, "--tables", f"{name}.b")
+    wait_until(
+        lambda: state(herd, name),
+        lambda seen: seen["tables"] == [2, 2] and seen["state"] == "following",
+        hopeless=lambda: state(herd, name)["state"] == "stopped",
+    )
+    query(dsn, f"INSERT INTO {name}.b VALUES (2)")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    for table in ("a", "b"):
+        assert rows(subscriber.dsn(), f"{name}.{table}") == rows(dsn, f"{name}.{table}") != []
+
+
+@pytest.mark.long
+def test_who_writes_while_rows_come_into_their_place_leaves_none(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    table = f"CREATE TABLE {name}.t (id int PRIMARY KEY)"
+    query(herd.app_dsn("n1"), f"{table}; INSERT INTO {name}.t VALUES (1)")
+    query(subscriber.dsn(user="app"), f"CREATE SCHEMA {name}; {table}")
+    settle(herd)
+    must(herd, "set", "create", name, "--tables", f"{name}.t")
+    with psycopg.connect(subscriber.dsn(user="app")) as writer:
+        writer.execute(f"INSERT INTO {name}.t VALUES (2)".encode())
+        must(herd, "subscribe", name, "--to", subscriber.dsn(user="app"))
+        waits = f"relation = '{name}.t'::regclass AND NOT granted"
+        wait_until(lambda: query(subscriber.dsn(), f"SELECT FROM pg_locks WHERE {waits}"))
+    caught_up(herd, subscriber, name)
+    assert rows(subscriber.dsn(), f"{name}.t") == [("(1)",)]
+
+
+@pytest.mark.long
 def test_a_column_more_comes_at_its_gid(
     herd: LocalHerd, subscriber: PlainPostgres, name: str
 ) -> None:
@@ -680,18 +792,20 @@ def test_sequences_stand_behind_all_numbers_that_rows_have(
         f"CREATE TABLE {name}.t (id serial PRIMARY KEY, n int);"
         f" CREATE TABLE {name}.d (id int GENERATED ALWAYS AS IDENTITY (INCREMENT -2), v text);"
         f" CREATE TABLE {name}.other (id serial PRIMARY KEY); CREATE SEQUENCE {name}.free;"
+        f" CREATE TABLE {name}.zero (id serial PRIMARY KEY); INSERT INTO {name}.zero VALUES (0);"
         f" INSERT INTO {name}.t (n) SELECT 1 FROM generate_series(1, 20);"
         f" INSERT INTO {name}.d (v) VALUES ('a'), ('b')",
     )
     settle(herd)
     query(herd.app_dsn("n3"), f"INSERT INTO {name}.t (n) SELECT 3 FROM generate_series(1, 50)")
     settle(herd)
-    tables = f"{name}.t,{name}.d"
+    tables = f"{name}.t,{name}.d,{name}.zero"
     said = herd.top("set", "create", name, "--tables", tables, "--sequences", f"{name}.free")
     assert "OWNED BY" in error_of(said)
     said = herd.top("set", "create", name, "--tables", tables, "--sequences", f"{name}.other_*")
     assert "OWNED BY" in error_of(said)
-    must(herd, "set", "create", name, "--tables", tables, "--sequences", f"{name}.t_*")
+    sequences = f"{name}.t_*,{name}.zero_*"
+    must(herd, "set", "create", name, "--tables", tables, "--sequences", sequences)
     must(herd, "subscribe", name, "--to", to, "--wait")
     last = f"SELECT last_value FROM {name}.t_id_seq"
     assert query(to, last) == query(to, f"SELECT max(id) FROM {name}.t")
@@ -732,7 +846,8 @@ def test_sequences_stand_behind_all_numbers_that_rows_have(
     must(herd, "set", "remove", name, "--tables", f"{name}.d")
     found = json.loads(must(herd, "set", "list", "--json"))
     (one,) = [one for one in found if one["name"] == name]
-    assert one["sequences"] == [f"{name}.other_id_seq", f"{name}.t_id_seq"]
+    names = [f"{name}.{one}_id_seq" for one in ("other", "t", "zero")]
+    assert one["sequences"] == names
 
 
 @pytest.mark.long

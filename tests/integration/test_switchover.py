@@ -345,3 +345,33 @@ def test_partition_that_comes_after_the_lock_is_refused(
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             query(dsn, command)
     query(dsn, f"COMMENT ON TABLE {name}.part IS 'has moved'")
+
+
+@pytest.mark.long
+def test_a_table_that_is_written_by_the_name_of_its_parent_does_not_move(
+    herd: LocalHerd, subscriber: PlainPostgres, name: str
+) -> None:
+    """A trigger for each statement is the parent's only, here and at the subscriber."""
+    dsn, there = herd.app_dsn("n1"), subscriber.dsn(user="app")
+    base = f"CREATE TABLE {name}.base (id int, v text)"
+    query(
+        dsn,
+        f"{base}; CREATE TABLE {name}.child (PRIMARY KEY (id)) INHERITS ({name}.base);"
+        f" INSERT INTO {name}.child VALUES (1, 'a')",
+    )
+    query(there, f"{base}; CREATE TABLE {name}.child () INHERITS ({name}.base)")
+    settle(herd)
+    must(herd, "set", "add", name, "--tables", f"{name}.child")
+    wait(lambda: rows(there, f"{name}.child") == [("(1,a)",)])
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        query(there, f"UPDATE {name}.base SET v = 'x'")
+    query(dsn, f"UPDATE {name}.base SET v = 'b'")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    assert rows(there, f"{name}.child") == [("(1,b)",)]
+    error = error_of(herd.top("switchover", name, "--to", name, "--yes"))
+    assert f"inherits from {name}.base" in error
+    is_as_before(herd, subscriber, name)
+    must(herd, "unsubscribe", name)
+    query(there, f"UPDATE {name}.base SET v = 'x'")
+    assert rows(there, f"{name}.child") == [("(1,x)",)]

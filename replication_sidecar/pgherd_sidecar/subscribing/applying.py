@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import psycopg
+
 from pgherd_sidecar.client.stream.changes import LoggedChange
 from pgherd_sidecar.subscribing.background import Background
 from pgherd_sidecar.subscribing.sequences import FollowedSequences
 from pgherd_sidecar.subscribing.sources import Source
+from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog
 from pgherd_sidecar.subscribing.state.holdings import ShownTable
 from pgherd_sidecar.subscribing.state.steps import (
@@ -22,8 +25,11 @@ from pgherd_sidecar.subscribing.state.steps import (
 )
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
 from pgherd_sidecar.tables.folding import Step
-from pgherd_sidecar.tables.pending import Pending
+from pgherd_sidecar.tables.pending import Held, PendingTransactions, deletions
 from pgherd_sidecar.tables.rowsql import Writer
+
+_GONE = 1_000_000
+"""So many deleted rows of a table wait for the end of a transaction, of 200 bytes or more each."""
 
 
 @dataclass(slots=True)
@@ -38,16 +44,18 @@ class ChangeBatch:
         numbers: the furthest of each sequence that they hold.
         kept: not written yet into the log for others; None if there is none.
         background: writes them while more of them are read; None: the caller waits.
+        holds: tables whose rows are not deleted if they come again; None: not known yet.
     """
 
     places: Mapping[str, ShownTable]
     writer: Writer
-    pending: Pending = field(default_factory=Pending)
+    pending: PendingTransactions
     open: bool = False
     rows: int = 0
     numbers: dict[str, int] = field(default_factory=dict)
     kept: list[LoggedChange] | None = None
     background: Background | None = None
+    holds: frozenset[str] | None = None
 
 
 class Applying:
@@ -86,7 +94,10 @@ class Applying:
             keeps: its changes go into the log for others.
             background: see ``ChangeBatch``. Nothing else uses the session until it is settled.
         """
-        batch = ChangeBatch(places, _writer(places), background=background)
+        keys = {name: one.table.key for name, one in places.items()}
+        batch = ChangeBatch(
+            places, _writer(places), PendingTransactions(keys), background=background
+        )
         if keeps and self._kept is not None:
             batch.kept = []
         return batch
@@ -105,6 +116,8 @@ class Applying:
                 await self._judge(change, batch)
             elif (one := batch.places.get(change.table)) is not None:
                 if change.gid > one.gid:
+                    if change.gid != batch.pending.gid:
+                        batch.pending.begin(change.gid)
                     batch.pending.add(step_of(change, one.table))
                     if counts:
                         self._sequences.count(change, batch.numbers)
@@ -115,7 +128,7 @@ class Applying:
             elif change.op == "truncate" and any(part.parts for part in batch.places.values()):
                 await self._require_no_partition(change.table, change.gid)
             if batch.pending.is_full:
-                await self.write(batch)
+                await self._write_part(batch)
 
     async def _judge(self, change: LoggedChange, batch: ChangeBatch) -> None:
         """Look at a command.
@@ -148,18 +161,53 @@ class Applying:
         if name not in await self._source.describe([name]):
             raise AlteredError(gid, f"TRUNCATE {name}, a partition")
 
+    async def _write_part(self, batch: ChangeBatch) -> None:
+        """Write what waits while the end of its last transaction may not be known.
+
+        A large one has all that it deletes before what it inserts. So deletions wait for its end
+        where a row that comes again would lose something.
+        """
+        pending = batch.pending
+        if pending.is_torn and batch.holds is None:
+            if batch.background is not None:
+                await batch.background.settle()
+            batch.holds = await self._subscriber.placing.dependent(
+                one.table for one in batch.places.values()
+            )
+        steps = pending.part(batch.holds or frozenset())
+        for name, keys in pending.gone.items():
+            if len(keys) > _GONE:
+                raise StoppedError(
+                    f"GID {pending.gid} deletes more than {_GONE} rows of {name}, and may insert"
+                    " them again; at the subscriber it has columns of its own, or others refer to"
+                    " it: drop these there, and repeat `pgherd subscribe`"
+                )
+        await _do(batch, self._write(batch, *_handed(batch, steps), pending.held))
+
     async def write(self, batch: ChangeBatch) -> None:
         """Write what waits to be written, within the transaction of the batch."""
         await _do(batch, self._write(batch, *_taken(batch)))
 
     async def _write(
-        self, batch: ChangeBatch, steps: Sequence[Step], kept: Sequence[LoggedChange]
+        self,
+        batch: ChangeBatch,
+        steps: Sequence[Step],
+        kept: Sequence[LoggedChange],
+        held: Held | None = None,
     ) -> None:
         session = self._subscriber.session
         if not batch.open:
             await session.execute("BEGIN")
             batch.open = True
-        await batch.writer.write(session, steps)
+        if held:
+            try:
+                async with session.transaction():
+                    await batch.writer.write(session, steps)
+            except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
+                # Unique values move from rows that are held back: these have to go now.
+                await batch.writer.write(session, [*deletions(held), *steps])
+        else:
+            await batch.writer.write(session, steps)
         if self._kept is not None:
             await self._kept.write(kept)
 
@@ -193,7 +241,11 @@ class Applying:
 
 def _taken(batch: ChangeBatch) -> tuple[list[Step], list[LoggedChange]]:
     """Take the changes that wait to be written out of the batch."""
-    steps, kept = batch.pending.take(), batch.kept or []
+    return _handed(batch, batch.pending.take())
+
+
+def _handed(batch: ChangeBatch, steps: list[Step]) -> tuple[list[Step], list[LoggedChange]]:
+    kept = batch.kept or []
     batch.rows += len(steps)
     if batch.kept:
         batch.kept = []
@@ -208,7 +260,7 @@ async def _do(batch: ChangeBatch, work: Coroutine[Any, Any, None]) -> None:
 
 
 def _writer(places: Mapping[str, ShownTable]) -> Writer:
-    """A delete in the log may be of a row that was not there: so it need not be."""
+    """A delete in the log may be of a key that was not there: so it need not be."""
     tables = {name: one.table for name, one in places.items()}
     partial = {name for name, one in places.items() if one.is_partial}
     return Writer(tables, exact=False, truncates=False, partial=partial)

@@ -139,10 +139,10 @@ class _Care(Care):
                 await self._require_other(one, one.holder)
             await one.attach(self._order.cluster)
             async with contextlib.AsyncExitStack() as stack:
-                here, selections = None, self._subscription.selections
-                if selections:
+                here = None
+                if self._subscription.selections:
                     here = await stack.enter_async_context(self._member.session())
-                source = MemberSource(self._member, self._log, selections, here)
+                source = MemberSource(self._member, self._log, self._subscription, here)
                 feeding = Feeding(source, one, self._subscription, self)
                 self._heard(feeding.needed)
                 await self._hold()

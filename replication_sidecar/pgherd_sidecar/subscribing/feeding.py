@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import structlog
+from psycopg.pq import TransactionStatus
 
 from pgherd_sidecar.subscribing.applying import Applying, ChangeBatch
 from pgherd_sidecar.subscribing.background import Background
@@ -178,16 +179,37 @@ class Feeding:
             except CopyMissedError:
                 await subscriber.load()
             except AlteredError as error:
-                if subscriber.shown:
-                    raise _stopped(error) from error
+                await self._roll_back()
                 for name in list(subscriber.staged):  # copied before it: that is not the set's GID
                     await subscriber.unstage(name)
+                if subscriber.shown and error.gid > (subscriber.gid or 0):
+                    await self._follow_over(error)
             else:
                 self._copied_from = None
                 return
         raise StoppedError(
             "DDL has come between copies all the time: repeat `pgherd subscribe` when it has ended"
         )
+
+    async def _follow_over(self, error: AlteredError) -> None:
+        """Bring what is shown over DDL that may have concerned copies only.
+
+        Raises:
+            StoppedError: what is shown can't follow it.
+        """
+        batch = self._applying.batch(self._following(), keeps=True)
+        await self._follow_until(error.gid - 1, batch)
+        try:
+            await self._follow_until(error.gid, batch)
+        except AlteredError as found:
+            await self._roll_back()
+            if not await self._extend(found):
+                raise _stopped(found) from found
+
+    async def _roll_back(self) -> None:
+        session = self._subscriber.session
+        if session.info.transaction_status != TransactionStatus.IDLE:
+            await session.execute("ROLLBACK")
 
     async def _show(self, wanted: set[str]) -> None:
         """Bring copies to one GID and into their places, in one transaction.
@@ -205,7 +227,7 @@ class Feeding:
         goes_on = bool(subscriber.shown)
         in_herd, copied = subscriber.is_herd, list(subscriber.staged)
         async with subscriber.transaction():
-            await self._bring(places, target, keeps=goes_on)
+            numbers = await self._bring(places, target, keeps=goes_on)
             if self._subscription.forward and not goes_on:
                 await self._kept.begin(target)
             for name, one in subscriber.staged.items():
@@ -216,11 +238,18 @@ class Feeding:
             await subscriber.advance(target, datetime.now(UTC))
             await subscriber.load()
             await self._sequences.align()
+            await self._sequences.set(numbers)  # also of rows that have gone meanwhile
         if in_herd:
             await subscriber.persist(lambda: subscriber.placing.drop_copies(copied))
 
-    async def _bring(self, places: Mapping[str, ShownTable], gid: int, *, keeps: bool) -> None:
-        """Write what tables lack until a GID, within the caller's transaction."""
+    async def _bring(
+        self, places: Mapping[str, ShownTable], gid: int, *, keeps: bool
+    ) -> dict[str, int]:
+        """Write what tables lack until a GID, within the caller's transaction.
+
+        Returns:
+            The furthest number of each sequence that the rows have.
+        """
         batch = self._applying.batch(places, keeps=keeps)
         batch.open = True
         begin = min((one.gid for one in places.values()), default=gid)
@@ -228,6 +257,7 @@ class Feeding:
             async for changes in portions:
                 await self._applying.take(changes, batch)
         await self._applying.write(batch)
+        return batch.numbers
 
     async def _level(self) -> None:
         """Prepare at a herd that copies are shown by one transaction of rows, or one of DDL.
@@ -342,7 +372,7 @@ class Feeding:
         if self._position == self._subscriber.gid:
             return
         idle_s = time.monotonic() - self._advanced_s
-        if not batch.rows and not batch.pending.steps and idle_s < _ADVANCE_S:
+        if not batch.rows and batch.pending.is_empty and idle_s < _ADVANCE_S:
             return
         await self._applying.commit(batch, self._position, self._as_of())
         self._advanced_s = time.monotonic()

@@ -15,11 +15,16 @@ from psycopg import sql
 from pgherd_sidecar.client.stream.changelog import ChangeLog, Portion
 from pgherd_sidecar.client.stream.changes import LoggedChange, PositionLostError
 from pgherd_sidecar.subscribing.copying import Provider, copy, copy_table, of_member
-from pgherd_sidecar.subscribing.selecting.filtering import selected
+from pgherd_sidecar.subscribing.selecting.filtering import TablePart, selected
 from pgherd_sidecar.subscribing.state import herd
 from pgherd_sidecar.subscribing.state.errors import MemberError, StoppedError
 from pgherd_sidecar.subscribing.state.forwardlog import KeptRow, damaged, decode, rows_of
-from pgherd_sidecar.subscribing.state.herd import HerdSequence, HerdTable, TableSelection
+from pgherd_sidecar.subscribing.state.herd import (
+    HerdSequence,
+    HerdTable,
+    Subscription,
+    TableSelection,
+)
 from pgherd_sidecar.subscribing.state.holdings import ShownTable
 from pgherd_sidecar.subscribing.state.steps import FIRST_OF_USERS
 from pgherd_sidecar.subscribing.state.subscriber import Subscriber
@@ -94,12 +99,14 @@ class Source(Protocol):
 class MemberSource:
     """A member: its own log, and its tables at markers.
 
+    It hands out what the herd has ordered, whatever the subscriber says that it holds.
+
     Args:
         member: it.
         log: its own.
-        selections: of the tables that are not followed as a whole.
-        session: at its server, which evaluates row filters; nobody else uses it. None if there are
-            no selections.
+        subscription: what was ordered.
+        session: at its server, which evaluates row filters; nobody else uses it. None if all tables
+            are followed as a whole.
     """
 
     is_judged: ClassVar[bool] = False
@@ -108,13 +115,15 @@ class MemberSource:
         self,
         member: Provider,
         log: ChangeLog,
-        selections: Sequence[TableSelection] = (),
+        subscription: Subscription,
         session: Session | None = None,
     ) -> None:
         self._member = member
         self._log = log
-        self._selections = selections
+        self._tables = frozenset(subscription.tables)
+        self._selections = subscription.selections
         self._session = session
+        self._parts: dict[str, TablePart] | None = None
         self.seen_s: float | None = None
 
     async def visible(self) -> int:
@@ -130,9 +139,21 @@ class MemberSource:
                 yield Portion(portion.through, portion.visible, changes)
 
     async def _selected(self, changes: list[LoggedChange], places: Places) -> list[LoggedChange]:
+        tables = self._tables
+        ours = [
+            one
+            for one in changes
+            if one.table in tables or one.table is None or one.op == "truncate"
+        ]
         if self._session is None:
-            return changes
-        return await selected(self._session, changes, places)
+            return ours
+        if self._parts is None:
+            with of_member():
+                types = await herd.read_types(self._session, self._selections)
+            self._parts = {
+                one.tab: TablePart(one, types.get(one.tab, ())) for one in self._selections
+            }
+        return await selected(self._session, ours, places, self._parts)
 
     async def between(
         self, after: int, through: int, places: Places

@@ -37,7 +37,7 @@ class Writer:
 
     Args:
         tables: by the names that changes have.
-        exact: a row that is deleted must be there.
+        exact: a row that is deleted must be there. In a table without a key it must in any case.
         truncates: a table is emptied by TRUNCATE, which is quick. Readers with an older snapshot
             see an empty table then, so where there are readers it is DELETE.
         partial: names of tables that have some of the source's rows only, so that a row which is
@@ -85,7 +85,7 @@ class Writer:
         await self._empty(session, [name for name, net in nets.items() if net.emptied])
         for name, net in nets.items():
             table = self._tables[name]
-            await _delete(session, table, net.deletes, exact=self._exact)
+            await _delete(session, table, net.deletes, exact=self._is_exact(table))
             again = net.replaced
             if not self._exact and await _replace(session, table, again):
                 again = []
@@ -103,13 +103,16 @@ class Writer:
             if step.old is None:
                 await _insert(session, table, [step.new or ()])
             elif step.new is None:
-                await _delete(session, table, [step.old], exact=self._exact)
+                await _delete(session, table, [step.old], exact=self._is_exact(table))
             elif table.identity == "key":
                 exact = step.table not in self._partial
                 await _update(session, table, [(step.old, step.new)], exact=exact)
             else:
-                await _delete(session, table, [step.old], exact=self._exact)
+                await _delete(session, table, [step.old], exact=True)
                 await _insert(session, table, [step.new])
+
+    def _is_exact(self, table: SourceTable) -> bool:
+        return self._exact or table.identity != "key"
 
     async def _empty(self, session: Session, names: Sequence[str]) -> None:
         if not self._truncates:

@@ -1,16 +1,23 @@
 """Subscribers of a cascade: what they know of each other, and how much of their logs they keep."""
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
 import msgspec
 import pytest
+from pgherd_sidecar.subscribing.state.forwardlog import ForwardLog
 from pgherd_sidecar.subscribing.state.herd import Subscription
 from pgherd_sidecar.subscribing.state.orders import (
     HeldOrder,
+    Orders,
     Report,
     above,
     below,
     kept_after,
     passed_on,
 )
+from pgherd_sidecar.tables.sessions import Session
 
 
 def one(
@@ -51,6 +58,52 @@ def test_sets_know_nothing_of_each_other() -> None:
 
 def order(ordered: Subscription, needed: int | None, age_s: float = 0.0) -> HeldOrder:
     return HeldOrder("a", ordered, Report(ordered.name, 5, needed, "following", age_s=age_s))
+
+
+class Database:
+    """Holds rows of `pgherd_subscriber.orders`."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._rows = rows
+        self.description = True
+
+    async def execute(self, *_: object) -> "Database":
+        return self
+
+    async def fetchall(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in self._rows]
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        yield
+
+
+class Above:
+    """Knows all, and remembers what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def orders(self) -> Sequence[Subscription]:
+        return HERD
+
+    async def hear(self, reports: Sequence[Report], _: int) -> None:
+        self.heard += [each.name for each in reports]
+
+
+async def test_a_subscriber_is_heard_about_those_only_that_are_fed_from_it() -> None:
+    rows = [
+        {
+            "subscription": "b", "name": each.name, "found": True, "begins": 1,
+            # Its own role writes these rows: it says that all are fed from it.
+            "ordered": msgspec.to_builtins(one(each.name, None if each.name == "b" else "b")),
+            "revision": 5, "needed": 1 << 60, "state": "stopped",
+        }
+        for each in HERD
+    ]  # fmt: skip
+    session, above_it = cast("Session", Database(rows)), Above()
+    await Orders(session, HERD[1], ForwardLog(session, "b")).exchange(above_it)
+    assert above_it.heard == ["c"]
 
 
 @pytest.mark.parametrize(

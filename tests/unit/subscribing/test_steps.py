@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from pgherd_sidecar.client.stream.changes import LoggedChange
 from pgherd_sidecar.subscribing.state.steps import (
@@ -67,6 +68,10 @@ def test_other_columns_or_another_key_stop_before_their_transaction(given: Logge
     assert caught.value.gid == 7
 
 
+def act(name: str, *rels: str) -> str:
+    return json.dumps({"act": name, "object": "s.t", "value": None, "rels": rels})
+
+
 def command(text: str, *rels: str, **more: object) -> str:
     return json.dumps({"sql": text, "rels": rels} | more)
 
@@ -77,6 +82,15 @@ def command(text: str, *rels: str, **more: object) -> str:
         (command("ALTER TABLE s.t ADD w int", "s.t"), True),
         (command("ALTER TABLE s.t RENAME TO z", "s.z"), True),
         (command("DROP TABLE s.t"), True),
+        (command("DROP OWNED BY somebody", everything=True, gone=["s.t"]), True),
+        (command("DROP TABLE s.parent CASCADE", gone=["s.parent", "s.t"]), True),
+        (command("ALTER INDEX s.x RENAME TO z", gone=["s.t"]), True),
+        (command("DROP TABLE t.other", gone=["t.other"]), None),
+        (command("DROP SCHEMA t CASCADE", gone=[], everything=True), False),
+        (act("set_local", "s.t"), True),
+        (act("set_replicated", "s.t"), True),
+        (act("set_local", "s.other"), None),
+        (act("setval", "s.t"), None),
         (command("DROP SCHEMA s CASCADE"), True),
         (command("DROP OWNED BY somebody"), False),
         (command("DROP TABLE s.other"), False),
@@ -138,3 +152,11 @@ def test_only_a_column_that_is_null_everywhere_is_added_by_itself(text: str, add
 )
 def test_a_table_is_renamed_as_an_index_too(command: str, found: object) -> None:
     assert suspicion(json.dumps({"sql": command, "rels": ["s.u"]}), {"s.t": table()}) == found
+
+
+@pytest.mark.parametrize("relation", ["tmp$", "price (eur)", "C#", 'a"b'])
+def test_a_table_is_named_whatever_characters_it_has(relation: str) -> None:
+    quoted = relation.replace('"', '""')
+    found = msgspec.structs.replace(table(f's."{quoted}"'), relation=relation)
+    dropped = command(f'DROP TABLE s."{quoted}"')
+    assert suspicion(dropped, {found.name: found}) == (f'DROP TABLE s."{quoted}"', True)

@@ -87,7 +87,7 @@ SELECT format('%I.%I', n.nspname, c.relname) AS name, CASE WHEN c.relkind = 'f' 
 
 -- Tables that refuse writes: those that follow a herd, and those that have moved to one.
 -- name: guarded
-SELECT t.tgrelid::regclass::text AS name, t.tgfoid = to_regprocedure('pgherd_import.refuse()') AS moved FROM pg_trigger t
+SELECT DISTINCT t.tgrelid::regclass::text AS name, t.tgfoid = to_regprocedure('pgherd_import.refuse()') AS moved FROM pg_trigger t
  WHERE t.tgfoid IN (to_regprocedure('pgherd_subscriber.refuse()'), to_regprocedure('pgherd_import.refuse()')) ORDER BY 1;
 
 -- Stops transactions that begin with BEGIN READ WRITE, and those of superusers.

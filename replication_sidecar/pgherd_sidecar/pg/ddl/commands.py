@@ -45,6 +45,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
         everything: other relations may be concerned, too.
         leaves_tables: nothing has to be made anew behind it (``sql/042_command_meaning.sql``).
         print: what the catalog says of what it made, in hashes (``sql/047_command_print.sql``).
+        gone: names that tables have had before and have no more; None: they are not asked for.
     """
 
     sql: str
@@ -57,6 +58,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     database: list[tuple[str, str]] = []
     print: dict[str, Any] | None = None
     leaves_tables: bool = False
+    gone: list[str] | None = None
 
 
 def resolve_commands(items: list[Item]) -> list[Item]:
@@ -116,6 +118,7 @@ def _resolve(captured: Captured, statement: DdlStatement | None, record: str) ->
         captured.database,
         captured.print,
         captured.leaves_tables,
+        captured.gone,
     )
     return msgspec.json.encode(command).decode()
 

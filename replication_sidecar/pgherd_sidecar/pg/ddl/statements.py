@@ -103,7 +103,7 @@ class Captured(msgspec.Struct, frozen=True):
         made: for CREATE TABLE AS, the table it made.
         extension: for CREATE EXTENSION, name, schema and version. The schema is None if the
             extension's control file names it.
-        rels, everything, leaves_tables, print: see ``ddl.Command``.
+        rels, everything, leaves_tables, print, gone: see ``ddl.Command``.
         grants: memberships, as pairs of role and member, on which the role's rights rest.
         database: likewise privileges on the database, as pairs of grantee and privilege.
         fill, act, sql: of commands that are no statement, see ``sql/052_requests.sql``.
@@ -133,6 +133,7 @@ class Captured(msgspec.Struct, frozen=True):
     everything: bool = False
     leaves_tables: bool = False
     print: dict[str, Any] | None = None
+    gone: list[str] | None = None
     grants: list[tuple[str, str]] = []
     database: list[tuple[str, str]] = []
     fill: str | None = None

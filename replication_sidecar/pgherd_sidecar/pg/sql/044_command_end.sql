@@ -322,6 +322,19 @@ BEGIN
     RETURN (SELECT coalesce(jsonb_agg(c.oid::regclass::text), '[]') FROM pg_class c WHERE c.oid = ANY (rels));
 END $$;
 
+-- Names that tables have had, and partitions with those above them, and that the command which has just ended has taken
+-- away, by whatever words: by CASCADE, of a role, of a schema. Another table may have such a name by now.
+CREATE OR REPLACE FUNCTION pgherd.names_gone() RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN (SELECT coalesce(jsonb_agg(DISTINCT u.name), '[]')
+              FROM pgherd.tables t
+              LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace) ON c.oid = t.relid
+             CROSS JOIN LATERAL unnest(t.names) AS u(name)
+             WHERE c.oid IS NULL OR format('%I.%I', n.nspname, c.relname) <> t.names[1]);
+END $$;
+
 -- It is called for our own commands, too, of which there are more; so what costs is in a function of its own.
 CREATE OR REPLACE FUNCTION pgherd.command_end() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -481,6 +494,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     tables text := pgherd.table_keys(rels);
 BEGIN
+    IF command ->> 'tag' ~ '^(ALTER|DROP) ' THEN -- before they are followed
+        command := command || jsonb_build_object('gone', pgherd.names_gone());
+    END IF;
     IF command ->> 'act' IS DISTINCT FROM 'setval' THEN -- which leaves everything else as it is
         PERFORM pgherd.follow_command(rels, coarse, coalesce((command ->> 'leaves_tables')::bool, false));
     END IF;

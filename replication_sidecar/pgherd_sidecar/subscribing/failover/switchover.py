@@ -133,7 +133,22 @@ class Switchover:
             )
         if one.stopped is not None and (move is None or move.state != "moved"):
             raise StoppedError(f"subscription {target} is stopped ({one.stopped}): mend that first")
+        if move is None:
+            await self._require_no_parents(one)
         return one
+
+    async def _require_no_parents(self, target: Subscription) -> None:
+        """Check that nobody writes to these tables by the name of another one, past their lock.
+
+        Raises:
+            StoppedError: one inherits from a table that is not in the set.
+        """
+        for row in await herd.ask(self._session, "inheriting", names=list(target.tables)):
+            raise StoppedError(
+                f"table {row['tab']} inherits from {row['parent']}, which is not in set"
+                f" {self._name}, and who writes there writes to both: ALTER TABLE {row['tab']}"
+                f" NO INHERIT {row['parent']}, or have both in the set"
+            )
 
     async def lock(self, target: Subscription) -> int:
         """Have the set's tables take no writes; return a GID after which none of them has any.
@@ -154,6 +169,7 @@ class Switchover:
                     raise StoppedError("somebody else moves this set, or undoes that: repeat it")
                 return
             await self._require_unchanged(target)
+            await self._require_no_parents(target)
             values = {"name": self._name, "subscription": target.name}
             await herd.ask(self._session, "make_refusal")  # a former version may have made it
             await herd.ask(self._session, "begin_move", **values)

@@ -206,7 +206,8 @@ async def _feed(
     await _lock(there)
     await there.attach(one.cluster)
     source = ForwarderSource(provider, first.name)
-    work = asyncio.create_task(Feeding(source, there, _order(one), _Nobody()).run())
+    order = msgspec.structs.replace(_order(one), sequences=tuple(await source.sequences()))
+    work = asyncio.create_task(Feeding(source, there, order, _Nobody()).run())
     moved_s, gid = time.monotonic(), one.gid
     try:
         while (there.gid or 0) < first.gid:

@@ -82,9 +82,9 @@ def _selection(row: dict[str, Any]) -> TableSelection:
     loose = [name for name in reads if key and name not in row["whole"]]
     if loose:
         raise StoppedError(
-            f"the row filter reads column {loose[0]} of {tab}, which is in no unique index, so an"
-            " UPDATE of it does not tell the whole row: CREATE UNIQUE INDEX ON"
-            f" {tab} ({', '.join(key)}) INCLUDE ({', '.join(loose)}), and repeat the command"
+            f"the row filter reads column {loose[0]} of {tab}, which is in the key of no unique"
+            " index, so an UPDATE of it does not tell the whole row: CREATE UNIQUE INDEX ON"
+            f" {tab} ({', '.join([*key, *loose])}), and repeat the command"
         )
     return TableSelection(
         tab, None if columns is None else tuple(columns), row["condition"], tuple(reads)

@@ -109,6 +109,15 @@ SELECT n.nspname AS schema, c.relname AS relation
   JOIN pg_class c ON c.oid = q.relid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE p.tab = ANY (%(names)s) ORDER BY 1, 2
 
+-- One of them whose rows are also written through a table that it inherits from and that is not among them.
+-- name: inheriting
+SELECT p.tab, i.inhparent::regclass::text AS parent
+  FROM pgherd.present_shapes p CROSS JOIN LATERAL pgherd.partitions(p.relid) q
+  JOIN pg_inherits i ON i.inhrelid = q.relid
+ WHERE p.tab = ANY (%(names)s) AND NOT EXISTS (
+       SELECT FROM pgherd.present_shapes o CROSS JOIN LATERAL pgherd.partitions(o.relid) s
+        WHERE o.tab = ANY (%(names)s) AND s.relid = i.inhparent) ORDER BY 1, 2 LIMIT 1
+
 -- Those that take no writes because of a move.
 -- name: locked
 SELECT n.nspname AS schema, c.relname AS relation
@@ -289,12 +298,6 @@ SELECT c.oid::int8 AS relid, p.tab AS name, n.nspname AS schema, c.relname AS re
        a.declared || CASE WHEN cardinality(p.key) = 0 THEN '' ELSE
            format(', PRIMARY KEY (%%s)', (SELECT string_agg(quote_ident(k), ', ' ORDER BY o) FROM unnest(p.key) WITH ORDINALITY AS u(k, o)))
            END AS declared,
-       array(SELECT format_type(b.atttypid, b.atttypmod)
-                    || CASE WHEN b.attcollation = 0 THEN '' ELSE format(' COLLATE %%I.%%I', bs.nspname, bl.collname) END
-               FROM jsonb_array_elements_text(%(reads)s -> p.tab) WITH ORDINALITY AS u(col, o)
-               JOIN pg_attribute b ON b.attrelid = c.oid AND b.attname = u.col AND b.attnum > 0 AND NOT b.attisdropped
-               LEFT JOIN pg_collation bl ON bl.oid = b.attcollation
-               LEFT JOIN pg_namespace bs ON bs.oid = bl.collnamespace ORDER BY u.o) AS read_types,
        a.image || (WITH RECURSIVE part(relid, relfilenode) AS (
               SELECT c.oid, c.relfilenode
                UNION ALL
@@ -323,6 +326,18 @@ SELECT c.oid::int8 AS relid, p.tab AS name, n.nspname AS schema, c.relname AS re
          LEFT JOIN pg_namespace s ON s.oid = l.collnamespace
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) a
  WHERE p.tab = ANY (%(names)s) ORDER BY 2
+
+-- Types of the columns that row filters read, as a cast has them. Those of users are left out: a superuser reads the rows,
+-- and would run the functions of their casts and domains.
+-- name: read_types
+SELECT p.tab, array(SELECT format_type(b.atttypid, b.atttypmod)
+                    || CASE WHEN b.attcollation = 0 THEN '' ELSE format(' COLLATE %%I.%%I', bs.nspname, bl.collname) END
+               FROM jsonb_array_elements_text(%(reads)s -> p.tab) WITH ORDINALITY AS u(col, o)
+               JOIN pg_attribute b ON b.attrelid = p.relid AND b.attname = u.col AND b.attnum > 0 AND NOT b.attisdropped
+               LEFT JOIN pg_collation bl ON bl.oid = b.attcollation
+               LEFT JOIN pg_namespace bs ON bs.oid = bl.collnamespace
+              WHERE b.atttypid < 16384 ORDER BY u.o) AS types
+  FROM pgherd.present_shapes p WHERE %(reads)s ? p.tab
 
 -- Its id.
 -- name: cluster

@@ -166,10 +166,11 @@ SELECT s.subscription, w.tab
  WHERE s.subscription <> %(name)s AND s.revision < %(fenced)s
  LIMIT 1
 
--- Never back: a number of the subscriber's own may be there.
+-- Never back: a number of the subscriber's own may be there. A row may have a number that the sequence never gives.
 -- name: set_sequence
 SELECT pg_catalog.setval(%(seq)s::regclass, %(value)s::int8)
  WHERE coalesce(sign(%(step)s::int8) * (%(value)s::int8 - pg_sequence_last_value(%(seq)s::regclass)::numeric) > 0, true)
+   AND EXISTS (SELECT FROM pg_sequence s WHERE s.seqrelid = %(seq)s::regclass AND %(value)s::int8 BETWEEN s.seqmin AND s.seqmax)
 
 -- name: sequence_kind
 SELECT c.relkind::text AS kind FROM pg_class c WHERE c.oid = to_regclass(%(seq)s)
@@ -180,13 +181,25 @@ SELECT t.subscription, t.tab FROM pgherd_subscriber.tables t JOIN pgherd_subscri
  WHERE s.subscription <> %(name)s AND s.cluster <> %(cluster)s AND s.revision >= %(fenced)s
    AND s.subscription IN (SELECT o.subscription FROM pgherd_subscriber.tables o WHERE o.tab = ANY (%(tables)s))
 
--- Tables that do not keep rows as they are written, with what to do.
+-- Tables that do not keep rows as they are written, with what to do. A herd has triggers on each table whose rows it
+-- replicates.
 -- name: not_plain
-SELECT t.tab, CASE WHEN c.relkind = 'p' THEN 'a partitioned table' WHEN c.relkind <> 'r' THEN 'no table'
+SELECT t.tab, CASE WHEN c.relkind = 'r' AND l.is_local THEN 'a table that is local to each member'
+                   WHEN c.relkind = 'p' THEN 'a partitioned table' WHEN c.relkind <> 'r' THEN 'no table'
                    WHEN c.relpersistence <> 'p' THEN 'a table that is empty after a crash' ELSE 'a table with children' END AS kind,
-       CASE WHEN c.relkind = 'r' AND c.relpersistence = 'u' THEN 'ALTER TABLE ... SET LOGGED' ELSE 'drop or rename it' END AS remedy
+       CASE WHEN c.relkind = 'r' AND l.is_local THEN 'SELECT pgherd.set_replicated(...)'
+            WHEN c.relkind = 'r' AND c.relpersistence = 'u' THEN 'ALTER TABLE ... SET LOGGED' ELSE 'drop or rename it' END AS remedy
   FROM unnest(%(tables)s::text[]) AS t(tab) JOIN pg_class c ON c.oid = to_regclass(t.tab)
- WHERE c.relkind <> 'r' OR c.relpersistence <> 'p' OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid) ORDER BY 1 LIMIT 1
+ CROSS JOIN LATERAL (SELECT c.relpersistence = 'p' AND to_regnamespace('pgherd') IS NOT NULL AND NOT EXISTS (
+                                SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND g.tgname LIKE 'pgherd\_%%') AS is_local) l
+ WHERE c.relkind <> 'r' OR c.relpersistence <> 'p' OR l.is_local OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid) ORDER BY 1 LIMIT 1
+
+-- Tables with columns that the herd has not got, or to which others refer.
+-- name: dependent
+SELECT t.tab FROM jsonb_each(%(columns)s) AS t(tab, known)
+ WHERE EXISTS (SELECT FROM pg_attribute a
+                WHERE a.attrelid = to_regclass(t.tab) AND a.attnum > 0 AND NOT a.attisdropped AND NOT t.known ? a.attname::text)
+    OR EXISTS (SELECT FROM pg_constraint f WHERE f.contype = 'f' AND f.confrelid = to_regclass(t.tab))
 
 -- name: advance
 UPDATE pgherd_subscriber.standing SET gid = %(to)s, as_of = coalesce(%(as_of)s, as_of)
@@ -205,6 +218,10 @@ SELECT n.nspname AS schema, c.relname AS relation, t.tgname AS guard
  WHERE t.tgrelid = to_regclass(%(tab)s) AND t.tgfoid = to_regprocedure('pgherd_subscriber.refuse()')
    AND (t.tgargs = convert_to(%(name)s, 'UTF8') || '\x00'::bytea
         OR t.tgargs = '' AND NOT EXISTS (SELECT FROM pgherd_subscriber.tables o WHERE o.subscription <> %(name)s AND o.tab = %(tab)s))
+
+-- name: inherits
+SELECT i.inhparent FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %(schema)s AND c.relname = %(relation)s
 
 -- Those of a subscription, but on these tables.
 -- name: guards

@@ -258,20 +258,28 @@ async def describe(
     """
     known = {one.tab: one for one in selections}
     columns = {name: one.columns for name, one in known.items() if one.columns is not None}
-    reads = {name: one.reads for name, one in known.items()}
-    values = {"names": list(names), "columns": Jsonb(columns), "reads": Jsonb(reads)}
+    types = await read_types(session, known.values()) if known else {}
     found = {}
-    for row in await ask(session, "describe", **values):
+    for row in await ask(session, "describe", names=list(names), columns=Jsonb(columns)):
         table = msgspec.convert(row, SourceTable)
         selection = known.get(table.name)
         one = HerdTable(
             table, row["parts"], row["declared"], row["image"], tuple(row["types"]), selection,
-            tuple(row["read_types"]),
+            types.get(table.name, ()),
         )  # fmt: skip
         if selection is not None:
             _require_fit(one, selection, row["key_columns"])
         found[table.name] = one
     return found
+
+
+async def read_types(
+    session: Session, selections: Iterable[TableSelection]
+) -> dict[str, tuple[str, ...]]:
+    """Of the columns that row filters read, as a cast has them; without those of users' types."""
+    reads = {one.tab: one.reads for one in selections}
+    found = await ask(session, "read_types", reads=Jsonb(reads))
+    return {row["tab"]: tuple(row["types"]) for row in found}
 
 
 def _require_fit(found: HerdTable, selection: TableSelection, key_columns: int) -> None:

@@ -131,16 +131,20 @@ class Orders:
         self._put: dict[str, Subscription] = {}
 
     async def exchange(self, relay: Relay) -> list[HeldOrder]:
-        """Hand orders down and reports up; return what is held then."""
-        wanted = passed_on(self._mine.name, relay.orders())
+        """Hand orders down and reports up; return what is held then.
+
+        Who is fed from the subscriber is what those above it say: it might report on others.
+        """
+        above_it = relay.orders()
+        wanted = passed_on(self._mine.name, above_it)
         if wanted and wanted != self._put:
             await self._write(wanted)
             self._put = wanted
         found = await held(self._session, self._mine.name)
-        fed = below(self._mine.name, [one.ordered for one in found])
+        fed = below(self._mine.name, above_it)
         begins = await self._log.begins()
         if begins is not None:
-            reports = [one.report for one in found if one.ordered.name in fed]
+            reports = [one.report for one in found if one.report.name in fed]
             await relay.hear(reports, begins)
         return found
 

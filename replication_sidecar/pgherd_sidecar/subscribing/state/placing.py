@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from psycopg import sql
+from psycopg.types.json import Jsonb
 
 from pgherd_sidecar.subscribing.state.connections import (
     ask_subscriber,
@@ -31,7 +32,7 @@ from pgherd_sidecar.tables.rowsql import exchange
 from pgherd_sidecar.tables.sessions import Session
 
 _Columns = Mapping[str, Mapping[str, Any]]
-_GUARD = "follows_herd"
+_GUARD, _ROW_GUARD = "follows_herd", "follows_herd_rows"
 """Names that begin with `pgherd_` are a herd's own."""
 
 
@@ -78,6 +79,19 @@ class Placing:
                 f"{row['tab']} of the subscriber is {row['kind']}, and rows are written to plain"
                 f" tables only: {row['remedy']} there, and repeat `pgherd subscribe`"
             )
+
+    async def dependent(self, tables: Iterable[SourceTable]) -> frozenset[str]:
+        """Those of which a row that is deleted and comes again would lose something.
+
+        It has columns of the subscriber's own, or others refer to it.
+        """
+        columns = {
+            one.name: [column.name for column in one.columns]
+            for one in tables
+            if one.key and one.schema != SCHEMA
+        }
+        found = await self._rows("dependent", columns=Jsonb(columns))
+        return frozenset(row["tab"] for row in found)
 
     async def has_place(self, plain: SourceTable) -> bool:
         """Is there a table of this name with these columns?"""
@@ -229,6 +243,7 @@ class Placing:
             if not rows_only:
                 await self._drop_columns(plain, drops)
                 drops = ()
+                await self.lock_place(plain)  # it is guarded when it has the rows
             await exchange(self._session, plain, column_names(plain), copy)
             if not rows_only:
                 await self._session.execute(sql.SQL("DROP TABLE {}").format(copy))
@@ -314,6 +329,19 @@ class Placing:
                 sql.Literal(self._subscription.name),
             )
         )
+        if await self._rows("inherits", schema=schema, relation=relation):
+            # Who writes to a table above it fires that one's triggers, but for those of rows.
+            await self._session.execute(
+                sql.SQL(
+                    "CREATE OR REPLACE TRIGGER {} BEFORE INSERT OR UPDATE OR DELETE ON {}"
+                    " FOR EACH ROW WHEN (pg_catalog.current_setting('pgherd_subscriber.feeding',"
+                    " true) IS DISTINCT FROM 'on') EXECUTE FUNCTION pgherd_subscriber.refuse({})"
+                ).format(
+                    sql.Identifier(_ROW_GUARD),
+                    sql.Identifier(schema, relation),
+                    sql.Literal(self._subscription.name),
+                )
+            )
 
     async def _is_guarded(self, name: str) -> bool:
         return bool(await self._rows("guarded", **self._mine, tab=name))

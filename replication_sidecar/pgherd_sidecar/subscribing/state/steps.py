@@ -5,7 +5,7 @@ Pure.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pgherd_sidecar.client.stream.changes import LoggedChange, Values
 from pgherd_sidecar.tables.folding import Emptied, RowChange, Step
@@ -21,9 +21,14 @@ _HARMLESS = re.compile(
 _RENAMES_INDEX = re.compile(r"\s*ALTER\s+INDEX\b.*\bRENAME\b", re.IGNORECASE | re.DOTALL)
 """PostgreSQL renames a table by it, too."""
 _HIDING = re.compile(r"\b(DROP|RENAME|SET\s+SCHEMA)\b", re.IGNORECASE)
-"""What it concerns has another name afterwards, or none, and is not among its relations."""
+"""What it concerns has another name afterwards, or none, and is not among its relations.
+
+Members of former versions do not say which names are gone.
+"""
 _OF_TYPES = re.compile(r"\s*(ALTER|DROP)\s+(TYPE|DOMAIN)\b", re.IGNORECASE)
 _OF_SCHEMAS = re.compile(r"\s*(ALTER|DROP)\s+SCHEMA\b", re.IGNORECASE)
+_ACTS = {"set_local", "set_replicated"}
+"""The log has the rows of a table no more, or has not had them."""
 FIRST_OF_USERS = 16384
 """Types with smaller oids are PostgreSQL's own, and nobody alters them."""
 _ADDS = re.compile(
@@ -105,20 +110,36 @@ def suspicion(command: str, tables: Mapping[str, SourceTable]) -> tuple[str, boo
     """
     said = json.loads(command)
     text = said.get("sql")
-    if text is None or said.get("leaves_tables") or _is_harmless(text, tables):
+    if said.get("act") in _ACTS:
+        text = f"pgherd.{said['act']}({said['object']!r})"
+    if text is None or said.get("leaves_tables"):
         return None
     short = " ".join(text.split())[:_TEXT_MAX]
-    if not set(said.get("rels", ())).isdisjoint(tables):
+    if not set(said.get("gone", ())).isdisjoint(tables):
         return short, True
-    if _OF_TYPES.match(text) and any(
-        column.oid >= FIRST_OF_USERS for table in tables.values() for column in table.columns
-    ):
-        return short, True
-    if not said.get("everything") and not _HIDING.search(text):
+    if _is_harmless(text, tables):
         return None
+    if _concerns(said.get("rels", ()), text, tables):
+        return short, True
+    hides = "gone" not in said and _HIDING.search(text) is not None
+    if not hides and not said.get("everything"):
+        return None
+    return short, "gone" not in said and _names_one(text, tables)
+
+
+def _concerns(rels: Collection[str], text: str, tables: Mapping[str, SourceTable]) -> bool:
+    """Is one of the tables among the command's relations, or of a type that it is about?"""
+    has_own = any(
+        column.oid >= FIRST_OF_USERS for table in tables.values() for column in table.columns
+    )
+    is_altered = not set(rels).isdisjoint(tables)
+    return is_altered or (has_own and _OF_TYPES.match(text) is not None)
+
+
+def _names_one(text: str, tables: Mapping[str, SourceTable]) -> bool:
     schemas = bool(_OF_SCHEMAS.match(text))
     named = {table.schema if schemas else table.relation for table in tables.values()}
-    return short, any(_mentions(text, name) for name in named)
+    return any(_mentions(text, name) for name in named)
 
 
 def _is_harmless(text: str, tables: Mapping[str, SourceTable]) -> bool:
@@ -129,7 +150,8 @@ def _is_harmless(text: str, tables: Mapping[str, SourceTable]) -> bool:
 
 
 def _mentions(text: str, name: str) -> bool:
-    return re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE) is not None
+    words = re.escape(name.replace('"', '""'))
+    return re.search(rf"(?<!\w){words}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def extended(command: str, tables: Mapping[str, SourceTable]) -> str | None:
