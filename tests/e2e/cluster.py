@@ -168,10 +168,11 @@ class Herd:
             "exec", _CLIENT, "--", "psql", *options, f"--command={statement}", target
         ).strip()
 
-    def write(self, service: str, statement: str) -> str:
+    def repeat(self, service: str, statement: str) -> str:
         """Run a statement that may be run twice, until the member takes it; return the answer.
 
-        A member that has just been elected, or is about to be, refuses: an honest answer.
+        A member that has just been elected, or is about to be, refuses: an honest answer. And a
+        service may not know yet that a pod is ready.
         """
         return wait_until(
             lambda: self.sql(service, statement),
@@ -202,8 +203,8 @@ class Herd:
         rows = {}
         for member in members:
             # A commit of its own: all that was acknowledged before is visible on it afterwards.
-            self.write(member, "INSERT INTO mark DEFAULT VALUES")
-            found = self.write(member, "SELECT writer || ' ' || number FROM ledger")
+            self.repeat(member, "INSERT INTO mark DEFAULT VALUES")
+            found = self.repeat(member, "SELECT writer || ' ' || number FROM ledger")
             rows[member] = set(found.split("\n"))
         for one in written:
             assert one.acknowledged, f"{one.writer} wrote nothing: {one.errors}"
@@ -227,7 +228,7 @@ class Herd:
 
     def until_true(self, service: str, query: str) -> None:
         """Wait until a query says so."""
-        until(lambda: self.sql(service, query) == "t", f"{query} on {service}")
+        until(lambda: self.repeat(service, query) == "t", f"{query} on {service}")
 
     @contextmanager
     def writing(self, *services: str) -> Iterator[list[Written]]:
@@ -247,7 +248,7 @@ class Herd:
         """Wait until each writer has written more than it has by now."""
         for writer in writers:
             rows = f"FROM ledger WHERE writer = '{writer}'"
-            count = int(self.sql(f"{HERD}-rw", f"SELECT count(*) {rows}"))
+            count = int(self.repeat(f"{HERD}-rw", f"SELECT count(*) {rows}"))
             self.until_true(f"{HERD}-rw", f"SELECT count(*) > {count} {rows}")
 
     def _start_writer(self, writer: str, service: str) -> None:

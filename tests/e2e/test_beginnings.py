@@ -150,7 +150,7 @@ def test_users_are_made_on_every_member_and_kept_as_the_spec_has_them(
         }  # fmt: skip
 
     provide("the first")
-    herd.write(f"{HERD}-rw", "CREATE TABLE IF NOT EXISTS kept (id int PRIMARY KEY)")
+    herd.repeat(f"{HERD}-rw", "CREATE TABLE IF NOT EXISTS kept (id int PRIMARY KEY)")
     reporting = {
         "name": "reporting", "memberOf": ["pg_read_all_data"],
         "passwordSecret": {"name": "reporting-login"},
@@ -191,7 +191,7 @@ def test_users_are_made_on_every_member_and_kept_as_the_spec_has_them(
     with pytest.raises(AssertionError, match="Duplicate value"):
         herd.change(users=[{"name": "a"}, {"name": "a"}])
     herd.change(users=[])
-    herd.write(f"{HERD}-rw", "DROP TABLE kept")
+    herd.repeat(f"{HERD}-rw", "DROP TABLE kept")
 
 
 def test_a_setting_that_switches_capture_off_is_told_of(herd: Herd, kubectl: Kubectl) -> None:

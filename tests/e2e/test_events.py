@@ -113,7 +113,7 @@ def test_a_node_that_is_not_heard_of_for_a_while_comes_back(
         docker(*away)
         try:
             until(lambda: not kubectl.ready(victim), "the control plane misses it")
-            herd.write(f"{HERD}-rw", "INSERT INTO mark DEFAULT VALUES")
+            herd.repeat(f"{HERD}-rw", "INSERT INTO mark DEFAULT VALUES")
         finally:
             docker(*back)
         until_well(kubectl, 3)
@@ -194,7 +194,7 @@ def test_a_member_cut_off_from_the_others_leaves_the_service_and_returns(
     ):
         until(lambda: not kubectl.ready(members[0]), "it is not ready any more")
         for _ in range(10):
-            herd.write(f"{HERD}-rw", "INSERT INTO mark DEFAULT VALUES")
+            herd.repeat(f"{HERD}-rw", "INSERT INTO mark DEFAULT VALUES")
         # It still shows what it has to who asks for it by name.
         assert herd.sql(members[0], "SELECT count(*) > 0 FROM ledger") == "t"
     until_well(kubectl, 3)

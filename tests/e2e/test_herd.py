@@ -15,7 +15,7 @@ def test_every_member_takes_writes_and_shows_those_of_the_others(herd: Herd) -> 
     members = herd.members()
     with herd.writing(f"{HERD}-rw", *members) as written:
         for member in members:
-            herd.write(
+            herd.repeat(
                 member,
                 f"INSERT INTO ledger VALUES ('by hand', {member[-1]}) ON CONFLICT DO NOTHING",
             )

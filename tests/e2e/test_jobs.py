@@ -33,8 +33,8 @@ def jobs(kubectl: Kubectl, herd: Herd) -> Kubectl:
     """A herd with a table, the image of Spark, and a volume to write to."""
     docker_build("--file=images/Dockerfile", "--target=spark", f"--tag={_IMAGE}", ".")
     _load(kubectl, _IMAGE)
-    herd.write(f"{HERD}-rw", "CREATE TABLE IF NOT EXISTS compared (id int PRIMARY KEY, t text)")
-    herd.write(
+    herd.repeat(f"{HERD}-rw", "CREATE TABLE IF NOT EXISTS compared (id int PRIMARY KEY, t text)")
+    herd.repeat(
         f"{HERD}-rw",
         "INSERT INTO compared SELECT g, 'x' FROM generate_series(1, 1000) g ON CONFLICT DO NOTHING",
     )

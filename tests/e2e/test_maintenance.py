@@ -32,8 +32,10 @@ def condition(kubectl: Kubectl, name: str, kind: str) -> dict[str, Any]:
 def test_members_are_maintained_one_by_one_while_others_take_writes(
     kubectl: Kubectl, herd: Herd
 ) -> None:
-    herd.write(f"{HERD}-rw", "CREATE TABLE maintained (id int PRIMARY KEY, t text)")
-    herd.write(f"{HERD}-rw", "INSERT INTO maintained SELECT g, 'x' FROM generate_series(1, 1000) g")
+    herd.repeat(f"{HERD}-rw", "CREATE TABLE maintained (id int PRIMARY KEY, t text)")
+    herd.repeat(
+        f"{HERD}-rw", "INSERT INTO maintained SELECT g, 'x' FROM generate_series(1, 1000) g"
+    )
     members = herd.members()
     for member in members:
         herd.until_true(member, "SELECT count(*) = 1000 FROM maintained")

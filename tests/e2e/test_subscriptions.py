@@ -65,7 +65,7 @@ def until_follows(kubectl: Kubectl, name: str) -> None:
 
 def until_equal(kubectl: Kubectl, herd: Herd, here: str, query: str) -> None:
     """Wait until the warehouse answers a query as the herd answers the first one."""
-    wanted = herd.write(f"{HERD}-rw", here)
+    wanted = herd.repeat(f"{HERD}-rw", here)
     until(lambda: there(kubectl, query) == wanted, f"{query} gives {wanted} at the warehouse")
 
 
@@ -105,15 +105,15 @@ def test_a_plain_server_follows_what_resources_say(kubectl: Kubectl, herd: Herd)
         lambda: "Secret warehouse is missing" in str(status(kubectl, "subscription", "warehouse")),
         "the Secret is missed",
     )  # fmt: skip
-    herd.write(f"{HERD}-rw", "CREATE SCHEMA IF NOT EXISTS sales")
-    herd.write(
+    herd.repeat(f"{HERD}-rw", "CREATE SCHEMA IF NOT EXISTS sales")
+    herd.repeat(
         f"{HERD}-rw",
         "CREATE TABLE IF NOT EXISTS sales.item (id serial PRIMARY KEY, region text, amount int);"
         " CREATE UNIQUE INDEX IF NOT EXISTS regional ON sales.item (id) INCLUDE (region)",
     )
     for member in herd.members():
         herd.until_true(member, "SELECT to_regclass('sales.regional') IS NOT NULL")
-    herd.write(
+    herd.repeat(
         f"{HERD}-rw",
         "INSERT INTO sales.item SELECT g, (ARRAY['EU', 'US'])[1 + g % 2], g"
         " FROM generate_series(1, 1000) g ON CONFLICT DO NOTHING",
@@ -135,19 +135,19 @@ def test_a_plain_server_follows_what_resources_say(kubectl: Kubectl, herd: Herd)
     feeder = there(kubectl, "SELECT client_addr FROM pg_stat_activity WHERE usename = 'report'")
     pods = {kubectl.get("pod", one)["status"]["podIP"]: one for one in herd.members()}
     kubectl("delete", "pod", pods[feeder.split("\n")[0]], "--grace-period=0", "--force")
-    herd.write(f"{HERD}-rw", "UPDATE sales.item SET amount = amount + 1 WHERE id % 3 = 0")
+    herd.repeat(f"{HERD}-rw", "UPDATE sales.item SET amount = amount + 1 WHERE id % 3 = 0")
     until_equal(kubectl, herd, item, item)
     until(lambda: all(kubectl.ready(one) for one in herd.members()), "all are back")
 
     # A table is added by its pattern, and another one gets a row filter.
-    herd.write(f"{HERD}-rw", "CREATE TABLE IF NOT EXISTS sales.later (id int PRIMARY KEY)")
+    herd.repeat(f"{HERD}-rw", "CREATE TABLE IF NOT EXISTS sales.later (id int PRIMARY KEY)")
     for member in herd.members():
         herd.until_true(member, "SELECT to_regclass('sales.later') IS NOT NULL")
     european = "sales.item (id, region) WHERE (region = 'EU')"
     submit(
         kubectl, "ReplicationSet", "orders", cluster=HERD, tables=["sales.later"], table=[european]
     )
-    herd.write(f"{HERD}-rw", "INSERT INTO sales.later VALUES (1) ON CONFLICT DO NOTHING")
+    herd.repeat(f"{HERD}-rw", "INSERT INTO sales.later VALUES (1) ON CONFLICT DO NOTHING")
     until_equal(
         kubectl, herd, "SELECT count(*), sum(id) FROM sales.item WHERE region = 'EU'",
         "SELECT count(*), sum(id) FROM sales.item",
@@ -157,7 +157,7 @@ def test_a_plain_server_follows_what_resources_say(kubectl: Kubectl, herd: Herd)
     assert status(kubectl, "replicationset", "orders")["tables"] == ["sales.item", "sales.later"]
 
     # The status says what stops it, and a larger `anew` has it go on.
-    herd.write(f"{HERD}-rw", "ALTER TABLE sales.later ADD COLUMN IF NOT EXISTS n int DEFAULT 7")
+    herd.repeat(f"{HERD}-rw", "ALTER TABLE sales.later ADD COLUMN IF NOT EXISTS n int DEFAULT 7")
     until(
         lambda: condition(kubectl, "subscription", "warehouse", "Following")[1]
         == "SubscriptionStopped",
