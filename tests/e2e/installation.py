@@ -87,7 +87,7 @@ def provide_clients(kubectl: Kubectl) -> Herd:
     """Start the clients' pod, and make what they write into."""
     herd = Herd(kubectl, IMAGES["sidecar"])
     herd.start_client()
-    herd.write(f"{HERD}-rw", _LEDGER)
+    herd.repeat(f"{HERD}-rw", _LEDGER)
     for member in herd.members():  # what one has committed the others have soon, not at once
         herd.until_true(member, "SELECT to_regclass('ledger') IS NOT NULL")
     return herd

@@ -67,8 +67,9 @@ BEGIN
               FROM pg_ts_dict t) u);
 END $$;
 
--- Has the command left all tables as they were? `meaning`: what there was when it began.
-CREATE OR REPLACE FUNCTION pgherd.leaves_tables(tag text, meaning text) RETURNS bool
+-- Has the command left all tables as they were? `meaning`: what there was when it began. `coarse`: it concerns them all.
+DROP FUNCTION IF EXISTS pgherd.leaves_tables(text, text);
+CREATE OR REPLACE FUNCTION pgherd.leaves_tables(tag text, meaning text, coarse bool) RETURNS bool
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
@@ -76,11 +77,9 @@ BEGIN
         RETURN true;
     END IF;
     RETURN -- A function that is replaced may be part of an expression of a table.
-        tag = ANY ('{CREATE FUNCTION, CREATE PROCEDURE, CREATE AGGREGATE}'::text[])
-           AND NOT EXISTS (SELECT FROM pg_proc p
+        tag = ANY ('{CREATE FUNCTION, CREATE PROCEDURE, CREATE AGGREGATE}'::text[]) AND NOT coarse
+           AND NOT EXISTS (SELECT FROM pg_proc p JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
                             WHERE p.oid >= 16384 AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
-                              AND pgherd.is_own(p.xmin)
-                              AND (EXISTS (SELECT FROM pg_depend d WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid)
-                                   OR pgherd.decides_rows(p.oid)))
+                              AND pgherd.is_own(p.xmin))
         OR coalesce(meaning = pgherd.meaning(tag), false);
 END $$;

@@ -2,31 +2,40 @@
 -- follow the new shape of the tables.
 
 -- Does this function, or what calls it, decide which rows a table takes? A plain default does not: its origin evaluates it.
--- PostgreSQL does not know whom the text of a function calls, so whoever mentions one counts.
+-- PostgreSQL does not know whom the text of a function calls, so whoever mentions one counts. Mostly no function of a user
+-- decides, and no text need be read.
 CREATE OR REPLACE FUNCTION pgherd.decides_rows(function oid) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    ours CONSTANT oid[] := '{pgherd,pgherd_gen}'::regnamespace[];
+    deciding      oid[] := ARRAY( -- of users
+        SELECT DISTINCT p.oid
+          FROM pg_depend d JOIN pg_proc p ON p.oid = d.refobjid AND p.pronamespace <> ALL (ours)
+         WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid >= 16384
+           AND d.classid <> ALL ('{pg_proc,pg_rewrite,pg_trigger,pg_event_trigger,pg_policy}'::regclass[])
+           AND NOT (d.classid = 'pg_attrdef'::regclass
+                    AND EXISTS (SELECT FROM pg_attrdef f
+                                  JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum AND a.attgenerated = ''
+                                 WHERE f.oid = d.objid)));
 BEGIN
+    IF deciding = '{}' OR function = ANY (deciding) THEN
+        RETURN deciding <> '{}';
+    END IF;
     RETURN (
-        WITH RECURSIVE callers(class, id) AS (
-            SELECT 'pg_proc'::regclass::oid, function
+        WITH RECURSIVE texts AS MATERIALIZED (
+            SELECT p.oid, lower(p.prosrc) AS words FROM pg_proc p WHERE p.oid >= 16384 AND p.pronamespace <> ALL (ours)
+        ), callers(id) AS (
+            SELECT function
             UNION
-            SELECT n.class, n.id
-              FROM callers c CROSS JOIN LATERAL (
-                  SELECT d.classid AS class, d.objid AS id
-                    FROM pg_depend d WHERE d.refclassid = c.class AND d.refobjid = c.id
+            SELECT n.id
+              FROM callers c JOIN pg_proc f ON f.oid = c.id CROSS JOIN LATERAL (
+                  SELECT d.objid AS id
+                    FROM pg_depend d
+                   WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid = c.id AND d.classid = 'pg_proc'::regclass
                   UNION ALL
-                  SELECT c.class, p.oid
-                    FROM pg_proc f JOIN pg_proc p ON p.oid >= 16384 AND strpos(lower(p.prosrc), lower(f.proname)) > 0
-                   WHERE c.class = 'pg_proc'::regclass AND f.oid = c.id
-                     AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)
-                     AND pgherd.mentions(p.prosrc, ARRAY[f.proname::text])) n
-             WHERE c.class IN ('pg_proc'::regclass, 'pg_operator'::regclass)
-               AND n.class <> ALL ('{pg_rewrite,pg_trigger,pg_event_trigger,pg_policy}'::regclass[])
-               AND NOT (n.class = 'pg_attrdef'::regclass
-                        AND EXISTS (SELECT FROM pg_attrdef f
-                                      JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum AND a.attgenerated = ''
-                                     WHERE f.oid = n.id)))
-        SELECT EXISTS (SELECT FROM callers c WHERE c.class NOT IN ('pg_proc'::regclass, 'pg_operator'::regclass)));
+                  SELECT t.oid FROM texts t
+                   WHERE strpos(t.words, lower(f.proname)) > 0 AND pgherd.mentions(t.words, ARRAY[f.proname::text])) n)
+        SELECT EXISTS (SELECT FROM callers c WHERE c.id = ANY (deciding)));
 END $$;
 
 -- Objects whose change concerns the rows of no table: they need no table's key.
@@ -378,7 +387,7 @@ BEGIN
     command := opened.recs[1]::jsonb - 'before';
     before := opened.recs[1]::jsonb -> 'before';
     in_use := array(SELECT jsonb_array_elements_text(command -> 'in_use')::oid);
-    IF pgherd.leaves_tables(tag, before ->> 'meaning') THEN
+    IF pgherd.leaves_tables(tag, before ->> 'meaning', effect.coarse) THEN
         effect.coarse := false;
         command := command || '{"leaves_tables": true}';
     END IF;
