@@ -235,6 +235,7 @@ class Reason(StrEnum):
     NAME_TAKEN = "NameTaken"
     INVALID_SPEC = "InvalidSpec"
     OBJECTS_APPLIED = "ObjectsApplied"
+    OBJECT_ALTERED = "ObjectAltered"
     MEMBER_STARTING = "MemberStarting"
     MEMBER_LOST = "MemberVolumeLost"
     MEMBER_DIVERGED = "MemberDiverged"

@@ -93,7 +93,7 @@ def reconcile(
     unadopted = stage is upgrade.Stage.WAITING
     if care is Care.CERTIFICATES:
         described = observed.cluster.status  # nobody knows more without its spec
-        if unadopted:
+        if stage is not upgrade.Stage.DONE:
             why = upgrade.why_waiting(observed, group, turn, usable=False)
             described = status.upgraded(described, observed.cluster, release, why, now)
         return Plan(tuple(upkeep.certificates(observed, now)), described)
@@ -119,8 +119,9 @@ def reconcile(
     awaited = [step for step in told_of if step.reason is not Reason.VOLUME_GROWING] or told_of
     shown = _with_troubles(awaited[-1], group) if awaited else None
     described = status.describe(observed, group, shown, outdated, now)
-    why = ""
-    if begun is None and (unadopted or (stage is upgrade.Stage.UNDER_WAY and not usable)):
+    why, under_way = "", stage is upgrade.Stage.UNDER_WAY
+    stopped = under_way and (not usable or bool(upgrade.rests(observed)))
+    if begun is None and (unadopted or stopped):
         why = upgrade.why_waiting(observed, group, turn, usable=usable)
     described = status.upgraded(described, observed.cluster, release, why, now)
     described = users.shown(described, observed.cluster, None, now)

@@ -39,11 +39,13 @@ def stage(observed: Observed, release: Release) -> Stage:
 
 
 def rests(observed: Observed) -> str:
-    """Why nothing of a herd is changed for as long as a person likes; empty if that is not so."""
-    spec = observed.cluster.spec
+    """Why no pod of a herd is replaced until a person acts; empty if that is not so."""
+    spec, lost = observed.cluster.spec, lost_secrets(observed)
     if spec.hibernated:
         return "it sleeps (hibernated)"
-    return "it is paused (maintenance.paused)" if spec.maintenance.paused else ""
+    if spec.maintenance.paused:
+        return "it is paused (maintenance.paused)"
+    return f"secret {lost} is gone" if lost else ""
 
 
 def pinned(ledger: Ledger | None, release: Release) -> Release:
@@ -66,7 +68,6 @@ def is_ready(observed: Observed, group: Group, *, usable: bool) -> bool:
         usable
         and maintenance.upgrades == "Automatic"
         and not rests(observed)
-        and not lost_secrets(observed)
         and group.authority is not None
         and bool(group.members)
         and not any(member.awaited for member in group.members)
@@ -75,7 +76,7 @@ def is_ready(observed: Observed, group: Group, *, usable: bool) -> bool:
 
 
 def why_waiting(observed: Observed, group: Group, turn: str, *, usable: bool) -> str:
-    """Why a herd has not taken over the release.
+    """Why a herd has not taken over the release, or does not go on to.
 
     Args:
         turn: whose turn it is; empty if it is this herd's.
@@ -83,12 +84,13 @@ def why_waiting(observed: Observed, group: Group, turn: str, *, usable: bool) ->
     """
     if not usable:
         return "its spec cannot be used"
+    resting = rests(observed)
+    if resting:
+        return resting
     if observed.cluster.spec.maintenance.upgrades == "Manual":
         return "maintenance.upgrades is Manual"
     if not is_ready(observed, group, usable=usable):
-        lost = lost_secrets(observed)
-        missing = f"secret {lost} is gone" if lost else ""
-        return rests(observed) or missing or group.maintained or "not all members are well"
+        return group.maintained or "not all members are well"
     return turn
 
 

@@ -14,6 +14,7 @@ from pgherd_operator.core.actions import (
     Apply,
     Create,
     Delete,
+    Event,
     GrowVolume,
     IssueCertificate,
     Kind,
@@ -46,6 +47,15 @@ def differs(wanted: Manifest, live: Mapping[str, Any] | None) -> bool:
 def altered(wanted: Manifest, made: Mapping[str, Any]) -> str:
     """Note what has become of an object while it was applied; empty if it is as it was wanted."""
     return "" if _contains(made, wanted) else _admitted(wanted, made)
+
+
+def told_of(wanted: Manifest) -> Event:
+    """What to tell when that has been noted: whoever did it, it is left as it is."""
+    kind, name = wanted["kind"], wanted["metadata"]["name"]
+    text = f"{kind} {name} is not as it was applied: a web hook or another writer changes it, and "
+    text += "it is left so. To have it applied once more: "
+    text += f"kubectl annotate {kind.lower()} {name} {names.ADMITTED}-"
+    return Event(Reason.OBJECT_ALTERED, text, "Warning")
 
 
 def _admitted(wanted: Manifest, live: Mapping[str, Any]) -> str:

@@ -107,7 +107,9 @@ async def reconcile_once(env: Environment, namespace: str, name: str) -> float |
     observed = await _observed(env, sidecars, body, cluster)
     turn = _turn(env, observed, care)
     plan = reconcile(observed, now, env.release, turn=turn, care=care)
-    executor = Executor(env.api, sidecars, cluster, now)
+    executor = Executor(
+        env.api, sidecars, cluster, now, lambda event: env.events.tell(cluster, event)
+    )
     failures = await _act(executor, env, cluster, plan)
     shown, later = status.reconciled(plan.status, observed, failures, now), False
     for event in status.news(cluster.status, shown):

@@ -5,7 +5,7 @@ anywhere. Secrets are made here, for only here is randomness.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import assert_never
 
@@ -36,16 +36,23 @@ class Executor:
 
     Args:
         now: the time that certificates begin at.
+        tell: posts an Event about the herd.
     """
 
     def __init__(
-        self, api: KubernetesApi, sidecars: Sidecars, cluster: Cluster, now: datetime
+        self,
+        api: KubernetesApi,
+        sidecars: Sidecars,
+        cluster: Cluster,
+        now: datetime,
+        tell: Callable[[act.Event], None],
     ) -> None:
         self._api = api
         self._sidecars = sidecars
         self._cluster = cluster
         self._namespace = cluster.namespace
         self._now = now
+        self._tell = tell
 
     async def execute(self, action: act.Action) -> None:
         """Do one thing.
@@ -100,7 +107,7 @@ class Executor:
             return  # ours from before, or another's: the next look will tell
 
     async def _apply(self, action: act.Apply) -> None:
-        """Make or change an object, and note what a web hook has made of it."""
+        """Make or change an object; note and tell what a web hook has made of it."""
         wanted = action.manifest
         made = await self._put(wanted, action.uid)
         altered = upkeep.altered(wanted, made) if made is not None else ""
@@ -108,6 +115,7 @@ class Executor:
             return
         noted = {"uid": made["metadata"]["uid"], "annotations": {names.ADMITTED: altered}}
         await self._patch(wanted["kind"], wanted["metadata"]["name"], {"metadata": noted})
+        self._tell(upkeep.told_of(wanted))
 
     async def _put(self, wanted: Manifest, uid: str) -> Manifest | None:
         """Make an object, or have the one of that uid be as wanted; never another's of its name.

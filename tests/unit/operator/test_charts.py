@@ -35,6 +35,8 @@ ON_OUR_BEHALF = {("update", "replicatedclusters/finalizers")}
 REPLACED = {("create", "events"), ("get", "configmaps")}
 #: In a life without trouble nobody asks what was said of a pod that waits.
 IN_TROUBLE = {("list", "events")}
+#: By the release before, which still leads while `helm upgrade` has already changed the rights.
+BEFORE = {("list", "jobs")}
 
 
 def declared() -> set[tuple[str, str]]:
@@ -80,7 +82,9 @@ async def used() -> set[tuple[str, str]]:
 
 
 async def test_the_rights_are_those_that_are_used() -> None:
-    assert declared() == await used() | WATCHED | ON_OUR_BEHALF | REPLACED | IN_TROUBLE
+    wanted = await used() | WATCHED | ON_OUR_BEHALF | REPLACED | IN_TROUBLE
+    assert declared() == wanted | BEFORE
+    assert not wanted & BEFORE
 
 
 def test_no_right_is_unlimited() -> None:

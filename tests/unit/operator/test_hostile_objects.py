@@ -58,12 +58,22 @@ async def test_a_web_hook_that_changes_what_we_apply_does_not_keep_us_applying()
     await world.settle()
     writes = list(world.writes)
     assert len(world.objects["Service", f"{NAME}-rw"]["spec"]["ports"]) == 2
+    (told,) = [
+        event
+        for event in world.events
+        if event.reason == "ObjectAltered" and f"Service {NAME}-rw " in event.message
+    ]
     ready = next(c for c in world.resource["status"]["conditions"] if c["type"] == "Ready")
     assert ready["status"] == "True"
     world.objects["Service", f"{NAME}-rw"]["spec"]["selector"] = {}  # somebody's edit is undone
     await world.settle()
     assert world.writes[len(writes) :] == [f"apply Service {NAME}-rw", f"patch Service {NAME}-rw"]
     assert world.objects["Service", f"{NAME}-rw"]["spec"]["selector"]
+    world.webhook = lambda _: None  # it is gone, and a person says so
+    assert f"kubectl annotate service {NAME}-rw {names.ADMITTED}-" in told.message
+    del world.objects["Service", f"{NAME}-rw"]["metadata"]["annotations"][names.ADMITTED]
+    await world.settle()
+    assert len(world.objects["Service", f"{NAME}-rw"]["spec"]["ports"]) == 1
     world.change(instances=5)  # and what we want otherwise is applied
     await world.settle()
     assert f"apply PodDisruptionBudget {NAME}" in world.writes[len(writes) :]

@@ -207,6 +207,41 @@ async def test_a_herd_at_rest_says_that_its_upgrade_waits_for_that(
     assert why in condition(world, "Upgraded")["message"]
 
 
+@pytest.mark.parametrize(
+    ("rest", "why"),
+    [
+        ({"hibernated": True}, "it sleeps"),
+        ({"maintenance": {"paused": True, "upgrades": "Manual"}}, "it is paused"),
+        ({"postgres": {"version": "none"}}, "its spec cannot be used"),
+        ({}, f"secret {NAME}-app is gone"),
+    ],
+)
+async def test_a_herd_at_rest_in_the_middle_of_its_upgrade_says_so_and_gives_its_turn_to_others(
+    rest: dict[str, Any], why: str
+) -> None:
+    world = await running()
+    world.release = NEW
+    while "sidecar:2" not in images(world):
+        await world.reconcile()
+        world.tick()
+    world.change(**rest)
+    world.objects["ConfigMap", names.ledger(NAME)]["data"]["spec"] = "damaged"
+    kept = world.objects.pop(("Secret", f"{NAME}-app")) if not rest else None
+    await looks(world, 5)
+    found = condition(world, "Upgraded")
+    assert (found["status"], found["reason"]) == ("False", "UpgradeWaits")
+    assert why in found["message"]
+    other = ("other", "herd")
+    assert world.turns.ask(other, Stage.WAITING, ready=True, age_s=600.0) == ""
+    world.turns.leave(other)
+    world.change(hibernated=False, maintenance={}, postgres={})
+    if kept is not None:
+        world.objects["Secret", f"{NAME}-app"] = kept
+    await world.settle()
+    assert images(world) == {"sidecar:2", "postgres:2"}
+    assert condition(world, "Upgraded")["status"] == "True"
+
+
 def test_nobody_begins_before_those_under_way_were_heard() -> None:
     turns = Turns(120.0)
     assert "just begun" in turns.ask(("n", "a"), Stage.WAITING, ready=True, age_s=60.0)

@@ -35,6 +35,8 @@ else:
 DEFAULT_NODES = 3
 DEFAULT_PORT_BASE = 7500
 _POLL_S = 0.05
+_RESTART_S = 30.0
+"""So late a member may do again what it is there for, after its sidecar was started anew."""
 
 
 _TUNABLE = (
@@ -80,7 +82,8 @@ def nodes_of(description: Herd) -> list[Node]:
 async def up(directory: Path, options: UpOptions) -> list[NodeState]:
     """Create the herd or resume it; return when every node takes writes.
 
-    When it fails, what it started is stopped again, and a herd that it created is removed.
+    When it fails, what it started is stopped again, what ran goes on, and a herd that it created
+    is removed.
 
     Raises:
         HerdError: anything the user has to act on.
@@ -179,6 +182,7 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
     _require_accepted(adapted)
     programs = _programs(description, options.postgres_bin)
     adapted = adapted.model_copy(update={"postgres_bin": programs})
+    _require_patience(description, adapted)
     if adapted != description:
         herd.save(adapted)
     return adapted
@@ -192,6 +196,29 @@ def _require_accepted(description: Herd) -> None:
     """
     for node in nodes_of(description):
         node.sidecar.config()
+
+
+def _require_patience(before: Herd, wanted: Herd) -> None:
+    """Check that nobody is given up for lost while sidecars are started anew.
+
+    Of three voters two are a majority all the time, so they do not split meanwhile.
+
+    Raises:
+        HerdError: somebody may be, by the settings that the herd has or those it is to get.
+    """
+    sidecars = [node.sidecar for node in nodes_of(wanted)]
+    if not any(one.process() is not None and one.has_old_settings() for one in sidecars):
+        return
+    times = [("--evict-after", one.evict_s) for one in (before, wanted)]
+    if len(wanted.voters) == 2:
+        times += [("--split-after", one.split_s) for one in (before, wanted)]
+    for option, after_s in times:
+        if 0 < after_s < _RESTART_S:
+            raise HerdError(
+                f"{option} {after_s:g} is less than {_RESTART_S:g} s, so a member might be given "
+                "up for lost while its sidecar gets other settings: "
+                "run `pgherd local down`, then this command again"
+            )
 
 
 def _programs(description: Herd, asked: Path | None) -> Path:
@@ -237,13 +264,32 @@ async def _start_all(nodes: list[Node], timeout_s: float) -> list[NodeState]:
         async with asyncio.timeout(timeout_s):
             await _together(bring_up(node) for node in nodes)
             for node in nodes:  # one after the other, so that the others keep their majority
-                if node.sidecar.has_old_settings():
-                    progress(f"{node.member.name}: its sidecar gets other settings")
+                if not node.sidecar.has_old_settings():
+                    continue
+                progress(f"{node.member.name}: its sidecar gets other settings")
+                try:
                     await node.stop(server=False)
                     await bring_up(node)
+                except BaseException:  # a Ctrl-C, too, leaves nobody stopped who ran before
+                    await _run_again(node)
+                    raise
     except TimeoutError as error:
         raise _too_slow([await node.state() for node in nodes], timeout_s) from error
     return [await node.state() for node in nodes]
+
+
+async def _run_again(node: Node) -> None:
+    """Have a sidecar run whose restart was broken off, wherever that was; say if it cannot."""
+    name = node.member.name
+    try:
+        if node.sidecar.has_old_settings():  # it runs, may be about to end, or has ended
+            await node.stop(server=False)
+        if node.sidecar.process() is None:
+            progress(f"{name}: starting its sidecar again")
+            node.sidecar.start()
+    except (HerdError, OSError) as error:
+        remedy = f"`pgherd local start {name}` starts it"
+        progress(f"{name}: its sidecar does not run ({error}): {remedy}")
 
 
 def _too_slow(states: list[NodeState], timeout_s: float) -> HerdError:
