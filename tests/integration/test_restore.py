@@ -129,6 +129,7 @@ async def test_commands_that_come_while_rows_are_copied_leave_the_snapshot_as_it
         "CREATE TABLE t (id serial PRIMARY KEY); CREATE SEQUENCE dropped;"
         "CREATE SEQUENCE renamed; CREATE SEQUENCE down INCREMENT -1;"
         "CREATE TYPE mood AS ENUM ('low', 'high'); CREATE TYPE pair AS (a int, b int);"
+        "CREATE TYPE unused AS (a int);"
         "CREATE TABLE u (id int PRIMARY KEY, m mood, p pair);"
         "INSERT INTO u VALUES (1, 'low', '(1,2)')",
     )
@@ -151,7 +152,7 @@ async def test_commands_that_come_while_rows_are_copied_leave_the_snapshot_as_it
             "whole",
             "CREATE TABLE later (id serial PRIMARY KEY); ALTER TYPE mood ADD VALUE 'higher'",
             "DROP SEQUENCE dropped; ALTER SEQUENCE t_id_seq RESTART; ALTER SEQUENCE down RESTART",
-            "ALTER SEQUENCE renamed RENAME TO other",
+            "ALTER SEQUENCE renamed RENAME TO other; DROP TYPE unused",
         )
         younger = {"name": [schema, "later_id_seq"], "step": 1, "start": 1, "last_value": 5}
         assert younger["name"] not in [one["name"] for one in manifest["sequences"]]

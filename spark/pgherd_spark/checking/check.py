@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypedDict
 
 from pgherd_spark.checking.bundles import Bundle, add_up, bundled, one_by_one
-from pgherd_spark.checking.contents import differing, inspect, told
+from pgherd_spark.checking.contents import differing, inspect
 from pgherd_spark.checking.drill import differing_rows, name_rows
 from pgherd_spark.checking.findings import (
     DefinitionDifference,
@@ -22,6 +22,7 @@ from pgherd_spark.checking.findings import (
     RowDifference,
     TableFindings,
     odd_ones,
+    told,
 )
 from pgherd_spark.reading.catalog import (
     EVERYTHING,
@@ -112,7 +113,7 @@ def _compare(
         definitions=(*different_definitions(found), *contents),
         changing=tuple(sorted({name for one in found.values() for name in one.changing})),
         not_replicated=tuple(sorted({n for one in found.values() for n in one.not_replicated})),
-        unread=told((one.member, one.unread) for one in inspected),
+        unread_on={one.member: one.unread for one in inspected},
         beyond=told((one.member, one.beyond) for one in inspected),
     )
 

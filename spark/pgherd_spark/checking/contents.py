@@ -21,7 +21,9 @@ from pgherd_spark.reading.sources import Relation, Source, at_marker, connected,
 
 _SQL = statements.load("contents.sql")
 _SESSION = statements.load("session.sql")
-_FAULTS = (psycopg.errors.IndexCorrupted, psycopg.errors.DataCorrupted)
+_FAULTS = (
+    psycopg.errors.IndexCorrupted, psycopg.errors.DataCorrupted, psycopg.errors.IoError,
+)  # fmt: skip
 _SOUND = "agrees with its table"
 _CHANGED = "it was changed meanwhile"
 _INDEXES = "indexes"
@@ -144,14 +146,19 @@ def _index(connection: psycopg.Connection[tuple[object, ...]], name: str) -> str
     Raises:
         _UnreadError: something was in the way.
     """
-    try:
-        connection.execute(_SQL["check"].format(name=sql.Literal(name)))
-    except _FAULTS as error:
-        return _said(error)
-    except psycopg.Error as error:
-        if connection.broken:
-            raise
-        raise _UnreadError(_said(error)) from error
+    query = _SQL["index"].format(name=sql.Literal(name))
+    while (row := connection.execute(query).fetchone()) is not None:
+        try:
+            connection.execute(_SQL["check"].format(index=sql.Literal(row[0])))
+        except _FAULTS as error:
+            return _said(error)
+        except psycopg.Error as error:
+            if connection.broken:
+                raise
+            if connection.execute(query).fetchone() == row:
+                raise _UnreadError(_said(error)) from error
+        else:
+            break
     return None
 
 
@@ -193,10 +200,3 @@ def differing(
 def _verdict(one: Contents, index: str) -> str:
     unread = f"index {index}" in one.unread or _INDEXES in one.beyond
     return one.faults.get(index, "not checked" if unread else _SOUND)
-
-
-def told(found: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[str, ...]:
-    """Lines about ``unread`` or ``beyond`` of members, which come with their names."""
-    return tuple(
-        sorted(f"{what} on {name}: {why}" for name, one in found for what, why in one.items())
-    )

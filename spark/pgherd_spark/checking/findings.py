@@ -2,8 +2,8 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -85,7 +85,8 @@ class Findings:
         servers: by name, what PostgreSQL says it is.
         changing: what was being defined anew during the check, so that it was not compared.
         not_replicated: tables whose rows are each member's own, and were not compared.
-        unread: materialized views and indexes that a member could not read or check, and why.
+        unread_on: by member, materialized views and indexes that it could not read or check, and
+            why.
         beyond: what a member's server is not able to compare, and why.
         left_out: members that were not compared, and why.
     """
@@ -100,7 +101,7 @@ class Findings:
     definitions: tuple[DefinitionDifference, ...]
     changing: tuple[str, ...]
     not_replicated: tuple[str, ...]
-    unread: tuple[str, ...] = ()
+    unread_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     beyond: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -131,10 +132,20 @@ class Findings:
 
     @property
     def contested(self) -> tuple[str, ...]:
-        """Tables and definitions, but for roles, of which nobody knows who has them right."""
+        """Tables and definitions, but for roles, of which nobody knows who has them right.
+
+        What a member could not read goes with its database, if a majority contradicts that.
+        """
         tables = [one.name for one in self.tables if one.contested or one.reason is not None]
         definitions = [f"{one.kind} {one.name}" for one in self._of_database if not one.odd]
-        return (*tables, *definitions, *self.changing, *self.unread)
+        odd = self.odd_databases
+        unread = told(one for one in self.unread_on.items() if one[0] not in odd)
+        return (*tables, *definitions, *self.changing, *unread)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Lines about what members could not read or check."""
+        return told(self.unread_on.items())
 
     @property
     def _of_database(self) -> tuple[DefinitionDifference, ...]:
@@ -147,3 +158,10 @@ def odd_ones(versions: Mapping[str, str | None]) -> tuple[str, ...]:
     if 2 * count <= len(versions):
         return ()
     return tuple(sorted(member for member, text in versions.items() if text != common))
+
+
+def told(found: Iterable[tuple[str, Mapping[str, str]]]) -> tuple[str, ...]:
+    """Lines about ``unread`` or ``beyond`` of members, which come with their names."""
+    return tuple(
+        sorted(f"{what} on {name}: {why}" for name, one in found for what, why in one.items())
+    )

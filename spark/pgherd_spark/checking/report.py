@@ -45,6 +45,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
         "verdict": findings.verdict,
         "odd_members": findings.odd_members,
         **asdict(findings),
+        "unread": findings.unread,
         "started": findings.started.isoformat(),
         "finished": findings.finished.isoformat(),
         "tables": [asdict(one) | {"verdict": one.verdict} for one in findings.tables],

@@ -30,6 +30,8 @@ _SQL = statements.load("restore.sql")
 _SESSION = statements.load("session.sql")
 _ATTEMPTS, _PAUSE_S = 4, 2.0
 """How often a part is read from a store that fails, and how long to wait, longer each time."""
+_MEMBERS = 64
+"""Each has its share of a sequence's numbers: as many as the operator's ``SLOTS``."""
 _THERE = re.compile(r"CREATE ROLE (postgres|app);")
 _OWN_PASSWORD = re.compile(r"(ALTER ROLE (?:postgres|app) WITH .*) PASSWORD '[^']*'")
 """Each herd has these roles, with passwords of its own."""
@@ -207,7 +209,7 @@ def _finish(conninfo: str, manifest: dict[str, Any], say: Callable[[str], None])
                 continue
             numbers = {"step": sql.Literal(one["step"]), "start": sql.Literal(one["start"])}
             connection.execute(_SQL["sequence"].format(name=name, **numbers))
-            last = _last_number(connection, name, one)
+            last = _last_number(connection, name, one, say)
             connection.execute(
                 _SQL["position"].format(
                     name=sql.Literal(name.as_string(None)),
@@ -229,23 +231,35 @@ def _finish(conninfo: str, manifest: dict[str, Any], say: Callable[[str], None])
 
 
 def _last_number(
-    connection: psycopg.Connection[Any], name: sql.Identifier, one: dict[str, Any]
+    connection: psycopg.Connection[Any],
+    name: sql.Identifier,
+    one: dict[str, Any],
+    say: Callable[[str], None],
 ) -> int | None:
-    """The last number that a sequence gave out: a column may hold one of a member that has left."""
-    columns = connection.execute(_SQL["columns_of_sequence"], (name.as_string(None),)).fetchall()
-    further = "max" if one["step"] > 0 else "min"
-    last = [one["last_value"]]
-    for schema, table, column, low, high in columns:
+    """The last number that a sequence gave out: a column may hold one of a member that has left.
+
+    A number so near the sequence's end that some member would have none left was given by hand.
+    """
+    text = name.as_string(None)
+    asked = {"name": text, "members": _MEMBERS}
+    known = one["last_value"]
+    direction, further = ("max", max) if one["step"] > 0 else ("min", min)
+    last = [known]
+    for schema, table, column, *bounds in connection.execute(_SQL["columns_of_sequence"], asked):
         query = _SQL["furthest"].format(
-            further=sql.Identifier(further),
+            further=sql.Identifier(direction),
             column=sql.Identifier(column),
             table=sql.Identifier(schema, table),
-            low=sql.Literal(low),
-            high=sql.Literal(high),
+            **dict(zip(("low", "high", "first", "last"), map(sql.Literal, bounds), strict=True)),
         )
-        last += [number for (number,) in connection.execute(query)]
-    known = [number for number in last if number is not None]
-    return (max if one["step"] > 0 else min)(known, default=None)
+        ((furthest, fitting),) = connection.execute(query).fetchall()
+        last.append(fitting)
+        if furthest not in (None, fitting) and (known is None or further(known, furthest) != known):
+            say(
+                f"sequence {text} goes on without regard to {furthest} in column {column} of"
+                f" {schema}.{table}: behind it not every member would have a number left"
+            )
+    return further((number for number in last if number is not None), default=None)
 
 
 def _shares(conninfo: str, number: int) -> list[sql.Composed]:

@@ -197,6 +197,7 @@ def _run(cluster: Cluster, lease: Lease, options: SnapshotOptions, store: Store,
     for name, content in files.items():
         store.put(name, content)
     positions = cluster.each(list(lease.sources), _own_sequences)
+    (carried,) = cluster.each([first], _carried)
     found = {one.member: one for one in cluster.each([sources[m] for m in options.read], describe)}
     _require_usable(found)
     tasks = _tasks(sources, found, options, store)
@@ -221,7 +222,7 @@ def _run(cluster: Cluster, lease: Lease, options: SnapshotOptions, store: Store,
         "files": {name: sha256(content) for name, content in files.items()},
         "tables": _tables(found[first.member], tasks, receipts),
         "sequences": _sequences(positions),
-        **cluster.each([first], _carried)[0],
+        **carried,
         "not_included": found[first.member].not_replicated,
     }
     store.put(MANIFEST, sealed(manifest))
@@ -375,10 +376,13 @@ def _carried(source: Source) -> dict[str, Any]:
     have changed some that others do not know yet.
     """
     with reading(source) as connection:
-        ((uses_ours,),) = connection.execute(_SQL["uses_ours"]).fetchall()
-        return {
+        found: dict[str, Any] = {}
+        # An earlier release does not let the jobs' role ask: the manifest does not tell.
+        if connection.execute(_SQL["tells_uses"]).fetchone() == (True,):
+            ((uses_ours,),) = connection.execute(_SQL["uses_ours"]).fetchall()
+            found["uses_ours"] = uses_ours or []
+        return found | {
             "populated": [[*view] for view in connection.execute(_SQL["populated"])],
-            "uses_ours": uses_ours or [],
             "local_tables": [name for (name,) in connection.execute(_SQL["local_tables"])],
             "shared": [[*pair] for pair in connection.execute(_SQL["shared"])],
             "role_limits": dict(connection.execute(_SQL["role_limits"])),

@@ -42,16 +42,30 @@ SELECT r.name, array_agg(a.attname || ' ' || a.attnum ORDER BY a.attnum)
  WHERE a.attnum > 0 AND NOT a.attisdropped
  GROUP BY r.name;
 
--- What the values of the users' types are made of. A part that is copied later has labels and columns as they are by then.
+-- What the values of the users' types in the tables are made of. A part that is copied later has labels and columns as they
+-- are by then.
 -- name: types
-SELECT t.oid::int8, format('label %s %s', e.oid, e.enumlabel), format('%I.%I', n.nspname, t.typname)
-  FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid JOIN pg_namespace n ON n.oid = t.typnamespace
-UNION ALL
-SELECT t.oid::int8,
-       'columns ' || (SELECT string_agg(concat_ws(' ', a.attnum, a.atttypid), ',' ORDER BY a.attnum)
-                        FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
-       format('%I.%I', n.nspname, t.typname)
-  FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid AND c.relkind = 'c' JOIN pg_namespace n ON n.oid = t.typnamespace;
+WITH RECURSIVE part(oid) AS (
+    SELECT a.atttypid
+      FROM pgherd.replicated_tables r JOIN pg_attribute a ON a.attrelid = r.relid
+     WHERE a.attnum > 0 AND NOT a.attisdropped
+     UNION
+    SELECT i.oid FROM part p JOIN pg_type t ON t.oid = p.oid
+     CROSS JOIN LATERAL (
+           SELECT t.typbasetype
+            UNION ALL SELECT t.typelem WHERE t.typcategory = 'A'
+            UNION ALL SELECT g.rngsubtype FROM pg_range g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
+            UNION ALL SELECT f.atttypid FROM pg_attribute f
+                       WHERE f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped) i(oid)
+     WHERE t.oid >= 16384) -- PostgreSQL's own stay as they are
+SELECT t.oid::int8, v.what, format('%I.%I', n.nspname, t.typname)
+  FROM part p JOIN pg_type t ON t.oid = p.oid JOIN pg_namespace n ON n.oid = t.typnamespace
+ CROSS JOIN LATERAL (
+       SELECT format('label %s %s', e.oid, e.enumlabel) FROM pg_enum e WHERE e.enumtypid = t.oid
+        UNION ALL
+       SELECT 'columns ' || (SELECT string_agg(concat_ws(' ', a.attnum, a.atttypid), ',' ORDER BY a.attnum)
+                               FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
+        WHERE t.typtype = 'c') v(what);
 
 -- The tables and partitions that hold their rows.
 -- name: relations

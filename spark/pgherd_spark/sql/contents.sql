@@ -32,5 +32,9 @@ SELECT (SELECT 'PostgreSQL before 15.8 and 16.4 may read a view in the place of 
 -- name: indexes
 SELECT i.name FROM pgherd.checkable_indexes i ORDER BY i.name COLLATE "C";
 
+-- A command may drop an index, or put another in its place, before it is checked.
+-- name: index
+SELECT i.relid::int8 FROM pgherd.checkable_indexes i WHERE i.name = {name};
+
 -- name: check
-SELECT pgherd.bt_index_check(i.relid, true) FROM pgherd.checkable_indexes i WHERE i.name = {name};
+SELECT pgherd.bt_index_check({index}::oid, true);

@@ -26,11 +26,15 @@ SELECT to_regclass(%s) IS NOT NULL;
 ALTER SEQUENCE {name} INCREMENT BY {step} START WITH {start};
 
 -- The columns that take their numbers from a sequence: the one that owns it, and those whose default draws from it; and
--- which numbers it still can give, from its start on.
+-- which numbers it still can give, from its start on: all, and those after which each of so many members has one left.
 -- name: columns_of_sequence
 SELECT DISTINCT n.nspname, c.relname, a.attname,
        CASE WHEN s.seqincrement > 0 THEN s.seqstart ELSE s.seqmin END,
-       CASE WHEN s.seqincrement > 0 THEN s.seqmax ELSE s.seqstart END
+       CASE WHEN s.seqincrement > 0 THEN s.seqmax ELSE s.seqstart END,
+       CASE WHEN s.seqincrement > 0 THEN s.seqstart
+            ELSE least(s.seqmin - %(members)s * s.seqincrement::numeric, s.seqmax)::int8 END,
+       CASE WHEN s.seqincrement > 0 THEN greatest(s.seqmax - %(members)s * s.seqincrement::numeric, s.seqmin)::int8
+            ELSE s.seqstart END
   FROM pg_sequence s
   JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = s.seqrelid AND d.refclassid = 'pg_class'::regclass
                       AND d.deptype IN ('a', 'i')
@@ -40,10 +44,11 @@ SELECT DISTINCT n.nspname, c.relname, a.attname,
                          AND a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)
   JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
   JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE s.seqrelid = %s::regclass;
+ WHERE s.seqrelid = %(name)s::regclass;
 
 -- name: furthest
-SELECT {further}(t.{column}) FROM {table} t WHERE t.{column} BETWEEN {low} AND {high};
+SELECT (SELECT {further}(t.{column}) FROM {table} t WHERE t.{column} BETWEEN {low} AND {high}),
+       (SELECT {further}(t.{column}) FROM {table} t WHERE t.{column} BETWEEN {first} AND {last});
 
 -- name: position
 SELECT setval({name}::regclass, {value}, {called});

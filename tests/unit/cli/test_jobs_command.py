@@ -1,5 +1,6 @@
 """Jobs on Spark are announced when there is a Spark; a check repairs only what it is sure of."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +24,11 @@ def test_without_spark_there_is_only_the_error(
     assert not capsys.readouterr().err
 
 
-def findings(*buckets: Sums, definitions: tuple[DefinitionDifference, ...] = ()) -> Findings:
+def findings(
+    *buckets: Sums,
+    definitions: tuple[DefinitionDifference, ...] = (),
+    unread_on: Mapping[str, Mapping[str, str]] | None = None,
+) -> Findings:
     """Of one table on three nodes, some buckets of which differ. No row is named."""
     nodes = ["n1", "n2", "n3"]
     moment = datetime(2026, 1, 2, tzinfo=UTC)
@@ -31,7 +36,9 @@ def findings(*buckets: Sums, definitions: tuple[DefinitionDifference, ...] = ())
         "public.t", {}, 16, len(buckets), 101, True, None, **_majority(nodes, buckets)
     )
     members = dict.fromkeys(nodes, "1:2:")
-    return Findings(7, moment, moment, members, {}, (table,), (), definitions, (), ())
+    return Findings(
+        7, moment, moment, members, {}, (table,), (), definitions, (), (), unread_on or {}
+    )
 
 
 def rebuilt(monkeypatch: pytest.MonkeyPatch, found: Findings) -> list[tuple[str, str | None]]:
@@ -72,6 +79,18 @@ def test_nothing_is_repaired_where_nobody_knows_who_is_right(
     contested: Sums = {"n1": _WRONG, "n2": _RIGHT, "n3": Sum(1, 3, 3)}
     with pytest.raises(HerdError, match=r"nobody knows who has public\.t right"):
         rebuilt(monkeypatch, findings(odd, contested))
+
+
+def test_what_the_odd_one_could_not_read_is_no_obstacle_to_its_repair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket: Sums = {"n1": _RIGHT, "n2": _RIGHT, "n3": _WRONG}
+    locked = {"index public.i": "it was locked"}
+    assert rebuilt(monkeypatch, findings(bucket, unread_on={"n3": locked})) == [("n3", "n1")]
+    with pytest.raises(
+        HerdError, match=r"nobody knows who has index public\.i on n2: it was locked"
+    ):
+        rebuilt(monkeypatch, findings(bucket, unread_on={"n2": locked, "n3": locked}))
 
 
 def test_no_database_is_replaced_for_a_role(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,12 @@
 """What differs in materialized views, leaves and indexes, as the check concludes from sums."""
 
-from pgherd_spark.checking.contents import Contents, differing, told
+from typing import Any, cast
+
+import psycopg
+import pytest
+from pgherd_spark.checking import contents
+from pgherd_spark.checking.contents import Contents, differing
+from pgherd_spark.checking.findings import told
 from pgherd_spark.reading.checksums import Sum
 
 NOBODY: dict[str, dict[str, Sum]] = {}
@@ -54,3 +60,46 @@ def test_what_could_not_be_checked_is_said_and_is_not_called_sound() -> None:
     assert told((one.member, one.beyond) for one in found) == (
         "indexes on n3: its server has no amcheck",
     )
+
+
+class Session:
+    """Finds an index under one oid after the other, and fails to check all but ``sound``."""
+
+    broken = False
+
+    def __init__(self, oids: list[int | None], error: psycopg.Error, sound: int = 0) -> None:
+        self.oids = oids
+        self.error = error
+        self.sound = sound
+        self.row: tuple[int] | None = None
+
+    def execute(self, query: psycopg.sql.Composed) -> "Session":
+        text = query.as_string(None)
+        if "bt_index_check" not in text:
+            oid = self.oids.pop(0) if len(self.oids) > 1 else self.oids[0]
+            self.row = None if oid is None else (oid,)
+        elif f"({self.sound}::oid" not in text:
+            raise self.error
+        return self
+
+    def fetchone(self) -> tuple[int] | None:
+        return self.row
+
+
+def checked(session: Session) -> str | None:
+    return contents._index(cast(psycopg.Connection[Any], session), "public.i")
+
+
+@pytest.mark.parametrize(
+    "error", [psycopg.errors.IoError("bad disk"), psycopg.errors.IndexCorrupted("bad disk")]
+)
+def test_an_index_that_can_t_be_read_from_its_disk_is_at_fault(error: psycopg.Error) -> None:
+    assert checked(Session([7], error)) == "bad disk"
+
+
+def test_an_index_that_is_dropped_or_put_in_the_place_of_another_is_not_in_the_way() -> None:
+    gone = psycopg.errors.UndefinedTable("could not open parent table of index")
+    assert checked(Session([7, None], gone)) is None
+    assert checked(Session([7, 8], gone, sound=8)) is None
+    with pytest.raises(contents._UnreadError, match="could not open"):
+        checked(Session([7], gone))

@@ -104,7 +104,7 @@ async def test_readers_are_compared_and_who_is_left_out_is_told(
 def test_the_outcome_of_a_check_names_who_was_compared_and_what_was_not() -> None:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
     found = Findings(
-        7, moment, moment, {"n1": ""}, {}, (), (), (), (), (), ("index i on n1: locked",),
+        7, moment, moment, {"n1": ""}, {}, (), (), (), (), (), {"n1": {"index i": "locked"}},
         ("indexes on n1: no amcheck",), ("n2: down",),
     )  # fmt: skip
     told = kubernetes._told(cast(kubernetes.Order, _NoReport()), found, cast(Cluster, None))

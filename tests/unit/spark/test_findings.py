@@ -41,7 +41,7 @@ def findings(**fields: Any) -> Findings:
         ({"tables": (table(reason="n1: dropped"),)}, "incomplete"),
         ({"tables": (table(buckets=1), table(reason="n1: dropped"))}, "different"),
         ({"changing": ("index public.i",)}, "incomplete"),
-        ({"unread": ("index public.i on n1: it was locked",)}, "incomplete"),
+        ({"unread_on": {"n1": {"index public.i": "it was locked"}}}, "incomplete"),
         ({"beyond": ("indexes on n1: its server has no amcheck",)}, "consistent"),
         ({"left_out": ("n3: down",)}, "consistent"),
         ({"left_out": ("n2: down", "n3: down"), "members": {"n1": ""}}, "incomplete"),
@@ -87,5 +87,8 @@ def test_what_users_store_is_shown_on_the_page_and_not_executed() -> None:
 
 def test_what_was_not_compared_is_on_the_page() -> None:
     left_out, unread, beyond = "n3: down", "index public.i on n1: locked", "indexes on n2: no"
-    page = to_html(findings(left_out=(left_out,), unread=(unread,), beyond=(beyond,)))
+    unread_on = {"n1": {"index public.i": "locked"}}
+    found = findings(left_out=(left_out,), unread_on=unread_on, beyond=(beyond,))
+    page = to_html(found)
     assert all(text in page for text in (left_out, unread, beyond))
+    assert as_json(found)["unread"] == (unread,)
