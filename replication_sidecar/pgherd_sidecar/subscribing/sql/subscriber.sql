@@ -249,6 +249,11 @@ DELETE FROM pgherd_subscriber.tables WHERE subscription = %(name)s AND tab = %(t
 -- name: show_table
 UPDATE pgherd_subscriber.tables SET staged = false, gid = %(gid)s WHERE subscription = %(name)s AND tab = %(tab)s AND staged
 
+-- Tables of generation 0 belong to no order.
+-- name: let_stand
+UPDATE pgherd_subscriber.tables SET generation = 0
+ WHERE subscription = %(name)s AND tab = ANY (%(tables)s) AND NOT staged AND generation = %(generation)s
+
 -- name: forget_tables
 DELETE FROM pgherd_subscriber.tables WHERE subscription = %(name)s
 

@@ -388,6 +388,11 @@ class Placing:
             await self.drop_guard(name)
             await self._rows("forget_table", **self._mine, tab=name)
 
+    async def let_stand(self, names: Iterable[str]) -> None:
+        """Note that tables do not follow, whatever order comes next: their rows stay."""
+        values = {"generation": self._subscription.generation, "tables": list(names)}
+        await self._rows("let_stand", **self._mine, **values)
+
     async def unguard(self) -> None:
         """Have its tables take writes; all else stays."""
         for name in self._held.shown | self._held.old:
