@@ -185,6 +185,21 @@ def test_a_changed_filter_has_that_table_copied_anew(
     said = must(herd, "set", "alter", name, "--table", f"{name}.item")
     assert "nothing otherwise" in said
     caught_up(herd, subscriber, name)
+    # One that leaves the set and comes back has all rows, though others were followed meanwhile.
+    must(herd, "set", "alter", name, "--table", f"{name}.other WHERE (id < 60)")
+    asked = f"SELECT * FROM {name}.other ORDER BY id"
+    wanted = query(herd.dsn("n1"), f"SELECT * FROM {name}.other WHERE id < 60 ORDER BY id")
+    wait_until(lambda: query(subscriber.dsn(), asked), lambda found: found == wanted)
+    must(herd, "set", "remove", name, "--tables", f"{name}.other")
+    kept = "SELECT tab FROM pgherd_subscriber.tables"
+    wait_until(lambda: query(subscriber.dsn(), kept), lambda seen: seen == [(f"{name}.item",)])
+    query(subscriber.dsn(), f"DELETE FROM {name}.other WHERE id = 1")  # it takes writes
+    query(herd.app_dsn("n1"), f"UPDATE {name}.other SET v = 'w'")
+    settle(herd)
+    caught_up(herd, subscriber, name)
+    must(herd, "set", "add", name, "--table", f"{name}.other WHERE (id < 60)")
+    wanted = query(herd.dsn("n1"), f"SELECT * FROM {name}.other WHERE id < 60 ORDER BY id")
+    wait_until(lambda: query(subscriber.dsn(), asked), lambda found: found == wanted)
 
 
 @pytest.mark.family(every=6)

@@ -425,21 +425,30 @@ def test_a_large_transaction_leaves_rows_that_come_again(
         " code int UNIQUE DEFERRABLE INITIALLY DEFERRED);"
         f" INSERT INTO {name}.parent SELECT i, repeat('x', 200), i FROM generate_series(1, 9000) i",
     )
+    query(  # in these keys other text may be equal
+        dsn,
+        f"CREATE TABLE {name}.price (amount numeric PRIMARY KEY, fill text);"
+        f" INSERT INTO {name}.price SELECT i, repeat('x', 200) FROM generate_series(1, 9000) i",
+    )
     settle(herd)
     follow(herd, subscriber, name)
     query(
         there,
-        f"CREATE TABLE {name}.child (parent int REFERENCES {name}.parent ON DELETE CASCADE);"
+        f"ALTER TABLE {name}.price ADD note text;"
+        f" CREATE TABLE {name}.child (parent int REFERENCES {name}.parent ON DELETE CASCADE);"
         f" ALTER TABLE {name}.parent ADD note text DEFAULT 'mine';"
         f" INSERT INTO {name}.child VALUES (1), (7), (8999), (9000)",
     )
     query(
         dsn,
         f"BEGIN; UPDATE {name}.parent SET code = code + 100000;"
-        f" DELETE FROM {name}.parent WHERE id = 7; COMMIT",
+        f" DELETE FROM {name}.parent WHERE id = 7; COMMIT;"
+        f" UPDATE {name}.price SET amount = amount + 0.00",
     )
     settle(herd)
     caught_up(herd, subscriber, name)
+    prices = f"SELECT count(*), min(amount::text) FROM {name}.price"
+    assert query(there, prices) == query(dsn, prices) == [(9000, "1.00")]
     found = f"SELECT count(*), min(code), max(code), count(note) FROM {name}.parent"
     assert query(there, found) == [(8999, 100001, 109000, 8999)]
     assert rows(there, f"{name}.child") == [("(1)",), ("(8999)",), ("(9000)",)]

@@ -109,7 +109,9 @@ class Feeding:
             await self._copy(wanted)
         else:
             async with subscriber.transaction():
-                await subscriber.placing.leave_tables(set(subscriber.shown) - wanted)
+                await subscriber.placing.leave_tables(
+                    (set(subscriber.shown) | set(subscriber.old)) - wanted
+                )
                 await self._sequences.align()
             await subscriber.load()
         if any(one.drops for one in subscriber.shown.values()):
@@ -168,6 +170,7 @@ class Feeding:
     async def _copy(self, wanted: set[str]) -> None:
         """Copy what is missing, and show all of the set at one GID."""
         subscriber = self._subscriber
+        await self._let_stand(wanted)
         for _ in range(_COPIES):
             missing = wanted - set(subscriber.shown) - set(subscriber.staged)
             try:
@@ -190,6 +193,17 @@ class Feeding:
         raise StoppedError(
             "DDL has come between copies all the time: repeat `pgherd subscribe` when it has ended"
         )
+
+    async def _let_stand(self, wanted: set[str]) -> None:
+        """Have tables that are followed no more be copied anew if a later order wants them again.
+
+        The GID may move without their changes before the copies are shown.
+        """
+        subscriber = self._subscriber
+        names = (set(subscriber.shown) - wanted) | set(subscriber.old)
+        if names:
+            await subscriber.persist(lambda: subscriber.placing.let_stand(names))
+            await subscriber.load()
 
     async def _follow_over(self, error: AlteredError) -> None:
         """Bring what is shown over DDL that may have concerned copies only.

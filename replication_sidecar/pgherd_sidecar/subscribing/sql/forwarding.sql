@@ -86,7 +86,7 @@ SELECT l.last AS gid FROM pgherd_subscriber.log l JOIN pgherd_subscriber.forward
 -- name: head
 SELECT s.cluster, s.gid, date_part('epoch', s.as_of)::float8 AS as_of_s, f.begins, f.gone, f.last,
        coalesce((SELECT jsonb_object_agg(t.tab, t.gid) FROM pgherd_subscriber.tables t
-                  WHERE t.subscription = s.subscription AND NOT t.staged), '{}') AS tables,
+                  WHERE t.subscription = s.subscription AND NOT t.staged AND t.generation > 0), '{}') AS tables,
        (SELECT max(l.n) FROM pgherd_subscriber.log l WHERE l.subscription = s.subscription AND l.last = (
             SELECT max(m.last) FROM pgherd_subscriber.log m WHERE m.subscription = s.subscription AND m.last <= %(after)s)) AS before
   FROM pgherd_subscriber.standing s JOIN pgherd_subscriber.forwarding f USING (subscription)
@@ -118,7 +118,7 @@ SELECT t.definition, t.parts, d.declared, d.types
          LEFT JOIN pg_attrdef e ON e.adrelid = a.attrelid AND e.adnum = a.attnum
          LEFT JOIN pg_collation l ON l.oid = a.attcollation
          LEFT JOIN pg_namespace s ON s.oid = l.collnamespace) d
- WHERE t.subscription = %(name)s AND NOT t.staged AND t.tab = ANY (%(names)s) AND d.declared IS NOT NULL ORDER BY t.tab
+ WHERE t.subscription = %(name)s AND NOT t.staged AND t.generation > 0 AND t.tab = ANY (%(names)s) AND d.declared IS NOT NULL ORDER BY t.tab
 
 -- name: forwarders
 SELECT f.subscription FROM pgherd_subscriber.forwarding f ORDER BY 1

@@ -194,12 +194,16 @@ SELECT t.tab, CASE WHEN c.relkind = 'r' AND l.is_local THEN 'a table that is loc
                                 SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND g.tgname LIKE 'pgherd\_%%') AS is_local) l
  WHERE c.relkind <> 'r' OR c.relpersistence <> 'p' OR l.is_local OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid) ORDER BY 1 LIMIT 1
 
--- Tables with columns that the herd has not got, or to which others refer.
+-- Tables with columns that the herd has not got, or to which others refer. Their keys are equal only if their texts are.
 -- name: dependent
-SELECT t.tab FROM jsonb_each(%(columns)s) AS t(tab, known)
- WHERE EXISTS (SELECT FROM pg_attribute a
-                WHERE a.attrelid = to_regclass(t.tab) AND a.attnum > 0 AND NOT a.attisdropped AND NOT t.known ? a.attname::text)
-    OR EXISTS (SELECT FROM pg_constraint f WHERE f.contype = 'f' AND f.confrelid = to_regclass(t.tab))
+SELECT t.tab FROM jsonb_to_recordset(%(tables)s) AS t(tab text, known jsonb, key jsonb)
+ WHERE (EXISTS (SELECT FROM pg_attribute a
+                 WHERE a.attrelid = to_regclass(t.tab) AND a.attnum > 0 AND NOT a.attisdropped AND NOT t.known ? a.attname::text)
+        OR EXISTS (SELECT FROM pg_constraint f WHERE f.contype = 'f' AND f.confrelid = to_regclass(t.tab)))
+   AND NOT EXISTS (SELECT FROM pg_attribute k
+                    WHERE k.attrelid = to_regclass(t.tab) AND t.key ? k.attname::text
+                      AND (k.atttypid <> ALL ('{int2,int4,int8,oid,uuid,date,timestamp,timestamptz,bool,bytea,text,varchar}'::regtype[])
+                           OR EXISTS (SELECT FROM pg_collation c WHERE c.oid = k.attcollation AND NOT c.collisdeterministic)))
 
 -- name: advance
 UPDATE pgherd_subscriber.standing SET gid = %(to)s, as_of = coalesce(%(as_of)s, as_of)
@@ -244,6 +248,11 @@ DELETE FROM pgherd_subscriber.tables WHERE subscription = %(name)s AND tab = %(t
 -- From this GID on what a subscriber forwards has the table's changes.
 -- name: show_table
 UPDATE pgherd_subscriber.tables SET staged = false, gid = %(gid)s WHERE subscription = %(name)s AND tab = %(tab)s AND staged
+
+-- Tables of generation 0 belong to no order.
+-- name: let_stand
+UPDATE pgherd_subscriber.tables SET generation = 0
+ WHERE subscription = %(name)s AND tab = ANY (%(tables)s) AND NOT staged AND generation = %(generation)s
 
 -- name: forget_tables
 DELETE FROM pgherd_subscriber.tables WHERE subscription = %(name)s

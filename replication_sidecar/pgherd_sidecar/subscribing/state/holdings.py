@@ -21,7 +21,7 @@ class ShownTable(msgspec.Struct, frozen=True):
     Attributes:
         table: columns and key as in the herd, and where its rows are here.
         gid: of the copy; once it is shown, since when it is.
-        generation: of the copy.
+        generation: of the copy; 0: it has not followed all the time since, so no order wants it.
         parts: in the herd its rows are in partitions.
         of: what of the herd's table it is; None: all.
         read_types: of the columns that the row filter reads, as a cast has them.

@@ -27,7 +27,7 @@ from pgherd_sidecar.subscribing.state.holdings import (
     has_columns,
 )
 from pgherd_sidecar.tables.copying import column_names
-from pgherd_sidecar.tables.model import SourceTable
+from pgherd_sidecar.tables.model import KeyEquality, SourceTable
 from pgherd_sidecar.tables.rowsql import exchange
 from pgherd_sidecar.tables.sessions import Session
 
@@ -83,14 +83,17 @@ class Placing:
     async def dependent(self, tables: Iterable[SourceTable]) -> frozenset[str]:
         """Those of which a row that is deleted and comes again would lose something.
 
-        It has columns of the subscriber's own, or others refer to it.
+        It has columns of the subscriber's own, or others refer to it. Those are left out whose keys
+        may be equal though their texts differ: by text one can't tell that such a row comes again.
         """
-        columns = {
-            one.name: [column.name for column in one.columns]
+        asked = [
+            {"tab": one.name, "known": [column.name for column in one.columns],
+             "key": one.key_names}
             for one in tables
             if one.key and one.schema != SCHEMA
-        }
-        found = await self._rows("dependent", columns=Jsonb(columns))
+            and all(equality == KeyEquality() for _, equality in one.key_columns)
+        ]  # fmt: skip
+        found = await self._rows("dependent", tables=Jsonb(asked))
         return frozenset(row["tab"] for row in found)
 
     async def has_place(self, plain: SourceTable) -> bool:
@@ -384,6 +387,11 @@ class Placing:
         for name in names:
             await self.drop_guard(name)
             await self._rows("forget_table", **self._mine, tab=name)
+
+    async def let_stand(self, names: Iterable[str]) -> None:
+        """Note that tables do not follow, whatever order comes next: their rows stay."""
+        values = {"generation": self._subscription.generation, "tables": list(names)}
+        await self._rows("let_stand", **self._mine, **values)
 
     async def unguard(self) -> None:
         """Have its tables take writes; all else stays."""
