@@ -178,9 +178,18 @@ def _unprepare(
 def _run_as(account: pwd.struct_passwd, home: Path) -> int:
     """Run this command line as ``account`` on the herd in ``home``; return its exit status."""
     interpreter = runtime.interpreter_for(account)
+    early: list[int] = []  # what came before there was a child to pass it on to
+    before = {
+        number: signal.signal(number, lambda number, _frame: early.append(number))
+        for number in _FORWARDED
+    }
     if interpreter == runtime.OWN:
         child = os.fork()
         if child == 0:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for came in early:
+                signal.raise_signal(came)
             _go_on_as(account, home)
     else:
         child = _started(interpreter, account, home)
@@ -189,6 +198,8 @@ def _run_as(account: pwd.struct_passwd, home: Path) -> int:
     process = os.pidfd_open(child)
     for number in _FORWARDED:
         signal.signal(number, lambda number, _frame: _forward(process, number))
+    for came in early:
+        _forward(process, came)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
