@@ -8,7 +8,7 @@ FUZZ = PYTHONPATH=.:tests $(PYTHON) -m fuzz
 .PHONY: help setup native kind demo bench test test-all lint test-unit test-loops simulate simulate-new simulate-planted simulate-crashpoints test-integration test-module test-native test-versions test-drivers test-canary test-long test-faults test-e2e fuzz fuzz-known fuzz-planted compatibility
 
 help:
-	@echo 'make demo              a herd of three under a real workload, proved identical'
+	@echo 'make demo              a herd of three under a real workload, proved identical; with other ports by PORT_BASE=p'
 	@echo 'make test              the gate: lint, unit tests, simulation, integration tests; e2e where docker is'
 	@echo 'make test-all          everything: the gate, long tests, random SQL, all e2e tests; takes hours'
 	@echo 'make bench             pgherd beside Galera and PostgreSQL with synchronous replication'
@@ -33,7 +33,7 @@ kind:
 	@scripts/kind $(CLUSTER)
 
 demo: setup
-	@$(PYTHON) -m benchmarks.demo
+	@$(PYTHON) -m benchmarks.demo $(if $(PORT_BASE),--port-base $(PORT_BASE))
 
 bench:
 	@scripts/setup bench

@@ -8,6 +8,7 @@ the herd running. Called by ``make demo``; a second run resumes the same herd an
 import argparse
 import asyncio
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -37,7 +38,11 @@ def main() -> int:
     herd = Herd(options.dir.absolute())
     print(f"Starting a herd of three in {herd.directory}")
     started = time.monotonic()
-    herd.up(port_base=options.port_base, every=1)
+    try:
+        herd.up(port_base=options.port_base, every=1)
+    except BenchmarkError as error:
+        remedy = "`make demo PORT_BASE=8500`"
+        raise BenchmarkError(str(error).replace("choose another --port-base", remedy)) from error
     members = list(herd.members())
     print(f"All nodes take writes ({time.monotonic() - started:.1f} s)")
     try:
@@ -117,7 +122,8 @@ def prove(members: Sequence[Member], herd: Herd | None) -> bool:
         print("\n".join(f"  {line}" for line in summary.comparison(verdict)))
         herd.require_no_trouble()  # a member that was rebuilt meanwhile is identical again
         if not identical:
-            print(f"  The keys that differ: pgherd local verify --dir {herd.directory}")
+            directory = shlex.quote(str(herd.directory))
+            print(f"  The keys that differ: pgherd local verify --dir {directory}")
     print("\nConsistency conditions of TPC-B and TPC-C")
     checks = {member.name: schema.check(member.app_dsn) for member in members}
     lines, holds = summary.consistency(checks)
@@ -127,12 +133,13 @@ def prove(members: Sequence[Member], herd: Herd | None) -> bool:
 
 def print_how_to_go_on(members: Sequence[Member], herd: Herd) -> None:
     """Say how to connect to the herd that is left running, and how to stop it."""
-    pgherd = Path(sys.executable).with_name("pgherd")  # its directory may not be in the PATH
+    program = Path(sys.executable).with_name("pgherd")  # its directory may not be in the PATH
+    pgherd, directory = shlex.quote(str(program)), shlex.quote(str(herd.directory))
     print("\nThe herd is still running; every node takes writes:")
     for member in members:
-        print(f"  {pgherd} psql {member.name} --dir {herd.directory}")
-    print(f"Stop it with:   {pgherd} local down --dir {herd.directory}")
-    print(f"Remove it with: {pgherd} local destroy --dir {herd.directory}")
+        print(f"  {pgherd} psql {member.name} --dir {directory}")
+    print(f"Stop it with:   {pgherd} local down --dir {directory}")
+    print(f"Remove it with: {pgherd} local destroy --dir {directory}")
 
 
 if __name__ == "__main__":

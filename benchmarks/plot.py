@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib.figure import Figure
 
 from benchmarks.records import Cell, Record, over_rounds
 from benchmarks.report import LABELS
@@ -20,8 +21,7 @@ COLOURS = {
 
 def draw(record: Record, path: Path) -> None:
     """Draw a record as an SVG that is the same for the same figures."""
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "pgherd"
+    choose_svg()
     from matplotlib import pyplot  # noqa: PLC0415 (only after the choice of the back end)
 
     cells = over_rounds(record.cells)
@@ -44,8 +44,26 @@ def draw(record: Record, path: Path) -> None:
         panel.set_xlabel("clients")
     panels[0][0].set_ylabel("transactions a second")
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
-    figure.savefig(path, metadata={"Date": None})
+    save(figure, path)
     pyplot.close(figure)
+
+
+def choose_svg() -> None:
+    """Have matplotlib draw SVGs that are the same for the same figures, and whose texts are text.
+
+    The room for a text is that of the first font; the second is about as wide, the others less.
+    """
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "pgherd"
+    mpl.rcParams["svg.fonttype"] = "none"
+    mpl.rcParams["font.sans-serif"] = ["DejaVu Sans", "Verdana", "Helvetica", "Arial"]
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a picture, of which powers of ten have a font also where the first one is not there."""
+    figure.savefig(path, metadata={"Date": None})
+    alone = "font-family: 'DejaVu Sans'"
+    path.write_text(path.read_text().replace(f'{alone}"', f'{alone}, sans-serif"'))
 
 
 def heights_of(

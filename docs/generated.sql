@@ -99,6 +99,8 @@ BEGIN
                         ELSE to_json(concat('I', ROW(n.id, n.owner, n.balance)::pg_catalog.text))::text END AS written
               FROM s CROSS JOIN LATERAL (SELECT s.k1 AS id) o LEFT JOIN ONLY example.account n ON (o.id OPERATOR(pg_catalog.=) n.id)) m
      WHERE m.erased <> '' OR m.written <> '');
+EXCEPTION WHEN data_exception THEN
+    PERFORM pgherd.lose_against_a_command(SQLERRM);
 END $function$;
 
 CREATE OR REPLACE FUNCTION pgherd_gen.fingerprint_OID(recs text[])

@@ -46,6 +46,7 @@ typedef struct Commit
 {
 	FullTransactionId xid;
 	PgherdNode *node;
+	bool		refused;		/* the sidecar says that it will not commit */
 	Verdict		verdict;
 } Commit;
 
@@ -97,12 +98,12 @@ ask(Commit *c, PgherdAnswer *answer, const char *request, int length, bool inter
  * waiting?  Raises 08007 when the applier needs its locks (C9).
  */
 static void
-after_interruption(Commit *c, bool fresh)
+after_interruption(Commit *c)
 {
 	PgherdAnswer answer;
 	char	   *request;
 
-	if (fresh && !pgherd_link_open(c->node, true))
+	if (!pgherd_link_open(c->node))
 		outcome_unknown(c, "its sidecar does not answer");
 	if (!c->verdict.known)
 		return;
@@ -143,7 +144,7 @@ await_verdict(Commit *c, StringInfo request)
 	{
 		char	   *again = psprintf("R %s " UINT64_FORMAT, c->node->secret, U64FromFullTransactionId(c->xid));
 
-		after_interruption(c, true);
+		after_interruption(c);
 		ask(c, &answer, again, strlen(again), true);
 	}
 	if (answer.reply == PGHERD_ERROR)
@@ -152,6 +153,7 @@ await_verdict(Commit *c, StringInfo request)
 		if (ERRCODE_TO_CATEGORY(answer.sqlstate) == ERRCODE_CONNECTION_EXCEPTION &&
 			answer.sqlstate != ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN)
 			outcome_unknown(c, answer.message);
+		c->refused = true;
 		throw_answer(&answer);
 	}
 	read_verdict(c, answer.tag);
@@ -161,7 +163,7 @@ static void
 wait_for_lock(Commit *c, LOCKTAG *tag, LOCKMODE mode)
 {
 	while (!pgherd_wait_for_lock(tag, mode))
-		after_interruption(c, false);
+		after_interruption(c);
 }
 
 /* As pg_xact_status() says it, which is bound to no snapshot. */
@@ -218,7 +220,7 @@ wait_for_predecessor(Commit *c)
 			throw_answer(&answer);
 		if (answer.reply == PGHERD_DONE)
 			return;
-		after_interruption(c, true);
+		after_interruption(c);
 	}
 }
 
@@ -246,20 +248,23 @@ take_place(Commit *c)
 	(void) set_config_option("pgherd.last_commit", gid, PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SET, true, 0, false);
 }
 
-/* From here on an error must not read as an abort. */
+/* From the request on an error must not read as an abort, unless the sidecar says that it is one. */
 static void
-finish(Commit *c)
+order_and_finish(Commit *c, StringInfo request)
 {
 	MemoryContext context = CurrentMemoryContext;
 
 	PG_TRY();
 	{
+		await_verdict(c, request);
 		take_place(c);
 	}
 	PG_CATCH();
 	{
 		ErrorData  *error;
 
+		if (c->refused)
+			PG_RE_THROW();
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		if (error->sqlerrcode == ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN)
@@ -270,7 +275,7 @@ finish(Commit *c)
 	PG_END_TRY();
 }
 
-/* The SQL functions do it all: commands, pieces, a token that a stranger holds. */
+/* The SQL functions do it all: commands, pieces, a token that a stranger holds; and they refuse what a copy writes. */
 static void
 leave_to_sql(void)
 {
@@ -313,7 +318,7 @@ certify(FullTransactionId xid)
 	if (c.node == NULL)
 		refuse_write("it has never been started");
 	initStringInfo(&request);
-	kind = pgherd_make_request(xid, c.node, &request);
+	kind = c.node->elsewhere ? PGHERD_LEFT_TO_SQL : pgherd_make_request(xid, c.node, &request);
 	if (kind == PGHERD_NOTHING)
 		return;
 	if (XactReadOnly)
@@ -324,18 +329,19 @@ certify(FullTransactionId xid)
 	if (kind == PGHERD_LEFT_TO_SQL ||
 		!pgherd_try_token((int64) U64FromFullTransactionId(xid) + PGHERD_XID_TOKEN))
 	{
-		pgherd.committing = true;
+		/* What is unusual is collected first, and certify() says when it is sent (victim.c). */
+		pgherd.committing = kind != PGHERD_LEFT_TO_SQL;
 		leave_to_sql();
+		pgherd.committing = true;
 		return;
 	}
 	keep_session();
 	CHECK_FOR_INTERRUPTS();
 	HOLD_INTERRUPTS();
 	pgherd.committing = pgherd.holding = true;
-	if (!pgherd_link_open(c.node, false))
+	if (!pgherd_link_open(c.node))
 		refuse_write("its sidecar does not answer");
-	await_verdict(&c, &request);
-	finish(&c);
+	order_and_finish(&c, &request);
 }
 
 void

@@ -5,10 +5,13 @@
  *	  sidecar speaks the server's side of PostgreSQL's simple query protocol,
  *	  as it does for dblink in SQL mode.
  *
- * Interrupts are held while a request is under way, so no error can leave a
- * connection in the middle of an answer.  What ends the session does so all
- * the same; a cancel is reported where the caller asks for it, and forgotten
- * otherwise.
+ * Interrupts are held while a request is under way.  What ends the session
+ * does so all the same; a cancel is reported where the caller asks for it, and
+ * forgotten otherwise.
+ *
+ * A cancel or an error may leave a connection in the middle of an answer.  It
+ * is busy then, and is closed before anything else is done with it: what still
+ * comes on it is no answer to the next request.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,10 +45,12 @@ pgherd_link_close(void)
 
 	if (link->sock == PGINVALID_SOCKET)
 		return;
-	FreeWaitEventSet(link->events);
+	if (link->events != NULL)
+		FreeWaitEventSet(link->events);
 	closesocket(link->sock);
 	ReleaseExternalFD();
-	pfree(link->in.data);
+	if (link->in.data != NULL)
+		pfree(link->in.data);
 	memset(link, 0, sizeof(PgherdLink));
 	link->sock = PGINVALID_SOCKET;
 }
@@ -212,6 +217,7 @@ await_answer(PgherdAnswer *answer, TimestampTz deadline, bool interruptible)
 		}
 		else if (type == 'Z')
 		{
+			pgherd.link.busy = false;
 			if (!answered)		/* the greeting ends so */
 				answer->reply = PGHERD_DONE;
 			return;
@@ -239,8 +245,8 @@ await_answer(PgherdAnswer *answer, TimestampTz deadline, bool interruptible)
 
 /*
  * Sends one request and waits for its answer, which is allocated in the
- * current memory context.  After PGHERD_INTERRUPTED the connection may be
- * used for nothing more: the caller opens another one.
+ * current memory context.  After PGHERD_INTERRUPTED the caller opens the
+ * connection once more.
  */
 void
 pgherd_link_ask(PgherdAnswer *answer, const char *request, int length, bool interruptible)
@@ -252,8 +258,12 @@ pgherd_link_ask(PgherdAnswer *answer, const char *request, int length, bool inte
 	memset(answer, 0, sizeof(PgherdAnswer));
 	memcpy(head + 1, &size, sizeof(size));
 	if (pgherd.link.sock == PGINVALID_SOCKET)
+	{
 		lose(answer, "the connection to its sidecar has ended");
-	else if (!send_all(head, sizeof(head)) || !send_all(request, length + 1))
+		return;
+	}
+	pgherd.link.busy = true;
+	if (!send_all(head, sizeof(head)) || !send_all(request, length + 1))
 		lose(answer, "the connection to its sidecar has ended");
 	else
 		await_answer(answer, 0, interruptible);
@@ -327,20 +337,20 @@ greet(void)
 }
 
 /*
- * Opens the connection, unless there is one to the sidecar as it runs now.
- * `anew`: that one can't be used any more.  False if the sidecar does not
- * answer.
+ * Opens the connection, unless there is one to the sidecar as it runs now that
+ * can be used.  False if the sidecar does not answer.
  */
 bool
-pgherd_link_open(PgherdNode *node, bool anew)
+pgherd_link_open(PgherdNode *node)
 {
 	PgherdLink *link = &pgherd.link;
 	MemoryContext before;
 	pgsocket	sock;
 
 	Assert(InterruptHoldoffCount > 0);
-	if (!anew && link->sock != PGINVALID_SOCKET && link->epoch == node->epoch)
+	if (link->sock != PGINVALID_SOCKET && link->epoch == node->epoch && !link->busy)
 		return true;
+	pgherd_link_close();
 	if (!AcquireExternalFD())
 		return false;
 	sock = connect_socket(node->socket);
@@ -349,10 +359,10 @@ pgherd_link_open(PgherdNode *node, bool anew)
 		ReleaseExternalFD();
 		return false;
 	}
-	pgherd_link_close();
-	before = MemoryContextSwitchTo(TopMemoryContext);
 	link->sock = sock;
 	link->epoch = node->epoch;
+	link->busy = true;			/* what follows may fail */
+	before = MemoryContextSwitchTo(TopMemoryContext);
 	initStringInfo(&link->in);
 	watch_socket();
 	MemoryContextSwitchTo(before);

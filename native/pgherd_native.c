@@ -14,15 +14,19 @@
 #include "pgherd_native.h"
 
 #include "access/xact.h"
+#include "executor/executor.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 PG_MODULE_MAGIC;
 
 PgherdBackend pgherd = {.link = {.sock = PGINVALID_SOCKET}};
+
+static ExecutorEnd_hook_type previous_executor_end = NULL;
 
 PG_FUNCTION_INFO_V1(pgherd_native_interface);
 PG_FUNCTION_INFO_V1(pgherd_native_arm);
@@ -51,7 +55,7 @@ pgherd_native_arm(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				errmsg("pgherd's trigger was not called as it is meant to be"));
-	pgherd.armed = GetTopFullTransactionId();
+	pgherd_arm(GetTopFullTransactionId());
 	return PointerGetDatum(data->tg_trigtuple);
 }
 
@@ -71,6 +75,7 @@ end_of_transaction(bool committed)
 	}
 	if (pgherd.holding && committed)
 		RESUME_INTERRUPTS();
+	pgherd.certified = false;
 	pgherd.committing = false;
 	pgherd.asynchronous = false;
 	pgherd.keeping = false;
@@ -85,6 +90,66 @@ pgherd_is_armed(FullTransactionId xid)
 	return FullTransactionIdIsValid(xid) && FullTransactionIdEquals(pgherd.armed, xid);
 }
 
+/* It was registered twice, and the first call certifies. */
+static void
+before_commit(XactEvent event, void *arg)
+{
+	FullTransactionId xid = GetTopFullTransactionIdIfAny();
+
+	if (event == XACT_EVENT_PRE_COMMIT && pgherd_is_armed(xid) && !pgherd.certified)
+	{
+		pgherd.certified = true;
+		pgherd_before_commit(xid);
+	}
+}
+
+/*
+ * PostgreSQL calls first what was registered last, and postgres_fdw, for
+ * instance, commits its remote side there: so this one comes to the front.
+ * Another module's callback may have us do so when the calls have begun, and
+ * it is passed over then.  That is why there is one that stays in its place.
+ */
+static void
+come_first(void)
+{
+	if (pgherd.certified)		/* it may be just this call that is running */
+		return;
+	UnregisterXactCallback(before_commit, &pgherd);
+	RegisterXactCallback(before_commit, &pgherd);
+}
+
+void
+pgherd_arm(FullTransactionId xid)
+{
+	pgherd.armed = xid;
+	come_first();
+}
+
+/* The statement may have used another module for the first time in this session. */
+static void
+on_executor_end(QueryDesc *query)
+{
+	if (previous_executor_end)
+		previous_executor_end(query);
+	else
+		standard_ExecutorEnd(query);
+	if (pgherd_is_armed(GetTopFullTransactionIdIfAny()))
+		come_first();
+}
+
+/* Are any rows left that it has captured?  They may be rolled back to a savepoint. */
+static bool
+has_rows(FullTransactionId xid)
+{
+	int64		seq;
+
+	CommandCounterIncrement();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	seq = pgherd_last_seq(xid);
+	PopActiveSnapshot();
+	return seq > 0;
+}
+
 static void
 on_transaction_event(XactEvent event, void *arg)
 {
@@ -93,13 +158,11 @@ on_transaction_event(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			xid = GetTopFullTransactionIdIfAny();
-			if (pgherd_is_armed(xid))
-				pgherd_before_commit(xid);
+			before_commit(event, NULL);
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			xid = GetTopFullTransactionIdIfAny();
-			if (pgherd_is_armed(xid))
+			if (pgherd_is_armed(xid) && has_rows(xid))
 				ereport(ERROR,
 						errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						errmsg("cannot PREPARE a transaction that has written replicated tables"),
@@ -140,6 +203,8 @@ void
 _PG_init(void)
 {
 	RegisterXactCallback(on_transaction_event, NULL);
+	previous_executor_end = ExecutorEnd_hook;
+	ExecutorEnd_hook = on_executor_end;
 	CacheRegisterRelcacheCallback(on_table_change, (Datum) 0);
 	CacheRegisterSyscacheCallback(PROCOID, on_object_change, (Datum) 0);
 	CacheRegisterSyscacheCallback(TYPEOID, on_object_change, (Datum) 0);

@@ -49,7 +49,7 @@
  * when either changes in a way that the other must know of; a node whose
  * module has another one stays with SQL (036_native.sql).
  */
-#define PGHERD_NATIVE_INTERFACE 3
+#define PGHERD_NATIVE_INTERFACE 5
 
 /* As pgherd.capture_side(), token_of_xid(), ... in 010_schema.sql. */
 #define PGHERD_SIDE(xid)		((int) ((U64FromFullTransactionId(xid) >> 17) & 1))
@@ -91,6 +91,8 @@ typedef struct PgherdTables
 	AttrNumber	node_writable;
 	AttrNumber	node_piece_bytes;
 	AttrNumber	node_fingerprint_every;
+	AttrNumber	node_database;
+	AttrNumber	node_server_start;
 } PgherdTables;
 
 /* The session's connection to the hook socket of its sidecar (link.c). */
@@ -98,6 +100,7 @@ typedef struct PgherdLink
 {
 	pgsocket	sock;			/* PGINVALID_SOCKET if there is none */
 	int64		epoch;			/* the start of the sidecar that it was opened to */
+	bool		busy;			/* it is not open yet, or an answer was not read to its end */
 	WaitEventSet *events;		/* of the socket, the latch and the postmaster */
 	int			socket_event;	/* the socket's place in it */
 	StringInfoData in;			/* what was received and not read yet */
@@ -110,6 +113,7 @@ typedef struct PgherdLink
 typedef struct PgherdBackend
 {
 	FullTransactionId armed;	/* the transaction that has captured rows, if they still count */
+	bool		certified;		/* at COMMIT; or that was tried */
 	bool		committing;		/* it may have been ordered */
 	bool		holding;		/* interrupts are held until it has committed */
 	bool		asynchronous;	/* synchronous_commit is off for its commit record only ... */
@@ -136,6 +140,7 @@ typedef struct PgherdNode
 	bool		writable;
 	int64		piece_bytes;
 	int64		fingerprint_every;
+	bool		elsewhere;		/* the row was written for another database, or before the server started */
 } PgherdNode;
 
 /* One captured statement, as it is in the capture table or shall be. */
@@ -213,6 +218,7 @@ typedef enum PgherdRequestKind
 
 /* pgherd_native.c */
 extern bool pgherd_is_armed(FullTransactionId xid);
+extern void pgherd_arm(FullTransactionId xid);
 
 /* store.c */
 extern PgherdTables *pgherd_tables(void);
@@ -235,7 +241,7 @@ extern void pgherd_forget_plans_with(int cache, uint32 hash);
 extern PgherdRequestKind pgherd_make_request(FullTransactionId xid, PgherdNode *node, StringInfo request);
 
 /* link.c */
-extern bool pgherd_link_open(PgherdNode *node, bool anew);
+extern bool pgherd_link_open(PgherdNode *node);
 extern void pgherd_link_close(void);
 extern void pgherd_link_ask(PgherdAnswer *answer, const char *request, int length, bool interruptible);
 

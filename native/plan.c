@@ -244,7 +244,8 @@ read_both(PgherdPlan *plan, Relation rel, char **texts)
 			ereport(ERROR,
 					errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the native module knows nothing of table \"%s\"", RelationGetRelationName(rel)),
-					errhint("Start the sidecar of this node anew."));
+					errhint("Start the sidecar of this node anew.  In a copy of its database: SELECT pgherd.uninstall()"
+							" makes an ordinary one of it."));
 		plan->function = DatumGetObjectId(DirectFunctionCall1(oidin, CStringGetDatum(texts[PLAN_FUNCTION])));
 		read_function(plan);
 		if (read_plan(&plan->key, plan->context, again, PLAN_TEXTS) &&

@@ -24,12 +24,14 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
 
 static Oid
 find_table(Oid schema, const char *name)
@@ -100,6 +102,8 @@ pgherd_tables(void)
 		t->node_writable = find_column(t->node, "writable", BOOLOID);
 		t->node_piece_bytes = find_column(t->node, "piece_bytes", INT8OID);
 		t->node_fingerprint_every = find_column(t->node, "fingerprint_every", INT8OID);
+		t->node_database = find_column(t->node, "database", NAMEOID);
+		t->node_server_start = find_column(t->node, "server_start", TIMESTAMPTZOID);
 	}
 	PG_CATCH();
 	{
@@ -160,6 +164,8 @@ pgherd_read_node(void)
 		node->writable = DatumGetBool(values[t->node_writable - 1]);
 		node->piece_bytes = DatumGetInt64(values[t->node_piece_bytes - 1]);
 		node->fingerprint_every = DatumGetInt64(values[t->node_fingerprint_every - 1]);
+		node->elsewhere = DatumGetTimestampTz(values[t->node_server_start - 1]) != PgStartTime ||
+			strcmp(NameStr(*DatumGetName(values[t->node_database - 1])), get_database_name(MyDatabaseId)) != 0;
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -296,7 +302,7 @@ pgherd_add_row(FullTransactionId xid, PgherdRow *row)
 	CatalogTupleInsert(rel, tuple);
 	heap_freetuple(tuple);
 	table_close(rel, NoLock);
-	pgherd.armed = xid;			/* the trigger of the table does not fire for us */
+	pgherd_arm(xid);			/* the trigger of the table does not fire for us */
 }
 
 /*

@@ -16,6 +16,7 @@
 #include "pgherd_native.h"
 
 #include "access/xact.h"
+#include "utils/guc.h"
 
 static emit_log_hook_type previous_hook = NULL;
 
@@ -42,6 +43,15 @@ is_marked(FullTransactionId xid)
 	return false;
 }
 
+/* May it have been ordered, by this module or by certify()?  Then it may commit all the same. */
+static bool
+is_committing(void)
+{
+	const char *ordering = GetConfigOption("pgherd.ordering", true, false);
+
+	return pgherd.committing || (pgherd.certified && ordering != NULL && strcmp(ordering, "on") == 0);
+}
+
 /*
  * Called with the error on its way to the log and to the client, before the
  * transaction is aborted.  No code of a user's has caught it: OTHERS leaves a
@@ -55,8 +65,7 @@ on_report(ErrorData *error)
 	if (error->elevel == ERROR && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 	{
 		xid = GetTopFullTransactionIdIfAny();
-		/* What may have been ordered may commit all the same. */
-		if (!pgherd.committing && pgherd_is_armed(xid) && is_marked(xid))
+		if (!is_committing() && pgherd_is_armed(xid) && is_marked(xid))
 		{
 			error->sqlerrcode = ERRCODE_T_R_SERIALIZATION_FAILURE;
 			error->message = pstrdup("could not serialize access: a change of another member needs a lock "

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
 from benchmarks.evaluation.load import QUERIES, UPDATES
 from benchmarks.evaluation.plan import nodes_of
 from benchmarks.evaluation.record import Measurement, Record, systems_of
 from benchmarks.evaluation.tables import PLOTS, label
+from benchmarks.plot import choose_svg, save
 
 COLOURS = {"plain": "#777777", "herd": ("#a8c7e0", "#6c9fc9", "#336791", "#10253a"),
            "galera": "#c0765a"}  # fmt: skip
@@ -21,8 +20,7 @@ Value = Callable[[Measurement], float | None]
 
 def draw(record: Record, output: Path) -> list[Path]:
     """Draw what was measured into a directory; return the files, the same for the same figures."""
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "pgherd"
+    choose_svg()
     figures = {one.figure for one in record.measurements}
     panels: dict[str, list[Panel]] = {
         "tpcw": [
@@ -126,7 +124,7 @@ def _draw_one(record: Record, panels: list[Panel], path: Path) -> Path:
         for handle, text in zip(*place.get_legend_handles_labels(), strict=True):
             labelled.setdefault(text, handle)
     figure.legend(labelled.values(), labelled.keys(), loc="outside lower center", ncols=6)
-    figure.savefig(path, metadata={"Date": None})
+    save(figure, path)
     pyplot.close(figure)
     return path
 

@@ -1,37 +1,41 @@
 """Modules that are imported when something of them is first used.
 
 A command takes a moment, and the import of what other commands need (cryptography, psycopg, the
-sidecar's configuration) takes several. A module that only bodies of functions use is named thus::
+sidecar's configuration) takes several. A module that only bodies of functions use comes thus::
 
-    if TYPE_CHECKING:
+    with lazily():
         from pgherd_sidecar.local import herd
-    else:
-        herd = lazily("pgherd_sidecar.local.herd")
 
-Type checkers and import-linter see an ordinary import. The recipe is that of the page of
-``importlib`` in Python's manual. An import that fails says so where the module is first used.
+Type checkers and import-linter see an ordinary import. An import that fails says so where the
+module is first used. ``from pgherd_sidecar.local.herd import Herd`` would use it at once.
 """
 
-import importlib.util
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
 from types import ModuleType
 
 
-def lazily(name: str) -> ModuleType:
-    """Return a module that is executed when one of its attributes is first asked for.
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target)
+        is_package = spec is not None and spec.submodule_search_locations is not None
+        if spec is not None and spec.loader is not None and not is_package:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
 
-    Raises:
-        ModuleNotFoundError: there is none of this name.
-    """
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.loader is None:
-        raise ModuleNotFoundError(f"no module named {name}", name=name)
-    spec.loader = loader = importlib.util.LazyLoader(spec.loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    loader.exec_module(module)
-    parent, _, child = name.rpartition(".")
-    setattr(sys.modules[parent], child, module)  # as an import does
-    return module
+
+@contextmanager
+def lazily() -> Iterator[None]:
+    """Have a module that the block imports executed when something of it is first asked for."""
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)

@@ -109,7 +109,7 @@ def test_a_plain_server_follows_what_resources_say(kubectl: Kubectl, herd: Herd)
     herd.repeat(
         f"{HERD}-rw",
         "CREATE TABLE IF NOT EXISTS sales.item (id serial PRIMARY KEY, region text, amount int);"
-        " CREATE UNIQUE INDEX IF NOT EXISTS regional ON sales.item (id) INCLUDE (region)",
+        " CREATE UNIQUE INDEX IF NOT EXISTS regional ON sales.item (id, region)",
     )
     for member in herd.members():
         herd.until_true(member, "SELECT to_regclass('sales.regional') IS NOT NULL")

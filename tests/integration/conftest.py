@@ -6,10 +6,8 @@ closed to other accounts and their names too long for sockets; by default that i
 there is room, for speed: what a killed process has written survives there as well as on a disk.
 """
 
-import contextlib
 import itertools
 import os
-import random
 import shutil
 import subprocess
 import tempfile
@@ -27,7 +25,7 @@ from verdicts import keep
 
 from . import warm
 from .herdlogs import LOGS, last_words
-from .ledger import Ledger
+from .ledger import Ledger, new_ledger
 from .localherd import (
     BROKEN_SIDECAR,
     SLEEPING_SIDECAR,
@@ -35,8 +33,10 @@ from .localherd import (
     free_port_base,
     keep_ports,
     settle,
+    standing,
 )
-from .members import superusers
+from .members import caught_up, connected, superusers
+from .nodes import Nodes, nodes_of
 from .plainpostgres import PlainPostgres, plain_postgres
 from .repeating import REPEATS
 
@@ -108,14 +108,9 @@ def work_directory(session_directory: Path) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def herd(session_directory: Path) -> Iterator[LocalHerd]:
     """A herd of three with real sidecars, for the whole session."""
-    herd = LocalHerd(session_directory / "herd", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    try:
+    with standing(LocalHerd(session_directory / "herd", free_port_base())) as herd:
+        yield herd
         warm.drop_used(herd)  # what the last tests have left has to go, too
-    finally:
-        herd.must("destroy")
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +143,8 @@ def mortal(original: LocalHerd) -> Iterator[LocalHerd]:
     if original.directory.exists():  # the end of the file before has failed
         original.must("destroy")
     subprocess.run(["cp", "--archive", kept, original.directory], check=True)
-    done = original.up()
-    assert done.returncode == 0, done.stderr
-    yield original
-    original.must("destroy")
+    with standing(original):
+        yield original
 
 
 @pytest.fixture(autouse=True)
@@ -196,22 +189,15 @@ def running(session_directory: Path, scripts: Path) -> Iterator[LocalHerd]:
         free_port_base(),
         {"PGHERD_SIDECAR_SCRIPT": str(scripts / "standin.py")},
     )
-    done = herd.up("--nodes", "2")
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(herd, "--nodes", "2"):
+        yield herd
 
 
 @pytest.fixture
 async def connections(herd: LocalHerd) -> AsyncIterator[list[psycopg.AsyncConnection[Any]]]:
     """A connection of the ordinary role ``app`` to each node, in the order of the nodes."""
-    async with contextlib.AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(
-                await psycopg.AsyncConnection.connect(node.app_dsn, autocommit=True)
-            )
-            for node in herd.nodes()
-        ]
+    async with connected(herd) as connections:
+        yield connections
 
 
 @pytest.fixture
@@ -229,6 +215,14 @@ async def schema(
 
 
 @pytest.fixture
+async def schema_is_everywhere(
+    connections: list[psycopg.AsyncConnection[Any]], schema: str
+) -> None:
+    """Two members' commands exclude each other: whoever has not seen the last one gets 40001."""
+    await caught_up(connections)
+
+
+@pytest.fixture
 async def admins(herd: LocalHerd, schema: str) -> AsyncIterator[list[psycopg.AsyncConnection[Any]]]:
     """A superuser's connection to each node, likewise with ``schema`` in front."""
     async with superusers(herd, schema) as connections:
@@ -236,9 +230,15 @@ async def admins(herd: LocalHerd, schema: str) -> AsyncIterator[list[psycopg.Asy
 
 
 @pytest.fixture
+def nodes(herd: LocalHerd) -> Iterator[Nodes]:
+    """Connections of both roles to each node, with a schema of the test's own in front."""
+    with nodes_of(herd) as nodes:
+        yield nodes
+
+
+@pytest.fixture
 def ledger(herd: LocalHerd) -> Iterator[Ledger]:
     """What clients were told, in a schema of the test's own on the herd of its file."""
-    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
-    ledger.create()
+    ledger = new_ledger(herd)
     yield ledger
     ledger.drop()

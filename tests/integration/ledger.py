@@ -191,3 +191,10 @@ class Ledger:
             expected[debit] -= amount
             expected[credit] += amount
         assert dict(query(dsn, f"SELECT id, balance FROM {self.schema}.account")) == expected
+
+
+def new_ledger(herd: LocalHerd, accounts: int = 200) -> Ledger:
+    """What clients were told, in a schema of its own."""
+    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}", accounts)
+    ledger.create()
+    return ledger

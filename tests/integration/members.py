@@ -25,6 +25,18 @@ SELECT pgherd.unseen_documents(r, '{}') FROM pgherd.unseen_renames() r
 
 
 @contextlib.asynccontextmanager
+async def connected(herd: LocalHerd) -> AsyncIterator[list[Connection]]:
+    """A connection of the ordinary role ``app`` to each node, in the order of the nodes."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(
+                await psycopg.AsyncConnection.connect(node.app_dsn, autocommit=True)
+            )
+            for node in herd.nodes()
+        ]
+
+
+@contextlib.asynccontextmanager
 async def superusers(herd: LocalHerd, schema: str) -> AsyncIterator[list[Connection]]:
     """A superuser's connection to each node, with the test's schema first in its search path."""
     async with contextlib.AsyncExitStack() as stack:
@@ -110,7 +122,7 @@ async def same_everywhere(
     """The rows of a query, which must be the same on all members."""
     await caught_up(connections)
     answers = [await run(connection, statement) for connection in connections]
-    assert answers[1:] == answers[:-1]
+    assert answers[1:] == answers[:-1], answers
     return answers[0]
 
 

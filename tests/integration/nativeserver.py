@@ -35,22 +35,24 @@ class StandInSidecar:
     """Answers the hook.
 
     Attributes:
+        path: its socket.
         requests: what it was asked, oldest first.
         answer: what it says, in bytes of the protocol; None closes the connection.
         predecessor: whom a verdict names, ``N`` for nobody.
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self.requests: list[bytes] = []
         self.answer: Answer = self.commit
         self.predecessor = b"N"
-        self._path = path
         self._gids = itertools.count(1)
         self._gid = 0
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
         self._stop = asyncio.Event()
+        self._asked: asyncio.StreamWriter
 
     def commit(self, query: bytes) -> bytes:
         """The verdict of a herd in which nobody else writes."""
@@ -68,6 +70,10 @@ class StandInSidecar:
         finally:
             self.answer = self.commit
 
+    def say_late(self, answer: bytes) -> None:
+        """Say it where the newest request came from, which was answered with nothing."""
+        self._loop.call_soon_threadsafe(self._asked.write, answer)
+
     def start(self) -> None:
         self._thread.start()
         self._ready.wait()
@@ -78,8 +84,8 @@ class StandInSidecar:
         self._loop.close()
 
     async def _serve(self) -> None:
-        server = await asyncio.start_unix_server(self._talk, self._path)
-        self._path.chmod(0o777)
+        server = await asyncio.start_unix_server(self._talk, self.path)
+        self.path.chmod(0o777)
         self._ready.set()
         await self._stop.wait()
         server.close()
@@ -91,6 +97,7 @@ class StandInSidecar:
                 reply, queries = wire.receive(data)
                 writer.write(reply)
                 for query in queries:
+                    self._asked = writer
                     self.requests.append(query)
                     answer = self.answer(query)
                     if answer is None:
@@ -116,7 +123,7 @@ def native_server(directory: Path) -> Iterator[tuple[PlainPostgres, StandInSidec
     with (server.directory / "postgresql.conf").open("a") as file:
         file.write(
             f"port = {server.port}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = ''\n"
-            "fsync = off\ntrack_functions = all\n"
+            "fsync = off\ntrack_functions = all\nmax_prepared_transactions = 1\n"
         )
     sidecar = StandInSidecar(hook / HOOK_SOCKET)
     sidecar.start()

@@ -26,7 +26,7 @@ class PlainPostgres:
     def call(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a program of PostgreSQL as the account of the servers."""
         done = subprocess.run(
-            [*_as_account(), program(name, self.major), *arguments],
+            [*as_account(), program(name, self.major), *arguments],
             capture_output=True,
             text=True,
             timeout=COMMAND_TIMEOUT_S,
@@ -52,7 +52,7 @@ def major_of(dsn: str) -> int:
     return int(number) // 10000
 
 
-def _as_account() -> list[str]:
+def as_account() -> list[str]:
     if os.geteuid() != 0:
         return []
     return ["runuser", "-u", os.environ.get("PGHERD_TEST_USER", "postgres"), "--"]

@@ -1,22 +1,14 @@
 """The applier is no superuser: what it has to write all the same, and what it can't do."""
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 from patience import wait_until
 
 from .localherd import LocalHerd
-from .nodes import Nodes, nodes_of, run, sql_cases
+from .nodes import Nodes, run, sql_cases
 
 ROWS = sql_cases("apply_role_rows")
 ESCAPES = sql_cases("apply_role_escapes")
-
-
-@pytest.fixture
-def nodes(herd: LocalHerd) -> Iterator[Nodes]:
-    with nodes_of(herd) as nodes:
-        yield nodes
 
 
 def test_the_sessions_that_write_rows_belong_to_a_role_that_is_no_superuser(nodes: Nodes) -> None:

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from patience import wait_until
 
-from .localherd import LocalHerd, free_port_base, home, query, settle
+from .localherd import LocalHerd, free_port_base, home, query, settle, standing
 from .test_capture_off import metrics
 
 _POISON = """
@@ -44,10 +44,8 @@ def poisoned(work_directory: Path) -> Iterator[LocalHerd]:
     script.chmod(0o755)
     directory = work_directory / "border"
     herd = LocalHerd(directory, free_port_base(), {"PGHERD_SIDECAR_SCRIPT": str(script)})
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(herd):
+        yield herd
 
 
 def said(herd: LocalHerd, node: str, event: str) -> list[dict[str, Any]]:

@@ -2,16 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
 import pytest
-from patience import wait_until
 
-from .localherd import LocalHerd, free_port_base, query, settle
-from .nodes import Connection, Nodes, nobody_stops, nodes_of, once, run, sql_cases
-from .test_certification_end_to_end import HESITANT, LOST, ORPHANS, WAITING
+from .localherd import LocalHerd, free_port_base, query, settle, standing
+from .nodes import Connection, Nodes, nobody_stops, nodes_of, run, sql_cases
+from .test_certification_end_to_end import HESITANT, LOST, assert_a_parent_stays
 
 CASES = sql_cases("border_capture")
 
@@ -101,22 +99,6 @@ def test_the_end_of_a_parent_in_one_partition_is_certified_by_what_its_checks_sa
     )
     nodes.create("CREATE TABLE child (id int PRIMARY KEY, parent int NOT NULL REFERENCES part)")
     assert_a_parent_stays(nodes, "DELETE FROM parent")
-
-
-def assert_a_parent_stays(nodes: Nodes, leaving: str) -> None:
-    """A child of parent 1 commits between the checks of `leaving` and its capture."""
-    holder, leaver = nodes.connect(2), nodes.connect(2)
-    run(holder, "SELECT pg_advisory_lock(4711)")
-    with ThreadPoolExecutor(1) as others:
-        left = others.submit(once, leaver, leaving)
-        wait_until(lambda: run(nodes.admin[2], WAITING), brief=True, hopeless=left.done)
-        run(nodes.app[1], "INSERT INTO child VALUES (1, 1)")
-        nodes.settle()
-        run(holder, "SELECT pg_advisory_unlock(4711)")
-        with pytest.raises(LOST):
-            left.result()
-    assert run(nodes.app[0], ORPHANS) == [(0,)]
-    nodes.equal_rows("parent", "child")
 
 
 def test_parents_that_nobody_refers_to_are_deleted_and_moved_in_any_way(nodes: Nodes) -> None:
@@ -279,13 +261,11 @@ def test_a_table_may_have_more_keys_than_a_function_has_arguments(nodes: Nodes) 
 def preparing(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd of which the second member lets transactions be prepared."""
     herd = LocalHerd(work_directory / "preparing", free_port_base())
-    done = herd.up("--nodes", "2")
-    assert done.returncode == 0, done.stderr
-    query(herd.dsn("n2"), "ALTER SYSTEM SET max_prepared_transactions = 5")
-    herd.must("down")
-    herd.must("up")
-    yield herd
-    herd.must("destroy")
+    with standing(herd, "--nodes", "2"):
+        query(herd.dsn("n2"), "ALTER SYSTEM SET max_prepared_transactions = 5")
+        herd.must("down")
+        herd.must("up")
+        yield herd
 
 
 @pytest.mark.family(every=6)

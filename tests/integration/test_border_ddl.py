@@ -29,13 +29,10 @@ from .members import (
     superusers,
 )
 
+pytestmark = pytest.mark.usefixtures("schema_is_everywhere")
+
 _FILLED_AGAIN_S = 2  # a view that was filled in less is filled again instead of losing
 _LOST = ("40001", "57P01")  # certification, or the applier that needs the table
-
-
-@pytest.fixture(autouse=True)
-async def schema_is_everywhere(connections: list[Connection], schema: str) -> None:
-    await caught_up(connections)
 
 
 @pytest.mark.family(every=6)

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from patience import wait_until
 
-from .localherd import LocalHerd, free_port_base, home, query, settle
+from .localherd import LocalHerd, free_port_base, home, query, settle, standing
 
 TABLES = """
 CREATE TABLE plain (id int PRIMARY KEY, a text, b text);
@@ -35,13 +35,10 @@ CREATE FUNCTION one() RETURNS int LANGUAGE sql AS 'SELECT 1';
 @pytest.fixture(scope="module")
 def watched(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd whose members may be rebuilt."""
-    herd = LocalHerd(work_directory / "fingerprint", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    query(herd.dsn("n1"), TABLES)
-    settle(herd)
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "fingerprint", free_port_base())) as herd:
+        query(herd.dsn("n1"), TABLES)
+        settle(herd)
+        yield herd
 
 
 def by_hand(herd: LocalHerd, node: str, statements: str) -> None:

@@ -190,7 +190,8 @@ async def test_a_command_of_the_former_owner_on_another_member(
         )
         await until_owned_by(admins, schema, f"{schema}_old")
     await same_everywhere(
-        admins, f"SELECT attname FROM pg_attribute WHERE attrelid = '{schema}.t'::regclass"
+        admins,
+        f"SELECT attname FROM pg_attribute WHERE attrelid = '{schema}.t'::regclass ORDER BY attnum",
     )
 
 

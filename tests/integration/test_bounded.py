@@ -4,16 +4,16 @@ The limits are set low in the sidecars' configuration; the code is the real one.
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from patience import wait_until_async
+from pgherd_sidecar.pg.pipeline import Pipeline, Prepared
 
-from .ledger import Ledger
-from .localherd import LocalHerd, free_port_base, query
+from .ledger import Ledger, new_ledger
+from .localherd import LocalHerd, free_port_base, query, standing
 
 pytestmark = pytest.mark.long
 
@@ -48,17 +48,13 @@ def tight(work_directory: Path) -> Iterator[LocalHerd]:
     herd = LocalHerd(
         work_directory / "tight", free_port_base(), {"PGHERD_SIDECAR_SCRIPT": str(script)}
     )
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(herd):
+        yield herd
 
 
 @pytest.fixture
 def ledger(tight: LocalHerd) -> Ledger:
-    ledger = Ledger(tight, f"l_{random.getrandbits(40):x}")
-    ledger.create()
-    return ledger
+    return new_ledger(tight)
 
 
 def log_bytes(herd: LocalHerd, node: str) -> int:
@@ -130,3 +126,19 @@ async def test_a_sidecar_that_starts_anew_takes_no_certified_transaction_for_a_l
         await ledger.commits(50, on=["n1"])
     assert '"event":"capture.leak"' not in (tight.directory / "n1/sidecar.log").read_text()
     ledger.check()
+
+
+async def test_statements_for_rows_are_closed_at_the_server(
+    tight: LocalHerd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgherd_sidecar.pg.pipeline.KEPT_MAX", 3)
+    pipeline = await Pipeline.connect(tight.dsn("n1"), ())
+    count = b"SELECT 1 / (count(*) <= 4)::int FROM pg_prepared_statements"
+    pipeline.prepare(b"counts", count)
+    try:
+        for number in range(20):
+            statements = [Prepared(b"row_%d" % number, (), ()), Prepared(b"counts", (), ())]
+            pipeline.provide(statements, lambda name: b"SELECT")
+            await pipeline.run(statements)
+    finally:
+        pipeline.close()

@@ -1,12 +1,9 @@
 """Tables of every shape: partitions, inheritance, odd names, many columns."""
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 
-from .localherd import LocalHerd
-from .nodes import Nodes, nodes_of, once, run, sql_cases
+from .nodes import Nodes, once, run, sql_cases
 
 SHAPES = sql_cases("capture_shapes")
 TABLES_OF_SCHEMA = """
@@ -71,12 +68,6 @@ UPDATE ev SET kind = 'z', d = '{"n": "none"}' WHERE id = 2
 ----
 DELETE FROM ev WHERE id = 1""",
 }
-
-
-@pytest.fixture
-def nodes(herd: LocalHerd) -> Iterator[Nodes]:
-    with nodes_of(herd) as nodes:
-        yield nodes
 
 
 @pytest.mark.family(every=3)

@@ -19,7 +19,7 @@ from .cascades import (
 )
 from .localherd import LocalHerd, error_of, query, settle
 from .plainpostgres import PlainPostgres
-from .test_subscriptions import must, rows, state
+from .test_subscriptions import EVENT_AND_PART, must, rows, state
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
@@ -82,15 +82,8 @@ def test_all_that_a_set_has_comes_over_three_hops(
         dsn,
         f"CREATE TABLE {name}.item (id bigserial PRIMARY KEY, note varchar(40), tags text[],"
         " twice bigint GENERATED ALWAYS AS (id * 2) STORED);"
-        f" CREATE TABLE {name}.event (what text, amount numeric);"
-        f" CREATE TABLE {name}.part (id int, y int, v text, PRIMARY KEY (id, y))"
-        " PARTITION BY LIST (y);"
-        f" CREATE TABLE {name}.part_1 PARTITION OF {name}.part FOR VALUES IN (1);"
-        f" CREATE TABLE {name}.part_2 PARTITION OF {name}.part FOR VALUES IN (2);"
         f" INSERT INTO {name}.item (note, tags) SELECT 'n' || i, ARRAY[i::text, NULL]"
-        "   FROM generate_series(1, 500) i;"
-        f" INSERT INTO {name}.event VALUES ('a', 1), ('a', 1), (NULL, 2);"
-        f" INSERT INTO {name}.part VALUES (1, 1, 'x'), (2, 2, 'y')",
+        "   FROM generate_series(1, 500) i;" + EVENT_AND_PART.format(name),
     )
     settle(herd)
     tables = ("t", "item", "event", "part")
@@ -365,7 +358,8 @@ def test_a_forwarder_keeps_what_is_needed_within_limits(
         servers[2].start()
     reason = stopped(herd, f"{name}_c")
     assert "begins after GID" in reason and "--anew" in reason
-    must(herd, "subscribe", name, "--name", f"{name}_c", "--anew", "--wait")
+    again = ["--keep-bytes", "1G", "--anew", "--wait"]
+    must(herd, "subscribe", name, "--name", f"{name}_c", *again)
     equal(herd, servers, name)
 
 

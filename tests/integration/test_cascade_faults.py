@@ -16,7 +16,7 @@ from pgherd_sidecar.client.stream.changelog import ChangeLog
 from pgherd_sidecar.local import herd as herds
 
 from .cascades import Forward, caught_up, end, forwarding
-from .ledger import Ledger
+from .ledger import Ledger, new_ledger
 from .localherd import LocalHerd, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
 from .test_subscription_faults import Looks, harm, kill_server, start_again
@@ -40,8 +40,7 @@ def servers(herd: LocalHerd, work_directory: Path) -> Iterator[list[PlainPostgre
 
 @pytest.fixture
 async def ledger(herd: LocalHerd, servers: list[PlainPostgres]) -> AsyncIterator[Ledger]:
-    found = Ledger(herd, f"g_{random.getrandbits(32):x}")
-    found.create()
+    found = new_ledger(herd)
     yield found
     await asyncio.to_thread(end, herd, found.schema, *servers)
     settle(herd)

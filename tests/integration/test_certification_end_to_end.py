@@ -220,10 +220,15 @@ def test_a_child_that_comes_after_the_check_of_its_parents_end_counts(
     run(nodes.app[0], HESITANT.format("parent"))
     run(nodes.app[0], "INSERT INTO parent VALUES (1), (2)")
     nodes.settle()
+    assert_a_parent_stays(nodes, leaving.format("parent"))
+
+
+def assert_a_parent_stays(nodes: Nodes, leaving: str) -> None:
+    """A child of parent 1 commits between the checks of `leaving` and its capture."""
     holder, leaver = nodes.connect(2), nodes.connect(2)
     run(holder, "SELECT pg_advisory_lock(4711)")
     with ThreadPoolExecutor(1) as others:
-        left = others.submit(once, leaver, leaving.format("parent"))
+        left = others.submit(once, leaver, leaving)
         wait_until(lambda: run(nodes.admin[2], WAITING), brief=True, hopeless=left.done)
         run(nodes.app[1], "INSERT INTO child VALUES (1, 1)")
         nodes.settle()

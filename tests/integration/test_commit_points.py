@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from faults import mortal
 
-from .localherd import LocalHerd, free_port_base, query, settle
+from .localherd import LocalHerd, free_port_base, query, settle, standing
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(0)]
 
@@ -102,17 +102,14 @@ def swept(work_directory: Path) -> Iterator[Mortal]:
     script = directory / "mortal.py"
     shutil.copy(mortal.__file__, script)
     script.chmod(0o644)
-    herd = LocalHerd(work_directory / "swept", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    query(herd.app_dsn("n1"), _TABLES)
-    settle(herd)
-    herd.environment |= {
-        "PGHERD_SIDECAR_SCRIPT": str(script),
-        mortal.DIRECTORY_VARIABLE: str(directory),
-    }
-    yield Mortal(herd, directory)
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "swept", free_port_base())) as herd:
+        query(herd.app_dsn("n1"), _TABLES)
+        settle(herd)
+        herd.environment |= {
+            "PGHERD_SIDECAR_SCRIPT": str(script),
+            mortal.DIRECTORY_VARIABLE: str(directory),
+        }
+        yield Mortal(herd, directory)
 
 
 def test_a_sidecar_may_die_at_any_point_of_its_start(swept: Mortal) -> None:

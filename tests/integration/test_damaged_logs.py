@@ -1,7 +1,6 @@
 """Bits of logs are flipped: the others mend them, and nothing is lost or untrue."""
 
 import asyncio
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from pgherd_sidecar.core.consensus import Block
 from pgherd_sidecar.env.storage.disk import RealDirectory
 from pgherd_sidecar.env.storage.segment import Segment
 
-from .ledger import Ledger
-from .localherd import LocalHerd, free_port_base, home
+from .ledger import Ledger, new_ledger
+from .localherd import LocalHerd, free_port_base, home, standing
 from .test_membership import kill
 from .test_restart import run
 
@@ -41,10 +40,8 @@ def rotting(work_directory: Path) -> Iterator[LocalHerd]:
     herd = LocalHerd(
         work_directory / "rotting", free_port_base(), {"PGHERD_SIDECAR_SCRIPT": str(script)}
     )
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(herd):
+        yield herd
 
 
 def segments(herd: LocalHerd, name: str) -> list[Segment]:
@@ -81,12 +78,6 @@ async def until_reason(herd: LocalHerd, name: str, text: str) -> None:
     await wait_until_async(admin.status, lambda seen: text in (seen.reason or ""), despite=starting)
 
 
-async def new_ledger(herd: LocalHerd) -> Ledger:
-    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
-    await asyncio.to_thread(ledger.create)
-    return ledger
-
-
 async def killed_with_records(herd: LocalHerd, ledger: Ledger) -> dict[str, Segment]:
     """Kill all, n1 last, where the newest segments of the others hold enough; return these.
 
@@ -106,7 +97,7 @@ async def killed_with_records(herd: LocalHerd, ledger: Ledger) -> dict[str, Segm
 @pytest.mark.long
 async def test_after_a_power_loss_two_of_three_have_damaged_logs(rotting: LocalHerd) -> None:
     """One has a hole, the other has lost the end of its log; neither can do without the third."""
-    ledger = await new_ledger(rotting)
+    ledger = await asyncio.to_thread(new_ledger, rotting)
     async with ledger.load(2):
         await ledger.commits(30, on=["n1", "n2", "n3"])
         newest = await killed_with_records(rotting, ledger)
@@ -128,7 +119,7 @@ async def test_after_a_power_loss_two_of_three_have_damaged_logs(rotting: LocalH
 async def test_what_a_member_that_was_away_needs_is_damaged_on_the_one_that_feeds_it(
     rotting: LocalHerd,
 ) -> None:
-    ledger = await new_ledger(rotting)
+    ledger = await asyncio.to_thread(new_ledger, rotting)
     async with ledger.load(2):
         await ledger.commits(20, on=["n1", "n2", "n3"])
         await kill(rotting, "n3")

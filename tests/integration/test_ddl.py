@@ -19,6 +19,8 @@ from .members import (
     superusers,
 )
 
+pytestmark = pytest.mark.usefixtures("schema_is_everywhere")
+
 #: One line each of the table "replicated" in docs/ddl.md: what is there before, what is done.
 REPLICATED = {
     "create_table": ("", "CREATE TABLE t (id int PRIMARY KEY, x text DEFAULT 'a', CHECK (id > 0))"),
@@ -156,12 +158,6 @@ REPLICATED = {
         "CREATE TABLE t (id int PRIMARY KEY, d date DEFAULT '01/02/2024')",
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-async def schema_is_everywhere(connections: list[Connection], schema: str) -> None:
-    """Two members' commands exclude each other: whoever has not seen the last one gets 40001."""
-    await caught_up(connections)
 
 
 @pytest.mark.family(every=6)

@@ -15,7 +15,7 @@ from pgherd_sidecar.client.admin import AdminClient
 from pgherd_sidecar.local.herd import load
 
 from .localherd import LocalHerd, home
-from .nodes import Connection, Nodes, nodes_of, once, run
+from .nodes import Connection, Nodes, once, run
 
 LATE = "committed, and perhaps not visible yet on "
 FOR_EVER = "SET pgherd.ddl_wait = '10min'"
@@ -25,12 +25,6 @@ WAITS_LONG = """
        AND clock_timestamp() - l.waitstart > '500 ms'
 """
 """Many times as long as until somebody looks who is in the way."""
-
-
-@pytest.fixture
-def nodes(herd: LocalHerd) -> Iterator[Nodes]:
-    with nodes_of(herd) as nodes:
-        yield nodes
 
 
 def said_to(session: Connection) -> list[str]:

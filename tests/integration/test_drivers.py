@@ -13,7 +13,7 @@ from pgherd_sidecar.local.herd import load
 
 from benchmarks.balancers import EXAMPLES
 
-from .localherd import LocalHerd, free_port_base, home
+from .localherd import LocalHerd, free_port_base, home, standing
 from .test_clients import commit_though_a_member_dies
 
 _DRIVERS = Path(__file__).parents[2] / ".drivers"
@@ -22,11 +22,8 @@ _LINE = re.compile(r"postgresql://app(?::[^@]*)?@([^/]*)/app")
 
 @pytest.fixture(scope="module")
 def herd(work_directory: Path) -> Iterator[LocalHerd]:
-    herd = LocalHerd(work_directory / "driven", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "driven", free_port_base())) as herd:
+        yield herd
 
 
 def made(name: str) -> Path:

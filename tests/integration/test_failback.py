@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from .herds import as_subscriber, caught_up
-from .localherd import LocalHerd, drop_schemas, error_of, free_port_base, query, settle
+from .localherd import LocalHerd, drop_schemas, error_of, free_port_base, query, settle, standing
 from .plainpostgres import plain_postgres
 from .test_subscriptions import caught_up as plain_caught_up
 from .test_subscriptions import end, must, rows
@@ -22,11 +22,8 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 @pytest.fixture(scope="module")
 def west(work_directory: Path) -> Iterator[LocalHerd]:
     """The herd in the other region."""
-    found = LocalHerd(work_directory / "west", free_port_base())
-    done = found.up()
-    assert done.returncode == 0, done.stderr
-    yield found
-    found.must("destroy")
+    with standing(LocalHerd(work_directory / "west", free_port_base())) as found:
+        yield found
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from . import installations
 from .cascades import schema_to_follow
 from .localherd import LocalHerd, error_of, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
-from .test_import import standing
+from .test_import import progress
 from .test_subscriptions import caught_up, must, rows, state
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
@@ -206,7 +206,7 @@ def is_made(herd: LocalHerd) -> bool:
 
 def in_phase(herd: LocalHerd, phase: str) -> bool:
     with contextlib.suppress(psycopg.Error):
-        return standing(herd)[0] == phase
+        return progress(herd)[0] == phase
     return False
 
 

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from patience import wait_until_async
 
-from .localherd import LocalHerd, error_of, free_port_base, query
+from .localherd import LocalHerd, error_of, free_port_base, query, standing
 from .test_recovery import rebuilds, rebuilt
 from .test_restart import run
 
@@ -26,21 +26,16 @@ _BY_HAND = "?options=-cdefault_transaction_read_only%3Doff"
 @pytest.fixture(scope="module")
 def worn(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd for these tests only."""
-    herd = LocalHerd(work_directory / "worn", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "worn", free_port_base())) as herd:
+        yield herd
 
 
 @pytest.fixture(scope="module")
 def careful(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd that stops writes at once."""
     herd = LocalHerd(work_directory / "careful", free_port_base())
-    done = herd.up("--on-divergence", "pause")
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(herd, "--on-divergence", "pause"):
+        yield herd
 
 
 def spoil(herd: LocalHerd, *nodes: str) -> str:
@@ -219,9 +214,7 @@ async def test_pause_stops_writes_the_first_time(careful: LocalHerd) -> None:
 @pytest.mark.expects_trouble("DivergedError", reason="rows of some nodes are deleted by hand")
 async def test_a_herd_with_one_database_is_never_held(work_directory: Path) -> None:
     herd = LocalHerd(work_directory / "alone", free_port_base())
-    done = herd.up("--nodes", "2", "--witness", "1", "--on-divergence", "pause")
-    assert done.returncode == 0, done.stderr
-    try:
+    with standing(herd, "--nodes", "2", "--witness", "1", "--on-divergence", "pause"):
         table = spoil(herd, "n2")
         await reached("held", lambda: herd.summary()["held_since"] is not None)
         refused(herd, f"INSERT INTO {table} VALUES (4, 4)")
@@ -229,5 +222,3 @@ async def test_a_herd_with_one_database_is_never_held(work_directory: Path) -> N
         await reached("released", lambda: herd.summary()["held"] is None)
         await reached("primary", lambda: herd.member("n1")["state"] == "primary")
         await written(herd, "n1", f"INSERT INTO {table} VALUES (4, 4)")
-    finally:
-        herd.must("destroy")

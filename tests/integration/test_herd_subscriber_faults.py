@@ -8,7 +8,7 @@ import contextlib
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -17,32 +17,20 @@ from patience import wait_until
 
 from .herds import as_subscriber, caught_up
 from .ledger import Ledger
-from .localherd import LocalHerd, error_of, free_port_base, query, settle
+from .localherd import LocalHerd, error_of, free_port_base, query, settle, standing
 from .test_herd_subscribers import refuses
-from .test_subscription_faults import Looks, require_prefixes
+from .test_subscription_faults import Looks, ledger, require_prefixes
 from .test_subscriptions import end, kill_feeders, must, state
+
+__all__ = ["ledger"]
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
 def follower(work_directory: Path) -> Iterator[LocalHerd]:
-    found = LocalHerd(work_directory / "follower", free_port_base())
-    done = found.up()
-    assert done.returncode == 0, done.stderr
-    yield found
-    found.must("destroy")
-
-
-@pytest.fixture
-async def ledger(herd: LocalHerd) -> AsyncIterator[Ledger]:
-    found = Ledger(herd, f"f_{random.getrandbits(32):x}")
-    found.create()
-    yield found
-    for words in (("unsubscribe", found.schema, "--herd-only"), ("set", "drop", found.schema)):
-        await asyncio.to_thread(herd.top, *words)
-    settle(herd)
-    found.drop()
+    with standing(LocalHerd(work_directory / "follower", free_port_base())) as found:
+        yield found
 
 
 def written_through(follower: LocalHerd) -> str:

@@ -17,8 +17,8 @@ from pgherd_sidecar.subscribing.state.subscriber import Subscriber
 from psycopg.rows import dict_row
 
 from .herds import as_subscriber, caught_up
-from .localherd import LocalHerd, drop_schemas, error_of, free_port_base, query, settle
-from .test_subscriptions import end, must, rows, state, stopped
+from .localherd import LocalHerd, drop_schemas, error_of, free_port_base, query, settle, standing
+from .test_subscriptions import EVENT_AND_PART, end, must, rows, state, stopped
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
@@ -26,11 +26,8 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 @pytest.fixture(scope="module")
 def follower(work_directory: Path) -> Iterator[LocalHerd]:
     """The herd that subscribes."""
-    found = LocalHerd(work_directory / "follower", free_port_base())
-    done = found.up()
-    assert done.returncode == 0, done.stderr
-    yield found
-    found.must("destroy")
+    with standing(LocalHerd(work_directory / "follower", free_port_base())) as found:
+        yield found
 
 
 @pytest.fixture
@@ -78,14 +75,8 @@ def test_all_members_of_a_herd_follow(herd: LocalHerd, follower: LocalHerd, name
         herd.app_dsn("n1"),
         f"CREATE TABLE {name}.item (id int PRIMARY KEY, note varchar(40), tags text[],"
         " twice int GENERATED ALWAYS AS (id * 2) STORED);"
-        f" CREATE TABLE {name}.event (what text, amount numeric);"
-        f" CREATE TABLE {name}.part (id int, y int, PRIMARY KEY (id, y)) PARTITION BY LIST (y);"
-        f" CREATE TABLE {name}.part_1 PARTITION OF {name}.part FOR VALUES IN (1);"
-        f" CREATE TABLE {name}.part_2 PARTITION OF {name}.part FOR VALUES IN (2);"
         f" INSERT INTO {name}.item (id, note, tags) SELECT i, repeat('n', 30), ARRAY[i::text, NULL]"
-        "   FROM generate_series(1, 80000) i;"  # more than one piece
-        f" INSERT INTO {name}.event VALUES ('a', 1), ('a', 1), (NULL, 2);"
-        f" INSERT INTO {name}.part VALUES (1, 1), (2, 2)",
+        "   FROM generate_series(1, 80000) i;" + EVENT_AND_PART.format(name),  # more than one piece
     )
     settle(herd)
     follow(herd, follower, name)

@@ -116,6 +116,17 @@ class Run:
             return stopped(self.herd, node, process)
         return killed(self.herd, self.recorder, node, process)
 
+    async def with_one_gone(self, fault: str, process: str, role: str) -> None:
+        """Load all nodes, while one of that role is gone for a while."""
+        proposer = self.herd.members()[0]["proposer"]
+        node = next(name for name in NODES if (name == proposer) == (role == "proposer"))
+        others = [name for name in NODES if name != node]
+        async with self.load() as recorder:
+            await recorder.acknowledged(50, on=NODES)
+            async with self.fault(fault, node, process):
+                await recorder.acknowledged(50, on=others)
+            await recorder.acknowledged(50, on=NODES)
+
     def drop(self) -> None:
         """Remove the schema."""
         query(self.herd.nodes()[0].dsn, f"DROP SCHEMA {self.schema} CASCADE")
@@ -224,14 +235,7 @@ async def test_with_one_node_gone_for_a_while(
     mortal: LocalHerd, workload: str, fault: str, process: str, role: str
 ) -> None:
     run = Run(mortal, WORKLOADS[workload])
-    proposer = mortal.members()[0]["proposer"]
-    node = next(name for name in NODES if (name == proposer) == (role == "proposer"))
-    others = [name for name in NODES if name != node]
-    async with run.load() as recorder:
-        await recorder.acknowledged(50, on=NODES)
-        async with run.fault(fault, node, process):
-            await recorder.acknowledged(50, on=others)
-        await recorder.acknowledged(50, on=NODES)
+    await run.with_one_gone(fault, process, role)
     await run.judged()
 
 

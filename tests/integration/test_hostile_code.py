@@ -9,6 +9,8 @@ import pytest
 from .localherd import LocalHerd
 from .members import Connection, assert_same_schema, caught_up, failure, run, superusers
 
+pytestmark = pytest.mark.usefixtures("schema_is_everywhere")
+
 #: i() makes ``app`` a superuser as soon as one calls it; its side effect is hidden in climb().
 _CODE = """
     CREATE FUNCTION climb() RETURNS int LANGUAGE plpgsql AS $$
@@ -68,11 +70,6 @@ REFUSED = {
         "CREATE INDEX ON t ((ask(id)))",
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-async def schema_is_everywhere(connections: list[Connection], schema: str) -> None:
-    await caught_up(connections)
 
 
 @pytest.mark.family(every=3)

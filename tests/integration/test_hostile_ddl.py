@@ -20,10 +20,7 @@ from .members import (
     until_same,
 )
 
-
-@pytest.fixture(autouse=True)
-async def schema_is_everywhere(connections: list[Connection], schema: str) -> None:
-    await caught_up(connections)
+pytestmark = pytest.mark.usefixtures("schema_is_everywhere")
 
 
 @pytest.mark.family(every=6)

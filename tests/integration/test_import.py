@@ -1,5 +1,6 @@
 """A running PostgreSQL is taken over while it takes writes: docs/importing.md."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,9 +17,10 @@ from typing import Any, ClassVar, LiteralString
 import psycopg
 import pytest
 from patience import join, wait_until
-from pgherd_sidecar.importing import comparing
+from pgherd_sidecar.importing import comparing, cutover, engine, following, schema
 from pgherd_sidecar.importing.ends import source
 from pgherd_sidecar.importing.ends.connections import Destination, SourceAddress
+from pgherd_sidecar.importing.ends.errors import CutOverDone
 from pgherd_sidecar.importing.ends.target import Target
 from pgherd_sidecar.tables import rowsql
 from pgherd_sidecar.tables.folding import RowChange
@@ -26,7 +28,17 @@ from pgherd_sidecar.tables.model import SourceTable
 from pgherd_sidecar.tables.sessions import connect
 from pgherd_sidecar.tables.values import Row
 
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, error_of, free_port_base, home, query, settle
+from . import installations
+from .localherd import (
+    COMMAND_TIMEOUT_S,
+    LocalHerd,
+    error_of,
+    free_port_base,
+    home,
+    query,
+    settle,
+    standing,
+)
 from .plainpostgres import PlainPostgres, plain_postgres
 
 SOURCE = (Path(__file__).parent / "sql" / "import_source.sql").read_text()
@@ -37,11 +49,8 @@ SETTINGS = "wal_level = logical\nmax_wal_size = '1GB'\nlog_statement = none\n"
 
 @pytest.fixture(scope="module")
 def herd(work_directory: Path) -> Iterator[LocalHerd]:
-    herd = LocalHerd(work_directory / "imported", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "imported", free_port_base())) as herd:
+        yield herd
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +129,12 @@ class Running:
     def wait_for_its_turn(self) -> None:
         """It runs the import."""
         mine = f"process {self.process.pid} "
-        wait(lambda: mine in standing(self.herd)[1] or self.process.poll() is not None)
+        wait(lambda: mine in progress(self.herd)[1] or self.process.poll() is not None)
         assert self.process.poll() is None, self.process.communicate()
 
     def wait_for(self, phase: str) -> None:
         at = _PHASES.index(phase)
-        wait(lambda: self.process.poll() is not None or _PHASES.index(standing(self.herd)[0]) >= at)
+        wait(lambda: self.process.poll() is not None or _PHASES.index(progress(self.herd)[0]) >= at)
         assert self.process.poll() is None, self.process.communicate()
 
 
@@ -133,7 +142,7 @@ def wait(condition: Callable[[], object]) -> None:
     wait_until(condition)
 
 
-def standing(herd: LocalHerd) -> tuple[str, str]:
+def progress(herd: LocalHerd) -> tuple[str, str]:
     """The phase, and who runs it, as the second member has it."""
     with contextlib.suppress(psycopg.errors.UndefinedTable):
         for phase, run_by in look(herd.dsn("n2"), "SELECT phase, run_by FROM pgherd_import.state"):
@@ -218,6 +227,75 @@ class TestReasons:
         error_of(done)
         for word in ("may not replicate", "can't be read", "have other owners", "stop writes"):
             assert word in done.stderr
+
+    def test_another_collation_of_the_database_is_told_and_bounds_of_partitions_need_the_same(
+        self, herd: LocalHerd, server: PlainPostgres
+    ) -> None:
+        database(server, "sorted", "")
+        query(server.dsn("postgres"), "DROP DATABASE sorted")
+        query(
+            server.dsn("postgres"),
+            "CREATE DATABASE sorted LOCALE_PROVIDER icu ICU_LOCALE 'de' LOCALE 'C'"
+            " TEMPLATE template0",
+        )
+        dsn = server.dsn("sorted")
+        query(dsn, 'CREATE TABLE t (a text COLLATE "C" NOT NULL, b text) PARTITION BY RANGE (a)')
+        done = herd.top("import", "--check", "--from", dsn)
+        assert done.returncode == 0, done.stderr
+        assert "goes by ICU de at the source and C.UTF-8 in the herd" in done.stderr
+        query(dsn, "CREATE TABLE other (a text NOT NULL) PARTITION BY RANGE (a)")
+        done = herd.top("import", "--check", "--from", dsn)
+        [line] = [line for line in done.stderr.splitlines() if line.startswith("- ")]
+        assert "partitions of public.other are bounded by text in the order of ICU de" in line
+
+    def test_an_ordinary_role_of_the_source_gets_nothing_executed_as_superuser(
+        self, herd: LocalHerd, server: PlainPostgres, work_directory: Path
+    ) -> None:
+        """Its settings are words, and its code runs as itself or is refused."""
+        made = work_directory / "made"
+        made.mkdir()
+        made.chmod(0o777)
+        dsn = database(server, "hostile", "CREATE TABLE t (id int PRIMARY KEY)")
+        query(dsn, "CREATE ROLE intruder LOGIN; CREATE SCHEMA intruder AUTHORIZATION intruder")
+        try:
+            query(
+                server.dsn("hostile", "intruder"),
+                f"""
+                SELECT set_config(
+                    'search_path', $$a;copy(select/**/1)to/**/program'cat>{made}/setting'$$, false);
+                ALTER ROLE CURRENT_USER SET search_path FROM CURRENT;
+                SET search_path = intruder;
+                CREATE FUNCTION act(file text) RETURNS bool LANGUAGE plpgsql AS $$
+                BEGIN
+                    IF (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+                        EXECUTE format('COPY (SELECT 1) TO PROGRAM %L', 'cat>{made}/' || file);
+                    END IF;
+                    RETURN true;
+                END $$;
+                CREATE FUNCTION seems_fixed(file text) RETURNS bool IMMUTABLE LANGUAGE plpgsql
+                SET search_path = pg_catalog, pg_temp AS $$
+                BEGIN
+                    RETURN intruder.act(file);
+                END $$;
+                CREATE TABLE t (id int PRIMARY KEY);
+                CREATE INDEX i ON t (id) WHERE seems_fixed('index');
+                CREATE MATERIALIZED VIEW v AS SELECT seems_fixed('view');
+                """,
+            )
+            done = herd.top("import", "--check", "--from", dsn)
+            assert sorted(made.iterdir()) == []
+            for word in ("may have other contents", "which is not a superuser's"):
+                assert word in done.stderr
+        finally:
+            database(server, "hostile", "DROP ROLE intruder")
+
+
+async def test_a_dump_holds_backslashes_as_the_herd_reads_them(server: PlainPostgres) -> None:
+    dsn = database(server, "slashes", r"CREATE TABLE t (id int PRIMARY KEY, a text DEFAULT 'a\b')")
+    query(dsn, "ALTER DATABASE slashes SET standard_conforming_strings = off")
+    program = Path(installations.program("pg_dump", server.major))
+    found = await schema.dump(program, dsn, "pgherd_import")
+    assert any(r"'a\b'" in one.sql for one in found), found
 
 
 @pytest.mark.long
@@ -309,6 +387,97 @@ def test_abort_removes_what_the_import_has_made_and_nothing_else(
         assert query(node.dsn, "SELECT to_regclass('mine.beside') IS NULL") == [(False,)]
         assert query(node.dsn, "SELECT to_regclass('t'), to_regnamespace('shop')") == [(None, None)]
     query(herd.dsn("n1"), "DROP SCHEMA mine CASCADE")
+
+
+@pytest.mark.long
+async def test_a_source_takes_writes_after_a_cut_over_that_was_interrupted_and_never_after_its_end(
+    herd: LocalHerd, server: PlainPostgres
+) -> None:
+    dsn = database(
+        server,
+        "switched",
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (t int CONSTRAINT f REFERENCES t);"
+        "CREATE TABLE v (t int CONSTRAINT g REFERENCES t);"
+        "SET session_replication_role = replica; INSERT INTO u VALUES (7)",  # of nobody
+    )
+    running = Running(herd, dsn)
+    running.wait_for("follow")
+    reached = asyncio.Event()
+
+    def say(text: str) -> None:
+        if text == "comparing":
+            reached.set()
+
+    ways = engine.Ways(
+        SourceAddress(dsn), Target([Destination("n1", herd.dsn("n1"))]), Path("pg_dump"), 1,
+        say, say,
+    )  # fmt: skip
+    interrupted = asyncio.create_task(cutover.CutOver(ways).run())
+    await reached.wait()
+    interrupted.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await interrupted
+    assert running.ended()[0] == 0
+    query(dsn, "INSERT INTO t VALUES (1)")
+    assert status(herd)["stopped"] is False
+    await cutover.CutOver(ways).run()  # and it dies before its end
+    for words in (("--from", dsn), ("abort",)):
+        assert "the cut-over is done, and the herd is in use" in error_of(
+            herd.top("import", *words)
+        )
+    with pytest.raises(CutOverDone):
+        await engine.Engine(ways).run()
+    await ways.target.refresh()
+    with pytest.raises(CutOverDone):
+        await ways.target.advance(stopped=False)
+    await ways.target.close()
+    for refused in ("INSERT INTO t VALUES (2)", "BEGIN READ WRITE; DELETE FROM t; COMMIT"):
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            query(dsn, refused)
+    done = herd.top("import", "cut-over")
+    assert done.returncode == 0, done.stderr
+    assert 'VALIDATE CONSTRAINT "f"' in done.stderr
+    assert 'Key (t)=(7) is not present in table "t"' in done.stderr
+    nothing_is_left(herd, server, "switched")
+    unchecked = "SELECT conname FROM pg_constraint WHERE NOT convalidated"
+    for node in herd.nodes():
+        assert query(node.dsn, unchecked) == [("f",)]
+    query(herd.dsn("n1"), "DROP TABLE u, v, t")
+
+
+@pytest.mark.long
+async def test_a_transaction_that_is_too_large_comes_in_parts_each_exactly_once(
+    herd: LocalHerd, server: PlainPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dsn = database(server, "bulky", "CREATE TABLE t (id int PRIMARY KEY, v int)")
+    running = Running(herd, dsn)
+    running.wait_for("follow")
+    running.kill()
+    monkeypatch.setattr(following, "_PARTS", 1)
+    query(dsn, "INSERT INTO t SELECT g, 0 FROM generate_series(1, 60000) g")
+
+    def part() -> list[tuple[Any, ...]]:
+        return look(herd.dsn("n1"), "SELECT part_changes FROM pgherd_import.state")
+
+    for _ in range(2):
+        target = Target([Destination("n1", herd.dsn("n1"))])
+        ways = engine.Ways(SourceAddress(dsn), target, Path("pg_dump"), 1, print, print)
+        before = part()
+        work = asyncio.create_task(engine.Engine(ways).run())
+        await asyncio.to_thread(
+            wait_until, part, lambda seen, before=before: seen not in (before, [(None,)])
+        )
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        assert work.cancelled()
+        await target.close()
+    query(dsn, "UPDATE t SET v = 1 WHERE id = 1")
+    running = Running(herd, dsn)
+    count = "SELECT count(*), sum(v) FROM t"
+    wait(lambda: look(herd.dsn("n1"), count) == [(60000, 1)] or running.process.poll() is not None)
+    assert running.process.poll() is None, running.process.communicate()
+    done = herd.top("import", "abort")
+    assert done.returncode == 0, done.stderr
 
 
 class Writer(threading.Thread):
@@ -477,6 +646,26 @@ async def test_rows_are_found_by_values_of_every_kind_of_type(server: PlainPostg
                 async with session.transaction():
                     await writer.write(session, [step])
                 assert texts(dsn, table) == wanted
+
+
+async def test_a_reader_delays_the_end_of_a_stop_only_for_the_table_that_it_reads(
+    server: PlainPostgres,
+) -> None:
+    dsn = database(server, "read", "CREATE TABLE a (id int); CREATE TABLE b (id int)")
+    async with await SourceAddress(dsn).session() as session:
+        await source.stop_writes(session)
+        with psycopg.connect(dsn) as reader:
+            reader.execute("SELECT FROM a")
+            allowing = asyncio.create_task(source.allow_writes(session))
+            refusals = (psycopg.errors.ReadOnlySqlTransaction,)
+            written = "INSERT INTO b VALUES (1) RETURNING id"
+            await asyncio.to_thread(
+                wait_until, lambda: query(dsn, written), bool, despite=refusals
+            )  # fmt: skip
+            assert not allowing.done()
+        await allowing
+    query(dsn, "INSERT INTO a VALUES (1)")
+    assert query(dsn, "SELECT to_regnamespace('pgherd_import')") == [(None,)]
 
 
 def texts(dsn: str, table: SourceTable) -> list[Row]:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from patience import wait_until
 
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, query, settle
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, query, settle, standing
 from .plainpostgres import PlainPostgres, plain_postgres
 
 pytestmark = pytest.mark.long
@@ -21,11 +21,8 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def herd(work_directory: Path) -> Iterator[LocalHerd]:
-    herd = LocalHerd(work_directory / "imported", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "imported", free_port_base())) as herd:
+        yield herd
 
 
 @pytest.fixture(scope="module")

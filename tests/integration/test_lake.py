@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -29,14 +28,6 @@ pytestmark = [NEEDS_SPARK, pytest.mark.timeout(600), pytest.mark.long]
 def cluster() -> Iterator[Cluster]:
     with start("tests", "local[2,1]") as running:
         yield running
-
-
-@pytest.fixture
-async def ledger(herd: LocalHerd) -> AsyncIterator[Ledger]:
-    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
-    ledger.create()
-    yield ledger
-    ledger.drop()
 
 
 def sockets(herd: LocalHerd) -> str:

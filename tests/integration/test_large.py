@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from patience import join, wait_until
 
-from .ledger import Ledger, create_everywhere
+from .ledger import create_everywhere, new_ledger
 from .localherd import LocalHerd, free_port_base, query, standing
 from .nodes import TIDE, Nodes, once, run, sql_cases, sql_file
 
@@ -322,8 +322,7 @@ def test_a_transaction_whose_session_is_ended_between_pieces_never_was(nodes: No
 
 @pytest.mark.long
 async def test_small_ones_go_on_all_the_while(small_pieces: LocalHerd) -> None:
-    ledger = Ledger(small_pieces, f"l_{random.getrandbits(40):x}")
-    ledger.create()
+    ledger = new_ledger(small_pieces)
     query(
         small_pieces.nodes()[0].app_dsn,
         f"CREATE TABLE {ledger.schema}.bulk (id int PRIMARY KEY, t text)",

@@ -1,13 +1,12 @@
 """A transaction of a gigabyte: the others go on, and nobody needs much memory for it."""
 
 import asyncio
-import random
 import re
 from pathlib import Path
 
 import pytest
 
-from .ledger import Ledger
+from .ledger import new_ledger
 from .localherd import LocalHerd, query
 
 NODES = ["n1", "n2", "n3"]
@@ -26,8 +25,7 @@ def peak_memory_kb(herd: LocalHerd, node: str) -> int:
 
 @pytest.mark.long
 async def test_a_gigabyte_commits_while_the_others_go_on(herd: LocalHerd) -> None:
-    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
-    ledger.create()
+    ledger = new_ledger(herd)
     app = herd.nodes()[0].app_dsn
     query(app, f"CREATE TABLE {ledger.schema}.bulk (id int PRIMARY KEY, t text)")
     herd.must("verify")

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ from patience import in_time, wait_until_async
 from pgherd_sidecar.core.consensus.model.blocks import ENTRIES
 from pgherd_sidecar.core.replication.entries import Piece, iter_entries
 
-from .ledger import Ledger
-from .localherd import LocalHerd, free_port_base, home, query
+from .ledger import Ledger, new_ledger
+from .localherd import LocalHerd, free_port_base, home, query, standing
 from .test_damaged_logs import HEAD_BYTES, blocks, flip, segments
 from .test_membership import kill
 from .test_restart import run
@@ -54,18 +53,14 @@ def small(work_directory: Path) -> Iterator[LocalHerd]:
     script.write_text(_SMALL)
     script.chmod(0o644)
     environment = {"PGHERD_SIDECAR_SCRIPT": str(script)}
-    herd = LocalHerd(work_directory / "small", free_port_base(_MOST), environment)
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "small", free_port_base(_MOST), environment)) as herd:
+        yield herd
 
 
 @pytest.fixture
 def ledger(small: LocalHerd) -> Iterator[Ledger]:
     """A load beside the large transaction, and the rows that this changes."""
-    ledger = Ledger(small, f"l_{random.getrandbits(40):x}")
-    ledger.create()
+    ledger = new_ledger(small)
     query(small.app_dsn("n1"), f"CREATE TABLE {ledger.schema}.bulk (id int PRIMARY KEY, t text)")
     rows = f"SELECT g, 'x' FROM generate_series(1, {ROWS}) g"
     query(small.app_dsn("n1"), f"INSERT INTO {ledger.schema}.bulk {rows}")

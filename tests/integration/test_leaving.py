@@ -19,7 +19,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from .cascades import wait
-from .localherd import LocalHerd, error_of, free_port_base, home, pids_in, query, settle
+from .localherd import LocalHerd, error_of, free_port_base, home, pids_in, query, settle, standing
 from .plainpostgres import PlainPostgres, plain_postgres
 from .shop import dumped, fill_herd, fill_plain, repeat
 
@@ -53,11 +53,9 @@ UNION ALL SELECT s.name FROM pg_settings s
 @pytest.fixture(scope="module")
 def herd(work_directory: Path) -> Iterator[LocalHerd]:
     herd = LocalHerd(work_directory / "leaving", free_port_base(5))
-    done = herd.up("--nodes", "4", "--witness", "1")
-    assert done.returncode == 0, done.stderr
-    fill_herd(herd, _NUMBERS)
-    yield herd
-    herd.must("destroy")
+    with standing(herd, "--nodes", "4", "--witness", "1"):
+        fill_herd(herd, _NUMBERS)
+        yield herd
 
 
 @pytest.fixture(scope="module")

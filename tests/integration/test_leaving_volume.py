@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .installations import program
-from .localherd import LocalHerd, free_port_base, home, query, settle
+from .localherd import LocalHerd, free_port_base, home, query, settle, standing
 from .plainpostgres import PlainPostgres
 
 pytestmark = pytest.mark.long
@@ -21,11 +21,8 @@ _ETC = "/etc/pgherd"
 
 @pytest.fixture(scope="module")
 def herd(work_directory: Path) -> Iterator[LocalHerd]:
-    herd = LocalHerd(work_directory / "left", free_port_base())
-    done = herd.up("--nodes", "2")
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "left", free_port_base()), "--nodes", "2") as herd:
+        yield herd
 
 
 def test_a_volume_that_is_left_holds_a_plain_server(herd: LocalHerd, work_directory: Path) -> None:

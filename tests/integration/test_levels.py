@@ -272,14 +272,7 @@ async def test_strong_transactions_see_all_that_was_acknowledged_before(
     mortal: LocalHerd, workload: str, fault: str, process: str, role: str
 ) -> None:
     run = strong_run(mortal, bodies.LIST_APPEND)
-    proposer = mortal.members()[0]["proposer"]
-    node = next(name for name in NODES if (name == proposer) == (role == "proposer"))
-    others = [name for name in NODES if name != node]
-    async with run.load() as recorder:
-        await recorder.acknowledged(50, on=NODES)
-        async with run.fault(fault, node, process):
-            await recorder.acknowledged(50, on=others)
-        await recorder.acknowledged(50, on=NODES)
+    await run.with_one_gone(fault, process, role)
     await judged_by_real_time(run)
 
 

@@ -199,6 +199,32 @@ class TestKillAndStart:
             assert pids_in(running.directory / "n2" / "pgdata") == []
         running.must("start", "n2")
 
+    def test_restart_stops_one_node_cleanly_and_has_it_read_its_settings(
+        self, running: LocalHerd
+    ) -> None:
+        def crashes() -> int:
+            logs = (running.directory / "n2" / "log").iterdir()
+            return sum(log.read_text().count("was interrupted") for log in logs)
+
+        started, crashed = "SELECT pg_postmaster_start_time()", crashes()
+        before = [query(running.dsn(name), started) for name in ("n1", "n2")]
+        query(running.dsn("n2"), "ALTER SYSTEM SET wal_level = logical")
+        running.must("restart", "n2")
+        assert query(running.dsn("n2"), "SHOW wal_level") == [("logical",)]
+        after = [query(running.dsn(name), started) for name in ("n1", "n2")]
+        assert after[0] == before[0] and after[1] > before[1]
+        assert running.member("n2")["state"] == "primary"
+        assert crashes() == crashed
+        query(running.dsn("n2"), "ALTER SYSTEM RESET wal_level")
+
+    def test_restart_is_refused_where_the_node_may_lose_its_place(self, fresh: LocalHerd) -> None:
+        assert fresh.up("--nodes", "1", "--evict-after", "4").returncode == 0
+        server = query(fresh.dsn("n1"), "SELECT pg_postmaster_start_time()")
+        error = error_of(fresh.run("restart", "n1"))
+        assert "--evict-after 4 is less than 30 s" in error
+        assert "run `pgherd local down`, then `pgherd local up`" in error
+        assert query(fresh.dsn("n1"), "SELECT pg_postmaster_start_time()") == server
+
     def test_kill_of_what_does_not_run_says_so(self, running: LocalHerd) -> None:
         running.must("kill", "n2", "--process", "sidecar")
         done = running.run("kill", "n2", "--process", "sidecar")
@@ -219,7 +245,9 @@ class TestKillAndStart:
             stranger.kill()
         running.must("start", "n2")
 
-    @pytest.mark.parametrize("command", [("start", "n9"), ("kill", "n9", "--process", "node")])
+    @pytest.mark.parametrize(
+        "command", [("start", "n9"), ("restart", "n9"), ("kill", "n9", "--process", "node")]
+    )
     def test_an_unknown_node_is_answered_with_the_known_ones(
         self, running: LocalHerd, command: tuple[str, ...]
     ) -> None:

@@ -20,8 +20,8 @@ from pgherd_spark.storing.layout import require_described
 from pgherd_spark.storing.stores import DirectoryStore, Store
 
 from .installations import OTHERS, usable
-from .ledger import Ledger
-from .localherd import LocalHerd, error_of, free_port_base, home, pids_in, query
+from .ledger import new_ledger
+from .localherd import LocalHerd, error_of, free_port_base, home, pids_in, query, standing
 from .s3server import NEEDS_S3, bucket
 from .sparkherd import NEEDS_PYARROW, OneByOne, members_of
 from .test_recovery import forgetful_script, progress, trimmed_beyond, until
@@ -70,16 +70,8 @@ NEEDS_TWO_MAJORS = pytest.mark.skipif(
 @contextlib.contextmanager
 def herd_of(directory: Path, nodes: int, **environment: str) -> Iterator[LocalHerd]:
     herd = LocalHerd(directory, free_port_base(_MOST), environment)
-    done = herd.up("--nodes", str(nodes))
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
-
-
-def new_ledger(herd: LocalHerd) -> Ledger:
-    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
-    ledger.create()
-    return ledger
+    with standing(herd, "--nodes", str(nodes)):
+        yield herd
 
 
 def fill(herd: LocalHerd) -> str:
@@ -169,9 +161,7 @@ async def test_a_herd_moves_to_a_newer_major_version_node_by_node(work_directory
     older, *_, newer = usable().values()
     directory = work_directory / "majors"
     herd = LocalHerd(directory, free_port_base(_MOST))
-    done = herd.up("--nodes", "1", "--postgres-bin", str(older))
-    assert done.returncode == 0, done.stderr
-    try:
+    with standing(herd, "--nodes", "1", "--postgres-bin", str(older)):
         name, ledger = fill(herd), new_ledger(herd)
         assert "add --method dump" in error_of(herd.run("add", "--postgres-bin", str(newer)))
         async with ledger.load(1, on=["n1"]):
@@ -184,8 +174,6 @@ async def test_a_herd_moves_to_a_newer_major_version_node_by_node(work_directory
         ledger.check()
         herd.must("remove", "n1")
         query(herd.app_dsn("n2"), f"INSERT INTO {name}.child DEFAULT VALUES")
-    finally:
-        herd.must("destroy")
 
 
 async def snapshot_of(herd: LocalHerd, to: Store, hold_s: float, **more: Any) -> Store:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from patience import in_time, wait_until_async
 
-from .localherd import LocalHerd, error_of, free_port_base, home, query, settle
+from .localherd import LocalHerd, error_of, free_port_base, home, query, settle, standing
 from .members import Connection, run
 
 _FILE = "SELECT pg_relation_filenode('{}')"
@@ -35,21 +35,15 @@ def table(mortal: LocalHerd) -> str:
 @pytest.fixture
 def five(work_directory: Any) -> Iterator[LocalHerd]:
     """A herd of five."""
-    herd = LocalHerd(work_directory / "five", free_port_base(5))
-    done = herd.up("--nodes", "5")
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "five", free_port_base(5)), "--nodes", "5") as herd:
+        yield herd
 
 
 @pytest.fixture
 def alone(work_directory: Any) -> Iterator[LocalHerd]:
     """A herd of one."""
-    herd = LocalHerd(work_directory / "alone", free_port_base(1))
-    done = herd.up("--nodes", "1")
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "alone", free_port_base(1)), "--nodes", "1") as herd:
+        yield herd
 
 
 def files(herd: LocalHerd, table: str) -> dict[str, int]:

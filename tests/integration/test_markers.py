@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
@@ -21,14 +20,6 @@ from .sparkherd import members_of
 
 _STUCK_S = 60.0
 _HOLDERS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgherd marker'"
-
-
-@pytest.fixture
-def ledger(herd: LocalHerd) -> Iterator[Ledger]:
-    ledger = Ledger(herd, f"m_{random.getrandbits(40):x}")
-    ledger.create()
-    yield ledger
-    ledger.drop()
 
 
 @pytest.fixture

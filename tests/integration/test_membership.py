@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .ledger import Ledger
-from .localherd import LocalHerd, error_of, free_port_base, home
+from .ledger import new_ledger
+from .localherd import LocalHerd, error_of, free_port_base, home, standing
 from .test_recovery import copy_tree, copying
 from .test_restart import run
 
@@ -28,11 +28,8 @@ main()
 
 @contextlib.contextmanager
 def herd_of(directory: Path, *arguments: str) -> Iterator[LocalHerd]:
-    herd = LocalHerd(directory, free_port_base(MOST))
-    done = herd.up(*arguments)
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(directory, free_port_base(MOST)), *arguments) as herd:
+        yield herd
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +46,6 @@ def trio(work_directory: Path) -> Iterator[LocalHerd]:
         yield herd
 
 
-@pytest.fixture
-def new_ledger() -> Callable[[LocalHerd], Ledger]:
-    def create(herd: LocalHerd) -> Ledger:
-        ledger = Ledger(herd, f"l_{random.getrandbits(40):x}")
-        ledger.create()
-        return ledger
-
-    return create
-
-
 def voters(herd: LocalHerd) -> dict[str, str]:
     """Who votes, by the herd's word, and on which disk."""
     view = herd.summary()["view"]
@@ -70,9 +57,7 @@ async def kill(herd: LocalHerd, *names: str, process: str = "node") -> None:
 
 
 @pytest.mark.long
-async def test_it_grows_from_one_to_five_and_shrinks_to_another_one(
-    elastic: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
-) -> None:
+async def test_it_grows_from_one_to_five_and_shrinks_to_another_one(elastic: LocalHerd) -> None:
     ledger = new_ledger(elastic)
     async with ledger.load(2, on=["n1"]):
         await ledger.commits(20, on=["n1"])
@@ -95,9 +80,7 @@ async def test_it_grows_from_one_to_five_and_shrinks_to_another_one(
 
 
 @pytest.mark.long
-async def test_the_joiner_and_the_one_it_copies_are_killed_meanwhile(
-    elastic: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
-) -> None:
+async def test_the_joiner_and_the_one_it_copies_are_killed_meanwhile(elastic: LocalHerd) -> None:
     """A name and a number that were another member's are used again."""
     await run(elastic, "add", "n1")
     ledger = new_ledger(elastic)
@@ -120,9 +103,7 @@ async def test_the_joiner_and_the_one_it_copies_are_killed_meanwhile(
 
 
 @pytest.mark.long
-async def test_killed_at_once_any_two_of_three_go_on_by_themselves(
-    trio: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
-) -> None:
+async def test_killed_at_once_any_two_of_three_go_on_by_themselves(trio: LocalHerd) -> None:
     ledger = new_ledger(trio)
     order = random.sample(["n1", "n2", "n3"], 3)
     async with ledger.load(2):
@@ -136,9 +117,7 @@ async def test_killed_at_once_any_two_of_three_go_on_by_themselves(
     ledger.check()
 
 
-async def test_a_lost_member_is_replaced_and_its_old_disk_is_refused(
-    trio: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
-) -> None:
+async def test_a_lost_member_is_replaced_and_its_old_disk_is_refused(trio: LocalHerd) -> None:
     """C18: what comes back under the name has not flushed what the name has promised since."""
     ledger = new_ledger(trio)
     node = home(trio) / "n3"
@@ -171,9 +150,7 @@ async def test_a_lost_member_is_replaced_and_its_old_disk_is_refused(
 
 
 @pytest.mark.long
-async def test_of_four_the_two_with_the_youngest_go_on_without_the_others(
-    trio: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
-) -> None:
+async def test_of_four_the_two_with_the_youngest_go_on_without_the_others(trio: LocalHerd) -> None:
     await run(trio, "down")
     done = await asyncio.to_thread(trio.up, "--evict-after", _EVICT_S)
     assert done.returncode == 0, done.stderr
@@ -193,7 +170,7 @@ async def test_of_four_the_two_with_the_youngest_go_on_without_the_others(
 
 @pytest.mark.long
 async def test_two_databases_and_a_witness_survive_the_loss_of_any_of_them(
-    work_directory: Path, new_ledger: Callable[[LocalHerd], Ledger]
+    work_directory: Path,
 ) -> None:
     with herd_of(work_directory / "witnessed", "--nodes", "2", "--witness", "1") as herd:
         ledger = new_ledger(herd)
@@ -218,7 +195,7 @@ async def test_two_databases_and_a_witness_survive_the_loss_of_any_of_them(
 
 @pytest.mark.long
 async def test_a_node_that_is_split_off_keeps_its_log_and_never_meets_the_others_again(
-    trio: LocalHerd, new_ledger: Callable[[LocalHerd], Ledger]
+    trio: LocalHerd,
 ) -> None:
     ledger = new_ledger(trio)
     names = [member["name"] for member in trio.members()]
@@ -257,10 +234,6 @@ def test_a_checkpoint_that_a_joiner_needs_does_not_wait_for_the_clock(work_direc
     script.write_text(_UNTIMED)
     environment = {"PGHERD_SIDECAR_SCRIPT": str(script)}
     herd = LocalHerd(work_directory / "untimed", free_port_base(MOST), environment)
-    done = herd.up("--nodes", "1")
-    assert done.returncode == 0, done.stderr
-    try:
+    with standing(herd, "--nodes", "1"):
         herd.must("add", "n2")
         assert set(voters(herd)) == {"n1", "n2"}
-    finally:
-        herd.must("destroy")

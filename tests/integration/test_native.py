@@ -101,6 +101,7 @@ SELECT DISTINCT t.tgfoid::regproc::text LIKE 'pgherd.native%' FROM pg_trigger t
 LIBRARY_FUNCTIONS = "SELECT count(*) FROM pg_proc WHERE probin = '$libdir/pgherd_native'"
 TO_SQL = "SELECT pgherd.choose_capture(false, false)"
 TO_NATIVE = "SELECT pgherd.choose_capture(true, false)"
+FREE = "SELECT min(n) + 1 FROM generate_series(0, 999) n WHERE n NOT IN (SELECT fd FROM used)"
 OURS = "SET session_replication_role = replica"
 USERS = "SET session_replication_role = origin"
 _numbers = itertools.count()
@@ -121,6 +122,10 @@ SELECT c.recs::text
 """
 IMPATIENT = "SET exit_on_error = on; SET lock_timeout = 100"
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND pid = {}"
+MARK = """
+SELECT pg_advisory_lock(pgherd.token_of_victim(s.backend_xid)) FROM pg_stat_activity s
+ WHERE s.pid = {}
+"""
 REQUEST = """
 SELECT (pgherd.unusual_request(
            'collect', x.xid, 'pgherd_' || n.epoch, n.hook_conninfo, n.secret, NULL)).request
@@ -201,6 +206,24 @@ def make(app: Connection, ddl: str, *, twins: bool = False) -> None:
 
 def eventually(true: Callable[[], bool]) -> None:
     wait_until(true, brief=True)
+
+
+@contextlib.contextmanager
+def one_descriptor(other: Connection, pid: int, *, newest: bool = False) -> Iterator[None]:
+    """The server's process can open one file more, and no second one.
+
+    Args:
+        newest: it closes the two that it has opened last before.
+    """
+    limit = f"COPY (SELECT) TO PROGRAM 'prlimit --pid {pid} --nofile="
+    run(other, "CREATE TEMP TABLE used (fd int)")
+    run(other, f"COPY used FROM PROGRAM 'ls /proc/{pid}/fd'")
+    ((most,),) = run(other, "SELECT max(fd) FROM used" if newest else FREE)
+    run(other, f"{limit}{most}:'")
+    try:
+        yield
+    finally:
+        run(other, f"{limit}1000:'")
 
 
 def schema_of(app: Connection) -> str:
@@ -465,6 +488,45 @@ def test_the_request_is_that_of_sql(
     assert sent.startswith(f"W {SECRET} ")
 
 
+CHANGED_MEANWHILE = {
+    "fingerprint": (1, "", None),
+    "without-identity": (1, "UPDATE named SET n = 2; DELETE FROM named", None),
+    "final-state": (
+        1_000_000_000,
+        "UPDATE named SET n = 2; DELETE FROM named; INSERT INTO named VALUES (1, 'a', 3)",
+        psycopg.errors.SerializationFailure,
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", [TO_NATIVE, TO_SQL], ids=["native", "sql"])
+@pytest.mark.parametrize("what", CHANGED_MEANWHILE)
+def test_a_value_that_has_another_name_meanwhile(
+    app: Connection, sidecar: StandInSidecar, what: str, mode: str
+) -> None:
+    """A command that another member has ordered first renames what a captured record names."""
+    every, statements, error = CHANGED_MEANWHILE[what]
+    key = "" if what == "without-identity" else "PRIMARY KEY"
+    make(app, f"CREATE TYPE letter AS ENUM ('a'); CREATE TABLE named (id int {key}, v letter,"
+         " n int)")  # fmt: skip
+    before = len(sidecar.requests)
+    with contextlib.closing(admin(app.info.dsn)) as other:
+        run(other, mode)
+        run(other, f"UPDATE pgherd.node SET fingerprint_every = {every}")
+        try:
+            run(app, f"BEGIN; INSERT INTO named VALUES (1, 'a', 1); {statements}")
+            run(other, f"ALTER TYPE {schema_of(app)}.letter RENAME VALUE 'a' TO 'b'")
+            if error is None:
+                run(app, "COMMIT")
+            else:
+                with pytest.raises(error):
+                    run(app, "COMMIT")
+        finally:
+            run(other, "UPDATE pgherd.node SET fingerprint_every = 1000000000")
+            run(other, TO_NATIVE)
+    assert len(sidecar.requests) == before + (error is None)
+
+
 def test_what_is_rolled_back_to_a_savepoint_is_not_sent(
     app: Connection, sidecar: StandInSidecar
 ) -> None:
@@ -480,6 +542,15 @@ def test_a_prepared_transaction_is_refused(app: Connection) -> None:
     with pytest.raises(psycopg.errors.FeatureNotSupported):
         run(app, "PREPARE TRANSACTION 'x'")
     assert run(app, "SELECT count(*) FROM plain") == [(0,)]
+
+
+def test_what_is_rolled_back_to_a_savepoint_keeps_nobody_from_preparing(app: Connection) -> None:
+    make(app, "CREATE TABLE plain (id int PRIMARY KEY)")
+    run(app, "BEGIN; SAVEPOINT s; INSERT INTO plain VALUES (1); ROLLBACK TO s")
+    run(app, "PREPARE TRANSACTION 'x'")
+    run(app, "COMMIT PREPARED 'x'")
+    run(app, "INSERT INTO plain VALUES (2)")
+    assert run(app, "SELECT id FROM plain") == [(2,)]
 
 
 # ---- answers -------------------------------------------------------------------------------------
@@ -564,6 +635,119 @@ def test_any_answer_is_an_error_and_the_session_goes_on(
     assert run(app, "SHOW synchronous_commit") == [("on",)]
 
 
+def test_a_late_answer_is_not_taken_for_that_of_the_next(
+    app: Connection, sidecar: StandInSidecar
+) -> None:
+    """COMMIT was cancelled when nobody answered a new connection: the old one is not used again."""
+    make(app, "CREATE TABLE plain (id int PRIMARY KEY)")
+    run(app, "INSERT INTO plain VALUES (1)")
+    before = len(sidecar.requests)
+    away = sidecar.path.with_name("away")
+    with contextlib.closing(admin(app.info.dsn)) as other, ThreadPoolExecutor() as pool:
+        with sidecar.saying(lambda _: b""):
+            insert = pool.submit(once, app, "INSERT INTO plain VALUES (2)")
+            eventually(lambda: len(sidecar.requests) > before)
+        sidecar.path.rename(away)
+        try:
+            run(other, f"SELECT pg_cancel_backend({app.info.backend_pid})")
+            with pytest.raises(psycopg.errors.TransactionResolutionUnknown):
+                insert.result()
+        finally:
+            away.rename(sidecar.path)
+    late = sidecar.commit(sidecar.requests[-1])
+    sidecar.say_late(late)
+    run(app, "INSERT INTO plain VALUES (3)")
+    ((gid,),) = run(app, "SHOW pgherd.last_commit")
+    assert len(sidecar.requests) == before + 2
+    assert b"C %s " % gid.encode() not in late
+
+
+def test_a_connection_that_was_opened_in_part_is_not_used(
+    app: Connection, sidecar: StandInSidecar
+) -> None:
+    """There was a file descriptor for the socket, and none for what waits for it."""
+    make(app, "CREATE TABLE plain (id int PRIMARY KEY)")
+    run(app, "BEGIN; INSERT INTO plain VALUES (1); ROLLBACK; SELECT FROM pgherd.applied")
+    with (
+        contextlib.closing(admin(app.info.dsn)) as other,
+        one_descriptor(other, app.info.backend_pid),
+        pytest.raises(psycopg.errors.InternalError_, match="epoll"),
+    ):
+        once(app, "INSERT INTO plain VALUES (2)")
+    run(app, "INSERT INTO plain VALUES (3)")
+    assert run(app, "SELECT id FROM plain") == [(3,)]
+
+
+def test_an_error_after_the_request_does_not_read_as_an_abort(
+    app: Connection, sidecar: StandInSidecar
+) -> None:
+    """COMMIT was cancelled, and the server can't open all that a new connection takes."""
+    make(app, "CREATE TABLE plain (id int PRIMARY KEY)")
+    before = len(sidecar.requests)
+    with contextlib.closing(admin(app.info.dsn)) as other, ThreadPoolExecutor() as pool:
+        with sidecar.saying(lambda _: b""):
+            insert = pool.submit(once, app, "INSERT INTO plain VALUES (1)")
+            eventually(lambda: len(sidecar.requests) > before)
+        with one_descriptor(other, app.info.backend_pid, newest=True):
+            run(other, f"SELECT pg_cancel_backend({app.info.backend_pid})")
+            with pytest.raises(psycopg.errors.TransactionResolutionUnknown) as unknown:
+                insert.result()
+    assert "epoll" in str(unknown.value.diag.message_detail)
+    run(app, "INSERT INTO plain VALUES (2)")
+    assert run(app, "SELECT id FROM plain") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("marked", "error"),
+    [(True, psycopg.errors.SerializationFailure), (False, psycopg.errors.QueryCanceled)],
+    ids=["of-the-sidecar", "of-a-user"],
+)
+def test_a_cancel_before_the_order_is_told_as_what_it_is(
+    app: Connection, sidecar: StandInSidecar, marked: bool, error: type[psycopg.Error]
+) -> None:
+    """COMMIT sends pieces, in SQL, and what is ordered before it needs one of its locks."""
+    make(app, "CREATE TABLE large (id int PRIMARY KEY, v text)")
+    before = len(sidecar.requests)
+    pid = app.info.backend_pid
+    with contextlib.closing(admin(app.info.dsn)) as other, ThreadPoolExecutor() as pool:
+        with sidecar.saying(lambda _: b""):
+            insert = pool.submit(once, app, "INSERT INTO large VALUES (1, repeat('v', 300000))")
+            eventually(lambda: len(sidecar.requests) > before)
+        if marked:
+            run(other, MARK.format(pid))
+        run(other, f"SELECT pg_cancel_backend({pid})")
+        with pytest.raises(error):
+            insert.result()
+    assert not [request for request in sidecar.requests[before:] if request.startswith(b"W ")]
+    run(app, "INSERT INTO large VALUES (2, 'v')")
+    assert run(app, "SELECT id FROM large") == [(2,)]
+
+
+def test_a_cancel_after_the_order_is_none(app: Connection, sidecar: StandInSidecar) -> None:
+    """The same when all was sent: it has its order, so it commits."""
+    make(app, "CREATE TABLE large (id int PRIMARY KEY, v text)")
+    pid = app.info.backend_pid
+    ordered: list[bytes] = []
+
+    def answer(query: bytes) -> bytes:
+        if query[:2] == b"W ":
+            ordered.append(sidecar.commit(query))
+            return b""
+        return ordered[0] if query[:2] == b"R " else command_complete(b"OK")
+
+    with (
+        contextlib.closing(admin(app.info.dsn)) as other,
+        ThreadPoolExecutor() as pool,
+        sidecar.saying(answer),
+    ):
+        insert = pool.submit(once, app, "INSERT INTO large VALUES (1, repeat('v', 300000))")
+        eventually(lambda: bool(ordered))
+        run(other, MARK.format(pid))
+        run(other, f"SELECT pg_cancel_backend({pid})")
+        insert.result()
+    assert run(app, "SELECT id FROM large") == [(1,)]
+
+
 def test_no_setting_ends_a_session_that_has_lost(app: Connection, sidecar: StandInSidecar) -> None:
     make(app, "CREATE TABLE plain (id int PRIMARY KEY)")
     run(app, IMPATIENT)
@@ -641,6 +825,57 @@ def test_without_a_sidecar_nothing_is_written(
             run(other, BACK)
     run(app, "INSERT INTO plain VALUES (2)")
     assert run(app, "SELECT id FROM plain") == [(2,)]
+
+
+# ---- other modules -------------------------------------------------------------------------------
+
+ELSEWHERE = """
+CREATE EXTENSION IF NOT EXISTS postgres_fdw SCHEMA public;
+CREATE SERVER {0} FOREIGN DATA WRAPPER postgres_fdw
+    OPTIONS (host '127.0.0.1', port '{1}', dbname 'postgres');
+CREATE USER MAPPING FOR postgres SERVER {0} OPTIONS (user 'postgres');
+CREATE FOREIGN TABLE {0}.remote (id int) SERVER {0} OPTIONS (schema_name '{0}', table_name 't');
+CREATE FUNCTION {0}.twofold() RETURNS void LANGUAGE sql AS
+    'INSERT INTO {0}.plain VALUES (1); INSERT INTO {0}.remote VALUES (1)'
+"""
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["", "and-earlier"])
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "BEGIN; INSERT INTO plain VALUES (1); INSERT INTO remote VALUES (1); COMMIT",
+        "BEGIN; INSERT INTO remote VALUES (1); INSERT INTO plain VALUES (1); COMMIT",
+        "SELECT twofold()",
+        "WITH r AS (INSERT INTO remote VALUES (1) RETURNING id) INSERT INTO plain SELECT * FROM r",
+    ],
+    ids=["remote-last", "remote-first", "function", "one-statement"],
+)
+def test_a_conflict_comes_before_another_module_has_committed(
+    app: Connection,
+    served: tuple[PlainPostgres, StandInSidecar],
+    statements: str,
+    earlier: bool,
+) -> None:
+    """postgres_fdw commits its remote side at COMMIT; its first use in a session has it do so."""
+    server, sidecar = served
+    schema = schema_of(app)
+    make(app, "CREATE TABLE plain (id int PRIMARY KEY)")
+    with (
+        contextlib.closing(admin(app.info.dsn)) as other,
+        contextlib.closing(admin(server.dsn("postgres"))) as remote,
+    ):
+        run(remote, f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.t (id int)")
+        run(other, ELSEWHERE.format(schema, server.port))
+        if earlier:
+            run(app, "INSERT INTO plain VALUES (0)")
+        conflict, error = ANSWERS["a conflict"]
+        with sidecar.saying(conflict), pytest.raises(error):
+            once(app, statements)
+        assert run(remote, f"SELECT * FROM {schema}.t") == []
+        run(app, "ROLLBACK")
+        run(app, statements)
+        assert run(remote, f"SELECT * FROM {schema}.t") == [(1,)]
 
 
 def test_nobody_may_call_the_module(app: Connection) -> None:

@@ -13,7 +13,7 @@ import pytest
 from patience import join
 
 from .installations import OTHERS, others, program
-from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, query, settle
+from .localherd import COMMAND_TIMEOUT_S, LocalHerd, free_port_base, query, settle, standing
 from .nodes import sql_file
 from .plainpostgres import PlainPostgres, major_of, plain_postgres
 from .test_import import (
@@ -58,10 +58,8 @@ def source(request: pytest.FixtureRequest, work_directory: Path) -> Iterator[Pla
 def beside(work_directory: Path, source: PlainPostgres) -> Iterator[LocalHerd]:
     """A herd for this source; what one test has made is removed before the next."""
     herd = LocalHerd(work_directory / f"beside-{source.major}", free_port_base())
-    done = herd.up("--nodes", "2")
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(herd, "--nodes", "2"):
+        yield herd
 
 
 def test_a_running_source_of_another_version_is_taken_over(

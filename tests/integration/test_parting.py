@@ -11,7 +11,7 @@ import pytest
 from faults.processes import admin
 from patience import in_time
 
-from .localherd import LocalHerd, error_of, free_port_base, home, query
+from .localherd import LocalHerd, error_of, free_port_base, home, query, standing
 from .test_partitions import until_component
 from .test_promotion import complains, write
 from .test_restart import run
@@ -21,11 +21,9 @@ from .test_restart import run
 def five(work_directory: Path, request: pytest.FixtureRequest) -> Iterator[LocalHerd]:
     """A herd of five votes and three databases, which may split some time after it is cut."""
     herd = LocalHerd(work_directory / "parting", free_port_base(5))
-    done = herd.up("--nodes", "3", "--witness", "2", "--split-after", request.param)
-    assert done.returncode == 0, done.stderr
-    query(herd.app_dsn("n1"), "CREATE TABLE t (id int PRIMARY KEY)")
-    yield herd
-    herd.must("destroy")
+    with standing(herd, "--nodes", "3", "--witness", "2", "--split-after", request.param):
+        query(herd.app_dsn("n1"), "CREATE TABLE t (id int PRIMARY KEY)")
+        yield herd
 
 
 async def killed_on_the_way(herd: LocalHerd, name: str) -> None:

@@ -20,7 +20,7 @@ from workloads.bodies import Workload
 from workloads.client import Attempt
 from workloads.recorder import Recorder
 
-from .localherd import LocalHerd, free_port_base
+from .localherd import LocalHerd, free_port_base, standing
 from .test_histories import Run
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]
@@ -38,10 +38,8 @@ RING: Cut = {
 @pytest.fixture(scope="module")
 def five(work_directory: Path) -> Iterator[LocalHerd]:
     herd = LocalHerd(work_directory / "five", free_port_base(len(NODES)))
-    done = herd.up("--nodes", str(len(NODES)))
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(herd, "--nodes", str(len(NODES))):
+        yield herd
 
 
 def sides(*parts: Collection[str]) -> Cut:

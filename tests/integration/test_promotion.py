@@ -10,7 +10,7 @@ import pytest
 from faults.processes import admin
 from patience import in_time
 
-from .localherd import LocalHerd, error_of, free_port_base, home, query
+from .localherd import LocalHerd, error_of, free_port_base, home, query, standing
 from .test_partitions import until_component
 from .test_restart import run
 
@@ -19,11 +19,9 @@ from .test_restart import run
 def split(work_directory: Path) -> Iterator[tuple[LocalHerd, LocalHerd]]:
     """A herd of five votes and three databases, and what some of it becomes."""
     herd = LocalHerd(work_directory / "whole", free_port_base(5))
-    done = herd.up("--nodes", "3", "--witness", "2")
-    assert done.returncode == 0, done.stderr
-    apart = LocalHerd(work_directory / "apart", herd.port_base)
-    yield herd, apart
-    herd.must("destroy")
+    with standing(herd, "--nodes", "3", "--witness", "2"):
+        apart = LocalHerd(work_directory / "apart", herd.port_base)
+        yield herd, apart
     if (apart.directory / "herd.json").exists():
         apart.must("destroy")
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +11,8 @@ import psycopg
 import pytest
 from patience import wait_until_async
 
-from .ledger import Ledger
-from .localherd import LocalHerd, error_of, free_port_base, home, query
+from .ledger import Ledger, new_ledger
+from .localherd import LocalHerd, error_of, free_port_base, home, query, standing
 from .test_restart import run
 
 NODES = ["n1", "n2", "n3"]
@@ -37,22 +36,16 @@ main()
 @pytest.fixture(scope="module")
 def mended(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd for these tests only: a failure must not spoil the others'."""
-    herd = LocalHerd(work_directory / "mended", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "mended", free_port_base())) as herd:
+        yield herd
 
 
 @pytest.fixture(scope="module")
 def forgetful(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd whose members trim their logs after a few hundred transactions."""
     environment = {"PGHERD_SIDECAR_SCRIPT": str(forgetful_script(work_directory))}
-    herd = LocalHerd(work_directory / "forgetful", free_port_base(), environment)
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "forgetful", free_port_base(), environment)) as herd:
+        yield herd
 
 
 def forgetful_script(directory: Path) -> Path:
@@ -65,9 +58,7 @@ def forgetful_script(directory: Path) -> Path:
 
 @pytest.fixture
 def ledger(mended: LocalHerd) -> Ledger:
-    ledger = Ledger(mended, f"l_{random.getrandbits(40):x}")
-    ledger.create()
-    return ledger
+    return new_ledger(mended)
 
 
 def rebuilds(herd: LocalHerd, node: str) -> int:
@@ -304,8 +295,7 @@ async def trimmed_beyond(herd: LocalHerd, ledger: Ledger, node: str, position: i
 async def test_a_node_that_was_away_until_its_log_was_trimmed_gets_a_copy(
     forgetful: LocalHerd, process: str
 ) -> None:
-    ledger = Ledger(forgetful, f"l_{random.getrandbits(40):x}")
-    ledger.create()
+    ledger = new_ledger(forgetful)
     before = rebuilds(forgetful, "n3")
     async with ledger.load(clients=2):
         await ledger.commits(20, on=NODES)
@@ -322,8 +312,7 @@ async def test_a_node_that_was_away_until_its_log_was_trimmed_gets_a_copy(
 @pytest.mark.long
 @pytest.mark.expects_trouble("LeftBehindError", reason="a database is removed")
 async def test_a_copy_fits_to_a_log_that_is_trimmed_meanwhile(forgetful: LocalHerd) -> None:
-    ledger = Ledger(forgetful, f"l_{random.getrandbits(40):x}")
-    ledger.create()
+    ledger = new_ledger(forgetful)
     async with ledger.load(clients=2):
         await ledger.commits(200, on=NODES)
         await run(forgetful, "kill", "n2", "--process", "node")

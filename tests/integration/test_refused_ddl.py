@@ -16,6 +16,8 @@ from .members import (
     superusers,
 )
 
+pytestmark = pytest.mark.usefixtures("schema_is_everywhere")
+
 _TABLE = "CREATE TABLE t (id int PRIMARY KEY, x text); INSERT INTO t VALUES (1, 'a')"
 _TRIGGER = (
     "CREATE FUNCTION g() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;"
@@ -188,6 +190,18 @@ REFUSED = {
         "SELECT pgherd.set_local('t'); INSERT INTO t VALUES (1)",
         "SELECT pgherd.set_replicated('t')",
     ),
+    "set_replicated_with_foreign_key": (
+        "BEGIN; CREATE TABLE p (id int PRIMARY KEY); SELECT pgherd.set_local('p');"
+        "CREATE TABLE t (id int PRIMARY KEY); SELECT pgherd.set_local('t');"
+        "ALTER TABLE t ADD FOREIGN KEY (id) REFERENCES p; COMMIT",
+        "SELECT pgherd.set_replicated('t')",
+    ),
+    "set_replicated_referenced": (
+        "BEGIN; CREATE TABLE p (id int PRIMARY KEY); SELECT pgherd.set_local('p');"
+        "CREATE TABLE t (id int PRIMARY KEY); SELECT pgherd.set_local('t');"
+        "ALTER TABLE t ADD FOREIGN KEY (id) REFERENCES p; COMMIT",
+        "SELECT pgherd.set_replicated('p')",
+    ),
     "standard_strings": ("SET standard_conforming_strings = off", "CREATE TABLE t (id int)"),
     "serializable": ("SET default_transaction_isolation = serializable", "CREATE TABLE t (id int)"),
 }
@@ -224,11 +238,6 @@ REFUSED_TO_SUPERUSERS = {
     "run_everywhere_two": "SELECT pgherd.run_everywhere('RESET work_mem; RESET jit')",
     "run_everywhere_select": "SELECT pgherd.run_everywhere('SELECT 1')",
 }
-
-
-@pytest.fixture(autouse=True)
-async def schema_is_everywhere(connections: list[Connection], schema: str) -> None:
-    await caught_up(connections)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,12 +1,11 @@
 """Kills under load: the others go on, who comes back catches up, and nobody was told a lie."""
 
 import asyncio
-import random
 
 import psycopg
 import pytest
 
-from .ledger import Ledger
+from .ledger import Ledger, new_ledger
 from .localherd import LocalHerd
 
 NODES = ["n1", "n2", "n3"]
@@ -14,9 +13,7 @@ NODES = ["n1", "n2", "n3"]
 
 @pytest.fixture
 def ledger(mortal: LocalHerd) -> Ledger:
-    ledger = Ledger(mortal, f"l_{random.getrandbits(40):x}")
-    ledger.create()
-    return ledger
+    return new_ledger(mortal)
 
 
 async def run(herd: LocalHerd, command: str, *arguments: str) -> None:
@@ -47,34 +44,12 @@ async def test_two_go_on_without_the_third_and_it_catches_up(
     ledger.check()
 
 
-FORMER = """
-SET session_replication_role = replica;
-CREATE TABLE pgherd.roles (name text PRIMARY KEY);
-CREATE TABLE pgherd.memberships (role text, member text, PRIMARY KEY (role, member));
-CREATE TABLE pgherd.database_rights (grantee text, privilege text);
-DROP FUNCTION pgherd.roles_named(text) CASCADE;
-CREATE FUNCTION pgherd.roles_named(command text) RETURNS jsonb LANGUAGE sql
-    RETURN (SELECT jsonb_agg(r.name) FROM pgherd.roles r);
-CREATE FUNCTION pgherd.follow_grants(names jsonb, granted jsonb) RETURNS void LANGUAGE sql
-    BEGIN ATOMIC DELETE FROM pgherd.memberships; DELETE FROM pgherd.database_rights; END;
-"""
-"""Some of what the SQL of a former version has left in a database."""
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "former",
-    [
-        pytest.param("", id="the same", marks=pytest.mark.long),
-        pytest.param(FORMER, id="a former version"),
-    ],
-)
 async def test_a_sidecar_puts_its_sql_in_the_place_of_another_version(
-    mortal: LocalHerd, ledger: Ledger, former: str
+    mortal: LocalHerd, ledger: Ledger
 ) -> None:
     """What every upgrade does: each file is run again where what it made is there already."""
     with psycopg.connect(mortal.dsn("n2"), autocommit=True) as superuser:
-        superuser.execute(former.encode())
         superuser.execute("UPDATE pgherd.installed SET fingerprint = 'another'")
     async with ledger.load(clients=3):
         await run(mortal, "kill", "n2", "--process", "sidecar")
@@ -84,6 +59,31 @@ async def test_a_sidecar_puts_its_sql_in_the_place_of_another_version(
     with psycopg.connect(mortal.dsn("n2"), autocommit=True) as superuser:
         rows = superuser.execute("SELECT fingerprint FROM pgherd.installed").fetchall()
     assert rows != [("another",)]
+
+
+@pytest.mark.long
+async def test_an_idle_transaction_keeps_no_sidecar_from_its_sql(
+    mortal: LocalHerd, ledger: Ledger
+) -> None:
+    """Its session is ended: what it has locked is to be made anew, and all writes would wait."""
+    insert = f"INSERT INTO {ledger.schema}.ledger VALUES (%s, 1, 1, 0, 'n1', '3')".encode()
+    with (
+        psycopg.connect(mortal.app_dsn("n1")) as idle,
+        psycopg.connect(mortal.dsn("n1"), autocommit=True) as superuser,
+    ):
+        idle.execute(insert, (-1,))
+        superuser.execute("UPDATE pgherd.installed SET fingerprint = 'another'")
+        await run(mortal, "kill", "n1", "--process", "sidecar")
+        await run(mortal, "start", "n1")
+        with pytest.raises(psycopg.OperationalError):
+            idle.execute(insert, (-2,))
+    async with await psycopg.AsyncConnection.connect(
+        mortal.app_dsn("n1"), autocommit=True
+    ) as connection:
+        await connection.execute(insert, (-3,))
+    ledger.told_committed.add(-3)
+    ledger.told_aborted |= {-1, -2}
+    ledger.check()
 
 
 async def test_everything_killed_at_once_comes_up_with_every_acknowledged_commit(

@@ -249,3 +249,28 @@ async def test_no_password_is_left_on_any_member(
             query = sql.SQL("SELECT t::text FROM pgherd.{} t").format(sql.Identifier(table))
             cursor = await admins[0].execute(query)
             assert password not in str(await cursor.fetchall())
+
+
+async def test_many_roles_are_told_of_without_a_look_at_all_of_them_for_each(
+    herd: LocalHerd, admins: list[Connection]
+) -> None:
+    read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables"
+    await run(
+        admins[0],
+        "BEGIN; SET session_replication_role = replica;"
+        "SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off;"
+        "CREATE ROLE many_0; DO $$ BEGIN FOR n IN 1 .. 300 LOOP"
+        " EXECUTE format('CREATE ROLE many_%1$s; GRANT many_%1$s TO many_%2$s', n, n - 1);"
+        " END LOOP; END $$;",
+    )
+    await run(
+        admins[0],
+        "INSERT INTO pgherd.shared SELECT * FROM pgherd.shared_now() n"
+        " WHERE n.key[1] = 'role' AND n.key[2] LIKE 'many%'",
+    )
+    ((before,),) = await run(admins[0], f"{read} WHERE relid = 'pgherd.shared'::regclass")
+    ((documents,),) = await run(admins[0], "SELECT count(*) FROM pgherd.shared_now()")
+    ((after,),) = await run(admins[0], f"{read} WHERE relid = 'pgherd.shared'::regclass")
+    await run(admins[0], "ROLLBACK")
+    assert documents > 600
+    assert after - before < 10 * documents, (before, after, documents)

@@ -14,7 +14,7 @@ from patience import wait_until
 from pgherd_sidecar.local.herd import load
 
 from .ledger import Ledger
-from .localherd import LocalHerd, free_port_base, home, query, settle
+from .localherd import LocalHerd, free_port_base, home, query, settle, standing
 from .test_verify_herd import (
     BACK_IN_ITS_LEAF,
     GENERATED_BY_HAND,
@@ -29,12 +29,10 @@ from .test_verify_herd import (
 def scrubbed(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd of three whose passes take seconds."""
     herd = LocalHerd(work_directory / "scrubbed", free_port_base())
-    done = herd.up("--scrub-interval", "2", "--scrub-share", "50")
-    assert done.returncode == 0, done.stderr
-    query(herd.dsn("n1"), SHAPES)
-    settle(herd)
-    yield herd
-    herd.must("destroy")
+    with standing(herd, "--scrub-interval", "2", "--scrub-share", "50"):
+        query(herd.dsn("n1"), SHAPES)
+        settle(herd)
+        yield herd
 
 
 def scrub(herd: LocalHerd, name: str = "n1") -> dict[str, Any]:

@@ -18,6 +18,8 @@ from .members import (
     same_everywhere,
 )
 
+pytestmark = pytest.mark.usefixtures("schema_is_everywhere")
+
 #: Each calls folded() without its schema.
 _SLUG = """
     CREATE FUNCTION folded(text) RETURNS text IMMUTABLE LANGUAGE sql RETURN lower($1);
@@ -122,11 +124,6 @@ WAYS_ROUND = {
         "ALTER FUNCTION slug(text) RESET search_path",
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-async def schema_is_everywhere(connections: list[Connection], schema: str) -> None:
-    await caught_up(connections)
 
 
 def assert_no_path(error: psycopg.Error) -> str:

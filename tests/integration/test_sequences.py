@@ -1,10 +1,11 @@
 """Numbers never collide across members, and nextval never waits (C12)."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from .localherd import LocalHerd
+from .localherd import LocalHerd, free_port_base, query, settle, standing
 from .members import (
     Connection,
     assert_same_schema,
@@ -15,12 +16,9 @@ from .members import (
     superusers,
 )
 
+pytestmark = pytest.mark.usefixtures("schema_is_everywhere")
+
 _SLOTS = 8
-
-
-@pytest.fixture(autouse=True)
-async def schema_is_everywhere(connections: list[Connection], schema: str) -> None:
-    await caught_up(connections)
 
 
 async def numbers(
@@ -36,6 +34,19 @@ async def numbers(
         ]
         for one in connections
     ]
+
+
+async def in_parts(connection: Connection, statement: str) -> int:
+    """Have a function do all sequences; return how many locks a part has taken at most."""
+    after: int | None = 0
+    most = 0
+    while after is not None:
+        locks = "SELECT count(DISTINCT relation) FROM pg_locks WHERE pid = pg_backend_pid()"
+        ((before,),) = await run(connection, locks)
+        ((after, *_),) = await run(connection, statement.format(after))
+        ((held,),) = await run(connection, locks)
+        most = max(most, held - before)
+    return most
 
 
 async def test_numbers_start_where_the_user_says_and_are_dealt_round(
@@ -178,17 +189,117 @@ async def test_c12_after_an_unclean_stop_a_sequence_goes_on_past_its_own_numbers
     await run(connections[1], "INSERT INTO t (id) VALUES (7)")
     await caught_up(connections)
     async with superusers(herd, schema) as admins:
-        assert await run(admins[0], "SELECT pgherd.sequences_after_crash()") == [(0,)]
+        assert await run(admins[0], "SELECT pgherd.sequences_after_crash(0)") == [(None,)]
         await run(
             admins[1], "BEGIN; SET session_replication_role = replica; TRUNCATE pgherd.clean_since"
         )
-        await run(admins[1], "SELECT pgherd.sequences_after_crash()")
+        await in_parts(admins[1], "SELECT pgherd.sequences_after_crash({})")
         moved = await run(admins[1], "SELECT last_value, is_called FROM s")
         at = (await run(admins[1], "SELECT last_value FROM t_id_seq"))[0][0]
         await run(admins[1], "ROLLBACK")
     assert moved[0][0] > 32768
     assert 7 < at < 2000000001, "another member's numbers do not count"
     assert at % _SLOTS == 2
+
+
+async def test_c12_not_all_numbers_of_other_members_are_looked_at(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    await run(connections[0], "CREATE TABLE t (id serial PRIMARY KEY)")
+    await caught_up(connections)
+    await run(connections[1], "INSERT INTO t DEFAULT VALUES")
+    await run(connections[0], "INSERT INTO t SELECT FROM generate_series(1, 30000)")
+    await caught_up(connections)
+    async with superusers(herd, schema) as admins:
+        await run(
+            admins[1], "BEGIN; SET session_replication_role = replica; TRUNCATE pgherd.clean_since"
+        )
+        await run(admins[1], "SET LOCAL track_functions = 'pl'")
+        await in_parts(admins[1], "SELECT pgherd.sequences_after_crash({})")
+        ((calls,),) = await run(
+            admins[1],
+            "SELECT calls FROM pg_stat_xact_user_functions"
+            " WHERE funcid = 'pgherd.first_own(numeric, int8)'::regprocedure",
+        )
+        ((at,),) = await run(admins[1], "SELECT last_value FROM t_id_seq")
+        await run(admins[1], "ROLLBACK")
+    assert 10000 < calls < 20000
+    assert _SLOTS * 45000 < at < _SLOTS * 50000, "it is past where ten thousand of them begin"
+    assert at % _SLOTS == 2
+
+
+async def test_c12_a_crash_after_the_last_number_of_all(
+    connections: list[Connection], schema: str, herd: LocalHerd
+) -> None:
+    await run(connections[0], "CREATE SEQUENCE s START 9223372036854770000")
+    await caught_up(connections)
+    async with superusers(herd, schema) as [admin, *_]:
+        for _ in range(2):
+            await run(
+                admin, "BEGIN; SET session_replication_role = replica; TRUNCATE pgherd.clean_since"
+            )
+            await in_parts(admin, "SELECT pgherd.sequences_after_crash({})")
+            await run(admin, "COMMIT")
+    error = await failure(connections[0], "SELECT nextval('s')")
+    assert error.sqlstate == "2200H", "nothing is left of its share"
+
+
+_MANY = 160
+_ROOM = 140
+"""Locks of a hundred sequences, their tables, and the catalogs."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "function",
+    [
+        "sequences_after_crash({})",
+        "own_sequences({}, '{{}}')",
+        "sequence_positions({})",
+    ],
+)
+async def test_many_sequences_do_not_fill_the_table_of_locks(
+    connections: list[Connection], schema: str, herd: LocalHerd, function: str
+) -> None:
+    columns = ", ".join(f"c{number} serial" for number in range(_MANY))
+    await run(connections[0], f"CREATE TABLE wide (id int PRIMARY KEY, {columns})")
+    await run(
+        connections[0],
+        "CREATE TABLE parts (id serial, PRIMARY KEY (id)) PARTITION BY RANGE (id);"
+        + "".join(
+            f"CREATE TABLE p{n} PARTITION OF parts FOR VALUES FROM ({n}) TO ({n + 1});"
+            for n in range(20)
+        ),
+    )
+    await caught_up(connections)
+    async with superusers(herd, schema) as [admin, *_]:
+        await run(
+            admin, "BEGIN; SET session_replication_role = replica; TRUNCATE pgherd.clean_since"
+        )
+        assert await in_parts(admin, f"SELECT * FROM pgherd.{function}") < _ROOM
+        await run(admin, "ROLLBACK")
+
+
+@pytest.mark.long
+def test_a_crash_and_a_copy_with_more_sequences_than_the_server_has_room_for_locks(
+    work_directory: Path,
+) -> None:
+    with standing(LocalHerd(work_directory / "many", free_port_base())) as herd:
+        columns = ", ".join(f"c{number} serial" for number in range(500))
+        for node in herd.nodes():
+            query(node.dsn, "ALTER SYSTEM SET max_locks_per_transaction = 10")
+            query(node.dsn, "ALTER SYSTEM SET max_connections = 60")
+        herd.must("down")
+        herd.up()
+        for number in range(4):
+            query(herd.app_dsn("n1"), f"CREATE TABLE t{number} ({columns})")
+        settle(herd)
+        query(herd.app_dsn("n3"), "INSERT INTO t0 (c0) VALUES (default)")
+        herd.must("kill", "n3", "--process", "postgres")
+        herd.must("start", "n3")
+        herd.must("rebuild", "n3")
+        given = query(herd.app_dsn("n3"), "INSERT INTO t0 VALUES (default) RETURNING c0 % 8")
+        assert given == [(3,)]
 
 
 async def test_a_view_that_owns_a_sequence_is_not_read(
@@ -213,5 +324,7 @@ async def test_after_the_loss_of_a_database_numbers_go_on_far_beyond_the_last_th
     known = f'{{"{schema}.s": 801}}'
     async with superusers(herd, schema) as [admin, *_]:
         for _ in range(2):  # a rebuild may do it again
-            await run(admin, f"SELECT pgherd.resume_sequences('{known}')")
+            await run(
+                admin, f"SELECT pgherd.resume_sequences(ARRAY['{schema}.s'::regclass], '{known}')"
+            )
     assert await numbers(connections[:1], 1) == [[801 + _SLOTS * (1 + 16 * 32768)]]

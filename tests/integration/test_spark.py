@@ -5,7 +5,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,14 +37,6 @@ _SMALL_PARTS = 64 << 10
 def cluster() -> Iterator[Cluster]:
     with start("tests", "local[2,1]") as running:
         yield running
-
-
-@pytest.fixture
-async def ledger(herd: LocalHerd) -> AsyncIterator[Ledger]:
-    ledger = Ledger(herd, f"s_{random.getrandbits(40):x}")
-    ledger.create()
-    yield ledger
-    ledger.drop()
 
 
 def only_entry(directory: Path) -> Path:

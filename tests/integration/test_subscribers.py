@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from patience import wait_until
 
-from .localherd import LocalHerd, free_port_base, query, settle
+from .localherd import LocalHerd, free_port_base, query, settle, standing
 from .plainpostgres import PlainPostgres, plain_postgres
 from .shop import repeat
 
@@ -26,15 +26,12 @@ CREATE TABLE {0}_log (id bigint, what text);
 
 @pytest.fixture(scope="module")
 def herd(work_directory: Path) -> Iterator[LocalHerd]:
-    herd = LocalHerd(work_directory / "publishing", free_port_base(3))
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    for node in herd.nodes():
-        query(node.dsn, "ALTER SYSTEM SET wal_level = logical")
-    herd.must("down")
-    assert herd.up().returncode == 0
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "publishing", free_port_base(3))) as herd:
+        for node in herd.nodes():
+            query(node.dsn, "ALTER SYSTEM SET wal_level = logical")
+        herd.must("down")
+        assert herd.up().returncode == 0
+        yield herd
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from pgherd_sidecar.client.admin import AdminClient
 from pgherd_sidecar.client.stream.changelog import ChangeLog
 from pgherd_sidecar.local import herd as herds
 
-from .ledger import INITIAL, Ledger
+from .ledger import INITIAL, Ledger, new_ledger
 from .localherd import LocalHerd, Node, free_port_base, home, query, settle
 from .plainpostgres import PlainPostgres, plain_postgres
 from .test_subscriptions import caught_up, kill_feeders, must
@@ -37,9 +37,8 @@ def subscriber(herd: LocalHerd, work_directory: Path) -> Iterator[PlainPostgres]
 
 
 @pytest.fixture
-async def ledger(herd: LocalHerd, subscriber: PlainPostgres) -> AsyncIterator[Ledger]:
-    found = Ledger(herd, f"f_{random.getrandbits(32):x}")
-    found.create()
+async def ledger(herd: LocalHerd) -> AsyncIterator[Ledger]:
+    found = new_ledger(herd)
     yield found
     for words in (("unsubscribe", found.schema, "--herd-only"), ("set", "drop", found.schema)):
         await asyncio.to_thread(herd.top, *words)

@@ -18,7 +18,7 @@ from patience import wait_until
 from pgherd_sidecar.local import herd as herd_file
 from pgherd_sidecar.pki.authority import Authority
 
-from .localherd import LocalHerd, free_port_base
+from .localherd import LocalHerd, free_port_base, standing
 
 NAMES = ("n1", "n2", "n3")
 NOW = datetime.now(UTC)
@@ -27,11 +27,8 @@ NOW = datetime.now(UTC)
 @pytest.fixture(scope="module")
 def tls_herd(work_directory: Path) -> Iterator[LocalHerd]:
     """A herd of this module's own: its certificates are changed."""
-    herd = LocalHerd(work_directory / "tls", free_port_base())
-    done = herd.up()
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(LocalHerd(work_directory / "tls", free_port_base())) as herd:
+        yield herd
 
 
 class Load(threading.Thread):

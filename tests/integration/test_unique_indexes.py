@@ -335,3 +335,74 @@ async def test_an_expression_of_a_partitioned_table_alone_is_asked_of_no_row(
     await run(connections[0], "INSERT INTO p VALUES (2, 'x', 'none either'), (3, 'n', '3')")
     assert len(await same_everywhere(connections, "SELECT * FROM p ORDER BY id")) == 3
     await assert_same_schema(connections, schema)
+
+
+_BY_TIME = (
+    "CREATE TABLE p (id int, at date, v text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at);"
+    "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM ('2026-01-02') TO ('2026-03-02');"
+    "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM ('2026-03-02') TO ('2026-05-02');"
+    "CREATE TABLE p3 PARTITION OF p DEFAULT"
+)
+_PAIRS = (
+    ("'2026-01-02', '1'", "'2026-03-02', '2'", False),
+    ("'2026-01-02', '1'", "'2026-01-02', '2'", False),
+    ("'2026-03-01', '1'", "'2026-03-02', '1'", False),
+    ("'2026-02-03', '1'", "'2026-02-03', '1'", True),
+    ("'2026-02-03', '1'", "'2026-02-03', '01'", True),
+    ("'2027-02-03', '1'", "'2028-02-03', '1'", False),
+)
+"""Of two rows that two members insert at once: do they exclude each other?"""
+
+
+async def concurrently(connections: list[Connection], one: str, other: str) -> bool:
+    """Insert two rows on two members at once; whether one of them is lost."""
+    for number, row in enumerate((one, other)):
+        await run(connections[number], f"BEGIN; INSERT INTO p VALUES ({number}, {row})")
+    await run(connections[0], "COMMIT")
+    try:
+        await run(connections[1], "COMMIT")
+    except psycopg.errors.SerializationFailure:
+        return True
+    finally:
+        await run(connections[0], "DELETE FROM p")
+        await caught_up(connections)
+    return False
+
+
+@pytest.mark.parametrize("style", ["ISO, MDY", pytest.param("SQL, DMY", marks=pytest.mark.long)])
+async def test_an_index_that_waits_for_those_of_the_partitions_excludes_nobody(
+    connections: list[Connection], schema: str, style: str
+) -> None:
+    """Each partition's own index counts for the rows of this partition only."""
+    await run(connections[0], _BY_TIME)
+    await run(connections[0], "CREATE UNIQUE INDEX pu ON ONLY p (at, (v::int))")
+    await caught_up(connections)
+    for one, other, excluded in _PAIRS:
+        if not excluded:
+            assert not await concurrently(connections, one, other), (one, other)
+    for number, partition in enumerate(("p1", "p2", "p3")):
+        await run(
+            connections[number],
+            f"SET DateStyle = '{style}';"
+            f"CREATE UNIQUE INDEX {partition}u ON {partition} (at, (v::int)); RESET DateStyle",
+        )
+        await run(connections[number], f"ALTER INDEX pu ATTACH PARTITION {partition}u")
+        await caught_up(connections)
+        for one, other, excluded in _PAIRS:
+            assert await concurrently(connections, one, other) is excluded, (one, other)
+    await assert_same_schema(connections, schema)
+
+
+async def test_an_expression_means_the_same_whatever_the_session_writes_values_like(
+    connections: list[Connection], schema: str
+) -> None:
+    await run(connections[0], "CREATE TABLE p (id int PRIMARY KEY, d date, f float8)")
+    await run(
+        connections[0],
+        "SET DateStyle = 'SQL, DMY'; SET extra_float_digits = -15;"
+        "CREATE UNIQUE INDEX ON p ((d - DATE '2026-02-03'), (f * 1.23456789::float8));"
+        "RESET DateStyle; RESET extra_float_digits",
+    )
+    await caught_up(connections)
+    assert await concurrently(connections, "'2026-05-06', 7", "'2026-05-06', 7")
+    assert not await concurrently(connections, "'2026-05-06', 7", "'2026-06-05', 7")

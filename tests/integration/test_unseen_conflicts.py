@@ -18,7 +18,7 @@ from patience import wait_until_async
 from psycopg.conninfo import make_conninfo
 
 from .installations import usable
-from .localherd import LocalHerd, free_port_base
+from .localherd import LocalHerd, free_port_base, standing
 from .members import (
     Connection,
     assert_same_roles,
@@ -48,10 +48,8 @@ def herd(work_directory: Path, request: pytest.FixtureRequest) -> Iterator[Local
     else:
         chosen = ["--postgres-bin", str(found[max(found)])]
     herd = LocalHerd(work_directory / f"conflicts-{request.param}", free_port_base())
-    done = herd.up(*chosen)
-    assert done.returncode == 0, done.stderr
-    yield herd
-    herd.must("destroy")
+    with standing(herd, *chosen):
+        yield herd
 
 
 class Turns:

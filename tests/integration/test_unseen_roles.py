@@ -164,6 +164,18 @@ async def test_a_role_is_there_for_the_next_command(schema: str, admins: list[Co
     assert await run(admins[0], f"SELECT 1 FROM pg_roles WHERE rolname = 'x_{schema}'") == []
 
 
+async def test_a_command_behind_one_that_changes_roles_is_to_be_repeated(
+    herd: LocalHerd, schema: str, admins: list[Connection]
+) -> None:
+    async with superusers(herd, schema) as [other, *_]:
+        await run(other, "BEGIN; SELECT FROM pgherd.shared_seen FOR UPDATE")
+        await run(admins[0], f"CREATE ROLE x_{schema}")
+        lost = await failure(admins[0], f"GRANT USAGE ON SCHEMA {schema} TO x_{schema}")
+        assert lost.sqlstate == "40001", lost
+        await run(other, "ROLLBACK")
+        await run(admins[0], f"GRANT USAGE ON SCHEMA {schema} TO x_{schema}")
+
+
 async def test_who_may_make_roles_does_so_without_a_superuser(
     herd: LocalHerd, schema: str, admins: list[Connection]
 ) -> None:

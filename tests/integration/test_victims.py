@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from patience import in_time, wait_until_async
 
-from .ledger import Ledger, create_everywhere
+from .ledger import create_everywhere, new_ledger
 from .localherd import NATIVE, LocalHerd, query, settle
 from .nodes import complaints
 
@@ -308,8 +308,7 @@ async def test_the_sidecar_s_own_writers_are_nobody_s_victims(
 async def test_hot_rows_never_stop_the_herd_nor_leave_an_outcome_unknown(
     herd: LocalHerd,
 ) -> None:
-    ledger = Ledger(herd, f"l_{random.getrandbits(40):x}", accounts=10)
-    ledger.create()
+    ledger = new_ledger(herd, accounts=10)
     async with ledger.load(clients=8):
         await ledger.commits(2000)
     assert "08007" not in ledger.codes, ledger.codes

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import itertools
 import random
-from collections.abc import AsyncIterator
 from typing import Any
 
 import psycopg
@@ -12,21 +11,9 @@ import pytest
 
 from .ledger import INITIAL, Ledger, create_everywhere
 from .localherd import LocalHerd, query
+from .members import Connection, connected
 
-Connection = psycopg.AsyncConnection[Any]
 _SERIALIZATION = psycopg.errors.SerializationFailure
-
-
-@contextlib.asynccontextmanager
-async def connected(herd: LocalHerd) -> AsyncIterator[list[Connection]]:
-    """One connection of the ordinary role to each node."""
-    async with contextlib.AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(
-                await psycopg.AsyncConnection.connect(node.app_dsn, autocommit=True)
-            )
-            for node in herd.nodes()
-        ]
 
 
 def gids(ledger: Ledger) -> dict[int, int]:

@@ -19,7 +19,7 @@ from patience import wait_until, wait_until_async
 
 from . import installations
 from .ledger import create_everywhere
-from .localherd import LocalHerd, free_port_base, home, query, settle
+from .localherd import LocalHerd, free_port_base, home, query, settle, standing
 
 _SLOW_S = 5  # long enough to be killed meanwhile, and less than a member takes for a try
 
@@ -78,17 +78,15 @@ def unlike(work_directory: Path) -> Iterator[LocalHerd]:
     lean = _installation(work_directory / "lean")
     _make_lean(lean)
     herd = LocalHerd(work_directory / "unlike", free_port_base())
-    done = herd.up("--nodes", "2", "--postgres-bin", str(full))
-    assert done.returncode == 0, done.stderr
-    herd.must("add", "n3", "--postgres-bin", str(lean))
-    query(herd.dsn("n3"), "DELETE FROM pg_collation WHERE collname = 'sv-x-icu'")
-    query(
-        herd.dsn("n3"),
-        "UPDATE pg_collation SET collcollate = 'zz_ZZ', collctype = 'zz_ZZ'"
-        " WHERE collname = 'C.utf8'",
-    )
-    yield herd
-    herd.must("destroy")
+    with standing(herd, "--nodes", "2", "--postgres-bin", str(full)):
+        herd.must("add", "n3", "--postgres-bin", str(lean))
+        query(herd.dsn("n3"), "DELETE FROM pg_collation WHERE collname = 'sv-x-icu'")
+        query(
+            herd.dsn("n3"),
+            "UPDATE pg_collation SET collcollate = 'zz_ZZ', collctype = 'zz_ZZ'"
+            " WHERE collname = 'C.utf8'",
+        )
+        yield herd
 
 
 @pytest.fixture

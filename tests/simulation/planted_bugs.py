@@ -232,11 +232,6 @@ def _counts_below_start(proposer: Proposer, member: str, position: int) -> None:
     proposer._keeper.commit_to(proposer._committed())
 
 
-def _bounds_at_once(proposer: Proposer, peer: str) -> int:
-    bound = proposer._membership.flushed_by_quorum(proposer._counted, assume=peer)
-    return max(min(bound, proposer._keeper.index.last), proposer._keeper.commit_position)
-
-
 def _keeps_other_blocks(keeper: Safekeeper, block: Block) -> bool:
     return block.last <= keeper.index.last
 
@@ -443,9 +438,6 @@ PLANTED_BUGS = {
     "diverged tail acknowledged": PlantedBug("A4", Safekeeper, "accept", _matches_all),
     "longest log wins": PlantedBug("R1", Campaign, "_advancement", _longest_log_wins, 16),
     "own log wins": PlantedBug("R1", Campaign, "_advancement", _own_log_wins),
-    "bound before a block of the term": PlantedBug(
-        "K2", Proposer, "_bound", _bounds_at_once, 652801188, rot=True
-    ),
     "commit bound beyond match": PlantedBug("K3", Safekeeper, "bound_commit", _commits_unmatched),
     "truncation leaves flushed position": PlantedBug(
         "D1", Journal, "truncate", _keeps_flushed_position

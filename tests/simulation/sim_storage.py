@@ -24,32 +24,25 @@ class Log(Protocol):
     @property
     def index(self) -> LogIndex:
         """A summary, for `LogMember`."""
-        ...
 
     @property
     def fresh(self) -> bool:
         """Whether nothing was ever written."""
-        ...
 
     def persist(self, persist: Persist) -> None:
         """Make durable."""
-        ...
 
     def read(self, first: int, max_bytes: int) -> tuple[Block, ...]:
         """Return blocks."""
-        ...
 
     def mend(self, blocks: tuple[Block, ...]) -> None:
         """Write damaged blocks again."""
-        ...
 
     def trim(self, position: int) -> int:
         """Remove what is old, return what is gone."""
-        ...
 
     def reset(self, base: LogBase) -> None:
         """Begin anew."""
-        ...
 
 
 class Disk(Protocol):
@@ -57,19 +50,15 @@ class Disk(Protocol):
 
     def open(self) -> Log:
         """Open the log."""
-        ...
 
     def crash(self, rng: Random, writing: Persist | None, mending: tuple[Block, ...] = ()) -> None:
         """Die, perhaps in the middle of what is being written, and perhaps with the machine."""
-        ...
 
     def rot(self, rng: Random, proven: int) -> None:
         """Change something that was written long ago, of blocks up to `proven` at most."""
-        ...
 
     def headed(self) -> bool:
         """Tell whether all segments could be opened again."""
-        ...
 
 
 class SegmentDisk:

@@ -18,7 +18,7 @@ from pgherd_sidecar.cli.main import main as pgherd
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/*.md", "operator/*.md", "crds/*.md", "charts/*.md")
+    for pattern in ("*.md", "docs/*.md", "operator/*.md", "charts/*.md")
     for page in REPOSITORY.glob(pattern)
 )
 

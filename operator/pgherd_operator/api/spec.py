@@ -423,6 +423,10 @@ class ClusterSpec(Section):
             "also while others are made anew from it"
         ),
     ] = "Rebuild"
+    capture: Annotated[
+        Literal["Auto", "SQL"],
+        Field(description="SQL: no member captures natively, although the images hold the module"),
+    ] = "Auto"
     deletion_policy: Annotated[
         Literal["Retain", "Delete"], Field(description="volumes, when this resource is deleted")
     ] = "Retain"

@@ -7,7 +7,7 @@ deleted with its data, after its ledger.
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, Self
 
 from pydantic import Field, WithJsonSchema
 
@@ -36,18 +36,53 @@ class ConditionType(StrEnum):
 GENERATION = Annotated[int, Field(description="generation of the spec that this is about")]
 
 
+Truth = Literal["True", "False", "Unknown"]
+MESSAGE_MAX = 4096
+
+
+class _JudgedStatus(Protocol):
+    @property
+    def conditions(self) -> "tuple[ConditionBase, ...]":
+        """The conditions that were written last."""
+
+
+class _Judged(Protocol):
+    @property
+    def generation(self) -> int:
+        """The generation of the spec."""
+
+    @property
+    def status(self) -> _JudgedStatus:
+        """The status that was written last."""
+
+
 class ConditionBase(Reported):
     """As the Kubernetes API conventions define it, but for its type."""
 
-    status: Annotated[
-        Literal["True", "False", "Unknown"], Field(description="whether it is as its type says")
-    ]
+    status: Annotated[Truth, Field(description="whether it is as its type says")]
     reason: Annotated[
         str, Field(pattern=r"^[A-Za-z]+$", max_length=128, description="why, in one word")
     ]
-    message: Annotated[str, Field(max_length=4096, description="why, in words")] = ""
+    message: Annotated[str, Field(max_length=MESSAGE_MAX, description="why, in words")] = ""
     observed_generation: GENERATION = 0
     last_transition_time: Annotated[datetime, Field(description="when the status changed last")]
+    type: StrEnum
+
+    @classmethod
+    def of(
+        cls, one: _Judged, now: datetime, kind: StrEnum, truth: Truth, reason: str, message: str
+    ) -> Self:
+        """Make a condition of a resource; its time is that of the last change of its status."""
+        before = next((seen for seen in one.status.conditions if seen.type is kind), None)
+        same = before is not None and before.status == truth
+        return cls(
+            type=kind,
+            status=truth,
+            reason=reason,
+            message=message[:MESSAGE_MAX],
+            observed_generation=one.generation,
+            last_transition_time=before.last_transition_time if before and same else now,
+        )
 
 
 class Condition(ConditionBase):

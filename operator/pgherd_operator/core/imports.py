@@ -112,6 +112,8 @@ def _result(cluster: Cluster, outcome: Mapping[str, Any]) -> str:
     if isinstance(tables, int) and isinstance(taken_s, int | float):
         parts.append(f"all {tables} tables are equal")
         parts.append(f"no writes for {taken_s:.1f} s")
+    if outcome.get("left"):
+        parts.append(str(outcome["left"]))
     parts.append(
         f"connect by Secret {names.credentials(cluster.name, 'app')} to service {cluster.name}-rw"
     )

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from pgherd_operator.api.resource import Cluster
-from pgherd_operator.api.status import ClusterStatus, Condition, ConditionType, MemberStatus
+from pgherd_operator.api.status import ClusterStatus, Condition, ConditionType, MemberStatus, Truth
 from pgherd_operator.core.actions import Event, Reason, Step
 from pgherd_operator.core.group import Group, Member
 from pgherd_operator.core.observed import Observed, Phase, last_view
@@ -13,7 +13,6 @@ from pgherd_operator.core.quantity import parse
 from pgherd_operator.objects import names, pod
 from pgherd_operator.objects.model import Release, Role, wanted
 
-_Truth = Literal["True", "False", "Unknown"]
 _BESIDES = (
     Reason.UPGRADING,
     Reason.PAUSED,
@@ -37,8 +36,7 @@ _FOR_A_HUMAN = (
     Reason.VOLUME_REFUSED,
     Reason.WRITES_HELD,
 )
-Verdict = tuple[ConditionType, _Truth, Reason, str]
-MESSAGE_MAX = 4096
+Verdict = tuple[ConditionType, Truth, Reason, str]
 _EVENT_MAX = 1024
 _INCIDENT_MAX = 900
 
@@ -224,18 +222,8 @@ def _incidents(observed: Observed, member: Member) -> tuple[int, str | None]:
 
 
 def condition(cluster: Cluster, verdict: Verdict, now: datetime) -> Condition:
-    """Make a condition; the time is that of its last change."""
-    kind, truth, reason, message = verdict
-    before = next((c for c in cluster.status.conditions if c.type is kind), None)
-    same = before is not None and before.status == truth
-    return Condition(
-        type=kind,
-        status=truth,
-        reason=reason,
-        message=message[:MESSAGE_MAX],
-        observed_generation=cluster.generation,
-        last_transition_time=before.last_transition_time if before and same else now,
-    )
+    """Make a condition of a herd."""
+    return Condition.of(cluster, now, *verdict)
 
 
 def _ready(observed: Observed, step: Step | None, ready: int, expected: int) -> Verdict:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pgherd_operator.api.resource import Cluster
-from pgherd_operator.api.status import ClusterStatus, ConditionType
+from pgherd_operator.api.status import MESSAGE_MAX, ClusterStatus, ConditionType
 from pgherd_operator.core import status
 from pgherd_operator.core.actions import Event, Reason
 from pgherd_operator.core.group import Group
@@ -62,7 +62,7 @@ def events(cluster: Cluster, outcome: Outcome) -> Iterator[Event]:
     if outcome.changed:
         yield Event(Reason.USERS_CHANGED, "; ".join(outcome.changed))
     told = {one.message for one in cluster.status.conditions if one.reason == Reason.USERS_FAILED}
-    if outcome.refused and outcome.refused[: status.MESSAGE_MAX] not in told:
+    if outcome.refused and outcome.refused[:MESSAGE_MAX] not in told:
         yield Event(Reason.USERS_FAILED, outcome.refused, "Warning")
 
 

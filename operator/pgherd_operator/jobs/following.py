@@ -4,12 +4,14 @@ Each look repeats the order, and the herd writes nothing that is so already. So 
 remember what was done, but for a copy: that one is begun anew once for each raise of ``spec.anew``.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
+from pgherd_operator.api.status import Truth
 from pgherd_operator.api.subscriptions import (
     TABLES_SHOWN,
     FollowingCondition,
@@ -26,19 +28,35 @@ from pgherd_operator.core.quantity import parse
 _WORDS = 1000
 _WAITS = "the deletion waits for the herd: set deletionPolicy: Retain to leave it there as it is"
 _IN_RESOURCES = (
+    ("subscribe SET --anew`", "subscribe SET --to DSN --anew`"),
     (". `pgherd subscribe SET --to DSN --anew` copies", ". A larger spec.anew copies"),
     ("`pgherd subscribe SET --to DSN --anew` copies", "a larger spec.anew copies"),
+    ("copy anew with `pgherd subscribe SET --to DSN --anew`", "raise spec.anew"),
     ("`pgherd subscribe SET --to DSN --anew`", "raise spec.anew"),
+    ("repeat `pgherd subscribe` with --provider herd", "leave spec.provider out"),
+    ("repeat `pgherd subscribe` with --no-forward", "leave spec.forward out"),
+    ("leave --forward out", "leave spec.forward out"),
     ("repeat `pgherd subscribe`", "change spec.resume"),
+    ("give --to of another one", "name another one in the Secret"),
+    ("`pgherd set alter` gives", "spec.table of the ReplicationSet gives"),
+    ("`pgherd set remove --sequences`", "leave it out of spec.sequences"),
+    ("`pgherd set remove`", "correct the ReplicationSet"),
     ("give --tables 'SCHEMA.TABLE'", "make such a table, or correct the pattern"),
     ("PostgreSQL says of --table", "PostgreSQL says of table"),
+    ("another --provider, `herd` for the members", "another provider, or none for the members"),
     ("another --provider", "another provider"),
+    ("another --name", "another name"),
     (", and `--provider herd` means the members", ""),
     ("subscribe to set", "still subscribe to set"),
     (": `pgherd unsubscribe`", ": delete these Subscriptions, too"),
+    ("repeat `pgherd unsubscribe`", "the operator tries again"),
+    (", and --herd-only ends the subscription", ""),
+    ("repeat it later, or end it in the herd only with --herd-only", "the operator tries again"),
+    (" with `pgherd unsubscribe` in that herd", " in that herd"),
+    ("`pgherd subscriptions`", "`kubectl get subscriptions`"),
 )
+_HAVE_IT_FORWARD = re.compile(r"`pgherd subscribe \S+ --name \S+ --forward`, and then repeat this")
 """What commands advise, in the words of the resource."""
-Truth = Literal["True", "False", "Unknown"]
 Spec = TypeVar("Spec", SetSpec, SubscriptionSpec, LeavingSpec)
 Status = TypeVar("Status", SetStatus, SubscriptionStatus)
 
@@ -168,7 +186,7 @@ def show_set(one: SetResource, told: OrderOutcome, now: datetime) -> Shown[SetSt
         return _not_done(one, told, now, ())
     tables, chosen = tuple(answer.get("tables", ())), tuple(answer.get("chosen", ()))
     sequences = tuple(answer.get("sequences", ()))
-    ready = _condition(
+    ready = FollowingCondition.of(
         one, now, FollowingConditionType.READY, "True", FollowingReason.SET_READY,
         f"the set has {len(tables)} tables and {len(sequences)} sequences",
     )  # fmt: skip
@@ -200,7 +218,7 @@ def show_subscription(
     )
     if answer is None:
         return _not_done(one, told, now, kept)
-    reason = _in_resources(str(answer.get("reason", "")))
+    reason = in_resources(str(answer.get("reason", "")))
     if not answer.get("ordered"):
         told = OrderOutcome(refusal=reason, reason=FollowingReason.UNREACHED)
         shown = _not_done(one, told, now, kept)
@@ -211,11 +229,11 @@ def show_subscription(
     done, tables = answer.get("tables_done"), answer.get("tables")
     text = reason or f"{state}, {done} of {tables} tables are there"
     conditions = (
-        _condition(
+        FollowingCondition.of(
             one, now, FollowingConditionType.READY, "True", FollowingReason.ORDERED,
             "the herd has the subscription as the spec wants it",
         ),
-        _condition(one, now, FollowingConditionType.FOLLOWING, truth, word, text),
+        FollowingCondition.of(one, now, FollowingConditionType.FOLLOWING, truth, word, text),
     )  # fmt: skip
     lag_s = answer.get("lag_s")
     status = SubscriptionStatus.model_validate(
@@ -253,13 +271,13 @@ def _not_done(
     kept: tuple[FollowingCondition, ...],
 ) -> Shown[Status]:
     """Nothing was done: all that was known stays, and an Event says so once."""
-    text = _in_resources(told.refusal or told.silence)
+    text = in_resources(told.refusal or told.silence)
     reason = told.reason if told.refusal else FollowingReason.UNHEARD
     truth: Truth = "False" if told.refusal else "Unknown"
-    ready = _condition(one, now, FollowingConditionType.READY, truth, reason, text)
+    ready = FollowingCondition.of(one, now, FollowingConditionType.READY, truth, reason, text)
     if told.silence:  # nobody knows how the subscriber is
         kept = tuple(
-            _condition(one, now, seen.type, "Unknown", FollowingReason.UNHEARD, text)
+            FollowingCondition.of(one, now, seen.type, "Unknown", FollowingReason.UNHEARD, text)
             for seen in kept
         )
     update = {
@@ -302,27 +320,9 @@ def _changes(before: SetStatus, now: SetStatus) -> Iterator[str]:
             yield f"{what} that the set has no more: {', '.join(went)}"[:_WORDS]
 
 
-def _in_resources(text: str) -> str:
+def in_resources(text: str) -> str:
+    """What a sidecar says, with advice for resources."""
+    text = _HAVE_IT_FORWARD.sub("set its spec.forward", text)
     for command, field_of in _IN_RESOURCES:
         text = text.replace(command, field_of)
     return text[:_WORDS]
-
-
-def _condition(
-    one: Ordered[Spec, Status],
-    now: datetime,
-    kind: FollowingConditionType,
-    truth: Truth,
-    reason: FollowingReason,
-    message: str,
-) -> FollowingCondition:
-    before = next((seen for seen in one.status.conditions if seen.type is kind), None)
-    same = before is not None and before.status == truth
-    return FollowingCondition(
-        type=kind,
-        status=truth,
-        reason=reason,
-        message=message,
-        observed_generation=one.generation,
-        last_transition_time=before.last_transition_time if before and same else now,
-    )

@@ -23,7 +23,9 @@ from pgherd_operator.api.maintenance import (
     MemberOutcome,
     RunOutcome,
 )
+from pgherd_operator.api.status import Truth
 from pgherd_operator.core.actions import Event
+from pgherd_operator.jobs.schedule import name_at
 
 _WORDS = 1000
 _UNSEEN_S = 300.0
@@ -149,16 +151,6 @@ def begun(plan: MaintenancePlan, members: Iterable[str]) -> MaintenancePlan:
     return replace(plan, status=status, events=(*plan.events, told))
 
 
-def not_begun(schedule: MaintenanceResource, told: Told, now: datetime) -> MaintenancePlan:
-    """The herd has not taken the run: what to show; if it may pass, it is tried again."""
-    return decide(schedule, told, now)
-
-
-def name_at(schedule: str, time: datetime) -> str:
-    """The name of the run of a time."""
-    return f"{schedule}-{int(time.timestamp()) // 60}"
-
-
 def _ended(
     schedule: MaintenanceResource,
     told: Told,
@@ -191,7 +183,7 @@ def _status(
         fresh = asked is not None and (now - asked).total_seconds() < _UNSEEN_S
         active = before.active if fresh else None
     conditions = [
-        _condition(
+        MaintenanceCondition.of(
             schedule, now, MaintenanceConditionType.READY,
             "False" if message else "True", reason, message or "the herd can do it",
         )
@@ -229,13 +221,13 @@ def _outcome(run: RunAnswer) -> RunOutcome:
 
 
 def _of_run(schedule: MaintenanceResource, now: datetime, run: RunOutcome) -> MaintenanceCondition:
-    truths: dict[str, tuple[Literal["True", "False", "Unknown"], MaintenanceReason]] = {
+    truths: dict[str, tuple[Truth, MaintenanceReason]] = {
         "Running": ("Unknown", MaintenanceReason.RUNNING),
         "Succeeded": ("True", MaintenanceReason.DONE),
         "Failed": ("False", MaintenanceReason.FAILED),
     }
     kind = MaintenanceConditionType.SUCCEEDED
-    return _condition(schedule, now, kind, *truths[run.phase], _told_of(run))
+    return MaintenanceCondition.of(schedule, now, kind, *truths[run.phase], _told_of(run))
 
 
 def _told_of(run: RunOutcome) -> str:
@@ -258,24 +250,4 @@ def _ends(before: MaintenanceStatus, told: Told) -> tuple[Event, ...]:
         if one.phase == "Succeeded"
         else Event(MaintenanceReason.FAILED, _told_of(one), "Warning")
         for one in ended
-    )
-
-
-def _condition(
-    schedule: MaintenanceResource,
-    now: datetime,
-    kind: MaintenanceConditionType,
-    truth: Literal["True", "False", "Unknown"],
-    reason: MaintenanceReason,
-    message: str,
-) -> MaintenanceCondition:
-    before = next((one for one in schedule.status.conditions if one.type is kind), None)
-    same = before is not None and before.status == truth
-    return MaintenanceCondition(
-        type=kind,
-        status=truth,
-        reason=reason,
-        message=message,
-        observed_generation=schedule.generation,
-        last_transition_time=before.last_transition_time if before and same else now,
     )

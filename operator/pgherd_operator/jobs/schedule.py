@@ -122,7 +122,7 @@ def refused(schedule: Schedule, made: Sequence[Made], plan: SchedulePlan, why: s
 
 
 def name_at(schedule: str, time: datetime) -> str:
-    """The name of the Snapshot of a time."""
+    """The name of what a schedule has made at a time."""
     return f"{schedule}-{int(time.timestamp()) // 60}"
 
 

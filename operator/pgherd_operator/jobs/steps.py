@@ -22,6 +22,7 @@ from pgherd_operator.api.jobs import (
     SnapshotSpec,
     SnapshotStatus,
 )
+from pgherd_operator.api.status import Truth
 from pgherd_operator.core.actions import Event
 
 UNTAKEN_S = 900.0
@@ -341,7 +342,7 @@ def _result(work: Work, outcome: Mapping[str, Any]) -> tuple[JobReason, str]:
 def _conditions(
     look: Look,
     now: datetime,
-    truth: Literal["True", "False", "Unknown"],
+    truth: Truth,
     reason: JobReason,
     message: str,
 ) -> tuple[JobCondition, ...]:
@@ -357,24 +358,4 @@ def _conditions(
         (JobConditionType.COMPLETE, truth, reason, message),
         (JobConditionType.SPARK_OPERATOR, *spark),
     )
-    return tuple(_condition(look.work, now, *one) for one in wanted)
-
-
-def _condition(
-    work: Work,
-    now: datetime,
-    kind: JobConditionType,
-    truth: Literal["True", "False", "Unknown"],
-    reason: JobReason,
-    message: str,
-) -> JobCondition:
-    before = next((one for one in work.status.conditions if one.type is kind), None)
-    same = before is not None and before.status == truth
-    return JobCondition(
-        type=kind,
-        status=truth,
-        reason=reason,
-        message=message[:4096],
-        observed_generation=work.generation,
-        last_transition_time=before.last_transition_time if before and same else now,
-    )
+    return tuple(JobCondition.of(look.work, now, *one) for one in wanted)

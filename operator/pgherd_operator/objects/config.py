@@ -181,6 +181,8 @@ def node_json(
         }
     if cluster.spec.on_divergence == "Pause":
         node["on_divergence"] = "pause"
+    if cluster.spec.capture == "SQL":
+        node["capture"] = "sql"
     if not maintenance.rebuild_diverged:
         node["replaced"] = False
     postgres = {

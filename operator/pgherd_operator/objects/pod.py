@@ -51,7 +51,7 @@ def wish(cluster: Cluster) -> str:
     A field that a release adds makes another one of it. That costs a pod that is replaced sooner.
     """
     sections = ("images", "postgres", "resources", "scheduling", "bootstrap", "partition_policy")
-    others = ("on_divergence", "maintenance")
+    others = ("on_divergence", "capture", "maintenance")
     wanted = cluster.spec.model_dump(mode="json", include={*sections, *others}, exclude_none=True)
     for mine in ("paused", "upgrades"):  # what the operator may do says nothing of pods
         del wanted["maintenance"][mine]

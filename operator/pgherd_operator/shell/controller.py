@@ -49,7 +49,6 @@ class HerdEvents(Protocol):
 
     def tell(self, cluster: Cluster, event: Event) -> None:
         """Post an Event about a herd; it may get lost."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

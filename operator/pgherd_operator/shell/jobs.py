@@ -69,7 +69,6 @@ class JobEvents(Protocol):
 
     def tell(self, about: Subject, event: Event, kind: str) -> None:
         """Post an Event; it may get lost."""
-        ...
 
 
 class Drivers(Protocol):
@@ -77,7 +76,6 @@ class Drivers(Protocol):
 
     async def progress(self, address: str) -> str:
         """Return what the driver at this address says; empty if it does not answer at once."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

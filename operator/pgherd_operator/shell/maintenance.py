@@ -103,9 +103,9 @@ async def _begin(
             routes.MAINTAIN, wanted | {"run": plan.begin, "schedule": schedule.name}
         )
     except SidecarRefusedError as error:
-        return maintenance.not_begun(schedule, Told(refusal=error.reason), now)
+        return maintenance.decide(schedule, Told(refusal=error.reason), now)
     except SidecarError as error:
-        return maintenance.not_begun(schedule, Told(silence=str(error)), now)
+        return maintenance.decide(schedule, Told(silence=str(error)), now)
     return maintenance.begun(plan, [str(name) for name in answer.get("members", ())])
 
 

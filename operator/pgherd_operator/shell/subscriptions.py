@@ -9,7 +9,7 @@ import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from pgherd_sidecar.client import routes
 from pydantic import ValidationError
@@ -34,6 +34,8 @@ from pgherd_operator.jobs.following import (
     OrderOutcome,
     SetResource,
     Shown,
+    Spec,
+    Status,
     SubscriptionResource,
 )
 from pgherd_operator.objects.names import FOLLOWING
@@ -50,7 +52,6 @@ _SET_S = 60.0
 _GIVES_UP_S = 60.0
 """So long the subscriber of one that is to end may be out of reach."""
 _MAY_HAVE = f"; the herd may still have it: correct that, or take the finalizer {FOLLOWING} away"
-Model = TypeVar("Model", SetStatus, SubscriptionStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,7 @@ class Followers:
         if "deletionTimestamp" in body["metadata"]:
             return await self._drop(body)
         try:
-            one: SetResource = Ordered(
-                **_ordered(body), spec=SetSpec.model_validate(body.get("spec") or {}),
-                status=reported(SetStatus, body),
-            )  # fmt: skip
+            one = _ordered(body, SetSpec, SetStatus)
         except ValidationError as error:
             return await self._refuse(body, error)
         if not await claim(self.api, body, FOLLOWING, wanted=await self._is_to_wait(one)):
@@ -98,10 +96,7 @@ class Followers:
         if "deletionTimestamp" in body["metadata"]:
             return await self._end(body)
         try:
-            one: SubscriptionResource = Ordered(
-                **_ordered(body), spec=SubscriptionSpec.model_validate(body.get("spec") or {}),
-                status=reported(SubscriptionStatus, body),
-            )  # fmt: skip
+            one = _ordered(body, SubscriptionSpec, SubscriptionStatus)
         except ValidationError as error:
             return await self._refuse(body, error)
         if not await claim(self.api, body, FOLLOWING, wanted=await self._is_to_wait(one)):
@@ -126,10 +121,7 @@ class Followers:
         if FOLLOWING not in body["metadata"].get("finalizers", ()):
             return None
         try:
-            one = Ordered(
-                **_ordered(body), spec=LeavingSpec.model_validate(body.get("spec") or {}),
-                status=reported(SetStatus, body),
-            )  # fmt: skip
+            one = _ordered(body, LeavingSpec, SetStatus)
         except ValidationError as error:
             return await self._refuse(body, error)
         told, is_going = OrderOutcome(answer={}), False
@@ -150,10 +142,7 @@ class Followers:
         if FOLLOWING not in body["metadata"].get("finalizers", ()):
             return None
         try:
-            one = Ordered(
-                **_ordered(body), spec=LeavingSpec.model_validate(body.get("spec") or {}),
-                status=reported(SubscriptionStatus, body),
-            )  # fmt: skip
+            one = _ordered(body, LeavingSpec, SubscriptionStatus)
         except ValidationError as error:
             return await self._refuse(body, error)
         herd = None if one.spec.is_retained else await self._herd(one)
@@ -231,7 +220,7 @@ class Followers:
         kind: str,
         one: AnyResource,
         body: Manifest,
-        shown: Shown[Model],
+        shown: Shown[Status],
     ) -> None:
         await show(self.api, body, shown.status)
         for event in shown.events:
@@ -296,9 +285,16 @@ def _quoted(value: str) -> str:
     return f"'{escaped}'"
 
 
-def _ordered(body: Manifest) -> dict[str, Any]:
-    metadata = body["metadata"]
-    deleted = metadata.get("deletionTimestamp")
-    return identity(body) | {
-        "deleted": None if deleted is None else datetime.fromisoformat(deleted),
-    }
+def _ordered(body: Manifest, spec: type[Spec], status: type[Status]) -> Ordered[Spec, Status]:
+    """Read a resource.
+
+    Raises:
+        ValidationError: its spec can't be used.
+    """
+    deleted = body["metadata"].get("deletionTimestamp")
+    return Ordered(
+        **identity(body),
+        spec=spec.model_validate(body.get("spec") or {}),
+        status=reported(status, body),
+        deleted=None if deleted is None else datetime.fromisoformat(deleted),
+    )

@@ -53,11 +53,9 @@ class Service(AdminBackend, Protocol):
 
     async def run(self) -> None:
         """Work until ``stop`` is called or something fails."""
-        ...
 
     async def stop(self) -> None:
         """Make ``run`` return soon; may be called more than once."""
-        ...
 
 
 MakeService = Callable[[NodeConfig, LogHost, StoredIdentity], Service]

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,12 +10,9 @@ from pgherd_sidecar.cli.shared import options
 from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.client import admin
     from pgherd_sidecar.local import herd
-else:
-    admin = lazily("pgherd_sidecar.client.admin")
-    herd = lazily("pgherd_sidecar.local.herd")
 
 _PACE_S = 0.5
 

@@ -1,19 +1,15 @@
 """The command that compares all members, wherever they run: its options, and what it tells."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
 from pgherd_sidecar.cli.shared import options
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.cli.shared import render
     from pgherd_sidecar.local.operations import verify
-else:
-    render = lazily("pgherd_sidecar.cli.shared.render")
-    verify = lazily("pgherd_sidecar.local.operations.verify")
 
 
 def comparison(command: Callable[..., None]) -> Callable[..., None]:

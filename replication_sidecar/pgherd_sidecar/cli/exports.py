@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
@@ -15,17 +15,10 @@ from pgherd_sidecar.cli.shared import options
 from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.local import binaries, delegate, herd
     from pgherd_sidecar.local import psql as psqls
     from pgherd_sidecar.local.export import dumping, leaving
-else:
-    binaries = lazily("pgherd_sidecar.local.binaries")
-    delegate = lazily("pgherd_sidecar.local.delegate")
-    dumping = lazily("pgherd_sidecar.local.export.dumping")
-    herd = lazily("pgherd_sidecar.local.herd")
-    leaving = lazily("pgherd_sidecar.local.export.leaving")
-    psqls = lazily("pgherd_sidecar.local.psql")
 
 
 @click.group("export")

@@ -3,7 +3,6 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,17 +10,12 @@ from pgherd_sidecar.cli import imports
 from pgherd_sidecar.cli.shared import options
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.importing import engine
     from pgherd_sidecar.local import delegate, herd
     from pgherd_sidecar.local.operations import founding
     from pgherd_sidecar.local.operations import lifecycle as local
     from pgherd_sidecar.subscribing import care as cares
-else:
-    cares = lazily("pgherd_sidecar.subscribing.care")
-    delegate = lazily("pgherd_sidecar.local.delegate")
-    founding = lazily("pgherd_sidecar.local.operations.founding")
-    local = lazily("pgherd_sidecar.local.operations.lifecycle")
 
 _UP_S = 120.0
 

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -14,22 +14,17 @@ from pgherd_sidecar.cli.shared import options
 from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.importing import cutover, engine, overview
     from pgherd_sidecar.importing.ends import connections, errors, target
     from pgherd_sidecar.local import binaries, herd
-else:
-    binaries = lazily("pgherd_sidecar.local.binaries")
-    herd = lazily("pgherd_sidecar.local.herd")
-    connections = lazily("pgherd_sidecar.importing.ends.connections")
-    cutover = lazily("pgherd_sidecar.importing.cutover")
-    engine = lazily("pgherd_sidecar.importing.engine")
-    errors = lazily("pgherd_sidecar.importing.ends.errors")
-    overview = lazily("pgherd_sidecar.importing.overview")
-    target = lazily("pgherd_sidecar.importing.ends.target")
 
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
+_OPEN = (
+    "ALTER DATABASE ... RESET default_transaction_read_only and DROP SCHEMA pgherd_import CASCADE"
+    " there undo that"
+)
 _LINE_S = 5.0
 """How often progress is a line of its own, where there is no terminal."""
 
@@ -57,7 +52,7 @@ jobs_at_a_time = click.option(
 @click.option(
     "--postgres-bin", type=click.Path(path_type=Path),
     help="Directory of PostgreSQL's programs, of the source's version or newer. [default: the"
-    " herd's]",
+    " herd's; for root the newest installed]",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Only look for what is in the way.")
 @click.pass_context
@@ -129,6 +124,8 @@ def abort(dsn: str | None, directory: Path, herd_only: bool) -> None:
     click.echo(f"nothing is left of the import {where}")
     if herd_only:
         progress(f"slot {standing.slot} of the source keeps its WAL: drop it")
+    if herd_only and standing.stopped:
+        progress(f"the source may still refuse writes: {_OPEN}")
 
 
 def tell_cut_over(description: "herd.Herd", done: "cutover.Done | None") -> None:
@@ -144,8 +141,7 @@ def tell_cut_over(description: "herd.Herd", done: "cutover.Done | None") -> None
         )
     click.echo(
         f"connect: {description.application_dsn(password=False)}\n"
-        "The source is read-only now: ALTER DATABASE ... RESET default_transaction_read_only and"
-        " DROP SCHEMA pgherd_import CASCADE there undo that"
+        f"The source is read-only now: {_OPEN}"
     )
 
 
@@ -159,7 +155,7 @@ async def _check(ways: "engine.Ways") -> None:
 async def _cut_over(ways: "engine.Ways") -> "cutover.Done | None":
     done = await cutover.CutOver(ways).run()
     progress("the herd takes writes; foreign keys look at the rows")
-    await cutover.finish(ways.target)
+    await cutover.finish(ways)
     return done
 
 
@@ -203,8 +199,8 @@ def ways_into(
         for member in description.writers
     ]
     return engine.Ways(
-        connections.SourceAddress(dsn), target.Target(members), programs / "pg_dump", jobs,
-        lines.say, lines.show,
+        connections.SourceAddress(dsn), target.Target(members, lines.say), programs / "pg_dump",
+        jobs, lines.say, lines.show,
     )  # fmt: skip
 
 

@@ -25,19 +25,12 @@ if TYPE_CHECKING:
     from pgherd_spark.reading.cluster import Cluster
     from pgherd_spark.reading.leases import Member
 
+with lazily():
     from pgherd_sidecar.cli.shared import render
     from pgherd_sidecar.local import delegate, herd
     from pgherd_sidecar.local import node as noding
     from pgherd_sidecar.local.operations import lifecycle as local
     from pgherd_sidecar.local.operations import rebuild, seeding
-else:
-    delegate = lazily("pgherd_sidecar.local.delegate")
-    herd = lazily("pgherd_sidecar.local.herd")
-    local = lazily("pgherd_sidecar.local.operations.lifecycle")
-    noding = lazily("pgherd_sidecar.local.node")
-    rebuild = lazily("pgherd_sidecar.local.operations.rebuild")
-    render = lazily("pgherd_sidecar.cli.shared.render")
-    seeding = lazily("pgherd_sidecar.local.operations.seeding")
 
 DIFFERENT = 1
 """Exit status when the members differ, as of ``verify``."""
@@ -262,6 +255,7 @@ def _members(directory: Path, *, allow_missing: bool) -> "tuple[dict[str, Member
         HerdError: one is not, and may not be left out, or none is.
     """
     from pgherd_spark.reading.leases import Member  # noqa: PLC0415
+    from psycopg.conninfo import make_conninfo  # noqa: PLC0415
 
     description = herd.load(directory)
     nodes = [node for node in local.nodes_of(description) if not node.member.witness]
@@ -279,8 +273,13 @@ def _members(directory: Path, *, allow_missing: bool) -> "tuple[dict[str, Member
         node.member.name: Member(
             node.member.name,
             node.sidecar.admin,
-            f"host=127.0.0.1 port={node.member.port} user=postgres dbname=app"
-            f" passfile='{description.node(node.member).passfile}'",
+            make_conninfo(
+                host="127.0.0.1",
+                port=node.member.port,
+                user="postgres",
+                dbname="app",
+                passfile=str(description.node(node.member).passfile),
+            ),
         )
         for node in nodes
         if node.member.name in up

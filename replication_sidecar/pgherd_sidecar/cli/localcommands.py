@@ -1,7 +1,7 @@
 """``pgherd local``: options, and what is printed. The work is done elsewhere."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
@@ -11,22 +11,12 @@ from pgherd_sidecar.cli.shared import options
 from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.cli.shared import render
     from pgherd_sidecar.local import delegate, herd
     from pgherd_sidecar.local import node as noding
     from pgherd_sidecar.local.operations import drills, growing, rebuild, verify
     from pgherd_sidecar.local.operations import lifecycle as local
-else:
-    delegate = lazily("pgherd_sidecar.local.delegate")
-    drills = lazily("pgherd_sidecar.local.operations.drills")
-    growing = lazily("pgherd_sidecar.local.operations.growing")
-    herd = lazily("pgherd_sidecar.local.herd")
-    local = lazily("pgherd_sidecar.local.operations.lifecycle")
-    noding = lazily("pgherd_sidecar.local.node")
-    rebuild = lazily("pgherd_sidecar.local.operations.rebuild")
-    render = lazily("pgherd_sidecar.cli.shared.render")
-    verify = lazily("pgherd_sidecar.local.operations.verify")
 
 _max_rate = click.option(
     "--max-rate",
@@ -261,9 +251,22 @@ def kill(node: str, directory: Path, process: str) -> None:
 @options.timeout(120)
 def start(node: str, directory: Path, timeout_s: float) -> None:
     """Start what does not run of a node; returns when it takes writes."""
-    state = options.run(local.start(options.owned(directory), node, timeout_s))
+    _tell_started(options.run(local.start(options.owned(directory), node, timeout_s)))
+
+
+@local_group.command()
+@click.argument("node")
+@options.herd_directory
+@options.timeout(120)
+def restart(node: str, directory: Path, timeout_s: float) -> None:
+    """Stop a node's server and sidecar cleanly, and start them; returns when it takes writes."""
+    _tell_started(options.run(local.restart(options.owned(directory), node, timeout_s)))
+
+
+def _tell_started(state: "noding.NodeState") -> None:
     if not state.is_up:
-        progress(f"{node} is {state.state}: it goes on when a majority of the nodes runs")
+        name = state.member.name
+        progress(f"{name} is {state.state}: it goes on when a majority of the nodes runs")
 
 
 @local_group.command()
@@ -291,8 +294,8 @@ def rebuild_command(
 ) -> None:
     """Replace a node's database by a copy of another node's."""
     asked = rebuild.RebuildOptions(partner, _bytes_s(max_rate), timeout_s)
-    options.run(rebuild.rebuild(options.owned(directory), node, asked))
-    click.echo(f"{node} takes writes")
+    member = options.run(rebuild.rebuild(options.owned(directory), node, asked))
+    click.echo(f"{node} {member.purpose}")
 
 
 @local_group.command("verify")

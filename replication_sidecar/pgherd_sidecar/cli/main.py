@@ -8,7 +8,6 @@ stdout, progress and errors (one line) to stderr; the exit statuses are listed i
 import json
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,32 +21,18 @@ from pgherd_sidecar.client.errors import HerdError
 from pgherd_sidecar.lazily import lazily
 
 if TYPE_CHECKING:
+    from pgherd_sidecar.client.answers import Status
+
+with lazily():
     from pgherd_sidecar.cli import explaining
     from pgherd_sidecar.cli import top as tops
     from pgherd_sidecar.cli.shared import render
     from pgherd_sidecar.client import admin as admins
     from pgherd_sidecar.client import cluster, parting, skipping
-    from pgherd_sidecar.client.answers import Status
     from pgherd_sidecar.local import delegate, herd, sidecar
     from pgherd_sidecar.local import psql as psqls
-    from pgherd_sidecar.local.operations import growing, promoting, splitting
     from pgherd_sidecar.local.operations import lifecycle as local
-else:
-    admins = lazily("pgherd_sidecar.client.admin")
-    cluster = lazily("pgherd_sidecar.client.cluster")
-    delegate = lazily("pgherd_sidecar.local.delegate")
-    explaining = lazily("pgherd_sidecar.cli.explaining")
-    growing = lazily("pgherd_sidecar.local.operations.growing")
-    herd = lazily("pgherd_sidecar.local.herd")
-    local = lazily("pgherd_sidecar.local.operations.lifecycle")
-    parting = lazily("pgherd_sidecar.client.parting")
-    promoting = lazily("pgherd_sidecar.local.operations.promoting")
-    psqls = lazily("pgherd_sidecar.local.psql")
-    render = lazily("pgherd_sidecar.cli.shared.render")
-    sidecar = lazily("pgherd_sidecar.local.sidecar")
-    skipping = lazily("pgherd_sidecar.client.skipping")
-    splitting = lazily("pgherd_sidecar.local.operations.splitting")
-    tops = lazily("pgherd_sidecar.cli.top")
+    from pgherd_sidecar.local.operations import promoting, splitting
 
 
 @click.group(cls=options.Commands)
@@ -135,7 +120,7 @@ def top(directory: Path | None, admin: Path | None, interval_s: float, once: boo
 
     Given --admin, only that sidecar is asked.
     """
-    listen = _listen(directory, admin)
+    listen = options.listen(directory, admin)
     names: tuple[str, ...] = ()
     if admin is None:
         description = herd.load(options.owned(directory or options.default_directory()))
@@ -149,7 +134,7 @@ def top(directory: Path | None, admin: Path | None, interval_s: float, once: boo
 @options.timeout(60)
 def evict(node: str, directory: Path | None, admin: Path | None, timeout_s: float) -> None:
     """Throw a member out of the view that does not answer. Its disk can never vote again."""
-    listen = _listen(directory, admin)
+    listen = options.listen(directory, admin)
     options.run(options.within(timeout_s, cluster.evict(listen, node)))
     click.echo(f"{node} is out of the view")
 
@@ -162,7 +147,7 @@ def release(hold: str, directory: Path | None, admin: Path | None) -> None:
 
     Who is still there takes it anew; who is not has to begin anew, if what it needs is trimmed.
     """
-    names = options.run(cluster.release(_listen(directory, admin), hold))
+    names = options.run(cluster.release(options.listen(directory, admin), hold))
     click.echo(f"{', '.join(names)}: nothing is kept for {hold} any more")
 
 
@@ -176,7 +161,7 @@ def explain(
     gid: int, directory: Path | None, admin: Path | None, on: str | None, rows: bool, as_json: bool
 ) -> None:
     """Show what the entry of the log at a GID is: of whom, what it changes, and its verdict."""
-    listen = _listen(directory, admin)
+    listen = options.listen(directory, admin)
     told = options.run(explaining.explain(listen, gid, rows=rows, on=on))
     click.echo(json.dumps(told, indent=2) if as_json else explaining.text(told))
 
@@ -190,7 +175,7 @@ def skip(gid: int, directory: Path | None, admin: Path | None, yes: bool) -> Non
 
     They go on behind it with their own databases; nodes that have applied it are rebuilt from them.
     """
-    plan = options.run(skipping.skip(_listen(directory, admin), gid, yes=yes))
+    plan = options.run(skipping.skip(options.listen(directory, admin), gid, yes=yes))
     click.echo(
         f"GID {plan.gid} is skipped: {', '.join(plan.stopped) or 'nobody'} went on behind it; "
         "`pgherd status` shows who is being rebuilt"
@@ -246,7 +231,7 @@ def promote_partition(
         return
     if into is not None:
         raise click.UsageError("--into is for a herd in a --dir.")
-    _listen(directory, admin)  # checks them
+    options.listen(directory, admin)  # checks them
     if admin is None:
         description = herd.load(options.owned(directory or options.default_directory()))
         client = sidecar.Sidecar(description, description.member(nodes[0])).admin
@@ -275,7 +260,7 @@ def _promote_into(
 
 def _speaker(directory: Path | None, admin: Path | None) -> "Status":
     """Whoever speaks for the herd."""
-    voices = options.run(_all(_listen(directory, admin)))
+    voices = options.run(_all(options.listen(directory, admin)))
     said = cluster.speaker(voice.status for voice in voices)
     if said is None:
         raise HerdError("no sidecar answers: start the herd with `pgherd local up`")
@@ -284,16 +269,6 @@ def _speaker(directory: Path | None, admin: Path | None) -> "Status":
 
 async def _all(listen: "cluster.Listen") -> "list[cluster.Voice]":
     return await listen()
-
-
-def _listen(directory: Path | None, admin: Path | None) -> "cluster.Listen":
-    """How to ask the sidecars."""
-    if admin is None:
-        directory = directory or options.default_directory()
-        return partial(growing.voices, herd.load(options.owned(directory)))
-    if directory is not None:
-        raise click.UsageError("Give either --dir or --admin.")
-    return partial(cluster.listen, admins.AdminClient(admin))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -13,20 +12,11 @@ from pgherd_sidecar.cli.shared import options
 from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.cli.shared import render
     from pgherd_sidecar.client import admin as admins
     from pgherd_sidecar.client import cluster, routes
     from pgherd_sidecar.client import maintenance as answers
-    from pgherd_sidecar.local import herd
-    from pgherd_sidecar.local.operations import growing
-else:
-    admins = lazily("pgherd_sidecar.client.admin")
-    cluster = lazily("pgherd_sidecar.client.cluster")
-    growing = lazily("pgherd_sidecar.local.operations.growing")
-    herd = lazily("pgherd_sidecar.local.herd")
-    render = lazily("pgherd_sidecar.cli.shared.render")
-    routes = lazily("pgherd_sidecar.client.routes")
 
 Result = TypeVar("Result")
 _LOOK_S = 0.5
@@ -93,7 +83,7 @@ def maintain(  # noqa: PLR0913, PLR0917 - one for each option
     )
     if name and not every:
         raise click.UsageError("--name is for a schedule: give --every, too.")
-    listen = _listen(directory, admin)
+    listen = options.listen(directory, admin)
     begun = options.run(_of_one(listen, lambda one: one.maintain(request)))
     members = ", ".join(begun.members)
     if begun.schedule:
@@ -119,7 +109,7 @@ def maintenance(
     context.obj = (directory, admin)
     if context.invoked_subcommand is not None:
         return
-    known = options.run(_of_one(_listen(directory, admin), lambda one: one.maintenance()))
+    known = options.run(_of_one(options.listen(directory, admin), lambda one: one.maintenance()))
     if as_json:
         click.echo(known.model_dump_json(indent=2))
         return
@@ -135,7 +125,7 @@ def maintenance(
 @click.pass_context
 def cancel(context: click.Context, run: str, directory: Path | None, admin: Path | None) -> None:
     """End a run: what is under way is cancelled, and its node is in service again."""
-    listen = _listen(*_chosen(context, directory, admin))
+    listen = options.listen(*_chosen(context, directory, admin))
     if not options.run(_cancel(listen, run)):
         raise HerdError(f"there is no run {run}: see `pgherd maintenance`")
     click.echo(f"run {run} ends; `pgherd maintenance` shows when it has")
@@ -147,7 +137,7 @@ def cancel(context: click.Context, run: str, directory: Path | None, admin: Path
 @click.pass_context
 def drop(context: click.Context, schedule: str, directory: Path | None, admin: Path | None) -> None:
     """Forget a schedule. A run of it that has begun goes on."""
-    listen = _listen(*_chosen(context, directory, admin))
+    listen = options.listen(*_chosen(context, directory, admin))
     if not options.run(_of_one(listen, lambda one: one.drop_schedule(schedule))):
         raise HerdError(f"there is no schedule {schedule}: see `pgherd maintenance`")
     click.echo(f"schedule {schedule} is dropped")
@@ -159,16 +149,6 @@ def _chosen(
     """The herd that is meant, which may be named before the subcommand or after it."""
     before: tuple[Path | None, Path | None] = context.obj
     return (directory, admin) if directory is not None or admin is not None else before
-
-
-def _listen(directory: Path | None, admin: Path | None) -> "cluster.Listen":
-    """How to ask the sidecars."""
-    if admin is None:
-        directory = directory or options.default_directory()
-        return partial(growing.voices, herd.load(options.owned(directory)))
-    if directory is not None:
-        raise click.UsageError("Give either --dir or --admin.")
-    return partial(cluster.listen, admins.AdminClient(admin))
 
 
 async def _of_one(

@@ -31,9 +31,8 @@ from pgherd_sidecar.lazily import lazily
 if TYPE_CHECKING:
     import msgspec
 
+with lazily():
     from pgherd_sidecar.client import routes
-else:
-    routes = lazily("pgherd_sidecar.client.routes")
 
 _ANSWER_S = 5.0
 _CHANGES_S = 60.0

@@ -1,12 +1,10 @@
-"""The answers of a sidecar over its admin API, as values.
-
-Fields that this version does not know are left out, so that an older client hears a newer sidecar.
-"""
+"""The answers of a sidecar over its admin API, as values."""
 
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from pgherd_sidecar.client.answerbase import AnswerBase
 from pgherd_sidecar.client.maintenance import UnderWayAnswer
 from pgherd_sidecar.client.view import PeerAnswer, ViewAnswer
 
@@ -26,13 +24,11 @@ State = Literal[
 ]
 
 
-class LogHold(BaseModel):
+class LogHold(AnswerBase):
     """Somebody for whom a member keeps its log after a position, until a time.
 
     ``bytes`` is what the log takes there after the position, about.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     hold: str
     after: int
@@ -40,7 +36,7 @@ class LogHold(BaseModel):
     bytes: int = 0
 
 
-class ScrubDifference(BaseModel):
+class ScrubDifference(AnswerBase):
     """Something that the scrub has found to differ twice.
 
     Attributes:
@@ -49,8 +45,6 @@ class ScrubDifference(BaseModel):
         members: whom a majority contradicts; all where there is no majority.
         gid: where it was seen last.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     kind: str
     table: str
@@ -64,13 +58,11 @@ class ScrubDifference(BaseModel):
     text: str
 
 
-class ScrubStatus(BaseModel):
+class ScrubStatus(AnswerBase):
     """How far the scrub is, as far as this member knows.
 
     ``not_answering`` has the numbers of members that have not answered lately.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     interval_s: float
     share: float
@@ -99,10 +91,8 @@ class IncidentAnswer(BaseModel):
     ended_at: str = ""
 
 
-class DatabaseSeen(BaseModel):
+class DatabaseSeen(AnswerBase):
     """The log's word about a member's database."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     condition: str
@@ -111,7 +101,7 @@ class DatabaseSeen(BaseModel):
     cause: str = ""
 
 
-class HotKeyAnswer(BaseModel):
+class HotKeyAnswer(AnswerBase):
     """A key that a member's own transactions have lost by, told by its hash.
 
     Attributes:
@@ -119,15 +109,13 @@ class HotKeyAnswer(BaseModel):
         gid: of the one that won last.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
     table: str
     key: str
     count: int
     gid: int
 
 
-class LongCommandAnswer(BaseModel):
+class LongCommandAnswer(AnswerBase):
     """An index that is being built or dropped on all members, as one of them sees it.
 
     Attributes:
@@ -138,8 +126,6 @@ class LongCommandAnswer(BaseModel):
         failed: why it can't be built.
         kind: `build` or `drop`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     index: str
     table: str
@@ -152,7 +138,7 @@ class LongCommandAnswer(BaseModel):
 
 
 class Status(BaseModel):
-    """Answer of ``GET /status``. More fields (counters) are kept as they are."""
+    """AnswerBase of ``GET /status``. More fields (counters) are kept as they are."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -199,7 +185,7 @@ class Status(BaseModel):
     hot_keys: tuple[HotKeyAnswer, ...] = ()
 
 
-class PartingPlan(BaseModel):
+class PartingPlan(AnswerBase):
     """Members that become a cluster of their own.
 
     Attributes:
@@ -208,8 +194,6 @@ class PartingPlan(BaseModel):
         gid: the end of the log of the one that was asked.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
     cluster_id: str
     split_from: str
     members: tuple[str, ...]
@@ -217,7 +201,7 @@ class PartingPlan(BaseModel):
     gid: int
 
 
-class SkipPlan(BaseModel):
+class SkipPlan(AnswerBase):
     """The consequences if an entry counts as having no effect.
 
     Attributes:
@@ -225,52 +209,42 @@ class SkipPlan(BaseModel):
         rebuilt: members that are made anew from those, unless they have yet to come by it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
     gid: int
     stopped: tuple[str, ...]
     rebuilt: tuple[str, ...]
 
 
-class MarkerAnswer(BaseModel):
+class MarkerAnswer(AnswerBase):
     """An ordered marker entry: ``gid`` is its position."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     gid: int
 
 
-class SnapshotAnswer(BaseModel):
+class SnapshotAnswer(AnswerBase):
     """The snapshot at a marker, as sessions of that node's server import it.
 
     ``visible`` is its ``pg_current_snapshot()``.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     gid: int
     snapshot: str
     visible: str
 
 
-class TableSummary(BaseModel):
+class TableSummary(AnswerBase):
     """The rows that one node holds of one table at the marker."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     rows: int
     checksum: str
     columns: str
 
 
-class IndexSummary(BaseModel):
+class IndexSummary(AnswerBase):
     """The findings of one node that compared its indexes with their tables.
 
     ``available`` says whether its server has amcheck.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     available: bool
     checked: int
@@ -278,13 +252,11 @@ class IndexSummary(BaseModel):
     skipped: dict[str, str]
 
 
-class TableColumns(BaseModel):
+class TableColumns(AnswerBase):
     """The live columns of a table from a GID on, as they are in records; and its primary key.
 
     Values of ``generated`` columns are not in records.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     table: str
     gid: int
@@ -294,10 +266,8 @@ class TableColumns(BaseModel):
     generated: tuple[str, ...] = ()
 
 
-class ChangedTables(BaseModel):
+class ChangedTables(AnswerBase):
     """The columns that tables had up to the position ``visible``, in the order of their GIDs."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     visible: int
     tables: list[TableColumns]

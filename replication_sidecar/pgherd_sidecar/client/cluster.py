@@ -147,7 +147,10 @@ async def evict(listen: Listen, name: str) -> None:
             await take_out(listen, name, dead=True)
             return
         await asyncio.sleep(_SILENT_S - heard_s)
-    raise HerdError(f"{name} answers: `pgherd local remove {name}` has it leave")
+    raise HerdError(
+        f"{name} answers: `pgherd local remove {name}`, or on Kubernetes fewer instances, has it "
+        "leave"
+    )
 
 
 async def _silence(listen: Listen, name: str) -> float:

@@ -1,9 +1,9 @@
 """Answers of a sidecar about the herd's maintenance; ``routes`` has the questions."""
 
-from pydantic import BaseModel, ConfigDict
+from pgherd_sidecar.client.answerbase import AnswerBase
 
 
-class PartAnswer(BaseModel):
+class PartAnswer(AnswerBase):
     """One member in a run.
 
     Attributes:
@@ -14,8 +14,6 @@ class PartAnswer(BaseModel):
         error: why it has failed; why it waits, where the member that is asked is the one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
     member: str
     state: str
     begun: str | None = None
@@ -24,15 +22,13 @@ class PartAnswer(BaseModel):
     error: str = ""
 
 
-class RunAnswer(BaseModel):
+class RunAnswer(AnswerBase):
     """One time that some maintenance is done.
 
     Attributes:
         schedule: whose time it is; empty if it was asked for once.
         created: when it was asked for, in ISO 8601.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     run: str
     schedule: str = ""
@@ -54,7 +50,7 @@ class RunAnswer(BaseModel):
         return all(one.state == "done" for one in self.parts)
 
 
-class ScheduleAnswer(BaseModel):
+class ScheduleAnswer(AnswerBase):
     """Maintenance that is to be done again and again.
 
     Attributes:
@@ -62,8 +58,6 @@ class ScheduleAnswer(BaseModel):
         coming: the next time; None if there is none.
         message: what became of the last time, if there was no run.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     schedule: str
     cron: str
@@ -77,26 +71,22 @@ class ScheduleAnswer(BaseModel):
     message: str = ""
 
 
-class MaintenanceAnswer(BaseModel):
+class MaintenanceAnswer(AnswerBase):
     """All that is remembered: the newest run first."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     runs: tuple[RunAnswer, ...] = ()
     schedules: tuple[ScheduleAnswer, ...] = ()
 
 
-class BegunAnswer(BaseModel):
+class BegunAnswer(AnswerBase):
     """A run or a schedule that has begun."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     run: str = ""
     schedule: str = ""
     members: tuple[str, ...] = ()
 
 
-class UnderWayAnswer(BaseModel):
+class UnderWayAnswer(AnswerBase):
     """The work of a member at the moment, by its own word.
 
     Attributes:
@@ -104,8 +94,6 @@ class UnderWayAnswer(BaseModel):
         statement: the one that is executed.
         seconds: since it was taken.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     run: str
     schedule: str = ""

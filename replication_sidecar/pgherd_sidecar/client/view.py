@@ -1,15 +1,10 @@
-"""The membership as a sidecar tells it: who votes, who is fed, who has been heard of.
+"""The membership as a sidecar tells it: who votes, who is fed, who has been heard of."""
 
-Answers of other versions may have more fields; they are ignored. Values only.
-"""
-
-from pydantic import BaseModel, ConfigDict
+from pgherd_sidecar.client.answerbase import AnswerBase
 
 
-class ViewMember(BaseModel):
+class ViewMember(AnswerBase):
     """A member as the view names it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     number: int
@@ -20,10 +15,8 @@ class ViewMember(BaseModel):
     since: int = 0
 
 
-class ViewAnswer(BaseModel):
+class ViewAnswer(AnswerBase):
     """Who votes and who is fed, by the newest entry of a member's log that says so."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: int
     members: tuple[ViewMember, ...]
@@ -33,15 +26,13 @@ class ViewAnswer(BaseModel):
         return next((member for member in self.members if member.name == name), None)
 
 
-class PeerAnswer(BaseModel):
+class PeerAnswer(AnswerBase):
     """What a sidecar knows of another one.
 
     Attributes:
         last_seen_s: for how long it has been silent.
         lagging_s: for how long it has flushed nothing though there is something; 0 if not for long.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     role: str | None = None
     lag_bytes: int | None = None

@@ -201,6 +201,7 @@ class _Pieces:
                     ) from error
                 await self._target.recover(session, error)
         self._pieces += 1
+        self._target.progressed()
 
     async def _is_beyond(self, session: Session) -> bool:
         """Was this piece committed already?"""

@@ -5,6 +5,7 @@ triggers, and says that the import is done. Before it the source can take writes
 never; both are decided by the import's version, so that the two can't happen together.
 """
 
+import asyncio
 import re
 import time
 from collections.abc import Sequence
@@ -14,20 +15,23 @@ import psycopg
 from psycopg import sql
 
 from pgherd_sidecar.importing import comparing, preflight, schema
+from pgherd_sidecar.importing.changes import pgoutput
 from pgherd_sidecar.importing.ends import source
 from pgherd_sidecar.importing.ends.connections import SourceAddress
-from pgherd_sidecar.importing.ends.errors import ImportFailed
+from pgherd_sidecar.importing.ends.errors import CutOverDone, HerdRefused, ImportFailed
 from pgherd_sidecar.importing.ends.model import SchemaStatement
 from pgherd_sidecar.importing.ends.queries import query
 from pgherd_sidecar.importing.ends.source import Names
-from pgherd_sidecar.importing.ends.target import ImportStanding, Target
-from pgherd_sidecar.importing.engine import Engine, Ways
+from pgherd_sidecar.importing.ends.target import ImportStanding, Target, words_of
+from pgherd_sidecar.importing.engine import REMOVED, Engine, Ways
 from pgherd_sidecar.tables.sessions import Session, message_of
 
 _CLOSE_S, _ROUNDS = 2.0, 30
 """So close to the source its writes are stopped; so often we try to come there."""
 FROM = ("follow", "done")
 """The phases of an import in which a cut-over may begin, or be ended."""
+_TOLD = ImportFailed, psycopg.Error, pgoutput.ProtocolError
+"""What may happen to a cut-over, in the words of the error."""
 _SETTING = re.compile(r'(ALTER DATABASE "app") SET (\S+) TO ')
 
 
@@ -61,7 +65,10 @@ class CutOver:
         """
         if not await self._target.is_under_way():
             raise ImportFailed("no import is under way: begin one with `pgherd import --from DSN`")
-        if (await self._target.standing()).phase not in FROM:
+        phase = (await self._target.standing()).phase
+        if phase == "abort":
+            raise ImportFailed(REMOVED)
+        if phase not in FROM:
             raise ImportFailed(
                 "rows are still being copied: repeat this when `pgherd import` follows the source"
             )
@@ -88,31 +95,65 @@ class CutOver:
         )
 
     async def _stop_and_switch(self, session: Session, names: Names) -> Done:
-        await self._target.advance(stopped=True)
+        if any(row["moved"] for row in await source.rows(session, "guarded")):
+            raise ImportFailed(  # and a take-back would open it for both
+                "tables of the source refuse writes since a cut-over to another herd: `pgherd"
+                " import abort`, if that herd is in use; else DROP SCHEMA pgherd_import CASCADE"
+            )
         began = time.monotonic()
         try:
+            await self._target.advance(stopped=True)
             self._ways.say("stopping writes at the source")
-            await source.stop_writes(session)
-            tables = await self._switch(session)
-        except (ImportFailed, psycopg.Error) as error:
-            said = message_of(error) if isinstance(error, psycopg.Error) else str(error)
-            await self._take_back(session, said)
-            raise ImportFailed(f"{said}; the source takes writes again") from error
+            with self._target.in_a_hurry():
+                await source.stop_writes(session)
+                await self._switch(session)
+        except BaseException as error:
+            if not await self._is_committed(session, error):
+                raise
         taken = time.monotonic() - began
         await source.forget(session, names)
-        return Done(tables, taken)
+        return Done(len(await self._target.copied()), taken)
 
-    async def _take_back(self, session: Session, said: str) -> None:
+    async def _is_committed(self, session: Session, error: BaseException) -> bool:
+        """Take it back after an error, or a signal, unless it was committed though nobody heard.
+
+        Returns:
+            False also after a signal, or a mistake of ours: the user was told the rest.
+
+        Raises:
+            ImportFailed: what the error says, and whether the source takes writes again.
+        """
+        said = words_of(error) if isinstance(error, psycopg.Error) else str(error)
+        is_told = isinstance(error, _TOLD)
+        # In a task of its own: this one may have been cancelled.
+        work = asyncio.create_task(self._take_back(session))
+        try:
+            taken_back = await asyncio.shield(work)
+        except (*_TOLD, asyncio.CancelledError) as failure:  # the latter of a second signal
+            text = (
+                f"{said or 'interrupted'}; the source may still refuse writes: repeat the command,"
+                " or `pgherd import abort`"
+            )
+            if is_told and isinstance(failure, Exception):
+                raise ImportFailed(text) from error
+            self._ways.say(text)
+            return False
+        if is_told and taken_back:
+            raise ImportFailed(f"{said}; the source takes writes again") from error
+        return is_told
+
+    async def _take_back(self, session: Session) -> bool:
+        """False: it was committed."""
+        await self._target.drop()  # it may be in the middle of something
         try:
             await self._target.refresh()
             await self._engine.take_back(session)
-        except (ImportFailed, psycopg.Error) as error:
-            raise ImportFailed(
-                f"{said}; the source may still refuse writes: repeat the command, or"
-                " `pgherd import abort`"
-            ) from error
+        except CutOverDone as error:
+            self._ways.say(str(error))
+            return False
+        return True
 
-    async def _switch(self, session: Session) -> int:
+    async def _switch(self, session: Session) -> None:
         [server] = await source.rows(session, "server")
         if server["prepared"]:
             raise ImportFailed(
@@ -141,7 +182,6 @@ class CutOver:
             await _execute(here, late)
 
         await self._target.advance(work, phase="done")
-        return len(tables)
 
     async def _require_silence(self, session: Session) -> None:
         """Check that nobody has written to the source since it was stopped.
@@ -167,18 +207,30 @@ async def _execute(session: Session, statements: Sequence[SchemaStatement]) -> N
         await preflight.execute(session, one)
 
 
-async def finish(target: Target) -> None:
+async def finish(ways: Ways) -> list[str]:
     """What is left when the herd takes writes: foreign keys look at the rows, and we leave.
 
     It may be repeated.
 
+    Returns:
+        What the user has to do, and was told: rows may violate a foreign key, which a superuser of
+        the source could pass by; and somebody may have dropped the key.
+
     Raises:
-        ImportFailed: the herd says no, for good.
+        ImportFailed: no member takes writes.
     """
+    target = ways.target
+    left = []
     for one in await target.statements():
         if one.part == "after":
-            await _once_more(target, one.sql)
+            try:
+                await _once_more(target, one.sql)
+            except HerdRefused as error:
+                left.append(f"execute this when the rows are mended: {one.sql}: {error}")
     await _once_more(target, query("state", "leave"))
+    for line in left:
+        ways.say(line)
+    return left
 
 
 async def _once_more(target: Target, command: str) -> None:
@@ -204,24 +256,29 @@ async def abort(target: Target, address: SourceAddress | None) -> ImportStanding
     """
     standing = await target.standing()
     if standing.phase == "done":
-        raise ImportFailed("the cut-over is done, and the herd is in use: nothing is taken back")
+        raise CutOverDone
     await _require_nothing_else(target, standing)
-    standing = await target.take()  # whoever runs it hears of it
-    if standing.stopped:
-        await target.advance(stopped=False)
-    if address is not None:
-        session = await address.session()
-        try:
-            if standing.stopped:
-                await source.allow_writes(session)
-            await source.forget(session, Names(standing.slot))
-        except psycopg.Error as error:
-            raise ImportFailed(f"the source says: {message_of(error)}") from error
-        finally:
-            await session.close()
+    session = await address.session() if address is not None else None
+    try:
+        standing = await target.take()  # whoever runs it hears of it
+        await target.advance(phase="abort")  # from then on no cut-over can begin or end
+        if session is not None:
+            await _leave_source(session, standing)
+    finally:
+        if session is not None:
+            await source.close_quietly([session])
     await _empty(target, standing)
     await _once_more(target, query("state", "leave"))
     return standing
+
+
+async def _leave_source(session: Session, standing: ImportStanding) -> None:
+    try:
+        if standing.stopped:
+            await source.allow_writes(session)
+        await source.forget(session, Names(standing.slot))
+    except psycopg.Error as error:
+        raise ImportFailed(f"the source says: {message_of(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)

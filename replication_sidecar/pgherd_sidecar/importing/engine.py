@@ -14,15 +14,23 @@ import psycopg
 from pgherd_sidecar.importing import copying, following, preflight
 from pgherd_sidecar.importing.ends import source
 from pgherd_sidecar.importing.ends.connections import SourceAddress, without_password
-from pgherd_sidecar.importing.ends.errors import ImportFailed, TakenOver
+from pgherd_sidecar.importing.ends.errors import CutOverDone, ImportFailed, TakenOver
 from pgherd_sidecar.importing.ends.queries import query
 from pgherd_sidecar.importing.ends.source import Names
-from pgherd_sidecar.importing.ends.target import Copied, ImportStanding, Target, jsonb, whoami
+from pgherd_sidecar.importing.ends.target import (
+    Copied,
+    ImportStanding,
+    Target,
+    jsonb,
+    whoami,
+    words_of,
+)
 from pgherd_sidecar.importing.stream import Stream
 from pgherd_sidecar.tables.sessions import Session, message_of
 
 _LOOK_S = 10.0
 """How often the source is asked whether its definitions are the same."""
+REMOVED = "the import is being removed: `pgherd import abort` ends that"
 _LOCK = "SELECT pg_try_advisory_lock(hashtext('pgherd import'), hashtext(%s)) AS mine"
 _LOCK_TRIES = 100
 _END_HOLDER = """
@@ -84,6 +92,8 @@ class Engine:
         """
         begin = not await self._target.is_under_way()
         async with self.locked(begin=begin) as (session, standing):
+            if standing.phase == "done":
+                raise CutOverDone
             if standing.stopped:
                 await self.take_back(session)
             await self.fill(session, standing)
@@ -126,14 +136,17 @@ class Engine:
     async def take_back(self, session: Session) -> None:
         """Let the source take writes again, after a cut-over that was not finished.
 
-        The herd has to know first: from then on that cut-over can't be committed any more.
+        The herd has to know first: from then on that cut-over can't be committed any more. That
+        writes are stopped it knows until they are not, so that this may be interrupted.
 
         Raises:
+            CutOverDone: it was finished.
             ImportFailed: a side says no.
         """
-        self._ways.say("the source takes writes again")
-        await self._target.advance(stopped=False)
+        await self._target.advance()
         await source.allow_writes(session)
+        await self._target.advance(stopped=False)
+        self._ways.say("the source takes writes again")
 
     async def _begun(self, session: Session) -> ImportStanding:
         self._ways.say("looking at the source")
@@ -234,8 +247,8 @@ class Engine:
         Raises:
             ImportFailed: it can't be reached.
         """
-        if standing.phase == "done":
-            raise ImportFailed("the cut-over is done: `pgherd import cut-over` ends what is left")
+        if standing.phase == "abort":
+            raise ImportFailed(REMOVED)
         definitions = await self._target.definitions()
         source.require_same(definitions, await source.definitions(session))
         names = Names(standing.slot)
@@ -266,7 +279,7 @@ class Engine:
             except psycopg.Error as error:
                 raise ImportFailed(
                     f"the herd does not execute {' '.join(one.sql.split())[:60]}:"
-                    f" {message_of(error)}; repeat the command, or `pgherd import abort`"
+                    f" {words_of(error)}; repeat the command, or `pgherd import abort`"
                 ) from error
 
     async def _copied_first(self, session: Session, names: Names) -> None:
@@ -329,7 +342,7 @@ class Engine:
                     raise _lost(names)
                 copied = await self._target.copied()
                 definitions = await self._target.definitions()
-                work = following.Following(self._target, copied, standing.position)
+                work = following.Following(self._target, copied, standing.position, standing.part)
                 async with await Stream.open(
                     ways.address, names.slot, names.publications, standing.position
                 ) as stream:

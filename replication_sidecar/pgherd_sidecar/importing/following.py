@@ -3,12 +3,14 @@
 Consecutive transactions are joined while more is at hand, and applied as one transaction of the
 herd, which also moves the position: from the end of the last commit that is here to the end of
 these. Whatever goes wrong on the way, the stream is read again from the position that the herd
-has. A large transaction is written while it comes, and committed at its end.
+has. A large transaction is written while it comes, and committed at its end; one that is too large
+for the herd is committed in parts. Nobody relies on what is here before the cut-over, which waits
+for the rest.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +20,13 @@ import psycopg
 from pgherd_sidecar.importing.changes import pgoutput
 from pgherd_sidecar.importing.ends.errors import Changed, ImportFailed
 from pgherd_sidecar.importing.ends.queries import query
-from pgherd_sidecar.importing.ends.target import Copied, Target, standing_values
+from pgherd_sidecar.importing.ends.target import (
+    NO_PART,
+    Copied,
+    SourcePart,
+    Target,
+    standing_values,
+)
 from pgherd_sidecar.importing.stream import Stream
 from pgherd_sidecar.tables.folding import (
     Emptied,
@@ -35,6 +43,8 @@ from pgherd_sidecar.tables.values import UNCHANGED, Row, Value
 _WAIT_S = 0.05
 """How long what has come waits for more."""
 _ASK_S = 1.0
+_PARTS = 32
+"""So many are committed together: far less than a herd takes at once, in bytes and in keys."""
 
 
 @dataclass(slots=True)
@@ -90,14 +100,19 @@ class Following:
         target: this process's run of the import.
         tables: with the positions since which they were copied.
         position: where the stream begins.
+        part: of a transaction that comes again, and is here already.
     """
 
-    def __init__(self, target: Target, tables: Sequence[Copied], position: int) -> None:
+    def __init__(
+        self, target: Target, tables: Sequence[Copied], position: int, part: SourcePart = NO_PART
+    ) -> None:
         self._target = target
         self._tables = {one.table.relid: one for one in tables}
         self._writer = Writer({one.table.name: one.table for one in tables})
         self._begin: pgoutput.Begin | None = None
         self._skipped = False
+        self._part = part
+        self._changes = self._parts = 0  # of the transaction that comes
         self._batch = _RowBatch()
         self._open: Session | None = None  # in a transaction that has begun with a large one
         self.figures = FollowFigures(position)
@@ -172,6 +187,7 @@ class Following:
         message = pgoutput.decode(frame.payload)
         if isinstance(message, pgoutput.Begin):
             self._begin = message
+            self._changes = self._parts = 0
             self.figures.idle = False
             # The herd has it: a server may send it once more.
             self._skipped = message.final_lsn < self.figures.position
@@ -180,9 +196,18 @@ class Following:
         elif isinstance(message, pgoutput.Relation):
             self._require_same(message)
         elif not self._skipped:
-            self._add(message)
-            if self._batch.pending.is_full:
-                await self._write_a_part()
+            await self._change(message)
+
+    async def _change(self, message: pgoutput.Message) -> None:
+        assert self._begin is not None
+        self._changes += 1
+        if (
+            self._begin.final_lsn == self._part.final_lsn and self._changes <= self._part.changes
+        ):  # the herd has it
+            return
+        self._add(message)
+        if self._batch.pending.is_full:
+            await self._write_a_part()
 
     def _reached(self, position: int, stream: Stream) -> None:
         """Nothing of ours is before it, so that it need not be kept."""
@@ -249,6 +274,13 @@ class Following:
         steps = batch.pending.take()
         self.figures.changes += len(steps)
         await self._writer.write(self._open, steps)
+        self._parts += 1
+        if self._parts < _PARTS:
+            return
+        assert self._begin is not None
+        self._batch, self._parts = _RowBatch(), 0
+        part = {"part": pgoutput.lsn_text(self._begin.final_lsn), "part_changes": self._changes}
+        await self._commit_in_herd(self._open, "advance_part", batch, part)
 
     async def _flush(self, stream: Stream) -> None:
         """Commit all whole transactions that have come; none has begun since."""
@@ -263,29 +295,34 @@ class Following:
             await session.execute("BEGIN")
             self._open = session
         await self._writer.write(session, steps)
-        await self._move(session, batch)
-        await session.execute("COMMIT")
-        self._open = None
-        self._target.version += 1
-        self.figures.position, self.figures.committed_s = batch.end, batch.committed_s
-        self.figures.transactions += batch.transactions
+        await self._commit_in_herd(session, "advance", batch, {})
         self.figures.idle = not stream.pending and self.figures.end <= batch.end
         self.figures.end = max(self.figures.end, stream.received)
         stream.confirm(batch.end)
 
-    async def _move(self, session: Session, batch: _RowBatch) -> None:
-        committed = datetime.fromtimestamp(batch.committed_s, UTC)
-        told: Mapping[str, Any] = {
-            "position": batch.end, "committed": committed,
-        }  # fmt: skip
-        values = standing_values(told) | {
+    async def _commit_in_herd(
+        self, session: Session, name: str, batch: _RowBatch, part: dict[str, Any]
+    ) -> None:
+        """Tell how far it is, and commit."""
+        told: dict[str, Any] = {}
+        if batch.transactions:
+            committed = datetime.fromtimestamp(batch.committed_s, UTC)
+            told = {"position": batch.end, "committed": committed}
+        values = standing_values(told) | part | {
             "run": self._target.run, "version": self._target.version,
         }  # fmt: skip
-        cursor = await session.execute(query("state", "advance"), values)
+        cursor = await session.execute(query("state", name), values)
         if cursor.rowcount != 1:
             await self._target.is_beyond(session)  # says who
             await self._give_up()
             raise MoveOnError
+        await session.execute("COMMIT")
+        self._open = None
+        self._target.version += 1
+        self._target.progressed()
+        if batch.transactions:
+            self.figures.position, self.figures.committed_s = batch.end, batch.committed_s
+            self.figures.transactions += batch.transactions
 
 
 def _identity(table: SourceTable, message: pgoutput.Update) -> tuple[Key, Row]:

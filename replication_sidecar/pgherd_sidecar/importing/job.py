@@ -12,6 +12,7 @@ import json
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +34,7 @@ _ERROR_LENGTH = 3000
 """A termination message has 4096 bytes."""
 _PHASES = {
     "begun": "Definitions", "copy": "Copying", "keys": "Indexes", "follow": "Following",
-    "done": "Finishing",
+    "abort": "Aborting", "done": "Finishing",
 }  # fmt: skip
 
 
@@ -146,8 +147,10 @@ class Job:
         except ImportFailed as error:
             raise _AttemptFailed(str(error)) from error
         ways.say("the herd takes writes; foreign keys look at the rows")
-        await cutover.finish(ways.target)
+        left = await cutover.finish(ways)
         found = {} if done is None else asdict(done)
+        if left:
+            found["left"] = "; ".join(left)[:_ERROR_LENGTH]
         return {"outcome": "done"} | found
 
     async def _abort(self, ways: Ways) -> dict[str, Any]:
@@ -172,12 +175,12 @@ class Job:
         if pg_dump is None:
             raise ImportFailed("there is no pg_dump in this image")
         return Ways(
-            SourceAddress(dsn), self._target(), Path(pg_dump), order.jobs,
+            SourceAddress(dsn), self._target(self._say), Path(pg_dump), order.jobs,
             self._say, self._show, self._tell_lag,
         )  # fmt: skip
 
-    def _target(self) -> Target:
-        return Target([Destination(one.name, one.dsn) for one in self._order.members])
+    def _target(self, tell: Callable[[str], None] = lambda _text: None) -> Target:
+        return Target([Destination(one.name, one.dsn) for one in self._order.members], tell)
 
     def _say(self, text: str) -> None:
         _log(text)

@@ -12,6 +12,7 @@ from pgherd_sidecar.importing.engine import bar, size
 _PHASES = {
     "begun": "definitions are being made", "copy": "rows are being copied",
     "keys": "keys and indexes are being made", "follow": "it follows the source",
+    "abort": "it is being removed",
     "done": "the cut-over is done, foreign keys look at the rows",
 }  # fmt: skip
 

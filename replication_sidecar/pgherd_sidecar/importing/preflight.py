@@ -19,7 +19,7 @@ from pgherd_sidecar.importing.ends.connections import Destination, SourceAddress
 from pgherd_sidecar.importing.ends.errors import ImportFailed, Reason, Unfit
 from pgherd_sidecar.importing.ends.model import SchemaStatement
 from pgherd_sidecar.importing.ends.queries import query
-from pgherd_sidecar.importing.ends.target import Target
+from pgherd_sidecar.importing.ends.target import Target, remedy_of
 from pgherd_sidecar.tables.model import SourceTable
 from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
 
@@ -29,11 +29,16 @@ _SLOTS = 2
 _NAMED = 5
 _HARMLESS = re.compile(
     r"COMMENT ON |GRANT |REVOKE |ALTER DEFAULT PRIVILEGES |ALTER INDEX .* ATTACH "
-    r"|ALTER .* OWNER TO |ALTER TABLE .* (VALIDATE CONSTRAINT|SET GENERATED ALWAYS)"
+    r"|ALTER TABLE .* (VALIDATE CONSTRAINT|SET GENERATED ALWAYS)|REFRESH MATERIALIZED VIEW "
 )
-"""Commands that no herd refuses: each costs a while."""
+"""Commands that no herd refuses: each costs a while. Owners are not among them: until a function
+and its table have theirs, the function's code runs as the superuser."""
+_MAKES_OWNER = re.compile(r"CREATE ROLE |ALTER .* OWNER TO ")
 _UNDEFINED = {"42P01", "42704", "42883", "42703", "3F000"}
 """It is missing, maybe because the command that makes it has failed."""
+
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,12 @@ async def look(
         reasons += [*_tables(found), *await _objects(session, server)]
         if not follows:
             reasons += await _guards(session)
+        notes: list[str] = []
         if target is not None:
             reasons += await _herd(session, target)
+            here, there = await _default_collations(session, target)
+            reasons += await _bounds(session, here, there)
+            notes += _collation_notes(here, there)
         tables = await source.tables(session)
         before = await source.definitions(session)
         programs = await schema.version(pg_dump)
@@ -113,7 +122,7 @@ async def look(
         if reasons:
             raise Unfit(reasons)
         changed = {row["relid"]: row["changed"] for row in found}
-        notes = [note async for note in _notes(session, wanted)]
+        notes += [note async for note in _notes(session, wanted)]
         return ImportPlan(tables, statements, before, wanted, changed, tuple(notes))
     except psycopg.Error as error:
         raise ImportFailed(f"the source says: {message_of(error)}") from error
@@ -328,6 +337,35 @@ async def _herd(session: Session, target: Target) -> list[Reason]:
     return reasons
 
 
+async def _default_collations(session: Session, target: Target) -> tuple[Row, Row]:
+    """Of the database, at the source and in the herd: what text sorts by that names no other."""
+    [here] = await (await session.execute(query("state", "default_collation"))).fetchall()
+    [there] = await target.read("default_collation")
+    return here, there
+
+
+async def _bounds(session: Session, here: Row, there: Row) -> list[Reason]:
+    if here["sorts"] == there["sorts"]:
+        return []
+    return [
+        Reason(
+            f"partitions of {row['name']} are bounded by text in the order of {here['name']}, and"
+            f" the herd's is {there['name']}",
+            "name a collation in its PARTITION BY: (... COLLATE ...)",
+        )
+        for row in await source.rows(session, "bounded_by_text")
+    ]
+
+
+def _collation_notes(here: Row, there: Row) -> Iterator[str]:
+    if here["name"] != there["name"]:
+        yield (
+            f"text that names no collation goes by {here['name']} at the source and"
+            f" {there['name']} in the herd: ORDER BY, comparisons, upper() and constraints that use"
+            " them may say otherwise"
+        )
+
+
 async def _installed(member: Destination) -> tuple[set[str], set[str]]:
     try:
         session = await member.session()
@@ -372,9 +410,12 @@ async def _tried(
                 async with session.transaction():
                     await execute(session, one)
             except psycopg.Error as error:
+                said = error.diag.message_primary or str(error)
+                if remedy := remedy_of(error):
+                    what = f"the herd has no room for all definitions in one transaction: {said}"
+                    return [*reasons, Reason(what, remedy)]
                 if is_transient(error) or session.broken:
                     raise
-                said = error.diag.message_primary or str(error)
                 name = _subject(one.sql)
                 follows = error.sqlstate in _UNDEFINED and any(word in said for word in broken)
                 if name:
@@ -386,6 +427,8 @@ async def _tried(
                             error.diag.message_hint or "change it at the source",
                         )
                     )
+                if _MAKES_OWNER.match(one.sql) and (one.everywhere or not follows):
+                    break  # the rest of the trial would run that owner's code as the superuser
     return reasons
 
 

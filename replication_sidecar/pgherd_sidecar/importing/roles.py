@@ -5,6 +5,7 @@ role may read them.
 """
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,8 @@ _LISTS = {
     "local_preload_libraries", "search_path", "session_preload_libraries",
     "shared_preload_libraries", "temp_tablespaces", "unix_socket_directories",
 }  # fmt: skip
-"""Settings that are lists of quoted names, and are quoted already where they are kept."""
+"""Settings whose text is a list of names, as `pgherd.setting_words` takes it apart."""
+_NAME = re.compile(r'"((?:[^"]|"")*)"|([^,\s"]+)')
 _NOT_TAKEN = {"default_transaction_read_only", "session_replication_role", "role"}
 _FLAGS = {
     "superuser": "SUPERUSER", "inherit": "INHERIT", "createrole": "CREATEROLE",
@@ -117,7 +119,13 @@ def _settings(rows: Sequence[dict[str, Any]], names: set[str]) -> Iterator[str]:
             whom = sql.SQL("ROLE {}").format(sql.Identifier(row["role"]))
             if row["here"]:
                 whom = sql.SQL("{} IN {}").format(whom, here)
-        words = sql.SQL(value) if name in _LISTS and value else sql.Literal(value)
-        # The name may be one of two parts, which are never quoted.
-        to = sql.SQL("ALTER {} SET {} TO {}").format(whom, sql.SQL(name), words)
-        yield _text(to)
+        # Any role writes the text of its own settings, and the herd's superuser executes this.
+        words = _words(name, value)
+        yield _text(sql.SQL("ALTER {} SET {} TO {}").format(whom, sql.Identifier(name), words))
+
+
+def _words(name: str, value: str) -> sql.Composed:
+    names = [value]
+    if name in _LISTS:
+        names = [quoted.replace('""', '"') or bare for quoted, bare in _NAME.findall(value)]
+    return sql.SQL(", ").join(map(sql.Literal, names or [""]))

@@ -20,6 +20,8 @@ from psycopg.conninfo import conninfo_to_dict
 from pgherd_sidecar.importing.ends.errors import ImportFailed
 from pgherd_sidecar.importing.ends.model import SchemaStatement
 
+_OPTIONS = "-c search_path= -c standard_conforming_strings=on"
+"""The herd reads backslashes of literals as they are, whatever the source's database is set to."""
 _RESTRICT = re.compile(r"^\\(?:un)?restrict .*$", re.MULTILINE)
 _ALWAYS = re.compile(r"\bADD GENERATED ALWAYS AS IDENTITY\b")
 _VERSION = re.compile(r"\b(\d+)(?:\.|devel|beta|rc)")
@@ -63,13 +65,14 @@ async def dump(program: Path, dsn: str, ours: str) -> tuple[SchemaStatement, ...
     """
     given = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
     password = given.pop("password", None)
+    given["options"] = f"{given.get('options', '')} {_OPTIONS}"
     words = " ".join(f"{name}='{_quoted(value)}'" for name, value in given.items())
     command = [
         str(program), "--schema-only", "--no-subscriptions", "--no-tablespaces", "--no-password",
         "--encoding=UTF8", f"--exclude-schema={_OF_FEEDERS}", f"--dbname={words}",
     ]  # fmt: skip
     environment = {"PGPASSWORD": password} if password else {}
-    text = await _run(command, environment | {"PGOPTIONS": "-c search_path="})
+    text = await _run(command, environment)
     return tuple(statements(text, ours))
 
 

@@ -5,13 +5,15 @@ Files, each readable by the herd's account only, each replaced as a whole::
     tls/ca.crt  tls/ca.key              the authority; ca.crt may hold the one before it, too
     n1/tls/ca.crt  tls.crt  tls.key     what the sidecar of n1 reads, also while it runs
 
-`provide` makes what is missing and renews what is about to end. A new authority is trusted beside
-the one before it, which leaves when it has ended: links that exist are not interrupted.
+`provide` makes what is missing, and anew what is about to end or has not begun yet. A new authority
+is trusted beside the one before it, which leaves when it has ended: links that exist are not
+interrupted.
 
 Called by the commands that start nodes, with the herd's lock held.
 """
 
 import os
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from cryptography.exceptions import InvalidSignature
 
 from pgherd_sidecar.client.errors import HerdError
 from pgherd_sidecar.local.herd import Herd
-from pgherd_sidecar.pki.authority import BACKDATED, Authority, key_pem, pem
+from pgherd_sidecar.pki.authority import AUTHORITY_LASTS, BACKDATED, Authority, key_pem, pem
 
 _CERTIFICATE_LASTS = timedelta(days=398)
 _RENEWED_BEFORE = timedelta(days=133)
@@ -41,7 +43,8 @@ def provide(herd: Herd, now: datetime | None = None) -> None:
         _write(directory / "ca.crt", trusted)
         name = f"{member.name}.{herd.cluster_id}.pgherd"
         if _must_be_issued(directory, name, authority, now):
-            certificate, key = authority.issue(name, now - BACKDATED, _CERTIFICATE_LASTS)
+            former = _certificates(directory / "tls.crt")
+            certificate, key = authority.issue(name, *_validity(former, now, _CERTIFICATE_LASTS))
             # A running sidecar that reads between the two keeps what it has, and looks again.
             _write(directory / "tls.key", key)
             _write(directory / "tls.crt", certificate)
@@ -51,15 +54,14 @@ def _authority(herd: Herd, now: datetime) -> tuple[Authority, bytes]:
     """Return the authority that signs, and all that are trusted, in PEM."""
     directory = herd.directory / "tls"
     _directory(directory)
-    known = [
-        certificate
-        for certificate in _certificates(directory / "ca.crt")
-        if certificate.not_valid_after_utc > now
-    ]
-    if known and known[0].not_valid_after_utc - now > _CERTIFICATE_LASTS:
+    known = _certificates(directory / "ca.crt")
+    if known and _lasts(known[0], now, _CERTIFICATE_LASTS):
         authority = _loaded(known[0], directory / "ca.key")
+        known = [certificate for certificate in known if certificate.not_valid_after_utc > now]
     else:
-        authority = Authority.new(f"pgherd {herd.cluster_id}", now - BACKDATED)
+        # None leaves now: those that have ended may have done so only by a clock that is ahead.
+        validity = _validity(known, now, AUTHORITY_LASTS)
+        authority = Authority.new(f"pgherd {herd.cluster_id}", *validity)
         known.insert(0, authority.certificate)
         # The key first: a command that dies in between is repeated by the next, since the
         # certificate is still missing or too old.
@@ -74,10 +76,30 @@ def _must_be_issued(directory: Path, name: str, authority: Authority, now: datet
     return (
         not found
         or not (directory / "tls.key").exists()
-        or found[0].not_valid_after_utc - now < _RENEWED_BEFORE
+        or not _lasts(found[0], now, _RENEWED_BEFORE)
         or not _signed_by(found[0], authority)
         or not _is_of(found[0], name)
     )
+
+
+def _lasts(certificate: x509.Certificate, now: datetime, duration: timedelta) -> bool:
+    """Whether it has begun, and goes on for so long."""
+    return (
+        certificate.not_valid_before_utc <= now and certificate.not_valid_after_utc - now > duration
+    )
+
+
+def _validity(
+    former: Iterable[x509.Certificate], now: datetime, lasts: timedelta
+) -> tuple[datetime, timedelta]:
+    """When a new certificate begins, and how long it lasts.
+
+    If a former one begins later, the clock was ahead or is behind. Then the new one is good by both
+    times.
+    """
+    begins = now - BACKDATED
+    later = (one.not_valid_after_utc for one in former if one.not_valid_before_utc > now)
+    return begins, max([lasts, *(end - begins for end in later)])
 
 
 def _is_of(certificate: x509.Certificate, name: str) -> bool:

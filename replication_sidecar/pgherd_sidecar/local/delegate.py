@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -30,10 +30,8 @@ from pgherd_sidecar.lazily import lazily
 from pgherd_sidecar.local import herd
 from pgherd_sidecar.local.directory import create, remove_if_empty, require_empty_or_claimed
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.local import runtime
-else:
-    runtime = lazily("pgherd_sidecar.local.runtime")
 
 DEFAULT_USER = "postgres"
 _LINK = "herd"

@@ -13,10 +13,12 @@ Layout of the directory::
     n1/run  n1/hook         sockets (elsewhere when their path would be too long)
 """
 
+import contextlib
 import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
@@ -271,6 +273,38 @@ class Herd(BaseModel):
         name = member if isinstance(member, str) else member.name
         return NodePaths(self.directory / name, self.sockets / name)
 
+    def make_sockets(self, member: HerdNode) -> None:
+        """Make the directories in which a member's sockets lie.
+
+        Raises:
+            HerdError: another account has made one before.
+        """
+        if self.sockets != self.directory:
+            with contextlib.suppress(FileExistsError):
+                self.sockets.mkdir(mode=0o700)
+            self.require_own_sockets(os.geteuid())
+            self.sockets.chmod(0o700)  # a former version left that to the umask
+        paths = self.node(member)
+        for directory in (paths.run, paths.hook):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def require_own_sockets(self, account: int) -> None:
+        """Check that no other account can replace the sockets, if their directories are there.
+
+        In ``/tmp`` whoever is first has the name, but nobody can take it from him.
+
+        Raises:
+            HerdError: one can.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            found = self.sockets.lstat()
+            is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == account
+            if not is_own or found.st_mode & stat.S_IWOTH:
+                raise HerdError(
+                    f"{self.sockets} is not a directory of this herd's account alone, and the"
+                    " herd's sockets lie in it: remove it and repeat the command"
+                )
+
     def dsn(self, member: HerdNode) -> str:
         """Connection string of the superuser; works from any local account."""
         return f"postgresql://postgres:{self.superuser_password}@127.0.0.1:{member.port}/app"
@@ -420,7 +454,8 @@ def load(directory: Path) -> Herd:
     """Read the description of the herd in ``directory``.
 
     Raises:
-        HerdError: no herd, no directory, not readable, damaged, or a copy of one elsewhere.
+        HerdError: no herd, no directory, not readable, damaged, or a copy of one elsewhere; or
+            another account has the directory of its sockets.
     """
     path = directory / HERD_FILE
     try:
@@ -444,4 +479,6 @@ def load(directory: Path) -> Herd:
             f"{directory} is a copy of another herd's directory, {herd.directory}: "
             "a herd can be neither copied nor moved; use the original or an empty directory"
         )
+    if herd.sockets != directory:
+        herd.require_own_sockets(path.stat().st_uid)
     return herd

@@ -23,6 +23,12 @@ _DATABASE_SQL = "sql/database.sql"
 _CHILDREN_EXIT_S = 10.0
 """How long a dead postmaster's children may take to notice; a child that waits for the network
 inside a C function notices only when that wait ends."""
+_SYSTEMD = Path("/run/systemd/system")
+_FIRST_OF_PEOPLE = 1000
+"""Accounts of people have this number and later ones."""
+_NOT_IN_SHM = {"dynamic_shared_memory_type": "mmap", "min_dynamic_shared_memory": "32MB"}
+"""systemd removes what an account of people has in /dev/shm at its last logout (RemoveIPC), and
+new sessions of the server would find their segments no more."""
 
 _ACCESS = """\
 # Written by pgherd. The socket lies in a directory that only the owner's account can enter.
@@ -93,10 +99,11 @@ class PostgresServer:
         """Start the server and wait until it accepts connections (crash recovery included).
 
         Raises:
-            HerdError: it does not start; carries the server's last words and their file.
+            HerdError: it does not start; carries the server's last words and their file. Or
+                another account has the directory of its sockets.
         """
-        for directory in (self._paths.run, self._paths.log_dir):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._herd.make_sockets(self._member)
+        self._paths.log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         await self._clear_remains()
         self.write_overlay()
         shutil.copytree(self._paths.overlay, self._paths.pgdata, dirs_exist_ok=True)
@@ -200,7 +207,9 @@ class PostgresServer:
             "log_truncate_on_rotation": "on",
             "log_line_prefix": "%m [%p] %q%u@%d ",
         }
-        lines = [f"{name} = '{_quoted(str(value))}'" for name, value in settings.items()]
+        if os.geteuid() >= _FIRST_OF_PEOPLE and _SYSTEMD.exists():
+            settings |= _NOT_IN_SHM
+        lines = [f"{name} = '{quoted(str(value))}'" for name, value in settings.items()]
         return "\n".join(["# Written by pgherd at each start: changes are lost.", *lines, ""])
 
     async def _run(
@@ -249,7 +258,8 @@ def _server_environment() -> dict[str, str]:
     } | {"LC_ALL": "C.UTF-8"}
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """Return a value as it stands between quotes in a file of settings."""
     return value.replace("'", "''")
 
 

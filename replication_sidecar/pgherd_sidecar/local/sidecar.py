@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -20,10 +20,8 @@ from pgherd_sidecar.lazily import lazily
 from pgherd_sidecar.local.herd import Herd, HerdNode
 from pgherd_sidecar.local.postgres import SETTINGS_FILE
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.agent.base import config as configuration
-else:
-    configuration = lazily("pgherd_sidecar.agent.base.config")
 
 SCRIPT_VARIABLE = "PGHERD_SIDECAR_SCRIPT"
 """Environment variable: a Python file to run in place of the sidecar (the tests have some)."""
@@ -75,8 +73,8 @@ class Sidecar:
         Args:
             copy_rate_bytes_s: how fast it copies a partner at most, until it is started anew.
         """
-        for directory in (self._paths.sidecar_data, self._paths.run, self._paths.hook):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._herd.make_sockets(self._member)
+        self._paths.sidecar_data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write_passwords()
         config = self.config(copy_rate_bytes_s)
         self._paths.config.write_text(config.model_dump_json(indent=2) + "\n")

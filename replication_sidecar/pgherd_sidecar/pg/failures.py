@@ -2,7 +2,8 @@
 
 This is the one place that judges SQLSTATEs and exceptions of the apply path:
 
-    interrupted  somebody else stood in the way, or nobody could connect: the entry is tried again
+    interrupted  somebody else stood in the way, or nobody could connect: the entry is tried again;
+                 so is one that waited for a change of the same row of the catalog
     lost         the connection broke in the middle; if that goes on, the entry crashes the server
     disk         the disk is full: the entry waits, since a copy of the database needs room, too
     memory       the server had no memory: the entry is tried again, with growing pauses
@@ -58,6 +59,8 @@ _INTERRUPTED: Final = frozenset(
         "57014",  # cancelled
     }
 )
+_RACES: Final = ("tuple concurrently updated", "tuple concurrently deleted")
+"""PostgreSQL translates none of these, and gives them no SQLSTATE of their own."""
 _PATIENCE: Final = {
     Trouble.INTERRUPTED: None,
     Trouble.LOST: 10,
@@ -80,11 +83,12 @@ def patience(trouble: Trouble) -> int | None:
     return _PATIENCE[trouble]
 
 
-def trouble_of(sqlstate: str, *, raised: bool = False) -> Trouble:
+def trouble_of(sqlstate: str, message: str = "", *, raised: bool = False) -> Trouble:
     """Judge what a server has answered.
 
     Args:
         sqlstate: empty if it did not answer.
+        message: its primary message.
         raised: by a statement RAISE of PL/pgSQL.
     """
     if not sqlstate:
@@ -94,7 +98,12 @@ def trouble_of(sqlstate: str, *, raised: bool = False) -> Trouble:
         found = Trouble.DISK
     elif sqlstate == "53200":
         found = Trouble.MEMORY
-    elif sqlstate in _INTERRUPTED or sqlstate[:2] == "08" or sqlstate[:3] == "57P":
+    elif (
+        sqlstate in _INTERRUPTED
+        or sqlstate[:2] == "08"
+        or sqlstate[:3] == "57P"
+        or (sqlstate == "XX000" and message in _RACES)
+    ):
         found = Trouble.INTERRUPTED
     elif sqlstate[:2] in ("26", "53", "55", "58", "F0"):
         found = Trouble.FAILED  # resources, objects that are not ready, failures of the system
@@ -124,7 +133,7 @@ def judge(error: BaseException) -> Judgement:  # noqa: PLR0911 - a table of case
     """Judge an exception of any type."""
     match error:
         case RoundFailedError():
-            trouble = trouble_of(error.sqlstate, raised=error.raised)
+            trouble = trouble_of(error.sqlstate, error.primary, raised=error.raised)
             return Judgement(
                 trouble,
                 error.sqlstate,
@@ -135,10 +144,11 @@ def judge(error: BaseException) -> Judgement:  # noqa: PLR0911 - a table of case
             )
         case psycopg.Error() if error.sqlstate:
             diag = error.diag
+            message = diag.message_primary or str(error)
             return Judgement(
-                trouble_of(error.sqlstate, raised=diag.source_file == PLPGSQL),
+                trouble_of(error.sqlstate, message, raised=diag.source_file == PLPGSQL),
                 error.sqlstate,
-                _without_values(error.sqlstate, diag.message_primary or str(error)),
+                _without_values(error.sqlstate, message),
                 ".".join(filter(None, (diag.schema_name, diag.table_name))),
                 diag.constraint_name or "",
                 diag.message_detail or "" if error.sqlstate == DIFFERENT else "",

@@ -10,7 +10,7 @@ Knows no SQL. Nothing survives the connection.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,9 @@ from psycopg.pq.abc import PGresult
 
 PLPGSQL: Final = "pl_exec.c"
 """Where in PostgreSQL's source an error comes from that a statement RAISE has made."""
+KEPT_MAX: Final = 1000
+"""Statements for rows kept prepared at most, unless one round has more: each is 60 kB of a server.
+There are as many as shapes of changes, and a command makes all of them anew."""
 _OK: Final = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
@@ -104,6 +107,7 @@ class Pipeline:
         self._loop = asyncio.get_running_loop()
         self._rounds: deque[_Round] = deque()
         self._prepared: set[bytes] = set()
+        self._passing: dict[bytes, None] = {}  # the least recently used first
         self._pending_prepares: deque[bytes] = deque()
         self._writing = False
         self._copy: _Copy | None = None
@@ -149,6 +153,36 @@ class Pipeline:
             return
         self._prepared.add(name)
         self._pending_prepares.append(name)
+
+    def provide(self, statements: Sequence[Prepared], query: Callable[[bytes], bytes]) -> None:
+        """Prepare what the next round needs, and close what was not used for the longest time.
+
+        Args:
+            statements: of the round.
+            query: the text of one that is not prepared, by its name.
+        """
+        needed = {statement.name for statement in statements}
+        for name in needed:
+            if name not in self._prepared:
+                self.prepare(name, query(name))
+            elif name not in self._passing:
+                continue  # it was prepared to stay
+            self._passing.pop(name, None)
+            self._passing[name] = None
+        while len(self._passing) > max(KEPT_MAX, len(needed)):
+            self._close(next(iter(self._passing)))
+
+    def _close(self, name: bytes) -> None:
+        del self._passing[name]
+        self._prepared.discard(name)
+        if self.closed:
+            return
+        try:
+            self._pg.send_query_params(b"DEALLOCATE " + name, None)
+        except Error:
+            self.close()
+        else:
+            self._pending_prepares.append(name)
 
     def run(self, statements: Sequence[Prepared], *, more: bool = False) -> "asyncio.Future[None]":
         """Send a round: one transaction.
@@ -308,6 +342,7 @@ class Pipeline:
             name = round_.prepares.popleft()
             if status not in _OK:
                 self._prepared.discard(name)  # it was refused, or left out after another one
+                self._passing.pop(name, None)
         else:
             round_.results += 1
         if status not in _OK and status != pq.ExecStatus.PIPELINE_ABORTED and round_.error is None:

@@ -98,7 +98,7 @@ class RowStatements:
         return table in self._shapes
 
     def forget(self) -> None:
-        """The schema has changed. Names are never used twice, so old statements just lie idle."""
+        """The schema has changed. Names are never used twice: old statements are closed in time."""
         self._shapes.clear()
         self._names.clear()
         self._joint.clear()

@@ -24,7 +24,7 @@ import structlog
 from pgherd_sidecar.client.admin import AdminClient, AdminError
 from pgherd_sidecar.client.stream.changelog import ChangeLog
 from pgherd_sidecar.client.stream.changes import ChangesError, PositionLostError
-from pgherd_sidecar.subscribing.care import Care, collect_seldom, log_to_standard_error
+from pgherd_sidecar.subscribing.care import Care, collect_seldom, end_all, log_to_standard_error
 from pgherd_sidecar.subscribing.copying import Provider, of_member
 from pgherd_sidecar.subscribing.feeding import Feeding
 from pgherd_sidecar.subscribing.sources import MemberSource
@@ -101,7 +101,7 @@ class _Care(Care):
             for task in done:
                 task.result()
         finally:
-            await _end(tasks)
+            await end_all(tasks)
 
     def follow(self, confirmed: int | None) -> None:
         """The herd has heard from others how far the subscriber is: keep the log after that GID.
@@ -352,7 +352,7 @@ class Feeder:
                     await asyncio.sleep(_LOOK_S)
                 await self._adjust([])
         finally:
-            await _end([task for _, _, task in self._caring.values()])
+            await end_all([task for _, _, task in self._caring.values()])
 
     async def _adjust(self, wanted: list[Subscription]) -> None:
         by_name = {one.name: one for one in wanted}
@@ -363,7 +363,7 @@ class Feeder:
                 _log.error("subscription.failed", subscription=name, exc_info=error)
                 await care.fail(error)
             if now is None or not now.is_as(before):
-                await _end([task])
+                await end_all([task])
                 del self._caring[name]
                 needed[name] = care.needed
                 if now is None:
@@ -383,12 +383,6 @@ class Feeder:
 async def _subscriptions(session: Session) -> list[Subscription]:
     with of_member():
         return await herd.subscriptions(session)
-
-
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import msgspec
 import psycopg
 import structlog
 
-from pgherd_sidecar.subscribing.care import Care
+from pgherd_sidecar.subscribing.care import Care, end_all
 from pgherd_sidecar.subscribing.copying import of_member
 from pgherd_sidecar.subscribing.feeding import Feeding
 from pgherd_sidecar.subscribing.sources import ForwarderSource
@@ -214,7 +214,7 @@ class Forwarder:
                     _log.warning("forward.waits", error=message_of(error))
                 await asyncio.sleep(_AGAIN_S)
         finally:
-            await _end([*(task for _, _, task in self._caring.values()), *self._leaving])
+            await end_all([*(task for _, _, task in self._caring.values()), *self._leaving])
 
     async def _work(self) -> None:
         session = await connect(self._dsn)
@@ -241,7 +241,7 @@ class Forwarder:
                 self._caring[name, other] = before, care, again
                 continue
             if wanted.get((name, other)) is None or not wanted[name, other].is_as(before):
-                await _end([task])
+                await end_all([task])
                 del self._caring[name, other]
                 # A subscription that only has another provider is among the orders still.
                 if (name, other) not in there and name in names:
@@ -268,9 +268,3 @@ async def _farewell(one: Subscription) -> None:
                 _log.info("subscription.ended", subscription=one.name)
             finally:
                 await there.close()
-
-
-async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

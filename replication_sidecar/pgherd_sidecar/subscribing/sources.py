@@ -55,11 +55,9 @@ class Source(Protocol):
     @property
     def seen_s(self) -> float | None:
         """See above."""
-        ...
 
     async def visible(self) -> int:
         """The newest GID that it hands out."""
-        ...
 
     def portions(self, after: int, places: Places) -> AsyncGenerator[Portion, None]:
         """The next changes after a GID, a few megabytes, or of one large transaction.
@@ -71,29 +69,23 @@ class Source(Protocol):
         Raises:
             PositionLostError: they are not there any more.
         """
-        ...
 
     def between(
         self, after: int, through: int, places: Places
     ) -> AsyncGenerator[list[LoggedChange], None]:
         """All changes after one GID up to another; errors as of ``portions``."""
-        ...
 
     async def describe(self, names: Iterable[str]) -> dict[str, HerdTable]:
         """The tables that there are of these names, as they are now."""
-        ...
 
     async def sequences(self) -> dict[str, HerdSequence]:
         """All sequences that can be followed, by name."""
-        ...
 
     async def copy(self, subscriber: Subscriber, names: Sequence[str]) -> None:
         """Copy tables, each beside what the subscriber shows; errors as of ``copying.copy``."""
-        ...
 
     async def extension(self, gid: int, name: str, known: SourceTable) -> HerdTable | None:
         """The shape of a table after a GID that gave it a column more; None: that is not all."""
-        ...
 
 
 class MemberSource:

@@ -1,12 +1,7 @@
-"""SQL statements by name, from the files in ``sql/``. Each follows a line ``-- name: NAME``."""
+"""SQL statements by name, from the files in ``sql/``; see ``pgherd_sidecar.queries``."""
 
-import re
-from importlib import resources
-from typing import LiteralString, cast
-
+from pgherd_sidecar.queries import statements
 from psycopg import sql
-
-_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
 def load(file: str) -> dict[str, sql.SQL]:
@@ -15,10 +10,5 @@ def load(file: str) -> dict[str, sql.SQL]:
     Args:
         file: its name.
     """
-    text = resources.files("pgherd_spark").joinpath("sql").joinpath(file).read_text()
-    _, *parts = _NAME.split(text)
-    # The file is part of this package, so its text is as trusted as a literal in a module.
-    return {
-        name: sql.SQL(cast(LiteralString, statement.strip()))
-        for name, statement in zip(parts[::2], parts[1::2], strict=True)
-    }
+    found = statements("pgherd_spark", file.removesuffix(".sql"))
+    return {name: sql.SQL(text) for name, text in found.items()}

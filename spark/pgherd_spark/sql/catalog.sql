@@ -18,19 +18,9 @@ SELECT r.name,
           FROM pg_attribute a
          WHERE a.attrelid = r.relid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '') AS stored,
        CASE WHEN EXISTS (
-           WITH RECURSIVE part(oid) AS (
-               SELECT a.atttypid FROM pg_attribute a
-                WHERE a.attrelid = r.relid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-                UNION
-               SELECT i.oid FROM part p JOIN pg_type t ON t.oid = p.oid
-                CROSS JOIN LATERAL (
-                      SELECT t.typbasetype
-                       UNION ALL SELECT t.typelem WHERE t.typcategory = 'A'
-                       UNION ALL SELECT g.rngsubtype FROM pg_range g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
-                       UNION ALL SELECT f.atttypid FROM pg_attribute f
-                                  WHERE f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped) i(oid)
-                WHERE t.oid >= 16384) -- PostgreSQL's own have one
-           SELECT FROM part p JOIN pg_type t ON t.oid = p.oid WHERE t.typsend::oid = 0 OR t.typreceive::oid = 0)
+           SELECT FROM pg_attribute a CROSS JOIN LATERAL pgherd.parts_of_type(a.atttypid) t
+            WHERE a.attrelid = r.relid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+              AND (t.typsend::oid = 0 OR t.typreceive::oid = 0))
        THEN 'text' ELSE 'binary' END AS form
   FROM pgherd.replicated_tables r
  ORDER BY r.name;
@@ -45,21 +35,12 @@ SELECT r.name, array_agg(a.attname || ' ' || a.attnum ORDER BY a.attnum)
 -- What the values of the users' types in the tables are made of. A part that is copied later has labels and columns as they
 -- are by then.
 -- name: types
-WITH RECURSIVE part(oid) AS (
-    SELECT a.atttypid
-      FROM pgherd.replicated_tables r JOIN pg_attribute a ON a.attrelid = r.relid
-     WHERE a.attnum > 0 AND NOT a.attisdropped
-     UNION
-    SELECT i.oid FROM part p JOIN pg_type t ON t.oid = p.oid
-     CROSS JOIN LATERAL (
-           SELECT t.typbasetype
-            UNION ALL SELECT t.typelem WHERE t.typcategory = 'A'
-            UNION ALL SELECT g.rngsubtype FROM pg_range g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
-            UNION ALL SELECT f.atttypid FROM pg_attribute f
-                       WHERE f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped) i(oid)
-     WHERE t.oid >= 16384) -- PostgreSQL's own stay as they are
 SELECT t.oid::int8, v.what, format('%I.%I', n.nspname, t.typname)
-  FROM part p JOIN pg_type t ON t.oid = p.oid JOIN pg_namespace n ON n.oid = t.typnamespace
+  FROM (SELECT DISTINCT p.oid
+          FROM pgherd.replicated_tables r JOIN pg_attribute a ON a.attrelid = r.relid
+         CROSS JOIN LATERAL pgherd.parts_of_type(a.atttypid) p
+         WHERE a.attnum > 0 AND NOT a.attisdropped) p
+  JOIN pg_type t ON t.oid = p.oid JOIN pg_namespace n ON n.oid = t.typnamespace
  CROSS JOIN LATERAL (
        SELECT format('label %s %s', e.oid, e.enumlabel) FROM pg_enum e WHERE e.enumtypid = t.oid
         UNION ALL

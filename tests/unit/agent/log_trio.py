@@ -1,14 +1,16 @@
 """Log hosts on loopback and real disks, as the tests of the running log use them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
+import pytest
 from patience import in_time, until
 from pgherd_sidecar.agent.base.config import (
     LimitSettings,
@@ -21,7 +23,7 @@ from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.log.news import LogListener
 from pgherd_sidecar.agent.membership import roster
 from pgherd_sidecar.agent.membership.identity import StoredIdentity
-from pgherd_sidecar.core.consensus import Member
+from pgherd_sidecar.core.consensus import Member, Persist
 from pgherd_sidecar.core.replication.entries import (
     DatabaseState,
     Marker,
@@ -31,6 +33,7 @@ from pgherd_sidecar.core.replication.entries import (
     encode_entry,
     iter_entries,
 )
+from pgherd_sidecar.env.storage.segments import SegmentLog
 from places import free_port
 
 NAMES = ("n1", "n2", "n3")
@@ -38,6 +41,26 @@ NAMES = ("n1", "n2", "n3")
 
 def entry(number: int) -> bytes:
     return encode_entry(Marker(number.to_bytes(16, "big")))
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+@contextmanager
+def dying(step: int) -> Iterator[None]:
+    """Die in the block, as soon as a log is to persist something for the ``step``-th time."""
+    calls = itertools.count(1)
+    persist = SegmentLog.persist
+
+    def persist_or_die(log: SegmentLog, action: Persist) -> None:
+        if next(calls) == step:
+            raise Killed
+        persist(log, action)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(SegmentLog, "persist", persist_or_die)
+        yield
 
 
 class Node(LogListener):

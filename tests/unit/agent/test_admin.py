@@ -143,13 +143,53 @@ class SubscriptionsStub:
         return {"ended": True}
 
 
+class MarkersStub:
+    """Holds one marker."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+
+    async def ready(self, marker_id: str, timeout_s: float) -> int:
+        self._check(marker_id)
+        if timeout_s < 1:
+            raise TimeoutError
+        return 8
+
+    async def lease(self, marker_id: str, lease_s: float) -> ExportedSnapshot:
+        self._check(marker_id)
+        self.told.append(f"lease {lease_s:g}")
+        return ExportedSnapshot(8, "00000003-1", "10:12:11")
+
+    async def tables(self, marker_id: str) -> Mapping[str, TableChecksum]:
+        self._check(marker_id)
+        return {'public."T"': TableChecksum(rows=2, checksum="ab", columns="cd")}
+
+    async def buckets(self, marker_id: str, table: str) -> Mapping[int, str]:
+        self._check(marker_id)
+        if table != "t":
+            raise UnknownTable(table)
+        return {3: "ab"}
+
+    async def keys(self, marker_id: str, table: str, bucket: int) -> Mapping[str, str]:
+        self._check(marker_id)
+        return {f"{table} {bucket}": "ab"}
+
+    async def drop(self, marker_id: str) -> None:
+        self.told.append(f"drop {marker_id}")
+
+    def _check(self, marker_id: str) -> None:
+        if marker_id != MARKER:
+            raise UnknownMarker(f"no marker {marker_id}")
+
+
 class Backend:
-    """Holds one marker; remembers what it was told."""
+    """Remembers what it was told."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
         self.orders = True
         self.views = ViewStub(self.told)
+        self.markers = MarkersStub(self.told)
         self.changes = ChangesStub(self.told)
         self.roles = RolesStub(self.told)
         self.maintenance = MaintenanceStub(self.told)
@@ -193,40 +233,8 @@ class Backend:
         self.told.append(f"marker for {names}")
         return MARKER, 8
 
-    async def marker_ready(self, marker: str, timeout_s: float) -> int:
-        self._check(marker)
-        if timeout_s < 1:
-            raise TimeoutError
-        return 8
-
-    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
-        self._check(marker)
-        self.told.append(f"lease {lease_s:g}")
-        return ExportedSnapshot(8, "00000003-1", "10:12:11")
-
-    async def marker_tables(self, marker: str) -> Mapping[str, TableChecksum]:
-        self._check(marker)
-        return {'public."T"': TableChecksum(rows=2, checksum="ab", columns="cd")}
-
-    async def marker_buckets(self, marker: str, table: str) -> Mapping[int, str]:
-        self._check(marker)
-        if table != "t":
-            raise UnknownTable(table)
-        return {3: "ab"}
-
-    async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
-        self._check(marker)
-        return {f"{table} {bucket}": "ab"}
-
     async def check_indexes(self) -> IndexReport:
         return IndexReport(True, 2, {"public.i": "heap tuple lacks a match"}, {"public.k": "busy"})
-
-    async def drop_marker(self, marker: str) -> None:
-        self.told.append(f"drop {marker}")
-
-    def _check(self, marker: str) -> None:
-        if marker != MARKER:
-            raise UnknownMarker(f"no marker {marker}")
 
 
 @asynccontextmanager

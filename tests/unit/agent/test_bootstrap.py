@@ -4,7 +4,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from log_trio import Trio, trio
+from log_trio import Trio, dying, trio
 from patience import until
 from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.log import bootstrap
@@ -13,10 +13,6 @@ from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdenti
 from pgherd_sidecar.core.consensus import ENTRIES, Block, Membership, Persist
 from pgherd_sidecar.env.storage.disk import RealDirectory
 from pgherd_sidecar.env.storage.segments import SegmentLog
-
-
-class Killed(BaseException):
-    """The command dies here."""
 
 
 async def left_over(tmp_path: Path) -> tuple[Trio, NodeConfig]:
@@ -76,23 +72,10 @@ async def test_c21_the_two_clusters_never_merge_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
-async def test_c21_an_act_that_died_is_ended_by_the_same_act(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+async def test_c21_an_act_that_died_is_ended_by_the_same_act(tmp_path: Path, step: int) -> None:
     herd, config = await left_over(tmp_path)
-    calls = []
-    persist = SegmentLog.persist
-
-    def dying(log: SegmentLog, what: object) -> None:
-        calls.append(what)
-        if len(calls) == step:
-            raise Killed
-        persist(log, what)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(SegmentLog, "persist", dying)
-    with pytest.raises(Killed):
+    with dying(step):
         bootstrap.force(config)
-    monkeypatch.undo()
     with pytest.raises(IdentityError):
         StoredIdentity(config)  # half done, it is no member of the old cluster
     done = bootstrap.force(config)
@@ -182,21 +165,12 @@ async def test_c21_a_component_goes_on_with_the_most_advanced_log_of_its_members
 
 @pytest.mark.parametrize("step", [1, 2, 3])
 async def test_c21_a_promotion_that_died_is_ended_by_the_same_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    tmp_path: Path, step: int
 ) -> None:
     herd, configs = await cut_off(tmp_path)
-    cluster_id, calls, persist = uuid4(), [], SegmentLog.persist
-
-    def dying(log: SegmentLog, what: object) -> None:
-        calls.append(what)
-        if len(calls) == step:
-            raise Killed
-        persist(log, what)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(SegmentLog, "persist", dying)
-    with pytest.raises(Killed):
+    cluster_id = uuid4()
+    with dying(step):
         bootstrap.promote(configs, cluster_id)
-    monkeypatch.undo()
     for config in configs:  # half done, none of them is a member of the old cluster
         with pytest.raises(IdentityError):
             StoredIdentity(config)

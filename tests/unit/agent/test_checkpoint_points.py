@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import psycopg
 import pytest
 from pgherd_sidecar.agent.base.errors import LeftBehindError
 from pgherd_sidecar.agent.checkpoint import certstate, verdicts
@@ -52,6 +53,7 @@ class Node:
         wanted: how new a checkpoint some joiner needs.
         block: a block of the log starts at each multiple of this.
         damaged: positions at which the log can't be read.
+        lock_table_full: no sequence can be asked; the session goes on all the same.
         base: the log holds what comes after this position.
         shapes_from: columns of tables are known from there on.
     """
@@ -67,6 +69,7 @@ class Node:
         self.chain_end = self.base = self.shapes_from = 0
         self.reader = self.extent = self
         self.damaged: set[int] = set()
+        self.lock_table_full = self.closed = False
         self.block = 1
         self._visible = 0
 
@@ -82,7 +85,9 @@ class Node:
         if name == "log_holds":
             row = (self.wanted, None, [])
         elif name == "sequence_positions":
-            row = ({"public.s": 7},)
+            if self.lock_table_full:
+                raise psycopg.errors.OutOfMemory
+            row = (None, {"public.s": 7})
         elif name == "forget_shapes":
             (self.shapes_from,) = parameters
         elif name == "flush_wal" and self.flushes:
@@ -179,6 +184,21 @@ async def test_a_node_may_die_at_any_point_of_its_checkpoints(begin: Begin) -> N
         with pytest.raises(Crash):
             await node.live()
         node.assert_fits()
+
+
+async def test_sequences_that_can_not_be_asked_keep_no_log(begin: Begin) -> None:
+    node = begin()
+    node.lock_table_full = True
+    await node.live()
+    node.assert_fits()
+    assert node.base == ROUNDS[-1][0]
+
+
+async def test_a_server_that_is_gone_at_the_sequences_ends_the_session(begin: Begin) -> None:
+    node = begin()
+    node.lock_table_full = node.closed = True
+    with pytest.raises(psycopg.errors.OutOfMemory):
+        await node.live()
 
 
 @pytest.mark.parametrize(("wanted", "made"), [(3, True), (4, False), (None, False)])

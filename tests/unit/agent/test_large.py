@@ -36,6 +36,11 @@ class Connection:
     def prepare(self, name: bytes, query: bytes) -> None:
         self.texts[name] = query
 
+    def provide(self, statements: Sequence[Prepared], query: Callable[[bytes], bytes]) -> None:
+        for statement in statements:
+            if not self.knows(statement.name):
+                self.prepare(statement.name, query(statement.name))
+
     def run(self, statements: Sequence[Prepared]) -> "asyncio.Future[None]":
         self.executed += [self.texts[s.name].decode().split()[0] for s in statements]
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -36,7 +36,8 @@ async def settle(directory: Path, fingerprint: str, then: str = "exit 0") -> str
 
 async def test_a_server_that_hashes_alike_settles_the_copy(tmp_path: Path) -> None:
     asked = await settle(tmp_path, "abc")
-    assert "become_member(3, 'n3', 7, '{\"s\": 3}')" in asked
+    assert "become_member(3, 'n3', 7)" in asked
+    assert "'{\"s\": 3}'" in asked.replace("''", "'")
 
 
 async def test_a_copy_does_not_go_on_with_its_partners_archive(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ def write(directory: Path, gid: int) -> None:
         "certification": described,
         "servers": {"n1": server},
         "local_tables": [],
+        "shared": [],
+        "role_limits": {},
     }
     (directory / "manifest.json").write_text(json.dumps(manifest))
 

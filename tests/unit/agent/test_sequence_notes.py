@@ -19,15 +19,15 @@ class Server:
         self.error = error
         self.positions = {"public.s": 7}
 
-    async def execute(self, query: str) -> "Server":
+    async def execute(self, query: str, parameters: tuple[int, ...] = ()) -> "Server":
         assert "sequence_positions" in query or "increment_by < 0" in query
         self.failures -= 1
         if self.failures >= 0:
             raise self.error("could not open relation with OID 26182")
         return self
 
-    async def fetchone(self) -> tuple[dict[str, int]]:
-        return (self.positions,)
+    async def fetchone(self) -> tuple[None, dict[str, int]]:
+        return None, self.positions
 
     async def fetchall(self) -> list[tuple[str]]:
         return [(name,) for name in self.positions if name.startswith("public.down")]
@@ -71,3 +71,28 @@ async def test_an_older_database_takes_no_sequence_back(tmp_path: Path) -> None:
     await sequences.note_farther(cast("psycopg.AsyncConnection[Any]", server), tmp_path)
     assert sequences.load(tmp_path)["public.up"] == 50
     assert sequences.load(tmp_path)["public.new"] == 3
+
+
+class Parts:
+    """Has two parts of sequences; a part may tell of none."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def execute(self, query: str, parameters: tuple[int, ...]) -> "Parts":
+        assert "sequence_positions" in query or "sequences_after_crash" in query
+        self.asked += parameters
+        return self
+
+    async def fetchone(self) -> tuple[int | None, dict[str, int]]:
+        after = self.asked[-1]
+        return {0: (7, {"public.s": 5}), 7: (9, {}), 9: (12, {"public.u": 6})}.get(
+            after, (None, {})
+        )
+
+
+async def test_sequences_are_asked_for_in_parts(tmp_path: Path) -> None:
+    parts = Parts()
+    await sequences.note(cast("psycopg.AsyncConnection[Any]", parts), tmp_path)
+    assert sequences.load(tmp_path) == {"public.s": 5, "public.u": 6}
+    assert parts.asked == [0, 7, 9, 12]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from log_trio import Node, Trio, trio
+from log_trio import Node, Trio, dying, trio
 from patience import until
 from pgherd_sidecar.agent.admin.port import Refused, Unavailable
 from pgherd_sidecar.agent.base.config import NodeConfig
@@ -17,13 +17,8 @@ from pgherd_sidecar.agent.log.parting import Splitter
 from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
 from pgherd_sidecar.core.consensus import Member, Membership, Message, Parting
 from pgherd_sidecar.core.consensus.model.parting import Consent, SplitPlan, consented
-from pgherd_sidecar.env.storage.segments import SegmentLog
 
 FIVE = Membership.founded(Member(f"n{n}", f"disk of n{n}") for n in range(1, 6))
-
-
-class Killed(BaseException):
-    """The sidecar dies here."""
 
 
 class Side:
@@ -135,23 +130,14 @@ def resume(config: NodeConfig) -> NodeConfig:
 
 @pytest.mark.parametrize("step", [None, 1, 2])
 async def test_c21_a_member_goes_on_as_another_cluster_wherever_it_dies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int | None
+    tmp_path: Path, step: int | None
 ) -> None:
     herd, node = await left_over(tmp_path)
-    configured, plan, calls, persist = node.config, plan_of(node), [], SegmentLog.persist
+    configured, plan = node.config, plan_of(node)
     parted.consent(configured, node.disk, plan)
-
-    def dying(log: SegmentLog, what: object) -> None:
-        calls.append(what)
-        if len(calls) == step:
-            raise Killed
-        persist(log, what)  # type: ignore[arg-type]
-
     if step is not None:
-        monkeypatch.setattr(SegmentLog, "persist", dying)
-        with pytest.raises(Killed):
+        with dying(step):
             resume(configured)
-        monkeypatch.undo()
     node.config = resume(configured)
     assert str(node.config.cluster_id) == plan.successor
     assert node.config.certified("n3") == configured.certified("n3")

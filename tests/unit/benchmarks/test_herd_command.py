@@ -1,13 +1,16 @@
 """The herd behind the pgherd command, played here by a script that says what it would say."""
 
 import json
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks import demo
 from benchmarks import herd as herd_module
 from benchmarks.errors import BenchmarkError
-from benchmarks.herd import Herd
+from benchmarks.herd import Herd, Member
 from benchmarks.workload.summary import comparison
 
 
@@ -34,6 +37,25 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     stand_in = Command(tmp_path)
     monkeypatch.setattr(herd_module, "pgherd_program", lambda: str(stand_in.path))
     return stand_in
+
+
+def test_the_demo_says_how_to_have_other_ports(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = "port 7501 is taken by postgres (pid 7): stop it or choose another --port-base"
+    command.says(err=f"pgherd: {taken}\n", status=1)
+    monkeypatch.setattr(sys, "argv", ["demo", "--dir", str(tmp_path / "demo")])
+    with pytest.raises(BenchmarkError, match=r"pid 7\): stop it or `make demo PORT_BASE=8500`"):
+        demo.main()
+
+
+def test_the_demo_prints_commands_that_can_be_pasted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "Ann's herd"
+    demo.print_how_to_go_on([Member("n1", "primary", "", "")], Herd(directory))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "--dir" in line]
+    assert [shlex.split(line)[-1] for line in lines] == [str(directory)] * 3
 
 
 def verify_output(**checksums: str | None) -> str:

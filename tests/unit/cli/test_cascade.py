@@ -1,7 +1,7 @@
 """Providers that subscriptions are given, and which of them are refused."""
 
 import pytest
-from pgherd_sidecar.cli.following.cascade import forwards, provider_of
+from pgherd_sidecar.cli.following.cascade import forwards, limits, provider_of
 from pgherd_sidecar.client.errors import HerdError
 from pgherd_sidecar.subscribing.ordering.subscriptions import handed_over, require_provider
 from pgherd_sidecar.subscribing.state.herd import Subscription
@@ -21,6 +21,10 @@ def test_what_is_not_said_stays() -> None:
     assert provider_of("herd", KNOWN[1]) is None and provider_of("c", KNOWN[1]) == "c"
     assert forwards(None, KNOWN[0]) and not forwards(None, None)
     assert not forwards(False, KNOWN[0])
+    assert limits(None, None, None) == (8 << 30, 72 * 3600)
+    assert limits(None, None, KNOWN[0]) == (1, 1.0)
+    assert limits(1 << 20, None, KNOWN[0]) == (1 << 20, 1.0)
+    assert limits(None, 2, KNOWN[0]) == (1, 7200)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,46 @@ def test_a_new_authority_is_trusted_beside_the_one_that_ends(description: Herd) 
         assert load_pem_x509_certificates(path.read_bytes()) == [new]
 
 
+def test_what_a_clock_that_was_ahead_has_made_is_made_anew(description: Herd) -> None:
+    certificates.provide(description, NOW + 400 * DAY)
+    certificates.provide(description, NOW)
+    assert usable(description)
+    before = contents(description)
+    certificates.provide(description, NOW)
+    assert contents(description) == before
+
+
+def test_a_certificate_that_begins_later_is_made_anew_by_the_same_authority(
+    description: Herd,
+) -> None:
+    certificates.provide(description, NOW - 10 * DAY)
+    authority = (description.directory / "tls" / "ca.crt").read_bytes()
+    (description.node("n1").tls / "tls.crt").unlink()
+    certificates.provide(description, NOW + 200 * DAY)
+    certificates.provide(description, NOW)
+    assert usable(description)
+    assert (description.directory / "tls" / "ca.crt").read_bytes() == authority
+
+
+def test_a_clock_that_is_far_ahead_has_no_authority_leave(description: Herd) -> None:
+    certificates.provide(description, NOW)
+    [old] = load_pem_x509_certificates((description.directory / "tls" / "ca.crt").read_bytes())
+    for wrong_or_right in (NOW + 4000 * DAY, NOW):
+        certificates.provide(description, wrong_or_right)
+        for path in description.directory.rglob("tls/ca.crt"):
+            assert old in load_pem_x509_certificates(path.read_bytes())
+    assert usable(description)
+
+
+def test_what_is_made_under_a_clock_that_is_behind_is_good_when_that_is_right_again(
+    description: Herd,
+) -> None:
+    """Nobody can tell which of the two clocks is right."""
+    certificates.provide(description, NOW)
+    certificates.provide(description, NOW - 9000 * DAY)
+    assert usable(description)
+
+
 @pytest.mark.parametrize("lost", ["tls.crt", "tls.key"])
 def test_what_a_node_has_lost_is_made_again(description: Herd, lost: str) -> None:
     certificates.provide(description)

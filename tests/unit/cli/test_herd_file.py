@@ -1,7 +1,9 @@
 """``herd.json`` and the layout of a herd's directory."""
 
 import json
+import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,56 @@ def test_socket_paths_fit_whatever_the_directory(length: int) -> None:
     longest = [node.run / ".s.PGSQL.65535", node.hook / ".s.PGSQL.65535", node.admin_socket]
     assert max(len(str(path)) for path in longest) <= herd.SOCKET_PATH_MAX
     assert (description.sockets == directory) == (length <= 60)
+
+
+def test_directories_of_sockets_elsewhere_are_the_accounts_own(elsewhere: herd.Herd) -> None:
+    """The first is in a directory in which everybody may make one of that name."""
+    elsewhere.make_sockets(elsewhere.members[0])
+    paths = elsewhere.node("n1")
+    for made in (elsewhere.sockets, paths.run, paths.hook):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    elsewhere.sockets.chmod(0o775)
+    elsewhere.make_sockets(elsewhere.members[0])
+    assert stat.S_IMODE(elsewhere.sockets.stat().st_mode) == 0o700
+    assert herd.load(elsewhere.directory) == elsewhere
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> herd.Herd:
+    directory = tmp_path / "herd"
+    directory.mkdir()
+    description = new(directory).model_copy(update={"sockets": tmp_path / "sockets"})
+    herd.save(description)
+    return description
+
+
+def writable_by_all(sockets: Path) -> None:
+    sockets.mkdir()
+    sockets.chmod(0o777)
+
+
+def link(sockets: Path) -> None:
+    sockets.with_name("other").mkdir()
+    sockets.symlink_to(sockets.with_name("other"))
+
+
+def of_another(sockets: Path) -> None:
+    sockets.mkdir(mode=0o700)
+    if os.geteuid() != 0:
+        pytest.skip("only root can do this")
+    os.chown(sockets, 12345, -1)
+
+
+@pytest.mark.parametrize("make", [writable_by_all, link, of_another, Path.touch])
+def test_sockets_lie_in_no_directory_that_another_account_has_made(
+    elsewhere: herd.Herd, make: Callable[[Path], None]
+) -> None:
+    """After a restart of the machine it is gone, and any account may be the first to make it."""
+    make(elsewhere.sockets)
+    with pytest.raises(HerdError, match="sockets is not a directory of this herd's account alone"):
+        elsewhere.make_sockets(elsewhere.members[0])
+    with pytest.raises(HerdError, match="remove it and repeat the command"):
+        herd.load(elsewhere.directory)
 
 
 @pytest.mark.parametrize("nodes", [0, -1, 100])

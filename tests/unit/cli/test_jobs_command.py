@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 from pgherd_sidecar.cli import jobs
 from pgherd_sidecar.client.errors import HerdError
+from pgherd_sidecar.local import herd, node
+from pgherd_sidecar.local.herd import new_herd
+from pgherd_sidecar.local.node import NodeState
 from pgherd_sidecar.local.operations import rebuild as rebuilding
 from pgherd_spark.checking.check import Sums, _majority
 from pgherd_spark.checking.findings import DefinitionDifference, Findings, TableFindings
 from pgherd_spark.reading import cluster
 from pgherd_spark.reading.checksums import Sum
+from psycopg.conninfo import conninfo_to_dict
 
 
 def test_without_spark_there_is_only_the_error(
@@ -103,3 +107,22 @@ def test_no_database_is_replaced_for_a_role(monkeypatch: pytest.MonkeyPatch) -> 
         rebuilt(monkeypatch, findings(definitions=roles))
     bucket: Sums = {"n1": _RIGHT, "n2": _RIGHT, "n3": _WRONG}
     assert rebuilt(monkeypatch, findings(bucket, definitions=roles)) == [("n3", "n1")]
+
+
+def test_a_herds_directory_may_have_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    description = new_herd(
+        tmp_path / "Ann's herd", nodes=1, port_base=30000, postgres_bin=Path("/usr/bin")
+    )
+    (member,) = description.members
+    up = NodeState(member, "primary", None, 1, 1, True, True, {})
+
+    async def states_of(_: object) -> list[NodeState]:
+        return [up]
+
+    monkeypatch.setattr(herd, "load", lambda _: description)
+    monkeypatch.setattr(node, "states_of", states_of)
+    members, _ = jobs._members(tmp_path, allow_missing=False)
+    passfile = conninfo_to_dict(members["n1"].conninfo)["passfile"]
+    assert passfile == str(description.node(member).passfile)

@@ -1,5 +1,6 @@
 """A command starts fast: it imports what it needs, and nothing of what other commands need."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -58,15 +59,15 @@ def test_a_module_is_executed_at_its_first_use(
     (package / "__init__.py").touch()
     (package / "one.py").write_text("import sys\nsys.executed_by_test = True\nVALUE = 7\n")
     monkeypatch.syspath_prepend(tmp_path)
-    __import__("lazily_tested")
-    module = lazily("lazily_tested.one")
+    with lazily():
+        module = importlib.import_module("lazily_tested.one")
     assert not hasattr(sys, "executed_by_test")
     assert module.VALUE == 7
     assert sys.executed_by_test  # type: ignore[attr-defined]
     del sys.executed_by_test  # type: ignore[attr-defined]
-    assert lazily("lazily_tested.one") is module is sys.modules["lazily_tested"].one
+    assert sys.modules["lazily_tested.one"] is module is sys.modules["lazily_tested"].one
 
 
 def test_a_module_that_is_not_there_is_missed_at_once() -> None:
-    with pytest.raises(ModuleNotFoundError, match="no module named"):
-        lazily("pgherd_sidecar.cli.nowhere")
+    with pytest.raises(ModuleNotFoundError, match="No module named"), lazily():
+        importlib.import_module("pgherd_sidecar.cli.nowhere")

@@ -1,11 +1,14 @@
-"""A node whose database is being replaced is its sidecar's to run."""
+"""A node's processes: which are started, and with what settings."""
 
+import os
 from pathlib import Path
 
 import pytest
 from pgherd_sidecar.agent.recovery.progress import Phase, RebuildProgress
-from pgherd_sidecar.local.herd import Herd, new_herd
+from pgherd_sidecar.local import postgres
+from pgherd_sidecar.local.herd import Herd, new_herd, save
 from pgherd_sidecar.local.node import Node, NodeState
+from pgherd_sidecar.local.operations import rebuild
 from pgherd_sidecar.local.postgres import PostgresServer
 from pgherd_sidecar.local.sidecar import Sidecar
 
@@ -68,3 +71,34 @@ async def test_without_a_rebuild_the_server_is_started_first(
 ) -> None:
     await node_with(herd, rebuild).start(1.0)
     assert started == ["server", "database", "sidecar"]
+
+
+@pytest.mark.parametrize(
+    ("account", "systemd", "keeps_out"),
+    [(1000, True, True), (999, True, False), (1000, False, False)],
+)
+def test_a_logout_takes_no_memory_away_from_the_server(
+    herd: Herd, monkeypatch: pytest.MonkeyPatch, account: int, *, systemd: bool, keeps_out: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: account)
+    monkeypatch.setattr(postgres, "_SYSTEMD", herd.directory if systemd else herd.directory / "no")
+    PostgresServer(herd, herd.members[0]).write_overlay()
+    settings = (herd.node(herd.members[0]).overlay / "pgherd.conf").read_text()
+    assert ("dynamic_shared_memory_type = 'mmap'" in settings) is keeps_out
+    assert ("min_dynamic_shared_memory" in settings) is keeps_out
+
+
+async def test_a_reader_that_is_rebuilt_is_said_to_follow(
+    herd: Herd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def done(*_: object) -> None:
+        pass
+
+    description, reader = herd.grown(None, kind="reader")
+    save(description)
+    monkeypatch.setattr(rebuild, "_ask", done)
+    monkeypatch.setattr(rebuild, "watch", done)
+    monkeypatch.setattr(Sidecar, "start", lambda *_: None)
+    asked = rebuild.RebuildOptions(None, None, 1.0)
+    member = await rebuild.rebuild(herd.directory, reader.name, asked)
+    assert member.purpose == "follows"

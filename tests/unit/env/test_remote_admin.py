@@ -1,5 +1,6 @@
 """The admin port: who may ask, and what happens when certificates are replaced. Real sockets."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from uuid import UUID
 import aiohttp
 import pytest
 from link_ends import CLUSTER, authority, equip, pem
+from pgherd_sidecar.agent.admin import remote
 from pgherd_sidecar.agent.admin.port import AdminBackend, StatusValue
 from pgherd_sidecar.agent.admin.remote import RemoteAdmin
 from pgherd_sidecar.agent.base.config import MemberAddress, NodeConfig, PostgresAddress, Tls
@@ -20,9 +22,15 @@ from pgherd_spark.stream.reach import Certificates, clients
 from places import free_port
 
 
+class Markers:
+    async def drop(self, marker_id: str) -> None:
+        assert marker_id == "1"
+
+
 class Backend:
     """Has a status, and marker 1, and can be told to end."""
 
+    markers = Markers()
     changes = None
     roles = None
     maintenance = None
@@ -30,9 +38,6 @@ class Backend:
 
     async def status(self) -> Mapping[str, StatusValue]:
         return {"state": "primary"}
-
-    async def drop_marker(self, marker: str) -> None:
-        assert marker == "1"
 
     async def shutdown(self) -> None:
         pass
@@ -142,6 +147,29 @@ async def test_nobody_is_heard_without_a_certificate_of_the_herd_s_authority(
         for caller in (None, stranger):
             with pytest.raises(aiohttp.ClientError):
                 await status(config, caller, ca)
+
+
+async def test_a_crowd_that_says_nothing_keeps_nobody_out_and_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_STRANGERS_MAX", 3)
+    ca = authority()
+    config = node(tmp_path)
+    equip(tmp_path / "n1", ca, "n1")
+    operator = equip(tmp_path / "operator", ca, "operator")
+    async with serving(config):
+        crowd = [await asyncio.open_connection("127.0.0.1", config.admin_port) for _ in range(4)]
+        assert await crowd[0][0].read() == b""
+        assert await status(config, operator, ca) == 200
+        assert await crowd[1][0].read() == b""
+        assert not crowd[3][0].at_eof()
+        monkeypatch.setattr(remote, "_HANDSHAKE_S", 0.1)
+        late, writer = await asyncio.open_connection("127.0.0.1", config.admin_port)
+        assert await late.read() == b""
+        assert not crowd[3][0].at_eof()
+    assert await crowd[3][0].read() == b""
+    for _, one in [*crowd, (late, writer)]:
+        one.close()
 
 
 async def test_an_authority_that_is_replaced_is_trusted_no_more_and_the_new_one_is(

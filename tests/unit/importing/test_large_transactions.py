@@ -1,13 +1,18 @@
-"""Large transactions of a source are written in parts."""
+"""Large transactions of a source are written in parts, and larger ones are committed in parts."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
+import psycopg
+import pytest
+from pgherd_sidecar.importing import following as following_module
+from pgherd_sidecar.importing.changes import pgoutput
 from pgherd_sidecar.importing.changes.pgoutput import Data
-from pgherd_sidecar.importing.ends.target import Copied, Target
+from pgherd_sidecar.importing.ends.errors import ImportFailed
+from pgherd_sidecar.importing.ends.target import NO_PART, Copied, SourcePart, Target
 from pgherd_sidecar.importing.following import Following
 from pgherd_sidecar.importing.stream import Stream
 from pgherd_sidecar.tables.model import SourceColumn, SourceTable
@@ -18,15 +23,33 @@ _ROWS, _LARGE = 40, 1 << 20
 
 @dataclass
 class HerdSession:
-    """It notes how large each set of rows is."""
+    """It notes how large each set of rows is, and which rows were committed.
+
+    Attributes:
+        standings: what was told with each commit.
+        dies_after: so many commits.
+    """
 
     sent: list[int] = field(default_factory=list)
+    committed: list[int] = field(default_factory=list)
+    standings: list[Mapping[str, Any]] = field(default_factory=list)
+    dies_after: int = -1
+    _written: list[int] = field(default_factory=list)
 
-    async def execute(self, _command: object, values: object = None) -> SimpleNamespace:
+    async def execute(self, command: object, values: object = None) -> SimpleNamespace:
+        if command == "COMMIT":
+            if len(self.standings) > self.dies_after >= 0:
+                raise psycopg.errors.ProgramLimitExceeded("it has died")
+            self.committed += self._written
+            self._written = []
+        if isinstance(values, dict):
+            self.standings.append(values)
         if not isinstance(values, list):
             return SimpleNamespace(rowcount=1)
         self.sent.append(sum(len(one) for one in values))
-        return SimpleNamespace(rowcount=values[0].count(",") + 1)
+        ids = [int(one.strip('"')) for one in values[0].strip("{}").split(",")]
+        self._written += ids
+        return SimpleNamespace(rowcount=len(ids))
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
@@ -51,28 +74,57 @@ class SlotStream:
         pass
 
 
-async def test_a_transaction_of_large_rows_is_written_in_parts_of_some_megabytes() -> None:
+def frames() -> list[Data]:
+    """A transaction that inserts rows."""
+    insert = b"I" + number(4, 1) + b"N"
+    begin = b"B" + number(8, 100) + number(8, 0) + number(4, 7)
+    commit = b"C" + number(1, 0) + number(8, 100) + number(8, 101) + number(8, 0)
+    rows = [insert + row(str(one), "x" * _LARGE) for one in range(_ROWS)]
+    return [Data(1, 1, payload) for payload in (begin, *rows, commit)]
+
+
+def following(session: HerdSession, part: SourcePart = NO_PART) -> Following:
     columns = tuple(
         SourceColumn(name, kind, 25, -1, generated=False, as_text=False)
         for name, kind in (("id", "integer"), ("v", "text"))
     )
     table = SourceTable(1, "s.t", "s", "t", 0, columns, "key", (0,))
-    insert = b"I" + number(4, 1) + b"N"
-    begin = b"B" + number(8, 100) + number(8, 0) + number(4, 7)
-    commit = b"C" + number(1, 0) + number(8, 100) + number(8, 101) + number(8, 0)
-    rows = [insert + row(str(one), "x" * _LARGE) for one in range(_ROWS)]
-    frames = [Data(1, 1, payload) for payload in (begin, *rows, commit)]
-    session = HerdSession()
-    target = SimpleNamespace(session=None, run=None, version=0)
 
     async def the_session() -> HerdSession:
         return session
 
-    target.session = the_session
-    following = Following(
-        cast("Target", target), [Copied(table, 0, 0, 0, done=True, since=None, changed=0)], 0
+    async def drop() -> None:
+        pass
+
+    target = SimpleNamespace(
+        session=the_session, drop=drop, run=None, version=0, progressed=lambda: None
     )
-    await following.run(cast("Stream", SlotStream(frames)), until=101)
-    assert following.figures.changes == _ROWS
+    copied = Copied(table, 0, 0, 0, done=True, since=None, changed=0)
+    return Following(cast("Target", target), [copied], 0, part)
+
+
+async def test_a_transaction_of_large_rows_is_written_in_parts_of_some_megabytes() -> None:
+    session = HerdSession()
+    work = following(session)
+    await work.run(cast("Stream", SlotStream(frames())), until=101)
+    assert work.figures.changes == _ROWS
     assert sum(session.sent) > _ROWS * _LARGE
     assert max(session.sent) < 10 * _LARGE
+    assert len(session.standings) == 1
+
+
+async def test_parts_of_a_very_large_transaction_are_committed_each_exactly_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following_module, "_PARTS", 2)
+    session = HerdSession(dies_after=1)
+    with pytest.raises(ImportFailed):
+        await following(session).run(cast("Stream", SlotStream(frames())), until=101)
+    told = session.standings[0]
+    assert told["position"] is None
+    assert 0 < told["part_changes"] == len(session.committed) < _ROWS
+    again = HerdSession()
+    part = SourcePart(pgoutput.lsn(told["part"]), told["part_changes"])
+    await following(again, part).run(cast("Stream", SlotStream(frames())), until=101)
+    assert session.committed + again.committed == list(range(_ROWS))
+    assert again.standings[-1]["position"] == pgoutput.lsn_text(101)

@@ -1,14 +1,20 @@
 """Roles as commands, reasons as lines, connection strings without secrets."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import pglast
+import psycopg
 import pytest
 from pgherd_sidecar.importing import preflight, roles
 from pgherd_sidecar.importing.ends import source
 from pgherd_sidecar.importing.ends.connections import conninfo, without_password
 from pgherd_sidecar.importing.ends.errors import Changed, ImportFailed
+from pgherd_sidecar.importing.ends.model import SchemaStatement
 from pgherd_sidecar.tables.rowsql import literal
 from pgherd_sidecar.tables.values import UNCHANGED
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 _ROLE = {
@@ -97,10 +103,72 @@ async def test_settings_of_roles_and_of_the_database(monkeypatch: pytest.MonkeyP
         },
     )
     assert found.commands[1:] == (
-        """ALTER ROLE "clerk" SET work_mem TO '5MB'""",
-        """ALTER ROLE "clerk" IN DATABASE "app" SET search_path TO "$user", shop""",
-        """ALTER DATABASE "app" SET application_name TO 'it''s'""",
+        """ALTER ROLE "clerk" SET "work_mem" TO '5MB'""",
+        """ALTER ROLE "clerk" IN DATABASE "app" SET "search_path" TO '$user', 'shop'""",
+        """ALTER DATABASE "app" SET "application_name" TO 'it''s'""",
     )
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("search_path=", """ "search_path" TO ''"""),
+        ('search_path=""', """ "search_path" TO ''"""),
+        ('search_path="a, ""b""",c', """ "search_path" TO 'a, "b"', 'c'"""),
+        ("search_path=a;drop/**/role'x'", """ "search_path" TO 'a;drop/**/role''x'''"""),
+        ("x.y; DROP ROLE z; --=1", """ "x.y; DROP ROLE z; --" TO '1'"""),
+        ('x."y=1', """ "x.""y" TO '1'"""),
+    ],
+)
+async def test_a_setting_is_one_command_whatever_its_role_has_written(
+    monkeypatch: pytest.MonkeyPatch, setting: str, words: str
+) -> None:
+    """Any role of the source may write it, and the herd's superuser executes the command."""
+    answers = {
+        "role_list": [{"name": "clerk", **_ROLE}],
+        "role_settings": [{"role": "clerk", "here": False, "setting": setting}],
+    }
+    found = await read(monkeypatch, answers)
+    assert found.commands[1:] == (f'ALTER ROLE "clerk" SET{words}',)
+    assert len(pglast.parse_sql(found.commands[1])) == 1
+
+
+class _Refusing:
+    """A session with a herd that refuses commands in which a word stands."""
+
+    broken = False
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+        self.executed: list[str] = []
+
+    @asynccontextmanager
+    async def transaction(self, **_options: bool) -> AsyncIterator[None]:
+        yield
+
+    async def execute(self, command: bytes | sql.Composed) -> None:
+        text = command.decode() if isinstance(command, bytes) else command.as_string(None)
+        self.executed.append(text)
+        if self._word in text:
+            raise psycopg.errors.InvalidParameterValue("no")
+
+
+@pytest.mark.parametrize(
+    ("refused", "executed"), [("CREATE ROLE", 1), ("OWNER TO", 3), ("CREATE FUNCTION", 4)]
+)
+async def test_a_trial_ends_where_an_object_would_stay_the_superusers(
+    refused: str, executed: int
+) -> None:
+    """A function that the superuser owns is executed with his rights: for an index, say."""
+    wanted = roles.SourceRoles(('CREATE ROLE "clerk"',), ("clerk",), (), ())
+    made = [
+        SchemaStatement("before", "CREATE FUNCTION s.f() RETURNS bool"),
+        SchemaStatement("before", "ALTER FUNCTION s.f() OWNER TO clerk"),
+        SchemaStatement("keys", "CREATE INDEX i ON s.t (a) WHERE s.f()"),
+    ]
+    session = _Refusing(refused)
+    [_] = await preflight._tried(session, wanted, made)  # type: ignore[arg-type]
+    assert len(session.executed) == executed
 
 
 def test_a_source_that_fits_has_no_reason_against_it() -> None:

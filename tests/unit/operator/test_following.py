@@ -1,13 +1,19 @@
 """ReplicationSets and Subscriptions: what is ordered of the herd, shown, told and ended."""
 
+import ast
 import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pgherd_sidecar.subscribing
 import pytest
 from following_world import PARTS, PASSWORD, FollowingWorld, life_of_followers
 from jobs_world import HERD
 from pgherd_operator.api import KIND, SET, SUBSCRIPTION
 from pgherd_operator.api.subscriptions import SetSpec, SubscriptionSpec
+from pgherd_operator.jobs.following import in_resources
 from pgherd_operator.objects.names import FOLLOWING
 from pgherd_operator.shell.kube.interface import ApiError
 from psycopg.conninfo import conninfo_to_dict
@@ -417,3 +423,32 @@ def test_a_set_has_tables_and_limits_are_sane() -> None:
     for wrong in ({"keepBytes": "8GB"}, {"keepHours": 1000}, {"provider": ""}, {"to": "host=x"}):
         with pytest.raises(ValidationError):
             SubscriptionSpec.model_validate(good | wrong)
+
+
+def texts_of(module: ast.Module) -> Iterator[str]:
+    """All strings of a module; what is put into them is ``herd``."""
+    docstrings = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+    pieces: set[int] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.JoinedStr):
+            pieces |= {id(part) for part in node.values}
+            parts = [
+                part.value if isinstance(part, ast.Constant) else "herd" for part in node.values
+            ]
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and id(node) not in pieces | docstrings:
+            yield str(node.value)
+
+
+def test_no_reason_of_a_subscription_names_what_does_not_work_on_kubernetes() -> None:
+    """What a user runs beside a subscriber does, and moves of sets are not for resources."""
+    root = Path(pgherd_sidecar.subscribing.__file__).parent
+    texts = [
+        in_resources(text)
+        for path in root.rglob("*.py")
+        if "failover" not in path.parts
+        for text in texts_of(ast.parse(path.read_text()))
+    ]
+    assert len(texts) > 100
+    commands = re.compile(r"`pgherd (?!forward)| --(?!at)[a-z]")
+    assert [text for text in texts if commands.search(text)] == []

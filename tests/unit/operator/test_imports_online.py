@@ -20,7 +20,7 @@ _FOLLOWING = {
     "tables": 3, "tables_done": 3, "rows": 1000, "bytes": 4096, "bytes_of_tables": 8192,
     "lag_s": 0.1, "lag_bytes": 10,
 }  # fmt: skip
-_DONE = {"outcome": "done", "tables": 3, "without_writes_s": 1.25}
+_DONE = {"outcome": "done", "tables": 3, "without_writes_s": 1.25, "left": "mend these rows"}
 
 
 @dataclass
@@ -219,7 +219,7 @@ async def test_a_cut_over_ends_the_import_for_good() -> None:
     await world.settle()
     state, reason, text = world.condition
     assert (state, reason) == ("True", "Imported")
-    assert "all 3 tables are equal; no writes for 1.2 s" in text
+    assert "all 3 tables are equal; no writes for 1.2 s; mend these rows; connect" in text
     assert f"Secret {NAME}-app to service {NAME}-rw" in text
     assert world.resource["status"]["importFrom"]["phase"] == "Done"
     assert not world.jobs()

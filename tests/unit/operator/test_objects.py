@@ -30,9 +30,9 @@ def pods(**spec: Any) -> list[dict[str, Any]]:
     return [pod.pod(cluster(**spec), ID, seat, Release()) for seat in (DATABASE, WITNESS)]
 
 
-def node(seat: Seat, *others: Seat) -> dict[str, Any]:
+def node(seat: Seat, *others: Seat, **spec: Any) -> dict[str, Any]:
     """A member's node.json."""
-    files = config.config_map(cluster(), ID, seat, [seat, *others])["data"]
+    files = config.config_map(cluster(**spec), ID, seat, [seat, *others])["data"]
     found = json.loads(files["node.json"])
     assert isinstance(found, dict)
     return found
@@ -133,6 +133,8 @@ def test_only_what_makes_the_pod_changes_its_revision() -> None:
     assert revision(postgres={"parameters": {"work_mem": "8MB"}}) != same
     assert revision(postgres={"pgHba": ["hostssl all all all cert"]}) != same
     assert revision(images={"sidecar": "x"}) != same
+    assert revision(capture="Auto") == same
+    assert revision(capture="SQL") != same
     assert revision(scheduling={"nodeSelector": {"disk": "fast"}}) != same
 
 
@@ -141,6 +143,12 @@ def test_the_sidecar_takes_the_configuration_of_a_database() -> None:
     assert read.founder and read.recovery is None
     assert (read.address.host, read.listens_on) == ("herd-1.herd-peers.test.svc", "0.0.0.0")
     assert (read.postgres.database, read.postgres.tcp_host) == ("app", read.address.host)
+
+
+def test_a_herd_may_be_kept_from_the_native_module() -> None:
+    assert NodeConfig.model_validate(node(DATABASE)).capture == "auto"
+    assert NodeConfig.model_validate(node(DATABASE, capture="SQL")).capture == "sql"
+    assert NodeConfig.model_validate(node(JOINER, capture="SQL")).capture == "sql"
 
 
 def test_a_member_that_joins_copies_the_database_and_leaves_the_server_to_its_container() -> None:

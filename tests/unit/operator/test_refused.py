@@ -224,7 +224,8 @@ def test_a_pod_that_does_not_run_says_why(kind: str) -> None:
     assert pod_trouble(status) == words
 
 
-async def test_the_reason_of_a_pod_that_cannot_start_is_the_step_of_the_herd() -> None:
+async def waiting() -> World:
+    """A herd whose fourth member's pod waits."""
     world = await running()
     world.change(instances=4)
     for _ in range(10):
@@ -232,6 +233,12 @@ async def test_the_reason_of_a_pod_that_cannot_start_is_the_step_of_the_herd() -
         if ("Pod", f"{NAME}-4") in world.objects:
             break
         world.tick()
+    world.objects["Pod", f"{NAME}-4"]["status"] = {"phase": "Pending"}
+    return world
+
+
+async def test_the_reason_of_a_pod_that_cannot_start_is_the_step_of_the_herd() -> None:
+    world = await waiting()
     unschedulable, _ = TROUBLES["no node"]
     world.objects["Pod", f"{NAME}-4"]["status"] = unschedulable
     await world.reconcile()
@@ -255,19 +262,6 @@ def warn(
         "involvedObject": {"uid": world.objects[about]["metadata"]["uid"]},
         "lastTimestamp": f"2030-01-01T00:00:{at:02}Z",
     }  # fmt: skip
-
-
-async def waiting() -> World:
-    """A herd whose fourth member's pod waits."""
-    world = await running()
-    world.change(instances=4)
-    for _ in range(10):
-        await world.reconcile()
-        if ("Pod", f"{NAME}-4") in world.objects:
-            break
-        world.tick()
-    world.objects["Pod", f"{NAME}-4"]["status"] = {"phase": "Pending"}
-    return world
 
 
 MOUNT = "MountVolume.SetUp failed for volume data: no such device"

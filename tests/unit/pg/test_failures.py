@@ -40,6 +40,14 @@ def test_a_sqlstate_says_whether_to_try_again(sqlstate: str, expected: Trouble) 
     assert judge(RoundFailedError(sqlstate, "x", 0)).trouble is expected
 
 
+@pytest.mark.parametrize("message", ["tuple concurrently updated", "tuple concurrently deleted"])
+def test_a_race_for_a_row_of_the_catalog_is_tried_again(message: str) -> None:
+    assert judge(RoundFailedError("XX000", message, 0)).trouble is Trouble.INTERRUPTED
+    assert judge(RoundFailedError("XX001", message, 0)).trouble is Trouble.REFUSED
+    assert judge(psycopg.errors.InternalError_(message)).trouble is Trouble.INTERRUPTED
+    assert trouble_of("XX000", message, raised=True) is Trouble.FAILED
+
+
 @pytest.mark.parametrize("sqlstate", ["40001", "40P01", "53100", "53200", "57014", "57P01"])
 def test_what_a_function_raises_is_never_taken_for_the_server_s_word(sqlstate: str) -> None:
     assert trouble_of(sqlstate, raised=True) is Trouble.FAILED

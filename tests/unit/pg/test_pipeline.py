@@ -51,6 +51,9 @@ class Connection:
             raise psycopg.OperationalError("gone")
         self.unsent.append(name.decode())
 
+    def send_query_params(self, query: bytes, parameters: None) -> None:
+        self.unsent.append(query.decode())
+
     def send_query(self, query: bytes) -> None:
         self.unsent.append(query.decode())
 
@@ -202,6 +205,30 @@ async def test_a_statement_is_prepared_with_the_round_that_needs_it(
     with pytest.raises(RoundFailedError) as failed:
         done.result()
     assert failed.value.statement == 0
+
+
+async def test_statements_that_were_not_used_for_long_are_closed(
+    connection: Connection, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgherd_sidecar.pg.pipeline.KEPT_MAX", 2)
+    pipeline.prepare(b"stays", b"SELECT")
+    rounds = ((b"a", b"stays"), (b"b",), (b"a",), (b"c", b"stays"), (b"d", b"e", b"f"), (b"c",))
+    for names in rounds:
+        statements = [Prepared(name, (), ()) for name in names]
+        pipeline.provide(statements, lambda name: b"SELECT")
+        done = pipeline.run(statements)
+        sent = connection.messages[-1]
+        await connection.answer(*[_OK] * (len(sent) - 1), _SYNC)
+        assert done.done()
+        assert done.exception() is None
+        assert all(f"DEALLOCATE {name.decode()}" not in sent for name in names)
+        assert sent[-1 - len(names) : -1] == [name.decode() for name in names]
+    closed = [[word for word in sent if "DEALLOCATE" in word] for sent in connection.messages]
+    assert closed[:4] == [[], [], [], ["DEALLOCATE b"]]
+    assert sorted(closed[4]) == ["DEALLOCATE a", "DEALLOCATE c"]
+    assert len(closed[5]) == 2, "one of three stays beside the new one"
+    assert pipeline.knows(b"stays")
+    assert not pipeline.knows(b"a")
 
 
 async def test_rounds_under_way_end_when_the_server_is_gone(

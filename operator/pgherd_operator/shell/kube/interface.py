@@ -35,19 +35,15 @@ class KubernetesApi(Protocol):
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest:
         """Return an object; ``NotFoundError`` when there is none."""
-        ...
 
     async def list(self, kind: str, namespace: str, selector: str) -> list[Manifest]:
         """Return the objects with these labels."""
-        ...
 
     async def warnings(self, namespace: str, uid: str) -> Manifests:
         """Return the Events about one object that say what is wrong: Warnings, and few others."""
-        ...
 
     async def create(self, manifest: Manifest) -> Manifest:
         """Create, and return what there is now; ``ConflictError`` when the name is taken."""
-        ...
 
     async def admit(self, manifest: Manifest) -> None:
         """Ask, without making anything, whether this would be made; a taken name is no refusal.
@@ -55,7 +51,6 @@ class KubernetesApi(Protocol):
         Neither is an exceeded quota, which counts what is to be replaced, too, nor a web hook that
         cannot be asked: then nobody knows before it is tried.
         """
-        ...
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Server-side apply under our field manager, taking over fields that others changed.
@@ -63,14 +58,11 @@ class KubernetesApi(Protocol):
         Return what there is now. With a uid in the manifest: to that object only,
         ``ConflictError`` where it is not there.
         """
-        ...
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Manifest) -> None:
         """JSON merge patch; with a uid, of that object only."""
-        ...
 
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str, version: str = ""
     ) -> None:
         """Delete, if uid and resourceVersion (when given) are its own; else ``ConflictError``."""
-        ...

@@ -29,7 +29,6 @@ class WatchApi(Protocol):
         Raises:
             ApiError: it cannot be watched, or the connection broke.
         """
-        ...
 
 
 async def follow(

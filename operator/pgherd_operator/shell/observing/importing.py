@@ -22,7 +22,6 @@ class Importers(Protocol):
 
     async def told(self, address: str) -> Mapping[str, Any]:
         """Return what the program says; empty if it does not answer at once."""
-        ...
 
 
 class HttpImporters:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pgherd_operator.core.observed import MAINTENANCE, Incident, Report, View, ViewMember
+from pgherd_operator.core.observed import MAINTENANCE, Incident, Report, View
 
 ANSWER_S = 2.0
 
@@ -39,7 +39,6 @@ class Sidecars(Protocol):
         Raises:
             SidecarError: nobody can be asked yet.
         """
-        ...
 
     async def status(self, number: int) -> Mapping[str, Any]:
         """Return the answer of ``GET /status``.
@@ -47,7 +46,6 @@ class Sidecars(Protocol):
         Raises:
             SidecarError: there is none.
         """
-        ...
 
     async def request(
         self, number: int, path: str, body: Mapping[str, Any], timeout_s: float = ANSWER_S
@@ -58,26 +56,6 @@ class Sidecars(Protocol):
             SidecarRefusedError: it is refused.
             SidecarError: not now, or nobody answers.
         """
-        ...
-
-
-class _ViewMember(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    name: str
-    number: int
-    disk_id: str
-    voter: bool = True
-    witness: bool = False
-    reader: bool = False
-
-
-class _View(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    id: int
-    members: tuple[_ViewMember, ...]
-    joint: bool = False
 
 
 class _Difference(BaseModel):
@@ -119,7 +97,7 @@ class _Status(BaseModel):
     proposer: str | None = None
     gid: int | None = None
     lag_bytes: int | None = None
-    view: _View | None = None
+    view: View | None = None
     departed: bool = False
     capture_off: tuple[str, ...] = ()
     scrub: _Scrub | None = None
@@ -141,7 +119,6 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise SidecarError(f"member {number}: {where}: {first['msg']}") from error
-    view = status.view
     return Report(
         number=number,
         cluster_id=status.cluster_id,
@@ -162,11 +139,5 @@ def parse(number: int, answer: Mapping[str, Any]) -> Report:
         held=status.held,
         maintained=status.maintenance is not None or status.state == MAINTENANCE,
         knows_databases=bool(status.databases),
-        view=None
-        if view is None
-        else View(
-            view.id,
-            tuple(ViewMember(**member.model_dump()) for member in view.members),
-            view.joint,
-        ),
+        view=status.view,
     )

@@ -9,7 +9,7 @@ Started by ``process``; keeps nothing.
 """
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -25,6 +25,7 @@ from pgherd_sidecar.agent.admin.port import (
     MaintenanceBackend,
     Refused,
     RolesBackend,
+    StatusValue,
     SubscriptionsBackend,
     Unavailable,
     UnknownMarker,
@@ -52,13 +53,13 @@ def runner(backend: AdminBackend, *guards: Middleware) -> web.AppRunner:
     application = web.Application(middlewares=[_errors_as_json, *guards])
     application.add_routes(_Routes(backend).table())
     if backend.changes is not None:
-        application.add_routes(_ChangesRoutes(backend.changes).table())
+        application.add_routes(_of_changes(backend.changes))
     if backend.roles is not None:
-        application.add_routes(_RolesRoutes(backend.roles).table())
+        application.add_routes(_of_roles(backend.roles))
     if backend.maintenance is not None:
-        application.add_routes(_MaintenanceRoutes(backend.maintenance).table())
+        application.add_routes(_of_maintenance(backend.maintenance))
     if backend.subscriptions is not None:
-        application.add_routes(_SubscriptionRoutes(backend.subscriptions).table())
+        application.add_routes(_of_subscriptions(backend.subscriptions))
     return web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
 
 
@@ -114,6 +115,30 @@ class _Roles(msgspec.Struct):
 
 def _route(route: routes.Route, handler: Handler) -> web.RouteDef:
     return web.route(route.method, route.path, handler)
+
+
+def _post(
+    route: routes.Route,
+    kind: type[T],
+    call: Callable[[T], Awaitable[StatusValue]],
+    field: str = "",
+) -> web.RouteDef:
+    """Return a route that makes a call of each request.
+
+    Args:
+        kind: of the request's body.
+        call: gets the body.
+        field: of the answer, for what the call returns. Without one that is the answer itself, or
+            the answer is empty.
+    """
+
+    async def handle(request: web.Request) -> web.Response:
+        told = await call(_parse(await request.read(), kind))
+        if field:
+            return web.json_response({field: told})
+        return web.json_response(dict(told) if isinstance(told, Mapping) else {})
+
+    return _route(route, handle)
 
 
 class _Routes:
@@ -206,142 +231,94 @@ class _Routes:
 
     async def _ready(self, request: web.Request) -> web.Response:
         wait = _parse(request.query.get("timeout_s", "60").encode(), _Seconds)
-        gid = await self._backend.marker_ready(request.match_info["id"], wait)
+        gid = await self._backend.markers.ready(request.match_info["id"], wait)
         return web.json_response({"gid": gid})
 
     async def _lease(self, request: web.Request) -> web.Response:
         body = _parse(await request.read(), routes.LeaseRequest)
-        found = await self._backend.lease_marker(request.match_info["id"], body.lease_s)
+        found = await self._backend.markers.lease(request.match_info["id"], body.lease_s)
         return web.json_response(asdict(found))
 
     async def _tables(self, request: web.Request) -> web.Response:
-        found = await self._backend.marker_tables(request.match_info["id"])
+        found = await self._backend.markers.tables(request.match_info["id"])
         return web.json_response({"tables": {name: asdict(one) for name, one in found.items()}})
 
     async def _buckets(self, request: web.Request) -> web.Response:
         body = _parse(await request.read(), routes.TableRequest)
-        found = await self._backend.marker_buckets(request.match_info["id"], body.table)
+        found = await self._backend.markers.buckets(request.match_info["id"], body.table)
         return web.json_response({"buckets": dict(found)})
 
     async def _keys(self, request: web.Request) -> web.Response:
         body = _parse(await request.read(), routes.BucketRequest)
-        found = await self._backend.marker_keys(request.match_info["id"], body.table, body.bucket)
+        found = await self._backend.markers.keys(request.match_info["id"], body.table, body.bucket)
         return web.json_response({"keys": dict(found)})
 
     async def _check_indexes(self, _: web.Request) -> web.Response:
         return web.json_response(asdict(await self._backend.check_indexes()))
 
     async def _drop(self, request: web.Request) -> web.Response:
-        await self._backend.drop_marker(request.match_info["id"])
+        await self._backend.markers.drop(request.match_info["id"])
         return web.json_response({})
 
 
-class _ChangesRoutes:
-    """Likewise, of the change stream."""
-
-    def __init__(self, backend: ChangesBackend) -> None:
-        self._backend = backend
-
-    def table(self) -> list[web.RouteDef]:
-        return [
-            _route(routes.READ_CHANGES, self._read),
-            _route(routes.HOLD_CHANGES, self._hold),
-            _route(routes.CHANGED_TABLES, self._tables),
-            _route(routes.RELEASE_LOG, self._release),
-        ]
-
-    async def _read(self, request: web.Request) -> web.Response:
+def _of_changes(backend: ChangesBackend) -> list[web.RouteDef]:
+    async def read(request: web.Request) -> web.Response:
         body = _parse(await request.read(), routes.ReadRequest)
-        found = await self._backend.read(body.after, body.max_bytes)
+        found = await backend.read(body.after, body.max_bytes)
         return web.Response(body=found, content_type="application/octet-stream")
 
-    async def _hold(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), routes.HoldRequest)
-        await self._backend.hold(body.stream, body.after, body.lease_s)
-        return web.json_response({})
+    async def tables(_: web.Request) -> web.Response:
+        return web.json_response(dict(await backend.tables()))
 
-    async def _tables(self, _: web.Request) -> web.Response:
-        return web.json_response(dict(await self._backend.tables()))
-
-    async def _release(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), routes.ReleaseRequest)
-        return web.json_response({"released": await self._backend.release(body.hold)})
-
-
-class _RolesRoutes:
-    """Likewise, of roles."""
-
-    def __init__(self, backend: RolesBackend) -> None:
-        self._backend = backend
-
-    def table(self) -> list[web.RouteDef]:
-        return [_route(routes.ROLES, self._ensure)]
-
-    async def _ensure(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), _Roles)
-        return web.json_response({"changed": list(await self._backend.ensure(body.roles))})
+    return [
+        _route(routes.READ_CHANGES, read),
+        _post(
+            routes.HOLD_CHANGES,
+            routes.HoldRequest,
+            lambda body: backend.hold(body.stream, body.after, body.lease_s),
+        ),
+        _route(routes.CHANGED_TABLES, tables),
+        _post(
+            routes.RELEASE_LOG,
+            routes.ReleaseRequest,
+            lambda body: backend.release(body.hold),
+            "released",
+        ),
+    ]
 
 
-class _MaintenanceRoutes:
-    """Likewise, of maintenance."""
-
-    def __init__(self, backend: MaintenanceBackend) -> None:
-        self._backend = backend
-
-    def table(self) -> list[web.RouteDef]:
-        return [
-            _route(routes.MAINTAIN, self._begin),
-            _route(routes.MAINTENANCE, self._known),
-            _route(routes.CANCEL_MAINTENANCE, self._cancel),
-            _route(routes.DROP_SCHEDULE, self._drop),
-        ]
-
-    async def _begin(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), routes.MaintainRequest)
-        return web.json_response(dict(await self._backend.begin(body)))
-
-    async def _known(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), routes.MaintenanceRequest)
-        return web.json_response(dict(await self._backend.known(body.schedule)))
-
-    async def _cancel(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), routes.CancelRequest)
-        return web.json_response({"found": await self._backend.cancel(body.run)})
-
-    async def _drop(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), routes.DropRequest)
-        return web.json_response({"found": await self._backend.drop(body.schedule)})
+def _of_roles(backend: RolesBackend) -> list[web.RouteDef]:
+    return [_post(routes.ROLES, _Roles, lambda body: backend.ensure(body.roles), "changed")]
 
 
-class _SubscriptionRoutes:
-    """Likewise, of sets and subscriptions."""
+def _of_maintenance(backend: MaintenanceBackend) -> list[web.RouteDef]:
+    return [
+        _post(routes.MAINTAIN, routes.MaintainRequest, backend.begin),
+        _post(
+            routes.MAINTENANCE, routes.MaintenanceRequest, lambda body: backend.known(body.schedule)
+        ),
+        _post(
+            routes.CANCEL_MAINTENANCE,
+            routes.CancelRequest,
+            lambda body: backend.cancel(body.run),
+            "found",
+        ),
+        _post(
+            routes.DROP_SCHEDULE,
+            routes.DropRequest,
+            lambda body: backend.drop(body.schedule),
+            "found",
+        ),
+    ]
 
-    def __init__(self, backend: SubscriptionsBackend) -> None:
-        self._backend = backend
 
-    def table(self) -> list[web.RouteDef]:
-        return [
-            _route(routes.ORDER_SET, self._order_set),
-            _route(routes.DROP_SET, self._drop_set),
-            _route(routes.ORDER_SUBSCRIPTION, self._order),
-            _route(routes.END_SUBSCRIPTION, self._end),
-        ]
-
-    async def _order_set(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), routes.SetRequest)
-        return web.json_response(dict(await self._backend.order_set(body)))
-
-    async def _drop_set(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), routes.DropSetRequest)
-        return web.json_response(dict(await self._backend.drop_set(body)))
-
-    async def _order(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), routes.SubscriptionRequest)
-        return web.json_response(dict(await self._backend.order(body)))
-
-    async def _end(self, request: web.Request) -> web.Response:
-        body = _parse(await request.read(), routes.SubscriptionEnd)
-        return web.json_response(dict(await self._backend.end(body)))
+def _of_subscriptions(backend: SubscriptionsBackend) -> list[web.RouteDef]:
+    return [
+        _post(routes.ORDER_SET, routes.SetRequest, backend.order_set),
+        _post(routes.DROP_SET, routes.DropSetRequest, backend.drop_set),
+        _post(routes.ORDER_SUBSCRIPTION, routes.SubscriptionRequest, backend.order),
+        _post(routes.END_SUBSCRIPTION, routes.SubscriptionEnd, backend.end),
+    ]
 
 
 @web.middleware

@@ -19,7 +19,8 @@ This is what puts a member into a service or a balancer and takes it out. The fe
 the path of each commit: a client that is sent here too late is refused, not deceived.
 
 What a request costs is bounded: the status is looked at once in a tenth of a second at most,
-however many ask; there are at most so many connections, each for at most so long.
+however many ask; there are at most so many connections, each for at most so long. The oldest is
+closed for one more.
 
 Started by ``process``; keeps nothing.
 """
@@ -101,11 +102,13 @@ class HealthServer:
             self._looking.cancel()
 
     def _connected(self) -> asyncio.BaseProtocol:
-        """Serve one more connection, for a while, unless there are too many."""
+        """Serve one more connection, for a while."""
         server = self._runner.server
         assert server is not None
-        if len(server.connections) >= _CONNECTIONS:
-            return _TooMany()
+        # The oldest have had most time. A crowd must not keep out a kubelet, which restarts us.
+        known = server.connections
+        for oldest in known[: max(0, len(known) - _CONNECTIONS + 1)]:
+            oldest.force_close()
         handler = server()
         loop = asyncio.get_running_loop()
         loop.call_later(_LIFETIME_S, handler.close)  # after the request that it is at
@@ -166,13 +169,6 @@ class HealthServer:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(text=to_metrics(await self._status()))
-
-
-class _TooMany(asyncio.Protocol):
-    """A connection too many: it is closed at once."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 def _writes(status: Status) -> bool:

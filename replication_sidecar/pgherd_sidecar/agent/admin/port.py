@@ -60,36 +60,33 @@ class AdminBackend(Protocol):
 
     async def status(self) -> Mapping[str, StatusValue]:
         """Return at least ``name``, ``cluster_id``, ``state``, ``reason``, and counters."""
-        ...
 
     @property
     def views(self) -> "ViewBackend":
         """What knows the membership, and has it changed."""
-        ...
+
+    @property
+    def markers(self) -> "MarkersBackend":
+        """What holds snapshots at markers; ``Unavailable`` where there is no database."""
 
     @property
     def changes(self) -> "ChangesBackend | None":
         """What hands out the log; None where there is no database."""
-        ...
 
     @property
     def roles(self) -> "RolesBackend | None":
         """What makes roles; None where there is no database."""
-        ...
 
     @property
     def maintenance(self) -> "MaintenanceBackend | None":
         """The backend for maintenance; None where there is no database."""
-        ...
 
     @property
     def subscriptions(self) -> "SubscriptionsBackend | None":
         """What carries out orders about sets and subscriptions; None where there is no database."""
-        ...
 
     async def shutdown(self) -> None:
         """Begin a clean stop; returns before it is done."""
-        ...
 
     async def rebuild(self, partner: str | None, rate_bytes_s: int | None) -> None:
         """Begin to replace this node's database by a copy of a member's; returns before it is done.
@@ -98,7 +95,6 @@ class AdminBackend(Protocol):
             partner: whom to copy; by default the member that it burdens least.
             rate_bytes_s: how fast at most; by default as configured.
         """
-        ...
 
     async def explain(self, gid: int, *, rows: bool) -> Mapping[str, StatusValue]:
         """Tell what is known of the entry of the log at a position.
@@ -110,7 +106,6 @@ class AdminBackend(Protocol):
         Raises:
             Refused: it is not in the log, not any more or not yet.
         """
-        ...
 
     async def skip(self, gid: int, *, act: bool) -> Mapping[str, StatusValue]:
         """Have an entry count as having no effect that some databases can't apply.
@@ -126,7 +121,6 @@ class AdminBackend(Protocol):
         Raises:
             Refused: no database has stopped at it.
         """
-        ...
 
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """Put a marker into the log; return its id and GID.
@@ -134,39 +128,35 @@ class AdminBackend(Protocol):
         Args:
             names: of the members that are to hold its snapshot; all if there is none.
         """
-        ...
 
-    async def marker_ready(self, marker: str, timeout_s: float) -> int:
+    async def check_indexes(self) -> IndexReport:
+        """Compare this node's indexes with their tables, as they are now."""
+
+
+class MarkersBackend(Protocol):
+    """What the API asks about the snapshots at markers; see ``snapshots.markers``."""
+
+    async def ready(self, marker_id: str, timeout_s: float) -> int:
         """Wait until the snapshot at the marker is exported; return the marker's GID.
 
         Raises:
             TimeoutError: it is not after ``timeout_s``.
         """
-        ...
 
-    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
+    async def lease(self, marker_id: str, lease_s: float) -> ExportedSnapshot:
         """Export the marker's snapshot and hold it for so long, or until the next call."""
-        ...
 
-    async def marker_tables(self, marker: str) -> Mapping[str, TableChecksum]:
+    async def tables(self, marker_id: str) -> Mapping[str, TableChecksum]:
         """Return the checksum of each replicated table in the marker's snapshot."""
-        ...
 
-    async def marker_buckets(self, marker: str, table: str) -> Mapping[int, str]:
+    async def buckets(self, marker_id: str, table: str) -> Mapping[int, str]:
         """Return the checksums of a table's rows by bucket of their keys' hash."""
-        ...
 
-    async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
+    async def keys(self, marker_id: str, table: str, bucket: int) -> Mapping[str, str]:
         """Return the checksum of each row of a bucket by its key."""
-        ...
 
-    async def check_indexes(self) -> IndexReport:
-        """Compare this node's indexes with their tables, as they are now."""
-        ...
-
-    async def drop_marker(self, marker: str) -> None:
+    async def drop(self, marker_id: str) -> None:
         """Give the marker's snapshot back; no error if it is gone."""
-        ...
 
 
 class ChangesBackend(Protocol):
@@ -174,19 +164,15 @@ class ChangesBackend(Protocol):
 
     async def read(self, after: int, max_bytes: int) -> bytes:
         """Return a part of the log."""
-        ...
 
     async def hold(self, stream: str, after: int, lease_s: float) -> None:
         """Keep the log after a position, for a stream of this name."""
-        ...
 
     async def release(self, hold: str) -> bool:
         """Give a hold of the log back; False if there is none of this name."""
-        ...
 
     async def tables(self) -> Mapping[str, StatusValue]:
         """Return what columns tables had up to a position."""
-        ...
 
 
 class MaintenanceBackend(Protocol):
@@ -199,19 +185,15 @@ class MaintenanceBackend(Protocol):
             Refused: it can never be done, or is no work of one server; nothing has begun.
             Unavailable: not now.
         """
-        ...
 
     async def known(self, schedule: str) -> Mapping[str, StatusValue]:
         """Return ``runs``, the newest first, of a schedule or of all; and all ``schedules``."""
-        ...
 
     async def cancel(self, run: str) -> bool:
         """Have a run end; False if there is none of this name."""
-        ...
 
     async def drop(self, schedule: str) -> bool:
         """Forget a schedule; False if there is none of this name."""
-        ...
 
 
 class SubscriptionsBackend(Protocol):
@@ -228,11 +210,9 @@ class SubscriptionsBackend(Protocol):
             Its ``tables`` and ``sequences``, the tables of the ``chosen`` ones, and who has
             ``subscriptions`` to it.
         """
-        ...
 
     async def drop_set(self, request: DropSetRequest) -> Mapping[str, StatusValue]:
         """Drop a set that nobody subscribes to; ``found`` is false if there was none."""
-        ...
 
     async def order(self, request: SubscriptionRequest) -> Mapping[str, StatusValue]:
         """Have a subscription be as it is wanted, and say how its subscriber is.
@@ -242,7 +222,6 @@ class SubscriptionsBackend(Protocol):
             ``state`` and the ``reason`` for that. If it is ordered: whether it has ``begun`` just
             now, its ``generation``, ``gid``, ``lag_gids``, ``lag_s``, ``tables_done``, ``tables``.
         """
-        ...
 
     async def end(self, request: SubscriptionEnd) -> Mapping[str, StatusValue]:
         """End a subscription, if there is one.
@@ -251,7 +230,6 @@ class SubscriptionsBackend(Protocol):
             Whether it has ``ended``, and else the ``reason``; and which provider has yet to tell
             its subscriber (``told_by``).
         """
-        ...
 
 
 class RolesBackend(Protocol):
@@ -264,7 +242,6 @@ class RolesBackend(Protocol):
             Refused: it can't be done as things are; nothing was.
             Unavailable: not now.
         """
-        ...
 
 
 class ViewBackend(Protocol):
@@ -272,20 +249,15 @@ class ViewBackend(Protocol):
 
     def status(self) -> Mapping[str, StatusValue]:
         """Return ``view``, ``quorum`` and ``peers``."""
-        ...
 
     def join(self, member: Member) -> None:
         """Have a member join."""
-        ...
 
     def leave(self, name: str, disk: str, *, dead: bool = False) -> None:
         """Have a member leave, or be evicted if it is dead."""
-        ...
 
     def part(self, names: list[str], *, act: bool) -> Mapping[str, StatusValue]:
         """Have members become a cluster of their own, or say what that means."""
-        ...
 
     def block(self, names: list[str], unsent: list[str]) -> None:
         """Have no links with these members, and send nothing to those."""
-        ...

@@ -5,9 +5,12 @@ Both sides show certificates. ``operator.CLUSTER_ID.pgherd`` may ask for anythin
 of the same authority and are refused, so a member that was taken over cannot remove the others.
 
 Started by ``process``; keeps nothing. Certificates that are replaced on disk are used from the next
-connection on.
+connection on. What somebody without a certificate can cost is bounded, as at the port of the log.
 """
 
+import asyncio
+import contextlib
+import socket
 import ssl
 
 import structlog
@@ -20,6 +23,11 @@ from pgherd_sidecar.agent.base.defaults import JOBS, OPERATOR
 from pgherd_sidecar.env.network.tls import Credentials, TlsError
 
 _log = structlog.get_logger()
+_STRANGERS_MAX = 64
+"""Connections in the middle of their handshake. The oldest is closed for one more."""
+_HANDSHAKE_S = 5.0
+_PAUSE_S = 0.2
+"""After a connection that could not be accepted: this process has too many files open, say."""
 
 
 class RemoteAdmin:
@@ -40,6 +48,8 @@ class RemoteAdmin:
         self._jobs = config.certified(JOBS)
         self._credentials = Credentials(config.tls.directory, config.certified(config.name))
         self._runner = runner(backend, self._refuse_others)
+        self._listening: list[asyncio.Task[None]] = []
+        self._strangers: dict[asyncio.Task[None], None] = {}
 
     async def start(self) -> None:
         """Listen.
@@ -50,11 +60,48 @@ class RemoteAdmin:
         await self._runner.setup()
         context = self._credentials.server
         context.sni_callback = self._use_newest
-        await web.TCPSite(self._runner, *self._address, ssl_context=context).start()
+        loop = asyncio.get_running_loop()
+        places = await loop.getaddrinfo(*self._address, type=socket.SOCK_STREAM)
+        for family, _, _, _, place in places:
+            listener = socket.create_server(place, family=family)
+            self._listening.append(asyncio.create_task(self._accept(listener, context)))
 
     async def stop(self) -> None:
         """Answer what was asked, unless that takes long, then close the port."""
+        tasks = [*self._listening, *self._strangers]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._runner.cleanup()
+
+    async def _accept(self, listener: socket.socket, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        with listener:
+            listener.setblocking(False)
+            while True:
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except OSError as error:
+                    _log.warning("admin.not_accepted", reason=str(error))
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                if len(self._strangers) >= _STRANGERS_MAX:
+                    oldest = next(iter(self._strangers))
+                    del self._strangers[oldest]
+                    oldest.cancel()
+                task = asyncio.create_task(self._meet(connection, context))
+                self._strangers[task] = None
+                task.add_done_callback(lambda done: self._strangers.pop(done, None))
+                await asyncio.sleep(0)  # a crowd that is there already does not stop the loop
+
+    async def _meet(self, connection: socket.socket, context: ssl.SSLContext) -> None:
+        """Shake hands; what comes then is the web server's."""
+        server = self._runner.server
+        assert server is not None
+        with contextlib.suppress(OSError):  # no TLS, not the right certificate, or not in time
+            await asyncio.get_running_loop().connect_accepted_socket(
+                server, connection, ssl=context, ssl_handshake_timeout=_HANDSHAKE_S
+            )
 
     def _use_newest(
         self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext

@@ -256,9 +256,7 @@ class Applier:
         else:
             await self._rows.learn(self._unknown_tables(work))
             statements = self._merged(work)
-        for statement in statements:
-            if not self._pipeline.knows(statement.name):
-                self._pipeline.prepare(statement.name, self._rows.query(statement.name))
+        self._pipeline.provide(statements, self._rows.query)
         return statements + [comparison(gid, body) for gid, body in work.compared.items()]
 
     def _look_ahead(self) -> None:

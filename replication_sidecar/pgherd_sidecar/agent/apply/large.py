@@ -187,9 +187,7 @@ class LargeTransaction:
             await RowWriter(pipeline, self._rows).write_rows(self._by_row, plan, inside=True)
             return
         statements = await asyncio.to_thread(self._rows.unlinked, plan)
-        for statement in statements:
-            if not pipeline.knows(statement.name):
-                pipeline.prepare(statement.name, self._rows.query(statement.name))
+        pipeline.provide(statements, self._rows.query)
         if statements:
             await pipeline.run(statements)
 

@@ -73,24 +73,28 @@ class RowWriter:
         about.table = ", ".join(tables)
         await self._rows.learn(list(tables))
         plan = merge_writesets([(keys, items)], self._rows)
-        while True:
-            try:
-                await self._run([*self._rows.prepared(plan, about.gid, about.prev), *compare])
-            except Exception as error:  # judged like in ``applying``
-                found = judge(error)
-                if found.sqlstate == DIFFERENT:  # all could be written, and would look so again
-                    about.table = found.table
-                    raise
-                if found.trouble is not Trouble.REFUSED:
-                    raise
-                if found.sqlstate in IN_THE_WAY:
-                    self._rows.keep_apart(tables)
-                    before, plan = plan, merge_writesets([(keys, items)], self._rows)
-                    if plan != before:
-                        continue
-                last = [self._rows.link(about.gid, about.prev), *compare]
-                await self.write_rows(about, plan, last)
-            return
+        refused = await self._refusal(about, plan, compare)
+        if refused in IN_THE_WAY:
+            self._rows.keep_apart(tables)
+            together, plan = plan, merge_writesets([(keys, items)], self._rows)
+            if plan != together:
+                refused = await self._refusal(about, plan, compare)
+        if refused is not None:
+            await self.write_rows(about, plan, [self._rows.link(about.gid, about.prev), *compare])
+
+    async def _refusal(self, about: About, plan: Plan, compare: Sequence[Prepared]) -> str | None:
+        """Write a plan as a whole; return the SQLSTATE if it is refused each time."""
+        try:
+            await self._run([*self._rows.prepared(plan, about.gid, about.prev), *compare])
+        except Exception as error:  # judged like in ``applying``
+            found = judge(error)
+            if found.sqlstate == DIFFERENT:  # all could be written, and would look so again
+                about.table = found.table
+                raise
+            if found.trouble is not Trouble.REFUSED:
+                raise
+            return found.sqlstate
+        return None
 
     async def write_rows(
         self, about: About, plan: Plan, last: Sequence[Prepared] = (), *, inside: bool = False
@@ -143,9 +147,7 @@ class RowWriter:
 
     async def _run(self, statements: Sequence[Prepared], tries: int = AT_ONCE_MAX) -> None:
         for _ in range(tries):
-            for statement in statements:
-                if not self._pipeline.knows(statement.name):
-                    self._pipeline.prepare(statement.name, self._rows.query(statement.name))
+            self._pipeline.provide(statements, self._rows.query)
             try:
                 await self._pipeline.run(statements)
             except RoundFailedError as error:

@@ -54,19 +54,42 @@ async def _write(directory: Path, positions: dict[str, int]) -> None:
 
 
 async def _positions(connection: psycopg.AsyncConnection[Any]) -> dict[str, int]:
+    positions: dict[str, int] = {}
+    after: int | None = 0
+    while after is not None:
+        after, found = await _some_positions(connection, after)
+        positions |= found
+    return positions
+
+
+async def _some_positions(
+    connection: psycopg.AsyncConnection[Any], after: int
+) -> tuple[int | None, dict[str, int]]:
     """Ask the server; again where it stumbles over a sequence that is dropped meanwhile."""
     tries_left = _TRIES
     while True:
         tries_left -= 1
         try:
-            rows = await connection.execute("SELECT pgherd.sequence_positions()")
-            (positions,) = await rows.fetchone() or ({},)
+            rows = await connection.execute(
+                "SELECT upto, positions FROM pgherd.sequence_positions($1)", (after,)
+            )
+            return await rows.fetchone() or (None, {})
         except psycopg.errors.InternalError_:
             if not tries_left:
                 raise
             await asyncio.sleep(_AGAIN_S)
-        else:
-            return dict(positions)
+
+
+async def move_after_crash(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Have sequences go on past what a crash of the server has forgotten, if there was one.
+
+    Raises:
+        psycopg.Error: the server does not answer, or can't do it now.
+    """
+    after: int | None = 0
+    while after is not None:
+        rows = await connection.execute("SELECT pgherd.sequences_after_crash($1)", (after,))
+        (after,) = await rows.fetchone() or (None,)
 
 
 def load(directory: Path) -> dict[str, int]:

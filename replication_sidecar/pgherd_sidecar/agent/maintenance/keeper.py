@@ -105,7 +105,7 @@ class Keeper:
             while True:
                 async with await rows.connect(self._config, _NAME) as connection:
                     if first:
-                        await connection.execute("SELECT pgherd.end_old_maintenance()")
+                        await connection.execute("SELECT pgherd.end_old('pgherd maintenance')")
                     first = False
                     while not connection.closed:  # it may be in the applier's way
                         self._wake.clear()

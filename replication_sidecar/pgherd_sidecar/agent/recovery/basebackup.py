@@ -24,6 +24,12 @@ from pgherd_sidecar.env.storage import durable
 _FINGERPRINT = re.compile(r'key_fingerprint = "(\w+)"')
 _NO_ARCHIVE_LINE = "archive_mode = 'off'\n"
 """A copy writes other WAL than its partner, under names that the partner's archive may hold."""
+_OWN_SEQUENCES = (
+    "DECLARE last pg_catalog.oid := 0; positions pg_catalog.jsonb := {};"
+    " BEGIN LOOP last := pgherd.own_sequences(last, positions); EXIT WHEN last IS NULL;"
+    " COMMIT; END LOOP; END"
+)
+"""One line, as the server in single-user mode reads a command."""
 
 
 async def copy(
@@ -113,10 +119,11 @@ async def make_own(
     with (target / "postgresql.auto.conf").open("a") as settings:
         settings.write(READ_ONLY_LINE)  # until the sidecar says otherwise
         settings.write(_NO_ARCHIVE_LINE)
+    own_sequences = sql.SQL(_OWN_SEQUENCES).format(json.dumps(sequences)).as_string(None)
     statements = sql.SQL(
         "SET default_transaction_read_only = off\n"  # whatever the files or the database say
-        "SELECT pgherd.key_fingerprint()\nSELECT pgherd.become_member({}, {}, {}, {})\n"
-    ).format(config.number, config.name, needed_gid, json.dumps(sequences))
+        "SELECT pgherd.key_fingerprint()\nSELECT pgherd.become_member({}, {}, {})\nDO {}\n"
+    ).format(config.number, config.name, needed_gid, own_sequences)
     await run(
         recovery.postgres_bin / "postgres", "--single", "-D", str(target),
         "-c", "exit_on_error=on", "-c", "logging_collector=off", "-c", "log_destination=stderr",

@@ -27,14 +27,13 @@ class Carried:
         encoding, collate, ctype: of the server they are from.
         archive: definitions, and of a dump the rows, as ``pg_restore`` reads them.
         roles: a script that makes them.
+        shared: what every member has of roles, memberships and settings, as key and attributes
+            (``pg/sql/046_roles.sql``).
+        role_limits: names of the nodes on which a role may log in, for those that are limited.
         snapshot: the directory of the snapshot whose rows they are; None for a dump.
         local_tables: names of tables that the members keep for themselves.
         sequences: what users mean by INCREMENT and START, by name; of a snapshot none, since its
             sequences are as users made them.
-        shared: what every member has of roles, memberships and settings, as key and attributes
-            (``pg/sql/046_roles.sql``); None if that is not known, as of an old snapshot: all that
-            there are then count as such.
-        role_limits: names of the nodes on which a role may log in, for those that are limited.
         sizes: bytes of each table's rows, by name.
         skipped: GIDs of entries that have no effect on them, though others may have applied them.
         long_commands: those under way, see ``pg/sql/055_long_commands.sql``; what they make is in
@@ -47,11 +46,11 @@ class Carried:
     ctype: str
     archive: str
     roles: str
+    shared: list[list[Any]]
+    role_limits: dict[str, list[str]]
     snapshot: str | None = None
     local_tables: list[str] = field(default_factory=list)
     sequences: dict[str, dict[str, int]] = field(default_factory=dict)
-    shared: list[list[Any]] | None = None
-    role_limits: dict[str, list[str]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     skipped: list[int] = field(default_factory=list)
     long_commands: list[dict[str, Any]] = field(default_factory=list)

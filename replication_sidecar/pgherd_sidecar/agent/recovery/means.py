@@ -45,7 +45,6 @@ class Means(Protocol):
 
     def may_begin_log_after(self, base: LogBase) -> bool:
         """Whether nothing that counts is lost if the log begins anew there."""
-        ...
 
     @property
     def joins(self) -> bool: ...
@@ -56,15 +55,12 @@ class Means(Protocol):
         Raises:
             ProgramError: it can't be asked.
         """
-        ...
 
     async def offers(self) -> list[Offer]:
         """Who can be copied."""
-        ...
 
     async def state(self, partner: PartnerServer, wanted: int) -> CertificationState | None:
         """A partner's checkpoint, see ``Partners.state``."""
-        ...
 
     async def fingerprint(self, partner: PartnerServer) -> str:
         """How a partner hashes keys.
@@ -72,19 +68,15 @@ class Means(Protocol):
         Raises:
             NoPartnerError: it is gone.
         """
-        ...
 
     async def hold_log(self, position: int) -> None:
         """Have the others keep their logs after a position, for a while."""
-        ...
 
     async def keep_log(self, position: int) -> None:
         """The same, until cancelled."""
-        ...
 
     async def note_sequences(self) -> None:
         """Write down where the sequences are in the old database, if it still answers."""
-        ...
 
     async def copy(
         self,
@@ -98,7 +90,6 @@ class Means(Protocol):
         Raises:
             ProgramError: it failed.
         """
-        ...
 
     async def open_snapshot(
         self, name: str, on_progress: Callable[[int, int], None]
@@ -110,7 +101,6 @@ class Means(Protocol):
             ProgramError: it can't be fetched.
             UnfitError: it will not do.
         """
-        ...
 
     async def load(self, name: str, on_progress: Callable[[int, int], None]) -> None:
         """Make a copy of what was dumped, or of the snapshot, under this name.
@@ -118,7 +108,6 @@ class Means(Protocol):
         Raises:
             ProgramError, OSError: it failed.
         """
-        ...
 
     async def make_own(self, name: str, needed_gid: int, fingerprint: str) -> None:
         """Reset the identity of the copy of this name, which must not end before a GID.
@@ -127,15 +116,12 @@ class Means(Protocol):
             ProgramError, OSError: the copy is of no use.
             UnfitError: nor would any other be, since this server hashes keys otherwise.
         """
-        ...
 
     async def install(self, name: str) -> None:
         """Stop the server, and put the copy of this name in the place of its directory."""
-        ...
 
     async def begin_log_after(self, base: LogBase) -> None:
         """Have this member's log begin anew."""
-        ...
 
     async def start_server(self) -> None:
         """Start the server unless it runs.
@@ -143,19 +129,15 @@ class Means(Protocol):
         Raises:
             ProgramError: it does not start.
         """
-        ...
 
     async def release(self) -> None:
         """Give back what the others have kept; without it their leases end some time."""
-        ...
 
     async def tidy(self) -> None:
         """Remove the old directory and all copies, if there are any."""
-        ...
 
     async def pause(self, seconds: float) -> None:
         """Wait before a retry."""
-        ...
 
 
 class LocalMeans:

@@ -105,7 +105,7 @@ async def require_log(
         raise UnfitError(
             f"{location} needs the log from GID {state.position + 1} on, the members have it from "
             f"{base + 1} on: use a newer one, and have the log kept for it with "
-            "`pgherd snapshot --hold HOURS`"
+            "`pgherd snapshot --to S --hold HOURS`"
         )
     return state.alone if base > needed else state
 
@@ -135,8 +135,8 @@ def _read(snapshot: Path, location: str) -> tuple[Carried, CertificationState]:
             roles=str(snapshot / "roles.sql"),
             snapshot=str(snapshot),
             local_tables=manifest["local_tables"],
-            shared=manifest.get("shared"),
-            role_limits=manifest.get("role_limits", {}),
+            shared=manifest["shared"],
+            role_limits=manifest["role_limits"],
             skipped=list(ReplicatedState.restore(state.state).databases.skipped),
         )
     except (OSError, ValueError, KeyError, StopIteration, CheckpointError) as error:

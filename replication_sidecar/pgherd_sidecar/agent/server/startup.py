@@ -1,8 +1,8 @@
 """Brings the server beside the sidecar to a known state before a new incarnation begins.
 
-In this order: our SQL is installed, the node is fenced under a new secret, whatever an earlier
-incarnation left in the middle of a commit is ended, and only then the end of the commit chain is
-read: nobody can add to it any more but this incarnation.
+In this order: the node takes no writes, our SQL is installed, the node is fenced under a new
+secret, whatever an earlier incarnation left in the middle of a commit is ended, and only then the
+end of the commit chain is read: nobody can add to it any more but this incarnation.
 """
 
 import asyncio
@@ -38,7 +38,23 @@ ADMINISTRATION = (
 )
 """What administrative sessions begin with."""
 
+_REFUSE_WRITES = """
+DO $$ BEGIN
+    IF to_regclass('pgherd.node') IS NOT NULL THEN
+        UPDATE pgherd.node SET writable = false, reason = 'it is starting';
+    END IF;
+END $$
+"""
+
+_END_WHO_IS_IN_THE_WAY = """
+SELECT s.pid, s.usename, s.state, pg_terminate_backend(s.pid)
+  FROM pg_locks l, unnest(pg_blocking_pids(l.pid)) AS b(pid) JOIN pg_stat_activity s USING (pid)
+ WHERE l.pid = $1 AND l.waitstart < clock_timestamp() - interval '2 s'
+"""
+"""Who holds a lock for so long is in no short transaction."""
+
 _WAIT_S = 0.05
+_BLOCKED_LOOK_S = 0.5
 _LOOK_S = 10.0
 """So often a session that mostly waits is looked at, whatever its socket says."""
 
@@ -150,15 +166,22 @@ async def refuse_lost_identity(
 async def prepare_server(
     config: NodeConfig,
     connection: psycopg.AsyncConnection[Any],
+    watch: psycopg.AsyncConnection[Any],
     incarnation: int,
 ) -> Server:
     """Do all of the above.
+
+    Args:
+        connection: an administrative connection.
+        watch: another one.
+        incarnation: the new one.
 
     Raises:
         DivergedError: the commit chain has a hole.
         psycopg.Error: the server is not there, or refuses.
     """
-    sql_reason = await install(connection, native=config.capture == "auto")
+    await connection.execute(_REFUSE_WRITES)
+    sql_reason = await _install_now(config, connection, watch)
     checkpoint = config.data_dir / certstate.FILE
     await connection.execute(
         "SELECT pgherd.offer_copies($1, $2)", (str(config.cluster_id), str(checkpoint))
@@ -167,7 +190,7 @@ async def prepare_server(
     secret = secrets.token_hex(16)
     await _fence(config, connection, incarnation, secret)
     await _end_old_commits(connection)
-    await connection.execute("SELECT pgherd.let_apply()")
+    await connection.execute("SELECT pgherd.keep_commands_waiting(), pgherd.let_apply()")
     row = await (await connection.execute("SELECT * FROM pgherd.chain_end()")).fetchone()
     assert row is not None
     chain_end, broken_at = row
@@ -188,8 +211,29 @@ async def _warn_of_collations(connection: psycopg.AsyncConnection[Any]) -> None:
         )
 
 
+async def _install_now(
+    config: NodeConfig,
+    connection: psycopg.AsyncConnection[Any],
+    watch: psycopg.AsyncConnection[Any],
+) -> str:
+    """Install our SQL, and end the sessions that hold the locks it needs; see ``install``.
+
+    All writes would wait behind them, and nobody tells how long an idle transaction lasts.
+    """
+    installing = asyncio.create_task(install(connection, native=config.capture == "auto"))
+    try:
+        while not (await asyncio.wait({installing}, timeout=_BLOCKED_LOOK_S))[0]:
+            rows = await watch.execute(_END_WHO_IS_IN_THE_WAY, (connection.info.backend_pid,))
+            for pid, user, state, _ in await rows.fetchall():
+                log.warning("server.in_the_way", pid=pid, user=user, state=state)
+    finally:
+        installing.cancel()
+        await asyncio.wait({installing})
+    return await installing
+
+
 async def install(connection: psycopg.AsyncConnection[Any], *, native: bool) -> str:
-    """Run our SQL files, if they are not the ones that were run last, and choose how to capture.
+    """Run our SQL files, unless they were run last and on such a server, and choose how to capture.
 
     Args:
         connection: an administrative connection.
@@ -206,11 +250,15 @@ async def install(connection: psycopg.AsyncConnection[Any], *, native: bool) -> 
         (entry for entry in folder.iterdir() if entry.name[:2].isdigit()), key=lambda e: e.name
     )
     texts = [script.read_text() for script in scripts]
-    fingerprint = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    server = str(connection.info.server_version)  # some of our SQL depends on it
+    fingerprint = hashlib.sha256("\0".join([*texts, server]).encode()).hexdigest()
     known = await connection.execute("SELECT to_regclass('pgherd.installed') IS NOT NULL")
     if (await known.fetchone() or (False,))[0]:
         same = await connection.execute(
-            "SELECT FROM pgherd.installed WHERE fingerprint = $1", (fingerprint,)
+            "SELECT FROM pgherd.installed WHERE fingerprint = $1"
+            # A database that was restored from a dump has PostgreSQL's own again.
+            " AND 'pg_catalog.setval(regclass, int8)'::regprocedure::oid >= 16384",
+            (fingerprint,),
         )
         if await same.fetchone() is not None:
             return await _choose_capture(connection, native=native, anew=False)

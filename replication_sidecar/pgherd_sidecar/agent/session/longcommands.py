@@ -118,7 +118,7 @@ class LongCommands:
         """
         try:
             async with await connect(self._config, "pgherd long watch", idle=True) as connection:
-                await connection.execute("SELECT pgherd.end_old_builds()")
+                await connection.execute("SELECT pgherd.end_old('pgherd long')")
                 await connection.execute("LISTEN pgherd_long")
                 while True:
                     await self._look(connection)

@@ -89,7 +89,7 @@ async def open_server(
         house = await connection("pgherd upkeep", idle=True)
         await startup.refuse_lost_identity(config, admin, identity.incarnation)
         incarnation = await asyncio.to_thread(identity.next_incarnation)
-        server = await startup.prepare_server(config, admin, incarnation)
+        server = await startup.prepare_server(config, admin, watch, incarnation)
         _check_log(config, host, server.chain_end)
         await stack.enter_async_context(deadman.armed(config, admin))
         apply, repair = await pipeline("pgherd apply"), await pipeline("pgherd repair")

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 import structlog
 
-from pgherd_sidecar.agent.admin.port import ExportedSnapshot, Refused, StatusValue, Unavailable
+from pgherd_sidecar.agent.admin.port import Refused, StatusValue, Unavailable
 from pgherd_sidecar.agent.apply.applying import OF_THE_MEMBER
 from pgherd_sidecar.agent.apply.attempts import Attempts
 from pgherd_sidecar.agent.base.config import NodeConfig
@@ -56,7 +56,6 @@ from pgherd_sidecar.agent.subscriptions.orders import SubscriptionOrders
 from pgherd_sidecar.core.replication.databases import Databases
 from pgherd_sidecar.env.network.tls import TlsError
 from pgherd_sidecar.pg.comparison import indexes
-from pgherd_sidecar.pg.comparison.checksum import TableChecksum
 from pgherd_sidecar.pg.failures import Trouble, judge
 from pgherd_sidecar.pg.pipeline import ServerGoneError
 
@@ -85,7 +84,7 @@ class Replica(LogListener):
         self._host = host
         self._identity = identity
         self.views = Views(config, host, lambda: self._databases)
-        self._markers = Markers(config)
+        self.markers = Markers(config)
         self._verdicts = verdicts.load(config.data_dir)
         self.changes = Changes(host, self._verdicts, self._ready)
         self.roles = Roles(config, self._ready)
@@ -120,7 +119,7 @@ class Replica(LogListener):
         while not self._stopping.is_set():
             async with self._turn:
                 await self._until_interrupted(self._work())
-        await self._markers.close()
+        await self.markers.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PART_S):
                 await self._fence("its sidecar does not run")
@@ -194,7 +193,7 @@ class Replica(LogListener):
             singly_to=self._attempts.gid,
         ) as opening:
             self._session = ReplicaSession(
-                self._config, self._host, opening, self._markers, self._verdicts
+                self._config, self._host, opening, self.markers, self._verdicts
             )
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._session.run())
@@ -440,7 +439,7 @@ class Replica(LogListener):
     async def order_marker(self, names: tuple[str, ...]) -> tuple[str, int]:
         """See AdminBackend."""
         session = self._ready()
-        self._markers.require_room()
+        self.markers.require_room()
         return await session.marker_orders.order(names)
 
     def _ready(self) -> ReplicaSession:
@@ -454,26 +453,6 @@ class Replica(LogListener):
         if refusal is not None:
             raise Unavailable(f"node {self._config.name} takes no writes: {refusal}")
 
-    async def marker_ready(self, marker: str, timeout_s: float) -> int:
-        """See AdminBackend."""
-        return await self._markers.ready(marker, timeout_s)
-
-    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
-        """See AdminBackend."""
-        return await self._markers.lease(marker, lease_s)
-
-    async def marker_tables(self, marker: str) -> Mapping[str, TableChecksum]:
-        """See AdminBackend."""
-        return await self._markers.tables(marker)
-
-    async def marker_buckets(self, marker: str, table: str) -> Mapping[int, str]:
-        """See AdminBackend."""
-        return await self._markers.buckets(marker, table)
-
-    async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
-        """See AdminBackend."""
-        return await self._markers.keys(marker, table, bucket)
-
     async def check_indexes(self) -> indexes.IndexReport:
         """See AdminBackend."""
         self._ready()
@@ -484,10 +463,6 @@ class Replica(LogListener):
                 return await indexes.check_all(connection)
         except psycopg.OperationalError as error:
             raise Unavailable(f"node {self._config.name}: {error}") from error
-
-    async def drop_marker(self, marker: str) -> None:
-        """See AdminBackend."""
-        await self._markers.drop(marker)
 
 
 def _settled(session: ReplicaSession | None) -> int | None:

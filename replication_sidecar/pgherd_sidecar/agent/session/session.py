@@ -15,6 +15,7 @@ import structlog
 
 from pgherd_sidecar.agent.base.beat import until_next_s
 from pgherd_sidecar.agent.base.config import NodeConfig
+from pgherd_sidecar.agent.checkpoint import sequences
 from pgherd_sidecar.agent.checkpoint.verdicts import Verdicts
 from pgherd_sidecar.agent.commit.announcement import Announcement
 from pgherd_sidecar.agent.log.host import LogHost
@@ -157,7 +158,7 @@ class ReplicaSession:
         self._loop.call_soon(self._delivery.deliver)
         began_at = await self._announcement.begun()
         await self._callers.visibility.visible(min(began_at, self.path.chain.tail_gid))
-        await self.connection.execute("SELECT pgherd.sequences_after_crash()")
+        await sequences.move_after_crash(self.connection)
         if not self._host.reads_only:
             await self._fence.open()
         self.backend.ready = True

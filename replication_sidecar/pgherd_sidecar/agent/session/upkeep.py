@@ -308,7 +308,13 @@ class Upkeep:
         directory = self._config.data_dir
         await self._loop.run_in_executor(None, verdicts_file.write, directory, verdicts)
         await self._loop.run_in_executor(None, checkpoint.write, directory)
-        await sequences.note(self._connection, self._config.data_dir)
+        try:
+            await sequences.note(self._connection, self._config.data_dir)
+        except psycopg.Error as error:
+            # A rebuild would know less of them. To keep the log for that would fill the disk.
+            if self._connection.closed:
+                raise
+            log.warning("sequences.not_noted", error=str(error))
         self._checkpointed, self._covered = begin, covered
         self._checkpoint_due = self._loop.time() + self._checkpoint_s
         log.info("checkpoint.written", position=begin, bytes=len(data))

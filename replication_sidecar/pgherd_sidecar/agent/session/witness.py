@@ -11,14 +11,13 @@ import contextlib
 from collections.abc import Mapping
 from typing import NoReturn
 
-from pgherd_sidecar.agent.admin.port import ExportedSnapshot, StatusValue, Unavailable
+from pgherd_sidecar.agent.admin.port import StatusValue, Unavailable
 from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.log.news import LogListener
 from pgherd_sidecar.agent.membership.identity import StoredIdentity
 from pgherd_sidecar.agent.standing.views import Views, no_majority
 from pgherd_sidecar.agent.stream.explain import Explainer
-from pgherd_sidecar.pg.comparison.checksum import TableChecksum
 from pgherd_sidecar.pg.comparison.indexes import IndexReport
 
 _TRIM_S = 60.0
@@ -94,6 +93,11 @@ class Witness(LogListener):
     def _refuse(self) -> NoReturn:
         raise Unavailable(f"{self._config.name} is a witness: it has no database")
 
+    @property
+    def markers(self) -> NoReturn:
+        """See AdminBackend."""
+        self._refuse()
+
     async def rebuild(self, partner: str | None, rate_bytes_s: int | None) -> None:
         """See AdminBackend."""
         self._refuse()
@@ -106,31 +110,7 @@ class Witness(LogListener):
         """See AdminBackend."""
         self._refuse()
 
-    async def marker_ready(self, marker: str, timeout_s: float) -> int:
-        """See AdminBackend."""
-        self._refuse()
-
-    async def lease_marker(self, marker: str, lease_s: float) -> ExportedSnapshot:
-        """See AdminBackend."""
-        self._refuse()
-
-    async def marker_tables(self, marker: str) -> Mapping[str, TableChecksum]:
-        """See AdminBackend."""
-        self._refuse()
-
-    async def marker_buckets(self, marker: str, table: str) -> Mapping[int, str]:
-        """See AdminBackend."""
-        self._refuse()
-
-    async def marker_keys(self, marker: str, table: str, bucket: int) -> Mapping[str, str]:
-        """See AdminBackend."""
-        self._refuse()
-
     async def check_indexes(self) -> IndexReport:
-        """See AdminBackend."""
-        self._refuse()
-
-    async def drop_marker(self, marker: str) -> None:
         """See AdminBackend."""
         self._refuse()
 

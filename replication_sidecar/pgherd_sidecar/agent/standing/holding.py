@@ -39,7 +39,10 @@ def why_held(databases: Databases, membership: Membership) -> str | None:
     if hold.gid:
         what = f"{what.replace('what was committed last', f'what follows GID {hold.gid - 1}')}"
         what += f", since GID {hold.gid} could not be applied elsewhere ({hold.cause})"
-    choices = [f"`pgherd local rebuild` one of {who}"]
+    choices = [
+        f"rebuild one of {who} by `pgherd local rebuild`, on Kubernetes by deleting its pod and "
+        "volume claim"
+    ]
     if hold.gid and databases.stopped_at(hold.gid):
         choices.append(f"`pgherd skip {hold.gid}`")
     choices.append(f"take {who} out of the herd")

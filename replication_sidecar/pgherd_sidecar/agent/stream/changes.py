@@ -33,17 +33,14 @@ class ChangeReader(Protocol):
     @property
     def visible(self) -> int:
         """Everything up to this position is decided, and what committed of it is visible here."""
-        ...
 
     @property
     def state(self) -> ReplicatedState:
         """What follows from the log, as far as it was delivered."""
-        ...
 
     @property
     def connection(self) -> psycopg.AsyncConnection[Any]:
         """An administrative connection."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

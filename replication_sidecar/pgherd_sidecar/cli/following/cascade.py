@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,20 +10,13 @@ from pgherd_sidecar.cli.shared import options
 from pgherd_sidecar.client.errors import HerdError
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.subscribing import care as cares
     from pgherd_sidecar.subscribing import forwarder as forwarders
     from pgherd_sidecar.subscribing.failover import takeover
     from pgherd_sidecar.subscribing.state import errors
     from pgherd_sidecar.subscribing.state import herd as herds
     from pgherd_sidecar.tables import sessions
-else:
-    cares = lazily("pgherd_sidecar.subscribing.care")
-    errors = lazily("pgherd_sidecar.subscribing.state.errors")
-    forwarders = lazily("pgherd_sidecar.subscribing.forwarder")
-    herds = lazily("pgherd_sidecar.subscribing.state.herd")
-    sessions = lazily("pgherd_sidecar.tables.sessions")
-    takeover = lazily("pgherd_sidecar.subscribing.failover.takeover")
 
 
 def provider_of(given: str | None, before: "herds.Subscription | None") -> str | None:
@@ -43,6 +36,19 @@ def forwards(given: bool | None, before: "herds.Subscription | None") -> bool:
     if given is not None:
         return given
     return before.forward if before is not None else False
+
+
+def limits(
+    keep_bytes: int | None, keep_hours: float | None, before: "herds.Subscription | None"
+) -> tuple[int, float]:
+    """The bytes and seconds of the log that are kept for it; arguments as of ``provider_of``."""
+    size, seconds = 8 << 30, 72 * 3600.0
+    if before is not None:
+        size, seconds = before.keep_bytes, before.keep_s
+    return (
+        size if keep_bytes is None else keep_bytes,
+        seconds if keep_hours is None else keep_hours * 3600,
+    )
 
 
 @click.command()

@@ -1,7 +1,6 @@
 """``pgherd switchover``: a set goes to one of its subscribers as planned."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -10,16 +9,11 @@ from pgherd_sidecar.cli.shared import options
 from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.subscribing.failover import switchover as moves
     from pgherd_sidecar.subscribing.state import errors
     from pgherd_sidecar.subscribing.state import herd as herds
     from pgherd_sidecar.tables import sessions
-else:
-    moves = lazily("pgherd_sidecar.subscribing.failover.switchover")
-    errors = lazily("pgherd_sidecar.subscribing.state.errors")
-    herds = lazily("pgherd_sidecar.subscribing.state.herd")
-    sessions = lazily("pgherd_sidecar.tables.sessions")
 
 
 @click.command()

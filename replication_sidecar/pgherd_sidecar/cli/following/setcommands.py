@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +11,7 @@ from pgherd_sidecar.cli.shared import options
 from pgherd_sidecar.client.errors import HerdError
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.cli.shared import render
     from pgherd_sidecar.subscribing.failover import switchover as moves
     from pgherd_sidecar.subscribing.ordering import sets as ordered
@@ -20,14 +19,6 @@ if TYPE_CHECKING:
     from pgherd_sidecar.subscribing.state import herd as herds
     from pgherd_sidecar.subscribing.state import sets
     from pgherd_sidecar.tables import sessions
-else:
-    render = lazily("pgherd_sidecar.cli.shared.render")
-    moves = lazily("pgherd_sidecar.subscribing.failover.switchover")
-    ordered = lazily("pgherd_sidecar.subscribing.ordering.sets")
-    publication = lazily("pgherd_sidecar.subscribing.selecting.publication")
-    sets = lazily("pgherd_sidecar.subscribing.state.sets")
-    herds = lazily("pgherd_sidecar.subscribing.state.herd")
-    sessions = lazily("pgherd_sidecar.tables.sessions")
 
 _TABLES_HELP = (
     "Patterns, separated by commas: 'sales.*,public.customer'. A name without a schema is of the"

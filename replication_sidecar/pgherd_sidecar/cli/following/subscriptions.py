@@ -5,7 +5,7 @@ import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,7 +15,7 @@ from pgherd_sidecar.cli.shared import options
 from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.cli.shared import render
     from pgherd_sidecar.client import routes
     from pgherd_sidecar.local import herd
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from pgherd_sidecar.subscribing.ordering import subscriptions as ordered
     from pgherd_sidecar.subscribing.state import herd as herds
     from pgherd_sidecar.tables import sessions
-else:
-    render = lazily("pgherd_sidecar.cli.shared.render")
-    routes = lazily("pgherd_sidecar.client.routes")
-    herd = lazily("pgherd_sidecar.local.herd")
-    growing = lazily("pgherd_sidecar.local.operations.growing")
-    ordered = lazily("pgherd_sidecar.subscribing.ordering.subscriptions")
-    overview = lazily("pgherd_sidecar.subscribing.overview")
-    herds = lazily("pgherd_sidecar.subscribing.state.herd")
-    sessions = lazily("pgherd_sidecar.tables.sessions")
 
 _LOOK_S = 0.5
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -66,12 +57,14 @@ class _Size(click.ParamType[Any]):
 @click.option("--name", type=NAMED, help="Of the subscription. [default: that of the set]")
 @click.option("--anew", is_flag=True, help="Copy everything anew; what is shown stays until then.")
 @click.option(
-    "--keep-bytes", type=_Size(), default="8G", show_default=True,
-    help="So much of its log each member keeps for the subscriber.",
+    "--keep-bytes", type=_Size(),
+    help="So much of its log each member keeps for the subscriber. [default: as it is; at first"
+    " 8G]",
 )  # fmt: skip
 @click.option(
-    "--keep-hours", type=options.Number(min=0, min_open=True, max=744), default=72,
-    show_default=True, help="For so long members keep it since they reached the subscriber last.",
+    "--keep-hours", type=options.Number(min=0, min_open=True, max=744),
+    help="For so long members keep it since they reached the subscriber last. [default: as it is;"
+    " at first 72]",
 )  # fmt: skip
 @click.option(
     "--provider", type=NAMED, metavar="NAME",
@@ -90,8 +83,8 @@ def subscribe(  # noqa: PLR0913, PLR0917 - one for each option
     dsn: str | None,
     name: str | None,
     anew: bool,
-    keep_bytes: int,
-    keep_hours: float,
+    keep_bytes: int | None,
+    keep_hours: float | None,
     provider: str | None,
     forward: bool | None,
     wait: bool,
@@ -114,7 +107,7 @@ def subscribe(  # noqa: PLR0913, PLR0917 - one for each option
         if not where:
             raise HerdError(f"there is no subscription {name} yet: give --to DSN")
         wanted = routes.SubscriptionRequest(
-            name, set_name, where, keep_bytes, keep_hours * 3600,
+            name, set_name, where, *cascade.limits(keep_bytes, keep_hours, before),
             cascade.provider_of(provider, before), cascade.forwards(forward, before),
             resume=True, anew_after=before.generation if before and anew else None,
         )  # fmt: skip

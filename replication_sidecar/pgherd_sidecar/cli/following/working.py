@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -12,16 +12,11 @@ from pgherd_sidecar.cli.shared import options
 from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.local import herd
     from pgherd_sidecar.subscribing.state import errors
     from pgherd_sidecar.subscribing.state import herd as herds
     from pgherd_sidecar.tables import sessions
-else:
-    herd = lazily("pgherd_sidecar.local.herd")
-    errors = lazily("pgherd_sidecar.subscribing.state.errors")
-    herds = lazily("pgherd_sidecar.subscribing.state.herd")
-    sessions = lazily("pgherd_sidecar.tables.sessions")
 
 Result = TypeVar("Result")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,39}")

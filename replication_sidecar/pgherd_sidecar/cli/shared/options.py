@@ -5,18 +5,20 @@ import math
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from pgherd_sidecar.client.errors import HerdError, from_os_error
 from pgherd_sidecar.lazily import lazily
 
-if TYPE_CHECKING:
-    from pgherd_sidecar.local import delegate
-else:
-    delegate = lazily("pgherd_sidecar.local.delegate")
+with lazily():
+    from pgherd_sidecar.client import admin as admins
+    from pgherd_sidecar.client import cluster
+    from pgherd_sidecar.local import delegate, herd
+    from pgherd_sidecar.local.operations import growing
 
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -158,6 +160,16 @@ def owned(directory: Path) -> Path:
     if delegate.is_root():
         delegate.command(directory)
     return directory
+
+
+def listen(directory: Path | None, admin: Path | None) -> "cluster.Listen":
+    """How to ask the sidecars of the herd that ``which_herd`` says."""
+    if admin is None:
+        directory = directory or default_directory()
+        return partial(growing.voices, herd.load(owned(directory)))
+    if directory is not None:
+        raise click.UsageError("Give either --dir or --admin.")
+    return partial(cluster.listen, admins.AdminClient(admin))
 
 
 def read_only(directory: Path) -> Path:

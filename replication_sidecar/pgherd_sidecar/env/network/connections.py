@@ -56,59 +56,45 @@ class Hub(Protocol):
 
     def opened(self, connection: "Connection") -> None:
         """A connection was made; nobody knows yet with whom."""
-        ...
 
     def closed(self, connection: "Connection") -> None:
         """It has ended."""
-        ...
 
     def certified(self, names: frozenset[str]) -> frozenset[str]:
         """Return the members for which a certificate with these names stands."""
-        ...
 
     def hello_to(self, peer: str) -> Hello:
         """Return what this member says of itself, and of the one that it speaks to."""
-        ...
 
     def objection(self, hello: Hello) -> str:
         """Say why the other end is no peer; empty if it is one."""
-        ...
 
     def admit(self, connection: "IncomingConnection", hello: Hello) -> str:
         """Take an incoming connection; return why not, or nothing."""
-        ...
 
     def established(self, connection: "OutgoingConnection") -> None:
         """A connection to send on is ready."""
-        ...
 
     def receive(self, peer: str, message: Message) -> None:
         """A message arrived."""
-        ...
 
     def unproven(self, connection: "Connection", reason: str) -> None:
         """The other end did not prove to be a member."""
-        ...
 
     def refused(self, hello: Hello, objection: str) -> None:
         """The other end is no peer, by its own words."""
-        ...
 
     def has_left(self, hello: Hello) -> bool:
         """Tell whether the other end was a member and is none any more."""
-        ...
 
     def turned_away(self, peer: str, reason: str, *, left: bool = False) -> None:
         """A peer that we dialled is none to us, or we are none to it: because we have left?"""
-        ...
 
     def offended(self, peer: str, reason: str) -> None:
         """The other end sent what no member sends."""
-        ...
 
     def overflowed(self) -> None:
         """The other end does not read."""
-        ...
 
 
 class Connection(asyncio.Protocol, ABC):

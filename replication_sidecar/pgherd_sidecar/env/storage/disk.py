@@ -19,23 +19,18 @@ class File(Protocol):
 
     def size(self) -> int:
         """Return the size in bytes."""
-        ...
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes, fewer at the end of the file only."""
-        ...
 
     def write(self, offset: int, data: bytes) -> None:
         """Write all of `data`."""
-        ...
 
     def sync(self) -> None:
         """Make all writes so far durable."""
-        ...
 
     def close(self) -> None:
         """Release the file."""
-        ...
 
 
 class Directory(Protocol):
@@ -43,27 +38,21 @@ class Directory(Protocol):
 
     def names(self) -> list[str]:
         """Return the names of all files."""
-        ...
 
     def create(self, name: str, size: int) -> File:
         """Create or empty a file and fill it with `size` zero bytes, written out, not synced."""
-        ...
 
     def open(self, name: str) -> File:
         """Open an existing file for reading and writing."""
-        ...
 
     def replace(self, name: str, new_name: str) -> None:
         """Rename a file, atomically replacing what has the new name."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove a file."""
-        ...
 
     def sync(self) -> None:
         """Make names durable."""
-        ...
 
 
 class RealFile:

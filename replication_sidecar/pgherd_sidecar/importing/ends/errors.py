@@ -8,8 +8,22 @@ class ImportFailed(Exception):
     """It can't go on as things are; what was done stays, and the command can be repeated."""
 
 
+class HerdRefused(ImportFailed):
+    """The herd says no, for good."""
+
+
 class TakenOver(ImportFailed):
     """Another process has begun to run the same import."""
+
+
+class CutOverDone(ImportFailed):
+    """The cut-over was committed: the source is never to take writes again."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the cut-over is done, and the herd is in use: nothing is taken back; `pgherd import"
+            " cut-over` ends what is left"
+        )
 
 
 class Changed(ImportFailed):

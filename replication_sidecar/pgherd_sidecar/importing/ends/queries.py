@@ -2,7 +2,7 @@
 
 from typing import LiteralString
 
-from pgherd_sidecar.tables.queries import statements
+from pgherd_sidecar.queries import statements
 
 
 def query(file: str, name: str) -> LiteralString:

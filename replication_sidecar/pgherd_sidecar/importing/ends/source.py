@@ -238,11 +238,14 @@ async def require_no_changes(session: Session, before: Mapping[int, int]) -> Non
 
 
 _PATIENCE = "SET LOCAL lock_timeout = '10s'"
+_BRIEF, _TRIES = "SET LOCAL lock_timeout = '1s'", 60
+"""Whoever comes behind us waits as long as we do."""
 _READ_ONLY = sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on")
 _FENCE = sql.SQL(
     "CREATE TRIGGER pgherd_import BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {}"
     " FOR EACH STATEMENT EXECUTE FUNCTION pgherd_import.refuse()"
 )
+_OPEN = sql.SQL("DROP TRIGGER IF EXISTS pgherd_import ON {}")
 _WRITABLE = sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only")
 
 
@@ -280,9 +283,37 @@ async def stop_writes(session: Session) -> None:
 
 
 async def allow_writes(session: Session) -> None:
-    """Take back what ``stop_writes`` has done."""
-    await session.execute("DROP SCHEMA IF EXISTS pgherd_import CASCADE")
+    """Take back what ``stop_writes`` has done.
+
+    Each table takes writes as soon as nobody reads it for a moment.
+
+    Raises:
+        ImportFailed: a table is read all the time.
+        psycopg.Error: the source says no.
+    """
     await session.execute(_WRITABLE.format(sql.Identifier(session.info.dbname)))
+    left = await rows(session, "fenced")
+    for _ in range(_TRIES):
+        left = [one for one in left if not await _opened(session, one)]
+        if not left:
+            break
+    else:
+        raise ImportFailed(
+            f"tables of the source stay locked ({left[0]['relation']} is one): end the sessions"
+            " that use them"
+        )
+    await session.execute("DROP SCHEMA IF EXISTS pgherd_import CASCADE")
+
+
+async def _opened(session: Session, table: Mapping[str, str]) -> bool:
+    relation = sql.Identifier(table["schema"], table["relation"])
+    try:
+        async with session.transaction():
+            await session.execute(_BRIEF)
+            await session.execute(_OPEN.format(relation))
+    except psycopg.errors.LockNotAvailable:
+        return False
+    return True
 
 
 async def position(session: Session) -> int:

@@ -7,10 +7,12 @@ member has not seen it yet, certification lets one of the two through.
 
 import asyncio
 import contextlib
+import math
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -20,7 +22,7 @@ from psycopg.types.json import Jsonb
 
 from pgherd_sidecar.importing.changes import pgoutput
 from pgherd_sidecar.importing.ends.connections import Destination, Members
-from pgherd_sidecar.importing.ends.errors import ImportFailed, TakenOver
+from pgherd_sidecar.importing.ends.errors import CutOverDone, HerdRefused, ImportFailed, TakenOver
 from pgherd_sidecar.importing.ends.model import SchemaStatement
 from pgherd_sidecar.importing.ends.queries import query
 from pgherd_sidecar.tables.model import SourceTable
@@ -28,8 +30,32 @@ from pgherd_sidecar.tables.sessions import Session, is_transient, message_of
 
 _PATIENCE_S = 120
 """How long no member may take writes before it is given up."""
+_GIVE_UP_S = 300
+"""How long the herd may refuse what it could take another day."""
 _PAUSE_S = 0.2
+_REMEDIES = {
+    "53100": "make room on the disks of all members",
+    "53200": "raise max_locks_per_transaction on all members or give them more memory, and restart"
+    " them one by one",
+}
+"""What passes by itself only if somebody else lets go."""
 Work = Callable[[Session], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePart:
+    """What is here of a transaction of the source that is too large for one of the herd.
+
+    Attributes:
+        final_lsn: where it ends, at the source.
+        changes: so many of its first ones are here.
+    """
+
+    final_lsn: int
+    changes: int
+
+
+NO_PART = SourcePart(0, 0)
 
 
 @dataclass(slots=True)
@@ -46,6 +72,7 @@ class ImportStanding:
     position: int | None
     roles: list[str]
     stopped: bool
+    part: SourcePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +91,24 @@ class Copied:
 class Target:
     """The members of the herd that have a database.
 
+    Args:
+        members: they are tried in this order.
+        tell: the user, what is tried again and why.
+
     Attributes:
         run: of this process; another process that takes the import over has another one.
     """
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: Members, tell: Callable[[str], None] = lambda _text: None) -> None:
         self._members = list(members)
+        self._tell = tell
+        self._told = ""
+        self._failing_since = self._failed = -math.inf
         self._session: Session | None = None
         self._at: Destination | None = None
         self.run = uuid4()
         self.version = 0
+        self._in_a_hurry = False
 
     async def close(self) -> None:
         """End the session."""
@@ -149,10 +184,23 @@ class Target:
         """Go on after an error that may not come again.
 
         Raises:
-            ImportFailed: it will.
+            HerdRefused: it will.
+            ImportFailed: it has come for minutes, or nothing may wait.
         """
+        said = f"the herd says: {words_of(error)}"
         if not is_transient(error):
-            raise ImportFailed(f"the herd says: {message_of(error)}") from error
+            raise HerdRefused(said) from error
+        if self._in_a_hurry and remedy_of(error):
+            raise ImportFailed(said) from error
+        now = monotonic()
+        if now - self._failed > _PATIENCE_S:  # it went on in between
+            self._failing_since, self._told = now, ""
+        self._failed = now
+        if now - self._failing_since > _GIVE_UP_S:
+            raise ImportFailed(f"{said}: it does so for minutes; repeat the command") from error
+        if said != self._told and not (error.sqlstate or "").startswith("40"):  # a daily matter
+            self._told = said
+            self._tell(f"{said}; it is tried again")
         if session.closed or session.broken or not (error.sqlstate or "08").startswith("40"):
             self._avoid(session)
             if session is self._session:
@@ -160,6 +208,19 @@ class Target:
             else:
                 await session.close()
         await asyncio.sleep(_PAUSE_S)
+
+    @contextlib.contextmanager
+    def in_a_hurry(self) -> Iterator[None]:
+        """Meanwhile nothing waits until a disk has room again, or memory."""
+        self._in_a_hurry = True
+        try:
+            yield
+        finally:
+            self._in_a_hurry = False
+
+    def progressed(self) -> None:
+        """The herd has taken something: errors before it count no more."""
+        self._failed = -math.inf
 
     async def is_under_way(self) -> bool:
         """Is there an import?"""
@@ -175,9 +236,12 @@ class Target:
         if row is None:
             raise TakenOver("there is no import any more: it was ended or given up meanwhile")
         position = pgoutput.lsn(row["position"]) if row["position"] else None
+        part = (
+            SourcePart(pgoutput.lsn(row["part"]), row["part_changes"]) if row["part"] else NO_PART
+        )
         return ImportStanding(
             row["version"], row["run"], row["run_by"], row["phase"], row["source"], row["slot"],
-            row["statement"], position, row["roles"], row["stopped"],
+            row["statement"], position, row["roles"], row["stopped"], part,
         )  # fmt: skip
 
     async def copied(self) -> list[Copied]:
@@ -245,8 +309,9 @@ class Target:
 
         Raises:
             TakenOver: by another process.
+            CutOverDone: there is nothing to be done any more.
             ImportFailed: the herd says no, for good.
-            psycopg.Error: as the work, if it is not transient.
+            psycopg.Error: as the work, if it is not transient, or there is no room for it.
         """
         values = standing_values(to) | {"run": self.run, "version": self.version}
         while True:
@@ -255,28 +320,35 @@ class Target:
                 async with session.transaction():
                     cursor = await session.execute(query("state", "advance"), values)
                     if cursor.rowcount != 1:
-                        if await self.is_beyond(session):
+                        if await self.is_beyond(session, to.get("phase")):
                             break
                         continue
                     if work is not None:
                         await work(session)
                 break
             except psycopg.Error as error:
-                if not is_transient(error):
+                if not is_transient(error) or (work is not None and remedy_of(error)):
                     raise
                 await self.recover(session, error)
         self.version += 1
+        self.progressed()
 
-    async def is_beyond(self, session: Session) -> bool:
+    async def is_beyond(self, session: Session, phase: str | None = None) -> bool:
         """Was the transaction committed that is to be the next? False: look again.
+
+        Args:
+            phase: to which that transaction leads.
 
         Raises:
             TakenOver: another process goes on with the import.
+            CutOverDone: another transaction of this process has ended it.
         """
         cursor = await session.execute(query("state", "read"))
         row = await cursor.fetchone()
         if row is None or (row["run"] != self.run and row["version"] > self.version):
             raise TakenOver(f"the import goes on in another process: {row and row['run_by']}")
+        if row["phase"] == "done" != phase:
+            raise CutOverDone
         if row["run"] == self.run and row["version"] == self.version + 1:
             return True
         await asyncio.sleep(_PAUSE_S)
@@ -292,6 +364,17 @@ def standing_values(to: Mapping[str, Any]) -> dict[str, Any]:
     if values["position"] is not None:
         values["position"] = pgoutput.lsn_text(values["position"])
     return values
+
+
+def remedy_of(error: psycopg.Error) -> str | None:
+    """What to do where the herd lacks room."""
+    return _REMEDIES.get(error.sqlstate or "")
+
+
+def words_of(error: psycopg.Error) -> str:
+    """What the herd says: also of which key, and what to do where it lacks room."""
+    more = remedy_of(error) or error.diag.message_detail
+    return message_of(error) + (f": {' '.join(more.split())}" if more else "")
 
 
 def whoami() -> str:

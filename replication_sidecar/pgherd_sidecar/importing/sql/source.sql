@@ -106,6 +106,11 @@ SELECT n.nspname AS schema, c.relname AS relation FROM pg_class c JOIN pg_namesp
    AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
  ORDER BY 1, 2;
 
+-- name: fenced
+SELECT n.nspname AS schema, c.relname AS relation
+  FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE t.tgfoid = to_regprocedure('pgherd_import.refuse()') ORDER BY 1, 2;
+
 -- name: extensions
 SELECT e.extname AS name, e.extversion AS version FROM pg_extension e WHERE e.extname <> 'plpgsql' ORDER BY 1;
 
@@ -119,6 +124,11 @@ SELECT DISTINCT k.collname AS name
         UNION ALL SELECT r.rngcollation FROM pg_range r) u
   JOIN pg_collation k ON k.oid = u.oid AND k.collnamespace = 'pg_catalog'::regnamespace
  WHERE k.collname NOT IN ('default', 'C', 'POSIX') ORDER BY 1;
+
+-- Partitions whose bounds are in the order of the database's own collation, which is 100 everywhere.
+-- name: bounded_by_text
+SELECT p.partrelid::regclass::text AS name FROM pg_partitioned_table p
+ WHERE p.partstrat = 'r' AND 100 = ANY (p.partcollation::oid[]) ORDER BY 1;
 
 -- name: sequences
 SELECT format('%I.%I', n.nspname, c.relname) AS name, pg_has_role(c.relowner, 'USAGE')

@@ -17,7 +17,9 @@ CREATE TABLE pgherd_import.state (
     committed timestamptz,        -- when it did
     roles jsonb NOT NULL,         -- those that were made here
     stopped bool NOT NULL,        -- writes at the source are
-    began timestamptz NOT NULL
+    began timestamptz NOT NULL,
+    part pg_lsn,                  -- where a transaction ends of which a part is here,
+    part_changes int8             -- of so many changes
 )
 
 -- name: make_tables
@@ -52,7 +54,8 @@ SELECT to_regclass('pgherd_import.state') IS NOT NULL AS found
 
 -- name: read
 SELECT s.version, s.run, s.run_by, s.phase, s.source, s.slot, s.statement, s.position::text, s.roles, s.stopped,
-       s.began, s.committed
+       s.began, s.committed, to_jsonb(s) ->> 'part' AS part, -- an import may be older than these columns
+       (to_jsonb(s) ->> 'part_changes')::int8 AS part_changes
   FROM pgherd_import.state s
 
 -- name: read_tables
@@ -89,7 +92,13 @@ UPDATE pgherd_import.state
    SET version = version + 1, phase = coalesce(%(phase)s, phase), statement = coalesce(%(statement)s, statement),
        position = coalesce(%(position)s, position), committed = coalesce(%(committed)s, committed),
        stopped = coalesce(%(stopped)s, stopped)
- WHERE id = 1 AND run = %(run)s AND version = %(version)s
+ WHERE id = 1 AND run = %(run)s AND version = %(version)s AND phase <> 'done' -- which is the end
+
+-- name: advance_part
+UPDATE pgherd_import.state
+   SET version = version + 1, position = coalesce(%(position)s, position), committed = coalesce(%(committed)s, committed),
+       part = %(part)s, part_changes = %(part_changes)s
+ WHERE id = 1 AND run = %(run)s AND version = %(version)s AND phase <> 'done'
 
 -- name: advance_table
 UPDATE pgherd_import.tables
@@ -125,6 +134,20 @@ SELECT e.name FROM pg_available_extensions e
 -- name: collations
 SELECT k.collname AS name FROM pg_collation k, pg_database d
  WHERE d.datname = current_database() AND k.collnamespace = 'pg_catalog'::regnamespace AND k.collencoding IN (-1, d.encoding)
+
+-- The database's own collation, asked of the source, too: PostgreSQL 12 to 18. `sorts`: the same for all that sort alike.
+-- name: default_collation
+SELECT concat_ws(' ', CASE k.provider WHEN 'i' THEN 'ICU' WHEN 'b' THEN 'builtin' END, k.locale,
+                 CASE WHEN k.provider = 'c' AND d.datctype <> d.datcollate THEN format('(characters: %s)', d.datctype) END) AS name,
+       CASE WHEN k.provider = 'b' OR k.provider = 'c' AND k.locale ~ '^(C|POSIX)([.]|$)' THEN 'C'
+            ELSE k.provider || ' ' || k.locale END AS sorts
+  FROM pg_database d
+ CROSS JOIN LATERAL (SELECT to_jsonb(d) AS words) j
+ CROSS JOIN LATERAL (
+       SELECT coalesce(j.words ->> 'datlocprovider', 'c') AS provider,
+              regexp_replace(coalesce(j.words ->> 'datlocale', j.words ->> 'daticulocale', d.datcollate),
+                             '[.]utf-?8$', '.UTF-8', 'i') AS locale) k
+ WHERE d.datname = current_database()
 
 -- What goes with schemas, extensions and roles of an import though the import has not made it: `abort` drops with CASCADE.
 -- Followed as PostgreSQL does: whoever depends on something goes with it, and a part takes its whole along.

@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgherd_sidecar.client.errors import HerdError, last_words
 from pgherd_sidecar.local.herd import SOCKET_PATH_MAX
-from pgherd_sidecar.local.postgres import SETTINGS_FILE
+from pgherd_sidecar.local.postgres import SETTINGS_FILE, quoted
 
 _HOST = "127.0.0.1"
 _BEGIN, _END = "# Kept from the time in a herd.", "# End of what was kept."
@@ -165,9 +165,5 @@ class PlainServer:
 def plain_configuration(text: str, settings: Mapping[str, str]) -> str:
     """A ``postgresql.conf`` without the herd's, and with settings at its end."""
     text = _BLOCK.sub("", _INCLUDE.sub("", text)).rstrip("\n")
-    lines = [f"{name} = '{_quoted(value)}'" for name, value in settings.items()]
+    lines = [f"{name} = '{quoted(value)}'" for name, value in settings.items()]
     return "\n".join([text, "", _BEGIN, *lines, _END, ""])
-
-
-def _quoted(value: str) -> str:
-    return value.replace("'", "''")

@@ -130,7 +130,7 @@ class FoundRun:
                 self._say("the herd takes writes; foreign keys look at the rows")
                 description = await self._note("switched")
             if await ways.target.is_under_way():
-                await cutover.finish(ways.target)
+                await cutover.finish(ways)
         finally:
             await ways.target.close()
         return Founded(await self._note("done"), done)

@@ -14,7 +14,6 @@ import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pgherd_sidecar.client import cluster
 from pgherd_sidecar.client.errors import HerdError, progress
@@ -26,10 +25,8 @@ from pgherd_sidecar.local.lock import locked
 from pgherd_sidecar.local.node import Node, states_of
 from pgherd_sidecar.local.operations.rebuild import goes_on, watch
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.local import certificates
-else:
-    certificates = lazily("pgherd_sidecar.local.certificates")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What ``pgherd local`` does to a herd on this machine: up, start, kill, down, destroy.
+"""What ``pgherd local`` does to a herd on this machine: up, start, restart, kill, down,
+destroy.
 
 Runs as the account that owns the herd (``delegate.py`` sees to it). Whoever changes a herd holds
 its lock; waiting for a node to take writes is done without it where another command may be
@@ -10,7 +11,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.lazily import lazily
@@ -27,10 +28,8 @@ from pgherd_sidecar.local.herd import Herd, TakenServer
 from pgherd_sidecar.local.lock import locked
 from pgherd_sidecar.local.node import Node, NodeState
 
-if TYPE_CHECKING:
+with lazily():
     from pgherd_sidecar.local import certificates
-else:
-    certificates = lazily("pgherd_sidecar.local.certificates")
 
 DEFAULT_NODES = 3
 DEFAULT_PORT_BASE = 7500
@@ -182,7 +181,9 @@ def _adapted(description: Herd, options: UpOptions) -> Herd:
     _require_accepted(adapted)
     programs = _programs(description, options.postgres_bin)
     adapted = adapted.model_copy(update={"postgres_bin": programs})
-    _require_patience(description, adapted)
+    sidecars = [node.sidecar for node in nodes_of(adapted)]
+    if any(one.process() is not None and one.has_old_settings() for one in sidecars):
+        _require_patience([description, adapted], "this command again")
     if adapted != description:
         herd.save(adapted)
     return adapted
@@ -198,26 +199,27 @@ def _require_accepted(description: Herd) -> None:
         node.sidecar.config()
 
 
-def _require_patience(before: Herd, wanted: Herd) -> None:
-    """Check that nobody is given up for lost while sidecars are started anew.
+def _require_patience(settings: list[Herd], again: str) -> None:
+    """Check that nobody is given up for lost while a sidecar is started anew.
 
     Of three voters two are a majority all the time, so they do not split meanwhile.
 
+    Args:
+        settings: all that the herd has meanwhile.
+        again: what brings the herd up after it was stopped.
+
     Raises:
-        HerdError: somebody may be, by the settings that the herd has or those it is to get.
+        HerdError: somebody may be.
     """
-    sidecars = [node.sidecar for node in nodes_of(wanted)]
-    if not any(one.process() is not None and one.has_old_settings() for one in sidecars):
-        return
-    times = [("--evict-after", one.evict_s) for one in (before, wanted)]
-    if len(wanted.voters) == 2:
-        times += [("--split-after", one.split_s) for one in (before, wanted)]
+    times = [("--evict-after", one.evict_s) for one in settings]
+    if len(settings[-1].voters) == 2:
+        times += [("--split-after", one.split_s) for one in settings]
     for option, after_s in times:
         if 0 < after_s < _RESTART_S:
             raise HerdError(
                 f"{option} {after_s:g} is less than {_RESTART_S:g} s, so a member might be given "
-                "up for lost while its sidecar gets other settings: "
-                "run `pgherd local down`, then this command again"
+                "up for lost while its sidecar is started anew: "
+                f"run `pgherd local down`, then {again}"
             )
 
 
@@ -329,6 +331,20 @@ async def start(directory: Path, name: str, timeout_s: float) -> NodeState:
 def _majority_runs(description: Herd) -> bool:
     voters = [Node(description, member) for member in description.voters]
     return 2 * sum(node.sidecar.process() is not None for node in voters) > len(voters)
+
+
+async def restart(directory: Path, name: str, timeout_s: float) -> NodeState:
+    """Stop one node cleanly and start it; see ``start``.
+
+    Raises:
+        HerdError: it may be given up for lost meanwhile, or does not stop or start.
+    """
+    description = herd.load(directory)
+    node = Node(description, description.member(name))
+    _require_patience([description], "`pgherd local up`")
+    async with locked(directory):
+        await node.stop()
+    return await start(directory, name, timeout_s)
 
 
 async def kill(directory: Path, name: str, process: str) -> bool:

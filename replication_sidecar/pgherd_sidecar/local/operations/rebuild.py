@@ -13,6 +13,7 @@ from pathlib import Path
 from pgherd_sidecar.client.admin import AdminError
 from pgherd_sidecar.client.errors import HerdError, progress
 from pgherd_sidecar.local import herd
+from pgherd_sidecar.local.herd import HerdNode
 from pgherd_sidecar.local.lock import locked
 from pgherd_sidecar.local.node import Node, NodeState
 
@@ -28,8 +29,8 @@ class RebuildOptions:
     timeout_s: float
 
 
-async def rebuild(directory: Path, name: str, options: RebuildOptions) -> None:
-    """Rebuild a node; return when it takes writes.
+async def rebuild(directory: Path, name: str, options: RebuildOptions) -> HerdNode:
+    """Rebuild a node; return it when it does again what it is there for.
 
     Raises:
         HerdError: it is refused, fails, or takes too long.
@@ -47,6 +48,7 @@ async def rebuild(directory: Path, name: str, options: RebuildOptions) -> None:
     async with goes_on(node, options.timeout_s):
         await _ask(node, options)
         await watch(node)
+    return node.member
 
 
 async def _ask(node: Node, options: RebuildOptions) -> None:

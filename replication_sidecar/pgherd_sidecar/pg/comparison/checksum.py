@@ -11,19 +11,18 @@ Two nodes hold the same rows of a table if the 128-bit checksums are equal (up t
 they differ, ``bucket_checksums`` and then ``key_checksums`` narrow it down to the keys.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
-from importlib import resources
-from typing import Any, LiteralString, cast
+from typing import Any
 
 from psycopg import AsyncConnection, errors, sql
+
+from pgherd_sidecar.queries import statements
 
 UNPOPULATED = "not populated"
 """In place of the checksum of a materialized view's rows."""
 _HALF_BITS = 64
-_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
 class UnknownTable(LookupError):
@@ -252,14 +251,6 @@ def hexadecimal(first: Decimal | int, second: Decimal | int) -> str:
     return f"{(int(first) & mask) << _HALF_BITS | (int(second) & mask):032x}"
 
 
-def _load_statements() -> dict[str, sql.SQL]:
-    text = resources.files("pgherd_sidecar.pg").joinpath("sql/checksum.sql").read_text()
-    _, *parts = _NAME.split(text)
-    # The file is part of this package, so its text is as trusted as a literal in this module.
-    return {
-        name: sql.SQL(cast(LiteralString, statement.strip()))
-        for name, statement in zip(parts[::2], parts[1::2], strict=True)
-    }
-
-
-STATEMENTS = _load_statements()
+STATEMENTS = {
+    name: sql.SQL(text) for name, text in statements("pgherd_sidecar.pg", "checksum").items()
+}

@@ -9,6 +9,16 @@ CREATE SCHEMA IF NOT EXISTS pgherd;
 CREATE SCHEMA IF NOT EXISTS pgherd_gen;
 REVOKE ALL ON SCHEMA pgherd, pgherd_gen FROM PUBLIC;
 
+-- Sessions find their connection to the sidecar by its name, and who may call dblink could put another one in its place. So
+-- there is no dblink for users.
+DO $$
+DECLARE place regnamespace := (SELECT e.extnamespace FROM pg_extension e WHERE e.extname = 'dblink');
+BEGIN
+    IF place <> 'pgherd'::regnamespace THEN
+        RAISE EXCEPTION 'the extension dblink is in the schema % of this database', place
+            USING ERRCODE = '55000', HINT = 'DROP EXTENSION dblink. Replication needs it for itself.';
+    END IF;
+END $$;
 CREATE EXTENSION IF NOT EXISTS dblink SCHEMA pgherd;
 
 -- Which of these files were run last; written by the sidecar. One made after 090_grants.sql would be open to pg_write_all_data.
@@ -22,6 +32,7 @@ CREATE TABLE IF NOT EXISTS pgherd.installed (fingerprint text NOT NULL);
 --   fingerprint_every  one of so many transactions carries a fingerprint (035_fingerprint.sql)
 --   writable  false outside the primary component: the first write fails early (the fence itself is certify())
 --   held      it is false only because the herd takes no writes until another database is whole: it can be copied
+--   database, server_start  where the row was written: a copy of the database has the row, too (refuse_copy)
 CREATE TABLE IF NOT EXISTS pgherd.node (
     only_row      bool PRIMARY KEY DEFAULT true CHECK (only_row),
     member        int  NOT NULL,
@@ -32,13 +43,14 @@ CREATE TABLE IF NOT EXISTS pgherd.node (
     secret        text NOT NULL,
     hook_conninfo text NOT NULL,
     writable      bool NOT NULL,
-    reason        text NOT NULL
+    reason        text NOT NULL,
+    piece_bytes   int8 NOT NULL DEFAULT 1048576,
+    fingerprint_every int8 NOT NULL DEFAULT 1,
+    held          bool NOT NULL DEFAULT false,
+    hook_socket   text NOT NULL DEFAULT '',
+    database      name NOT NULL DEFAULT current_database(),
+    server_start  timestamptz NOT NULL DEFAULT pg_postmaster_start_time()
 );
-
-ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS piece_bytes int8 NOT NULL DEFAULT 1048576;
-ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS fingerprint_every int8 NOT NULL DEFAULT 1;
-ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS held bool NOT NULL DEFAULT false;
-ALTER TABLE pgherd.node ADD COLUMN IF NOT EXISTS hook_socket text NOT NULL DEFAULT '';
 
 -- The commit chain: one row per local transaction or merged batch of remote writesets, written in the
 -- same transaction, so that the last committed GID is exactly as durable as the rows (C8).
@@ -67,17 +79,9 @@ CREATE TABLE IF NOT EXISTS pgherd.skipped (gid int8 PRIMARY KEY);
 --   recs   per row: "I(...)", "D(...)", "U0101(...)", "T", see docs/writeset-format.md
 -- A captured row is never updated or deleted: what it says is taken back by a row that is added.
 DO $$
-DECLARE
-    side int;
-    old  bool; -- made by a version that ordered rows by cmin
+DECLARE side int;
 BEGIN
     FOR side IN 0..1 LOOP
-        old := EXISTS (SELECT FROM pg_attribute a
-                        WHERE a.attrelid = to_regclass(format('pgherd.capture_%s', side)) AND a.attname = 'first');
-        IF old THEN
-            EXECUTE format('ALTER TABLE pgherd.capture_%1$s RENAME TO old_capture_%1$s', side);
-            EXECUTE format('DROP INDEX pgherd.capture_%s_order', side);
-        END IF;
         EXECUTE format(
             'CREATE UNLOGGED TABLE IF NOT EXISTS pgherd.capture_%s (
                  xid   xid8   NOT NULL,
@@ -90,33 +94,26 @@ BEGIN
              ) WITH (autovacuum_enabled = off)', side);
         EXECUTE format(
             'CREATE INDEX IF NOT EXISTS capture_%1$s_order ON pgherd.capture_%1$s (xid, seq DESC)', side);
-        EXECUTE format('DROP INDEX IF EXISTS pgherd.capture_%s_xid', side);
         -- Compressing costs more than it saves on what is read once; and so its size is known without reading it.
         EXECUTE format('ALTER TABLE pgherd.capture_%s ALTER COLUMN recs SET STORAGE EXTERNAL,'
                        ' ALTER COLUMN keys SET STORAGE EXTERNAL, ALTER COLUMN pks SET STORAGE EXTERNAL', side);
-        IF old THEN -- what they hold has ended, and may have to be audited yet, in the order of that version
-            EXECUTE format(
-                'INSERT INTO pgherd.capture_%1$s
-                 SELECT c.xid, row_number() OVER (PARTITION BY c.xid ORDER BY c.cmin::text::int8), c.base, c.tab,
-                        c.keys, c.pks, c.recs FROM pgherd.old_capture_%1$s c', side);
-            -- Views and functions that read it are made anew by the files after this one.
-            EXECUTE format('DROP TABLE pgherd.old_capture_%s CASCADE', side);
-        END IF;
     END LOOP;
 END $$;
 
 -- Tables that the user keeps local, by name: the mark is the same on all members.
+--   relid  the table on this member; its name follows when it is renamed
 CREATE TABLE IF NOT EXISTS pgherd.local_tables (
-    name text PRIMARY KEY
+    name  text PRIMARY KEY,
+    relid oid
 );
 
 -- This table says for which tables functions and triggers have been generated. A fingerprint tells whether a table's functions
 -- have to be made anew; of its triggers there are the statements that made them, by name.
 CREATE TABLE IF NOT EXISTS pgherd.generated (
     relid       oid  PRIMARY KEY,
-    fingerprint text NOT NULL
+    fingerprint text NOT NULL,
+    triggers    jsonb
 );
-ALTER TABLE pgherd.generated ADD COLUMN IF NOT EXISTS triggers jsonb;
 
 -- 131,072 transactions on one side, then as many on the other.
 CREATE OR REPLACE FUNCTION pgherd.capture_side(x xid8) RETURNS int

@@ -165,12 +165,32 @@ BEGIN
         USING ERRCODE = '0A000', HINT = 'Two-phase commit is not supported: COMMIT it.';
 END $$;
 
+-- The row of pgherd.node names the sidecar of the member for which it was written. A copy of that member's database has the
+-- row, too, be it made by pg_dump, of a template or of the server's files: what it writes is not the member's. A server
+-- that was started after its row was written might be a copy, until its sidecar has begun anew.
+CREATE OR REPLACE FUNCTION pgherd.refuse_copy() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE n pgherd.node;
+BEGIN
+    SELECT * INTO n FROM pgherd.node;
+    IF n.database <> current_database() THEN
+        RAISE EXCEPTION 'this node takes no writes: this is a copy of %''s database %', n.member_name, n.database
+            USING ERRCODE = '25006', HINT = 'SELECT pgherd.uninstall() makes an ordinary database of it.';
+    ELSIF n.server_start <> pg_postmaster_start_time() THEN
+        RAISE EXCEPTION 'this node takes no writes: its sidecar has not begun since the server was started'
+            USING ERRCODE = '25006',
+                  HINT = 'Connect to another member until then. Where this is a copy of a member''s files,'
+                         ' SELECT pgherd.uninstall() makes an ordinary database of it.';
+    END IF;
+END $$;
+
 -- Opens the dblink connection of this session to the sidecar, and closes those of earlier epochs.
 CREATE OR REPLACE FUNCTION pgherd.connect_hook(conn text, conninfo text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     stale text;
 BEGIN
+    PERFORM pgherd.refuse_copy();
     FOREACH stale IN ARRAY coalesce(pgherd.dblink_get_connections(), '{}') LOOP
         IF stale LIKE E'pgherd\\_%' THEN
             PERFORM pgherd.dblink_disconnect(stale);
@@ -183,7 +203,6 @@ END $$;
 
 -- Asks the sidecar for something other than a verdict, and returns its answer. certify() asks by itself: each COMMIT would
 -- pay for the call.
-DROP FUNCTION IF EXISTS pgherd.hook_connection(pgherd.node);
 CREATE OR REPLACE FUNCTION pgherd.ask(n pgherd.node, act text, words text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE conn text := 'pgherd_' || n.epoch;
@@ -206,9 +225,7 @@ DECLARE side int;
 BEGIN
     FOR side IN 0..1 LOOP
         EXECUTE format($f$
-            DROP FUNCTION IF EXISTS pgherd.captured_%1$s(xid8);
-            DROP FUNCTION IF EXISTS pgherd.captured_%1$s(xid8, int8);
-            CREATE FUNCTION pgherd.captured_%1$s(x xid8, most int8, OUT statements int8, OUT ddl bool, OUT keys text, OUT body text)
+            CREATE OR REPLACE FUNCTION pgherd.captured_%1$s(x xid8, most int8, OUT statements int8, OUT ddl bool, OUT keys text, OUT body text)
             LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
             DECLARE
                 pks   text[];
@@ -228,16 +245,13 @@ BEGIN
                 IF ddl THEN
                     SELECT * INTO statements, keys, body FROM pgherd.ordered_body(x);
                 ELSIF statements > 1 AND (SELECT count(*) > count(DISTINCT k) OR bool_or(k = '0') FROM unnest(pks) AS k) THEN
-                    body := pgherd.final_state_%1$s(x, since);
+                    body := pgherd.final_state(x, since);
                 END IF;
             END $$ $f$, side);
     END LOOP;
 END $do$;
 
-DROP FUNCTION IF EXISTS pgherd.leaked(text);  -- depends on the next; 061 makes it anew
-DROP FUNCTION IF EXISTS pgherd.captured(xid8);
-DROP FUNCTION IF EXISTS pgherd.captured(xid8, int8);
-CREATE FUNCTION pgherd.captured(x xid8, most int8, OUT statements int8, OUT ddl bool, OUT keys text, OUT body text)
+CREATE OR REPLACE FUNCTION pgherd.captured(x xid8, most int8, OUT statements int8, OUT ddl bool, OUT keys text, OUT body text)
 LANGUAGE plpgsql AS $$
 DECLARE c pg_catalog.record;
 BEGIN
@@ -308,8 +322,7 @@ END $$;
 
 -- The request of a transaction that is not the usual case; NULL if everything was rolled back to a savepoint. And for how
 -- long it waits for the other members to show it (wait_for_others): 0 but for commands.
-DROP FUNCTION IF EXISTS pgherd.unusual_request(text, xid8, text, text, text, text);
-CREATE FUNCTION pgherd.unusual_request(
+CREATE OR REPLACE FUNCTION pgherd.unusual_request(
     todo text, x xid8, conn text, conninfo text, secret text, INOUT request text, OUT wait_ms int8)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -317,8 +330,12 @@ DECLARE
     c     record;
     large bool := false;
     mark  text := '';
+    alone bool := (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE;
 BEGIN
     wait_ms := 0;
+    IF alone THEN -- what has been generated for the tables is another database's, and would only fail
+        PERFORM pgherd.refuse_copy();
+    END IF;
     IF todo = 'token' THEN
         PERFORM pgherd.take_token(pgherd.token_of_xid(x));
     END IF;
@@ -334,17 +351,13 @@ BEGIN
             wait_ms := pgherd.ddl_wait_ms();
         END IF;
         IF mod(hashint8(x::text::int8), n.fingerprint_every) = 0 AND NOT large THEN
-            BEGIN
-                mark := pgherd.fingerprint(concat('[', c.body, ']'));
-            EXCEPTION WHEN data_exception THEN
-                mark := ''; -- a row's type has changed since it was written, by a command that has won
-            END;
+            mark := pgherd.fingerprint(concat('[', c.body, ']'));
         END IF;
         request := concat('W ', secret, ' ', pg_backend_pid(), ' ', x, ' ',
                           CASE WHEN c.ddl THEN 1 ELSE 0 END + CASE WHEN mark <> '' THEN 4 ELSE 0 END, E'\n',
                           c.keys, E'\n[', concat_ws(',', c.body, nullif(mark, '')), ']');
     END IF;
-    IF (conn = ANY (pgherd.dblink_get_connections())) IS NOT TRUE THEN
+    IF alone THEN
         PERFORM pgherd.connect_hook(conn, conninfo);
     END IF;
     IF large THEN
@@ -375,7 +388,8 @@ BEGIN
         SELECT * INTO c FROM pgherd.committing_1;
     END IF;
     IF c.todo OPERATOR(pg_catalog.<>) '' THEN
-        SELECT u.request, u.wait_ms INTO c.request, wait_ms
+        -- From then on it may be ordered: native/victim.c reads that.
+        SELECT u.request, u.wait_ms, pg_catalog.set_config('pgherd.ordering', 'on', true) INTO c.request, wait_ms, ignored
           FROM pgherd.unusual_request(c.todo, x, c.conn, c.hook_conninfo, c.secret, c.request) u;
         IF c.request IS NULL THEN
             RETURN;
@@ -461,7 +475,6 @@ END $$;
 -- Waits until the other members show a transaction with commands, so that a session that goes on there finds what they
 -- have made. Those after it in the order wait too, on this member. It is committed whatever happens here. Only a cancel is
 -- heard of: it ends the wait.
-DROP FUNCTION IF EXISTS pgherd.wait_for_others(text, text, text, text);
 CREATE OR REPLACE FUNCTION pgherd.wait_for_others(conn text, secret text, gid text, wait_ms int8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

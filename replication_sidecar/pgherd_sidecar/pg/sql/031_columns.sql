@@ -23,7 +23,6 @@ BEGIN
 END $$;
 
 -- Does an expression or predicate of the index read the column, or the whole row? Not so INCLUDE: pg_depend knows of both.
-DROP FUNCTION IF EXISTS pgherd.reads_whole_row(oid);
 CREATE OR REPLACE FUNCTION pgherd.reads_column(i pg_index, number int2) RETURNS bool
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -170,7 +169,6 @@ END $$;
 
 -- The text of a value, which has been read `again` from it.
 --   whole  its text does not say all of it: compare what is stored
-DROP FUNCTION IF EXISTS pgherd.sent(anyelement, anyelement);
 CREATE OR REPLACE FUNCTION pgherd.sent(value anyelement, again anyelement, whole bool DEFAULT false) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -191,7 +189,6 @@ END $$;
 
 -- A column's value as it travels.
 --   named  it is compared with the output of the row
-DROP FUNCTION IF EXISTS pgherd.field(text, oid);
 CREATE OR REPLACE FUNCTION pgherd.field(value text, typ oid, named bool DEFAULT false) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -213,7 +210,6 @@ END $$;
 
 -- Record literals: the whole row, its key, its key and what changed; and the bitmap of changed columns. A row that is
 -- only named by its text need not be read `again`.
-DROP FUNCTION IF EXISTS pgherd.record_full(oid, text);
 CREATE OR REPLACE FUNCTION pgherd.record_full(root oid, alias text, again bool DEFAULT true) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -300,33 +296,60 @@ BEGIN
                                 FROM unnest(terms) WITH ORDINALITY u(term, i) GROUP BY u.i / 40) p) END;
 END $$;
 
--- The key of a row in a unique index, as SQL text without mode bits. An expression may have no value for a row of another
--- partition than the index's: then all rows have one key. A partitioned table's own index is not valid before each partition
--- has one.
-CREATE OR REPLACE FUNCTION pgherd.unique_key(i pg_index, root oid, alias text) RETURNS text
+-- Does the row `alias` belong to a partition? As SQL text; NULL where that must not be computed here, because it could be
+-- code of a user's, or because it names a table by its number, as HASH does.
+CREATE OR REPLACE FUNCTION pgherd.in_partition(rel oid, alias text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN CASE WHEN i.indexprs IS NULL OR i.indrelid = root AND (i.indisvalid OR pg_partition_root(root) IS NULL)
-                THEN pgherd.index_key(i.indexrelid, alias)
-                ELSE pgherd.index_seed(i.indexrelid)::text END;
+    RETURN CASE WHEN NOT EXISTS (
+        SELECT FROM pg_partition_ancestors(rel) a
+          JOIN pg_partitioned_table p ON p.partrelid = a.relid AND p.partrelid <> rel
+         CROSS JOIN LATERAL unnest(p.partclass::oid[]) AS o(class)
+         WHERE p.partstrat = 'h' OR p.partexprs IS NOT NULL OR o.class >= 16384)
+    -- a default partition without another one has no constraint
+    THEN format('(SELECT %s FROM (SELECT %s.*) r)', coalesce(pg_get_partition_constraintdef(rel), 'true'), alias) END;
+END $$;
+
+-- The key of a row in a unique index, as SQL text (mode UPDATE). An expression may have no value for a row of another partition
+-- than the index's, and none for a row that kept the index from being valid: then all rows of the partition have one key.
+-- Where each has its own, they also carry that one, as KEY SHARE: other rows exclude it that were written while the index was
+-- built, or on a member of a former version.
+CREATE OR REPLACE FUNCTION pgherd.unique_key(i pg_index, root oid, alias text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    key    text := pgherd.index_key(i.indexrelid, alias) || ' OPERATOR(pg_catalog.|) 3';
+    seed   int8 := pgherd.index_seed(i.indexrelid);
+    inside text;
+BEGIN
+    IF i.indexprs IS NULL OR i.indrelid = root THEN
+        RETURN key;
+    END IF;
+    inside := pgherd.in_partition(i.indrelid, alias);
+    RETURN CASE WHEN inside IS NULL THEN (seed | 3)::text
+                WHEN i.indisvalid THEN format('CASE WHEN %s THEN pg_catalog.concat_ws('','', %s, %s) END', inside, key, seed)
+                ELSE format('CASE WHEN %s THEN %s END', inside, seed | 3) END;
 END $$;
 
 -- Unique keys of a row (mode UPDATE) as arguments of concat_ws: every unique index of the table, and those of single
--- partitions; NULL when it has none. An exclusion constraint has one key for all; it can only be violated by what is
--- inserted.
+-- partitions; NULL when it has none. An index of a partitioned table is not valid before each partition has one, and says
+-- nothing of any row until then: each of these says what it says alone. An exclusion constraint has one key for all; it can
+-- only be violated by what is inserted.
 CREATE OR REPLACE FUNCTION pgherd.unique_arguments(root oid, alias text, inserted bool) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE tree oid[] := array(SELECT t.relid FROM pgherd.partitions(root) t);
 BEGIN
     RETURN (
         SELECT pgherd.arguments(array_agg(DISTINCT k.term))
-          FROM (SELECT pgherd.unique_key(i, root, alias) || ' OPERATOR(pg_catalog.|) 3' AS term
-                  FROM pg_index i
-                 WHERE (i.indisunique OR (i.indisexclusion AND inserted))
-                   AND (i.indrelid = root OR (i.indrelid IN (SELECT t.relid FROM pgherd.partitions(root) t)
-                                              AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid)))
+          FROM (SELECT pgherd.unique_key(i, root, alias) AS term
+                  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+                 WHERE i.indrelid = ANY (tree) AND (i.indisunique OR (i.indisexclusion AND inserted))
+                   AND (c.relkind = 'i' OR i.indisvalid)
+                   AND NOT EXISTS (SELECT FROM pg_partition_ancestors(i.indexrelid) a
+                                     JOIN pg_index p ON p.indexrelid = a.relid AND p.indisvalid
+                                    WHERE a.relid <> i.indexrelid)
                 UNION ALL
-                SELECT c.term FROM pgherd.coming_keys(array(SELECT t.relid FROM pgherd.partitions(root) t), alias) c(term)) k
+                SELECT c.term FROM pgherd.coming_keys(tree, alias) c(term)) k
         HAVING count(*) > 0);
 END $$;
 

@@ -18,35 +18,34 @@ BEGIN
      OPERATOR(pg_catalog.+) 1', side);
 END $$;
 
--- INSERT INTO capture ... for one row or one pair of rows. Checks and values in one statement, because every
--- executor start counts: nothing is inserted if the node takes no writes, `counted` holds more rows, or
--- `condition` is false. `checked`: the base that was kept, where the row needs it (needs_kept_base).
-DROP FUNCTION IF EXISTS pgherd.capture_one(int, text, text, text, text, text, text, text);
+-- INSERT INTO capture ... for one row or one pair of rows, as two statements: one for each side. Checks and values in one
+-- statement, because every executor start counts: nothing is inserted if the node takes no writes, `counted` holds more rows,
+-- or `condition` is false. `checked`: the base that was kept, where the row needs it (needs_kept_base).
 CREATE OR REPLACE FUNCTION pgherd.capture_one(
-    side int, tab text, keys text, pks text, recs text, source text, counted text, condition text, checked text)
-RETURNS text
+    tab text, keys text, pks text, recs text, source text, counted text, condition text, checked text)
+RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     newest text := 'coalesce((SELECT a.gid FROM pgherd.applied a ORDER BY a.gid DESC LIMIT 1), 0)';
     base   text := coalesce('LEAST(' || newest || ', ' || nullif(checked, '') || ')', newest);
 BEGIN
-    RETURN concat('INSERT INTO pgherd.capture_', side, '
+    RETURN array(SELECT concat('INSERT INTO pgherd.capture_', side, '
      SELECT ours.v_xid, ', pgherd.next_seq(side), ', ', base, ',
             ', quote_literal(tab), ', ', keys, ', ', pks, ', ', recs, '
        FROM ', source, ', pgherd.node s
       WHERE s.writable
         AND pg_catalog.current_setting(''transaction_isolation'') OPERATOR(pg_catalog.<>) ''serializable''',
-    ' AND ' || nullif(condition, ''), ' AND NOT EXISTS (SELECT FROM ' || nullif(counted, '') || ' OFFSET 1)', ';');
+    ' AND ' || nullif(condition, ''), ' AND NOT EXISTS (SELECT FROM ' || nullif(counted, '') || ' OFFSET 1)', ';')
+      FROM generate_series(0, 1) AS side);
 END $$;
 
 -- The same for many: `keys`, `pks`, `recs` are per source row; so is `ended`: it needs the base that was kept. `arrays`: the
 -- last two are arrays of equal length, since a row of UPDATE may be two rows here. To take them apart costs as much as all
 -- the rest, so it is not done for the others. Rows are counted when they are records already: an old and a new row side by
--- side may have more columns than PostgreSQL can keep.
-DROP FUNCTION IF EXISTS pgherd.capture_many(int, text, text, text, text, text, text);
-DROP FUNCTION IF EXISTS pgherd.capture_many(int, text, text, text, text, text, text, text);
+-- side may have more columns than PostgreSQL can keep. `again`: what follows each of the two statements.
 CREATE OR REPLACE FUNCTION pgherd.capture_many(
-    side int, tab text, table_keys text, keys text, pks text, recs text, source text, ended text, arrays bool) RETURNS text
+    tab text, table_keys text, keys text, pks text, recs text, source text, ended text, arrays bool,
+    again text DEFAULT '') RETURNS text[]
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     base     text := CASE WHEN ended <> ''
@@ -64,14 +63,15 @@ BEGIN
         apart := '
       CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(r.pk), pg_catalog.unnest(r.rec)) WITH ORDINALITY AS u(pk, rec, i)';
     END IF;
-    RETURN concat('INSERT INTO pgherd.capture_', side, '
+    RETURN array(SELECT concat('INSERT INTO pgherd.capture_', side, '
      SELECT ours.v_xid, ', pgherd.next_seq(side), ' OPERATOR(pg_catalog.+) r.chunk, ', base, ', ', quote_literal(tab), ',
             pg_catalog.concat_ws('','', ', quote_literal(table_keys), ', pg_catalog.string_agg(', row_keys, ', '','')),
             pg_catalog.array_agg(', row_pk, '), pg_catalog.array_agg(', row_rec, ')
        FROM (SELECT (pg_catalog.row_number() OVER () OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) 1000 AS chunk, w.*
                FROM (SELECT ', keys, ' AS keys, ', pks, ' AS pk, ', recs, ' AS rec', ', ' || nullif(ended, '') || ' AS ended',
                     ' FROM ', source, ' OFFSET 0) w) r', apart, '
-      GROUP BY r.chunk;');
+      GROUP BY r.chunk;', again)
+      FROM generate_series(0, 1) AS side);
 END $$;
 
 -- A function, which reconcile() lets nobody call. Its body is a quoted literal: the names in it are the user's, and one
@@ -87,10 +87,8 @@ END $$;
 -- An expression of an index names columns of the user's as it likes: so they go before variables (also PL/pgSQL's own: old,
 -- found, tg_op), and in a query ours are called by the name of their block.
 -- `checked`: rows may need the base that was kept. `refusals`: see refusals().
-DROP FUNCTION IF EXISTS pgherd.capture_function(text, text, text, text, text, text, text);
-DROP FUNCTION IF EXISTS pgherd.capture_function(text, text, text, text, text, text, text, bool);
 CREATE OR REPLACE FUNCTION pgherd.capture_function(
-    fname text, settings text, counted text, one0 text, one1 text, many0 text, many1 text,
+    fname text, settings text, counted text, one text[], many text[],
     checked bool DEFAULT false, refusals text DEFAULT '') RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -104,21 +102,21 @@ DECLARE
     v_xid  pg_catalog.xid8 := pg_catalog.pg_current_xact_id_if_assigned();
     v_base pg_catalog.int8;
     v_checked pg_catalog.int8;
-BEGIN$f$, CASE WHEN many0 IS NULL THEN refusals END, $f$
+BEGIN$f$, CASE WHEN many IS NULL THEN refusals END, $f$
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
-        $f$, one0, $f$
+        $f$, one[1], $f$
     ELSE
-        $f$, one1, $f$
+        $f$, one[2], $f$
     END IF;
     IF FOUND THEN
         RETURN NULL;
     END IF;$f$, E'\n    IF NOT EXISTS (SELECT FROM ' || nullif(counted, '') || E') THEN\n        RETURN NULL;\n    END IF;',
-    CASE WHEN many0 IS NOT NULL THEN refusals END, $f$
+    CASE WHEN many IS NOT NULL THEN refusals END, $f$
     v_base := pgherd.check_capture();$f$, CASE WHEN checked THEN E'\n    v_checked := pgherd.base_of_checks(v_xid);' END, $f$
     IF pgherd.capture_side(v_xid) OPERATOR(pg_catalog.=) 0 THEN
-        $f$, coalesce(many0, 'NULL;'), $f$
+        $f$, coalesce(many[1], 'NULL;'), $f$
     ELSE
-        $f$, coalesce(many1, 'NULL;'), $f$
+        $f$, coalesce(many[2], 'NULL;'), $f$
     END IF;
     RETURN NULL;
 END $f$));
@@ -128,7 +126,6 @@ END $$;
 -- where it captured none: of rows that only look `suspicious`, of which o and n are paired by `source` then. In a trigger for
 -- rows it comes first, as an expression of PL/pgSQL: a query would see its parameters decompressed.
 -- `sure`: the same as `suspicious` where an updated row travels as a whole.
-DROP FUNCTION IF EXISTS pgherd.refusals(oid, text, bool, bool, text);
 CREATE OR REPLACE FUNCTION pgherd.refusals(
     root oid, kind text, by_row bool, suspicious text, sure text, source text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -147,7 +144,6 @@ END $$;
 -- The capture of a row of UPDATE, one expression for each of four cases: the row is new under its key, or
 -- gone; it kept its identity; or it did not (C10). `joined`: rows are paired by key, so that the first two occur.
 -- p: `source_parts` of the table.
-DROP FUNCTION IF EXISTS pgherd.by_change(oid, bool, text, text, text, text);
 CREATE OR REPLACE FUNCTION pgherd.by_change(
     p record, joined bool, made text, gone text, kept text, replaced text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -193,7 +189,6 @@ BEGIN
 END $$;
 
 -- The base that was kept for the message that is being executed. Without it the transaction can only lose.
-DROP FUNCTION IF EXISTS pgherd.base_of_checks();
 CREATE OR REPLACE FUNCTION pgherd.base_of_checks(x xid8) RETURNS int8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -249,9 +244,6 @@ END $$;
 
 -- Their names sort before those of foreign keys, RI_ConstraintTrigger. They fire for each row of which the capture
 -- asks for the base: that is gone, or has another identity.
-DROP FUNCTION IF EXISTS pgherd.checks_source(oid);
-DROP FUNCTION IF EXISTS pgherd.referenced(oid);
-DROP FUNCTION IF EXISTS pgherd.checks_triggers(oid, oid);
 CREATE OR REPLACE FUNCTION pgherd.checks_triggers(t pgherd.user_tables, p record) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -309,7 +301,6 @@ END $$;
 
 -- If the user has triggers that fire after a statement, two of ours tell whether all that a statement changed
 -- has been captured: one before each statement, one behind our captures (see 047_open_points.sql).
-DROP FUNCTION IF EXISTS pgherd.statement_triggers(oid);
 CREATE OR REPLACE FUNCTION pgherd.statement_triggers(t pgherd.user_tables) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -327,7 +318,6 @@ END $$;
 -- PostgreSQL fires no trigger of a statement that would tell which rows a MERGE has moved to another partition: they are
 -- in the transition tables of its DELETE and INSERT, which it may not have. So a MERGE that changes a column of a partition
 -- key is refused; and any that updates, if a trigger of the user's may change one after ours.
-DROP FUNCTION IF EXISTS pgherd.move_triggers(oid, oid);
 CREATE OR REPLACE FUNCTION pgherd.move_triggers(t pgherd.user_tables) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -342,15 +332,10 @@ BEGIN
                       WHERE u.tgrelid = t.relid AND u.tgtype & 19 = 19 -- BEFORE UPDATE, of rows
                         AND u.tgname COLLATE "C" > own
                         AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace));
-    WITH RECURSIVE above AS (
-        SELECT t.relid
-        UNION ALL
-        SELECT h.inhparent FROM above a JOIN pg_inherits h ON h.inhrelid = a.relid
-    )
     SELECT string_agg('OLD.' || c.col, ', ' ORDER BY c.col) AS old, string_agg('NEW.' || c.col, ', ' ORDER BY c.col) AS new
       INTO k
       FROM (SELECT DISTINCT quote_ident(a.attname) AS col
-              FROM above h JOIN pg_partitioned_table p ON p.partrelid = h.relid
+              FROM pg_partition_ancestors(t.relid) h JOIN pg_partitioned_table p ON p.partrelid = h.relid
               JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum > 0 AND NOT a.attisdropped
              WHERE a.attnum = ANY (p.partattrs::int2[])
                 OR p.partexprs LIKE format('%%:varattno %s %%', a.attnum) OR p.partexprs LIKE '%:varattno 0 %') c;
@@ -403,9 +388,7 @@ END $$;
 --
 -- For the trigger functions, of n and of o: certification keys (k), the hash of the primary key (pk) and the record (rec);
 -- and of a row that keeps its identity. Rows without identity have none of these.
-DROP FUNCTION IF EXISTS pgherd.capture_parts(oid);
-DROP FUNCTION IF EXISTS pgherd.source_parts(oid);
-CREATE FUNCTION pgherd.source_parts(
+CREATE OR REPLACE FUNCTION pgherd.source_parts(
     table_id oid, OUT root oid, OUT identity oid, OUT name text, OUT partitioned bool, OUT written text, OUT row_type text,
     OUT settings text, OUT referenced bool, OUT checked_late bool, OUT tab text, OUT table_keys text,
     OUT compressed text, OUT compressed_change text,
@@ -454,7 +437,6 @@ END $$;
 -- itself. `checked`, `ended`: where rows need the base that was kept, this base, and which of many ask for it.
 -- kind: INSERT, UPDATE or DELETE. A single row that UPDATE gave another identity goes the way of many.
 -- p: `source_parts` of the table.
-DROP FUNCTION IF EXISTS pgherd.capture_shape(oid, text, bool, record);
 CREATE OR REPLACE FUNCTION pgherd.capture_shape(
     p record, kind text, by_row bool,
     OUT one text[], OUT many text[], OUT condition text, OUT checked text, OUT ended text)
@@ -527,8 +509,6 @@ BEGIN
 END $$;
 
 -- The trigger function for statements of one kind; p: `source_parts` of the table.
-DROP FUNCTION IF EXISTS pgherd.capture_source(oid, oid, text, bool);
-DROP FUNCTION IF EXISTS pgherd.capture_source(oid, oid, text, bool, record);
 CREATE OR REPLACE FUNCTION pgherd.capture_source(rel oid, p record, kind text, by_row bool) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -539,14 +519,10 @@ DECLARE
 BEGIN
     RETURN pgherd.capture_function(
                format('%s_%s', lower(kind), rel), p.settings, counted,
-               pgherd.capture_one(0, p.tab, s.one[1], s.one[2], s.one[3], s.one[4], counted, s.condition, s.checked),
-               pgherd.capture_one(1, p.tab, s.one[1], s.one[2], s.one[3], s.one[4], counted, s.condition, s.checked),
+               pgherd.capture_one(p.tab, s.one[1], s.one[2], s.one[3], s.one[4], counted, s.condition, s.checked),
                CASE WHEN NOT by_row
-                    THEN concat(pgherd.capture_many(0, p.tab, p.table_keys, s.many[1], s.many[2], s.many[3], s.many[4], s.ended,
-                                                    kind = 'UPDATE'), again) END,
-               CASE WHEN NOT by_row
-                    THEN concat(pgherd.capture_many(1, p.tab, p.table_keys, s.many[1], s.many[2], s.many[3], s.many[4], s.ended,
-                                                    kind = 'UPDATE'), again) END,
+                    THEN pgherd.capture_many(p.tab, p.table_keys, s.many[1], s.many[2], s.many[3], s.many[4], s.ended,
+                                             kind = 'UPDATE', again) END,
                s.ended <> '' AND NOT by_row,
                pgherd.refusals(p.root, kind, by_row, p.compressed,
                                CASE kind WHEN 'UPDATE' THEN p.compressed_change ELSE p.compressed END, s.many[4]));
@@ -618,7 +594,6 @@ END $$;
 -- they come. An updated row comes as two records: what it was, and what it has become. It is updated in place
 -- elsewhere, too, so that who waits for its lock at READ COMMITTED finds the new version, and not that it has gone;
 -- unless a column of a unique index has changed (C10).
-DROP FUNCTION IF EXISTS pgherd.capture_image_source(oid, oid, text, bool);
 CREATE OR REPLACE FUNCTION pgherd.capture_image_source(rel oid, p record, kind text, by_row bool) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -666,21 +641,14 @@ BEGIN
                            ELSE 'pg_catalog.concat_ws('','', %s)' END, many[1]);
     RETURN pgherd.capture_function(
                format('%s_%s', lower(kind), rel), p.settings, counted,
-               pgherd.capture_one(0, p.tab, one[1], one[2], one[3], one[4], counted, condition,
-                                  CASE WHEN kept_base THEN 'pgherd.base_of_checks(ours.v_xid)' ELSE '' END),
-               pgherd.capture_one(1, p.tab, one[1], one[2], one[3], one[4], counted, condition,
+               pgherd.capture_one(p.tab, one[1], one[2], one[3], one[4], counted, condition,
                                   CASE WHEN kept_base THEN 'pgherd.base_of_checks(ours.v_xid)' ELSE '' END),
                CASE WHEN NOT by_row
-                    THEN pgherd.capture_many(0, p.tab, p.table_keys, many[1], many[2], many[3], many[4],
-                                             CASE WHEN kept_base THEN 'true' ELSE '' END, kind = 'UPDATE') END,
-               CASE WHEN NOT by_row
-                    THEN pgherd.capture_many(1, p.tab, p.table_keys, many[1], many[2], many[3], many[4],
+                    THEN pgherd.capture_many(p.tab, p.table_keys, many[1], many[2], many[3], many[4],
                                              CASE WHEN kept_base THEN 'true' ELSE '' END, kind = 'UPDATE') END,
                kept_base AND NOT by_row, pgherd.refusals(root, kind, by_row, p.compressed, p.compressed, many[4]));
 END $$;
 
-DROP FUNCTION IF EXISTS pgherd.trigger_source(oid, text, bool, text);
-DROP FUNCTION IF EXISTS pgherd.capture_trigger(oid, text, bool);
 CREATE OR REPLACE FUNCTION pgherd.capture_trigger(t pgherd.user_tables, kind text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -710,7 +678,6 @@ BEGIN
 END $$;
 
 -- TRUNCATE: the table's own name (each partition fires for itself) and its key exclusively (C16).
-DROP FUNCTION IF EXISTS pgherd.truncate_source(oid, oid), pgherd.truncate_source(oid, record);
 CREATE OR REPLACE FUNCTION pgherd.truncate_source(t pgherd.user_tables, p record) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -721,9 +688,8 @@ BEGIN
         RETURN '';
     END IF;
     RETURN pgherd.capture_function('truncate_' || t.relid, '', '',
-               pgherd.capture_one(0, tab, keys, 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', '', '', ''),
-               pgherd.capture_one(1, tab, keys, 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', '', '', ''),
-               NULL, NULL);
+               pgherd.capture_one(tab, keys, 'ARRAY[0]::pg_catalog.int8[]', 'ARRAY[''T'']', '(VALUES (0)) v', '', '', ''),
+               NULL);
 END $$;
 
 -- A table without identity that has rows behind its truncation got them from a trigger that fired before ours. They were
@@ -740,7 +706,6 @@ BEGIN
     RETURN NULL;
 END $$;
 
-DROP FUNCTION IF EXISTS pgherd.truncate_triggers(oid);
 CREATE OR REPLACE FUNCTION pgherd.truncate_triggers(t pgherd.user_tables, p record) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -770,10 +735,6 @@ BEGIN
               HINT = format('Add one that is not generated, or keep the table local: SELECT pgherd.set_local(%L).', tab);
 END $$;
 
-DROP FUNCTION IF EXISTS pgherd.refusal_source(oid, bool);
-DROP FUNCTION IF EXISTS pgherd.refusal_trigger(oid, bool);
-DROP FUNCTION IF EXISTS pgherd.refusal_trigger(oid, bool, text);
-DROP FUNCTION IF EXISTS pgherd.refusal_trigger(pgherd.user_tables, text);
 CREATE OR REPLACE FUNCTION pgherd.refusal_triggers(t pgherd.user_tables, why text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -786,12 +747,9 @@ BEGIN
              WHERE m.wanted);
 END $$;
 
-DROP FUNCTION IF EXISTS pgherd.captured_for(oid);
-
 -- Takes away rows without identity, as many of equal ones as there are records with their image; or, where every
 -- other record says what the one before it has become, updates them. Returns how many there were. The images are joined
 -- to the table in one pass, whatever the planner is told to do otherwise.
-DROP FUNCTION IF EXISTS pgherd.erase_source(oid);
 CREATE OR REPLACE FUNCTION pgherd.erase_source(p record) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -856,7 +814,6 @@ END $$;
 
 -- All generated functions and types of a table of which rows can be captured, unless it is uncertain `why`; p: `source_parts`
 -- of the table that they are captured for.
-DROP FUNCTION IF EXISTS pgherd.table_source(oid), pgherd.table_source(oid, record, bool, text);
 CREATE OR REPLACE FUNCTION pgherd.table_source(t pgherd.user_tables, p record, why text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -879,8 +836,6 @@ BEGIN
 END $$;
 
 -- All our triggers on one table of which rows can be captured; p: as above.
-DROP FUNCTION IF EXISTS pgherd.table_triggers(oid);
-DROP FUNCTION IF EXISTS pgherd.table_triggers(oid, oid, bool, text);
 CREATE OR REPLACE FUNCTION pgherd.table_triggers(t pgherd.user_tables, p record) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -908,7 +863,6 @@ END $$;
 -- Makes the triggers of a table, which are those of `had`, the `wanted` ones: the statements that make them, by name. Returns
 -- what it has now. To drop one locks out readers, so that is done only where nothing takes its place.
 -- by_row: its rows are captured one by one.
-DROP FUNCTION IF EXISTS pgherd.make_triggers(regclass, text[], text[]);
 CREATE OR REPLACE FUNCTION pgherd.make_triggers(rel regclass, by_row bool, had jsonb, wanted jsonb) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -968,9 +922,12 @@ BEGIN
 END $$;
 
 -- Makes what is generated agree with the catalog: for the given relations, or for all. Most commands change what the
--- functions of a table are, and not its triggers.
+-- functions of a table are, and not its triggers. Constants in expressions of indexes, and bounds of partitions, are written
+-- as the functions read them (text_settings), however the session writes values.
 CREATE OR REPLACE FUNCTION pgherd.reconcile(rels oid[] DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning SET DateStyle = 'ISO, YMD'
+SET IntervalStyle = 'postgres' SET TimeZone = 'UTC' SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C'
+SET xmlbinary = 'base64' AS $$
 DECLARE
     r       record;
     t       pgherd.user_tables;
@@ -1048,8 +1005,7 @@ END $$;
 
 -- All that the applier must know of a table to write it, by its name as it stands in writesets: see TableShape.
 -- It should take no lock that a session may hold which waits for the answer; if it does, it gives up.
-DROP FUNCTION IF EXISTS pgherd.describe(text);
-CREATE FUNCTION pgherd.describe(
+CREATE OR REPLACE FUNCTION pgherd.describe(
     tab text, OUT columns text[], OUT pk int[], OUT generated int[], OUT same_key text, OUT "only" bool,
     OUT row_type text, OUT erase text, OUT updatable bool)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s'

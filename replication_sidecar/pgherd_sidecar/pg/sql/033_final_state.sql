@@ -1,11 +1,19 @@
 -- The final state of rows that a transaction touched more than once (C3): instead of the steps, whose order
 -- is not that of their execution, what is under each key at the end.
 
+-- A record is text, and a value in it may have another name since it was captured: ALTER TYPE of another member waits
+-- for nobody who writes the table. Certification would find that the transaction has lost against the command.
+CREATE OR REPLACE FUNCTION pgherd.lose_against_a_command(cause text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'could not serialize access: a type has changed since rows were written'
+        USING ERRCODE = '40001', DETAIL = cause, HINT = 'Repeat the transaction.';
+END $$;
+
 -- The state that the rows of a transaction have at its end (C3): for the records captured of one table,
 -- "E" and "I" where the row was made anew, "U" where it was only updated, "E" alone where it is gone. Only
 -- those that erase are wanted, or only those that write, or both.
 -- p: `source_parts` of the table.
-DROP FUNCTION IF EXISTS pgherd.final_source(oid);
 CREATE OR REPLACE FUNCTION pgherd.final_source(p record) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -56,13 +64,14 @@ BEGIN
                         ELSE to_json(concat('I', $f$, p.new_record, $f$))::text END AS written
               FROM s CROSS JOIN LATERAL (SELECT $f$, c.named, $f$) o LEFT JOIN $f$, p.written, $f$ n ON ($f$, p.key_equal, $f$)) m
      WHERE m.erased <> '' OR m.written <> '');
+EXCEPTION WHEN data_exception THEN
+    PERFORM pgherd.lose_against_a_command(SQLERRM);
 END $f$));
 END $$;
 
 -- The same for rows without identity. Which row a record means only its image tells: the one that was last made equal
 -- to it in this transaction, or else one that was there before. So each row is followed through its updates. Nothing
 -- counts from before a truncation.
-DROP FUNCTION IF EXISTS pgherd.final_images_source(oid);
 CREATE OR REPLACE FUNCTION pgherd.final_images_source(p record) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -167,7 +176,6 @@ END $f$));
 END $$;
 
 -- Does a key that these records name have more than one row now? A deferrable primary key allows it until COMMIT.
-DROP FUNCTION IF EXISTS pgherd.doubled_source(oid);
 CREATE OR REPLACE FUNCTION pgherd.doubled_source(p record) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -185,7 +193,6 @@ END $$;
 
 -- The records captured of one table as items of a body that touches no row twice: final states instead of steps
 -- (C3). A truncation comes first: what was under a key before it is gone without a word.
-DROP FUNCTION IF EXISTS pgherd.final_items(text, text[]);
 CREATE OR REPLACE FUNCTION pgherd.final_items(
     tab text, recs text[], erasing bool DEFAULT true, writing bool DEFAULT true) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -225,27 +232,17 @@ BEGIN
 END $$;
 
 -- The same of all rows that a transaction captured after the one with number `since`.
-DO $do$
-DECLARE side int;
-BEGIN
-    FOR side IN 0..1 LOOP
-        EXECUTE format($f$
-            CREATE OR REPLACE FUNCTION pgherd.final_state_%1$s(x xid8, since int8) RETURNS text
-            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-            BEGIN
-                RETURN (SELECT string_agg(nullif(pgherd.final_items(t.tab, t.recs), ''), ',' ORDER BY t.truncated DESC)
-                               FILTER (WHERE NOT t.truncated OR pgherd.may_truncate(x, since, t.tab))
-                          FROM (SELECT c.tab, array_agg(u.r ORDER BY c.seq, u.i) AS recs, bool_or(u.r = 'T') AS truncated
-                                  FROM pgherd.capture_%1$s c, unnest(c.recs) WITH ORDINALITY AS u(r, i)
-                                 WHERE c.xid = x AND c.seq > since AND c.tab NOT IN ('sentinel', '""')
-                                 GROUP BY c.tab) t);
-            END $$ $f$, side);
-    END LOOP;
-END $do$;
-
 CREATE OR REPLACE FUNCTION pgherd.final_state(x xid8, since int8) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE items text;
 BEGIN
-    RETURN CASE WHEN pgherd.capture_side(x) = 0 THEN pgherd.final_state_0(x, since)
-                ELSE pgherd.final_state_1(x, since) END;
+    EXECUTE format(
+        $f$SELECT string_agg(nullif(pgherd.final_items(t.tab, t.recs), ''), ',' ORDER BY t.truncated DESC)
+                  FILTER (WHERE NOT t.truncated OR pgherd.may_truncate($1, $2, t.tab))
+             FROM (SELECT c.tab, array_agg(u.r ORDER BY c.seq, u.i) AS recs, bool_or(u.r = 'T') AS truncated
+                     FROM pgherd.capture_%s c, unnest(c.recs) WITH ORDINALITY AS u(r, i)
+                    WHERE c.xid = $1 AND c.seq > $2 AND c.tab NOT IN ('sentinel', '""')
+                    GROUP BY c.tab) t$f$, pgherd.capture_side(x))
+       INTO items USING x, since;
+    RETURN items;
 END $$;

@@ -103,7 +103,6 @@ END $$;
 
 -- The rows of a transaction that touched each once, after the captured one with number `since`: those that erase, or
 -- the others.
-DROP FUNCTION IF EXISTS pgherd.send_rows(xid8, text, text, bool, int8);
 CREATE OR REPLACE FUNCTION pgherd.send_rows(x xid8, since int8, conn text, head text, erasing bool, most int8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -135,7 +134,6 @@ END $$;
 
 -- The final states of the rows of a transaction that touched some more than once (C3): all that was captured under
 -- one key goes into one part.
-DROP FUNCTION IF EXISTS pgherd.send_final_rows(xid8, text, text, bool, int8);
 CREATE OR REPLACE FUNCTION pgherd.send_final_rows(x xid8, since int8, conn text, head text, erasing bool, most int8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashagg = off AS $$
 DECLARE

@@ -17,7 +17,6 @@ CREATE OR REPLACE FUNCTION pgherd.fingerprint_single_rows() RETURNS int LANGUAGE
 
 -- For records of one table the hash of the row under each key, in the order of the records.
 -- p: `source_parts` of the table.
-DROP FUNCTION IF EXISTS pgherd.fingerprint_source(oid);
 CREATE OR REPLACE FUNCTION pgherd.fingerprint_source(p record) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -103,6 +102,8 @@ BEGIN
     found := (SELECT string_agg(pgherd.table_fingerprint(r.tab, pgherd.row_hashes(r.tab, r.recs))::text, ',')
                 FROM pgherd.fingerprint_records(items) r);
     RETURN CASE WHEN found <> '' THEN '["=",[0],[' || to_json(concat('[', count, ',', found, ']'))::text || ']]' ELSE '' END;
+EXCEPTION WHEN data_exception THEN
+    RETURN ''; -- a row's type has changed since it was written, by a command that has won
 END $$;
 
 -- The key that a record names. Nothing but PostgreSQL's own code runs here: record types hold no domains.
@@ -123,8 +124,7 @@ END $$;
 
 -- What of a table is not as its origin has shipped it, in words and without values; NULL if nothing. And the primary
 -- key of the first such row, where that is known.
-DROP FUNCTION IF EXISTS pgherd.row_difference(text, text[], json);
-CREATE FUNCTION pgherd.row_difference(
+CREATE OR REPLACE FUNCTION pgherd.row_difference(
     tab text, recs text[], shipped json, OUT words text, OUT key text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

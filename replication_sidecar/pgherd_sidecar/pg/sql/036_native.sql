@@ -52,7 +52,6 @@ END $$;
 -- The function captures what needs a base that was kept (before_checks): a row that a foreign key refers to and that may be
 -- gone, or one that a deferrable constraint has not checked yet; and an UPDATE without identity, which is two records. The rows of an UPDATE come in pairs, of
 -- which each must have kept its identity; so none has been changed twice unless referential actions do that.
-DROP FUNCTION IF EXISTS pgherd.plan_native_capture(oid);
 CREATE OR REPLACE FUNCTION pgherd.plan_native_capture(rel oid, p record) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -92,7 +91,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.why_not_native() RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
 DECLARE
-    wanted CONSTANT int := 3; -- PGHERD_NATIVE_INTERFACE in native/pgherd_native.h
+    wanted CONSTANT int := 5; -- PGHERD_NATIVE_INTERFACE in native/pgherd_native.h
     found  int;
 BEGIN
     EXECUTE 'CREATE OR REPLACE FUNCTION pgherd.native_interface() RETURNS int LANGUAGE c'

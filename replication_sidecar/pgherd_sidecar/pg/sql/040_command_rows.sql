@@ -39,8 +39,6 @@ END $$;
 -- A transaction's captured rows as they count, by their numbers: without what has ended, and with no row changes
 -- where they are settled. A later row of its kind says so; the next one behind has the smallest `base`, because
 -- what they take back does not overlap, or is nested.
-DROP FUNCTION IF EXISTS pgherd.is_nested(xid8), pgherd.is_nested(xid8, text); -- depend on the next
-DROP FUNCTION IF EXISTS pgherd.capture_rows(xid8);
 DO $do$
 DECLARE
     sides text[];
@@ -98,7 +96,6 @@ BEGIN
 END $$;
 
 -- The command that is running, or the one inside it, does not any more.
-DROP FUNCTION IF EXISTS pgherd.remove_open(xid8);
 CREATE OR REPLACE FUNCTION pgherd.end_open(x xid8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -109,7 +106,7 @@ END $$;
 -- Is a command, or an event of it, part of an extension's script? Scripts have thousands of commands, so those are told by
 -- their tags, and leave no rows behind; only one that is about an extension itself does. REFRESH ... CONCURRENTLY has a few
 -- commands about a temporary table.
-CREATE FUNCTION pgherd.is_nested(x xid8, tag text) RETURNS bool
+CREATE OR REPLACE FUNCTION pgherd.is_nested(x xid8, tag text) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN EXISTS (SELECT FROM pgherd.running_rows(x) c

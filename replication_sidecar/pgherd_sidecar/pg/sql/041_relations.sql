@@ -16,10 +16,14 @@ SELECT c.oid AS relid, format('%I.%I', n.nspname, c.relname) AS name, c.relnatts
 -- transactions that wrote before. Attribute numbers above `columns` belong to columns that are new.
 -- A table that was made behind the event triggers' back (EXPLAIN ANALYZE CREATE TABLE AS, replica role) is missing here, and
 -- is not replicated.
+--   made_by   the transaction here that made the table, as long as that may be the running one
+--   identity  the name of the index by which its rows were known; `replica_identity`: of the one that the user chose for
+--             subscribers. Where one is dropped, PostgreSQL does not say of which table.
 DO $$
 BEGIN
     IF to_regclass('pgherd.tables') IS NULL THEN
-        CREATE TABLE pgherd.tables (relid oid PRIMARY KEY, names text[] NOT NULL, columns int2 NOT NULL);
+        CREATE TABLE pgherd.tables (
+            relid oid PRIMARY KEY, names text[] NOT NULL, columns int2 NOT NULL, made_by xid8, identity text, replica_identity text);
         INSERT INTO pgherd.tables SELECT a.relid, ARRAY[a.name, a.root_name], a.columns FROM pgherd.all_tables a;
     END IF;
 END $$;
@@ -29,12 +33,6 @@ CREATE OR REPLACE VIEW pgherd.replicated_tables AS
 SELECT t.relid, t.name
   FROM pgherd.user_tables t
  WHERE t.relid = t.root_relid AND EXISTS (SELECT FROM pgherd.tables k WHERE k.relid = t.relid);
-
--- `made_by`: the transaction here that made the table, as long as that may be the running one.
-ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS made_by xid8;
--- `identity`: the name of the index by which its rows were known; `replica_identity`: of the one that the user chose for
--- subscribers. Where one is dropped, PostgreSQL does not say of which table.
-ALTER TABLE pgherd.tables ADD COLUMN IF NOT EXISTS identity text, ADD COLUMN IF NOT EXISTS replica_identity text;
 
 CREATE OR REPLACE FUNCTION pgherd.identity_name(rel oid) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -67,9 +65,6 @@ BEGIN
     RETURN (
         SELECT coalesce((SELECT coalesce(t.made_by = pg_current_xact_id(), false) FROM pgherd.tables t WHERE t.relid = rel), true));
 END $$;
-
--- `relid`: the local table on this member; its name follows when it is renamed.
-ALTER TABLE pgherd.local_tables ADD COLUMN IF NOT EXISTS relid oid;
 
 -- The table that an object belongs to, or the relation itself; NULL for objects of other kinds.
 CREATE OR REPLACE FUNCTION pgherd.relation_of(class oid, obj oid) RETURNS oid

@@ -68,7 +68,6 @@ BEGIN
 END $$;
 
 -- Has the command left all tables as they were? `meaning`: what there was when it began. `coarse`: it concerns them all.
-DROP FUNCTION IF EXISTS pgherd.leaves_tables(text, text);
 CREATE OR REPLACE FUNCTION pgherd.leaves_tables(tag text, meaning text, coarse bool) RETURNS bool
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column

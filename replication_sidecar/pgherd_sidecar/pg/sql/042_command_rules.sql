@@ -15,8 +15,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r         record;
     concerned oid[] := coalesce(rels, array(
-        SELECT t.tgrelid FROM pg_trigger t WHERE age(t.xmin) <= age(pg_current_xact_id()::xid)
-        UNION SELECT w.ev_class FROM pg_rewrite w WHERE age(w.xmin) <= age(pg_current_xact_id()::xid)));
+        SELECT t.tgrelid FROM pg_trigger t WHERE pgherd.is_new(t.xmin)
+        UNION SELECT w.ev_class FROM pg_rewrite w WHERE pgherd.is_new(w.xmin)));
 BEGIN
     FOR r IN SELECT t.tgname, t.tgrelid::regclass AS rel, t.tgenabled,
                     p.pronamespace IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace) AS ours
@@ -58,7 +58,8 @@ BEGIN
                      AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = c.oid)) LOOP
         IF r.relpersistence = 'u' THEN
             PERFORM pgherd.refuse(format('table %s is unlogged and cannot be replicated', r.rel),
-                'Make it an ordinary table, or mark it with pgherd.set_local() first and SET UNLOGGED then.');
+                'Make it an ordinary table. Only if each member may have rows of its own (no locks, no leaders):'
+                ' mark it with pgherd.set_local() first, and SET UNLOGGED then.');
         ELSIF r.relkind = 'f' THEN
             PERFORM pgherd.refuse('foreign tables are not supported',
                 'Keep them in another database of the server, which is local.');
@@ -72,7 +73,7 @@ BEGIN
                     <> EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = f.confrelid) LOOP
         PERFORM pgherd.refuse(
             format('foreign key %I: of %s and %s one is local, the other replicated', r.conname, r.child, r.parent),
-            'Members would not agree on which rows exist. Drop the foreign key, or mark both tables alike.');
+            'Members would not agree on which rows exist. Drop the foreign key; it can be made again when both are alike.');
     END LOOP;
 END $$;
 
@@ -110,7 +111,6 @@ OFFSET 0;
 
 -- What is computed again whenever a row is applied must not depend on where, when and under what settings: what is new,
 -- or all of some tables.
-DROP FUNCTION IF EXISTS pgherd.check_expressions();
 CREATE OR REPLACE FUNCTION pgherd.check_expressions(rels oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE r record;
@@ -172,7 +172,6 @@ END $$;
 
 -- Columns of such types: a temporary table's name in a row would stop the members that read it. Only new
 -- columns are looked at, of `rels` where they are told, or all if a composite type has changed, too.
-DROP FUNCTION IF EXISTS pgherd.check_columns(bool);
 CREATE OR REPLACE FUNCTION pgherd.check_columns(everything bool, rels oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -260,7 +259,6 @@ END $$;
 
 -- Whatever asks for the objects of ordinary roles asks for the superusers first: there are thousands of functions and
 -- operators, each command looks, and superusers are few.
-DROP FUNCTION IF EXISTS pgherd.ordinary_roles();
 CREATE OR REPLACE FUNCTION pgherd.superusers() RETURNS oid[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -328,7 +326,6 @@ END $$;
 -- Whoever plans a query computes in advance what is immutable in the expressions of a table's indexes, statistics
 -- and partition key, and in the CHECKs of inheritance children. Our superuser plans queries on local tables, too,
 -- and on temporary children of this session: so these are judged for every table and materialized view.
-DROP FUNCTION IF EXISTS pgherd.check_user_code();
 CREATE OR REPLACE FUNCTION pgherd.check_user_code(functions oid[] DEFAULT pgherd.ordinary_functions()) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -454,7 +451,6 @@ END $$;
 
 -- A command may drop those, which is local, and has to leave them alone otherwise: it changes none, and makes nothing that
 -- depends on one. `strays`: as noted when it began.
-DROP FUNCTION IF EXISTS pgherd.check_strays(oid[]);
 CREATE OR REPLACE FUNCTION pgherd.check_strays(strays jsonb, rels oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE stray text;

@@ -88,6 +88,7 @@ DECLARE
     x       xid8  := pg_current_xact_id();
     command jsonb := current_setting('pgherd.command_context');
     message text  := extract(epoch FROM statement_timestamp())::text || md5(current_query());
+    newest  text; -- the message of the command before this one in the transaction
     in_use  oid[];
     strays  jsonb := '{}';
     owners  jsonb;
@@ -115,6 +116,7 @@ BEGIN
         PERFORM pgherd.drop_old_cursor();
     END IF;
     IF EXISTS (SELECT FROM pgherd.strays) THEN
+        PERFORM pgherd.refuse_copy(); -- all tables of a restored dump are strays
         IF tag NOT IN ('DROP TABLE', 'DROP MATERIALIZED VIEW') THEN -- or its owner does it himself
             PERFORM pgherd.drop_strays(); -- the other role empties the cache of plans, there and back
         END IF;
@@ -134,16 +136,14 @@ BEGIN
         PERFORM pgherd.put_unseen(x, pgherd.last_gid(), in_use <> '{}');
     END IF;
     PERFORM pgherd.intend(x, tag);
-    -- A script of many commands in one message is kept once.
-    IF EXISTS (SELECT FROM pgherd.capture_rows(x) c
-                WHERE c.tab IN ('""', 'sentinel') AND c.recs <> '{}' AND strpos(c.recs[1], message) > 0
-                  AND c.recs[1]::jsonb ->> 'message' = message
-                  AND c.recs[1]::jsonb ->> 'query' IS NOT NULL) THEN
-        command := command || jsonb_build_object('query', NULL);
-    ELSE
-        command := command || jsonb_build_object('query', current_query());
-    END IF;
+    -- A script of many commands in one message is kept once, with the first of them.
+    EXECUTE format(
+        $f$SELECT c.recs[1]::jsonb ->> 'message' FROM pgherd.capture_%s c
+            WHERE c.xid = $1 AND c.tab IN ('""', 'sentinel') AND strpos(c.recs[1], '"message": ') > 0
+            ORDER BY c.seq DESC LIMIT 1$f$, pgherd.capture_side(x))
+       INTO newest USING x;
     command := command || jsonb_build_object(
+        'query', CASE WHEN newest IS DISTINCT FROM message THEN current_query() END,
         'tag', tag, 'message', message, 'context', context, 'in_use', in_use,
         'quoted', pgherd.quoted_statement(substr(context, nullif(strpos(context, E'\n'), 0) + 1)),
         'version', current_setting('server_version_num')::int,
@@ -229,8 +229,6 @@ BEGIN
                      AND coalesce(here_only ? o.objid::text, false) AS is_stray) u;
     PERFORM pgherd.put(pg_current_xact_id(), 0, 'sentinel', 'note', '{0}', ARRAY[note::text]);
 END $$;
-
-DROP FUNCTION IF EXISTS pgherd.adds_generated_only(oid);
 
 -- table_rewrite: a rewrite computes values, on each member for itself.
 CREATE OR REPLACE FUNCTION pgherd.command_rewrites() RETURNS event_trigger

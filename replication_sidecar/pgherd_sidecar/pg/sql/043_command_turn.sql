@@ -3,10 +3,33 @@
 -- transaction, and so PostgreSQL finds deadlocks, and timeouts and cancels work as with any other lock.
 CREATE TABLE IF NOT EXISTS pgherd.command_turn ();
 
+-- A command of another member holds this lock to the end of its transaction. It does not wait for the turn, because whoever
+-- has that loses anyway, and keeps his session for as long as nothing else is in the way.
+CREATE TABLE IF NOT EXISTS pgherd.command_applied ();
+
+CREATE OR REPLACE FUNCTION pgherd.keep_commands_waiting() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    LOCK TABLE pgherd.command_applied IN EXCLUSIVE MODE;
+END $$;
+
+-- PostgreSQL locks no function, schema or type for most commands: one that meets the applier there fails with "tuple
+-- concurrently updated". So it begins when the applier's command has ended. It must not keep that lock itself, or the next
+-- command of another member would wait for its transaction: what a block has locked is free when the block has failed.
 CREATE OR REPLACE FUNCTION pgherd.take_turn() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     LOCK TABLE pgherd.command_turn IN EXCLUSIVE MODE;
+    BEGIN
+        LOCK TABLE pgherd.command_applied IN SHARE MODE;
+        RAISE SQLSTATE 'PH009';
+    EXCEPTION
+        WHEN SQLSTATE 'PH009' THEN
+            NULL;
+        WHEN deadlock_detected THEN -- that command waits for what this transaction has done before
+            RAISE EXCEPTION 'could not serialize access: a command of another member is applied'
+                USING ERRCODE = '40001', HINT = 'Repeat the transaction.';
+    END;
 END $$;
 
 -- Is the command probably about temporary objects? These concern nobody, and need no turn. Only a guess, by its words:

@@ -39,7 +39,6 @@ BEGIN
 END $$;
 
 -- Objects whose change concerns the rows of no table: they need no table's key.
-DROP FUNCTION IF EXISTS pgherd.concerns_no_rows(text, text), pgherd.concerns_no_rows(text, text, oid, oid);
 CREATE OR REPLACE FUNCTION pgherd.concerns_no_rows(command_tag text, object_type text) RETURNS bool
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -134,7 +133,6 @@ END $$;
 -- After a command, on every member: registers tables and their columns, interleaves sequences, makes triggers anew.
 -- rels: the relations concerned and their relatives; everything: possibly all others too; leaves_tables: nothing of that
 -- has to be done, but functions may have other privileges.
-DROP FUNCTION IF EXISTS pgherd.follow_command(oid[], bool);
 CREATE OR REPLACE FUNCTION pgherd.follow_command(rels oid[], everything bool, leaves_tables bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -202,7 +200,6 @@ BEGIN ATOMIC
 END;
 
 -- The rows of a table that the command has filled, as a command of its own for each thousand.
-DROP FUNCTION IF EXISTS pgherd.put_filled_table(xid8, regclass);
 CREATE OR REPLACE FUNCTION pgherd.put_filled_table(x xid8, rel regclass, hoisted bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET DateStyle = 'ISO, YMD' SET IntervalStyle = 'postgres'
 SET TimeZone = 'UTC' SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmlbinary = 'base64'
@@ -247,7 +244,6 @@ BEGIN
 END $$;
 
 -- functions: those of ordinary roles; NULL where the command computes nothing.
-DROP FUNCTION IF EXISTS pgherd.check_command(record, jsonb, jsonb, oid[]);
 CREATE OR REPLACE FUNCTION pgherd.check_command(effect record, before jsonb, functions oid[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -292,7 +288,6 @@ END $$;
 --   dates      there are new constants that may have been read from 'now', and `words` may name it
 --   shrinks    a sequence got a smaller range, in which another member's may not stand
 --   starts     with what a member begins a sequence of the command: it cannot tell a new START from that
-DROP FUNCTION IF EXISTS pgherd.what_words_tell(record);
 CREATE OR REPLACE FUNCTION pgherd.what_words_tell(
     effect record, tag text, words text, functions oid[]) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -441,8 +436,6 @@ BEGIN
     END IF;
 END $$;
 
-DROP FUNCTION IF EXISTS pgherd.notice_without_key(oid[]);
-
 -- A materialized view was filled with the snapshot of its command. That is older than the intention that makes others
 -- give way, so the command would lose to whoever committed in between, each time again. Where something was committed,
 -- the view is therefore filled once more, unless that took long: an intention does not last, and others' commits may
@@ -496,7 +489,6 @@ END $$;
 -- `base`: what it saw of the schema; what it saw of the tables' rows, under their locks, is all up to now.
 -- Two commands always exclude each other; a command and a writer only if one of its tables is concerned.
 -- `hoisted`: the run of row changes goes on, and the others execute the command before it (047).
-DROP FUNCTION IF EXISTS pgherd.put_command(xid8, int8, oid[], bool, jsonb);
 CREATE OR REPLACE FUNCTION pgherd.put_command(
     x xid8, base int8, rels oid[], coarse bool, command jsonb, hoisted bool) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

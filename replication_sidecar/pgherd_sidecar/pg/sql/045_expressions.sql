@@ -25,23 +25,15 @@ END $$;
 -- any time, on any member and under any settings? Dates are read as 'now', floats written in few digits.
 CREATE OR REPLACE FUNCTION pgherd.text_is_certain(typ oid, reading bool) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE t pg_type;
 BEGIN
-    SELECT * INTO t FROM pg_type WHERE oid = typ;
-    RETURN coalesce(CASE
-        WHEN t.typtype = 'e' THEN true
-        WHEN t.typtype = 'd' THEN pgherd.text_is_certain(t.typbasetype, reading)
-        WHEN t.typtype IN ('r', 'm') THEN (
-            SELECT pgherd.text_is_certain(r.rngsubtype, reading) FROM pg_range r
-             WHERE typ IN (r.rngtypid, r.rngmultitypid))
-        WHEN t.typtype = 'c' THEN (
-            SELECT bool_and(pgherd.text_is_certain(a.atttypid, reading)) FROM pg_attribute a
-             WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
-        WHEN t.typcategory = 'A' AND t.typelem <> 0 THEN pgherd.text_is_certain(t.typelem, reading)
-        WHEN reading THEN (SELECT p.provolatile = 'i' FROM pg_proc p WHERE p.oid = t.typinput)
-        ELSE t.typcategory <> 'G' AND typ <> ALL ('{float4,float8,bytea}'::regtype[]::oid[])
-             AND (SELECT p.provolatile = 'i' FROM pg_proc p WHERE p.oid = t.typoutput)
-    END, false);
+    RETURN NOT EXISTS (
+        SELECT FROM pgherd.parts_of_type(typ) t
+         WHERE NOT coalesce(CASE
+             WHEN t.typtype IN ('e', 'd', 'r', 'm', 'c') OR t.typcategory = 'A' AND t.typelem <> 0 THEN true -- as its parts are
+             WHEN reading THEN (SELECT p.provolatile = 'i' FROM pg_proc p WHERE p.oid = t.typinput)
+             ELSE t.typcategory <> 'G' AND t.oid <> ALL ('{float4,float8,bytea}'::regtype[]::oid[])
+                  AND (SELECT p.provolatile = 'i' FROM pg_proc p WHERE p.oid = t.typoutput)
+         END, false));
 END $$;
 
 -- The conversions by text in a tree: what type's value is written, what type's is read. NULL: not to be seen.
@@ -255,10 +247,30 @@ BEGIN ATOMIC
      WHERE r.relid <> rel;
 END;
 
--- Was a row of a catalog written by this transaction? (Or by a later one, which is harmless here.) Of the functions
--- with our rights this alone sets no search path, so that it can be inlined; its names are bound already.
+-- Was this row of a catalog, which we see, written by our transaction or one of its subtransactions? A transaction in
+-- progress whose rows are visible can be no other. A row keeps the number of its transaction for ever, and numbers come
+-- again: one that nobody has had in this round is of a row from an earlier one.
+CREATE OR REPLACE FUNCTION pgherd.is_own(written xid) RETURNS bool
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    own   int8 := pg_current_xact_id()::text::int8;
+    wrote int8 := own + age(pg_current_xact_id()::xid) - age(written);
+BEGIN
+    -- Subtransactions that have not ended may have later numbers than the snapshot tells.
+    IF written::text::int8 < 3 OR wrote < own OR wrote > pg_snapshot_xmax(pg_current_snapshot())::text::int8 + 1000000 THEN
+        RETURN false;
+    END IF;
+    BEGIN
+        RETURN pg_xact_status(wrote::text::xid8) = 'in progress';
+    EXCEPTION WHEN invalid_parameter_value THEN
+        RETURN false;
+    END;
+END $$;
+
+-- The same; most rows are answered for at once. Of the functions with our rights this alone sets no search path, so
+-- that it can be inlined; its names are bound already.
 CREATE OR REPLACE FUNCTION pgherd.is_new(row_xmin xid) RETURNS bool
-LANGUAGE sql STABLE RETURN age(row_xmin) <= age(pg_current_xact_id()::xid);
+LANGUAGE sql STABLE RETURN age(row_xmin) <= age(pg_current_xact_id()::xid) AND pgherd.is_own(row_xmin);
 
 CREATE OR REPLACE VIEW pgherd.new_expressions AS
 SELECT e.tree::text AS tree
@@ -296,7 +308,6 @@ BEGIN
         OR strpos(words, '''') > 0 AND (strpos(words, chr(10)) > 0 OR strpos(words, chr(13)) > 0);
 END $$;
 
-DROP FUNCTION IF EXISTS pgherd.made_dates();
 CREATE OR REPLACE FUNCTION pgherd.made_dates(tag text) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -93,8 +93,7 @@ BEGIN
     changed := array(SELECT unnest(p.names) FROM pgherd.pathless p WHERE pgherd.is_new(p.made));
     -- these functions, and what calls them without a search path of its own
     WITH RECURSIVE code(root, class, id, fresh) AS (
-        SELECT p.oid, 'pg_proc'::regclass::oid, p.oid,
-               pgherd.is_new(p.made) OR p.is_text_of_sql AND pgherd.mentions(p.body, changed)
+        SELECT p.oid, 'pg_proc'::regclass::oid, p.oid, pgherd.is_new(p.made)
           FROM pgherd.pathless p WHERE p.oid = ANY (pathless)
         UNION
         SELECT c.root, d.classid, d.objid, c.fresh OR pgherd.is_new(d.xmin)
@@ -116,6 +115,8 @@ BEGIN
                             WHERE e.classid = p.place_class AND e.objid = p.place AND e.deptype = 'e')
          GROUP BY c.root
         HAVING bool_or(c.fresh) OR bool_and(pgherd.is_new(p.made)) OR bool_or(t.relid = ANY (rels))
+            OR EXISTS (SELECT FROM pgherd.pathless f -- only of what is in use: to read all texts takes long
+                        WHERE f.oid = c.root AND f.is_text_of_sql AND pgherd.mentions(f.body, changed))
          ORDER BY 2
     LOOP
         CONTINUE WHEN pgherd.needs_no_path(r.f);

@@ -13,16 +13,7 @@
 
 -- Roles that all members but this one have dropped, or that had a name here that the order gave to another role. They own
 -- something in another database of this server.
-DO $$
-BEGIN
-    IF to_regclass('pgherd.set_aside') IS NULL THEN
-        CREATE TABLE pgherd.set_aside (id oid PRIMARY KEY, reason text NOT NULL);
-        IF to_regclass('pgherd.shared') IS NOT NULL THEN -- a former version forgot the numbers of some roles
-            UPDATE pgherd.shared s SET id = r.oid FROM pg_roles r
-             WHERE s.key[1] = 'role' AND s.key[2] = r.rolname AND NOT EXISTS (SELECT FROM pg_roles o WHERE o.oid = s.id);
-        END IF;
-    END IF;
-END $$;
+CREATE TABLE IF NOT EXISTS pgherd.set_aside (id oid PRIMARY KEY, reason text NOT NULL);
 
 -- OFFSET: nobody can write pg_authid through it.
 CREATE OR REPLACE VIEW pgherd.shared_roles AS
@@ -74,9 +65,11 @@ BEGIN
     RETURN EXISTS (SELECT FROM pgherd.role_limits l, pgherd.node n WHERE l.name = role AND n.member_name <> ALL (l.nodes));
 END $$;
 
--- The documents as the catalogs have them. Settings that switch capture off are a member's own.
+-- The documents as the catalogs have them. Settings that switch capture off are a member's own. Roles may be many, and
+-- the applier's settings would have the planner loop over all for each.
 CREATE OR REPLACE FUNCTION pgherd.shared_now(OUT key text[], OUT value jsonb, OUT id oid) RETURNS SETOF record
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET TimeZone = 'UTC' SET DateStyle = 'ISO, YMD' AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET TimeZone = 'UTC' SET DateStyle = 'ISO, YMD'
+SET enable_seqscan = on SET enable_hashjoin = on SET enable_nestloop = off AS $$
 #variable_conflict use_column
 DECLARE
     base pg_database;
@@ -152,23 +145,8 @@ BEGIN
     EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = 100', current_database());
 END $$;
 
--- At the beginning all members have what this one has. What an older version knew to be of this member only is ordered.
-DO $$
-BEGIN
-    IF NOT EXISTS (SELECT FROM pgherd.shared) THEN
-        INSERT INTO pgherd.shared SELECT * FROM pgherd.shared_now();
-        IF to_regclass('pgherd.roles') IS NOT NULL THEN
-            EXECUTE 'DELETE FROM pgherd.shared s WHERE s.key[1] = ''role'' AND NOT EXISTS'
-                    ' (SELECT FROM pgherd.roles k WHERE k.name = s.key[2])';
-            EXECUTE 'DELETE FROM pgherd.shared s WHERE s.key[1] = ''member'' AND NOT EXISTS'
-                    ' (SELECT FROM pgherd.memberships k WHERE (k.role, k.member) = (s.key[2], s.key[3]))';
-        END IF;
-    END IF;
-END $$;
-
--- Of former versions, with our functions that have bodies in standard SQL and read them: those still wanted follow.
-DROP TABLE IF EXISTS pgherd.roles, pgherd.memberships, pgherd.database_rights CASCADE;
-DROP FUNCTION IF EXISTS pgherd.roles_named(text);
+-- At the beginning all members have what this one has.
+INSERT INTO pgherd.shared SELECT n.* FROM pgherd.shared_now() n WHERE NOT EXISTS (SELECT FROM pgherd.shared);
 
 -- The roles whose names stand in a command, more or less: one too many does no harm.
 CREATE OR REPLACE FUNCTION pgherd.roles_named(command text) RETURNS text[]

@@ -13,17 +13,6 @@
 -- restored dump says otherwise (where columns and constraints are inherited from, the copies of constraints and triggers in
 -- partitions, who granted), and the contents of extensions. Default privileges are not covered.
 
--- Was this row of a catalog, which we see, written by our transaction or one of its subtransactions? A transaction in
--- progress whose rows are visible can be no other.
-CREATE OR REPLACE FUNCTION pgherd.is_own(written xid) RETURNS bool
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN CASE WHEN written::text::int8 >= 3 AND age(written) BETWEEN -1000000 AND 0
-                THEN pg_xact_status((pg_current_xact_id()::text::int8 - age(written))::text::xid8) = 'in progress'
-                ELSE false END;
-END $$;
-
 -- Who may do what, in order. In 17 owners have one more privilege.
 CREATE OR REPLACE FUNCTION pgherd.privileges(acl aclitem[]) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -261,13 +250,13 @@ BEGIN
       INTO made
       FROM pg_event_trigger_ddl_commands() o
       LEFT JOIN pg_constraint k ON o.classid = 'pg_constraint'::regclass AND k.oid = o.objid;
-    IF tag IN ('GRANT', 'REVOKE') THEN -- whether a row is new is asked first, since that is quickly answered
-        made.functions := array(SELECT p.oid FROM pg_proc p WHERE pgherd.is_new(p.xmin) AND pgherd.is_own(p.xmin));
+    IF tag IN ('GRANT', 'REVOKE') THEN
+        made.functions := array(SELECT p.oid FROM pg_proc p WHERE pgherd.is_new(p.xmin));
         made.types := array(SELECT t.oid FROM pg_type t
-                             WHERE pgherd.is_new(t.xmin) AND pgherd.is_own(t.xmin) AND t.typtype IN ('d', 'e', 'r') AND t.typcategory <> 'A');
-        made.schemas := array(SELECT n.oid FROM pg_namespace n WHERE pgherd.is_new(n.xmin) AND pgherd.is_own(n.xmin));
-        rels := rels || array(SELECT c.oid FROM pg_class c WHERE pgherd.is_new(c.xmin) AND pgherd.is_own(c.xmin))
-                     || array(SELECT a.attrelid FROM pg_attribute a WHERE pgherd.is_new(a.xmin) AND pgherd.is_own(a.xmin));
+                             WHERE pgherd.is_new(t.xmin) AND t.typtype IN ('d', 'e', 'r') AND t.typcategory <> 'A');
+        made.schemas := array(SELECT n.oid FROM pg_namespace n WHERE pgherd.is_new(n.xmin));
+        rels := rels || array(SELECT c.oid FROM pg_class c WHERE pgherd.is_new(c.xmin))
+                     || array(SELECT a.attrelid FROM pg_attribute a WHERE pgherd.is_new(a.xmin));
     END IF;
     SELECT * INTO found FROM pgherd.catalog_hashes(
         pgherd.printed_relations(rels),

@@ -38,7 +38,7 @@ BEGIN
     INSERT INTO pgherd.owners AS k
     SELECT o.class, o.object, o.owner
       FROM pgherd.owned o LEFT JOIN pgherd.owners n ON (n.class, n.object) = (o.class, o.object)
-     WHERE n.owner IS DISTINCT FROM o.owner AND pgherd.is_new(o.written) AND pgherd.is_own(o.written)
+     WHERE n.owner IS DISTINCT FROM o.owner AND pgherd.is_new(o.written)
         ON CONFLICT (class, object) DO UPDATE SET owner = EXCLUDED.owner;
 END $$;
 

@@ -87,8 +87,7 @@ BEGIN ATOMIC
 END;
 
 -- Looks, for the sidecar. Where a role that may not log in here, or that is set aside, was let in, it is kept out again.
-DROP FUNCTION IF EXISTS pgherd.look_for_unseen();
-CREATE FUNCTION pgherd.look_for_unseen(OUT unseen text[], OUT failed text[], OUT undone text[])
+CREATE OR REPLACE FUNCTION pgherd.look_for_unseen(OUT unseen text[], OUT failed text[], OUT undone text[])
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET TimeZone = 'UTC' AS $$
 DECLARE
     seen      text := (SELECT s.print FROM pgherd.shared_seen s); -- before all else is read
@@ -192,7 +191,6 @@ END $$;
 -- On the member where something was changed, before a command or a request of its own: puts it among the captured rows.
 --   named   roles of which all is ordered, whether it has changed or not
 --   owners  those of before the command, which has ended and may have given others: they are noted after it
-DROP FUNCTION IF EXISTS pgherd.put_unseen(xid8, int8, bool, text[]);
 CREATE OR REPLACE FUNCTION pgherd.put_unseen(
     x xid8, base int8, hoisted bool, named text[] DEFAULT '{}', owners jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -217,7 +215,11 @@ BEGIN
         RETURN;
     END IF;
     changes := coalesce(changes, '[]');
-    UPDATE pgherd.shared_seen SET print = now_is;
+    BEGIN
+        UPDATE pgherd.shared_seen SET print = now_is;
+    EXCEPTION WHEN lock_not_available THEN -- after the second that start_command waits
+        RAISE EXCEPTION 'another session changes roles or privileges' USING ERRCODE = '40001', HINT = 'Repeat the command.';
+    END;
     PERFORM pgherd.note_drops(dropped);
     PERFORM pgherd.note_renames(renames);
     PERFORM pgherd.note_change(array(SELECT jsonb_array_elements_text(c.one -> 0)), c.one -> 1) FROM jsonb_array_elements(changes) AS c(one);
@@ -585,10 +587,7 @@ DECLARE
     forced  text[] := array(SELECT jsonb_array_elements_text(command -> 'forced'));
     made    text[] := array(SELECT c.one -> 0 ->> 1 FROM jsonb_array_elements(changes) AS c(one)
                              WHERE c.one -> 0 ->> 0 = 'role' AND c.one -> 1 <> 'null');
-    -- A former version says so only where no other role has the name.
-    dropped text[] := CASE WHEN command ? 'dropped' THEN array(SELECT jsonb_array_elements_text(command -> 'dropped'))
-                           ELSE array(SELECT c.one -> 0 ->> 1 FROM jsonb_array_elements(changes) AS c(one)
-                                       WHERE c.one -> 0 ->> 0 = 'role' AND c.one -> 1 = 'null') END;
+    dropped text[] := array(SELECT jsonb_array_elements_text(command -> 'dropped'));
     gone    record;
 BEGIN
     PERFORM pgherd.look_again();
@@ -665,7 +664,3 @@ BEGIN
         EXECUTE format('ALTER ROLE %I %s', here, CASE WHEN NOT had OR known.value -> 'LOGIN' <> 'true' THEN 'NOLOGIN' ELSE 'LOGIN' END);
     END IF;
 END $$;
-
--- Of former versions.
-DROP FUNCTION IF EXISTS pgherd.rename_roles(jsonb), pgherd.document_commands(text[], jsonb, int), pgherd.carry_out(text[], jsonb, int),
-    pgherd.drop_role(text), pgherd.restore_documents(jsonb, text), pgherd.take_limit(text, jsonb);

@@ -27,6 +27,21 @@ SELECT c.oid AS relid, o.refobjid AS owner, o.refobjsubid AS owner_column,
    AND NOT EXISTS (SELECT FROM pgherd.local_tables l WHERE l.relid = o.refobjid)
    AND NOT EXISTS (SELECT FROM pgherd.strays t WHERE t.relid = o.refobjid);
 
+-- The sequences that come after one, in the order of their oids: as many as a transaction can lock together with the
+-- tables that own them; NULL at the end. A partitioned table is many tables, so a sequence of one is the last.
+CREATE OR REPLACE FUNCTION pgherd.next_sequences(after oid) RETURNS oid[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT array_agg(p.relid ORDER BY p.relid)
+      FROM (SELECT q.relid, bool_or(q.parted) OVER (ORDER BY q.relid ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS past
+              FROM (SELECT s.seqrelid AS relid,
+                           EXISTS (SELECT FROM pg_depend o JOIN pg_class c ON c.oid = o.refobjid AND c.relkind = 'p'
+                                    WHERE o.classid = 'pg_class'::regclass AND o.objid = s.seqrelid
+                                      AND o.refclassid = 'pg_class'::regclass AND o.deptype IN ('a', 'i')) AS parted
+                      FROM pg_sequence s WHERE s.seqrelid > after ORDER BY s.seqrelid LIMIT 100) q) p
+     WHERE p.past IS NOT TRUE;
+END;
+
 -- The first of v, v + step, v + 2 * step, ... that belongs to this member.
 CREATE OR REPLACE FUNCTION pgherd.first_own(v numeric, step int8) RETURNS numeric
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -40,7 +55,8 @@ BEGIN
 END $$;
 
 -- The last number, in the direction of the sequence, that the column owning it holds; NULL if nothing owns it.
--- own: only numbers that this member gave out.
+-- own: only numbers that this member gave out. Who has not written for long has his below millions of the others': after
+-- ten thousand of these the place is good enough, since his own come before it.
 CREATE OR REPLACE FUNCTION pgherd.last_in_column(s pgherd.user_sequences, step int8, own bool) RETURNS int8
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -53,9 +69,12 @@ BEGIN
      WHERE a.attrelid = s.owner AND a.attnum = s.owner_column
        AND a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype);
     IF col IS NOT NULL THEN
-        EXECUTE format('SELECT t.%1$s FROM %2$s t
-                         WHERE t.%1$s IS NOT NULL AND (NOT $2 OR pgherd.first_own(t.%1$s, $1) = t.%1$s)
-                         ORDER BY t.%1$s %3$s LIMIT 1',
+        EXECUTE format('SELECT p.at
+                          FROM (SELECT o.at, row_number() OVER (ORDER BY o.at %3$s) AS place
+                                  FROM (SELECT t.%1$s AS at FROM %2$s t WHERE t.%1$s IS NOT NULL
+                                         ORDER BY t.%1$s %3$s LIMIT 10000) o) p
+                         WHERE NOT $2 OR p.place = 10000 OR pgherd.first_own(p.at, $1) = p.at
+                         ORDER BY p.at %3$s LIMIT 1',
                        col, s.owner::regclass, CASE WHEN step > 0 THEN 'DESC' ELSE 'ASC' END)
             INTO last USING step, own;
     END IF;
@@ -98,11 +117,11 @@ BEGIN
                               format('Its range must hold %s numbers from START on.', slots));
     END IF;
     EXECUTE format('SELECT q.last_value AS value, q.is_called AS called FROM %s q', s.relid::regclass) INTO at;
-    next := at.value + CASE WHEN at.called THEN step ELSE 0 END;
+    next := at.value + CASE WHEN at.called THEN step::numeric ELSE 0 END; -- it may have given its last number
     IF known.step <> step THEN
         -- The shares are dealt anew: past all that was given out before.
-        next := CASE WHEN step > 0 THEN greatest(next, pgherd.last_in_column(s, step, false) + step)
-                     ELSE least(next, pgherd.last_in_column(s, step, false) + step) END;
+        next := CASE WHEN step > 0 THEN greatest(next, pgherd.last_in_column(s, step, false)::numeric + step)
+                     ELSE least(next, pgherd.last_in_column(s, step, false)::numeric + step) END;
     END IF;
     IF s.seqincrement <> step * slots OR s.seqstart <> own THEN
         EXECUTE format('ALTER SEQUENCE %s INCREMENT BY %s START WITH %s', s.relid::regclass, step * slots, own);
@@ -168,21 +187,23 @@ END $$;
 -- At each start of the sidecar, before the node takes writes. What nextval gave out since the last flush
 -- of the log is forgotten by a crash and would be given out again (C12): numbers that came into rows are
 -- found there, for others there is a jump that no node makes within the time of one flush.
-CREATE OR REPLACE FUNCTION pgherd.sequences_after_crash() RETURNS int
+-- It does a part of the sequences, those after `after`, and returns the last of them; NULL when all are done. The caller
+-- commits in between: the locks of all are more than the server has room for. If it breaks off, all is done again.
+CREATE OR REPLACE FUNCTION pgherd.sequences_after_crash(after oid) RETURNS oid
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica
 SET row_security = off AS $$
 DECLARE
-    s     pgherd.user_sequences;
-    step  int8;
-    at    int8;
-    jump  numeric;
-    moved int := 0;
+    rels oid[] := pgherd.next_sequences(after);
+    s    pgherd.user_sequences;
+    step int8;
+    at   int8;
+    jump numeric;
 BEGIN
     IF EXISTS (SELECT FROM pgherd.clean_since) THEN
-        RETURN 0;
+        RETURN NULL;
     END IF;
-    PERFORM pgherd.align_sequences('{}', true);
-    FOR s IN SELECT * FROM pgherd.user_sequences LOOP
+    PERFORM pgherd.align_sequence(u) FROM pgherd.user_sequences u WHERE u.relid = ANY (rels);
+    FOR s IN SELECT * FROM pgherd.user_sequences u WHERE u.relid = ANY (rels) LOOP
         step := (SELECT k.step FROM pgherd.sequences k WHERE k.relid = s.relid);
         EXECUTE format('SELECT q.last_value FROM %s q', s.relid::regclass) INTO at;
         jump := least(32768, div(s.seqmax::numeric - s.seqmin, abs(s.seqincrement)) / 10000);
@@ -190,10 +211,11 @@ BEGIN
             s.relid, CASE WHEN step > 0 THEN greatest(at, pgherd.last_in_column(s, step, true))
                           ELSE least(at, pgherd.last_in_column(s, step, true)) END + s.seqincrement * (1 + floor(jump)),
             step, s.seqmin, s.seqmax);
-        moved := moved + 1;
     END LOOP;
-    INSERT INTO pgherd.clean_since DEFAULT VALUES;
-    RETURN moved;
+    IF rels IS NULL THEN
+        INSERT INTO pgherd.clean_since DEFAULT VALUES;
+    END IF;
+    RETURN rels[cardinality(rels)];
 END $$;
 
 -- The ranges of all sequences, those of local tables too, as the event triggers have last seen them. Each member stands

@@ -54,7 +54,6 @@ CREATE OR REPLACE FUNCTION pgherd.order_unseen() RETURNS void
 LANGUAGE sql VOLATILE SET row_security = on BEGIN ATOMIC
     INSERT INTO pgherd.request (act, object) VALUES ('unseen', '');
 END;
-DROP FUNCTION IF EXISTS pgherd.order_owners();
 
 -- setval on every member.
 CREATE OR REPLACE FUNCTION pgherd.set_sequence(rel regclass, value int8, called bool) RETURNS void
@@ -97,7 +96,7 @@ CREATE OR REPLACE FUNCTION pgherd.perform(command jsonb) RETURNS oid[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE rel oid;
 BEGIN
-    IF command ->> 'act' LIKE ANY (ARRAY[E'long\\_%', E'begin\\_%']) THEN
+    IF command ->> 'act' LIKE E'long\\_%' THEN
         PERFORM pgherd.perform_long(command);
         RETURN '{}';
     ELSIF command ->> 'act' = 'run' THEN
@@ -208,11 +207,12 @@ BEGIN
             'leaves_tables', NEW.act = 'setval');
         rels := pgherd.perform(command);
         PERFORM pgherd.check_long_commands(NEW.act, CASE WHEN NEW.act <> 'setval' THEN rels ELSE '{}' END, false);
-        IF NEW.act = 'set_local' THEN
+        IF NEW.act IN ('set_local', 'set_replicated') THEN
             PERFORM pgherd.check_tables(rels), pgherd.check_marks(rels);
-        ELSIF NEW.act = 'set_replicated' THEN
+        END IF;
+        IF NEW.act = 'set_replicated' THEN
             PERFORM pgherd.check_columns(true, NULL), pgherd.check_user_code(), pgherd.check_temporary_children(),
-                    pgherd.check_marks(rels), pgherd.check_storage(pgherd.tree_below(NEW.object::oid), true),
+                    pgherd.check_storage(pgherd.tree_below(NEW.object::oid), true),
                     pgherd.check_expressions(pgherd.trees_of(ARRAY[NEW.object::oid])),
                     pgherd.check_search_paths(pgherd.trees_of(ARRAY[NEW.object::oid]), NULL);
         END IF;

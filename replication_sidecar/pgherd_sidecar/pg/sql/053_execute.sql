@@ -5,7 +5,6 @@
 -- statement calls (a check constraint's, say) cannot come back to the superuser who called us.
 -- It may have a query, of a materialized view or to check a foreign key, which is planned as any other: what suits our
 -- own queries, by indexes only, would take for ever there.
-DROP FUNCTION IF EXISTS pgherd.run_as(name, text);
 CREATE OR REPLACE FUNCTION pgherd.run_as(role name, statement text, means name) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = on SET enable_bitmapscan = on SET enable_hashjoin = on SET enable_mergejoin = on
 SET plan_cache_mode = auto AS $$
@@ -66,7 +65,7 @@ DECLARE
     role      name := command ->> 'role';
     statement text := command ->> 'sql';
 BEGIN
-    PERFORM pgherd.drop_strays(), pgherd.drop_broken_indexes(), pgherd.restore_owners(),
+    PERFORM pgherd.keep_commands_waiting(), pgherd.drop_strays(), pgherd.drop_broken_indexes(), pgherd.restore_owners(),
             pgherd.change_roles('ensure_ground', command);
     IF command ? 'fill' THEN
         EXECUTE format('INSERT INTO %1$s SELECT (u.r::%1$s).* FROM unnest($1) AS u(r)', command ->> 'fill')

@@ -29,24 +29,24 @@
 CREATE TABLE IF NOT EXISTS pgherd.long_commands (
     token         text   PRIMARY KEY,
     member        int    NOT NULL,
+    kind          text   NOT NULL DEFAULT 'build',
     definition    text   NOT NULL,
     tab           text   NOT NULL,
     index         text   NOT NULL,
     done          int[]  NOT NULL DEFAULT '{}',
     failed        text,
+    state         text,
+    go            bool   NOT NULL DEFAULT false,
+    row_key       text,
+    columns       name[],
     relid         oid,
     pid           int,
     backend_start timestamptz,
     query_start   timestamptz,
     abandoned     text,
+    ready         bool   NOT NULL DEFAULT false,
     missing       text
 );
-ALTER TABLE pgherd.long_commands ADD COLUMN IF NOT EXISTS kind text NOT NULL DEFAULT 'build';
-ALTER TABLE pgherd.long_commands ADD COLUMN IF NOT EXISTS go   bool NOT NULL DEFAULT false;
-ALTER TABLE pgherd.long_commands ADD COLUMN IF NOT EXISTS state text;
-ALTER TABLE pgherd.long_commands ADD COLUMN IF NOT EXISTS row_key text;
-ALTER TABLE pgherd.long_commands ADD COLUMN IF NOT EXISTS columns name[];
-ALTER TABLE pgherd.long_commands ADD COLUMN IF NOT EXISTS ready bool NOT NULL DEFAULT false;
 
 CREATE OR REPLACE FUNCTION pgherd.tell_of_long() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -158,9 +158,6 @@ DECLARE
     changes bool := l.definition LIKE 'CREATE UNIQUE INDEX %'
                     AND (act IN ('long_end', 'long_undo') OR act = 'long_begin' AND l.kind = 'build');
 BEGIN
-    IF act = 'long_begin' THEN -- a member of a version that does not know these stops at the name
-        act := CASE WHEN l.kind = 'drop' THEN 'begin_drop' WHEN l.row_key <> '' THEN 'begin_unique' ELSE act END;
-    END IF;
     RETURN jsonb_build_object('act', act, 'token', l.token, 'member', l.member, 'kind', l.kind, 'definition', l.definition,
                               'tab', l.tab, 'index', l.index, 'row_key', l.row_key, 'columns', l.columns,
                               'leaves_tables', NOT changes,
@@ -215,7 +212,6 @@ END $$;
 
 -- ddl_command_end in the last transaction of a long command: waits for the other members, and has all forget the command.
 -- Its client may cancel it meanwhile: then it is undone everywhere. The sidecar says who is waited for.
-DROP FUNCTION IF EXISTS pgherd.end_long();
 CREATE OR REPLACE FUNCTION pgherd.end_long(tag text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -272,7 +268,7 @@ CREATE OR REPLACE FUNCTION pgherd.perform_long(command jsonb) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica SET DateStyle = 'ISO, YMD'
 SET IntervalStyle = 'postgres' SET TimeZone = 'UTC' SET default_tablespace = '' AS $$
 DECLARE
-    act   text := CASE WHEN command ->> 'act' LIKE E'begin\\_%' THEN 'long_begin' ELSE command ->> 'act' END;
+    act   text := command ->> 'act';
     drops bool := command ->> 'kind' = 'drop';
     stays bool;
     l     pgherd.long_commands;
@@ -280,7 +276,7 @@ DECLARE
 BEGIN
     IF act = 'long_begin' THEN
         INSERT INTO pgherd.long_commands (token, member, kind, definition, tab, index, relid, row_key, columns)
-        VALUES (command ->> 'token', (command ->> 'member')::int, coalesce(command ->> 'kind', 'build'),
+        VALUES (command ->> 'token', (command ->> 'member')::int, command ->> 'kind',
                 command ->> 'definition', command ->> 'tab', command ->> 'index', to_regclass(command ->> 'tab'),
                 command ->> 'row_key', CASE WHEN jsonb_typeof(command -> 'columns') = 'array'
                                             THEN array(SELECT jsonb_array_elements_text(command -> 'columns')::name) END)
@@ -309,7 +305,7 @@ BEGIN
     END IF;
     -- The index is there behind the end of a build, and behind a drop that was undone.
     SELECT * INTO i FROM pgherd.long_index(to_regclass(command ->> 'tab'), command ->> 'index');
-    stays := (act = 'long_end') <> coalesce(drops, false);
+    stays := (act = 'long_end') <> drops;
     IF i.id IS NOT NULL AND NOT (stays AND i.valid) THEN
         EXECUTE format('DROP INDEX %s', command ->> 'index');
     END IF;
@@ -397,19 +393,10 @@ SELECT l.token, l.member, l.definition, l.tab, l.index, l.done, l.failed, l.aban
   FROM pgherd.long_commands l
   LEFT JOIN LATERAL pgherd.long_index(l.relid, l.index) i ON true;
 
--- Ends what builds an index for a session of the sidecar that is no more.
-CREATE OR REPLACE FUNCTION pgherd.end_old_builds() RETURNS int8
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT count(pg_terminate_backend(s.pid)) FROM pg_stat_activity s
-     WHERE s.application_name = 'pgherd long' AND s.datname = current_database() AND s.usename = current_user;
-END;
-
 -- An entry could not be applied here. It may be that the row has no place in an index that its origin has not got yet, or has
 -- not got any more: then the index gives way, since rows are ordered and it is not. The command fails, if it builds one.
 -- Returns whether an index has given way; the one that is named by `key` may be gone by now.
 --   key  the index that refused a row; empty where it is not known
-DROP FUNCTION IF EXISTS pgherd.abandon_long(text), pgherd.abandon_long(text, text);
 CREATE OR REPLACE FUNCTION pgherd.abandon_long(reason text, sqlstate text, key text) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica SET lock_timeout = '1s' AS $$
 DECLARE
@@ -419,7 +406,7 @@ BEGIN
     FOR l IN SELECT k.token, k.index, k.relid, k.kind, k.pid, k.backend_start FROM pgherd.long_commands k
               CROSS JOIN LATERAL pgherd.long_index(k.relid, k.index) i WHERE i.id IS NOT NULL LOOP
         PERFORM pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = l.pid AND a.backend_start = l.backend_start;
-        PERFORM pgherd.end_old_builds(), pgherd.ready_unique(l.token, false);
+        PERFORM pgherd.end_old('pgherd long'), pgherd.ready_unique(l.token, false);
         LOOP
             BEGIN
                 EXECUTE format('DROP INDEX IF EXISTS %s', l.index);

@@ -22,27 +22,21 @@ BEGIN
     RETURN EXISTS (SELECT FROM pgherd_subscriptions.subscription);
 END $$;
 
--- What a set has of those of its tables that it has not got as a whole; none where a former version has made the tables.
+-- What a set has of those of its tables that it has not got as a whole.
 CREATE OR REPLACE FUNCTION pgherd.selections_of_set(name text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    IF to_regclass('pgherd_subscriptions.selection') IS NULL THEN
-        RETURN '[]';
-    END IF;
     RETURN (SELECT coalesce(jsonb_agg(jsonb_build_object('tab', s.tab, 'columns', s.columns, 'condition', s.condition,
                                                          'reads', s.reads) ORDER BY s.tab), '[]')
               FROM pgherd_subscriptions.selection s WHERE s.set = $1);
 END $$;
 
--- The sequences of a set; none where a former version has made the tables.
+-- The sequences of a set.
 CREATE OR REPLACE FUNCTION pgherd.sequences_of_set(name text) RETURNS text[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    IF to_regclass('pgherd_subscriptions.set_sequence') IS NULL THEN
-        RETURN '{}';
-    END IF;
     RETURN array(SELECT q.seq FROM pgherd_subscriptions.set_sequence q WHERE q.set = $1 ORDER BY 1);
 END $$;
 

@@ -16,11 +16,3 @@ CREATE OR REPLACE VIEW pgherd.sessions_of_clients AS
 SELECT a.pid FROM pg_stat_activity a
  WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
    AND a.usename <> 'pgherd_apply' AND NOT (a.application_name LIKE 'pgherd%' AND a.usename = current_user);
-
--- Ends what a sidecar that is no more has left at work.
-CREATE OR REPLACE FUNCTION pgherd.end_old_maintenance() RETURNS int8
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT count(pg_terminate_backend(s.pid)) FROM pg_stat_activity s
-     WHERE s.application_name = 'pgherd maintenance' AND s.datname = current_database() AND s.usename = current_user;
-END;

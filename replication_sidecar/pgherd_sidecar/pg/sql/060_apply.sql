@@ -61,8 +61,7 @@ CREATE OR REPLACE VIEW pgherd.own_sessions AS
 -- transaction has no session (pid 0): it is known by its name, `prepared`. The activity
 -- is one snapshot, older than the locks. On a busy machine most of those that take long wait for nobody, and the
 -- view of all activity costs far more than to see that.
-DROP FUNCTION IF EXISTS pgherd.blockers(int[]);
-CREATE FUNCTION pgherd.blockers(
+CREATE OR REPLACE FUNCTION pgherd.blockers(
     waiting int[], OUT waiter int, OUT pid int, OUT xid int8, OUT waits_s float8, OUT idle_s float8, OUT prepared text)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -121,8 +120,7 @@ END;
 -- which only has to leave the table that it is at, and where rows are captured natively (docs/native.md) a client whose
 -- transaction has captured rows. The module makes 40001 of the cancel of a transaction that is marked by an advisory
 -- lock of the caller's.
-DROP FUNCTION IF EXISTS pgherd.give_way(int, text);
-CREATE FUNCTION pgherd.give_way(backend int, xid text) RETURNS bool
+CREATE OR REPLACE FUNCTION pgherd.give_way(backend int, xid text) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     victim record;
@@ -148,6 +146,14 @@ BEGIN
     PERFORM pg_cancel_backend(victim.pid);
     RETURN true;
 END $$;
+
+-- Ends what a sidecar that is no more has left at work under one name: it builds an index, or maintains tables.
+CREATE OR REPLACE FUNCTION pgherd.end_old(name text) RETURNS int8
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT count(pg_terminate_backend(s.pid)) FROM pg_stat_activity s
+     WHERE s.application_name = name AND s.datname = current_database() AND s.usename = current_user;
+END;
 
 -- Terminates what an earlier incarnation of the sidecar may have left at work on its own connections.
 CREATE OR REPLACE FUNCTION pgherd.end_old_writers() RETURNS int8

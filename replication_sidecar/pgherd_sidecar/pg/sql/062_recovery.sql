@@ -88,18 +88,23 @@ CREATE TABLE IF NOT EXISTS pgherd.copied_transaction (
     database name NOT NULL
 );
 
--- The last number that each sequence has given out here: names as in pgherd.user_sequences.
-CREATE OR REPLACE FUNCTION pgherd.sequence_positions() RETURNS jsonb
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    SELECT coalesce(jsonb_object_agg(s.schemaname || '.' || s.sequencename, s.last_value), '{}')
-      FROM pg_sequences s JOIN pgherd.user_sequences u ON u.relid = to_regclass(format('%I.%I', s.schemaname, s.sequencename))
-     WHERE s.last_value IS NOT NULL;
-END;
+-- The last numbers that the sequences after `after` have given out here: names as in pgherd.user_sequences. As many as
+-- one transaction can lock, up to `upto`; NULL when there are no more.
+CREATE OR REPLACE FUNCTION pgherd.sequence_positions(after oid, OUT upto oid, OUT positions jsonb)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE rels oid[] := pgherd.next_sequences(after);
+BEGIN
+    upto := rels[cardinality(rels)];
+    positions := (
+        SELECT coalesce(jsonb_object_agg(p.name, p.last) FILTER (WHERE p.last IS NOT NULL), '{}')
+          FROM (SELECT n.nspname || '.' || c.relname AS name, pg_sequence_last_value(c.oid) AS last
+                  FROM pgherd.user_sequences u JOIN pg_class c ON c.oid = u.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+                 WHERE u.relid = ANY (rels)) p);
+END $$;
 
 -- Moves sequences on to where this member may have been with them before its database was lost: the positions may
 -- be as old as the newest checkpoint, so the jump is 16 times that of a crash, which covers one flush of the log.
-CREATE OR REPLACE FUNCTION pgherd.resume_sequences(positions jsonb) RETURNS void
+CREATE OR REPLACE FUNCTION pgherd.resume_sequences(rels oid[], positions jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica AS $$
 DECLARE
     s    pgherd.user_sequences;
@@ -109,7 +114,7 @@ DECLARE
     jump numeric;
     next numeric;
 BEGIN
-    FOR s IN SELECT * FROM pgherd.user_sequences LOOP
+    FOR s IN SELECT * FROM pgherd.user_sequences u WHERE u.relid = ANY (rels) LOOP
         SELECT k.step INTO step FROM pgherd.sequences k WHERE k.relid = s.relid;
         SELECT (positions->>(n.nspname || '.' || c.relname))::int8 INTO was
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = s.relid;
@@ -123,14 +128,13 @@ BEGIN
 END $$;
 
 -- Makes a copy of a partner's server this member's own, before anybody but this session can enter it (C18): it
--- takes no writes and knows no hook until the sidecar beside it has begun an incarnation, its sequences give out
--- this member's numbers from where it was, and what the partner had under way does not count.
+-- takes no writes and knows no hook until the sidecar beside it has begun an incarnation, and what the partner had under
+-- way does not count. own_sequences() follows.
 -- needed: the lowest GID at which the copy may stand.
-CREATE OR REPLACE FUNCTION pgherd.become_member(number int, name text, needed int8, positions jsonb) RETURNS void
+CREATE OR REPLACE FUNCTION pgherd.become_member(number int, name text, needed int8) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica SET row_security = off AS $$
 DECLARE
     chain record;
-    k     pgherd.sequences;
 BEGIN
     SELECT * INTO chain FROM pgherd.chain_end();
     IF chain.broken_at IS NOT NULL OR chain.gid < needed THEN
@@ -141,13 +145,24 @@ BEGIN
     DELETE FROM pgherd.log_hold;
     PERFORM pgherd.restore_owners(), pgherd.restore_shared();
     INSERT INTO pgherd.copied_transaction SELECT p.gid, p.database FROM pg_prepared_xacts p ON CONFLICT DO NOTHING;
+    DELETE FROM pgherd.clean_since;
+END $$;
+
+-- Has sequences of the copy give out this member's numbers from where it was, in parts like sequences_after_crash().
+CREATE OR REPLACE FUNCTION pgherd.own_sequences(after oid, positions jsonb) RETURNS oid
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_role = replica SET row_security = off AS $$
+DECLARE
+    rels oid[] := pgherd.next_sequences(after);
+    last oid;
+    k    pgherd.sequences;
+BEGIN
     -- They start where the partner's numbers do: that is not what users mean by START.
-    FOR k IN SELECT * FROM pgherd.sequences q WHERE EXISTS (SELECT FROM pg_class c WHERE c.oid = q.relid) LOOP
+    FOR k IN SELECT * FROM pgherd.sequences q WHERE q.relid = ANY (rels) LOOP
         EXECUTE format('ALTER SEQUENCE %s START WITH %s', k.relid::regclass, pgherd.first_own(k.start, k.step));
     END LOOP;
-    DELETE FROM pgherd.clean_since;
-    PERFORM pgherd.sequences_after_crash();
-    PERFORM pgherd.resume_sequences(positions);
+    last := pgherd.sequences_after_crash(after);
+    PERFORM pgherd.resume_sequences(rels, positions);
     -- Numbers of this member in rows that are yet to come from the log are looked for when they are here.
     DELETE FROM pgherd.clean_since;
+    RETURN last;
 END $$;

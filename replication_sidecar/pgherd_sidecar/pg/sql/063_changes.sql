@@ -97,7 +97,6 @@ CREATE OR REPLACE VIEW pgherd.held_log AS
 
 -- What is held; called before each trimming, with where the log begins. No hold lasts for more than `most` seconds from
 -- now, whatever was asked for.
-DROP FUNCTION IF EXISTS pgherd.log_holds(int8);
 CREATE OR REPLACE FUNCTION pgherd.log_holds(base int8, most float8, OUT wanted int8, OUT held int8, OUT holds jsonb)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC

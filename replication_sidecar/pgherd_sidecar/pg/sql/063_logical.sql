@@ -59,8 +59,8 @@ BEGIN
     SELECT l.name, to_regclass(l.name) FROM jsonb_array_elements_text(carried->'local_tables') AS l(name);
     INSERT INTO pgherd.long_commands (token, member, definition, tab, index, done, failed, relid, kind, go, row_key,
                                       columns, state)
-    SELECT l.token, l.member, l.definition, l.tab, l.index, l.done, l.failed, to_regclass(l.tab), coalesce(l.kind, 'build'),
-           coalesce(l.go, false), l.row_key, l.columns, l.state
+    SELECT l.token, l.member, l.definition, l.tab, l.index, l.done, l.failed, to_regclass(l.tab), l.kind,
+           l.go, l.row_key, l.columns, l.state
       FROM jsonb_to_recordset(carried->'long_commands')
            AS l(token text, member int, definition text, tab text, index text, done int[], failed text, kind text, go bool,
                 row_key text, columns name[], state text);
@@ -70,21 +70,19 @@ BEGIN
     PERFORM pgherd.look_again();
     DELETE FROM pgherd.shared;
     INSERT INTO pgherd.shared SELECT * FROM pgherd.shared_now();
-    IF jsonb_typeof(carried->'shared') = 'array' THEN -- an old snapshot does not tell
-        UPDATE pgherd.shared s SET value = s.value || coalesce(pgherd.document_change(s.value - 'PASSWORD', d.value, false), '{}')
-          FROM (SELECT array(SELECT jsonb_array_elements_text(c.one -> 0)) AS key, c.one -> 1 AS value
-                  FROM jsonb_array_elements(carried->'shared') AS c(one)) d
-         WHERE s.key = d.key;
-        UPDATE pgherd.shared s SET value = jsonb_strip_nulls(s.value);
-        INSERT INTO pgherd.shared (key, value)
-        SELECT array(SELECT jsonb_array_elements_text(c.one -> 0)), c.one -> 1 FROM jsonb_array_elements(carried->'shared') AS c(one)
-            ON CONFLICT DO NOTHING;
-        DELETE FROM pgherd.shared s
-         WHERE to_jsonb(s.key) NOT IN (SELECT c.one -> 0 FROM jsonb_array_elements(carried->'shared') AS c(one));
-        INSERT INTO pgherd.role_limits SELECT l.key, array(SELECT jsonb_array_elements_text(l.value))
-          FROM jsonb_each(coalesce(carried->'role_limits', '{}')) l;
-        PERFORM pgherd.restore_shared();
-    END IF;
+    UPDATE pgherd.shared s SET value = s.value || coalesce(pgherd.document_change(s.value - 'PASSWORD', d.value, false), '{}')
+      FROM (SELECT array(SELECT jsonb_array_elements_text(c.one -> 0)) AS key, c.one -> 1 AS value
+              FROM jsonb_array_elements(carried->'shared') AS c(one)) d
+     WHERE s.key = d.key;
+    UPDATE pgherd.shared s SET value = jsonb_strip_nulls(s.value);
+    INSERT INTO pgherd.shared (key, value)
+    SELECT array(SELECT jsonb_array_elements_text(c.one -> 0)), c.one -> 1 FROM jsonb_array_elements(carried->'shared') AS c(one)
+        ON CONFLICT DO NOTHING;
+    DELETE FROM pgherd.shared s
+     WHERE to_jsonb(s.key) NOT IN (SELECT c.one -> 0 FROM jsonb_array_elements(carried->'shared') AS c(one));
+    INSERT INTO pgherd.role_limits SELECT l.key, array(SELECT jsonb_array_elements_text(l.value))
+      FROM jsonb_each(carried->'role_limits') l;
+    PERFORM pgherd.restore_shared();
     DELETE FROM pgherd.owners;
     INSERT INTO pgherd.owners SELECT o.class, o.object, o.owner FROM pgherd.owned o;
     PERFORM pgherd.reconcile();

@@ -114,6 +114,9 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET session_replication_r
 SET client_min_messages = warning AS $$
 DECLARE
     found text[] := pgherd.leaving_obstacles();
+    -- The roles are the member's, whose database is beside this copy of it.
+    roles text[] := CASE WHEN EXISTS (SELECT FROM pgherd.node n WHERE n.database <> current_database())
+                         THEN '{}' ELSE '{pgherd_apply, pgherd_jobs}' END;
     s     record;
     e     record;
     r     text;
@@ -149,7 +152,7 @@ BEGIN
         EXECUTE format('DROP EVENT TRIGGER %I', e.evtname);
     END LOOP;
     DROP SCHEMA pgherd, pgherd_gen CASCADE; -- and the triggers that call what is in them
-    FOREACH r IN ARRAY '{pgherd_apply, pgherd_jobs}'::text[] LOOP
+    FOREACH r IN ARRAY roles LOOP
         IF to_regrole(r) IS NOT NULL THEN
             EXECUTE format('DROP OWNED BY %I', r);
             EXECUTE format('DROP ROLE %I', r);

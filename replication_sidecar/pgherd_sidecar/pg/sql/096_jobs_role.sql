@@ -17,7 +17,8 @@ END $$;
 ALTER ROLE pgherd_jobs LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION BYPASSRLS CONNECTION LIMIT -1;
 GRANT pg_read_all_data TO pgherd_jobs;
 GRANT EXECUTE ON FUNCTION pgherd.certification_state(), pgherd.hold_log_for(int, int8, int8, float8),
-    pgherd.sequence_standings(), pgherd.leaving_obstacles(), pgherd.own_functions(), pgherd.bound_to(oid) TO pgherd_jobs;
+    pgherd.sequence_standings(), pgherd.leaving_obstacles(), pgherd.own_functions(), pgherd.bound_to(oid),
+    pgherd.parts_of_type(oid) TO pgherd_jobs;
 
 -- Where the server has amcheck: 064_indexes.sql.
 DO $$

@@ -22,8 +22,6 @@ END $$;
 -- and how keys are compared: it needs the right to, as everybody who writes into such a table. No dependency tells which of
 -- PostgreSQL's own functions these call. So the applier may call all immutable ones that everybody may call at first.
 --   builtin  somebody may have revoked the right to call PostgreSQL's own functions
-DROP FUNCTION IF EXISTS pgherd.is_called_by_rows(regclass, oid);
-DROP FUNCTION IF EXISTS pgherd.let_apply();
 CREATE OR REPLACE FUNCTION pgherd.let_apply(builtin bool DEFAULT true) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE f regprocedure;

@@ -7,8 +7,8 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import dict_row
 
+from pgherd_sidecar.queries import statements
 from pgherd_sidecar.subscribing.state.errors import StoppedError
-from pgherd_sidecar.tables.queries import statements
 from pgherd_sidecar.tables.sessions import SETTINGS, Session
 
 _DEFAULTS = {

@@ -16,9 +16,9 @@ from typing import Any, LiteralString
 import msgspec
 
 from pgherd_sidecar.client.stream.changes import LoggedChange
+from pgherd_sidecar.queries import statements
 from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.subscribing.state.herd import HerdSequence, HerdTable
-from pgherd_sidecar.tables.queries import statements
 from pgherd_sidecar.tables.sessions import Session
 
 _ROW_BYTES = 1 << 20

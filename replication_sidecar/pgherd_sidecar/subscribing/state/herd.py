@@ -7,9 +7,9 @@ import msgspec
 import psycopg
 from psycopg.types.json import Jsonb
 
+from pgherd_sidecar.queries import statements
 from pgherd_sidecar.subscribing.state.errors import StoppedError
 from pgherd_sidecar.tables.model import SourceTable
-from pgherd_sidecar.tables.queries import statements
 from pgherd_sidecar.tables.sessions import Session
 
 _ATTEMPTS = 20

@@ -46,11 +46,9 @@ class Relay(Protocol):
 
     def orders(self) -> Sequence[Subscription]:
         """All subscriptions of the set, as the provider knows them."""
-        ...
 
     async def hear(self, reports: Sequence[Report], begins: int) -> None:
         """Take reports of all that are fed from a subscriber; its own log begins after a GID."""
-        ...
 
 
 def below(name: str, known: Iterable[Subscription]) -> set[str]:
