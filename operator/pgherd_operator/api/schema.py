@@ -1,8 +1,8 @@
 """Makes the CustomResourceDefinitions from the models.
 
-Run as a module it writes them anew, into the chart to which ``crds/`` is a link, and all else that
-is made of the models; a test fails when what is checked in differs. The API server wants
-*structural* schemas: no references, no ``null``, a type everywhere.
+Run as a module it writes ``crds/`` anew, and what the charts need of it; a test fails when what is
+checked in differs. The API server wants *structural* schemas: no references, no ``null``, a type
+everywhere.
 """
 
 import json
@@ -354,7 +354,8 @@ def files() -> dict[Path, str]:
     """What is generated, by path in the repository."""
     found = {Path("charts/pgherd-cluster/values.schema.json"): values_schema()}
     for resource in RESOURCES:
-        found[Path("charts/pgherd/crds") / resource.file_name] = render(resource)
+        for directory in ("crds", "charts/pgherd/crds"):
+            found[Path(directory) / resource.file_name] = render(resource)
     found[Path("docs/reference.md")] = reference.page(
         f"{GROUP}/{VERSION}",
         {one.kind: (one.description, _schema(one)) for one in RESOURCES},
