@@ -9,8 +9,8 @@ from pgherd_sidecar.agent.base.config import NodeConfig
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.membership.identity import StoredIdentity
 from pgherd_sidecar.agent.process import Service, run
-from pgherd_sidecar.agent.session.replica import Replica
-from pgherd_sidecar.agent.session.witness import Witness
+from pgherd_sidecar.agent.service.replica import Replica
+from pgherd_sidecar.agent.service.witness import Witness
 
 
 def main() -> None:

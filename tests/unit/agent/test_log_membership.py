@@ -9,7 +9,7 @@ from pgherd_sidecar.agent.log.setup import delivered, open_log, reset_log
 from pgherd_sidecar.agent.membership import peers
 from pgherd_sidecar.agent.membership.identity import StoredIdentity
 from pgherd_sidecar.agent.membership.roster import contact
-from pgherd_sidecar.agent.session.witness import Witness
+from pgherd_sidecar.agent.service.witness import Witness
 from pgherd_sidecar.agent.standing.views import no_majority
 from pgherd_sidecar.core.consensus import Block, Membership, Role
 from pgherd_sidecar.core.consensus.model.blocks import MEMBERSHIP

@@ -25,8 +25,9 @@ from pgherd_sidecar.agent.membership.identity import StoredIdentity
 from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Offer, choose, conninfo
 from pgherd_sidecar.agent.recovery.progress import Phase, load
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
-from pgherd_sidecar.agent.session import replica as replica_module
-from pgherd_sidecar.agent.session.replica import Replica
+from pgherd_sidecar.agent.service import replica as replica_module
+from pgherd_sidecar.agent.service.replica import Replica
+from pgherd_sidecar.agent.service.sessions import Sessions
 from pgherd_sidecar.agent.standing.standing import Standing
 from pgherd_sidecar.core.consensus import LogBase, Membership
 from pgherd_sidecar.env.processes.programs import ProgramError
@@ -552,11 +553,11 @@ async def running(
         host = LogHost(config, disk="d", on_failure=lambda error: None, on_split=lambda: None)
         made = Running(Replica(config, host, identity))
 
-        async def fence(_: Replica, reason: str) -> None:
+        async def fence(_: Sessions, reason: str) -> None:
             if reason.startswith("it has stopped for good"):
                 made.stopped.set()
 
-        monkeypatch.setattr(Replica, "_fence", fence)
+        monkeypatch.setattr(Sessions, "_fence", fence)
         monkeypatch.setattr(Standing, "follow", unknown)
         tasks.append(asyncio.create_task(made.replica.run()))
         return made
@@ -583,10 +584,10 @@ async def test_a_node_that_has_stopped_goes_on_when_a_rebuild_is_begun_after_all
     tmp_path: Path, running: Callable[[World], Running]
 ) -> None:
     replica = running(World()).replica
-    replica._halted = DivergedError("it has diverged")
-    replica._need_rebuild(LeftBehindError("left behind"))
+    replica._fitness.halted = DivergedError("it has diverged")
+    replica._fitness.need_rebuild(LeftBehindError("left behind"))
     assert load(tmp_path).phase is Phase.COPYING
-    assert replica._halted is None
+    assert replica._fitness.halted is None
 
 
 async def test_a_request_that_meets_the_end_of_a_copy_begins_from_the_start(

@@ -15,8 +15,9 @@ from pgherd_sidecar.agent.base.errors import (
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.membership.identity import IdentityError, StoredIdentity
 from pgherd_sidecar.agent.recovery.progress import Phase, load
-from pgherd_sidecar.agent.session import replica as replica_module
-from pgherd_sidecar.agent.session.replica import Replica
+from pgherd_sidecar.agent.service import replica as replica_module
+from pgherd_sidecar.agent.service.replica import Replica
+from pgherd_sidecar.agent.service.sessions import Sessions
 from pgherd_sidecar.agent.standing.standing import Standing
 from pgherd_sidecar.core.consensus.model.errors import LocalProtocolError
 from pgherd_sidecar.env.storage.segments import StorageError
@@ -37,11 +38,11 @@ async def replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     async def unknown(_: Standing) -> bool:
         return False
 
-    async def fence(self: Replica, _: str) -> None:
+    async def fence(self: Sessions, _: str) -> None:
         pass
 
     monkeypatch.setattr(Standing, "follow", unknown)
-    monkeypatch.setattr(Replica, "_fence", fence)
+    monkeypatch.setattr(Sessions, "_fence", fence)
     yield Replica(config, host, identity)
     identity.close()
 
@@ -54,12 +55,12 @@ def failed(trouble: Trouble) -> BaseExceptionGroup[Exception]:
 async def test_an_unforeseen_error_of_a_session_does_not_end_the_process(
     replica: Replica, tmp_path: Path
 ) -> None:
-    replica._judge(BaseExceptionGroup("session", [TypeError("None"), KeyError("x")]))
+    replica._fitness.judge(BaseExceptionGroup("session", [TypeError("None"), KeyError("x")]))
     assert load(tmp_path).phase is Phase.IDLE
-    assert "None" in replica._reason
-    replica._judge(ServerGoneError("gone"))
-    replica._judge(psycopg.errors.UndefinedFunction("pgherd.outcomes"))
-    assert replica._halted is None
+    assert "None" in replica._fitness.reason
+    replica._fitness.judge(ServerGoneError("gone"))
+    replica._fitness.judge(psycopg.errors.UndefinedFunction("pgherd.outcomes"))
+    assert replica._fitness.halted is None
 
 
 @pytest.mark.parametrize(
@@ -69,23 +70,23 @@ async def test_what_is_wrong_with_the_log_or_the_identity_ends_the_process(
     replica: Replica, error: BaseException
 ) -> None:
     with pytest.raises(type(error)):
-        replica._judge(BaseExceptionGroup("session", [error]))
+        replica._fitness.judge(BaseExceptionGroup("session", [error]))
 
 
 async def test_an_entry_that_fails_the_same_way_three_times_has_the_database_copied(
     replica: Replica, tmp_path: Path
 ) -> None:
     for _ in range(2):
-        replica._judge(failed(Trouble.FAILED))
+        replica._fitness.judge(failed(Trouble.FAILED))
         assert load(tmp_path).phase is Phase.IDLE
-    replica._judge(failed(Trouble.FAILED))
-    assert replica._diverged is not None
-    assert replica._diverged.gid == 8
+    replica._fitness.judge(failed(Trouble.FAILED))
+    assert replica._fitness.diverged is not None
+    assert replica._fitness.diverged.gid == 8
     assert load(tmp_path).phase is Phase.IDLE  # it says so in the log first
-    await replica._choose(replica._diverged)
+    await replica._sessions._choose(replica._fitness.diverged)
     assert load(tmp_path).phase is Phase.COPYING
     assert "3 times in a row" in load(tmp_path).reason
-    status = replica._incidents.status()
+    status = replica._fitness.incidents.status()
     assert status["divergences_total"] == {"rows": 1}
 
 
@@ -93,30 +94,32 @@ async def test_a_full_disk_has_nothing_copied_and_the_status_says_so(
     replica: Replica, tmp_path: Path
 ) -> None:
     for _ in range(50):
-        replica._judge(failed(Trouble.DISK))
+        replica._fitness.judge(failed(Trouble.DISK))
     assert load(tmp_path).phase is Phase.IDLE
-    assert replica._attempts.pause_s == 30
-    reason = replica._attempts.reason(None)
+    assert replica._fitness.attempts.pause_s == 30
+    reason = replica._fitness.attempts.reason(None)
     assert reason is not None and "disk of its server is full" in reason
 
 
 async def test_an_entry_that_cannot_be_read_stops_the_database_without_a_copy(
     replica: Replica, tmp_path: Path
 ) -> None:
-    replica._judge(BaseExceptionGroup("session", [UnreadableError("entry 42")]))
+    replica._fitness.judge(BaseExceptionGroup("session", [UnreadableError("entry 42")]))
     assert load(tmp_path).phase is Phase.IDLE
-    assert isinstance(replica._halted, UnreadableError)
-    found = replica._incidents.open
+    assert isinstance(replica._fitness.halted, UnreadableError)
+    found = replica._fitness.incidents.open
     assert found is not None and (found.kind, found.cure) == ("unreadable", "none")
 
 
 async def test_a_divergence_begins_a_rebuild_and_is_remembered(
     replica: Replica, tmp_path: Path
 ) -> None:
-    replica._judge(BaseExceptionGroup("session", [ServerGoneError("x"), DivergedError("GID 8")]))
-    assert replica._diverged is not None
-    await replica._choose(replica._diverged)
+    replica._fitness.judge(
+        BaseExceptionGroup("session", [ServerGoneError("x"), DivergedError("GID 8")])
+    )
+    assert replica._fitness.diverged is not None
+    await replica._sessions._choose(replica._fitness.diverged)
     assert load(tmp_path).phase is Phase.COPYING
-    found = replica._incidents.open
+    found = replica._fitness.incidents.open
     assert found is not None and (found.kind, found.cure) == ("diverged", "rebuild")
-    replica._judge(LeftBehindError("the rebuild was given up"))
+    replica._fitness.judge(LeftBehindError("the rebuild was given up"))

@@ -9,7 +9,7 @@ from log_trio import NAMES, Node, Trio, trio
 from patience import until, wait_until_async
 from pgherd_sidecar.agent.admin.port import Refused, Unavailable
 from pgherd_sidecar.agent.membership.identity import StoredIdentity
-from pgherd_sidecar.agent.session.witness import Witness
+from pgherd_sidecar.agent.service.witness import Witness
 from pgherd_sidecar.agent.standing import views as views_module
 from pgherd_sidecar.agent.standing.views import Views, no_majority
 from pgherd_sidecar.core.replication.databases import Databases

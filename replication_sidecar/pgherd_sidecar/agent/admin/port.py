@@ -1,6 +1,6 @@
 """What can be asked of a sidecar, whoever asks: the port that the admin API translates HTTP to.
 
-Implemented by ``replica`` and ``witness``, and by what these hand out; decides nothing.
+Implemented by ``service`` and by what these hand out; decides nothing.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """Counts how often in a row the same entry has failed: no entry is tried for ever.
 
 It is the same entry as long as nothing beyond the same GID becomes visible; how many writesets
-are tried together may differ. Used by ``replica``; nothing survives a restart, after which it is
+are tried together may differ. Used by ``fitness``; nothing survives a restart, after which it is
 tried as often again.
 """
 

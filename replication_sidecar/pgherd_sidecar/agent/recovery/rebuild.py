@@ -8,7 +8,7 @@ A failure is retried with growing pauses, and after ``_FAILURES_MAX`` of them th
 up. A node that needs ``_BEGUN_MAX`` rebuilds within ``_WINDOW_S`` has a cause that no copy repairs
 and is given up too. Waiting for a partner is no failure.
 
-Called by ``replica`` between two sessions with the server.
+Called by ``sessions`` between two sessions with the server.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 ``opening`` connects to the server, ``parts`` puts together what takes requests and what writes, and
 ``delivery`` feeds both with what the log has committed. Here these run, until the first error,
-mostly because the server went away; ``replica`` begins another session then.
+mostly because the server went away; ``sessions`` begins another one then.
 
 Nothing of a session survives it but what is in the server, in the log, and in the checkpoint.
 """

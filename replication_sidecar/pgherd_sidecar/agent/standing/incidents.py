@@ -5,7 +5,7 @@ reason, and ends when it has caught up again or the rebuild was given up. A quic
 nothing: the incident stays in ``incidents.json``, of which the newest ``KEPT`` are kept, with sums
 of all there ever were.
 
-Filled by ``replica``; told by its status. Survives a restart: all of it. A file that is damaged
+Filled by ``fitness``; told by its status. Survives a restart: all of it. A file that is damaged
 counts as none, and one that can't be written stops nobody.
 """
 
