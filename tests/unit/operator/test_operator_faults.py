@@ -80,6 +80,12 @@ def lose_all_pods(_: int) -> Act:
     return act
 
 
+def _is_whole(world: World, number: int) -> bool:
+    """A member has a database that has not diverged."""
+    member = None if world.view is None else world.view.find(number)
+    return member is not None and not member.witness and member.disk_id not in world.diverged_disks
+
+
 def lose_volume(number: int) -> Act:
     """The volume and its pod are gone, if the herd can stand it."""
 
@@ -93,7 +99,8 @@ def lose_volume(number: int) -> Act:
             if kind == "PersistentVolumeClaim" and item is not world.objects[key]
         }
         left = [voter for voter in world.view.voters if voter.disk_id in disks]
-        if len(left) < world.view.majority:
+        whole = any(_is_whole(world, voter.number) for voter in left)
+        if len(left) < world.view.majority or not whole:
             return
         del world.objects[key]
         world.objects.pop(("Pod", f"{NAME}-{number}"), None)
@@ -127,9 +134,11 @@ def evict(number: int) -> Act:
 
 
 def diverge(number: int) -> Act:
+    """A database differs from the others, of which one at least is whole."""
+
     def act(world: World) -> None:
-        well = [n for n in world.voters() if world.works(n)]
-        if number in well and len(well) >= 3:
+        well = {n for n in world.voters() if world.works(n)}
+        if number in well and len(well) >= 3 and any(_is_whole(world, n) for n in well - {number}):
             world.processes[number].diverged = True
             world.diverged_disks.add(world.processes[number].disk_id)
 
@@ -244,6 +253,7 @@ def heal(world: World) -> None:
     begun=st.booleans(),
     story=st.lists(ACTS, max_size=25),
 )
+@example(start=(2, 1), begun=True, story=[diverge(1), lose_volume(2)])
 @example(start=(3, 0), begun=True, story=[lose_volume(2), look(1), scale(2, 0), look(1)])
 @example(
     start=(1, 0),
