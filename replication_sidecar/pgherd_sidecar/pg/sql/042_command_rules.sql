@@ -158,7 +158,7 @@ END $$;
 
 -- Does a value of this type name objects or roles, which another member may not have?
 CREATE OR REPLACE FUNCTION pgherd.names_objects(typ oid) RETURNS bool
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE COST 10000 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF pgherd.is_plain_type(typ) THEN
         RETURN false;

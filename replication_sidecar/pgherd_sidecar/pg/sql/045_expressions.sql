@@ -1,5 +1,6 @@
 -- Expressions as the catalog stores them: what must hold so that every member computes the same with them.
 -- They are judged by their trees (pg_node_tree), conservatively: what is not known to be certain is not.
+-- Plans judge what is left after everything else has been looked at: that is what COST is for.
 -- No pattern here holds a backslash: it would mean something else under standard_conforming_strings = off.
 
 -- The functions that a tree calls. What looks like a function's oid counts as one.
@@ -24,7 +25,7 @@ END $$;
 -- Does a value of this type mean the same when its text is read (`reading`), or when it is written as text, at
 -- any time, on any member and under any settings? Dates are read as 'now', floats written in few digits.
 CREATE OR REPLACE FUNCTION pgherd.text_is_certain(typ oid, reading bool) RETURNS bool
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE COST 10000 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN NOT EXISTS (
         SELECT FROM pgherd.parts_of_type(typ) t
@@ -82,7 +83,7 @@ END $$;
 
 -- Does the value of an expression depend on nothing but the values in it?
 CREATE OR REPLACE FUNCTION pgherd.is_certain(tree text) RETURNS bool
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE COST 10000 SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (
@@ -166,7 +167,7 @@ END;
 -- Has a query the same result for every member at one GID, under the settings that travel with a command? Not
 -- if it calls what knows the time, the session or the server, or reads what each member has for itself.
 CREATE OR REPLACE FUNCTION pgherd.same_everywhere(tree text) RETURNS bool
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE COST 10000 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT tree !~ '[{](SQLVALUEFUNCTION|NEXTVALUEEXPR|JSONEXPR|TABLESAMPLECLAUSE) ' AND tree !~ ':varattno -'
        AND tree !~ '[{](ROWMARKCLAUSE|PLANROWMARK) ' -- which rows are locked is a member's own
