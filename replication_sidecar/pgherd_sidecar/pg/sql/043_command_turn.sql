@@ -16,8 +16,9 @@ END $$;
 -- PostgreSQL locks no function, schema or type for most commands: one that meets the applier there fails with "tuple
 -- concurrently updated". So it begins when the applier's command has ended. It must not keep that lock itself, or the next
 -- command of another member would wait for its transaction: what a block has locked is free when the block has failed.
+-- A caught error would end a session whose errors do (exit_on_error).
 CREATE OR REPLACE FUNCTION pgherd.take_turn() RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET exit_on_error = off AS $$
 BEGIN
     LOCK TABLE pgherd.command_turn IN EXCLUSIVE MODE;
     BEGIN
