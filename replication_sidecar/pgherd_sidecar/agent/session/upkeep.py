@@ -12,13 +12,14 @@ A joiner that waits for a checkpoint need not wait for the clock, too: the serve
 * has a feeder run while there are subscriptions;
 * publishes the oldest base GID that a running transaction may have (C17);
 * writes checkpoints of the replicated state, and trims the log behind them, but for what a member
-  that copies this node's database still needs of it.
+  that copies this node's database still needs of it, up to ``log_hold_bytes``.
 
 A checkpoint is only of use if the server's data are not behind it: the server commits
 asynchronously, so its WAL is flushed before the checkpoint is written.
 """
 
 import asyncio
+import shutil
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -48,6 +49,8 @@ _LOOKS = 3
 """So often within that time roles are looked at: they shall be the same on all within a second."""
 _SUBSCRIPTION = "stream:subscription "
 """How the names of holds of the log begin that feeders take."""
+_JOINER = "member:"
+"""How those begin that joiners take."""
 _SETTINGS_S = 3.0
 """So often the server's settings are looked through, which takes it milliseconds."""
 _TABLES_S = 10.0
@@ -272,7 +275,22 @@ class Upkeep:
         self._holds = [
             one | {"bytes": self._host.extent.bytes_after(one["after"])} for one in holds
         ]
-        return wanted, held
+        dropped = await self._drop_holds()
+        return wanted, (await self._look_at_holds())[1] if dropped else held
+
+    async def _drop_holds(self) -> bool:
+        """Keep no more for a joiner than its bound and what the disk has left; it begins anew."""
+        free = shutil.disk_usage(self._config.data_dir).free
+        most = min(self._limits.log_hold_bytes, free)
+        dropped = [
+            one
+            for one in self._holds
+            if str(one["hold"]).startswith(_JOINER) and int(one["bytes"]) > most
+        ]
+        for one in dropped:
+            log.warning("hold.dropped", hold=one["hold"], bytes=one["bytes"], most=most)
+            await self._connection.execute("SELECT pgherd.release_hold($1)", (one["hold"],))
+        return bool(dropped)
 
     @property
     def _log_begin(self) -> int:
