@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import pytest
 from patience import wait_until_async
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared
@@ -21,6 +22,13 @@ NODES = ["n1", "n2", "n3"]
 SEGMENT_BYTES = 1 << 18
 RETENTION_BYTES = 4 * SEGMENT_BYTES
 APPLIED_ENTRIES = 100
+
+WASTE = """
+CREATE TEMP TABLE waste (n int);
+DO $$ BEGIN FOR i IN 1..132000 LOOP
+    BEGIN INSERT INTO waste VALUES (i); EXCEPTION WHEN others THEN NULL; END;
+END LOOP; END $$"""
+"""Takes more transactions' ids than one side of the capture has: subtransactions count, too."""
 
 LOW_LIMITS = f"""
 import json, pathlib, sys
@@ -97,17 +105,42 @@ async def test_capture_is_truncated_when_its_transactions_have_ended(
         used = query(dsn, "SELECT pgherd.capture_side(pg_current_xact_id())")[0][0]
         size = f"SELECT pg_relation_size('pgherd.capture_{used}')"
         assert query(dsn, size)[0][0] > 0
-        # 131,072 transactions later the other side is in use; subtransactions count, too.
-        query(
-            dsn,
-            "CREATE TEMP TABLE waste (n int); DO $$ BEGIN FOR i IN 1..132000 LOOP"
-            " BEGIN INSERT INTO waste VALUES (i); EXCEPTION WHEN others THEN NULL; END;"
-            " END LOOP; END $$",
-        )
+        # 131,072 transactions later the other side is in use
+        query(dsn, WASTE)
         await becomes(lambda: query(dsn, size)[0][0] == 0)
         await ledger.commits(100, on=NODES)
         applied = "SELECT count(*) FROM pgherd.applied WHERE gid < pgherd.last_gid() - 2000"
         await becomes(lambda: query(dsn, applied)[0][0] == 0)
+    ledger.check()
+
+
+async def test_a_transaction_that_is_open_for_long_keeps_what_it_has_captured_alone(
+    tight: LocalHerd, ledger: Ledger
+) -> None:
+    dsn, app = tight.dsn("n1"), tight.app_dsn("n1")
+    held = f"{ledger.schema}.held"
+    query(app, f"CREATE TABLE {held} (id int PRIMARY KEY)")
+    old = "SELECT count(*) FROM pgherd.applied WHERE gid < pgherd.last_gid() - 1200"
+    side = "SELECT pgherd.capture_side(pg_current_xact_id())"
+    async with ledger.load(clients=1):
+        with psycopg.connect(app) as session:
+            session.execute("SELECT pg_current_xact_id()")
+            await ledger.commits(1500, on=["n1"])
+            await becomes(lambda: query(dsn, old)[0][0] == 0)
+            size = f"SELECT pg_relation_size('pgherd.capture_{query(dsn, side)[0][0]}')"
+            query(dsn, WASTE)
+            await becomes(lambda: query(dsn, size)[0][0] == 0)
+        with psycopg.connect(app) as session:
+            session.execute(f"INSERT INTO {held} VALUES (1)")
+            size = f"SELECT pg_relation_size('pgherd.capture_{query(dsn, side)[0][0]}')"
+            query(dsn, WASTE)
+            process = f"process {session.info.backend_pid} of user"
+            await becomes(lambda: process in " ".join(tight.members()[0]["capture_kept"]))
+            assert query(dsn, size)[0][0] > 0
+            session.rollback()
+        await becomes(lambda: query(dsn, size)[0][0] == 0)
+        await becomes(lambda: tight.members()[0]["capture_kept"] == [])
+    query(app, f"DROP TABLE {held}")
     ledger.check()
 
 

@@ -308,9 +308,35 @@ def test_an_idle_server_is_not_written_to(nodes: Nodes) -> None:
     """Each look at what has ended would use up an xid else, and make the next look due."""
     admin = nodes.admin[0]
     nodes.settle()
-    wait_until(lambda: run(admin, "SELECT pgherd.audited_until()"), lambda found: found != [("0",)])
-    looks = "SELECT pgherd.prune(0, pgherd.audited_until())"
+    wait_until(
+        lambda: run(admin, "SELECT pgherd.audited_until()"), lambda found: found != [("1:1:/0",)]
+    )
+    looks = "SELECT pgherd.prune(0, 0, pgherd.audited_until())"
     assert run(admin, f"BEGIN; {looks}; {looks}; SELECT pg_current_xact_id_if_assigned()") == [
         (None,)
     ]
     run(admin, "ROLLBACK")
+
+
+def test_a_transaction_that_is_open_for_long_keeps_no_other_from_being_audited_and_pruned(
+    nodes: Nodes,
+) -> None:
+    admin, session = nodes.admin[0], nodes.connect(0)
+    run(session, "BEGIN; SELECT pg_current_xact_id()")
+    run(nodes.app[0], "TRUNCATE t")
+    ((before,),) = run(admin, "SELECT audited FROM pgherd.audit(pgherd.audited_until())")
+    run(nodes.app[0], "INSERT INTO t VALUES (1)")
+    ((leaks, audited),) = run(admin, f"SELECT leaks, audited FROM pgherd.audit('{before}')")
+    assert leaks is None
+    seen = f"c.xid >= pg_snapshot_xmax(pgherd.snapshot_of('{audited}'))"
+    assert run(admin, f"SELECT count(*) FROM pgherd.capture_0 c WHERE {seen}") == [(0,)]
+    assert run(admin, f"SELECT count(*) FROM pgherd.capture_1 c WHERE {seen}") == [(0,)]
+    pruned = (
+        f"SELECT pgherd.prune(0, pgherd.last_gid() + 1, '{audited}') > pgherd.gid_of('{audited}')"
+    )
+    left = f"SELECT count(*) FROM pgherd.applied WHERE gid <= pgherd.gid_of('{audited}')"
+    run(admin, "BEGIN; DELETE FROM pgherd.audited")
+    assert run(admin, pruned) == [(True,)]
+    assert run(admin, left) == [(0,)]
+    run(admin, "ROLLBACK")
+    run(session, "ROLLBACK")

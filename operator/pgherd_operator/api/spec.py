@@ -148,7 +148,7 @@ class ContainerResources(Section):
 
 _POSTGRES_REQUESTS = {"memory": "512Mi"}  # no CPU: a herd shall fit a laptop (docs/sizing.md)
 _SIDECAR_REQUESTS = {"memory": "256Mi"}
-_SIDECAR_LIMITS = {"memory": "768Mi"}  # six of the largest rows, beside what it has under load
+_SIDECAR_LIMITS = {"memory": "768Mi"}  # eight of the largest rows, beside what it has under load
 
 
 class Resources(Section):

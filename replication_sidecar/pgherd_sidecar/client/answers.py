@@ -160,6 +160,7 @@ class Status(BaseModel):
     capture: str = ""
     capture_reason: str = ""
     capture_off: tuple[str, ...] = ()
+    capture_kept: tuple[str, ...] = ()
     roles_differ: tuple[str, ...] = ()
     roles_undone: tuple[str, ...] = ()
     without_key: tuple[str, ...] = ()

@@ -111,7 +111,8 @@ class HookWire:
             if len(buffer) < end:
                 break
             if kind == b"Q":
-                queries.append(bytes(buffer[position + _HEADER.size : end - 1]))
+                with memoryview(buffer) as view:  # a slice of the buffer would be one copy more
+                    queries.append(view[position + _HEADER.size : end - 1].tobytes())
             elif kind != b"X":
                 raise HookWireError(f"message of type {kind!r}")
             position = end

@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from psycopg import sql
 
-from pgherd_sidecar.core.replication.merge import Op, Plan, Statement
+from pgherd_sidecar.core.replication.merge import Op, Plan, Records, Statement
 from pgherd_sidecar.core.replication.recordtext import split_record
 from pgherd_sidecar.pg.pipeline import Prepared
 
@@ -142,7 +142,7 @@ class RowStatements:
         """The statements of a part of a transaction, in order."""
         return [self._prepared(part) for stage in _stages(plan) for part in self._parts(stage)]
 
-    def plain(self, plan: Plan) -> list[tuple[bytes, list[list[str] | int]]]:
+    def plain(self, plan: Plan) -> list[tuple[bytes, list[Records | int]]]:
         """The rows of a plan as queries and parameters, for an ordinary connection."""
         return [(self.query(self._name(s, linked=False)), _values(s)) for s in _stages(plan)]
 
@@ -162,7 +162,7 @@ class RowStatements:
         """A statement of a plan, alone; see ``rows_of``."""
         return self._prepared([statement])
 
-    def plain_single(self, plan: Plan) -> list[tuple[bytes, list[list[str] | int]]]:
+    def plain_single(self, plan: Plan) -> list[tuple[bytes, list[Records | int]]]:
         """Like ``plain``, with one row in each query."""
         return [(self.query(self._name([s], linked=False)), _values([s])) for s in rows_of(plan)]
 
@@ -175,7 +175,8 @@ class RowStatements:
         if not statement.records:
             return ""
         shape = self._shapes[statement.table]
-        values = split_record(statement.records[0])
+        record = statement.records[0]
+        values = split_record(record.decode() if isinstance(record, bytes) else record)
         named = [(shape.columns[i], values[i]) for i in shape.pk if i < len(values)]
         return ", ".join(f"{name} = {value}" for name, value in named)
 
@@ -313,7 +314,7 @@ def rows_of(plan: Plan) -> list[Statement]:
     ]
 
 
-def _single_rows(statement: Statement) -> list[list[str]]:
+def _single_rows(statement: Statement) -> list[Records]:
     size = 2 if statement.op is Op.REPLACE else 1
     records = statement.records
     return [records[place : place + size] for place in range(0, len(records), size)]
@@ -323,9 +324,9 @@ def _shape(stage: list[Statement]) -> _Shape:
     return tuple([(s.op, s.table, s.bitmap) for s in stage])
 
 
-def _values(stage: list[Statement]) -> list[list[str] | int]:
+def _values(stage: list[Statement]) -> list[Records | int]:
     """The parameters of a step: records of each change, and the rows they affect together."""
-    values: list[list[str] | int] = [s.records for s in stage if s.op is not Op.TRUNCATE]
+    values: list[Records | int] = [s.records for s in stage if s.op is not Op.TRUNCATE]
     expected = [s.expected_rows for s in stage if s.expected_rows is not None]
     if expected:
         values.append(sum(expected))
@@ -341,11 +342,11 @@ def _raw(quoted: str) -> sql.SQL:
     return sql.SQL(quoted)
 
 
-def text_array(values: Sequence[str]) -> bytes:
+def text_array(values: Sequence[str] | Sequence[bytes]) -> bytes:
     """Encode a ``text[]`` parameter in PostgreSQL's binary format."""
     parts = [_ARRAY_HEADER.pack(1, 0, _TEXT_OID, len(values), 1)]
     for value in values:
-        data = value.encode()
+        data = value.encode() if isinstance(value, str) else value
         parts.append(_INT32.pack(len(data)))
         parts.append(data)
     return b"".join(parts)

@@ -4,6 +4,7 @@ The points are before and after each statement, each file that is replaced, and 
 log. The server keeps what it was made to flush and nothing else, as after a loss of power.
 """
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -56,6 +57,7 @@ class Node:
         lock_table_full: no sequence can be asked; the session goes on all the same.
         base: the log holds what comes after this position.
         shapes_from: columns of tables are known from there on.
+        holds: after which position somebody has the log kept.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Node:
         self.damaged: set[int] = set()
         self.lock_table_full = self.closed = False
         self.block = 1
+        self.holds: dict[str, int] = {}
         self._visible = 0
 
     def point(self, name: str) -> None:
@@ -83,7 +86,10 @@ class Node:
         self.point(f"before {name}")
         row: tuple[Any, ...] = (None,)
         if name == "log_holds":
-            row = (self.wanted, None, [])
+            holds = [{"hold": hold, "after": after} for hold, after in self.holds.items()]
+            row = (self.wanted, min(self.holds.values(), default=None), holds)
+        elif name == "release_hold":
+            self.holds.pop(*parameters)
         elif name == "sequence_positions":
             if self.lock_table_full:
                 raise psycopg.errors.OutOfMemory
@@ -102,6 +108,9 @@ class Node:
         return LogBase(position, 1, MEMBERS)
 
     needed_base = base_at
+
+    def bytes_after(self, position: int) -> int:
+        return (400 - position) << 20
 
     def trim(self, position: int) -> None:
         self.point("before trim")
@@ -122,7 +131,9 @@ class Node:
     def upkeep(self, state: ReplicatedState, known: Verdicts, *, entries: int) -> Upkeep:
         """Make what makes checkpoints, after so many entries."""
         config, _ = config_in(self.directory)
-        limits = config.limits.model_copy(update={"checkpoint_entries": entries})
+        limits = config.limits.model_copy(
+            update={"checkpoint_entries": entries, "log_hold_bytes": 320 << 20}
+        )
         return Upkeep(
             cast(Any, self),
             config.model_copy(update={"limits": limits}),
@@ -184,6 +195,34 @@ async def test_a_node_may_die_at_any_point_of_its_checkpoints(begin: Begin) -> N
         with pytest.raises(Crash):
             await node.live()
         node.assert_fits()
+
+
+async def test_a_joiner_has_no_more_of_the_log_kept_than_its_bound(begin: Begin) -> None:
+    node = begin(wanted=1)
+    node.holds = {"member:4": 70, "member:5": 90}
+    await node.live()
+    assert node.base == 90
+    assert node.holds == {"member:5": 90}
+    node.assert_fits()
+
+
+async def test_a_stream_has_as_much_of_the_log_kept_as_it_needs(begin: Begin) -> None:
+    node = begin()
+    node.holds = {"stream:s": 70}
+    await node.live()
+    assert node.base == 70
+
+
+@pytest.mark.parametrize(("free", "kept"), [(300 << 20, False), (311 << 20, True)])
+async def test_a_joiner_has_no_more_of_the_log_kept_than_there_is_room_for(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, free: int, kept: bool
+) -> None:
+    usage = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _directory: usage)
+    node = begin()
+    node.holds = {"member:4": 90}
+    await node.live()
+    assert bool(node.holds) == kept
 
 
 async def test_sequences_that_can_not_be_asked_keep_no_log(begin: Begin) -> None:

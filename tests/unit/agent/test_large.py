@@ -1,6 +1,7 @@
 """Transactions in pieces as another member applies them: without a server."""
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, cast
@@ -10,11 +11,16 @@ from patience import until
 from pgherd_sidecar.agent.apply import large
 from pgherd_sidecar.agent.apply.large import LargeTransactions, Surroundings
 from pgherd_sidecar.agent.apply.writers import Writers
-from pgherd_sidecar.core.replication.entries import FLAG_PIECES, Piece, Writeset
+from pgherd_sidecar.core.replication.entries import FLAG_PIECES, PIECE_MORE, Piece, Writeset
 from pgherd_sidecar.pg.pipeline import Prepared, ServerGoneError
 from pgherd_sidecar.pg.rows import TableShape
 
 ROWS = b'[["t",[4],["I(1,x)"]]]'
+WIDE_BYTES = 4 << 20
+TEXT = ('\\"' + "a" * (WIDE_BYTES - 8) + "\U0001f40f").encode()
+"""Python's str of it takes four times as much."""
+WIDE_ROW = b'[["t",[4],["U01(1,\\"%b\\")"]]]' % TEXT
+WIDE_LINE = b'"t",1\nI(1,"\n%b")' % TEXT[2:]
 LINES = b'"t",2\nI(1,x)\nI(2,)'
 TRUNCATION = b'[["t",[4],["T"]]]'
 
@@ -28,6 +34,7 @@ class Connection:
         self.texts: dict[bytes, bytes] = {}
         self.executed: list[str] = []
         self.copied: list[bytes] = []
+        self.ends: list[asyncio.Future[None]] = []
         self.closed = False
 
     def knows(self, name: bytes) -> bool:
@@ -105,6 +112,16 @@ class Node:
         for number, data in enumerate(parts):
             self.pieces.append(Piece(2, 1, serial, number, 0, data))
         self.transactions.came(10 * serial, self.pieces[-len(parts)])
+
+    def comes_split(self, data: bytes, serial: int = 1) -> int:
+        """The same of a row in several pieces; return how many they are."""
+        size = WIDE_BYTES // 4
+        starts = range(0, len(data), size)
+        for number, start in enumerate(starts):
+            flags = PIECE_MORE if start != starts[-1] else 0
+            self.pieces.append(Piece(2, 1, serial, number, flags, data[start : start + size]))
+        self.transactions.came(10 * serial, self.pieces[-len(starts)])
+        return len(starts)
 
     async def turn(self, pieces: int, serial: int = 1) -> None:
         """A transaction is decided to commit, and all before it is visible."""
@@ -186,6 +203,68 @@ def _copies_none(_self: Connection, _query: bytes, _data: bytes) -> "asyncio.Fut
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     future.set_result(0)
     return future
+
+
+@pytest.mark.parametrize(("data", "statement"), [(WIDE_ROW, "WITH"), (WIDE_LINE, "COPY")])
+async def test_a_wide_row_is_never_held_as_text(
+    monkeypatch: pytest.MonkeyPatch, data: bytes, statement: str
+) -> None:
+    node = Node(monkeypatch)
+    tracemalloc.start()
+    try:
+        node.comes_split(data)
+        before, _ = tracemalloc.get_traced_memory()
+        await node.wrote(0, "BEGIN", statement)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most - before < 4.5 * WIDE_BYTES
+    await node.transactions.close()
+
+
+async def test_one_at_a_time_holds_a_wide_row_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "run", _runs_when_told)
+    node = Node(monkeypatch)
+    pieces = [node.comes_split(WIDE_ROW, serial=serial) for serial in (1, 2, 3)]
+    for connection in [await _begun(node, number) for number in range(3)]:
+        connection.ends.pop().set_result(None)  # BEGIN
+    await until(lambda: node.connections[0].executed[1:] == ["WITH"])
+    await quiet()
+    assert [len(connection.ends) for connection in node.connections] == [1, 0, 0]
+    # whose turn has come waits for nobody
+    turn = asyncio.ensure_future(node.turn(pieces[2], serial=3))
+    await until(lambda: bool(node.connections[2].ends))
+    assert not node.connections[1].ends
+    # and the next one holds its row when the first has written its own
+    node.connections[0].ends.pop().set_result(None)
+    await until(lambda: bool(node.connections[1].ends))
+    turn.cancel()
+    await asyncio.wait({turn})
+    await node.transactions.close()
+
+
+async def test_who_was_ended_holds_no_wide_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "run", _runs_when_told)
+    node = Node(monkeypatch)
+    for serial in (1, 2):
+        node.comes_split(WIDE_ROW, serial=serial)
+    for connection in [await _begun(node, number) for number in range(2)]:
+        connection.ends.pop().set_result(None)
+    await until(lambda: bool(node.connections[0].ends))
+    node.transactions.prune(lambda _member, serial: serial != 1)
+    await until(lambda: bool(node.connections[1].ends))
+    await node.transactions.close()
+
+
+async def _begun(node: Node, number: int) -> Connection:
+    await until(lambda: len(node.connections) > number and bool(node.connections[number].ends))
+    return node.connections[number]
+
+
+def _runs_when_told(self: Connection, statements: Sequence[Prepared]) -> "asyncio.Future[None]":
+    self.executed += [self.texts[s.name].decode().split()[0] for s in statements]
+    self.ends.append(asyncio.get_running_loop().create_future())
+    return self.ends[-1]
 
 
 async def test_a_table_is_truncated_only_when_its_turn_has_come(

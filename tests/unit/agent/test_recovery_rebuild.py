@@ -22,7 +22,14 @@ from pgherd_sidecar.agent.checkpoint import certstate
 from pgherd_sidecar.agent.checkpoint.certstate import CertificationState
 from pgherd_sidecar.agent.log.host import LogHost
 from pgherd_sidecar.agent.membership.identity import StoredIdentity
-from pgherd_sidecar.agent.recovery.partners import NoPartnerError, Offer, choose, conninfo
+from pgherd_sidecar.agent.recovery import partners
+from pgherd_sidecar.agent.recovery.partners import (
+    NoPartnerError,
+    Offer,
+    Partners,
+    choose,
+    conninfo,
+)
 from pgherd_sidecar.agent.recovery.progress import Phase, load
 from pgherd_sidecar.agent.recovery.rebuild import Rebuild
 from pgherd_sidecar.agent.service import replica as replica_module
@@ -67,6 +74,7 @@ class World:
         refusal: why a snapshot will not do.
         kept: the old database is still there.
         leased: from where on the others keep the log, None once a lease has ended.
+        drops: so many copies take so long that the others drop the log that they need.
     """
 
     database: str = "old"
@@ -83,6 +91,8 @@ class World:
     refusal: str | None = None
     kept: bool = False
     leased: int | None = None
+    drops: int = 0
+    dropped: asyncio.Event = field(default_factory=asyncio.Event)
     crash_at: int = -1
     half: bool = False
     failures: list[Exception] = field(default_factory=list)
@@ -115,12 +125,19 @@ class World:
     async def hold_log(self, position: int) -> None:
         self.act(f"hold {position}")
 
-    async def keep_log(self, position: int) -> None:
+    async def keep_log(self, position: int, needed: int) -> None:
         self.leased = position
         try:
-            await asyncio.Event().wait()
+            await self.dropped.wait()
+            assert needed >= position
+            self.dropped.clear()
         finally:
             self.leased = None
+
+    async def lose_log(self) -> None:
+        """Take so long that the others drop the log that this copy needs."""
+        self.dropped.set()
+        await asyncio.Event().wait()
 
     async def take_long(self) -> None:
         """Take longer than a lease lasts."""
@@ -145,6 +162,9 @@ class World:
         if self.failures:
             raise self.failures.pop(0)
         on_progress(5, 10)
+        if self.drops:
+            self.drops -= 1
+            await self.lose_log()
         self.act("copy", effect)
 
     async def open_snapshot(
@@ -491,6 +511,53 @@ async def test_what_always_fails_is_given_up_and_says_why(tmp_path: Path) -> Non
     assert again.given_up is not None and "10 failures" in again.given_up
 
 
+async def test_a_copy_is_begun_anew_as_soon_as_no_member_has_its_log(tmp_path: Path) -> None:
+    world = World(drops=1, joins=True, log_end=0)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it joins")
+    assert await finished(rebuild)
+    assert world.acts.count("copy") == 1
+    assert world.acts.count("offers") == 2
+    assert rebuild.status()["rebuild_failures"] == 0  # it is over
+    assert_rebuilt(tmp_path, world)
+
+
+async def test_a_member_with_a_whole_log_of_its_own_does_without_the_others(tmp_path: Path) -> None:
+    class Copied(World):
+        async def take_long(self) -> None:
+            await asyncio.sleep(0.05)
+
+    world = Copied()
+    world.dropped.set()
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it has diverged")
+    assert await finished(rebuild)
+    assert world.acts.count("offers") == 1
+
+
+async def test_what_was_copied_is_dropped_when_no_member_has_its_log(tmp_path: Path) -> None:
+    class Slow(World):
+        async def make_own(self, name: str, needed_gid: int, fingerprint: str) -> None:
+            if self.acts.count("copy") == 1:
+                await self.lose_log()
+            await super().make_own(name, needed_gid, fingerprint)
+
+    world = Slow(joins=True, log_end=0)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it joins")
+    assert await finished(rebuild)
+    assert world.acts.count("copy") == 2
+    assert_rebuilt(tmp_path, world)
+
+
+async def test_a_copy_that_always_loses_its_log_is_given_up_and_says_why(tmp_path: Path) -> None:
+    world = World(drops=99, joins=True, log_end=0)
+    rebuild = sidecar(tmp_path, world)
+    rebuild.begin("it joins")
+    assert not await finished(rebuild)
+    assert rebuild.given_up is not None and "limits.log_hold_bytes" in rebuild.given_up
+
+
 async def test_copies_that_can_never_be_used_are_given_up(tmp_path: Path) -> None:
     class Useless(World):
         async def make_own(self, name: str, needed_gid: int, fingerprint: str) -> None:
@@ -673,6 +740,24 @@ def test_a_partner_elsewhere_is_asked_to_prove_who_it_is_and_shown_who_we_are(
     assert options["sslrootcert"] == "/etc/tls/ca.crt"
     assert (options["sslcert"], options["sslkey"]) == ("/etc/tls/tls.crt", "/etc/tls/tls.key")
     assert "sslmode" not in conninfo_to_dict(conninfo(config, recovery, partner("n1")))
+
+
+async def test_the_log_is_held_until_the_last_partner_has_trimmed_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    bases = [[], [5, 30], [10, 30], [11, 30]]
+
+    class Trimming(Partners):
+        async def hold_log(self, position: int) -> None:
+            held.append(position)
+
+        async def _log_bases(self) -> list[int]:
+            return bases.pop(0)
+
+    monkeypatch.setattr(partners, "LEASE_S", 0.0)
+    await Trimming(*config_in(tmp_path), list).keep_log(7, 10)
+    assert (held, bases) == ([7] * 4, [])
 
 
 def test_the_partner_with_the_fewest_copies_is_chosen_then_the_furthest() -> None:

@@ -13,7 +13,7 @@ from random import Random
 
 from pgherd_sidecar.core.replication.merge import Item, Op, Plan, Statement
 from pgherd_sidecar.core.replication.recordtext import join_record, split_record
-from writeset_strategies import groups, key
+from writeset_strategies import groups, key, texts
 
 Row = tuple[str | None, ...]
 Pk = tuple[str | None, ...]
@@ -67,7 +67,7 @@ class NaiveDatabase:
     def apply(self, plan: Plan, shuffle: Callable[[list[str]], None]) -> None:
         for wave in plan.waves:
             for statement in wave.statements:
-                records = list(statement.records)
+                records = texts(statement)
                 shuffle(records)
                 affected = self._execute(statement, records)
                 assert statement.expected_rows in (None, affected)

@@ -20,7 +20,7 @@ from pgherd_sidecar.core.replication.merge import (
     slots,
 )
 from table_model import DuplicateError, History, ModelColumns, NaiveDatabase
-from writeset_strategies import groups, key
+from writeset_strategies import groups, key, texts
 
 T = "public.t"
 TABLE_KEY = key(1000, 0)
@@ -41,10 +41,7 @@ def rows(
 
 def waves(plan: Plan) -> list[list[tuple[str, list[str]]]]:
     return [
-        [
-            (statement.op.value + statement.bitmap, statement.records)
-            for statement in wave.statements
-        ]
+        [(statement.op.value + statement.bitmap, texts(statement)) for statement in wave.statements]
         for wave in plan.waves
     ]
 

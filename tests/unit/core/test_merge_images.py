@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pgherd_sidecar.core.replication.merge import Item, Op, Plan, merge_writesets
-from writeset_strategies import groups, key
+from writeset_strategies import groups, key, texts
 
 BAG, KEYED = "public.bag", "public.t"
 IMAGES = ("(1,)", "(2,)", "(,)", '(1,"a b")')
@@ -29,13 +29,13 @@ class Bags:
                     case Op.TRUNCATE:
                         rows.clear()
                     case Op.DELETE:
-                        rows.subtract(statement.records)
+                        rows.subtract(texts(statement))
                     case Op.INSERT:
-                        rows.update(statement.records)
+                        rows.update(texts(statement))
                     case Op.REPLACE:
-                        rows.subtract(statement.records[::2])
+                        rows.subtract(texts(statement)[::2])
                         assert all(count >= 0 for count in rows.values()), statement
-                        rows.update(statement.records[1::2])
+                        rows.update(texts(statement)[1::2])
                     case _:
                         raise AssertionError(statement)
                 assert all(count >= 0 for count in rows.values()), statement

@@ -15,6 +15,7 @@ from pgherd_sidecar.core.replication.entries import (
     Publish,
     Writeset,
 )
+from pgherd_sidecar.core.replication.merge import Statement
 from pgherd_sidecar.core.replication.state import Decision, ReplicatedState
 
 MEMBERS = (1, 2, 3)
@@ -30,6 +31,11 @@ def key(value: int, mode: int) -> int:
 def groups(*pairs: Group) -> array[int]:
     """Certification keys as native integers."""
     return array("q", [n for base, keys in pairs for n in (base, len(keys), *keys)])
+
+
+def texts(statement: Statement) -> list[str]:
+    """The records of a statement, in bytes or not."""
+    return [one.decode() if isinstance(one, bytes) else one for one in statement.records]
 
 
 def wire(keys: array[int]) -> bytes:

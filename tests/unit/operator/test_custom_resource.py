@@ -184,7 +184,7 @@ def test_no_request_is_larger_than_its_limit(container: str) -> None:
 def test_a_sidecar_has_room_for_the_largest_row() -> None:
     resources = ClusterSpec().resources.sidecar
     under_load = 142_000_000  # docs/sizing.md
-    copies = 6  # docs/limits.md
+    copies = 8  # docs/limits.md
     assert LimitSettings().row_bytes * copies + under_load < parse_quantity(
         resources.limits["memory"]
     )

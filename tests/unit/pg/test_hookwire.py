@@ -1,6 +1,7 @@
 """The simple query protocol as dblink speaks it, cut into pieces at any byte."""
 
 import struct
+import tracemalloc
 
 import pytest
 from pgherd_sidecar.pg.hookwire import HookWire, HookWireError, command_complete, error_response
@@ -41,6 +42,21 @@ def test_queries_arrive_whole_however_the_bytes_are_cut() -> None:
         for start in range(0, len(stream), size):
             found += wire.receive(stream[start : start + size])[1]
         assert found == [b"W one", b"R two"]
+
+
+def test_a_large_query_is_in_memory_twice_at_most() -> None:
+    size = 4 << 20
+    wire, sent = started(2 * size), message(b"Q", b"a" * size + b"\0")
+    parts = sent[:-2], sent[-2:]
+    tracemalloc.start()
+    try:
+        assert wire.receive(parts[0])[1] == []
+        (query,) = wire.receive(parts[1])[1]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(query) == size
+    assert most < 2.5 * size
 
 
 def test_a_query_may_hold_newlines_and_any_byte_but_its_end() -> None:

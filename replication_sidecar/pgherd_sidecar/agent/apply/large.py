@@ -1,11 +1,11 @@
 """Applies transactions that came in pieces, each on a connection of its own, piece after piece.
 
-The pieces are read back from the log, so memory is bounded whatever the size. To let the others
-wait as short as possible for its place in the order, a remote transaction is begun *early*, while
-its pieces still come: its rows are written as they arrive and become visible at its GID, if it
-commits. Until it is decided it is nobody's business: it may be ended like any session that stands
-in the way, and whatever goes wrong is forgotten. Then it is applied from its beginning when its
-turn has come.
+The pieces are read back from the log, so memory is bounded by the largest row whatever the size. To
+let the others wait as short as possible for its place in the order, a remote transaction is begun
+*early*, while its pieces still come: its rows are written as they arrive and become visible at its
+GID, if it commits. Until it is decided it is nobody's business: it may be ended like any session
+that stands in the way, and whatever goes wrong is forgotten. Then it is applied from its beginning
+when its turn has come.
 
 A piece is written early only once everything ordered before it is visible here. So it finds the
 rows as its origin found them; who changes one of them in between makes the transaction lose.
@@ -16,9 +16,8 @@ committed is applied from the log again.
 
 import asyncio
 import struct
-from array import array
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -35,8 +34,9 @@ from pgherd_sidecar.core.replication.entries import (
     Writeset,
     pieces_body,
 )
-from pgherd_sidecar.core.replication.lines import Lines, csv, holds_lines, read_lines
-from pgherd_sidecar.core.replication.merge import Op, Plan, decode_body, merge_writesets
+from pgherd_sidecar.core.replication.lines import csv, holds_lines, read_lines
+from pgherd_sidecar.core.replication.merge import Op
+from pgherd_sidecar.core.replication.piecerows import plan_piece
 from pgherd_sidecar.pg.failures import Trouble, judge
 from pgherd_sidecar.pg.pipeline import Pipeline, Prepared, RoundFailedError
 from pgherd_sidecar.pg.rows import Describe, RowStatements
@@ -53,9 +53,40 @@ _STATEMENTS = {
     b"pgherd_link": b"INSERT INTO pgherd.applied VALUES ($1, $2)",
     b"pgherd_commit": b"COMMIT",
 }
-_NO_KEYS = array("q")
 _OTHER_ROWS = "PH001"
 """What ``pgherd.expect`` says where a statement has not affected the rows that it names."""
+
+
+class WideRows:
+    """Room for one wide row, which came in several pieces, among those written early.
+
+    A row takes some times its bytes, so as many as there are transactions would be too much.
+    """
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+        self._holder: LargeTransaction | None = None
+
+    def enter(self, one: "LargeTransaction") -> bool:
+        """Take the room; False if another one has it."""
+        if self._holder is None:
+            self._holder = one
+            self.left.clear()
+        return self._holder is one
+
+    def leave(self, one: "LargeTransaction") -> None:
+        """Give the room back."""
+        if self._holder is one:
+            self._holder = None
+            self.left.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _CopyText:
+    table: str
+    count: int
+    query: bytes
+    text: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +102,7 @@ class Surroundings:
         visible: waits until all that was ordered before a position can be seen here.
         deciding: whether delivery stands still, as a transaction in pieces is being decided.
         silence_s: after this time without a piece a transaction is not written early any more.
+        room: for rows that come in several pieces.
     """
 
     conninfo: str
@@ -81,6 +113,7 @@ class Surroundings:
     visible: Callable[[int], Coroutine[Any, Any, None]]
     deciding: Callable[[], bool]
     silence_s: float
+    room: WideRows = field(default_factory=WideRows)
 
 
 class LargeTransaction:
@@ -163,22 +196,41 @@ class LargeTransaction:
             pipeline.prepare(name, query)
         await pipeline.run([Prepared(b"pgherd_begin", (), ())])
         parts: list[bytes] = []
-        async for position, piece in self._all_pieces():
-            if piece.flags & PIECE_KEYS:
-                continue
-            parts.append(piece.data)
-            if not piece.flags & PIECE_MORE:
-                await self._write(pipeline, position, parts)
-                parts = []
+        try:
+            async for position, piece in self._all_pieces():
+                if piece.flags & PIECE_KEYS:
+                    continue
+                parts.append(piece.data)
+                if piece.flags & PIECE_MORE:
+                    await self._take_room()
+                else:
+                    await self._write(pipeline, position, parts)
+                    self._around.room.leave(self)
+        finally:
+            self._around.room.leave(self)
+
+    async def _take_room(self) -> None:
+        """Wait until it may hold a wide row: one at a time may early, and whoever's turn it is."""
+        room = self._around.room
+        while not self._turn.is_set() and not room.enter(self):
+            await self._before_turn(room.left.wait())
 
     async def _write(self, pipeline: Pipeline, position: int, parts: list[bytes]) -> None:
-        """Write the rows that end with the piece at a position."""
+        """Write the rows that end with the piece at a position; take the parts away.
+
+        They may be large, so nothing that was made into something else is kept meanwhile.
+        """
         data = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
         if self._by_row is None and holds_lines(data):
             await self._wait_for(position)
-            if await self._copy(pipeline, read_lines(data)):
+            copy = await self._copy_of(data)
+            if copy is not None:
+                del data
+                await self._copy(pipeline, copy)
                 return
-        plan = await asyncio.to_thread(_plan, data)
+        plan = await asyncio.to_thread(plan_piece, data)
+        del data
         if any(s.op is Op.TRUNCATE for wave in plan.waves for s in wave.statements):
             await self._turn.wait()  # it shuts out readers
         await self._wait_for(position)
@@ -187,31 +239,35 @@ class LargeTransaction:
             await RowWriter(pipeline, self._rows).write_rows(self._by_row, plan, inside=True)
             return
         statements = await asyncio.to_thread(self._rows.unlinked, plan)
+        del plan
         pipeline.provide(statements, self._rows.query)
         if statements:
             await pipeline.run(statements)
 
-    async def _copy(self, pipeline: Pipeline, lines: Lines) -> bool:
-        """Write rows by COPY; False if it can't take them."""
+    async def _copy_of(self, data: bytes) -> "_CopyText | None":
+        """The COPY that writes rows; None if it can't take them."""
+        lines = read_lines(data)
         await self._rows.learn([lines.table])
         query = self._rows.copy(lines.table)
-        data = await asyncio.to_thread(csv, lines) if query is not None else None
-        if query is None or data is None:
-            return False
-        rows = await pipeline.copy(query, data)
-        if rows != lines.count:
-            message = f"{rows} rows affected instead of {lines.count}"
-            raise RoundFailedError(_OTHER_ROWS, message, 0, table=lines.table, raised=True)
-        return True
+        text = await asyncio.to_thread(csv, lines) if query is not None else None
+        if query is None or text is None:
+            return None
+        return _CopyText(lines.table, lines.count, query, text)
+
+    async def _copy(self, pipeline: Pipeline, copy: "_CopyText") -> None:
+        rows = await pipeline.copy(copy.query, copy.text)
+        if rows != copy.count:
+            message = f"{rows} rows affected instead of {copy.count}"
+            raise RoundFailedError(_OTHER_ROWS, message, 0, table=copy.table, raised=True)
 
     async def _wait_for(self, position: int) -> None:
         """Wait until all that was ordered before a position is visible."""
-        if self._turn.is_set():
-            return
-        tasks = [
-            asyncio.ensure_future(waiting)
-            for waiting in (self._around.visible(position), self._turn.wait())
-        ]
+        if not self._turn.is_set():
+            await self._before_turn(self._around.visible(position))
+
+    async def _before_turn(self, waiting: Coroutine[Any, Any, object]) -> None:
+        """Wait, at most until its turn has come."""
+        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._turn.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -366,24 +422,6 @@ class LargeTransactions:
         task = self._loop.create_task(one.stop())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
-
-
-def _plan(data: bytes) -> Plan:
-    """What a piece writes; its rows are a part of a net effect, so no two are of one row."""
-    return merge_writesets([(_NO_KEYS, decode_body(data))], _Unknown())
-
-
-class _Unknown:
-    """Of the tables of a piece nothing is asked: its rows are written as they come."""
-
-    def key_columns(self, table: str) -> tuple[int, ...]:
-        raise AssertionError(f"a row of {table} is twice in one transaction")
-
-    def other_columns(self, _table: str) -> str:
-        return ""
-
-    def together(self, _table: str) -> bool:
-        return False
 
 
 def _look_at(task: "asyncio.Task[Any]") -> None:

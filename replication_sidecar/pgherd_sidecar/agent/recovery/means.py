@@ -72,8 +72,8 @@ class Means(Protocol):
     async def hold_log(self, position: int) -> None:
         """Have the others keep their logs after a position, for a while."""
 
-    async def keep_log(self, position: int) -> None:
-        """The same, until cancelled."""
+    async def keep_log(self, position: int, needed: int) -> None:
+        """The same, until cancelled, or until none of them has the log after ``needed``."""
 
     async def note_sequences(self) -> None:
         """Write down where the sequences are in the old database, if it still answers."""

@@ -181,13 +181,16 @@ class Partners:
 
     async def log_base(self) -> int:
         """Return where the shortest of the logs begins, of those who can be asked."""
-        bases = [0]
+        return max(await self._log_bases(), default=0)
+
+    async def _log_bases(self) -> list[int]:
+        bases: list[int] = []
         for server in self._servers():
             with contextlib.suppress(psycopg.Error, TimeoutError):
                 async with self._connection(server) as connection:
                     rows = await connection.execute("SELECT pgherd.log_base()")
                     bases += [base for (base,) in await rows.fetchall()]
-        return max(bases)
+        return bases
 
     async def hold_log(self, position: int) -> None:
         """Take or renew the lease on the log after ``position``, on all that can be reached."""
@@ -196,10 +199,15 @@ class Partners:
                 async with self._connection(server) as connection:
                     await self._hold(connection, 0, position)
 
-    async def keep_log(self, position: int) -> None:
-        """Renew the lease for ever."""
+    async def keep_log(self, position: int, needed: int) -> None:
+        """Renew the lease until nobody has the log after ``needed`` any more.
+
+        Nobody keeps more than ``log_hold_bytes`` for a joiner.
+        """
         while True:
             await self.hold_log(position)
+            if min(await self._log_bases(), default=0) > needed:
+                return
             await asyncio.sleep(LEASE_S / 10)
 
     async def release(self) -> None:

@@ -42,6 +42,7 @@ _BEGUN_MAX = 3
 _WINDOW_S = 3600.0
 _PAUSE_MAX_S = 30.0
 _LOOKS, _LOOK_S = 20, 0.1
+_BEFORE_INSTALLED = (Phase.COPYING, Phase.LOADING, Phase.SETTLING)
 
 
 class Rebuild:
@@ -347,7 +348,7 @@ class Rebuild:
     def _new_base(self, state: CertificationState) -> LogBase | None:
         """Return where this member's log begins anew; None if it goes on as it is."""
         means, needed = self._means, state.needed_base
-        if not (self._progress.log_lost or means.joins or means.log_behind > 0):
+        if not self._needs_others_log:
             return None
         begun = means.log_base == needed.position and not means.joins
         if begun and means.log_behind <= means.log_end:
@@ -371,13 +372,42 @@ class Rebuild:
 
     @contextlib.asynccontextmanager
     async def _log_kept(self, state: CertificationState | None) -> AsyncIterator[None]:
-        """Have the others keep what follows the state in the log."""
-        position = state.needed_base.position if state is not None else 0
-        keeping = asyncio.create_task(self._means.keep_log(position))
+        """Have the others keep what follows the state in the log.
+
+        Raises:
+            ProgramError: they no longer do, so the copy is of no use. Once it is installed, the
+                session with the server finds that out.
+        """
         try:
-            yield
-        finally:
-            keeping.cancel()
+            async with asyncio.timeout(None) as scope:
+                keeping = asyncio.create_task(self._keep_log(state, scope))
+                try:
+                    yield
+                finally:
+                    keeping.cancel()
+        except TimeoutError:
+            if state is None or not scope.expired():
+                raise
+            self._save(replace(self._progress, phase=Phase.COPYING))
+            raise ProgramError(
+                f"no other member has the log from GID {state.position + 1} on any more: the copy "
+                "took longer than they keep it. Copy when less is written, or raise "
+                "limits.log_hold_bytes of every member"
+            ) from None
+
+    async def _keep_log(self, state: CertificationState | None, scope: asyncio.Timeout) -> None:
+        """Keep it; end the scope when it is lost."""
+        if state is None:
+            await self._means.keep_log(0, 0)
+            return
+        await self._means.keep_log(state.needed_base.position, state.position)
+        if self._progress.phase in _BEFORE_INSTALLED and self._needs_others_log:
+            scope.reschedule(0)
+
+    @property
+    def _needs_others_log(self) -> bool:
+        """This member's own log does not hold what follows the copy."""
+        return self._progress.log_lost or self._means.joins or self._means.log_behind > 0
 
     @contextlib.asynccontextmanager
     async def _anew_if_it_fails(self) -> AsyncIterator[None]:

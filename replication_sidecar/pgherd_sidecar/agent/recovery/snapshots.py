@@ -62,7 +62,7 @@ async def open_snapshot(
     if state.cluster_id != cluster_id:
         raise UnfitError(f"{location} is of cluster {state.cluster_id}, this one is {cluster_id}")
     state = await require_log(location, state, partners)
-    keeping = asyncio.create_task(partners.keep_log(state.needed_base.position))
+    keeping = asyncio.create_task(partners.keep_log(state.needed_base.position, state.position))
     try:
         if remote:
             jobs = recovery.jobs

@@ -12,13 +12,14 @@ A joiner that waits for a checkpoint need not wait for the clock, too: the serve
 * has a feeder run while there are subscriptions;
 * publishes the oldest base GID that a running transaction may have (C17);
 * writes checkpoints of the replicated state, and trims the log behind them, but for what a member
-  that copies this node's database still needs of it.
+  that copies this node's database still needs of it, up to ``log_hold_bytes``.
 
 A checkpoint is only of use if the server's data are not behind it: the server commits
 asynchronously, so its WAL is flushed before the checkpoint is written.
 """
 
 import asyncio
+import shutil
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -48,6 +49,8 @@ _LOOKS = 3
 """So often within that time roles are looked at: they shall be the same on all within a second."""
 _SUBSCRIPTION = "stream:subscription "
 """How the names of holds of the log begin that feeders take."""
+_JOINER = "member:"
+"""How those begin that joiners take."""
 _SETTINGS_S = 3.0
 """So often the server's settings are looked through, which takes it milliseconds."""
 _TABLES_S = 10.0
@@ -78,6 +81,7 @@ class Upkeep:
     ) -> None:
         self._holds: list[dict[str, str | int]] = []
         self._capture_off: list[str] = []
+        self._capture_kept: list[str] = []
         self._without_key: list[str] = []
         self._unseen = UnseenChanges(config)
         self._feeder = FeederProcess(config)
@@ -93,7 +97,8 @@ class Upkeep:
         self._checkpoint_s = limits.checkpoint_ms / 1000
         self._samples: deque[tuple[int, int]] = deque(maxlen=_SAMPLES_MAX)
         self._published = 0
-        self._audited_xid = 0
+        self._audited = ""
+        self._pruned = 0
         self._loop = asyncio.get_running_loop()
         self._settings_due = self._tables_due = self._loop.time()
         self._checkpoint_due = self._loop.time() + self._checkpoint_s
@@ -108,7 +113,7 @@ class Upkeep:
         rows = await self._connection.execute("SELECT pgherd.audited_until()")
         row = await rows.fetchone()
         assert row is not None
-        self._audited_xid = int(row[0])
+        self._audited = row[0]
         await self._connection.execute("LISTEN pgherd_checkpoint_wanted")
         try:
             await self._keep_house()
@@ -123,7 +128,7 @@ class Upkeep:
                 if await self._is_called((_PACE_S - _LEAST_S) / _LOOKS):
                     break
             self._ages.see(self._loop.time(), self._chain.settled_gid)
-            if await self._publish_base() > self._audited_xid:
+            if await self._publish_base() > int(self._audited.partition(":")[0]):
                 await self._follow_transactions()
             await self._see_settings()
             await self._see_tables()
@@ -133,12 +138,17 @@ class Upkeep:
     async def _follow_transactions(self) -> None:
         """Do what only a transaction that has begun makes due, so that an idle herd is cheap."""
         await self._audit()
-        await self._truncate_capture()
-        await self._connection.execute("SELECT pgherd.number_shapes()")
         await self._connection.execute(
-            "SELECT pgherd.prune($1, $2)",
-            (self._chain.settled_gid - self._limits.applied_entries, str(self._audited_xid)),
+            "SELECT pgherd.truncate_idle_capture($1::text)", (self._audited,)
         )
+        await self._connection.execute("SELECT pgherd.number_shapes()")
+        rows = await self._connection.execute(
+            "SELECT pgherd.prune($1, $2, $3)",
+            (self._pruned, self._chain.settled_gid - self._limits.applied_entries, self._audited),
+        )
+        row = await rows.fetchone()
+        assert row is not None
+        (self._pruned,) = row
 
     def status(self) -> dict[str, Any]:
         """What was found at the last look."""
@@ -160,6 +170,7 @@ class Upkeep:
             },
             "capture_off": self._capture_off,
             "capture_off_settings": len(self._capture_off),
+            "capture_kept": self._capture_kept,
             "without_key": self._without_key,
             **self._unseen.status(),
         }
@@ -172,7 +183,7 @@ class Upkeep:
 
     async def _audit(self) -> None:
         rows = await self._connection.execute(
-            "SELECT leaks, audited FROM pgherd.audit($1::text)", (str(self._audited_xid),)
+            "SELECT leaks, audited FROM pgherd.audit($1::text)", (self._audited,)
         )
         row = await rows.fetchone()
         assert row is not None
@@ -180,10 +191,12 @@ class Upkeep:
         for xid in leaks or []:
             log.error("capture.leak", xid=xid)
             await self._leaked(int(xid))
-        self._audited_xid = int(audited)
+        self._audited = audited
 
     async def _see_settings(self) -> None:
         """Use a new certificate, and tell of what switches capture off, which refuses no write.
+
+        And of transactions that are open for so long that captured rows stay on disk.
 
         A role that loads dumps or applies another replication's changes has them on purpose, and
         promises to do the same everywhere; no one could tell its sessions from the others.
@@ -192,11 +205,14 @@ class Upkeep:
             return
         self._settings_due = self._loop.time() + _SETTINGS_S
         rows = await self._connection.execute(
-            "SELECT pgherd.capture_off(), pgherd.reload_certificate()"
+            "SELECT pgherd.capture_off(), pgherd.capture_kept(), pgherd.reload_certificate()"
         )
         row = await rows.fetchone()
         assert row is not None
-        found = row[0] or []
+        found, kept = row[0] or [], row[1] or []
+        for one in set(kept) - set(self._capture_kept):
+            log.warning("capture.kept", session=one)
+        self._capture_kept = kept
         if found == self._capture_off:
             return
         self._capture_off = found
@@ -215,14 +231,6 @@ class Upkeep:
         for name in sorted(set(row[0]) - set(self._without_key)):
             log.info("table.without_key", table=name)
         self._without_key = row[0]
-
-    async def _truncate_capture(self) -> None:
-        try:
-            await self._connection.execute(
-                "SELECT pgherd.truncate_idle_capture($1::text)", (str(self._audited_xid),)
-            )
-        except psycopg.errors.LockNotAvailable:
-            log.debug("capture.busy")
 
     async def _publish_base(self) -> int:
         """Remember (next xid, visible GID) over time; what runs now began after some of it.
@@ -272,7 +280,22 @@ class Upkeep:
         self._holds = [
             one | {"bytes": self._host.extent.bytes_after(one["after"])} for one in holds
         ]
-        return wanted, held
+        dropped = await self._drop_holds()
+        return wanted, (await self._look_at_holds())[1] if dropped else held
+
+    async def _drop_holds(self) -> bool:
+        """Keep no more for a joiner than its bound and what the disk has left; it begins anew."""
+        free = shutil.disk_usage(self._config.data_dir).free
+        most = min(self._limits.log_hold_bytes, free)
+        dropped = [
+            one
+            for one in self._holds
+            if str(one["hold"]).startswith(_JOINER) and int(one["bytes"]) > most
+        ]
+        for one in dropped:
+            log.warning("hold.dropped", hold=one["hold"], bytes=one["bytes"], most=most)
+            await self._connection.execute("SELECT pgherd.release_hold($1)", (one["hold"],))
+        return bool(dropped)
 
     @property
     def _log_begin(self) -> int:

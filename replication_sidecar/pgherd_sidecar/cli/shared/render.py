@@ -155,6 +155,7 @@ def _found(one: ScrubDifference) -> str:
 
 def _notes(said: Status) -> list[str]:
     off = [f"{said.name}: what this lets by is not replicated: {one}" for one in said.capture_off]
+    off += [f"{said.name}: keeps captured rows on its disk for {one}" for one in said.capture_kept]
     off += [f"{said.name}: differs from the other members: {one}" for one in said.roles_differ]
     off += [f"{said.name}: taken back: {one}" for one in said.roles_undone]
     return (
@@ -199,6 +200,7 @@ def _state(herd: Herd, node: NodeState) -> dict[str, Any]:
         "capture": node.answer.capture if node.answer else "",
         "capture_reason": node.answer.capture_reason if node.answer else "",
         "capture_off": list(node.answer.capture_off) if node.answer else [],
+        "capture_kept": list(node.answer.capture_kept) if node.answer else [],
         "roles_differ": list(node.answer.roles_differ) if node.answer else [],
         "roles_undone": list(node.answer.roles_undone) if node.answer else [],
         "without_key": list(node.answer.without_key) if node.answer else [],

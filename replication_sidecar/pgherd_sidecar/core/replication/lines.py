@@ -4,8 +4,8 @@ A piece that holds nothing but inserts need not be taken apart row by row: a rec
 almost a line of CSV. Both leave NULL empty, quote what is empty or holds a comma, a quote or white
 space, and double a quote. ``record_out`` doubles a backslash, too, and has parentheses around it.
 
-The format is on docs/writeset-format.md. Called by ``merge``, for who wants rows, and by
-``agent.apply.large``, who wants CSV. Knows no SQL and no types. Keeps nothing.
+The format is on docs/writeset-format.md. Called by ``merge`` and ``piecerows``, for who wants rows,
+and by ``agent.apply.large``, who wants CSV. Knows no SQL and no types. Keeps nothing.
 """
 
 import msgspec
@@ -60,20 +60,27 @@ def row_records(lines: Lines) -> list[str]:
     Raises:
         LinesFormatError: there are not as many as the head says.
     """
-    found: list[str] = []
-    begun: list[str] = []
-    quotes = 0
     try:
-        text = lines.text.decode()
+        return [record.decode() for record in line_records(lines)]
     except UnicodeDecodeError as error:
         raise LinesFormatError(f"rows as lines: {error}") from None
-    for line in text.split("\n"):
-        begun.append(line)
-        quotes += line.count('"')
+
+
+def line_records(lines: Lines) -> list[bytes]:
+    """The same in bytes: one may be large."""
+    text = lines.text
+    found: list[bytes] = []
+    begin, end, quotes = 0, -1, 0
+    while end < len(text):
+        line = end + 1
+        end = text.find(b"\n", line)
+        if end < 0:
+            end = len(text)
+        quotes += text.count(b'"', line, end)
         if quotes % 2 == 0:  # a newline inside quotes belongs to a value
-            found.append("\n".join(begun))
-            begun.clear()
-    if begun or len(found) != lines.count or not all(r[:2] == "I(" for r in found):
+            found.append(text[begin:end])
+            begin = end + 1
+    if quotes % 2 or len(found) != lines.count or not all(r[:2] == b"I(" for r in found):
         raise LinesFormatError(f"{len(found)} rows as lines instead of {lines.count}")
     return found
 
@@ -94,7 +101,7 @@ def csv(lines: Lines) -> bytes | None:
             raise LinesFormatError("rows as lines: not each is an insert")
         inside = inside[2:-1]
     else:
-        inside = "\n".join(record[2:-1] for record in row_records(lines)).encode()
+        inside = b"\n".join(record[2:-1] for record in line_records(lines))
     if b"\\" in inside:
         inside = inside.replace(b"\\\\", b"\\")
         if b"\n\\." in inside or b"\r\\." in inside or inside.startswith(b"\\."):

@@ -35,7 +35,7 @@ Keeps nothing between batches.
 from array import array
 from collections.abc import Iterable, Sequence, Set
 from enum import Enum
-from typing import Protocol
+from typing import AnyStr, Protocol
 
 import msgspec
 
@@ -50,6 +50,8 @@ from pgherd_sidecar.core.replication.recordtext import join_record, split_record
 
 Item = tuple[str, list[int], list[str]]
 """Rows of one table: quoted qualified name, primary-key hash of each row, record of each row."""
+
+Records = list[str] | list[bytes]
 
 FINGERPRINT = "="
 """In place of a table: an item that tells how the rows of the items before it look at the end.
@@ -108,13 +110,14 @@ class Statement(msgspec.Struct, frozen=True):
         op: what to do.
         table: quoted qualified name.
         bitmap: for an update '1' for each live column that it sets, '0' for the others; else "".
-        records: record literals of the table's row type; none for a truncation.
+        records: record literals of the table's row type; none for a truncation. They are in bytes
+            where they may be large.
     """
 
     op: Op
     table: str
     bitmap: str
-    records: list[str]
+    records: Records
 
     @property
     def expected_rows(self) -> int | None:
@@ -190,7 +193,7 @@ def merge_writesets(writesets: "Iterable[tuple[array[int], list[Item]]]", column
             batch.add(exclusive_keys(keys), items)
     except ValueError as error:
         raise EntryFormatError(f"writeset body: {error}") from None
-    return Plan([Wave(_statements(wave)) for wave in batch.waves])
+    return Plan([Wave(statements_of(wave)) for wave in batch.waves])
 
 
 # Where the plan holds the update of a row: table, wave, prefix, record literals, place in them.
@@ -437,7 +440,7 @@ def _pairs(pk_keys: list[int], records: list[str]) -> list[tuple[int, int]]:
     ]
 
 
-def _statements(groups: _Groups) -> list[Statement]:
+def statements_of(groups: dict[str, dict[str, list[AnyStr]]]) -> list[Statement]:
     """The statements of a wave, ordered so that equal work gives equal statements."""
     statements = []
     for table in sorted(groups):

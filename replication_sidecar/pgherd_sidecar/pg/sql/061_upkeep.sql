@@ -1,16 +1,36 @@
 -- Housekeeping, called by the sidecar about once a second.
 
+-- How far an audit has come, as one text: its snapshot, a slash, and the newest GID that it saw.
+CREATE OR REPLACE FUNCTION pgherd.snapshot_of(audited text) RETURNS pg_snapshot
+LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
+RETURN split_part(audited, '/', 1)::pg_snapshot;
+
+-- The transactions that were open then.
+CREATE OR REPLACE FUNCTION pgherd.open_in(audited text) RETURNS xid8[]
+LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
+RETURN array(SELECT pg_snapshot_xip(pgherd.snapshot_of(audited)));
+
+CREATE OR REPLACE FUNCTION pgherd.gid_of(audited text) RETURNS int8
+LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
+RETURN split_part(audited, '/', 2)::int8;
+
 -- Committed transactions with captured rows that were never certified (C1): their cursor was closed behind
 -- our back. A captured row is visible exactly when its transaction's row in `applied` would be.
+-- since, audited: how far an earlier audit has come, and this one. It looks at what the earlier snapshot did not show.
+-- Such a transaction has a newer GID, since commits become visible in their order. So one that is open for long costs
+-- nothing: the others are looked at once.
 CREATE OR REPLACE FUNCTION pgherd.audit(since text, OUT leaks text[], OUT audited text)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 BEGIN ATOMIC
     SELECT (SELECT array_agg(DISTINCT c.xid::text)
-              FROM (SELECT a.xid, a.tab FROM pgherd.capture_0 a WHERE a.xid >= since::xid8
+              FROM (SELECT a.xid, a.tab FROM pgherd.capture_0 a
+                     WHERE a.xid >= pg_snapshot_xmax(pgherd.snapshot_of(since)) OR a.xid = ANY (pgherd.open_in(since))
                     UNION ALL
-                    SELECT b.xid, b.tab FROM pgherd.capture_1 b WHERE b.xid >= since::xid8) c
-             WHERE c.tab <> 'sentinel' AND NOT EXISTS (SELECT FROM pgherd.applied p WHERE p.xid = c.xid)),
-           pg_snapshot_xmin(pg_current_snapshot())::text;
+                    SELECT b.xid, b.tab FROM pgherd.capture_1 b
+                     WHERE b.xid >= pg_snapshot_xmax(pgherd.snapshot_of(since)) OR b.xid = ANY (pgherd.open_in(since))) c
+             WHERE c.tab <> 'sentinel'
+               AND NOT EXISTS (SELECT FROM pgherd.applied p WHERE p.xid = c.xid AND p.gid > pgherd.gid_of(since))),
+           concat(pg_current_snapshot(), '/', pgherd.last_gid());
 END;
 
 -- The writeset of a leak, as certify() would have sent it.
@@ -38,47 +58,76 @@ END;
 
 -- Up to where the audit has come. It survives a restart of the sidecar, because after one the rows in
 -- `applied` that prove older captured rows certified may be gone.
+--   xid      the next one then
+--   audited  see audit(); NULL from an older version, which had audited all below xid
 CREATE TABLE IF NOT EXISTS pgherd.audited (
     only_row bool PRIMARY KEY DEFAULT true CHECK (only_row),
     xid      xid8 NOT NULL
 );
+ALTER TABLE pgherd.audited ADD COLUMN IF NOT EXISTS audited text;
 
 CREATE OR REPLACE FUNCTION pgherd.audited_until() RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT coalesce((SELECT a.xid::text FROM pgherd.audited a), '0');
+    SELECT coalesce((SELECT coalesce(a.audited, concat(a.xid, ':', a.xid, ':/0')) FROM pgherd.audited a), '1:1:/0');
 END;
 
--- Removes the links of the commit chain below `before`, up to the first that an audit may still ask for: what
+-- Removes the links of the commit chain below `before`, but for those that an audit may still ask for: what
 -- stays has no hole, which would read as a broken chain. The limit of the audit is written
--- now and then only, so that an idle server is not written to.
-CREATE OR REPLACE FUNCTION pgherd.prune(before int8, audited text) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+-- now and then only, so that an idle server is not written to. Returns where the next call may go on (`since`): while a
+-- transaction is open VACUUM leaves what was removed here, and to pass over that costs more each time.
+CREATE OR REPLACE FUNCTION pgherd.prune(since int8, before int8, audited text) RETURNS int8
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 BEGIN ATOMIC
-    INSERT INTO pgherd.audited (xid)
-    SELECT audited::xid8
-     WHERE NOT EXISTS (SELECT FROM pgherd.audited a WHERE audited::int8 - a.xid::text::int8 <= 1000)
-        ON CONFLICT (only_row) DO UPDATE SET xid = excluded.xid;
+    INSERT INTO pgherd.audited (xid, audited)
+    SELECT pg_snapshot_xmax(pgherd.snapshot_of(prune.audited)), prune.audited
+     WHERE NOT EXISTS (SELECT FROM pgherd.audited a
+                        WHERE a.audited IS NOT NULL
+                          AND pg_snapshot_xmax(pgherd.snapshot_of(prune.audited))::text::int8 - a.xid::text::int8 <= 1000)
+        ON CONFLICT (only_row) DO UPDATE SET xid = excluded.xid, audited = excluded.audited;
     DELETE FROM pgherd.applied a
-     WHERE a.gid < before
-       AND a.gid < coalesce((SELECT min(u.gid) FROM pgherd.applied u, pgherd.audited b WHERE u.xid >= b.xid), before);
+     WHERE a.gid >= since AND a.gid < before AND a.gid <= (SELECT pgherd.gid_of(b.audited) FROM pgherd.audited b);
+    SELECT greatest(since, least(before, (SELECT pgherd.gid_of(b.audited) + 1 FROM pgherd.audited b)));
 END;
 
--- Empties the capture table whose transactions have all ended and were audited. Nobody can hold a lock on it
--- then; if somebody does all the same (an administrator looks into it), not now.
+-- Empties the capture table whose transactions are over, and were audited. One that is open all the same holds a lock
+-- on it if it has captured anything; and so may an administrator who looks into it: not now then.
 CREATE OR REPLACE FUNCTION pgherd.truncate_idle_capture(audited text) RETURNS bool
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    next_xid xid8 := pg_snapshot_xmax(pg_current_snapshot());
-    idle     text := format('pgherd.capture_%s', 1 - pgherd.capture_side(next_xid));
+    next_xid  xid8 := pg_snapshot_xmax(pg_current_snapshot());
+    seen      xid8 := pg_snapshot_xmax(pgherd.snapshot_of(audited));
+    idle      text := format('pgherd.capture_%s', 1 - pgherd.capture_side(next_xid));
+    unaudited bool;
 BEGIN
-    IF audited::int8 < (next_xid::text::int8 >> 17) << 17 OR pg_relation_size(idle) = 0 THEN
+    IF seen::text::int8 < (next_xid::text::int8 >> 17) << 17 OR pg_relation_size(idle) = 0 THEN
         RETURN false;
     END IF;
-    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', idle);
-    EXECUTE format('TRUNCATE %s', idle);
-    RETURN true;
+    BEGIN
+        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE NOWAIT', idle);
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN false;
+    END;
+    EXECUTE format('SELECT EXISTS (SELECT FROM %s c WHERE c.xid >= $1 OR c.xid = ANY ($2))', idle)
+       INTO unaudited USING seen, pgherd.open_in(audited);
+    IF NOT unaudited THEN
+        EXECUTE format('TRUNCATE %s', idle);
+    END IF;
+    RETURN NOT unaudited;
 END $$;
+
+-- The sessions whose transactions have captured something and are open for longer than one side of the capture lasts:
+-- it can't be emptied while they are. NULL if there are none.
+CREATE OR REPLACE FUNCTION pgherd.capture_kept() RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT array_agg(format('process %s of user %s, whose transaction is open since %s', a.pid, a.usename,
+                            to_char(a.xact_start, 'YYYY-MM-DD HH24:MI TZ')) ORDER BY a.xact_start)
+      FROM pg_stat_activity a
+     WHERE a.datname = current_database() AND age(a.backend_xid) > 1 << 17
+       AND (SELECT count(*) FROM pg_locks l
+             WHERE l.pid = a.pid AND l.relation IN ('pgherd.capture_0'::regclass, 'pgherd.capture_1'::regclass)) > 0;
+END;
 
 -- The next xid, the oldest xid or snapshot that any session of this database still works with, and the
 -- newest GID visible now.
