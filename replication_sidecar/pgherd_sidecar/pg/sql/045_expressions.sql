@@ -80,9 +80,10 @@ BEGIN
                               AND EXISTS (SELECT FROM pg_type t WHERE t.oid = u.typ AND t.typname LIKE 'reg%'))));
 END $$;
 
--- Does the value of an expression depend on nothing but the values in it?
+-- Does the value of an expression depend on nothing but the values in it? It is asked of few of many expressions, so whoever
+-- plans must know that it costs more than to see whether one is new.
 CREATE OR REPLACE FUNCTION pgherd.is_certain(tree text) RETURNS bool
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE COST 1000 SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (
