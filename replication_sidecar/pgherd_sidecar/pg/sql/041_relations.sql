@@ -27,6 +27,8 @@ BEGIN
         INSERT INTO pgherd.tables SELECT a.relid, ARRAY[a.name, a.root_name], a.columns FROM pgherd.all_tables a;
     END IF;
 END $$;
+CREATE INDEX IF NOT EXISTS tables_identity ON pgherd.tables (identity);
+CREATE INDEX IF NOT EXISTS tables_replica_identity ON pgherd.tables (replica_identity);
 
 -- Those under whose names rows travel.
 CREATE OR REPLACE VIEW pgherd.replicated_tables AS
