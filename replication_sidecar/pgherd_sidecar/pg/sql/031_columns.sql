@@ -3,9 +3,9 @@
 -- partition may stand in another order, so everything is by name and in the order of `root`.
 
 -- The table and the partitions below it. pg_partition_tree() locks them: who asks on behalf of a session that
--- has truncated them would wait for that session, which waits for the answer.
+-- has truncated them would wait for that session, which waits for the answer. By indexes as in trees_of().
 CREATE OR REPLACE FUNCTION pgherd.partitions(root oid) RETURNS TABLE (relid oid)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = root) THEN
@@ -15,10 +15,11 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH RECURSIVE tree AS (
-        SELECT root AS relid
+        SELECT root AS relid, true AS has_any
         UNION ALL
-        SELECT c.oid FROM tree t JOIN pg_inherits h ON h.inhparent = t.relid
-          JOIN pg_class c ON c.oid = h.inhrelid AND c.relispartition)
+        SELECT c.oid, c.relkind = 'p' FROM tree t JOIN pg_inherits h ON h.inhparent = t.relid
+          JOIN pg_class c ON c.oid = h.inhrelid AND c.relispartition
+         WHERE t.has_any)
     SELECT t.relid FROM tree t;
 END $$;
 

@@ -137,9 +137,9 @@ END $$;
 
 -- Why no row of a table may be written though its commands were never judged: it was there before this database was
 -- replicated, or before this was refused. NULL if nothing speaks against it.
-CREATE OR REPLACE FUNCTION pgherd.why_uncertain(rel oid) RETURNS text
+--   relatives  the table, with all others of its tree
+CREATE OR REPLACE FUNCTION pgherd.why_uncertain(relatives oid[]) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE relatives oid[] := pgherd.trees_of(ARRAY[rel]);
 BEGIN
     RETURN coalesce(
         (SELECT format('its partition key %s has a hash that is local to a server', pg_get_partkeydef(u.rel))
