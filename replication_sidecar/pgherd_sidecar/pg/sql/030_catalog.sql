@@ -11,7 +11,8 @@ SELECT c.oid AS relid,
        format('%I.%I', n.nspname, c.relname) AS name,
        c.relkind = 'p' AS partitioned,
        NOT c.relispartition AND c.relkind = 'r'
-           AND EXISTS (SELECT FROM pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent)) AS inherits
+           AND (EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid)
+                OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid)) AS inherits
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
    AND n.nspname NOT LIKE E'pg\\_%' AND n.nspname NOT IN ('information_schema', 'pgherd', 'pgherd_gen')

@@ -3,12 +3,13 @@
 -- partition may stand in another order, so everything is by name and in the order of `root`.
 
 -- The table and the partitions below it. pg_partition_tree() locks them: who asks on behalf of a session that
--- has truncated them would wait for that session, which waits for the answer.
+-- has truncated them would wait for that session, which waits for the answer. With OFFSET the planner has to begin with the
+-- tree, as in trees_of(): else it looks through the tree for each partition of the database.
 CREATE OR REPLACE FUNCTION pgherd.partitions(root oid) RETURNS TABLE (relid oid)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = root) THEN
+    IF NOT EXISTS (SELECT FROM pg_partitioned_table p WHERE p.partrelid = root) THEN
         relid := root;
         RETURN NEXT;
         RETURN;
@@ -17,8 +18,8 @@ BEGIN
     WITH RECURSIVE tree AS (
         SELECT root AS relid
         UNION ALL
-        SELECT c.oid FROM tree t JOIN pg_inherits h ON h.inhparent = t.relid
-          JOIN pg_class c ON c.oid = h.inhrelid AND c.relispartition)
+        SELECT n.relid
+          FROM tree t CROSS JOIN LATERAL (SELECT h.inhrelid AS relid FROM pg_inherits h WHERE h.inhparent = t.relid OFFSET 0) n)
     SELECT t.relid FROM tree t;
 END $$;
 

@@ -254,8 +254,7 @@ BEGIN
                          t.name, CASE WHEN t.inherits THEN 'ROW' ELSE 'STATEMENT' END);
         RETURN NEXT;
     END IF;
-    IF t.partitioned OR NOT p.referenced
-       OR NOT EXISTS (SELECT FROM pgherd.columns(p.root) c WHERE c.in_pk OR c.in_unique) THEN
+    IF t.partitioned OR p.checks IS NULL THEN
         RETURN;
     END IF;
     RETURN QUERY
@@ -266,53 +265,41 @@ BEGIN
                                                     ELSE 'pgherd_gen.checks_' || t.relid END)) AS m(name, event, fname);
 END $$;
 
--- Of an updated row: does it have another key? A condition of the trigger would forbid ALTER COLUMN ... TYPE. The types
--- stand in the text so that it is another one where one of them changes: PL/pgSQL keeps what it has planned.
-CREATE OR REPLACE FUNCTION pgherd.checks_source(rel oid, p record) RETURNS text
+-- Of an updated row of a table that is referenced: does it have another key? NULL where it has none. A condition of the trigger
+-- would forbid ALTER COLUMN ... TYPE. The types stand in the text so that it is another one where one of them changes:
+-- PL/pgSQL keeps what it has planned.
+CREATE OR REPLACE FUNCTION pgherd.checks_body(root oid) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF p.identity IS NULL OR NOT p.referenced THEN
+    RETURN (
+        SELECT format(E'\nBEGIN\n    IF ROW(%s)::record *<> ROW(%s)::record THEN -- %s\n'
+                      '        PERFORM pgherd.keep_base_of_checks();\n    END IF;\n    RETURN NULL;\nEND ',
+                      string_agg('OLD.' || c.col, ', ' ORDER BY c.pos), string_agg('NEW.' || c.col, ', ' ORDER BY c.pos),
+                      string_agg(c.typ::text, ', ' ORDER BY c.pos))
+          FROM pgherd.columns(root) c WHERE c.in_pk OR c.in_unique HAVING count(*) > 0);
+END $$;
+
+CREATE OR REPLACE FUNCTION pgherd.checks_source(rel oid, p record) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF p.identity IS NULL OR p.checks IS NULL THEN
         RETURN '';
     END IF;
-    RETURN (
-        SELECT pgherd.function_source(
-                   format('pgherd_gen.checks_%s()', rel),
-                   'RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp',
-                   format(E'\nBEGIN\n    IF ROW(%s)::record *<> ROW(%s)::record THEN -- %s\n'
-                          '        PERFORM pgherd.keep_base_of_checks();\n    END IF;\n    RETURN NULL;\nEND ',
-                          string_agg('OLD.' || c.col, ', ' ORDER BY c.pos), string_agg('NEW.' || c.col, ', ' ORDER BY c.pos),
-                          string_agg(c.typ::text, ', ' ORDER BY c.pos)))
-          FROM pgherd.columns(p.root) c WHERE c.in_pk OR c.in_unique);
+    RETURN pgherd.function_source(
+        format('pgherd_gen.checks_%s()', rel),
+        'RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp', p.checks);
 END $$;
 
--- All tables that are tied to this one by inheritance or partitioning, this one with them.
-CREATE OR REPLACE FUNCTION pgherd.family(rel oid) RETURNS oid[]
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN (
-        WITH RECURSIVE tree(relid) AS (
-            SELECT rel
-            UNION
-            SELECT CASE WHEN i.inhrelid = t.relid THEN i.inhparent ELSE i.inhrelid END
-              FROM tree t JOIN pg_inherits i ON t.relid IN (i.inhrelid, i.inhparent))
-        SELECT array_agg(t.relid) FROM tree t);
-END $$;
-
--- If the user has triggers that fire after a statement, two of ours tell whether all that a statement changed
--- has been captured: one before each statement, one behind our captures (see 047_open_points.sql).
-CREATE OR REPLACE FUNCTION pgherd.statement_triggers(t pgherd.user_tables) RETURNS TABLE (name text, source text)
+-- Has the user triggers that fire after a statement on one of these tables, which are all of a tree? Then two of ours on each
+-- tell whether all that a statement changed has been captured: one before each statement, one behind our captures (see
+-- 047_open_points.sql).
+CREATE OR REPLACE FUNCTION pgherd.counts_statements(family oid[]) RETURNS bool
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF EXISTS (SELECT FROM pg_trigger u JOIN pg_proc p ON p.oid = u.tgfoid
-                WHERE u.tgrelid = ANY (pgherd.family(t.relid)) AND NOT u.tgisinternal
-                  AND u.tgtype & 67 = 0 -- neither of rows, nor BEFORE, nor INSTEAD OF
-                  AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace)) THEN
-        RETURN QUERY
-        SELECT m.name, format('CREATE OR REPLACE TRIGGER %s %s INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT'
-                              ' EXECUTE FUNCTION pgherd.mark_statement(%L)', m.name, m.moment, t.name, m.mark)
-          FROM (VALUES ('pgherd_a', 'BEFORE', 'opened'), ('pgherd_z', 'AFTER', 'closed')) AS m(name, moment, mark);
-    END IF;
+    RETURN EXISTS (SELECT FROM pg_trigger u JOIN pg_proc p ON p.oid = u.tgfoid
+                    WHERE u.tgrelid = ANY (family) AND NOT u.tgisinternal
+                      AND u.tgtype & 67 = 0 -- neither of rows, nor BEFORE, nor INSTEAD OF
+                      AND p.pronamespace NOT IN ('pgherd'::regnamespace, 'pgherd_gen'::regnamespace));
 END $$;
 
 -- PostgreSQL fires no trigger of a statement that would tell which rows a MERGE has moved to another partition: they are
@@ -384,13 +371,14 @@ END $$;
 -- `written`: the table as it stands in a FROM clause; `row_type`: in which its records are read; `same_identity`, `key_equal`,
 -- `new_record`, `key_record`: the functions of these names, of the new row n and of the old one o; `first_key`: a column
 -- that is never NULL; `pairs`: the old and the new rows of an UPDATE, as a FROM clause; `compressed`: what refusals() finds
--- in a whole row, and `compressed_change` in what an UPDATE sends.
+-- in a whole row, and `compressed_change` in what an UPDATE sends; `checks`: checks_body().
 --
 -- For the trigger functions, of n and of o: certification keys (k), the hash of the primary key (pk) and the record (rec);
 -- and of a row that keeps its identity. Rows without identity have none of these.
-CREATE OR REPLACE FUNCTION pgherd.source_parts(
+DROP FUNCTION IF EXISTS pgherd.source_parts(oid); -- that of an earlier version has other columns
+CREATE FUNCTION pgherd.source_parts(
     table_id oid, OUT root oid, OUT identity oid, OUT name text, OUT partitioned bool, OUT written text, OUT row_type text,
-    OUT settings text, OUT referenced bool, OUT checked_late bool, OUT tab text, OUT table_keys text,
+    OUT settings text, OUT referenced bool, OUT checks text, OUT checked_late bool, OUT tab text, OUT table_keys text,
     OUT compressed text, OUT compressed_change text,
     OUT same_identity text, OUT key_equal text, OUT first_key text, OUT new_record text, OUT key_record text,
     OUT k_ins text, OUT pk_new text, OUT ins_rec text, OUT k_del text, OUT pk_old text, OUT del_rec text,
@@ -404,6 +392,7 @@ BEGIN
     row_type := pgherd.row_type(root);
     settings := pgherd.text_settings(root);
     referenced := pgherd.is_referenced(root);
+    checks := CASE WHEN referenced THEN pgherd.checks_body(root) END;
     checked_late := pgherd.is_checked_late(root);
     tab := to_json(name);
     table_keys := concat(pgherd.name_hash('schema'), ',', pgherd.name_hash('table ' || name));
@@ -835,8 +824,8 @@ BEGIN
                 ELSE '' END;
 END $$;
 
--- All our triggers on one table of which rows can be captured; p: as above.
-CREATE OR REPLACE FUNCTION pgherd.table_triggers(t pgherd.user_tables, p record) RETURNS TABLE (name text, source text)
+-- All our triggers on one table of which rows can be captured; p: as above; counted: see counts_statements().
+CREATE OR REPLACE FUNCTION pgherd.table_triggers(t pgherd.user_tables, p record, counted bool) RETURNS TABLE (name text, source text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN QUERY
@@ -845,7 +834,11 @@ BEGIN
     UNION ALL SELECT f.* FROM pgherd.truncate_triggers(t, p) f
     UNION ALL SELECT f.* FROM pgherd.checks_triggers(t, p) f
     UNION ALL SELECT f.* FROM pgherd.move_triggers(t) f
-    UNION ALL SELECT f.* FROM pgherd.statement_triggers(t) f;
+    UNION ALL
+    SELECT m.name, format('CREATE OR REPLACE TRIGGER %s %s INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT'
+                          ' EXECUTE FUNCTION pgherd.mark_statement(%L)', m.name, m.moment, t.name, m.mark)
+      FROM (VALUES ('pgherd_a', 'BEFORE', 'opened'), ('pgherd_z', 'AFTER', 'closed')) AS m(name, moment, mark)
+     WHERE counted;
 END $$;
 
 -- A table that was an inheritance child becomes a partition. A session that waits to write its former parent goes on to write
@@ -933,6 +926,9 @@ DECLARE
     t       pgherd.user_tables;
     root    oid;
     parts   record; -- of `root`
+    family  oid[] := '{}'; -- all tables of a tree, which have these two in common
+    unsure  text;
+    counted bool;
     why     text;
     source  text;
     wanted  jsonb; -- triggers
@@ -959,11 +955,16 @@ BEGIN
                 root := t.root_relid;
                 parts := pgherd.source_parts(root);
             END IF;
-            why := pgherd.why_uncertain(t.relid);
+            IF t.relid <> ALL (family) THEN
+                family := pgherd.trees_of(ARRAY[t.relid]);
+                unsure := pgherd.why_uncertain(family);
+                counted := pgherd.counts_statements(family);
+            END IF;
+            why := unsure;
             source := pgherd.table_source(t, parts, why);
         END IF;
         IF r.holds_values AND why IS NULL THEN
-            wanted := (SELECT jsonb_object_agg(f.name, f.source) FROM pgherd.table_triggers(t, parts) f);
+            wanted := (SELECT jsonb_object_agg(f.name, f.source) FROM pgherd.table_triggers(t, parts, counted) f);
         ELSIF t.relid IS NOT NULL THEN
             wanted := pgherd.refusal_triggers(t, why);
         END IF;

@@ -27,6 +27,8 @@ BEGIN
         INSERT INTO pgherd.tables SELECT a.relid, ARRAY[a.name, a.root_name], a.columns FROM pgherd.all_tables a;
     END IF;
 END $$;
+CREATE INDEX IF NOT EXISTS tables_identity ON pgherd.tables (identity);
+CREATE INDEX IF NOT EXISTS tables_replica_identity ON pgherd.tables (replica_identity);
 
 -- Those under whose names rows travel.
 CREATE OR REPLACE VIEW pgherd.replicated_tables AS
@@ -83,17 +85,20 @@ BEGIN
         END);
 END $$;
 
--- Relations with all others of their partition and inheritance trees.
+-- Relations with all others of their partition and inheritance trees. Each is looked for by an index, though a session may have
+-- planned this when the database had no partitions yet.
 CREATE OR REPLACE FUNCTION pgherd.trees_of(rels oid[]) RETURNS oid[]
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (
         WITH RECURSIVE tree(relid) AS (
             SELECT u.r FROM unnest(rels) AS u(r)
             UNION
-            SELECT CASE WHEN i.inhrelid = t.relid THEN i.inhparent ELSE i.inhrelid END
-              FROM tree t JOIN pg_inherits i ON t.relid IN (i.inhrelid, i.inhparent)
+            SELECT n.relid
+              FROM tree t CROSS JOIN LATERAL (
+                   SELECT i.inhparent AS relid FROM pg_inherits i WHERE i.inhrelid = t.relid
+                   UNION ALL SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = t.relid) n
         )
         SELECT coalesce(array_agg(t.relid), '{}') FROM tree t);
 END $$;
@@ -133,10 +138,11 @@ CREATE OR REPLACE FUNCTION pgherd.with_tied(rels oid[]) RETURNS oid[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN array(
-        SELECT u.r FROM unnest(rels) AS u(r)
+        SELECT unnest(rels)
         UNION
-        SELECT CASE WHEN f.conrelid = u.r THEN f.confrelid ELSE f.conrelid END
-          FROM unnest(rels) AS u(r) JOIN pg_constraint f ON f.contype = 'f' AND u.r IN (f.conrelid, f.confrelid));
+        SELECT u.r
+          FROM pg_constraint f CROSS JOIN LATERAL (VALUES (f.conrelid), (f.confrelid)) AS u(r)
+         WHERE f.contype = 'f' AND (f.conrelid = ANY (rels) OR f.confrelid = ANY (rels)));
 END $$;
 
 -- With each relation go the table that owns it (a sequence), the tables of its inheritance or partition

@@ -137,16 +137,21 @@ END $$;
 
 -- Why no row of a table may be written though its commands were never judged: it was there before this database was
 -- replicated, or before this was refused. NULL if nothing speaks against it.
-CREATE OR REPLACE FUNCTION pgherd.why_uncertain(rel oid) RETURNS text
+--   relatives  the table, with all others of its tree
+CREATE OR REPLACE FUNCTION pgherd.why_uncertain(relatives oid[]) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE relatives oid[] := pgherd.trees_of(ARRAY[rel]);
+DECLARE
+    uncertain text[] := array( -- all partitions have those of the table above them
+        SELECT t.tree
+          FROM (SELECT DISTINCT e.tree FROM pgherd.row_expressions e WHERE e.decides AND e.rel = ANY (relatives) OFFSET 0) t
+         WHERE NOT pgherd.is_certain(t.tree));
 BEGIN
     RETURN coalesce(
         (SELECT format('its partition key %s has a hash that is local to a server', pg_get_partkeydef(u.rel))
            FROM pgherd.unportable_partitions u WHERE u.rel = ANY (relatives) ORDER BY u.rel LIMIT 1),
         (SELECT format('%s may have another value on another member', pg_describe_object(e.class, e.id, 0))
            FROM pgherd.row_expressions e
-          WHERE e.decides AND e.rel = ANY (relatives) AND NOT pgherd.is_certain(e.tree)
+          WHERE e.decides AND e.rel = ANY (relatives) AND e.tree = ANY (uncertain)
           ORDER BY e.class, e.id LIMIT 1),
         (SELECT format('%s may have another value on another member', pg_describe_object(e.class, e.id, 0))
            FROM pgherd.row_expressions e JOIN pg_constraint c ON c.oid = e.id AND e.class = 'pg_constraint'::regclass

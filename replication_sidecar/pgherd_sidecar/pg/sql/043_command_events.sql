@@ -213,9 +213,11 @@ BEGIN
       LEFT JOIN pgherd.tables t ON o.classid = 'pg_class'::regclass AND t.relid = o.objid
       -- The table whose rows were known by the index, here or to subscribers: PostgreSQL lets nobody update published rows
       -- without it, so whoever has just written one on another member excludes the command.
-      LEFT JOIN pgherd.tables i ON CASE WHEN o.object_type = 'index'
-                                        THEN format('%I.%I', o.address_names[1], o.address_names[2]) END
-                                   IN (i.identity, i.replica_identity)
+      LEFT JOIN LATERAL (
+           SELECT CASE WHEN o.object_type = 'index' THEN format('%I.%I', o.address_names[1], o.address_names[2]) END AS name) x ON true
+      LEFT JOIN LATERAL (
+           SELECT k.relid FROM pgherd.tables k WHERE k.identity = x.name
+           UNION ALL SELECT k.relid FROM pgherd.tables k WHERE k.replica_identity = x.name) i ON true
       -- a composite type or a view, too: there are tables that hold its rows
       LEFT JOIN pg_class c ON c.oid = CASE WHEN cardinality(o.address_names) > 1
                 THEN to_regclass(format('%I.%I', o.address_names[1], o.address_names[2])) END

@@ -33,7 +33,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgherd.is_captured(x xid8, rel oid) RETURNS bool
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    tree oid[] := pgherd.family(rel);
+    tree oid[] := pgherd.trees_of(ARRAY[rel]);
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
                     WHERE t.tgrelid = rel AND t.tgname = 'pgherd_z' AND p.pronamespace = 'pgherd'::regnamespace)
@@ -97,7 +97,7 @@ BEGIN
                     WHERE a.relid = ANY (reported) AND NOT EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = a.relid));
     -- A new table has no rows, so those that its foreign keys refer to do not matter to it.
     IF fresh <> '{}' AND NOT EXISTS (SELECT FROM pgherd.tables t WHERE t.relid = ANY (reported)) THEN
-        rels := array(SELECT DISTINCT t.relid FROM unnest(fresh) AS f(relid), unnest(pgherd.family(f.relid)) AS t(relid));
+        rels := pgherd.trees_of(fresh);
     END IF;
     rels := rels || pgherd.with_relatives(pgherd.tables_read(reported));
     SELECT min(n.name) INTO other
