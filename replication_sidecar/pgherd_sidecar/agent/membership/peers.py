@@ -184,14 +184,13 @@ class Peers:
 
     def fit(self, peer: str, change: Change) -> bool:
         """Tell whether a change that a peer asks for may be ordered, for all that is known here."""
-        refusal = "" if change.join is None else self.unfit(change.join)
+        if change.join is None:
+            return True
+        membership, slots = self._member.membership, self._config.sequence_slots
+        refusal = roster.unfit(change.join, membership, slots)
         if refusal:
             _log.warning("join.refused", peer=peer, reason=refusal)
         return not refusal
-
-    def unfit(self, join: Member) -> str:
-        """Say why a member can't join as it asks to; empty if it can."""
-        return roster.unfit(join, self._member.membership, self._config.sequence_slots)
 
     @property
     def reads_only(self) -> bool:
